@@ -1,0 +1,56 @@
+"""Every error that lightning-sm raises on purpose, written for the person who reads one line of CloudWatch."""
+
+from typing import Optional
+
+__all__ = [
+    "LightningSMError",
+    "JobConfigError",
+    "TopologyError",
+    "HyperparameterError",
+    "RoutingError",
+    "OutputError",
+    "ExportError",
+    "SMDDPUnavailableError",
+]
+
+
+class LightningSMError(Exception):
+    """Base class. The message says what is wrong, what the platform says, and after ``HINT:`` what to do.
+
+    Args:
+        problem: One sentence: what was set or found, and where.
+        hint: One sentence that tells what to do about it.
+    """
+
+    def __init__(self, problem: str, *, hint: Optional[str] = None) -> None:
+        super().__init__(problem if hint is None else f"{problem} HINT: {hint}")
+        self.problem = problem
+        self.hint = hint
+
+
+class JobConfigError(LightningSMError, ValueError):
+    """A file or variable by which SageMaker describes the job is missing, broken or contradicts another."""
+
+
+class TopologyError(LightningSMError, ValueError):
+    """The ranks that the launcher gave do not make a world, or the ``Trainer`` asks for another world than the job's."""
+
+
+class HyperparameterError(LightningSMError, ValueError):
+    """A hyperparameter or an argument of the command line cannot be used."""
+
+
+class RoutingError(LightningSMError, ValueError):
+    """It is not clear which setting a channel or directory should feed."""
+
+
+class OutputError(LightningSMError, OSError):
+    """A directory that the job must write into cannot be written."""
+
+
+class ExportError(LightningSMError, RuntimeError):
+    """The trained model could not be written to the model directory."""
+
+
+class SMDDPUnavailableError(LightningSMError, RuntimeError):
+    """The backend ``smddp`` was asked for by name, and AWS's library cannot be loaded here."""
