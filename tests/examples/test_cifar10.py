@@ -1,0 +1,183 @@
+"""The example's data module, model and config file, with Lightning."""
+
+import ast
+import logging
+import sys
+from urllib.error import URLError
+
+import pytest
+
+try:
+    import torchvision  # noqa: F401
+except Exception as error:  # a torchvision that does not fit its torch raises RuntimeError
+    pytest.skip(f"torchvision cannot be imported: {error}", allow_module_level=True)
+pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+pl = pytest.importorskip("pytorch_lightning", minversion="2.0", reason="the example needs Lightning 2")
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def data(example):
+    return example("data")
+
+
+@pytest.fixture(scope="module")
+def model(example):
+    return example("model")
+
+
+def fast_trainer(tmp_path, **settings):
+    return pl.Trainer(
+        accelerator="cpu",
+        devices=1,
+        default_root_dir=str(tmp_path),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        max_epochs=1,
+        limit_train_batches=2,
+        limit_val_batches=2,
+        limit_test_batches=2,
+        limit_predict_batches=2,
+        **settings,
+    )
+
+
+class TestDataModule:
+    def test_the_sample_is_the_default_and_says_so_once(self, data, caplog):
+        module = data.CIFAR10DataModule()
+        with caplog.at_level(logging.INFO):
+            module.prepare_data()
+            module.setup()
+        assert [record.message for record in caplog.records if "not on CIFAR-10" in record.message] == [
+            "data_dir is not set: training on the bundled sample (2,000 Fashion-MNIST pictures in CIFAR-10's "
+            "file format), not on CIFAR-10."
+        ]
+        assert (len(module.train_set), len(module.val_set), len(module.test_set)) == (1280, 320, 400)
+
+    def test_loaders(self, data):
+        module = data.CIFAR10DataModule(batch_size=16)
+        module.setup()
+        for loader in (module.train_dataloader(), module.val_dataloader(), module.test_dataloader()):
+            pictures, labels = next(iter(loader))
+            assert pictures.shape == (16, 3, 32, 32)
+            assert pictures.dtype == torch.float32
+            assert labels.dtype == torch.int64
+
+    def test_the_split_is_repeatable_and_without_overlap(self, data):
+        def split(seed):
+            module = data.CIFAR10DataModule(seed=seed)
+            torch.manual_seed(seed + 1000)
+            train, val = module._split(1600)
+            return train.tolist(), val.tolist()
+
+        assert split(1) == split(1)
+        assert split(1) != split(2)
+        train, val = split(1)
+        assert sorted(train + val) == list(range(1600))
+
+    def test_stages_read_only_what_they_need(self, data):
+        module = data.CIFAR10DataModule()
+        module.setup("test")
+        assert not hasattr(module, "train_set")
+        module.setup("fit")
+        assert len(module.test_set) == 400
+
+    def test_data_dir_without_the_files_lists_what_is_there(self, data, tmp_path):
+        for number in range(12):
+            (tmp_path / f"part-{number:02d}.csv").touch()
+        module = data.CIFAR10DataModule(data_dir=str(tmp_path))
+        module.prepare_data()
+        with pytest.raises(data.CIFARFilesError, match=r"part-00\.csv, .* part-09\.csv and 2 more\. HINT"):
+            module.setup("fit")
+
+    def test_empty_data_dir(self, data, tmp_path):
+        with pytest.raises(data.CIFARFilesError, match=r"but nothing. HINT"):
+            data.CIFAR10DataModule(data_dir=str(tmp_path)).setup("fit")
+
+    def test_absent_data_dir(self, data, tmp_path):
+        with pytest.raises(data.CIFARFilesError, match=r"cannot be listed: .* HINT"):
+            data.CIFAR10DataModule(data_dir=str(tmp_path / "absent")).setup("fit")
+
+    @pytest.mark.parametrize("val_split", [0, 1, -0.5, 2])
+    def test_val_split_outside_its_range(self, data, val_split):
+        with pytest.raises(ValueError, match=r"val_split is .* HINT"):
+            data.CIFAR10DataModule(val_split=val_split)
+
+
+class TestDownload:
+    def test_needs_to_know_where(self, data):
+        with pytest.raises(ValueError, match=r"data_dir is not set. HINT"):
+            data.CIFAR10DataModule(download=True)
+
+    @pytest.mark.parametrize("error", [URLError("no route"), RuntimeError("File not found or corrupted."), OSError(30)])
+    def test_failure_is_explained(self, data, tmp_path, monkeypatch, error):
+        def fail(*args, **kwargs):
+            raise error
+
+        monkeypatch.setattr(data, "CIFAR10", fail)
+        with pytest.raises(data.CIFARFilesError, match=r"could not be downloaded into .* HINT"):
+            data.CIFAR10DataModule(data_dir=str(tmp_path), download=True).prepare_data()
+
+    def test_what_is_there_is_not_downloaded(self, data, monkeypatch):
+        monkeypatch.setattr(data, "CIFAR10", None)
+        module = data.CIFAR10DataModule(data_dir=str(data.SAMPLE.parent), download=True)
+        module.prepare_data()
+        module.setup("test")
+        assert len(module.test_set) == 400
+
+
+class TestModel:
+    @pytest.mark.parametrize("cifar_stem", [True, False])
+    def test_both_stems(self, model, cifar_stem):
+        assert model.LitResNet(num_classes=7, cifar_stem=cifar_stem)(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+
+    def test_fit_test_and_predict(self, data, model, tmp_path):
+        trainer = fast_trainer(tmp_path, logger=False)
+        net = model.LitResNet(cifar_stem=False)
+        before = net.net.fc.weight.detach().clone()
+        module = data.CIFAR10DataModule(batch_size=8)
+        trainer.fit(net, module)
+        assert {"train_loss", "val_loss", "val_acc"} <= set(trainer.callback_metrics)
+        assert not torch.equal(before, net.net.fc.weight)
+        assert set(trainer.test(net, module, verbose=False)[0]) == {"test_loss", "test_acc"}
+        predicted = trainer.predict(net, module)
+        assert [len(labels) for labels in predicted] == [8, 8]
+
+        again = model.LitResNet.load_from_checkpoint(trainer.checkpoint_callback.best_model_path)
+        assert again.hparams.cifar_stem is False
+
+
+class TestConfig:
+    def test_lightnings_own_cli_takes_it(self, data, model, cifar10_dir, tmp_path, monkeypatch):
+        """Parsed, built and run for a moment, by nothing but Lightning."""
+        cli = pytest.importorskip("pytorch_lightning.cli")
+        pytest.importorskip("tensorboard", reason="config.yaml asks for TensorBoard's logger")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        built = cli.LightningCLI(
+            pl.LightningModule,
+            pl.LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            args=[
+                "fit",
+                f"--config={cifar10_dir / 'config.yaml'}",
+                "--trainer.fast_dev_run=1",
+                "--trainer.accelerator=cpu",
+                "--trainer.enable_progress_bar=false",
+            ],
+        )
+        assert isinstance(built.model, model.LitResNet)
+        assert isinstance(built.datamodule, data.CIFAR10DataModule)
+        assert built.config.fit.trainer.callbacks[0].init_args.monitor == "val_acc"
+
+
+@pytest.mark.parametrize("name", ["model.py", "data.py", "cifar_files.py"])
+def test_nothing_in_it_knows_where_it_runs(cifar10_dir, name):
+    source = (cifar10_dir / name).read_text(encoding="utf-8").lower()
+    assert not any(word in source for word in ("sagemaker", "lightning_sm", "/opt/ml", "sm_", "environ"))
+
+
+@pytest.mark.parametrize("name", ["model.py", "data.py", "cifar_files.py", "make_sample.py", "train.py"])
+def test_python_3_8_can_read_it(cifar10_dir, name):
+    ast.parse((cifar10_dir / name).read_text(encoding="utf-8"), feature_version=(3, 8))

@@ -1,0 +1,237 @@
+"""CIFAR-10's files: found, read, and refused."""
+
+import io
+import os
+import pickle
+import tarfile
+from pathlib import Path
+
+import pytest
+
+np = pytest.importorskip("numpy", reason="the example reads pictures into numpy arrays")
+hypothesis = pytest.importorskip("hypothesis")
+st = hypothesis.strategies
+
+
+@pytest.fixture(scope="module")
+def cifar(example):
+    return example("cifar_files")
+
+
+@pytest.fixture(scope="module")
+def make_sample(example):
+    return example("make_sample")
+
+
+@pytest.fixture(scope="module")
+def batch(make_sample):
+    """The bytes of a batch of four random pictures with the labels 0 to 3."""
+    pictures = np.random.RandomState(0).randint(0, 256, (4, 28, 28)).astype(np.uint8)
+    return make_sample.make_batch("title", "train", pictures, np.arange(4), np.arange(4))
+
+
+@pytest.fixture
+def folder(cifar, batch, tmp_path):
+    """A data_dir with the published folder in it."""
+    inner = tmp_path / "data" / cifar.FOLDER
+    inner.mkdir(parents=True)
+    for name in cifar.TRAIN_FILES + cifar.TEST_FILES:
+        (inner / name).write_bytes(batch)
+    return inner.parent
+
+
+def write_tar(path: Path, members) -> Path:
+    """Write a tar.gz of ``(name or TarInfo, content)``."""
+    with tarfile.open(path, "w:gz") as tar:
+        for member, content in members:
+            info = tarfile.TarInfo(member) if isinstance(member, str) else member
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+class TestFind:
+    def test_the_published_folder(self, cifar, folder):
+        assert cifar.find(folder) == folder / cifar.FOLDER
+
+    def test_the_folder_is_data_dir_itself(self, cifar, folder):
+        assert cifar.find(folder / cifar.FOLDER) == folder / cifar.FOLDER
+
+    def test_the_archive(self, cifar, tmp_path):
+        archive = write_tar(tmp_path / cifar.ARCHIVE, [])
+        assert cifar.find(tmp_path) == archive
+
+    def test_the_folder_goes_before_the_archive(self, cifar, folder):
+        write_tar(folder / cifar.ARCHIVE, [])
+        assert cifar.find(folder) == folder / cifar.FOLDER
+
+    def test_nothing(self, cifar, tmp_path):
+        assert cifar.find(tmp_path) is None
+        assert cifar.find(tmp_path / "absent") is None
+
+    def test_a_pipe_is_no_file(self, cifar, tmp_path):
+        os.mkfifo(str(tmp_path / "data_batch_1"))
+        assert cifar.find(tmp_path) is None
+
+
+class TestRead:
+    def test_folder(self, cifar, folder):
+        pictures, labels = cifar.read(folder / cifar.FOLDER, cifar.TRAIN_FILES)
+        assert pictures.shape == (20, 3, 32, 32)
+        assert pictures.dtype == np.uint8
+        assert labels.tolist() == [0, 1, 2, 3] * 5
+
+    def test_folder_and_archive_give_the_same(self, cifar, batch, folder, tmp_path):
+        archive = write_tar(
+            tmp_path / cifar.ARCHIVE, [(f"./{cifar.FOLDER}/{name}", batch) for name in cifar.TEST_FILES]
+        )
+        for one, other in zip(
+            cifar.read(archive, cifar.TEST_FILES), cifar.read(folder / cifar.FOLDER, cifar.TEST_FILES)
+        ):
+            np.testing.assert_array_equal(one, other)
+
+    def test_archive_in_a_readonly_folder(self, cifar, batch, tmp_path, readonly):
+        """As a channel of a training job is. Root may write everywhere, so the listing is looked at as well."""
+        write_tar(tmp_path / cifar.ARCHIVE, [(f"{cifar.FOLDER}/test_batch", batch)])
+        readonly(tmp_path)
+        assert len(cifar.read(cifar.find(tmp_path), cifar.TEST_FILES)[1]) == 4
+        assert [path.name for path in tmp_path.iterdir()] == [cifar.ARCHIVE]
+
+    def test_missing_batches_are_named(self, cifar, folder):
+        (folder / cifar.FOLDER / "data_batch_2").unlink()
+        (folder / cifar.FOLDER / "data_batch_5").unlink()
+        with pytest.raises(cifar.CIFARFilesError, match=r"lacks data_batch_2, data_batch_5\. HINT"):
+            cifar.read(folder / cifar.FOLDER, cifar.TRAIN_FILES)
+
+    @pytest.mark.parametrize("content", [b"", b"no gzip", b"\x1f\x8b\x08\x00"])
+    def test_broken_archive(self, cifar, tmp_path, content):
+        archive = tmp_path / cifar.ARCHIVE
+        archive.write_bytes(content)
+        with pytest.raises(cifar.CIFARFilesError, match="HINT"):
+            cifar.read(archive, cifar.TEST_FILES)
+
+    def test_cut_archive(self, cifar, batch, tmp_path):
+        archive = write_tar(tmp_path / cifar.ARCHIVE, [(f"{cifar.FOLDER}/test_batch", batch)])
+        archive.write_bytes(archive.read_bytes()[:-2000])
+        with pytest.raises(cifar.CIFARFilesError, match="HINT"):
+            cifar.read(archive, cifar.TEST_FILES)
+
+
+class TestHostileArchive:
+    """Nothing is ever unpacked, so a member cannot escape; what is not a plain file in its place is not read."""
+
+    @pytest.mark.parametrize(
+        "name", ["../cifar-10-batches-py/test_batch", "/cifar-10-batches-py/test_batch", "test_batch"]
+    )
+    def test_member_elsewhere(self, cifar, batch, tmp_path, name):
+        inner = tmp_path / "inner"
+        inner.mkdir()
+        archive = write_tar(inner / cifar.ARCHIVE, [(name, batch)])
+        with pytest.raises(cifar.CIFARFilesError, match="lacks test_batch"):
+            cifar.read(archive, cifar.TEST_FILES)
+        assert sorted(path.name for path in tmp_path.rglob("*")) == [cifar.ARCHIVE, "inner"]
+
+    @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+    def test_member_that_is_no_file(self, cifar, tmp_path, kind):
+        link = tarfile.TarInfo(f"{cifar.FOLDER}/test_batch")
+        link.type, link.linkname = kind, "/etc/passwd"
+        archive = write_tar(tmp_path / cifar.ARCHIVE, [(link, b"")])
+        with pytest.raises(cifar.CIFARFilesError, match="lacks test_batch"):
+            cifar.read(archive, cifar.TEST_FILES)
+
+    def test_huge_member(self, cifar, batch, tmp_path, monkeypatch):
+        archive = write_tar(tmp_path / cifar.ARCHIVE, [(f"{cifar.FOLDER}/test_batch", batch)])
+        monkeypatch.setattr(cifar, "MAX_FILE_BYTES", 1000)
+        with pytest.raises(cifar.CIFARFilesError, match=f"test_batch claims to have {len(batch)} bytes"):
+            cifar.read(archive, cifar.TEST_FILES)
+
+
+class Caller:
+    """Pickles as a call."""
+
+    def __init__(self, function, *args):
+        self.call = function, args
+
+    def __reduce__(self):
+        return self.call
+
+
+class TestBatch:
+    DATA = np.arange(2 * 3072).reshape(2, 3072).astype(np.uint8)
+
+    @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+    @pytest.mark.parametrize("keys", [("data", "labels"), (b"data", b"labels")])
+    def test_written_by_python_3(self, cifar, protocol, keys):
+        """Cut-down copies of CIFAR-10 come from whatever Python and NumPy their author has."""
+        raw = pickle.dumps({keys[0]: self.DATA, keys[1]: [3, 9]}, protocol=protocol)
+        pictures, labels = cifar.parse_batch(raw, "here")
+        np.testing.assert_array_equal(pictures.reshape(2, 3072), self.DATA)
+        assert labels.tolist() == [3, 9]
+
+    @pytest.mark.parametrize("home", [b"numpy.core", b"numpy._core"])
+    def test_numpy_1_and_2(self, cifar, batch, home):
+        raw = batch.replace(b"numpy.core.multiarray", home + b".multiarray")
+        assert len(cifar.parse_batch(raw, "here")[0]) == 4
+
+    def test_hostile_pickle_calls_nothing(self, cifar, tmp_path):
+        target = tmp_path / "touched"
+        raw = pickle.dumps({b"data": Caller(os.mkdir, str(target)), b"labels": [1]})
+        with pytest.raises(cifar.CIFARFilesError, match=r"here .* asks for posix\.mkdir.*HINT"):
+            cifar.parse_batch(raw, "here")
+        assert not target.exists()
+
+    def test_hostile_pickle_asks_for_memory(self, cifar):
+        with pytest.raises(cifar.CIFARFilesError, match="memo index"):
+            cifar.parse_batch(b"\x80\x02}r\xff\xff\xff\x7f.", "here")
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ([1, 2], "found a list instead of a dict"),
+            ({b"labels": [1]}, "KeyError"),
+            ({b"data": DATA}, "KeyError"),
+            ({b"data": [1], b"labels": [1]}, "not an array"),
+            ({b"data": DATA.astype(np.float32), b"labels": [1, 2]}, "N x 3072 bytes"),
+            ({b"data": DATA.reshape(-1), b"labels": [1, 2]}, "N x 3072 bytes"),
+            ({b"data": DATA[:, :3000], b"labels": [1, 2]}, "N x 3072 bytes"),
+            ({b"data": np.asfortranarray(DATA), b"labels": [1, 2]}, "N x 3072 bytes"),
+            ({b"data": DATA[:0], b"labels": []}, "N x 3072 bytes"),
+            ({b"data": DATA, b"labels": [1]}, "2 pictures and 1 labels"),
+            ({b"data": DATA, b"labels": [1, 10]}, "from 0 to 9"),
+            ({b"data": DATA, b"labels": [1, True]}, "from 0 to 9"),
+            ({b"data": DATA, b"fine_labels": [1, 99]}, "KeyError"),
+        ],
+    )
+    def test_other_content(self, cifar, content, message):
+        with pytest.raises(cifar.CIFARFilesError, match=f"here .*{message}.*HINT"):
+            cifar.parse_batch(pickle.dumps(content), "here")
+
+    @hypothesis.settings(max_examples=300, deadline=None)
+    @hypothesis.given(cut=st.integers(0, 4 * 3072 + 500))
+    def test_truncated(self, cifar, batch, cut):
+        hypothesis.assume(cut < len(batch))
+        with pytest.raises(cifar.CIFARFilesError):
+            cifar.parse_batch(batch[:cut], "here")
+
+    @hypothesis.settings(max_examples=300, deadline=None)
+    @hypothesis.given(raw=st.binary(max_size=200))
+    def test_garbage(self, cifar, raw):
+        with pytest.raises(cifar.CIFARFilesError):
+            cifar.parse_batch(raw, "here")
+
+    @hypothesis.settings(max_examples=500, deadline=None)
+    @hypothesis.given(changes=st.lists(st.tuples(st.floats(0, 0.999), st.binary(min_size=1, max_size=9)), min_size=1))
+    def test_garbled(self, cifar, batch, changes):
+        """Overwritten anywhere outside the pixels, a file is either still a batch or refused by our own error."""
+        start = batch.index(b"tb\x89") + 10
+        pixels = range(start, start + 4 * 3072)
+        places = [place for place in range(len(batch)) if place not in pixels]
+        raw = bytearray(batch)
+        for where, content in changes:
+            place = places[int(where * len(places))]
+            raw[place : place + len(content)] = content
+        try:
+            pictures, labels = cifar.parse_batch(bytes(raw), "here")
+        except cifar.CIFARFilesError:
+            return
+        assert pictures.shape == (len(labels), 3, 32, 32)
