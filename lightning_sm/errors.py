@@ -33,7 +33,7 @@ class JobConfigError(LightningSMError, ValueError):
 
 
 class TopologyError(LightningSMError, ValueError):
-    """The ranks that the launcher gave do not make a world, or the ``Trainer`` asks for another world than the job's."""
+    """The launcher's ranks do not make a world, or the ``Trainer`` asks for another world than the launcher made."""
 
 
 class HyperparameterError(LightningSMError, ValueError):

@@ -1,0 +1,54 @@
+"""Run any PyTorch Lightning project on Amazon SageMaker Training, on every launcher, unchanged.
+
+Importing this package imports neither torch nor Lightning: public names load on first use, and what Lightning must be
+told (the strategy ``smddp``, the environment, this process's rank) it is told when somebody imports it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any, List
+
+from lightning_sm._lightning import connect_when_loaded
+from lightning_sm._version import __version__
+
+if TYPE_CHECKING:
+    from lightning_sm._environment import SageMakerEnvironment
+    from lightning_sm._hyperparameters import Hyperparameters
+    from lightning_sm._job import Channel, InstanceGroup, TrainingJob
+    from lightning_sm._topology import Launcher, Topology
+    from lightning_sm.strategies import SMDDPStrategy
+
+__all__ = [
+    "__version__",
+    "Channel",
+    "Hyperparameters",
+    "InstanceGroup",
+    "Launcher",
+    "SMDDPStrategy",
+    "SageMakerEnvironment",
+    "Topology",
+    "TrainingJob",
+]
+
+_MODULES = {
+    "Channel": "_job",
+    "Hyperparameters": "_hyperparameters",
+    "InstanceGroup": "_job",
+    "Launcher": "_topology",
+    "SMDDPStrategy": "strategies",
+    "SageMakerEnvironment": "_environment",
+    "Topology": "_topology",
+    "TrainingJob": "_job",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> List[str]:
+    return sorted(__all__)
+
+
+connect_when_loaded()

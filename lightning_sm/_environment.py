@@ -1,0 +1,175 @@
+"""``SageMakerEnvironment``: a thin view of a ``Topology`` for Lightning."""
+
+import os
+import socket
+import time
+from typing import Optional
+
+from lightning_sm import _lightning
+from lightning_sm._log import log
+from lightning_sm._process_group import destroy_at_exit
+from lightning_sm._topology import Launcher, Topology
+from lightning_sm.errors import TopologyError
+
+__all__ = ["SageMakerEnvironment"]
+
+_POLL_SECONDS = 2.0
+
+
+class SageMakerEnvironment:
+    """The cluster environment of a SageMaker training container, under every launcher that SageMaker has.
+
+    ``Trainer(plugins=[SageMakerEnvironment()])`` works with any strategy; :class:`~lightning_sm.SMDDPStrategy` brings
+    it along. It is no subclass of Lightning's ``ClusterEnvironment`` but registered as one with every Lightning that is
+    loaded, so that one class serves ``pytorch_lightning`` and ``lightning.pytorch``.
+
+    It reads the variables and files that :class:`~lightning_sm.Topology` and :class:`~lightning_sm.TrainingJob` name,
+    once. Where Lightning starts the local processes (no launcher), it also reads ``LOCAL_RANK``, which Lightning's own
+    launcher sets for the processes that it starts, and which is absent in the first.
+
+    Args:
+        topology: The topology, if it has been read already.
+        resolve_timeout: Seconds to wait until the name of the main host resolves. SageMaker starts hosts one by one.
+
+    Raises:
+        JobConfigError: A file or variable of the job is broken.
+        TopologyError: The launcher's numbers do not make a world.
+    """
+
+    def __init__(self, topology: Optional[Topology] = None, *, resolve_timeout: float = 900.0) -> None:
+        self.topology = Topology.resolve() if topology is None else topology
+        self._resolve_timeout = resolve_timeout
+        self._resolved = False
+        self._port: Optional[int] = self.topology.main_port
+        # What Lightning computes where it starts the processes itself; a launcher's answer never changes.
+        self._world_size = self.topology.world_size or 1
+        self._global_rank = self.topology.global_rank or 0
+        self._trainer_world_size: Optional[int] = None
+        log.debug("SageMakerEnvironment: %s", self.topology)
+        _lightning.set_rank_zero_rank(self._known_rank())
+
+    def _known_rank(self) -> int:
+        if self.topology.global_rank is not None:
+            return self.topology.global_rank
+        # Only zero or not matters before Lightning has counted the devices.
+        return self.topology.node_rank or self.local_rank()
+
+    @staticmethod
+    def detect() -> bool:
+        """Whether this process runs in a SageMaker training container."""
+        from lightning_sm._job import TrainingJob
+
+        return TrainingJob.resolve().in_container
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """Whether something else than this process starts the others: a launcher, or the process that started this."""
+        return self.topology.is_external or "LOCAL_RANK" in os.environ
+
+    @property
+    def main_address(self) -> str:
+        """The name or address of the host with global rank 0. The first reading waits until the name resolves.
+
+        Raises:
+            TopologyError: The name did not resolve within ``resolve_timeout`` seconds, or Lightning is about to join
+                another world than the launcher made (Lightning before 2.1 does not call ``validate_settings``).
+        """
+        self._check_world_size()
+        address = self.topology.main_address or "127.0.0.1"
+        if not self._resolved:
+            self._wait_for(address)
+            self._resolved = True
+        return address
+
+    @property
+    def main_port(self) -> int:
+        """The port of global rank 0; a free one on a laptop, where nobody else needs to know it."""
+        if self._port is None:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+                probe.bind(("", 0))
+                self._port = int(probe.getsockname()[1])
+        return self._port
+
+    def world_size(self) -> int:
+        """How many processes train together."""
+        return self._world_size
+
+    def set_world_size(self, size: int) -> None:
+        """Take Lightning's count where Lightning starts the processes; elsewhere the launcher's stands."""
+        self._trainer_world_size = size
+        if self.topology.is_external:
+            log.debug("SageMakerEnvironment.set_world_size was ignored: the launcher says %s.", self._world_size)
+        else:
+            self._world_size = size
+
+    def _check_world_size(self) -> None:
+        if self.topology.is_external and self._trainer_world_size not in (None, self._world_size):
+            self._refuse(f"devices times num_nodes is {self._trainer_world_size} in the Trainer")
+
+    def global_rank(self) -> int:
+        """This process's place among all."""
+        return self._global_rank
+
+    def set_global_rank(self, rank: int) -> None:
+        """Take Lightning's rank where Lightning starts the processes; elsewhere the launcher's stands."""
+        if self.topology.is_external:
+            log.debug("SageMakerEnvironment.set_global_rank was ignored: the launcher says %s.", self._global_rank)
+        else:
+            self._global_rank = rank
+        _lightning.set_rank_zero_rank(self._global_rank)
+
+    def local_rank(self) -> int:
+        """This process's place on its host."""
+        if self.topology.is_external:
+            return self.topology.local_rank
+        return int(os.environ.get("LOCAL_RANK", self.topology.local_rank))
+
+    def node_rank(self) -> int:
+        """This host's place among the hosts that train together."""
+        return self.topology.node_rank
+
+    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+        """Check what the ``Trainer`` was given against the launcher's world.
+
+        Raises:
+            TopologyError: They differ.
+        """
+        topology = self.topology
+        given = (num_devices, num_nodes)
+        # Where hosts have unequal numbers of processes, the product is not the world size.
+        if topology.is_external and given != (topology.local_world_size, topology.num_nodes):
+            self._refuse(f"devices={num_devices} and num_nodes={num_nodes} in the Trainer")
+        if topology.launcher == Launcher.HOST and num_nodes != topology.num_nodes:
+            self._refuse(f"num_nodes={num_nodes} in the Trainer")
+
+    def _refuse(self, what: str) -> None:
+        topology = self.topology
+        devices = "" if topology.local_world_size is None else f"devices={topology.local_world_size}, "
+        raise TopologyError(
+            f"{what}, but the job has this world: {topology}.",
+            hint=f"Set Trainer({devices}num_nodes={topology.num_nodes}), or take both from the job with "
+            "Trainer(**lightning_sm.trainer_settings()) or strategy='smddp'.",
+        )
+
+    def teardown(self) -> None:
+        """Keep everything for the next call of the trainer, and see to it that gloo groups end with the program."""
+        destroy_at_exit()
+
+    def _wait_for(self, address: str) -> None:
+        started, told = time.monotonic(), False
+        while True:
+            try:
+                socket.getaddrinfo(address, None)
+                return
+            except OSError as error:
+                waited = time.monotonic() - started
+                if waited >= self._resolve_timeout:
+                    raise TopologyError(
+                        f"The main host {address!r} (by {self.topology.sources.get('main_address')}) did not resolve "
+                        f"within {waited:.0f} seconds: {error}.",
+                        hint="Look whether that host started; its log stream carries its name.",
+                    ) from error
+            if not told:
+                log.warning("Waiting up to %.0f s until the main host %s resolves.", self._resolve_timeout, address)
+                told = True
+            time.sleep(min(_POLL_SECONDS, max(0.0, self._resolve_timeout - waited)))

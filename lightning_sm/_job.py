@@ -1,0 +1,120 @@
+"""``TrainingJob``: what SageMaker told this host, as one frozen value that knows where each part came from."""
+
+from dataclasses import dataclass, field
+from typing import Mapping, Optional, Tuple
+
+from lightning_sm._hyperparameters import Hyperparameters
+
+__all__ = ["Channel", "InstanceGroup", "TrainingJob", "SDK_CHANNELS"]
+
+# Channels that SDK v3 adds for itself: sagemaker-train, sagemaker/train/constants.py.
+SDK_CHANNELS = frozenset({"code", "sm_drivers", "recipe"})
+
+
+@dataclass(frozen=True)
+class InstanceGroup:
+    """A group of equal instances: ``instance_groups`` of ``resourceconfig.json``."""
+
+    name: str
+    instance_type: Optional[str]
+    hosts: Tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Channel:
+    """An input channel: an entry of ``inputdataconfig.json``.
+
+    Args:
+        name: The channel's name.
+        path: The folder that holds its files.
+        input_mode: ``File``, ``FastFile`` or ``Pipe``; ``None`` where only the variables tell of the channel.
+    """
+
+    name: str
+    path: str
+    input_mode: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """The training job as this host sees it. Outside a container every part is empty and ``in_container`` is false.
+
+    Files come before variables: ``resourceconfig.json``, ``inputdataconfig.json``, ``hyperparameters.json`` and
+    ``checkpointconfig.json`` of the local host are right under every launcher, ``SM_*`` are not (``mpirun`` hands the
+    master's to every host). Read it with :meth:`resolve`.
+
+    Args:
+        in_container: Whether this process runs in a SageMaker training container.
+        current_host: This host's name, such as ``algo-1``.
+        hosts: All hosts of the job, in the order that SageMaker lists them.
+        current_group_name: The instance group of this host; ``None`` in local mode.
+        instance_groups: All instance groups; empty in local mode.
+        distribution_groups: The names of the groups that take part in the distribution, where the job names them.
+        current_instance_type: Such as ``ml.p4d.24xlarge``.
+        network_interface_name: Such as ``eth0``.
+        num_gpus: GPUs of this host; ``None`` where nothing tells.
+        channels: The input channels by name, the SDK's own among them (see :attr:`data_channels`).
+        hyperparameters: The user's hyperparameters, typed, and SageMaker's own.
+        base_dir: ``/opt/ml``, or ``SAGEMAKER_BASE_DIR`` in a rehearsal.
+        model_dir: What is uploaded as ``model.tar.gz``.
+        output_data_dir: What is uploaded as ``output.tar.gz``.
+        failure_file: The file whose first 1,024 characters become the job's failure reason.
+        checkpoint_dir: What is synchronised with S3 while the job runs, or a folder below ``output_data_dir``.
+        sources: Where each part came from, by its name here.
+    """
+
+    in_container: bool = False
+    current_host: Optional[str] = None
+    hosts: Tuple[str, ...] = ()
+    current_group_name: Optional[str] = None
+    instance_groups: Tuple[InstanceGroup, ...] = ()
+    distribution_groups: Tuple[str, ...] = ()
+    current_instance_type: Optional[str] = None
+    network_interface_name: Optional[str] = None
+    num_gpus: Optional[int] = None
+    channels: Mapping[str, Channel] = field(default_factory=dict)
+    hyperparameters: Hyperparameters = field(default_factory=Hyperparameters)
+    base_dir: Optional[str] = None
+    model_dir: Optional[str] = None
+    output_data_dir: Optional[str] = None
+    failure_file: Optional[str] = None
+    checkpoint_dir: Optional[str] = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def resolve(cls, environ: Optional[Mapping[str, str]] = None) -> "TrainingJob":
+        """Read the job from its files and variables.
+
+        Args:
+            environ: The variables to read instead of ``os.environ``.
+
+        Raises:
+            JobConfigError: A file or variable is broken, or they contradict each other.
+        """
+        from lightning_sm._job_files import read_training_job
+
+        return read_training_job(environ)
+
+    @property
+    def data_channels(self) -> Mapping[str, Channel]:
+        """The channels that carry the user's data: all but the SDK's own."""
+        return {name: channel for name, channel in self.channels.items() if name not in SDK_CHANNELS}
+
+    @property
+    def world_hosts(self) -> Tuple[str, ...]:
+        """The hosts that train together with this one, in the order given. The first is the master.
+
+        They are those of the distribution's groups where this host is in one of them, else those of this host's own
+        group, else all (local mode names no groups). Source: ``sagemaker_training/environment.py``,
+        ``get_distribution_hosts``.
+        """
+        names = self.distribution_groups
+        if self.current_group_name not in names:
+            names = (self.current_group_name,) if self.current_group_name is not None else ()
+        hosts = tuple(host for group in self.instance_groups if group.name in names for host in group.hosts)
+        return hosts or self.hosts
+
+    @property
+    def asks_for_smddp(self) -> bool:
+        """Whether the job's ``distribution`` is ``smdistributed.dataparallel`` (or ``pytorchddp`` of a newer SDK)."""
+        return self.hyperparameters.enabled("sagemaker_distributed_dataparallel_enabled")

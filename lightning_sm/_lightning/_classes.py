@@ -1,0 +1,75 @@
+"""Makes our classes once for each of Lightning's namespaces."""
+
+import functools
+import importlib
+from typing import Any, Callable, Tuple
+
+from lightning_sm._lightning._namespaces import NAMESPACES, Namespace, choose_namespace, installed_namespaces
+
+__all__ = ["Deferred", "namespaced_class", "resolve_class"]
+
+
+@functools.lru_cache(maxsize=None)
+def namespaced_class(namespace: Namespace, name: str, mixin_path: str, base_path: str) -> type:
+    """Make the class ``name`` from our mixin and Lightning's base class of one namespace.
+
+    The mixin holds everything we add and is written against the base; only the base differs.
+
+    Args:
+        namespace: The namespace to take the base from.
+        name: The public name of the class.
+        mixin_path: Where the mixin is, as ``module:name``.
+        base_path: Where the base is below the namespace, as ``module:name``.
+    """
+    mixin = _attribute(*mixin_path.split(":"))
+    module, _, attribute = base_path.partition(":")
+    base = getattr(namespace.module(module), attribute)
+    body = {"__module__": "lightning_sm", "__doc__": mixin.__doc__, "namespace": namespace}
+    made: type = type(base)(name, (mixin, base), body)
+    return made
+
+
+def _attribute(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+class Deferred:
+    """Stands for a class as long as it is open which of two installed namespaces the program will use.
+
+    It is what ``from lightning_sm import SMDDPStrategy`` gives before any Lightning has been imported while both are
+    installed. It can be called, subclassed, and asked for attributes; each of these settles the namespace.
+    """
+
+    def __init__(self, name: str, build: Callable[[Namespace], type]) -> None:
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = "lightning_sm"
+        self._build = build
+
+    def _resolve(self) -> type:
+        return self._build(choose_namespace())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._resolve()(*args, **kwargs)
+
+    def __mro_entries__(self, bases: Tuple[Any, ...]) -> Tuple[type, ...]:
+        return (self._resolve(),)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return self.__subclasscheck__(type(instance))
+
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return any(issubclass(subclass, self._build(namespace)) for namespace in NAMESPACES if namespace.is_loaded)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return getattr(self._resolve(), name)
+
+    def __repr__(self) -> str:
+        return f"<{self.__module__}.{self.__name__}, for the Lightning that is imported next>"
+
+
+def resolve_class(name: str, build: Callable[[Namespace], type]) -> Any:
+    """Return the class for the namespace in use, or a :class:`Deferred` where that is still open."""
+    undecided = not any(namespace.is_loaded for namespace in NAMESPACES) and len(installed_namespaces()) > 1
+    return Deferred(name, build) if undecided else build(choose_namespace())

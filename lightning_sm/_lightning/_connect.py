@@ -1,0 +1,38 @@
+"""What we tell a Lightning as soon as it is loaded."""
+
+import functools
+
+from lightning_sm._lightning._after_import import after_import
+from lightning_sm._lightning._namespaces import NAMESPACES, Namespace
+from lightning_sm._lightning._rank_zero import set_rank_zero_rank
+from lightning_sm._log import log
+from lightning_sm.errors import LightningSMError
+
+__all__ = ["connect_when_loaded"]
+
+
+def connect_when_loaded() -> None:
+    """Register our strategies, environment and rank with each Lightning, once it is imported or if it is already."""
+    for namespace in NAMESPACES:
+        after_import(namespace.name, functools.partial(_connect, namespace))
+
+
+def _connect(namespace: Namespace) -> None:
+    from lightning_sm._environment import SageMakerEnvironment
+    from lightning_sm._lightning._shims import add_legacy_environment_methods
+    from lightning_sm._topology import Topology
+    from lightning_sm.strategies import register_strategies
+
+    environments = namespace.module("plugins.environments")
+    environments.ClusterEnvironment.register(SageMakerEnvironment)
+    add_legacy_environment_methods(namespace, SageMakerEnvironment)
+    register_strategies(namespace)
+    try:
+        topology = Topology.resolve()
+    except LightningSMError as error:
+        # Importing Lightning must not fail for it; whoever makes an environment or a strategy gets the error whole.
+        log.warning("The topology of this job cannot be read yet: %s", error)
+        return
+    rank = topology.global_rank
+    if rank is not None or topology.node_rank:
+        set_rank_zero_rank(topology.node_rank if rank is None else rank)

@@ -1,0 +1,85 @@
+"""Lightning's two namespaces, which share no class: ``pytorch_lightning`` and ``lightning.pytorch``."""
+
+import importlib
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Optional, Tuple
+
+from lightning_sm.errors import LightningSMError
+
+__all__ = ["NAMESPACES", "Namespace", "choose_namespace", "installed_namespaces"]
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """One of Lightning's namespaces.
+
+    Args:
+        name: ``pytorch_lightning`` or ``lightning.pytorch``.
+    """
+
+    name: str
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether somebody has imported it."""
+        return self.name in sys.modules
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it can be imported. Nothing is imported to find out."""
+        if self.is_loaded:
+            return True
+        package, _, below = self.name.partition(".")
+        spec = importlib.util.find_spec(package)
+        folders = (spec.submodule_search_locations or []) if spec is not None else []
+        return any(os.path.isdir(os.path.join(folder, below)) for folder in folders)
+
+    def module(self, path: str = "") -> ModuleType:
+        """Import a module below this namespace, or the namespace itself."""
+        return importlib.import_module(f"{self.name}.{path}" if path else self.name)
+
+    @property
+    def version(self) -> Tuple[int, int]:
+        """Major and minor version of the Lightning behind it, which is imported for this."""
+        major, minor = str(self.module().__version__).split(".")[:2]
+        return int(major), int(minor)
+
+    def owns(self, cls: type) -> bool:
+        """Whether ``cls`` comes from this namespace, by one of its bases."""
+        return any(base.__module__ == self.name or base.__module__.startswith(f"{self.name}.") for base in cls.__mro__)
+
+
+# The first is preferred where both are installed and nothing else decides, as Lightning's documentation does.
+NAMESPACES = (Namespace("lightning.pytorch"), Namespace("pytorch_lightning"))
+
+
+def installed_namespaces() -> Tuple[Namespace, ...]:
+    """The namespaces that can be imported here, the preferred one first."""
+    return tuple(namespace for namespace in NAMESPACES if namespace.is_installed)
+
+
+def choose_namespace(model_class: Optional[type] = None) -> Namespace:
+    """Choose the namespace: the model's, else the only one loaded, else the only one installed, else the first.
+
+    Args:
+        model_class: The class of the user's model, where it is known.
+
+    Raises:
+        LightningSMError: No Lightning is installed.
+    """
+    installed = installed_namespaces()
+    if not installed:
+        raise LightningSMError(
+            "Neither pytorch_lightning nor lightning can be imported.",
+            hint="Add pytorch-lightning to the requirements.txt beside your script.",
+        )
+    if model_class is not None:
+        owners = [namespace for namespace in installed if namespace.owns(model_class)]
+        if owners:
+            return owners[0]
+    loaded = [namespace for namespace in installed if namespace.is_loaded]
+    return (loaded or list(installed))[0]

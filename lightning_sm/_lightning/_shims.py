@@ -1,0 +1,139 @@
+"""Every difference between Lightning's versions that our code would notice.
+
+Each shim names the versions that it serves, the change upstream, and so the day when it can go.
+"""
+
+import importlib
+import os
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Tuple
+
+from lightning_sm._lightning._namespaces import Namespace
+
+__all__ = [
+    "SHIMS",
+    "Shim",
+    "add_legacy_environment_methods",
+    "backend_variable",
+    "cli_base_path",
+    "ddp_base_path",
+    "register_strategy",
+    "replace_infinite_barrier",
+    "save_config_arguments",
+    "strategy_of",
+]
+
+
+@dataclass(frozen=True)
+class Shim:
+    """A difference between versions.
+
+    Args:
+        name: The function here that bridges it.
+        since: The first version, as major and minor, that needs it.
+        until: The first version that needs it no more; 99.0 if the newest still does.
+        link: The change or file upstream.
+    """
+
+    name: str
+    since: Tuple[int, int]
+    until: Tuple[int, int]
+    link: str
+
+    def serves(self, version: Tuple[int, int]) -> bool:
+        """Whether a Lightning of this version needs the shim."""
+        return self.since <= version < self.until
+
+
+_OPEN = (99, 0)
+_PR = "https://github.com/Lightning-AI/pytorch-lightning/pull/"
+SHIMS = {
+    shim.name: shim
+    for shim in (
+        Shim("add_legacy_environment_methods", (1, 5), (1, 6), f"{_PR}10103"),
+        Shim("ddp_base_path", (1, 5), (1, 6), f"{_PR}11142"),
+        Shim("register_strategy", (1, 5), (1, 6), f"{_PR}11233"),
+        Shim("strategy_of", (1, 5), (1, 6), f"{_PR}11141"),
+        Shim("backend_variable", (1, 5), (1, 8), f"{_PR}14693"),
+        Shim("cli_base_path", (1, 5), (1, 7), f"{_PR}13767"),
+        Shim("save_config_arguments", (1, 5), (1, 8), f"{_PR}14998"),
+        Shim("replace_infinite_barrier", (2, 3), _OPEN, f"{_PR}19448"),
+    )
+}
+
+
+def _needs(name: str, namespace: Namespace) -> bool:
+    return SHIMS[name].serves(namespace.version)
+
+
+def add_legacy_environment_methods(namespace: Namespace, environment: Any) -> None:
+    """Give the environment the methods ``master_address()`` and ``master_port()`` that became properties in 1.6.
+
+    Lightning 1.6 warns about classes that still have them, so they are added only where they are called.
+    """
+    if _needs("add_legacy_environment_methods", namespace):
+        environment.master_address = lambda self: self.main_address
+        environment.master_port = lambda self: self.main_port
+
+
+def ddp_base_path(namespace: Namespace) -> str:
+    """Where Lightning's own DDP class is; until 1.6 it is a training type plugin."""
+    return "plugins:DDPPlugin" if _needs("ddp_base_path", namespace) else "strategies:DDPStrategy"
+
+
+def cli_base_path(namespace: Namespace) -> str:
+    """Where Lightning's CLI is."""
+    return "utilities.cli:LightningCLI" if _needs("cli_base_path", namespace) else "cli:LightningCLI"
+
+
+def register_strategy(namespace: Namespace, name: str, cls: type, description: str, **init_params: Any) -> None:
+    """Register a strategy by name, in place of an older registration."""
+    if _needs("register_strategy", namespace):
+        registry = namespace.module("plugins").TrainingTypePluginsRegistry
+    else:
+        registry = namespace.module("strategies").StrategyRegistry
+    registry.register(name, cls, description=description, override=True, **init_params)
+
+
+def backend_variable(namespace: Namespace) -> Optional[str]:
+    """The backend that ``PL_TORCH_DISTRIBUTED_BACKEND`` names, in the versions that read it; users set it."""
+    if not _needs("backend_variable", namespace):
+        return None
+    return os.environ.get("PL_TORCH_DISTRIBUTED_BACKEND") or None
+
+
+def strategy_of(trainer: Any) -> Any:
+    """The trainer's strategy; in 1.5 it is called a training type plugin."""
+    return trainer.strategy if hasattr(trainer, "strategy") else trainer.training_type_plugin
+
+
+def save_config_arguments(namespace: Namespace) -> Dict[str, Any]:
+    """Arguments of the CLI that let it save its config over an older one, as a restarted job must."""
+    if _needs("save_config_arguments", namespace):
+        return {"save_config_overwrite": True}
+    return {"save_config_kwargs": {"overwrite": True}}
+
+
+def replace_infinite_barrier(namespace: Namespace) -> None:
+    """Keep Lightning from making a gloo group beside a group that bears no other.
+
+    Around ``prepare_data`` it makes one, to have a barrier without a time limit. The group's own barrier takes its
+    place where the backend is ``smddp``, whose documentation rules out further groups.
+    """
+    if not _needs("replace_infinite_barrier", namespace):
+        return
+    fabric = "lightning.fabric" if namespace.name.startswith("lightning.") else "lightning_fabric"
+    barrier = getattr(importlib.import_module(f"{fabric}.utilities.distributed"), "_InfiniteBarrier", None)
+    if barrier is None or hasattr(barrier, "_lightning_sm_enter"):
+        return
+    barrier._lightning_sm_enter = barrier.__enter__
+
+    def enter(self: Any) -> Any:
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized() and dist.get_backend() == "smddp":
+            self.barrier = dist.barrier
+            return self
+        return self._lightning_sm_enter()
+
+    barrier.__enter__ = enter

@@ -1,0 +1,19 @@
+"""Log lines that reach CloudWatch."""
+
+import logging
+
+__all__ = ["log"]
+
+
+def _make_logger() -> logging.Logger:
+    """Return the package's logger, which writes to stderr where nobody configured logging, as Lightning's does."""
+    logger = logging.getLogger("lightning_sm")
+    if not logging.getLogger().hasHandlers() and not logger.handlers:
+        logger.addHandler(logging.StreamHandler())
+        logger.propagate = False
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    return logger
+
+
+log = _make_logger()

@@ -1,0 +1,28 @@
+"""Ends process groups before the interpreter goes away."""
+
+import atexit
+import sys
+
+__all__ = ["destroy_at_exit"]
+
+_registered = False
+
+
+def destroy_at_exit() -> None:
+    """Destroy the default process group when the program ends, if there is one by then.
+
+    Lightning does so for NCCL only. Without it about one finished gloo job in ten ends with "terminate called without
+    an active exception", which torchrun takes for a failure: gloo's threads meet a half-dismantled interpreter.
+    Nothing is registered as long as torch has not been loaded.
+    """
+    global _registered
+    if "torch.distributed" in sys.modules and not _registered:
+        atexit.register(_destroy)
+        _registered = True
+
+
+def _destroy() -> None:
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,35 @@
+"""Lightning strategies for SageMaker, one file each, and their registration by name."""
+
+from typing import TYPE_CHECKING, Any
+
+from lightning_sm._lightning import Namespace, namespaced_class
+from lightning_sm._lightning._classes import resolve_class
+from lightning_sm._lightning._shims import ddp_base_path, register_strategy
+
+if TYPE_CHECKING:
+    from lightning_sm.strategies._smddp import SMDDPMixin as SMDDPStrategy
+
+__all__ = ["SMDDPStrategy", "register_strategies", "smddp_strategy_class"]
+
+
+def smddp_strategy_class(namespace: Namespace) -> type:
+    """Return ``SMDDPStrategy`` for one of Lightning's namespaces."""
+    return namespaced_class(
+        namespace, "SMDDPStrategy", "lightning_sm.strategies._smddp:SMDDPMixin", ddp_base_path(namespace)
+    )
+
+
+def register_strategies(namespace: Namespace) -> None:
+    """Register the names ``smddp`` and ``smddp_find_unused_parameters_{true,false}``, as Lightning does for ``ddp``."""
+    cls = smddp_strategy_class(namespace)
+    about = "DDP over AWS's SMDDP collectives where they exist, else over NCCL or gloo"
+    register_strategy(namespace, "smddp", cls, about)
+    for value in (True, False):
+        name = f"smddp_find_unused_parameters_{str(value).lower()}"
+        register_strategy(namespace, name, cls, about, find_unused_parameters=value)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SMDDPStrategy":
+        return resolve_class(name, smddp_strategy_class)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,203 @@
+"""``SMDDPStrategy``: Lightning's DDP with the world of the job's launcher and AWS's collectives where they exist."""
+
+import os
+import pickle
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
+
+from lightning_sm import _lightning
+from lightning_sm._environment import SageMakerEnvironment
+from lightning_sm._job import TrainingJob
+from lightning_sm._lightning._shims import backend_variable, replace_infinite_barrier
+from lightning_sm._log import log
+from lightning_sm._process_group import destroy_at_exit
+from lightning_sm._topology import Launcher, Topology
+from lightning_sm.errors import TopologyError
+from lightning_sm.strategies._backend import SMDDP, BackendChoice, choose_backend
+
+if TYPE_CHECKING:
+    import torch
+    from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
+    from pytorch_lightning.strategies import DDPStrategy as _Base
+else:
+    _Base = object
+
+__all__ = ["SMDDPMixin"]
+
+
+class SMDDPMixin(_Base):
+    """Distributed data parallel training on SageMaker, over AWS's SMDDP collectives where they exist.
+
+    On a laptop and under plain ``torchrun`` it is Lightning's ``DDPStrategy``. In a SageMaker container it brings a
+    :class:`~lightning_sm.SageMakerEnvironment` along and takes ``devices`` and ``num_nodes`` from the launcher, because
+    otherwise each process would train alone and end with exit code 0. The backend is ``smddp`` where the job's
+    distribution asks for it, the device is a GPU and the library can be imported; else NCCL on GPUs and gloo on CPUs,
+    and one line of log says why. Under ``smddp`` a mean is a sum and a division, and no second process group is made,
+    which are that library's documented limits.
+
+    Args:
+        process_group_backend: ``smddp``, ``nccl`` or ``gloo``; ``None`` chooses as told above.
+        cluster_environment: An environment of your own, which then decides about ranks and sizes.
+        **kwargs: Whatever Lightning's ``DDPStrategy`` takes.
+
+    Raises:
+        JobConfigError: A file or variable of the job is broken.
+        TopologyError: The launcher's numbers do not make a world, or the ``Trainer`` asks for another one.
+        SMDDPUnavailableError: ``smddp`` was asked for by name and its library cannot be imported (raised in ``fit``).
+    """
+
+    strategy_name = "smddp"
+    namespace: _lightning.Namespace
+
+    def __init__(
+        self,
+        process_group_backend: Optional[str] = None,
+        cluster_environment: "Optional[ClusterEnvironment]" = None,
+        **kwargs: Any,
+    ) -> None:
+        self._job = TrainingJob.resolve()
+        self._requested_backend = process_group_backend
+        self._choice: Optional[BackendChoice] = None
+        self._topology: Optional[Topology] = None
+        environment: Any = cluster_environment
+        if environment is None:
+            topology = Topology.resolve(job=self._job)
+            # On a laptop and under schedulers that we do not know, Lightning's own choice is the right one.
+            environment = SageMakerEnvironment(topology) if topology.launcher != Launcher.LOCAL else None
+        if isinstance(environment, SageMakerEnvironment):
+            self._topology = environment.topology
+        super().__init__(cluster_environment=environment, **kwargs)
+
+    @property
+    def num_nodes(self) -> int:
+        """How many hosts train together: the launcher's number, where there is one."""
+        return self._num_nodes
+
+    @num_nodes.setter
+    def num_nodes(self, num_nodes: int) -> None:
+        if self._topology is not None and self._topology.launcher != Launcher.LOCAL:
+            # 1 is what the Trainer hands over when nobody said anything.
+            if num_nodes not in (1, self._topology.num_nodes):
+                raise TopologyError(
+                    f"Trainer(num_nodes={num_nodes}), but the job has this world: {self._topology}.",
+                    hint="Leave num_nodes out; the strategy takes it from the job.",
+                )
+            num_nodes = self._topology.num_nodes
+        self._num_nodes = num_nodes
+        self.set_world_ranks()
+
+    @property
+    def parallel_devices(self) -> "Optional[List[torch.device]]":
+        """The devices of this host's processes, one each."""
+        return self._parallel_devices
+
+    @parallel_devices.setter
+    def parallel_devices(self, parallel_devices: "Optional[List[torch.device]]") -> None:
+        local_size = self._topology.local_world_size if self._topology is not None else None
+        if parallel_devices and local_size is not None and len(parallel_devices) != local_size:
+            parallel_devices = _one_device_each(parallel_devices, local_size)
+        self._parallel_devices = parallel_devices
+
+    @property
+    def num_processes(self) -> int:
+        """How many processes this host has."""
+        return len(self.parallel_devices or ())
+
+    @num_processes.setter
+    def num_processes(self, num_processes: int) -> None:
+        """Lightning 1.5 sets the number of devices that it was given, which the launcher's may differ from."""
+
+    @property
+    def distributed_sampler_kwargs(self) -> Dict[str, Any]:
+        """Replicas are the processes of the world, also where hosts have unequal numbers of them."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def set_world_ranks(self, *args: Any, **kwargs: Any) -> None:
+        """Let Lightning compute ranks where it starts the processes; elsewhere the launcher's stand."""
+        if self._topology is not None and self._topology.global_rank is not None:
+            _lightning.set_rank_zero_rank(self._topology.global_rank)
+        else:
+            super().set_world_ranks(*args, **kwargs)
+
+    def setup_distributed(self) -> None:
+        """Choose the backend, say why, and join the process group."""
+        self.set_world_ranks()
+        if self._choice is None:
+            requested = self._requested_backend or backend_variable(self.namespace)
+            self._choice = choose_backend(requested, self.root_device.type, self._job)
+            if self.global_rank == 0:
+                log.info("SMDDPStrategy: backend %s, because %s.", self._choice.backend, self._choice.reason)
+        if self._choice.backend == SMDDP:
+            self._join_smddp()
+        super().setup_distributed()
+        destroy_at_exit()
+
+    def _join_smddp(self) -> None:
+        """Join before Lightning does, which since 2.5.5 hands over a ``device_id``, undocumented for SMDDP."""
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            return
+        replace_infinite_barrier(self.namespace)
+        environment: Any = self.cluster_environment
+        os.environ["MASTER_ADDR"] = environment.main_address
+        os.environ["MASTER_PORT"] = str(environment.main_port)
+        timeout: Dict[str, Any] = {"timeout": self._timeout} if getattr(self, "_timeout", None) is not None else {}
+        dist.init_process_group(SMDDP, rank=self.global_rank, world_size=self.world_size, **timeout)
+
+    def _get_process_group_backend(self) -> str:
+        return (self._choice.backend if self._choice else None) or super()._get_process_group_backend()
+
+    @property
+    def torch_distributed_backend(self) -> str:
+        """The name by which Lightning 1.5 asks for the backend."""
+        parent: Any = super()
+        return (self._choice.backend if self._choice else None) or str(parent.torch_distributed_backend)
+
+    @property
+    def _is_smddp(self) -> bool:
+        return self._choice is not None and self._choice.backend == SMDDP
+
+    def reduce(self, tensor: Any, group: Optional[Any] = None, reduce_op: Optional[Union[Any, str]] = "mean") -> Any:
+        """Reduce a tensor over all processes; a mean under ``smddp`` is a sum and a division."""
+        import torch
+
+        mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
+        if not (self._is_smddp and mean and isinstance(tensor, torch.Tensor)):
+            return super().reduce(tensor, group, reduce_op)
+        total = super().reduce(tensor, group, "sum")
+        size = torch.distributed.get_world_size(group) if group is not None else self.world_size
+        return total.div_(size) if total.is_floating_point() else total.copy_(total / size)
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """Broadcast an object; under ``smddp`` by tensors on the device, as its object collectives are undocumented."""
+        if not self._is_smddp:
+            return super().broadcast(obj, src)
+        import torch
+        import torch.distributed as dist
+
+        payload = bytearray(pickle.dumps(obj)) if self.global_rank == src else bytearray()
+        size = torch.tensor([len(payload)], dtype=torch.int64, device=self.root_device)
+        dist.broadcast(size, src)
+        content = torch.zeros(int(size.item()), dtype=torch.uint8)
+        if self.global_rank == src:
+            content = torch.frombuffer(payload, dtype=torch.uint8)
+        content = content.to(self.root_device)
+        dist.broadcast(content, src)
+        return obj if self.global_rank == src else pickle.loads(content.cpu().numpy().tobytes())
+
+
+def _one_device_each(devices: "List[torch.device]", local_size: int) -> "List[torch.device]":
+    """Return one device for each process that the launcher started on this host."""
+    import torch
+
+    if devices[0].type == "cpu":
+        return [torch.device("cpu")] * local_size
+    if local_size < len(devices):
+        return devices[:local_size]
+    if devices[0].type == "cuda" and torch.cuda.device_count() >= local_size:
+        return [torch.device("cuda", index) for index in range(local_size)]
+    raise TopologyError(
+        f"The launcher started {local_size} processes on this host, for which there are {len(devices)} devices: "
+        f"{[str(device) for device in devices]}.",
+        hint="Start as many processes per host as it has GPUs (processes_per_host, nproc_per_node).",
+    )
