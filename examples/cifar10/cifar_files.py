@@ -137,7 +137,7 @@ class _Unpickler(pickle.Unpickler):
 def _load(raw: bytes) -> Dict[object, object]:
     # A few bytes of a pickle can ask for a table of many gigabytes; the C unpickler would allocate it.
     for opcode, argument, _ in pickletools.genops(raw):
-        if opcode.name in ("PUT", "LONG_BINPUT") and not 0 <= argument <= len(raw):
+        if opcode.name in ("PUT", "LONG_BINPUT") and isinstance(argument, int) and not 0 <= argument <= len(raw):
             raise pickle.UnpicklingError(f"memo index {argument} in a file of {len(raw)} bytes")
     batch = _Unpickler(io.BytesIO(raw), encoding="bytes").load()
     if not isinstance(batch, dict):
