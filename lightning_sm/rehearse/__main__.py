@@ -1,0 +1,8 @@
+"""``python -m lightning_sm.rehearse``."""
+
+import sys
+
+from . import main
+
+if __name__ == "__main__":
+    sys.exit(main())

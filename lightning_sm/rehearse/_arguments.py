@@ -1,0 +1,101 @@
+"""The command line of ``lightning-sm rehearse``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Optional, Sequence
+
+from ._distributions import DISTRIBUTIONS
+
+__all__ = ["parser", "read_arguments"]
+
+_EXAMPLE = """example:
+  lightning-sm rehearse --hosts 2 --processes 2 --distribution torch_distributed \\
+      --channel training=./data --source-dir . train.py --trainer.max_epochs 2
+
+exit status: 0 the job completed, 1 it failed, 2 it could not be rehearsed as asked, 124 it ran into --timeout,
+130 it was interrupted."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser, for the command and for its documentation."""
+    made = argparse.ArgumentParser(
+        prog="lightning-sm rehearse",
+        usage="lightning-sm rehearse [options] ENTRY_POINT [--hyperparameter value ...]\n"
+        "       lightning-sm rehearse [options] --request BODY.json",
+        description="Run a SageMaker training job on this machine with SageMaker's real container software: the "
+        "training toolkits, torchrun, Open MPI over ssh, SDK v3's drivers. It needs neither Docker nor an AWS account.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("entry_point", nargs="?", metavar="ENTRY_POINT", help="program in --source-dir: .py or .sh")
+    made.add_argument(
+        "trailing", nargs=argparse.REMAINDER, metavar="...", help="hyperparameters, as --name value or --name=value"
+    )
+
+    job = made.add_argument_group("the job, as given to an estimator")
+    job.add_argument("--hosts", type=int, metavar="N", help="instance_count (default 1)")
+    job.add_argument(
+        "--processes", type=int, metavar="P", help="processes per host (default: GPUs, else 1, as SageMaker counts)"
+    )
+    job.add_argument("--distribution", choices=DISTRIBUTIONS, help="the launcher (default none)")
+    job.add_argument(
+        "--sdk", choices=("v2", "v3"), help="v2: the training toolkit (default); v3: ModelTrainer's drivers"
+    )
+    job.add_argument("--instance-type", metavar="TYPE", help="what the files say (default ml.m5.xlarge)")
+    job.add_argument(
+        "--instance-groups",
+        metavar="NAME=N[:TYPE],...",
+        help="heterogeneous cluster. N is a number of hosts, or names in order: workers=algo-3+algo-1:ml.m5.large",
+    )
+    job.add_argument("--distribution-groups", metavar="NAME,...", help="the groups that the distribution is for")
+    job.add_argument("--mpi-options", metavar="TEXT", help="custom_mpi_options of the distribution")
+    job.add_argument("--source-dir", metavar="DIR", help="folder with the program (default: the current one)")
+    job.add_argument("--hyperparameters", metavar="FILE.json", help="object of names and values; trailing options win")
+    job.add_argument(
+        "--channel",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="input channel from a local folder; repeatable",
+    )
+    job.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="environment variable; repeatable"
+    )
+    job.add_argument("--job-name", metavar="NAME", help="training job name")
+    job.add_argument(
+        "--request", metavar="BODY.json", help="run this CreateTrainingJob body instead of the options above"
+    )
+
+    files = made.add_argument_group("files")
+    files.add_argument("--checkpoint-dir", metavar="DIR", help="stands for CheckpointConfig's S3 prefix, both ways")
+    files.add_argument("--output-dir", metavar="DIR", help="collect model.tar.gz, output.tar.gz and checkpoints here")
+    files.add_argument("--keep", action="store_true", help="leave the rehearsal's own folder and tell where it is")
+    files.add_argument(
+        "--local-mode-files", action="store_true", help="write the files of SDK v2's local mode: no groups"
+    )
+
+    stage = made.add_argument_group("the stage")
+    stage.add_argument(
+        "--isolation",
+        choices=("auto", "loopback", "userns", "netns"),
+        default="auto",
+        help="loopback: no rights needed, hosts are 127.0.0.K, only none and torch_distributed; userns: rootless Linux "
+        "namespaces; netns: namespaces as root, needed for mpi, pytorchddp, smdistributed (default: the best one here)",
+    )
+    stage.add_argument("--bandwidth", metavar="RATE", help="between namespaced hosts, such as 1gbit")
+    stage.add_argument("--latency", metavar="TIME", help="one way, between namespaced hosts, such as 1ms (needs netem)")
+    stage.add_argument("--names-after", metavar="TIME", help="namespaced hosts learn each other's names this late")
+    stage.add_argument("--spot-interrupt-after", metavar="TIME", help="take the hosts away then, and restart the job")
+    stage.add_argument(
+        "--abort-after", metavar="TIME", default="10s", help="end the rest after a host failed (default 10s)"
+    )
+    stage.add_argument("--timeout", metavar="TIME", default="30m", help="end everything then (default 30m)")
+    stage.add_argument("--json", action="store_true", help="print the summary as JSON; log lines go to stderr")
+    return made
+
+
+def read_arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    """The arguments as given, unchecked but for what ``argparse`` checks."""
+    return parser().parse_args(argv)

@@ -1,0 +1,117 @@
+"""One start of the job: all hosts, until they end, one fails, time is up, or somebody says stop."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ._container import NOT_STARTED
+from ._errors import RehearsalError
+from ._hosts import RunningHost, prepare_host
+from ._logs import LogLine, read_line, topologies_in
+from ._outcome import Attempt, HostOutcome
+from ._plan import Plan
+from ._tree import Tree
+
+__all__ = ["run_attempt"]
+
+_TICK = 0.1
+
+Say = Callable[[LogLine], None]
+
+
+class _Play:
+    """The hosts of one attempt while they run."""
+
+    def __init__(self, plan: Plan, tree: Tree, say: Say) -> None:
+        self._plan, self._tree, self._say = plan, tree, say
+        self._lines: queue.Queue[Tuple[str, str]] = queue.Queue()
+        self._topologies: Dict[str, List[Tuple[int, Dict[str, Any]]]] = {host: [] for host in plan.request.hosts}
+        self.hosts = [RunningHost(plan, tree, host, self._lines) for host in plan.request.hosts]
+
+    def listen(self, seconds: float) -> None:
+        """Pass on what the hosts write, for at most this long."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                host, raw = self._lines.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                return
+            line = read_line(host, raw)
+            for topology in topologies_in(line.text):
+                rank = topology.get("global_rank", line.rank)
+                known = line.host if line.host in self._topologies else host
+                self._topologies[known].append((rank if isinstance(rank, int) else -1, topology))
+            self._say(line)
+
+    def end(self) -> None:
+        """End what is left, and hear the last of it."""
+        for host in self.hosts:
+            host.end()
+        self.listen(0.0)
+
+    def outcome(self, host: RunningHost, code: Optional[int], because: Optional[str]) -> HostOutcome:
+        failure = self._tree.ml(host.host) / "output" / "failure"
+        text = failure.read_text(encoding="utf-8", errors="replace") if failure.exists() else None
+        return HostOutcome(
+            host=host.host,
+            group=self._plan.request.group_of(host.host).name,
+            exit_code=code,
+            seconds=round(host.seconds, 1),
+            ended_because=because,
+            failure=text,
+            topologies=tuple(sorted(self._topologies[host.host], key=lambda pair: pair[0])),
+        )
+
+
+def run_attempt(
+    plan: Plan, tree: Tree, say: Say, stop: threading.Event, *, deadline: float, interrupt_at: Optional[float]
+) -> Attempt:
+    """Start the hosts and wait for them. Nothing of them runs any more when this returns or raises.
+
+    Raises:
+        RehearsalError: A host could not be set up; the message has the host's own words.
+    """
+    for host in plan.request.hosts:
+        prepare_host(plan, tree, host)
+    started = time.monotonic()
+    play = _Play(plan, tree, say)
+    try:
+        ended_by = _wait(play, plan.request.limits.abort_after, stop, deadline, interrupt_at)
+        codes = {host.host: host.exit_code for host in play.hosts}
+    finally:
+        play.end()
+    for name, code in codes.items():
+        if code == NOT_STARTED and tree.refusal(name).exists():
+            raise RehearsalError(f"Host {name} was not started: {tree.refusal(name).read_text(encoding='utf-8')}")
+    because = {"exit": "another host failed", "timeout": "timeout", "interruption": "spot interruption", "stop": "stop"}
+    hosts = tuple(
+        play.outcome(host, codes[host.host], because[ended_by] if codes[host.host] is None else None)
+        for host in play.hosts
+    )
+    return Attempt(hosts, ended_by, round(time.monotonic() - started, 1))
+
+
+def _wait(
+    play: _Play, abort_after: float, stop: threading.Event, deadline: float, interrupt_at: Optional[float]
+) -> str:
+    """Why the attempt is over: see :class:`Attempt`."""
+    failed_at: Optional[float] = None
+    while True:
+        play.listen(_TICK)
+        codes = [host.exit_code for host in play.hosts]
+        now = time.monotonic()
+        if all(code is not None for code in codes):
+            return "exit"
+        if stop.is_set():
+            return "stop"
+        if failed_at is None and any(code not in (None, 0) for code in codes):
+            failed_at = now
+        if failed_at is not None and now - failed_at > abort_after:
+            return "exit"
+        if now > deadline:
+            return "timeout"
+        if interrupt_at is not None and now > interrupt_at:
+            return "interruption"
