@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Optional
 
 from ._distributions import MPIRUN
+from ._drivers_v3 import drivers_folder
 from ._errors import RehearsalError
 from ._request import RehearsalRequest
 
@@ -40,6 +41,8 @@ def check_software(request: RehearsalRequest) -> None:
                 raise _missing(f"SageMaker's training toolkit (module {module})")
         if shutil.which("train", path=path) is None:
             raise _missing("The toolkit's command 'train'")
+    elif request.code is not None:
+        drivers_folder()
     if request.distribution == "torch_distributed" and shutil.which("torchrun", path=path) is None:
         raise RehearsalError("torchrun is not installed.", hint="It comes with torch: pip install torch")
     if request.distribution not in MPIRUN:

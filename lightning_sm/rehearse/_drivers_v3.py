@@ -7,11 +7,12 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
-from typing import Dict, Optional, Tuple
+from typing import Dict, Tuple
 
 from ._errors import RehearsalError
+from ._request import RehearsalRequest
 
-__all__ = ["COMMAND", "drivers_folder", "write_drivers"]
+__all__ = ["COMMAND", "distribution_in", "drivers_folder", "write_drivers"]
 
 #: As ``ModelTrainer`` sends ``ContainerEntrypoint`` and ``ContainerArguments``.
 COMMAND = (
@@ -43,9 +44,7 @@ def drivers_folder() -> Path:
     return folder
 
 
-def write_drivers(
-    target: Path, *, entry_point: str, distribution: str, processes: Optional[int], mpi_options: str = ""
-) -> None:
+def write_drivers(target: Path, request: RehearsalRequest) -> None:
     """Write the channel ``sm_drivers`` as ``ModelTrainer`` uploads it.
 
     Raises:
@@ -56,16 +55,22 @@ def write_drivers(
     train, basic, distributed = _templates(source.parent / "templates.py")
     content: Dict[str, object] = {}
     run = basic
-    if distribution != "none":
-        name, script = _DRIVERS[distribution]
+    if request.distribution != "none":
+        name, script = _DRIVERS[request.distribution]
         run = distributed.format(driver_name=name, driver_script=script)
-        extra = {"smp": None} if name == "Torchrun" else {"mpi_additional_options": mpi_options.split() or None}
-        content = {"process_count_per_node": processes, **extra}
+        extra = {"smp": None} if name == "Torchrun" else {"mpi_additional_options": request.mpi_options.split() or None}
+        content = {"process_count_per_node": request.processes, **extra}
     script_text = train.format(working_dir=f"cd {_CODE} \n", install_requirements="", execute_driver=run)
     (target / "sm_train.sh").write_text(script_text, encoding="utf-8")
     (target / "distributed.json").write_text(json.dumps(content), encoding="utf-8")
-    source_code = {"source_dir": ".", "requirements": None, "entry_script": entry_point, "command": None}
+    source_code = {"source_dir": ".", "requirements": None, "entry_script": request.entry_point, "command": None}
     (target / "sourcecode.json").write_text(json.dumps(source_code), encoding="utf-8")
+
+
+def distribution_in(drivers: Path) -> str:
+    """Which launcher a channel ``sm_drivers`` of somebody else's request starts."""
+    script = (drivers / "sm_train.sh").read_text(encoding="utf-8")
+    return next((name for name, (_, driver) in _DRIVERS.items() if driver in script), "none")
 
 
 def _templates(path: Path) -> Tuple[str, str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ._distributions import V3_DISTRIBUTIONS, framework_hyperparameters
+from ._drivers_v3 import COMMAND
 from ._errors import RehearsalError
 from ._hyperparameters import as_strings, from_file, from_options
 from ._quantities import bits_per_second, milliseconds, seconds
@@ -70,6 +71,9 @@ def request_from_options(options: argparse.Namespace) -> RehearsalRequest:
         limits=limits_from(options),
         link=link_from(options),
         local_mode_files=options.local_mode_files,
+        processes=options.processes,
+        mpi_options=options.mpi_options or "",
+        command=COMMAND if sdk == "v3" else ("train",),
     )
 
 
@@ -145,7 +149,7 @@ def channels_from(given: Sequence[str]) -> Tuple[Channel, ...]:
             raise RehearsalError(f"--channel {name} is given twice.")
         if not Path(path).exists():
             raise RehearsalError(f"--channel {name}: {path} does not exist.")
-        found[name] = Channel(name, Path(path).resolve())
+        found[name] = Channel(name, str(Path(path).resolve()))
     return tuple(found.values())
 
 

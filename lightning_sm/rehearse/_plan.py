@@ -9,7 +9,7 @@ from typing import Dict, Mapping, Tuple
 from ._checks import scripts_path
 from ._container_files import container_environment
 from ._netns import INTERFACE, addresses
-from ._request import RehearsalRequest
+from ._request import Channel, RehearsalRequest
 from ._tree import Tree
 
 __all__ = ["Plan", "make_plan"]
@@ -60,7 +60,10 @@ def make_plan(request: RehearsalRequest, isolation: str, variables: Mapping[str,
     if not namespaced:
         names = {host: f"127.0.0.{number}" for number, host in enumerate(_in_order(request), start=1)}
         request = request.with_hosts(names)
-    if request.sdk == "v2" and request.code is not None:
+    if request.sdk == "v3" and request.code is not None:
+        brought = (Channel("code", str(request.code)), Channel("sm_drivers", str(tree.drivers)))
+        request = dataclasses.replace(request, channels=(*request.channels, *brought))
+    if tree.archive.exists():
         archive = f"{SHARED}/{tree.archive.name}" if namespaced else str(tree.archive)
         request = request.with_hyperparameters({"sagemaker_submit_directory": f'"{archive}"'})
     home = "/root" if isolation == "netns" else variables.get("HOME", "/")
@@ -70,7 +73,7 @@ def make_plan(request: RehearsalRequest, isolation: str, variables: Mapping[str,
         environment["TMPDIR"] = variables["TMPDIR"]
     # Given last, so that --env PATH=... is taken as it stands.
     environment.update(dict(request.environment))
-    return Plan(dataclasses.replace(request), isolation, tuple(environment.items()), home, stream)
+    return Plan(request, isolation, tuple(environment.items()), home, stream)
 
 
 def _in_order(request: RehearsalRequest) -> Tuple[str, ...]:

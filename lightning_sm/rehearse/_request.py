@@ -27,15 +27,20 @@ class InstanceGroup:
 
 @dataclass(frozen=True)
 class Channel:
-    """One input channel and the local folder (or file) that stands for its S3 prefix."""
+    """One input channel. ``source`` is a local folder or file, or an ``s3://`` prefix that is fetched first."""
 
     name: str
-    path: Path
+    source: str
     settings: Tuple[Tuple[str, str], ...] = (
         ("TrainingInputMode", "File"),
         ("S3DistributionType", "FullyReplicated"),
         ("RecordWrapperType", "None"),
     )
+
+    @property
+    def path(self) -> Path:
+        """The local folder or file."""
+        return Path(self.source)
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,8 @@ class RehearsalRequest:
     """Everything a rehearsal needs to know, after every argument and file was read and checked.
 
     ``hyperparameters`` are the final strings, framework entries included, exactly as SageMaker would write them.
-    ``code`` is the folder with the user's program; ``None`` when the container brings it in another way.
+    ``code`` is the folder with the user's program; ``None`` when the job brings it in another way: as an archive in S3
+    (``archive_uri``), or as a channel of SDK v3. The other two URIs are where results go, when they are to go to S3.
     """
 
     job_name: str
@@ -86,6 +92,11 @@ class RehearsalRequest:
     link: Link = Link()
     local_mode_files: bool = False
     checkpoint_config: bool = False
+    processes: Optional[int] = None
+    mpi_options: str = ""
+    archive_uri: Optional[str] = None
+    output_uri: Optional[str] = None
+    checkpoint_uri: Optional[str] = None
 
     @property
     def has_checkpoints(self) -> bool:

@@ -17,12 +17,14 @@ from typing import Dict, Iterator, Optional, Sequence, Tuple
 from ._checks import check_entry_point, check_port, check_software
 from ._container_files import pack_source
 from ._differences import differences
+from ._drivers_v3 import write_drivers
 from ._errors import RehearsalError
 from ._isolation import Isolation, choose
 from ._outcome import Outcome
 from ._plan import Plan, make_plan
 from ._processes import end_all_with
 from ._request import RehearsalRequest
+from ._s3 import send_results
 from ._summary import Summary
 from ._tree import Tree
 
@@ -58,9 +60,13 @@ def rehearse(
         tree.shared.mkdir(parents=True, exist_ok=True)
         if request.code is not None and request.sdk == "v2":
             pack_source(request.code, tree.archive)
+        elif request.code is not None:
+            write_drivers(tree.drivers, request)
         plan = make_plan(request, isolation.name, os.environ, tree, stream)
         outcome = _play(plan, isolation, tree)
         collected = _deliver(tree, request.output_dir)
+        if request.output_dir is None:
+            collected = send_results(request, tree)
     finally:
         # Whatever a stage that was killed could not end or remove.
         end_all_with(str(tree.root))

@@ -49,6 +49,16 @@ class Tree:
         return self.shared / "sourcedir.tar.gz"
 
     @property
+    def drivers(self) -> Path:
+        """The channel of SDK v3's driver scripts."""
+        return self.root / "drivers"
+
+    @property
+    def fetched(self) -> Path:
+        """What was fetched from S3."""
+        return self.root / "fetched"
+
+    @property
     def keys(self) -> Path:
         """The ssh key with which the hosts reach each other."""
         return self.root / "keys"
