@@ -1,0 +1,159 @@
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lightning_sm import Hyperparameters
+from lightning_sm._hyperparameters import is_reserved
+from lightning_sm.errors import JobConfigError
+
+_VALUES = {
+    "trainer.max_epochs": 5,
+    "lr": 1e-05,
+    "momentum": 0.9,
+    "nesterov": True,
+    "shuffle": False,
+    "clip": None,
+    "empty": "",
+    "name": "resnet",
+    "number_as_text": "5",
+    "text_like_true": "true",
+    "text_like_null": "null",
+    "hash": "a#b",
+    "words": "two words, and a 'quote'",
+    "milestones": [1, 2, 3],
+    "layers": ["a", "b"],
+    "nested": {"b": {"c": 2}, "a": [1, None]},
+    "no_items": [],
+    "no_keys": {},
+    "ünicode": "é ✓",
+}
+
+
+@pytest.mark.parametrize("name", sorted(_VALUES))
+def test_sdk_v2_encodes_each_value_and_each_comes_back(name):
+    encoded = {key: json.dumps(value) for key, value in _VALUES.items()}
+    read = Hyperparameters.from_file(encoded, "file").values
+    assert (read[name], type(read[name])) == (_VALUES[name], type(_VALUES[name]))
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        # A scalar of a plain API call may be meant as text; the parameter's own type decides later.
+        ("5", "5"),
+        ("1.50", "1.50"),
+        ("true", "true"),
+        ("null", "null"),
+        ("resnet", "resnet"),
+        ("", ""),
+        ("NaN", "NaN"),
+        ('"quoted"', "quoted"),
+        ("[1, 2]", [1, 2]),
+        ('{"a": null}', {"a": None}),
+        ("{broken", "{broken"),
+    ],
+)
+def test_raw_strings_of_an_api_call(raw, value):
+    read = Hyperparameters.from_file({"x": raw, "sagemaker_program": "train.py"}, "file").values["x"]
+    assert (read, type(read)) == (value, type(value))
+
+
+def test_sdk_v3_mixes_json_and_plain_strings():
+    content = {"epochs": "5", "name": "resnet", "on": "true", "layers": '["a", "b"]', "optimizer": '{"lr": 0.1}'}
+    assert Hyperparameters.from_file(content, "file").values == {
+        "epochs": "5",
+        "name": "resnet",
+        "on": "true",
+        "layers": ["a", "b"],
+        "optimizer": {"lr": 0.1},
+    }
+
+
+def test_values_that_are_no_strings_stay():
+    assert Hyperparameters.from_file({"a": 1, "b": None, "c": [1]}, "file").values == {"a": 1, "b": None, "c": [1]}
+
+
+@pytest.mark.parametrize("name", ["sagemaker_program", "sagemaker_", "_tuning_objective_metric", "mp_parameters"])
+def test_reserved_names_are_kept_apart(name):
+    read = Hyperparameters.from_file({name: '"x"', "lr": "0.1"}, "file")
+    assert is_reserved(name)
+    assert read.values == {"lr": 0.1}
+    assert read.reserved == {name: "x"}
+
+
+@pytest.mark.parametrize("name", ["lr", "sage_maker", "my_mp_parameters", "SAGEMAKER_PROGRAM", "trainer.sagemaker_x"])
+def test_other_names_are_the_users(name):
+    assert not is_reserved(name)
+
+
+def test_variables_are_typed_already():
+    read = Hyperparameters.from_variable({"lr": 0.1, "text": "5"}, {"sagemaker_program": "train.py"}, "SM_HPS")
+    assert read.values == {"lr": 0.1, "text": "5"}
+    assert read.reserved == {"sagemaker_program": "train.py"}
+    assert read.source == "SM_HPS"
+
+
+@pytest.mark.parametrize("content", [[], "text", 1, None])
+def test_content_that_is_no_object(content):
+    with pytest.raises(JobConfigError, match="should be a JSON object"):
+        Hyperparameters.from_file(content, "file")
+    with pytest.raises(JobConfigError, match="should be a JSON object"):
+        Hyperparameters.from_variable({}, content, "SM_HPS")
+
+
+@pytest.mark.parametrize(
+    ("value", "on"),
+    [(True, True), ("true", True), ('"True"', True), (False, False), ("false", False), (1, False), (None, False)],
+)
+def test_switches(value, on):
+    name = "sagemaker_distributed_dataparallel_enabled"
+    assert Hyperparameters(reserved={name: value}).enabled(name) is on
+
+
+def test_absent_switch_is_off():
+    assert not Hyperparameters().enabled("sagemaker_distributed_dataparallel_enabled")
+
+
+@pytest.mark.parametrize(
+    ("value", "toolkit", "driver"),
+    [
+        (5, "5", "5"),
+        (1e-05, "1e-05", "1e-05"),
+        (True, "True", "true"),
+        (None, "", "null"),
+        ("", "", ""),
+        ("resnet", "resnet", "resnet"),
+        (["a", "b"], "['a', 'b']", '["a", "b"]'),
+        ({"b": {"c": 2}, "a": 1}, "a=1,b={'c': 2}", '{"b": {"c": 2}, "a": 1}'),
+    ],
+)
+def test_spellings_hold_the_toolkits_and_the_drivers(value, toolkit, driver):
+    spellings = Hyperparameters({"x": value}).spellings("x")
+    assert toolkit in spellings
+    assert driver in spellings
+
+
+_TOOLKIT = """
+import json, sys
+from sagemaker_training import mapping
+print(json.dumps({k: mapping.to_cmd_args({k: v})[1] for k, v in json.load(sys.stdin).items()}))
+"""
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("sagemaker_training") is None, reason="needs sagemaker-training, the extra `rehearse`"
+)
+def test_spellings_hold_what_the_real_toolkit_writes(tmp_path):
+    # In a process of its own: the import makes folders in HOME outside a container.
+    environ = {"HOME": str(tmp_path), "SAGEMAKER_BASE_DIR": str(tmp_path / "opt-ml"), "PATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", _TOOLKIT], input=json.dumps(_VALUES), capture_output=True, text=True, env=environ
+    )
+    assert done.returncode == 0, done.stderr
+    hyperparameters = Hyperparameters(_VALUES)
+    written = json.loads(done.stdout.splitlines()[-1])
+    assert written.keys() == _VALUES.keys()
+    assert [name for name in written if written[name] not in hyperparameters.spellings(name)] == []

@@ -1,0 +1,51 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lightning_sm
+
+
+def _run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_import_loads_neither_torch_nor_lightning():
+    loaded = _run(
+        "import sys, lightning_sm; "
+        "print([m for m in ('torch', 'lightning', 'pytorch_lightning', 'lightning_fabric', 'jsonargparse', 'yaml') "
+        "if m in sys.modules])"
+    )
+    assert loaded == "[]"
+
+
+def test_reading_the_job_loads_neither_torch_nor_lightning():
+    loaded = _run(
+        "import sys, lightning_sm as s; s.TrainingJob.resolve(); s.Topology.resolve(); s.Hyperparameters; "
+        "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'lightning', 'pytorch_lightning')])"
+    )
+    assert loaded == "[]"
+
+
+@pytest.mark.parametrize("name", lightning_sm.__all__)
+def test_public_name_resolves(name):
+    assert getattr(lightning_sm, name) is not None
+    assert name in dir(lightning_sm)
+
+
+def test_unknown_name():
+    with pytest.raises(AttributeError, match="'lightning_sm' has no attribute 'Nothing'"):
+        _ = lightning_sm.Nothing
+
+
+def test_version_is_the_installed_one():
+    from importlib.metadata import version
+
+    assert lightning_sm.__version__ == version("lightning-sm")
+
+
+def test_is_marked_as_typed():
+    assert (Path(lightning_sm.__file__).parent / "py.typed").is_file()

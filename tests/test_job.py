@@ -1,0 +1,70 @@
+import dataclasses
+
+import pytest
+
+from lightning_sm import Channel, Hyperparameters, InstanceGroup, TrainingJob
+
+_GPU = InstanceGroup("gpu", "ml.p4d.24xlarge", ("algo-3", "algo-1"))
+_CPU = InstanceGroup("cpu", "ml.c5.large", ("algo-2",))
+_HOSTS = ("algo-1", "algo-2", "algo-3")
+
+
+def test_outside_a_container_everything_is_empty():
+    job = TrainingJob.resolve({})
+    assert job == TrainingJob()
+    assert not job.in_container
+    assert job.world_hosts == ()
+    assert not job.asks_for_smddp
+
+
+def test_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TrainingJob().current_host = "algo-1"
+
+
+@pytest.mark.parametrize(
+    ("current_group", "groups", "distribution", "world"),
+    [
+        # The order given, never the sorted one: algo-3 is the master.
+        ("gpu", (_GPU, _CPU), ("gpu",), ("algo-3", "algo-1")),
+        # A host outside the distribution trains with its own group.
+        ("cpu", (_GPU, _CPU), ("gpu",), ("algo-2",)),
+        # SDK v2 sends no group list for torch_distributed: each group is a world.
+        ("gpu", (_GPU, _CPU), (), ("algo-3", "algo-1")),
+        ("cpu", (_GPU, _CPU), (), ("algo-2",)),
+        ("gpu", (_GPU, _CPU), ("gpu", "cpu"), ("algo-3", "algo-1", "algo-2")),
+        # Local mode names no groups.
+        (None, (), (), _HOSTS),
+        # A group that holds nothing that we know.
+        ("other", (_GPU, _CPU), (), _HOSTS),
+    ],
+)
+def test_hosts_that_train_together(current_group, groups, distribution, world):
+    job = TrainingJob(
+        in_container=True,
+        hosts=_HOSTS,
+        current_group_name=current_group,
+        instance_groups=groups,
+        distribution_groups=distribution,
+    )
+    assert job.world_hosts == world
+
+
+def test_data_channels_leave_out_the_sdks_own():
+    names = ("training", "code", "sm_drivers", "recipe", "validation")
+    job = TrainingJob(channels={name: Channel(name, f"/data/{name}") for name in names})
+    assert list(job.data_channels) == ["training", "validation"]
+
+
+@pytest.mark.parametrize(
+    ("reserved", "asks"),
+    [
+        ({"sagemaker_distributed_dataparallel_enabled": True}, True),
+        ({"sagemaker_distributed_dataparallel_enabled": "true"}, True),
+        ({"sagemaker_distributed_dataparallel_enabled": False}, False),
+        ({"sagemaker_torch_distributed_enabled": True}, False),
+        ({}, False),
+    ],
+)
+def test_asks_for_smddp(reserved, asks):
+    assert TrainingJob(hyperparameters=Hyperparameters(reserved=reserved)).asks_for_smddp is asks

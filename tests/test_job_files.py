@@ -1,0 +1,192 @@
+import json
+
+import pytest
+
+from lightning_sm import TrainingJob
+from lightning_sm.errors import JobConfigError
+from tests.helpers.opt_ml import group
+
+
+def test_files_come_before_variables(opt_ml):
+    # `mpirun` hands the master's SM_* to every host: trap 2 of the container contract.
+    opt_ml.host("algo-2", "algo-1", "algo-2").hyperparameters(lr=0.1)
+    opt_ml.write("inputdataconfig.json", {"training": {"TrainingInputMode": "FastFile"}})
+    job = TrainingJob.resolve(
+        opt_ml.environ(
+            SM_CURRENT_HOST="algo-1",
+            SM_HOSTS='["algo-1", "algo-9"]',
+            SM_CURRENT_INSTANCE_GROUP="other",
+            SM_CURRENT_INSTANCE_TYPE="ml.c5.large",
+            SM_NETWORK_INTERFACE_NAME="ethwe",
+            SM_HPS='{"lr": 0.5}',
+            SM_CHANNELS='["other"]',
+        )
+    )
+    assert (job.current_host, job.hosts) == ("algo-2", ("algo-1", "algo-2"))
+    assert (job.current_group_name, job.current_instance_type) == ("homogeneousCluster", "ml.p4d.24xlarge")
+    assert job.network_interface_name == "eth0"
+    assert job.hyperparameters.values == {"lr": 0.1}
+    assert [(channel.name, channel.input_mode) for channel in job.channels.values()] == [("training", "FastFile")]
+    assert job.sources["current_host"] == str(opt_ml.config / "resourceconfig.json")
+    assert job.sources["hyperparameters"] == str(opt_ml.config / "hyperparameters.json")
+
+
+def test_variables_where_there_are_no_files(opt_ml):
+    job = TrainingJob.resolve(
+        opt_ml.environ(
+            SM_CURRENT_HOST="algo-2",
+            SM_HOSTS='["algo-1","algo-2"]',
+            SM_CURRENT_INSTANCE_TYPE="ml.p3.2xlarge",
+            SM_NETWORK_INTERFACE_NAME="ethwe",
+            SM_NUM_GPUS="4",
+            SM_HPS='{"lr":0.5}',
+            SM_FRAMEWORK_PARAMS='{"sagemaker_distributed_dataparallel_enabled":true}',
+            SM_CHANNELS='["my-data"]',
+            **{"SM_CHANNEL_MY-DATA": "/mnt/my-data"},
+        )
+    )
+    assert job.in_container
+    assert (job.current_host, job.hosts, job.num_gpus) == ("algo-2", ("algo-1", "algo-2"), 4)
+    assert (job.current_instance_type, job.network_interface_name) == ("ml.p3.2xlarge", "ethwe")
+    assert job.hyperparameters.values == {"lr": 0.5}
+    assert job.asks_for_smddp
+    assert job.channels["my-data"].path == "/mnt/my-data"
+    assert job.sources["hosts"] == "SM_HOSTS"
+    assert job.sources["current_host"] == "SM_CURRENT_HOST"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        # Both exist as soon as the toolkit's Environment is built, and neither under SDK v3: trap 31.
+        {"SAGEMAKER_JOB_NAME": "job", "SM_FRAMEWORK_PARAMS": "{}"},
+        {"SM_CURRENT_HOST": "algo-1"},
+        {"SM_HOSTS": '["algo-1"]'},
+        {"SM_CURRENT_HOST": "", "SM_HOSTS": ""},
+        {"MASTER_ADDR": "algo-1", "MASTER_PORT": "7777", "RANK": "0"},
+    ],
+)
+def test_no_container(opt_ml, variables):
+    assert TrainingJob.resolve(opt_ml.environ(**variables)) == TrainingJob()
+
+
+def test_the_resource_file_alone_is_a_container(opt_ml):
+    assert TrainingJob.resolve(opt_ml.host("algo-1").environ()).in_container
+
+
+def test_sm_hps_cut_at_a_hash_does_no_harm_where_the_file_is(opt_ml):
+    opt_ml.host("algo-1").hyperparameters(color="a#b")
+    assert TrainingJob.resolve(opt_ml.environ(SM_HPS='{"color":"a')).hyperparameters.values == {"color": "a#b"}
+
+
+def test_sm_hps_cut_at_a_hash_is_told_where_there_is_no_file(opt_ml):
+    with pytest.raises(JobConfigError, match="SM_HPS is not JSON"):
+        TrainingJob.resolve(opt_ml.host("algo-1").environ(SM_HPS='{"color":"a'))
+
+
+def test_local_mode_has_no_groups(opt_ml):
+    job = TrainingJob.resolve(opt_ml.local_mode("algo-1-xyz", "algo-1-xyz", "algo-2-xyz").environ())
+    assert job.instance_groups == ()
+    assert job.current_group_name is None
+    assert job.world_hosts == ("algo-1-xyz", "algo-2-xyz")
+
+
+def test_heterogeneous_groups(opt_ml):
+    groups = (group("gpu", "algo-3", "algo-1"), group("cpu", "algo-2", instance_type="ml.c5.large"))
+    opt_ml.host("algo-1", "algo-1", "algo-2", "algo-3", groups=groups)
+    opt_ml.hyperparameters(sagemaker_distribution_instance_groups=["gpu"])
+    job = TrainingJob.resolve(opt_ml.environ())
+    assert [entry.name for entry in job.instance_groups] == ["gpu", "cpu"]
+    assert job.instance_groups[1].instance_type == "ml.c5.large"
+    assert job.distribution_groups == ("gpu",)
+    assert job.world_hosts == ("algo-3", "algo-1")
+
+
+def test_directories_by_default(opt_ml):
+    base = opt_ml.base
+    job = TrainingJob.resolve(opt_ml.host("algo-1").environ())
+    assert job.base_dir == str(base)
+    assert job.model_dir == str(base / "model")
+    assert job.output_data_dir == str(base / "output" / "data")
+    assert job.failure_file == str(base / "output" / "failure")
+    assert job.checkpoint_dir == str(base / "output" / "data" / "checkpoints")
+
+
+def test_directories_by_variables(opt_ml):
+    opt_ml.host("algo-1").write("inputdataconfig.json", {"training": {}})
+    job = TrainingJob.resolve(
+        opt_ml.environ(SM_MODEL_DIR="/m", SM_OUTPUT_DATA_DIR="/o/data", SM_OUTPUT_DIR="/o", SM_INPUT_DIR="/i")
+    )
+    assert (job.model_dir, job.output_data_dir, job.failure_file) == ("/m", "/o/data", "/o/failure")
+    assert job.channels["training"].path == "/i/data/training"
+    assert job.sources["model_dir"] == "SM_MODEL_DIR"
+
+
+def test_config_directory_by_variable(opt_ml):
+    opt_ml.host("algo-1")
+    assert TrainingJob.resolve({"SM_INPUT_CONFIG_DIR": str(opt_ml.config)}).current_host == "algo-1"
+
+
+def test_checkpoint_directory_by_file(opt_ml):
+    opt_ml.host("algo-1").write("checkpointconfig.json", {"S3Uri": "s3://b/p", "LocalPath": "/mnt/checkpoints"})
+    assert TrainingJob.resolve(opt_ml.environ()).checkpoint_dir == "/mnt/checkpoints"
+
+
+def test_checkpoint_directory_where_it_is(opt_ml):
+    (opt_ml.base / "checkpoints").mkdir()
+    job = TrainingJob.resolve(opt_ml.host("algo-1").write("checkpointconfig.json", {}).environ())
+    assert job.checkpoint_dir == str(opt_ml.base / "checkpoints")
+
+
+_RESOURCES = {"current_host": "algo-1", "hosts": ["algo-1"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("resourceconfig.json", "{", "resourceconfig.json is not JSON"),
+        ("resourceconfig.json", [], "resourceconfig.json should be a JSON object"),
+        ("resourceconfig.json", {"current_host": "algo-1"}, "SM_HOSTS should be a JSON list of names, and is None"),
+        ("resourceconfig.json", {"hosts": ["algo-1"]}, "The current host is None by nobody"),
+        ("resourceconfig.json", {"current_host": 1, "hosts": ["algo-1"]}, "current_host in .* should be a string"),
+        ("resourceconfig.json", {"current_host": "algo-1", "hosts": []}, "is an empty list"),
+        ("resourceconfig.json", {"current_host": "algo-1", "hosts": "algo-1"}, "should be a JSON list of names"),
+        ("resourceconfig.json", {"current_host": "a", "hosts": ["algo-1"]}, "'a' .* not among the hosts"),
+        ("resourceconfig.json", {"current_host": "a", "hosts": ["a", "a"]}, "names something twice"),
+        ("resourceconfig.json", {**_RESOURCES, "instance_groups": {}}, "instance_groups .* should be a JSON list"),
+        ("resourceconfig.json", {**_RESOURCES, "instance_groups": [1]}, "An entry of instance_groups"),
+        ("resourceconfig.json", {**_RESOURCES, "instance_groups": [{}]}, "no proper instance_group_name"),
+        ("resourceconfig.json", {**_RESOURCES, "instance_groups": [{"instance_group_name": "g"}]}, "hosts of group"),
+        ("resourceconfig.json", {**_RESOURCES, "current_group_name": 5}, "current_group_name in"),
+        ("hyperparameters.json", b"\xff", "hyperparameters.json cannot be read"),
+        ("hyperparameters.json", [], "hyperparameters.json should be a JSON object"),
+        ("hyperparameters.json", {"sagemaker_distribution_instance_groups": "5"}, "sagemaker_distribution_instance"),
+        ("inputdataconfig.json", "", "inputdataconfig.json is not JSON"),
+        ("inputdataconfig.json", {"training": None}, "Channel 'training' in"),
+        ("checkpointconfig.json", {"LocalPath": "relative"}, "LocalPath in .* should be an absolute path"),
+        ("checkpointconfig.json", {"LocalPath": 5}, "LocalPath in .* should be an absolute path"),
+    ],
+)
+def test_broken_file(opt_ml, name, content, says):
+    opt_ml.write("resourceconfig.json", _RESOURCES).write(name, content)
+    with pytest.raises(JobConfigError, match=says):
+        TrainingJob.resolve(opt_ml.environ())
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"SM_HOSTS": '["algo-2"]'}, "'algo-1' by SM_CURRENT_HOST, .* not among the hosts .* by SM_HOSTS.*HINT:"),
+        ({"SM_HOSTS": "algo-1"}, "SM_HOSTS is not JSON"),
+        ({"SM_HOSTS": "{}"}, "SM_HOSTS should be a JSON list of names"),
+        ({"SM_CHANNELS": '"training"'}, "SM_CHANNELS should be a JSON list of names"),
+        ({"SM_HPS": "[1]"}, "SM_HPS should be a JSON object"),
+        ({"SM_FRAMEWORK_PARAMS": "[1]"}, "SM_FRAMEWORK_PARAMS should be a JSON object"),
+        ({"SM_NUM_GPUS": "all"}, "SM_NUM_GPUS is 'all'"),
+    ],
+)
+def test_broken_variable(opt_ml, variables, says):
+    given = {"SM_CURRENT_HOST": "algo-1", "SM_HOSTS": json.dumps(["algo-1"]), **variables}
+    with pytest.raises(JobConfigError, match=says):
+        TrainingJob.resolve(opt_ml.environ(**given))
