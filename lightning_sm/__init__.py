@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from lightning_sm._environment import SageMakerEnvironment
     from lightning_sm._hyperparameters import Hyperparameters
     from lightning_sm._job import Channel, InstanceGroup, TrainingJob
+    from lightning_sm._options import SageMakerOptions
     from lightning_sm._topology import Launcher, Topology
+    from lightning_sm._trainer_settings import trainer_settings
+    from lightning_sm.callbacks import ModelExport
+    from lightning_sm.cli import SageMakerCLI
     from lightning_sm.strategies import SMDDPStrategy
 
 __all__ = [
@@ -23,10 +27,14 @@ __all__ = [
     "Hyperparameters",
     "InstanceGroup",
     "Launcher",
+    "ModelExport",
     "SMDDPStrategy",
+    "SageMakerCLI",
     "SageMakerEnvironment",
+    "SageMakerOptions",
     "Topology",
     "TrainingJob",
+    "trainer_settings",
 ]
 
 _MODULES = {
@@ -34,10 +42,14 @@ _MODULES = {
     "Hyperparameters": "_hyperparameters",
     "InstanceGroup": "_job",
     "Launcher": "_topology",
+    "ModelExport": "callbacks",
     "SMDDPStrategy": "strategies",
+    "SageMakerCLI": "cli",
     "SageMakerEnvironment": "_environment",
+    "SageMakerOptions": "_options",
     "Topology": "_topology",
     "TrainingJob": "_job",
+    "trainer_settings": "_trainer_settings",
 }
 
 

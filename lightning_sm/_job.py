@@ -53,6 +53,7 @@ class TrainingJob:
         current_instance_type: Such as ``ml.p4d.24xlarge``.
         network_interface_name: Such as ``eth0``.
         num_gpus: GPUs of this host; ``None`` where nothing tells.
+        num_neurons: Neuron cores of this host, on Trainium; ``None`` where nothing tells.
         channels: The input channels by name, the SDK's own among them (see :attr:`data_channels`).
         hyperparameters: The user's hyperparameters, typed, and SageMaker's own.
         base_dir: ``/opt/ml``, or ``SAGEMAKER_BASE_DIR`` in a rehearsal.
@@ -72,6 +73,7 @@ class TrainingJob:
     current_instance_type: Optional[str] = None
     network_interface_name: Optional[str] = None
     num_gpus: Optional[int] = None
+    num_neurons: Optional[int] = None
     channels: Mapping[str, Channel] = field(default_factory=dict)
     hyperparameters: Hyperparameters = field(default_factory=Hyperparameters)
     base_dir: Optional[str] = None

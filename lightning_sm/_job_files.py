@@ -85,6 +85,7 @@ def read_training_job(environ: Optional[Mapping[str, str]] = None) -> TrainingJo
             "network_interface_name", resources.get("network_interface_name"), path, "SM_NETWORK_INTERFACE_NAME"
         ),
         num_gpus=read_count(reader.environ, "SM_NUM_GPUS"),
+        num_neurons=read_count(reader.environ, "SM_NUM_NEURONS"),
         channels=_read_channels(reader),
         hyperparameters=hyperparameters,
         base_dir=reader.base_dir,

@@ -108,6 +108,13 @@ class Topology:
         """Whether a launcher started every process, so that Lightning starts none."""
         return self.world_size is not None
 
+    @property
+    def is_rank_zero(self) -> bool:
+        """Whether this is the one process that speaks for all."""
+        if self.global_rank is not None:
+            return self.global_rank == 0
+        return self.node_rank == 0 and self.local_rank == 0
+
     def __str__(self) -> str:
         parts = [
             f"{part.name}={getattr(self, part.name)!r} ← {self.sources[part.name]}"

@@ -1,0 +1,143 @@
+"""``JobArguments``: the subcommand, config files and values of a run inside a job, whoever wrote them on the line."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from lightning_sm._hyperparameters import Hyperparameters, is_reserved
+from lightning_sm._job import TrainingJob
+from lightning_sm._settings import nest
+from lightning_sm.errors import HyperparameterError
+
+__all__ = ["JobArguments"]
+
+_CONFIG_FLAGS = ("--config", "-c")
+
+
+@dataclass(frozen=True)
+class JobArguments:
+    """What a run inside a job is asked to do.
+
+    SageMaker turns hyperparameters into ``--name value`` words, which spoils ``None``, lists and dicts and knows no
+    positional words. So the words that came from hyperparameters are left out of :attr:`typed` and the values are taken
+    from the job's own file, where they are whole.
+
+    Args:
+        subcommand: ``fit`` unless a person or the hyperparameter ``subcommand`` named another; ``None`` for a CLI that
+            has none.
+        configs: Config files in the order in which they apply: the hyperparameter ``config``, then those typed.
+        hyperparameters: The user's hyperparameters as nested values.
+        typed: The other words that a person typed (in a shell entry point, or in SDK v3's ``command``).
+    """
+
+    subcommand: Optional[str]
+    configs: Tuple[str, ...] = ()
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    typed: Tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, words: Sequence[str], job: TrainingJob, subcommands: Collection[str]) -> "JobArguments":
+        """Sort the words of the command line and the job's hyperparameters.
+
+        Args:
+            words: The command line without the program's name.
+            job: The job.
+            subcommands: The subcommands that the CLI has; empty for one that has none.
+
+        Raises:
+            HyperparameterError: The subcommand is unknown, or a config file is not found.
+        """
+        values = dict(job.hyperparameters.values)
+        typed = _without_hyperparameters(words, job.hyperparameters)
+        asked = values.pop("subcommand", None)
+        subcommand, typed = _take_subcommand(typed, subcommands, asked)
+        configs, typed = _take_configs(typed)
+        named = values.pop("config", None)
+        named = [named] if isinstance(named, str) else ([] if named is None else named)
+        if not isinstance(named, list) or not all(isinstance(path, str) for path in named):
+            raise HyperparameterError(
+                f"The hyperparameter 'config' is {named!r}.", hint="Give one path, or a list of paths."
+            )
+        if subcommand is not None:
+            values = {_without_prefix(name, subcommand): value for name, value in values.items()}
+        found = tuple(_find_config(path, job) for path in [*named, *configs])
+        return cls(subcommand, found, nest(values), tuple(typed))
+
+
+def _without_hyperparameters(words: Sequence[str], hyperparameters: Hyperparameters) -> List[str]:
+    """Leave out each ``--name value`` that a launcher wrote for a hyperparameter, and SageMaker's own names."""
+    kept: List[str] = []
+    index = 0
+    while index < len(words):
+        word = words[index]
+        name = word.lstrip("-") if word.startswith("-") else None
+        follows = words[index + 1] if index + 1 < len(words) else None
+        written = name in hyperparameters.values and follows in hyperparameters.spellings(name or "")
+        if name is not None and follows is not None and (written or is_reserved(name)):
+            index += 2
+        else:
+            kept.append(word)
+            index += 1
+    return kept
+
+
+def _take_subcommand(
+    typed: List[str], subcommands: Collection[str], asked: Optional[Any]
+) -> Tuple[Optional[str], List[str]]:
+    if not subcommands:
+        return None, typed
+    value_follows = False
+    for index, word in enumerate(typed):
+        if word in subcommands and not value_follows:
+            return word, typed[:index] + typed[index + 1 :]
+        value_follows = word.startswith("-") and "=" not in word and not value_follows
+    if asked is None:
+        return "fit", typed
+    if asked not in subcommands:
+        raise HyperparameterError(
+            f"The hyperparameter 'subcommand' is {asked!r}.", hint=f"Use one of {', '.join(sorted(subcommands))}."
+        )
+    return str(asked), typed
+
+
+def _take_configs(typed: List[str]) -> Tuple[List[str], List[str]]:
+    configs: List[str] = []
+    rest: List[str] = []
+    words = iter(typed)
+    for word in words:
+        flag, equals, path = word.partition("=")
+        if flag not in _CONFIG_FLAGS:
+            rest.append(word)
+        elif equals:
+            configs.append(path)
+        else:
+            following = next(words, None)
+            if following is None:
+                raise HyperparameterError(f"{flag} is the last word of the command line.", hint="Name a file after it.")
+            configs.append(following)
+    return configs, rest
+
+
+def _without_prefix(name: str, subcommand: str) -> str:
+    return name[len(subcommand) + 1 :] if name.startswith(f"{subcommand}.") else name
+
+
+def _find_config(path: str, job: TrainingJob) -> str:
+    """Find a config file: the path as it stands, else with its first part as the name of a channel."""
+    if "://" in path:
+        return path
+    first, _, rest = path.partition("/")
+    tried = [path]
+    if first in job.channels:
+        tried.append(os.path.join(job.channels[first].path, rest) if rest else job.channels[first].path)
+    for candidate in tried:
+        if os.path.isfile(candidate):
+            return candidate
+    beside: Dict[str, None] = dict.fromkeys(
+        name for name in sorted(os.listdir(".")) if name.endswith((".yaml", ".yml"))
+    )
+    raise HyperparameterError(
+        f"The config file {path!r} is neither {' nor '.join(os.path.abspath(candidate) for candidate in tried)}.",
+        hint=f"Give a path relative to {os.getcwd()}, which holds {', '.join(beside) or 'no YAML file'}, "
+        "or one that begins with a channel's name.",
+    )

@@ -1,0 +1,57 @@
+"""Names the real key that somebody probably meant."""
+
+import difflib
+import inspect
+from typing import Any, Callable, Iterator, List, Mapping, Optional
+
+from lightning_sm._settings import Settings
+
+__all__ = ["closest_keys"]
+
+
+def closest_keys(parser: Any, settings: Settings, find_class: Callable[[str], Optional[type]]) -> Optional[str]:
+    """Return a hint for each key that was set and that neither the parser nor a named class knows.
+
+    Args:
+        parser: The argument parser of the run's subcommand.
+        settings: What was said explicitly.
+        find_class: Finds a class by the name that a config gives it.
+    """
+    known = sorted(_known_keys(parser, settings, find_class))
+    hints: List[str] = []
+    for key in settings.origins:
+        if key in known or any(_is_whole(parser, known, key, other) for other in known):
+            continue
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        if near:
+            hints.append(f"{key!r} (by {settings.origins[key]}) is no key; did you mean {near[0]!r}?")
+    return " ".join(hints) or None
+
+
+def _known_keys(parser: Any, settings: Settings, find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
+    for action in parser._actions:
+        yield str(action.dest)
+    yield from _class_keys(settings.tree, "", find_class)
+
+
+def _class_keys(node: Mapping[str, Any], at: str, find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
+    """The parameters of each class that the settings name."""
+    for name, value in node.items():
+        key = f"{at}.{name}" if at else name
+        path = value.get("class_path") if isinstance(value, Mapping) else None
+        if isinstance(path, str):
+            yield f"{key}.class_path"
+            cls = find_class(path)
+            if cls is not None:
+                yield from (f"{key}.{parameter}" for parameter in inspect.signature(cls).parameters)
+        if isinstance(value, Mapping):
+            yield from _class_keys(value, key, find_class)
+
+
+def _is_whole(parser: Any, known: List[str], key: str, other: str) -> bool:
+    """Whether ``other`` takes a mapping of which ``key`` may be a part: a dict, or a class not to be looked into."""
+    if not key.startswith(f"{other}."):
+        return False
+    if f"{other}.class_path" in known:
+        return False
+    return any(str(action.dest) == other and getattr(action, "type", None) is not None for action in parser._actions)

@@ -1,0 +1,42 @@
+"""Puts the reason of a failure where SageMaker reads it."""
+
+import os
+from contextlib import contextmanager
+from typing import Iterator
+
+from lightning_sm._job import TrainingJob
+from lightning_sm._log import log
+from lightning_sm.errors import LightningSMError
+
+__all__ = ["failure_reported", "write_failure"]
+
+# SageMaker shows this much of the file: DescribeTrainingJob, FailureReason.
+_MOST = 1024
+
+
+def write_failure(job: TrainingJob, reason: str) -> None:
+    """Write ``reason`` into the job's failure file, unless somebody wrote one before. Outside a container do nothing.
+
+    The toolkit keeps what the script wrote; by itself it finds no reason in an argument error, because that names no
+    exception: ``sagemaker_training/files.py``, ``write_failure_file``.
+    """
+    if job.failure_file is None:
+        return
+    try:
+        os.makedirs(os.path.dirname(job.failure_file), exist_ok=True)
+        with open(job.failure_file, "x", encoding="utf-8") as file:
+            file.write(reason[:_MOST])
+    except FileExistsError:
+        pass
+    except OSError as error:
+        log.warning("The failure reason could not be written to %s: %s", job.failure_file, error)
+
+
+@contextmanager
+def failure_reported(job: TrainingJob) -> Iterator[None]:
+    """Write each of our own errors that leaves the block as the job's failure reason."""
+    try:
+        yield
+    except LightningSMError as error:
+        write_failure(job, f"{type(error).__name__}: {error}")
+        raise

@@ -1,0 +1,97 @@
+"""``Routing``: settings that SageMaker decides, each with its source, as a value that can be printed."""
+
+import os
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Tuple
+
+from lightning_sm._job import TrainingJob
+from lightning_sm._settings import Settings
+
+__all__ = ["RoutedSetting", "Routing", "may_replace", "said"]
+
+
+@dataclass(frozen=True)
+class RoutedSetting:
+    """One setting.
+
+    Args:
+        key: Where it goes, such as ``trainer.num_nodes``.
+        value: What it becomes.
+        source: The variable or file that says so.
+        replaced: What stood there before and who said that, for the log line.
+        config: Key and value as a parser takes them, where they differ: a list of loggers can only be set as a whole.
+    """
+
+    key: str
+    value: Any
+    source: str
+    replaced: Optional[str] = None
+    config: Optional[Tuple[str, Any]] = None
+
+    def __str__(self) -> str:
+        line = f"{self.key} = {self.value} ← {self.source}"
+        return f"{line} ({self.replaced})" if self.replaced else line
+
+
+@dataclass(frozen=True)
+class Routing:
+    """All routed settings of one run.
+
+    Args:
+        settings: The settings, in the order in which they are printed.
+        notes: What was not routed and a user might expect to be.
+        implied: Keys and values that a parser needs beside them.
+    """
+
+    settings: Tuple[RoutedSetting, ...] = ()
+    notes: Tuple[str, ...] = ()
+    implied: Tuple[Tuple[str, str], ...] = ()
+
+    def as_config(self) -> Dict[str, Any]:
+        """The settings as a nested config."""
+        nested: Dict[str, Any] = {}
+        routed = [setting.config or (setting.key, setting.value) for setting in self.settings]
+        needed = [(key, value) for key, value in self.implied if any(_is_in(key, other) for other, _ in routed)]
+        for key, value in [*needed, *routed]:
+            node = nested
+            *parents, last = key.split(".")
+            for part in parents:
+                node = node.setdefault(part, {})
+            node[last] = value
+        return nested
+
+    def value(self, key: str) -> Any:
+        """The value of one setting, or ``None``."""
+        return next((setting.value for setting in self.settings if setting.key == key), None)
+
+    def table(self) -> str:
+        """All settings, one ``value ← source`` a line."""
+        return "\n".join(["SageMaker settings:", *(f"  {line}" for line in [*self.settings, *self.notes])])
+
+    def __bool__(self) -> bool:
+        return bool(self.settings or self.notes)
+
+
+def may_replace(value: Any, job: TrainingJob) -> bool:
+    """Whether a path from a config file or a default gives way: not where it is remote or SageMaker's already."""
+    path = "" if value is None else os.path.expanduser(str(value))
+    if "://" in path:
+        return False
+    base = os.path.realpath(job.base_dir or "/opt/ml")
+    # The script's own folder is below the base directory too; what stands there is the user's, not SageMaker's.
+    code = os.path.join(base, "code")
+    return not os.path.isabs(path) or not _is_below(path, base) or _is_below(path, code)
+
+
+def _is_in(class_key: str, key: str) -> bool:
+    return key.startswith(f"{class_key.rpartition('.')[0]}.init_args.")
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.realpath(path).startswith(os.path.join(folder, ""))
+
+
+def said(settings: Settings, key: str) -> Optional[str]:
+    """What stood at ``key`` and who said so."""
+    value, origin = settings.get(key), settings.origin(key)
+    return None if value is None or origin is None else f"{origin} said {value}"

@@ -1,0 +1,91 @@
+"""Completes the arguments of a ``Trainer`` with objects that no config can hold."""
+
+import os
+from typing import Any, Dict, List, Optional, Sequence
+
+from lightning_sm._environment import SageMakerEnvironment
+from lightning_sm._export import check_writable
+from lightning_sm._failure import failure_reported
+from lightning_sm._job import TrainingJob
+from lightning_sm._lightning import Namespace
+from lightning_sm._options import SageMakerOptions
+from lightning_sm._routing import checkpoint_dir, may_replace
+from lightning_sm._settings import Settings
+from lightning_sm._topology import Launcher, Topology
+from lightning_sm.callbacks import model_export_class
+from lightning_sm.strategies._smddp import SMDDPMixin
+
+__all__ = ["add_environment", "as_list", "own_callbacks"]
+
+
+def as_list(value: Any) -> List[Any]:
+    """Return one or several, as Lightning's arguments take them, as a list."""
+    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def add_environment(arguments: Dict[str, Any], topology: Topology, namespace: Namespace) -> None:
+    """Put a :class:`SageMakerEnvironment` among the trainer's plugins where its strategy brings none along.
+
+    Args:
+        arguments: The trainer's arguments, which are changed.
+        topology: The world that the launcher made.
+        namespace: Lightning's namespace.
+    """
+    strategy = arguments.get("strategy")
+    brings_one = isinstance(strategy, SMDDPMixin) or (isinstance(strategy, str) and strategy.startswith("smddp"))
+    if topology.launcher == Launcher.LOCAL or brings_one or getattr(strategy, "cluster_environment", None) is not None:
+        return
+    plugins = as_list(arguments.get("plugins"))
+    environment = namespace.module("plugins.environments").ClusterEnvironment
+    if not any(isinstance(plugin, environment) for plugin in plugins):
+        arguments["plugins"] = [*plugins, SageMakerEnvironment(topology)]
+
+
+def own_callbacks(
+    arguments: Dict[str, Any],
+    present: Sequence[Any],
+    *,
+    job: TrainingJob,
+    namespace: Namespace,
+    options: SageMakerOptions,
+    settings: Settings,
+    config: Optional[str] = None,
+) -> List[Any]:
+    """Send checkpoints of the callbacks that are there to the job's directory, and return the callbacks to add.
+
+    Lightning's own ``ModelCheckpoint`` is configured, never subclassed: its saved state is found again by the name of
+    its class.
+
+    Args:
+        arguments: The trainer's arguments.
+        present: All callbacks that the trainer will get.
+        job: The job.
+        namespace: Lightning's namespace.
+        options: The ``sagemaker`` group.
+        settings: What was said explicitly, so that it stays.
+        config: The resolved configuration as YAML, to be exported beside the model.
+
+    Raises:
+        OutputError: The checkpoint directory cannot be written.
+    """
+    callbacks = namespace.module("callbacks")
+    directory, _ = checkpoint_dir(job, options)
+    checkpoints = [callback for callback in present if isinstance(callback, callbacks.ModelCheckpoint)]
+    own: List[Any] = []
+    for callback in checkpoints:
+        if may_replace(callback.dirpath, job) and not _is_explicit(callback, settings):
+            callback.dirpath = directory
+    if not checkpoints and arguments.get("enable_checkpointing") is not False:
+        own.append(callbacks.ModelCheckpoint(dirpath=directory))
+    if checkpoints or own:
+        with failure_reported(job):
+            check_writable(directory, "checkpoint directory")
+    if options.export and not any(isinstance(callback, model_export_class(namespace)) for callback in present):
+        own.append(model_export_class(namespace)(model_dir=options.model_dir, config=config))
+    return own
+
+
+def _is_explicit(callback: Any, settings: Settings) -> bool:
+    """Whether a callback's directory was typed or is a hyperparameter, wherever in the config the callback stands."""
+    named = [settings.get(key) for key in settings.origins if key.endswith(".dirpath") and settings.is_explicit(key)]
+    return callback.dirpath is not None and any(os.path.realpath(str(path)) == callback.dirpath for path in named)

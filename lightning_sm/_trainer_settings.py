@@ -1,0 +1,67 @@
+"""``trainer_settings``: gives a script what the CLI gives its users."""
+
+from typing import Any, Dict, Optional
+
+from lightning_sm._failure import failure_reported
+from lightning_sm._job import TrainingJob
+from lightning_sm._lightning import choose_namespace
+from lightning_sm._log import log
+from lightning_sm._options import SageMakerOptions
+from lightning_sm._routing import build_routing
+from lightning_sm._routing._classes import find_class
+from lightning_sm._settings import Settings
+from lightning_sm._topology import Topology
+from lightning_sm._trainer import add_environment, as_list, own_callbacks
+
+__all__ = ["trainer_settings"]
+
+
+def trainer_settings(*, sagemaker: Optional[Dict[str, Any]] = None, **trainer_arguments: Any) -> Dict[str, Any]:
+    """Return the arguments of a ``Trainer``, completed with what SageMaker decides.
+
+    ``Trainer(**trainer_settings(max_epochs=5))`` trains in the launcher's world, logs below the output directory, keeps
+    checkpoints in the job's checkpoint directory and exports the best model. What is given here wins. Outside a
+    container the arguments come back as they were, but for the world of an external launcher (``torchrun``).
+
+    It reads what :class:`~lightning_sm.TrainingJob` and :class:`~lightning_sm.Topology` name.
+
+    Args:
+        sagemaker: What the ``sagemaker`` group of the CLI takes, such as ``{"checkpoint_dir": "/opt/ml/checkpoints"}``.
+        **trainer_arguments: Arguments of the ``Trainer``.
+
+    Raises:
+        JobConfigError: A file or variable of the job is broken.
+        TopologyError: The launcher's numbers do not make a world.
+        OutputError: The checkpoint directory cannot be written.
+    """
+    job = TrainingJob.resolve()
+    with failure_reported(job):
+        topology = Topology.resolve(job=job)
+        namespace = choose_namespace()
+        options = SageMakerOptions(**(sagemaker or {}))
+        # A list of ready-made loggers or callbacks counts as one value here, which nothing looks into.
+        settings = Settings.from_mapping({"trainer": trainer_arguments})
+        routing = build_routing(
+            job,
+            topology,
+            settings,
+            options=options,
+            consumer=None,
+            find_class=lambda name: find_class(namespace, name),
+            namespace=namespace.name,
+        )
+        arguments = {**routing.as_config().get("trainer", {}), **trainer_arguments}
+        if not job.in_container:
+            return arguments
+        logger = routing.as_config()["trainer"].get("logger")
+        if logger is not None:
+            logger_class = find_class(namespace, logger["class_path"])
+            assert logger_class is not None, "Lightning has the loggers that the routing names"
+            arguments["logger"] = logger_class(**logger["init_args"])
+        add_environment(arguments, topology, namespace)
+        present = as_list(arguments.get("callbacks"))
+        own = own_callbacks(arguments, present, job=job, namespace=namespace, options=options, settings=settings)
+        arguments["callbacks"] = [*present, *own]
+    if topology.is_rank_zero:
+        log.info("%s", routing.table())
+    return arguments

@@ -1,0 +1,62 @@
+"""The command line: ``python -m lightning_sm.cli fit --config FILE``, and the class behind it.
+
+A project's ``train.py`` for SageMaker is complete with two lines::
+
+    from lightning_sm.cli import main
+    main()
+"""
+
+import sys
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence
+
+from lightning_sm._failure import failure_reported
+from lightning_sm._job import TrainingJob
+from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class
+from lightning_sm._lightning._classes import resolve_class
+from lightning_sm._lightning._shims import cli_base_path
+
+if TYPE_CHECKING:
+    from lightning_sm._cli import SageMakerCLIMixin as SageMakerCLI
+
+__all__ = ["SageMakerCLI", "main", "sagemaker_cli_class"]
+
+
+def sagemaker_cli_class(namespace: Namespace) -> type:
+    """Return ``SageMakerCLI`` for one of Lightning's namespaces."""
+    return namespaced_class(namespace, "SageMakerCLI", "lightning_sm._cli:SageMakerCLIMixin", cli_base_path(namespace))
+
+
+def main(args: Optional[Sequence[str]] = None) -> None:
+    """Run a Lightning project from its config: ``fit``, ``validate``, ``test`` or ``predict``.
+
+    Any ``LightningModule`` and ``LightningDataModule`` is named by its class path. The model decides on the namespace.
+
+    Args:
+        args: The words of the command line instead of ``sys.argv[1:]``.
+
+    Raises:
+        LightningSMError: See :class:`SageMakerCLI`.
+    """
+    from lightning_sm._model_class import find_model_class
+
+    words: List[str] = list(sys.argv[1:] if args is None else args)
+    # A script's own folder is where its modules are; `python -m` and console scripts do not look there.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    job = TrainingJob.resolve()
+    with failure_reported(job):
+        namespace = choose_namespace(find_model_class(words, job))
+    if args is not None:
+        sys.argv = [sys.argv[0], *words]
+    cli: Any = sagemaker_cli_class(namespace)
+    cli()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SageMakerCLI":
+        return resolve_class(name, sagemaker_cli_class)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if __name__ == "__main__":
+    main()
