@@ -169,18 +169,14 @@ class SageMakerCLIMixin(_Base):
     def _instantiate_trainer(self, config: Dict[str, Any], callbacks: List[Any]) -> Any:
         if self.job.in_container:
             add_environment(config, self.topology, self.namespace)
-        if self.job.in_container and self.subcommand in (None, "fit"):
-            present = [
-                *as_list(config.get("callbacks")),
-                *callbacks,
-                *as_list(self.trainer_defaults.get("callbacks")),
-            ]
+        if self.subcommand in (None, "fit"):
+            present = [*as_list(config.get("callbacks")), *callbacks, *as_list(self.trainer_defaults.get("callbacks"))]
             own = own_callbacks(
                 config,
                 present,
                 job=self.job,
                 namespace=self.namespace,
-                options=options_from(self.sagemaker_settings),
+                options=self._get(self.config_init, "sagemaker"),
                 settings=self.sagemaker_settings,
                 config=self._config_yaml(),
             )

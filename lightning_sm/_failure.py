@@ -38,5 +38,7 @@ def failure_reported(job: TrainingJob) -> Iterator[None]:
     try:
         yield
     except LightningSMError as error:
-        write_failure(job, f"{type(error).__name__}: {error}")
+        hint = f" HINT: {error.hint}" if error.hint else ""
+        # What to do matters more than the end of a long quotation from a parser.
+        write_failure(job, f"{type(error).__name__}: {error.problem}"[: _MOST - len(hint)] + hint)
         raise

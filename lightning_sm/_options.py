@@ -8,7 +8,7 @@ __all__ = ["SageMakerOptions"]
 
 @dataclass
 class SageMakerOptions:
-    """What can be set about SageMaker; nothing of it matters outside a training container.
+    """What can be set about SageMaker; outside a training container only ``model_dir`` has a meaning.
 
     Args:
         channels: Which channel feeds which parameter, such as ``{training: data.data_dir}``. An empty name keeps a
@@ -16,7 +16,7 @@ class SageMakerOptions:
             module's ``data_dir``, and each other channel a parameter of its own name, such as ``val_dir``.
         output_dir: Where loggers write instead of ``SM_OUTPUT_DATA_DIR``.
         checkpoint_dir: Where checkpoints go instead of the job's checkpoint directory.
-        model_dir: Where the trained model goes instead of ``SM_MODEL_DIR``.
+        model_dir: Where the trained model goes instead of ``SM_MODEL_DIR``; outside a container, where it goes at all.
         export: Whether the trained model is written to the model directory after ``fit``.
     """
 

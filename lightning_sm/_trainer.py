@@ -53,6 +53,8 @@ def own_callbacks(
 ) -> List[Any]:
     """Send checkpoints of the callbacks that are there to the job's directory, and return the callbacks to add.
 
+    Outside a container there is one to add only where ``sagemaker.model_dir`` says where a model should go.
+
     Lightning's own ``ModelCheckpoint`` is configured, never subclassed: its saved state is found again by the name of
     its class.
 
@@ -68,20 +70,36 @@ def own_callbacks(
     Raises:
         OutputError: The checkpoint directory cannot be written.
     """
-    callbacks = namespace.module("callbacks")
+    export = model_export_class(namespace)
+    own: List[Any] = []
+    if job.in_container:
+        own += _checkpoints_in_place(arguments, present, job, namespace, options, settings)
+    wanted = options.export and (job.in_container or options.model_dir is not None)
+    if wanted and not any(isinstance(callback, export) for callback in present):
+        own.append(export(model_dir=options.model_dir, config=config))
+    return own
+
+
+def _checkpoints_in_place(
+    arguments: Dict[str, Any],
+    present: Sequence[Any],
+    job: TrainingJob,
+    namespace: Namespace,
+    options: SageMakerOptions,
+    settings: Settings,
+) -> List[Any]:
+    checkpoint_class = namespace.module("callbacks").ModelCheckpoint
     directory, _ = checkpoint_dir(job, options)
-    checkpoints = [callback for callback in present if isinstance(callback, callbacks.ModelCheckpoint)]
+    checkpoints = [callback for callback in present if isinstance(callback, checkpoint_class)]
     own: List[Any] = []
     for callback in checkpoints:
         if may_replace(callback.dirpath, job) and not _is_explicit(callback, settings):
             callback.dirpath = directory
     if not checkpoints and arguments.get("enable_checkpointing") is not False:
-        own.append(callbacks.ModelCheckpoint(dirpath=directory))
+        own.append(checkpoint_class(dirpath=directory))
     if checkpoints or own:
         with failure_reported(job):
             check_writable(directory, "checkpoint directory")
-    if options.export and not any(isinstance(callback, model_export_class(namespace)) for callback in present):
-        own.append(model_export_class(namespace)(model_dir=options.model_dir, config=config))
     return own
 
 

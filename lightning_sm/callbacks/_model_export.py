@@ -24,8 +24,8 @@ class ModelExportMixin(_Base):
 
     ``model.pt`` is the state dict, ``model.json`` tells what it is and which checkpoint it came from, and
     ``config.yaml`` is the resolved configuration of a CLI run. The weights are those of the best checkpoint where a
-    ``ModelCheckpoint`` monitors a metric, else those that training ended with. Outside a SageMaker training container,
-    and without a ``model_dir``, the callback does nothing.
+    ``ModelCheckpoint`` monitors a metric, else those that training ended with. Without a ``model_dir`` the callback does
+    nothing outside a SageMaker training container.
 
     Args:
         model_dir: The directory, instead of ``SM_MODEL_DIR``, which the toolkit and SDK v3 set.
@@ -65,7 +65,8 @@ class ModelExportMixin(_Base):
             state_dict = self._last if best is None else _load_state_dict(best[0])
             path = write_model(self.model_dir, state_dict, self._summary(trainer, pl_module, best), self.config)
         self._last = {}
-        log.info("Exported %s to %s.", "the last model" if best is None else "the best model", path)
+        which = "the last model" if best is None else f"the best model ({best[2]} {best[1]:.4g})"
+        log.info("Exported %s to %s", which, path)
 
     def _summary(self, trainer: Any, pl_module: Any, best: Optional[Tuple[str, float, str]]) -> ModelSummary:
         import torch
