@@ -72,9 +72,7 @@ def _furnish(plan: Plan, tree: Tree, host: str) -> None:
         furnish_ssh(image, tree.keys)
     ml, shared = image / "opt" / "ml", Path(f"{image}{SHARED}")
     for folder in (ml, shared):
-        # Whatever this machine keeps there is not the container's.
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
     run_all([("mount", "--bind", str(tree.ml(host)), str(ml)), ("mount", "--bind", str(tree.shared), str(shared))])
     for channel in plan.request.channels:
         _mount_channel(channel.path, ml / "input" / "data" / channel.name, tree.layer(host) / f"channel-{channel.name}")

@@ -34,6 +34,8 @@ def _of_isolation(request: RehearsalRequest, isolation: str) -> Iterator[str]:
             yield "requirements.txt is installed into this Python environment; on SageMaker into the container's."
     else:
         yield "Hosts have no way out of their network: downloads and pip install fail only here."
+    if isolation == "userns":
+        yield "Outside /opt, /etc and /tmp the hosts see your own files, and what they write there stays."
     if request.limits.interrupt_after is not None:
         yield "The spot interruption comes without SageMaker's SIGTERM and 120 s (they never reach the program anyway)."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -17,12 +18,16 @@ _SSHD = "PermitRootLogin yes\nPubkeyAuthentication yes\nStrictModes no\nUsePAM y
 
 def furnish(image: Path, host: str, hosts_file: str) -> None:
     """Names, and none of what this machine left lying about that the toolkits take for their own."""
-    (image / "etc" / "hosts").write_text(hosts_file, encoding="utf-8")
-    (image / "etc" / "hostname").write_text(f"{host}\n", encoding="utf-8")
-    # The toolkit appends the container's variables; those of this machine must not be in it.
-    (image / "etc" / "environment").write_text("", encoding="utf-8")
+    # The toolkit appends the container's variables to the third; those of this machine must not be in it.
+    for name, content in (("hosts", hosts_file), ("hostname", f"{host}\n"), ("environment", "")):
+        path = image / "etc" / name
+        # Made anew: in a user namespace a file of the machine's root can be replaced, but not written to.
+        if path.exists() or path.is_symlink():
+            path.unlink()
+        path.write_text(content, encoding="utf-8")
     for flag in [*image.glob("tmp/done.*"), *image.glob("tmp/ready.*")]:
-        flag.unlink()
+        with contextlib.suppress(OSError):
+            flag.unlink()
 
 
 def make_key(folder: Path) -> None:

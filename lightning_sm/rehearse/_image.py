@@ -61,7 +61,12 @@ def rootless_commands(image: Path, layer: Path) -> Tuple[Tuple[Command, ...], Tu
 def _overlay(lower: str, target: str, layer: Path) -> Tuple[Command, ...]:
     up, work = f"{layer}/up", f"{layer}/work"
     options = f"lowerdir={lower},upperdir={up},workdir={work}"
-    return (("mkdir", "-p", up, work), ("mount", "-t", "overlay", "overlay", "-o", options, target))
+    # What is laid over shows at its top the owner and mode of the upper folder: ours, with the mode of the lower one.
+    return (
+        ("mkdir", "-p", up, work),
+        ("chmod", f"--reference={lower}", up),
+        ("mount", "-t", "overlay", "overlay", "-o", options, target),
+    )
 
 
 def _system(image: Path, devices: bool = True) -> Tuple[Command, ...]:

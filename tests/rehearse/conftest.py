@@ -1,0 +1,107 @@
+"""Programs to rehearse, and what this machine can do."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple
+
+import pytest
+
+PLAIN = """
+import os, sys
+host = os.environ["SM_CURRENT_HOST"]
+print("arguments", sys.argv[1:], flush=True)
+with open(os.path.join(os.environ["SM_MODEL_DIR"], "by-" + host), "w") as file:
+    file.write(os.environ.get("GREETING", ""))
+"""
+
+# Prints what the real launcher gave it and what a sum over all ranks is. Works under every launcher.
+RANKS = """
+import json, os, socket, sys
+env = os.environ
+if "RANK" not in env and "OMPI_COMM_WORLD_RANK" in env:
+    env.update(RANK=env["OMPI_COMM_WORLD_RANK"], WORLD_SIZE=env["OMPI_COMM_WORLD_SIZE"])
+import torch.distributed as dist, torch
+dist.init_process_group("gloo")
+total = torch.ones(1) * (1 + dist.get_rank())
+dist.all_reduce(total)
+told = {"global_rank": dist.get_rank(), "world_size": dist.get_world_size(), "sum": total.item(),
+        "hostname": socket.gethostname(), "argv": sys.argv[1:]}
+print("lightning_sm topology: " + json.dumps(told), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+FAIL = """
+import os, time
+if os.environ["SM_CURRENT_HOST"].endswith("2"):
+    raise ValueError("no such column")
+time.sleep(600)
+"""
+
+# With a child in a session of its own, as torchrun's workers are.
+SLEEP = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", sys.argv[-1]], start_new_session=True)
+print("asleep", flush=True)
+time.sleep(600)
+"""
+
+# Counts to 40 in checkpoints; the first start is interrupted on the way.
+COUNT = """
+import json, os, time
+with open("/opt/ml/input/config/checkpointconfig.json") as file:
+    folder = json.load(file)["LocalPath"]
+path = os.path.join(folder, "count")
+start = int(open(path).read()) if os.path.exists(path) else 0
+print(f"starts at {start}", flush=True)
+for number in range(start + 1, 41):
+    time.sleep(0.1)
+    if os.environ["SM_CURRENT_HOST"] == "algo-1":
+        with open(path + ".new", "w") as file:
+            file.write(str(number))
+        os.replace(path + ".new", path)
+"""
+
+PROGRAMS = {"plain.py": PLAIN, "ranks.py": RANKS, "fail.py": FAIL, "sleep.py": SLEEP, "count.py": COUNT}
+
+
+class Rehearsed(NamedTuple):
+    exit_code: int
+    summary: Dict[str, Any]
+    log: str
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for name, text in PROGRAMS.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def command(source: Path) -> List[str]:
+    """The command up to where a test adds its own options."""
+    return [sys.executable, "-m", "lightning_sm.rehearse", "--source-dir", str(source), "--env", "OMP_NUM_THREADS=1"]
+
+
+@pytest.fixture
+def rehearse(command: List[str]):
+    """Run a rehearsal to its end in a process of its own, as users do."""
+
+    def run(*arguments: object, **variables: str) -> Rehearsed:
+        done = subprocess.run(
+            [*command, "--json", *map(str, arguments)],
+            capture_output=True,
+            env={**os.environ, **variables},
+            timeout=170,
+            check=False,
+        )
+        log = done.stderr.decode()
+        return Rehearsed(done.returncode, json.loads(done.stdout) if done.stdout else {}, log)
+
+    return run

@@ -1,0 +1,126 @@
+"""Real processes: the toolkits, torchrun and mpirun on hosts that this machine makes."""
+
+import tarfile
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import pytest
+
+from .machine import needs
+
+pytestmark = pytest.mark.processes
+
+
+def told(summary: Dict[str, Any]) -> List[Tuple[str, int, int, float]]:
+    """Host, rank, world size and sum over the ranks, as each rank told."""
+    return sorted(
+        (host["host"], each["topology"]["global_rank"], each["topology"]["world_size"], each["topology"]["sum"])
+        for host in summary["attempts"][-1]["hosts"]
+        for each in host["topologies"]
+    )
+
+
+@needs("loopback")
+def test_loopback_runs_the_program_once_on_each_host(rehearse, tmp_path: Path) -> None:
+    done = rehearse(
+        "--isolation", "loopback", "--hosts", 2, "--env", "GREETING=hello", "--output-dir", tmp_path / "out",
+        "plain.py", "--trainer.max_epochs", "2", "--flag", "null",
+    )  # fmt: skip
+    assert done.exit_code == 0
+    assert done.summary["status"] == "Completed"
+    assert done.log.startswith("isolation: loopback")
+    assert done.log.count("'--flag', '', '--trainer.max_epochs', '2'") == 2
+    assert [each["name"] for each in done.summary["uploads"]] == ["by-127.0.0.1", "by-127.0.0.2"]
+    with tarfile.open(tmp_path / "out" / "model.tar.gz") as archive:
+        member = archive.extractfile("by-127.0.0.2")
+        assert member is not None
+        assert member.read() == b"hello"
+    assert any("share this machine" in warning for warning in done.summary["warnings"])
+
+
+@needs("loopback", torch=True)
+def test_loopback_torchrun(rehearse) -> None:
+    done = rehearse("--isolation", "loopback", "--hosts", 2, "--distribution", "torch_distributed", "ranks.py")
+    assert done.exit_code == 0, done.log
+    assert told(done.summary) == [("127.0.0.1", 0, 2, 3.0), ("127.0.0.2", 1, 2, 3.0)]
+
+
+@needs("userns", torch=True)
+def test_userns_torchrun_two_processes_on_each_host(rehearse) -> None:
+    done = rehearse(
+        "--isolation", "userns", "--hosts", 2, "--processes", 2, "--distribution", "torch_distributed", "ranks.py"
+    )
+    assert done.exit_code == 0, done.log
+    assert told(done.summary) == [
+        ("algo-1", 0, 4, 10.0), ("algo-1", 1, 4, 10.0), ("algo-2", 2, 4, 10.0), ("algo-2", 3, 4, 10.0)
+    ]  # fmt: skip
+
+
+@needs("netns", torch=True)
+def test_groups_make_a_torchrun_world_each(rehearse) -> None:
+    done = rehearse(
+        "--instance-groups", "head=1,workers=algo-3+algo-2", "--distribution", "torch_distributed", "ranks.py"
+    )
+    assert done.exit_code == 0, done.log
+    # The first of the group's own list is its master, sorted or not.
+    assert told(done.summary) == [("algo-1", 0, 1, 1.0), ("algo-2", 1, 2, 3.0), ("algo-3", 0, 2, 3.0)]
+
+
+@needs("netns", mpi=True, torch=True)
+@pytest.mark.parametrize("distribution", ["mpi", "smdistributed"])
+def test_mpirun_over_ssh(rehearse, distribution: str) -> None:
+    done = rehearse("--hosts", 2, "--distribution", distribution, "ranks.py", "--name", "a b")
+    assert done.exit_code == 0, done.log
+    assert told(done.summary) == [("algo-1", 0, 2, 3.0), ("algo-2", 1, 2, 3.0)]
+    topologies = [each["topology"] for host in done.summary["attempts"][0]["hosts"] for each in host["topologies"]]
+    assert [each["hostname"] for each in topologies] == ["algo-1", "algo-2"]
+    assert [each["argv"] for each in topologies] == [["--name", "a b"]] * 2
+
+
+@needs("netns", torch=True, v3=True)
+def test_v3_torchrun(rehearse) -> None:
+    done = rehearse(
+        "--sdk", "v3", "--hosts", 2, "--processes", 1, "--distribution", "torch_distributed",
+        "ranks.py", "--flag", "null", "--map", '{"a": true}',
+    )  # fmt: skip
+    assert done.exit_code == 0, done.log
+    assert told(done.summary) == [("algo-1", 0, 2, 3.0), ("algo-2", 1, 2, 3.0)]
+    first = done.summary["attempts"][0]["hosts"][0]["topologies"][0]["topology"]
+    assert first["argv"] == ["--flag", "null", "--map", '{"a": true}']
+
+
+@needs("netns", v3=True)
+def test_v3_ends_at_a_hyperparameter_with_a_dot(rehearse) -> None:
+    done = rehearse("--sdk", "v3", "plain.py", "--trainer.max_epochs", "2")
+    assert done.exit_code == 1
+    assert "not a valid identifier" in done.log
+    assert any("'trainer.max_epochs'" in warning for warning in done.summary["warnings"])
+
+
+@needs("netns")
+def test_local_mode_files_have_no_groups(rehearse) -> None:
+    done = rehearse("--local-mode-files", "plain.py")
+    assert done.exit_code == 0
+    assert '"current_instance_type": "local"' in done.log
+    assert '"current_group_name"' not in done.log
+
+
+@needs("netns", torch=True)
+def test_the_network_is_as_slow_as_asked(rehearse, source: Path) -> None:
+    source.joinpath("slow.py").write_text(
+        "import time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "data = torch.ones(2**20)\n"
+        "dist.barrier()\n"
+        "start = time.time()\n"
+        "dist.all_reduce(data)\n"
+        "print(f'took {round((time.time() - start) * 1000)} ms', flush=True)\n"
+        "dist.barrier(); dist.destroy_process_group()\n"
+    )
+    done = rehearse("--hosts", 2, "--bandwidth", "50mbit", "--distribution", "torch_distributed", "slow.py")
+    assert done.exit_code == 0, done.log
+    words = done.log.replace("[algo-1]", "").replace("[algo-2]", "").split()
+    took = [int(words[place + 1]) for place, word in enumerate(words) if word == "took" and words[place + 1].isdigit()]
+    # 4 MiB at 50 Mbit/s are 671 ms; unshaped they take some 10 ms.
+    assert took
+    assert min(took) > 400
