@@ -15,7 +15,7 @@ __all__ = [
 
 
 class LightningSMError(Exception):
-    """Base class. The message says what is wrong, what the platform says, and after ``HINT:`` what to do.
+    """Base class. The message says what is wrong, what the platform says, and after ``HINT:`` what to do, in one line.
 
     Args:
         problem: One sentence: what was set or found, and where.
@@ -23,7 +23,8 @@ class LightningSMError(Exception):
     """
 
     def __init__(self, problem: str, *, hint: Optional[str] = None) -> None:
-        super().__init__(problem if hint is None else f"{problem} HINT: {hint}")
+        # A quoted path or another error's text may bring line breaks along; the failure reason shows one line.
+        super().__init__(" ".join((problem if hint is None else f"{problem} HINT: {hint}").splitlines()))
         self.problem = problem
         self.hint = hint
 

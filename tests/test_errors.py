@@ -19,6 +19,11 @@ def test_message_without_a_hint(cls):
     assert str(cls("This is wrong.")) == "This is wrong."
 
 
+@pytest.mark.parametrize("problem", ["/a\nb is broken.", "/a\r\nb is broken.", "/a\u2028b is broken."])
+def test_message_is_one_line(problem):
+    assert str(errors.JobConfigError(problem, hint="Do\nthat.")) == "/a b is broken. HINT: Do that."
+
+
 @pytest.mark.parametrize("cls", _CLASSES)
 def test_one_base_class_catches_all(cls):
     assert issubclass(cls, errors.LightningSMError)
