@@ -8,6 +8,7 @@ from typing import Optional
 from lightning_sm import _lightning
 from lightning_sm._log import log
 from lightning_sm._process_group import destroy_at_exit
+from lightning_sm._reading import read_count
 from lightning_sm._topology import Launcher, Topology
 from lightning_sm.errors import TopologyError
 
@@ -64,7 +65,7 @@ class SageMakerEnvironment:
     @property
     def creates_processes_externally(self) -> bool:
         """Whether something else than this process starts the others: a launcher, or the process that started this."""
-        return self.topology.is_external or "LOCAL_RANK" in os.environ
+        return self.topology.is_external or read_count(os.environ, "LOCAL_RANK") is not None
 
     @property
     def main_address(self) -> str:
@@ -122,7 +123,8 @@ class SageMakerEnvironment:
         """This process's place on its host."""
         if self.topology.is_external:
             return self.topology.local_rank
-        return int(os.environ.get("LOCAL_RANK", self.topology.local_rank))
+        count = read_count(os.environ, "LOCAL_RANK")
+        return self.topology.local_rank if count is None else count
 
     def node_rank(self) -> int:
         """This host's place among the hosts that train together."""
@@ -161,6 +163,13 @@ class SageMakerEnvironment:
             try:
                 socket.getaddrinfo(address, None)
                 return
+            except UnicodeError as error:
+                # Such as "algo-1..local" or a label of more than 63 characters: no waiting makes it a name.
+                raise TopologyError(
+                    f"The main host {address!r} (by {self.topology.sources.get('main_address')}) is no host name: "
+                    f"{error}.",
+                    hint="Set MASTER_ADDR to a host name or an address.",
+                ) from error
             except OSError as error:
                 waited = time.monotonic() - started
                 if waited >= self._resolve_timeout:

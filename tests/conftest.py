@@ -8,7 +8,17 @@ from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 
 # What libraries set for good when they are imported or seeded.
-_MAY_STAY = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "KMP_", "CUDA_", "TORCHINDUCTOR_", "TRITON_", "PYTEST_", "COV_")
+_MAY_STAY = (
+    "PL_GLOBAL_SEED",
+    "PL_SEED_WORKERS",
+    "KMP_",
+    "CUDA_",
+    "TORCHINDUCTOR_",
+    "TRITON_",
+    "PYTEST_",
+    "COV_",
+    "PYTORCH_NVML_",
+)
 
 
 def _rank_zero_onlys():

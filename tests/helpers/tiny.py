@@ -1,0 +1,48 @@
+"""A model of a few numbers and its data, made for whichever of Lightning's namespaces a test uses."""
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+__all__ = ["loader", "tiny_model", "weights"]
+
+
+def loader(samples=16, batch_size=2):
+    generator = torch.Generator().manual_seed(5)
+    inputs = torch.randn(samples, 4, generator=generator)
+    return DataLoader(TensorDataset(inputs, inputs.sum(dim=1, keepdim=True)), batch_size=batch_size)
+
+
+def tiny_model(pl):
+    """A ``LightningModule`` of the namespace ``pl`` whose first weights are always the same."""
+
+    class TinyModel(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(7)
+            self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+
+        def _loss(self, batch):
+            inputs, targets = batch
+            return torch.nn.functional.mse_loss(self.layers(inputs), targets)
+
+        def training_step(self, batch, batch_index):
+            loss = self._loss(batch)
+            self.log("train_loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+            return loss
+
+        def validation_step(self, batch, batch_index):
+            self.log("val_loss", self._loss(batch), sync_dist=True)
+            self.log("val_count", torch.tensor(batch_index), sync_dist=True, reduce_fx="sum")
+
+        def test_step(self, batch, batch_index):
+            self.log("test_loss", self._loss(batch), sync_dist=True)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+
+    return TinyModel()
+
+
+def weights(model):
+    """Every weight as a number that JSON keeps exactly."""
+    return [number for parameter in model.parameters() for number in parameter.detach().flatten().tolist()]

@@ -1,0 +1,239 @@
+"""The cases that Lightning's own tests have for each of its environments, and those of ours."""
+
+import importlib
+import os
+import socket
+
+import pytest
+
+from lightning_sm import Launcher, SageMakerEnvironment, Topology
+from lightning_sm.errors import JobConfigError, TopologyError
+from tests.helpers.environ import mpirun, torchrun
+from tests.helpers.tiny import loader, tiny_model
+
+_NAMESPACES = ["pytorch_lightning", "lightning.pytorch"]
+_MISSING = socket.gaierror(-2, "Name or service not known")
+
+
+def _external(**parts):
+    given = {"num_nodes": 2, "node_rank": 1, "local_rank": 1, "world_size": 4, "global_rank": 3, "local_world_size": 2}
+    return Topology(Launcher.TORCHRUN, **{**given, "main_address": "127.0.0.1", "main_port": 1234, **parts})
+
+
+def _host(**parts):
+    given = {"num_nodes": 2, "node_rank": 1, "main_address": "127.0.0.1", "main_port": 7777}
+    return Topology(Launcher.HOST, **{**given, **parts})
+
+
+def test_default_attributes():
+    environment = SageMakerEnvironment()
+    assert not environment.creates_processes_externally
+    assert environment.main_address == "127.0.0.1"
+    assert 0 < environment.main_port < 65536
+    assert environment.main_port == environment.main_port
+    assert (environment.world_size(), environment.global_rank()) == (1, 0)
+    assert (environment.local_rank(), environment.node_rank()) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        torchrun(3, 4, 1, 2, 1, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234),
+        mpirun(3, 4, 1, 2, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234),
+        {
+            **mpirun(3, 4, 1, 2, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234),
+            "RANK": "3",
+            "WORLD_SIZE": "4",
+            "LOCAL_RANK": "1",
+        },
+    ],
+    ids=["torchrun", "mpirun", "wrapper"],
+)
+def test_attributes_from_variables(in_environ, variables):
+    in_environ(variables)
+    environment = SageMakerEnvironment()
+    assert environment.creates_processes_externally
+    assert (environment.main_address, environment.main_port) == ("127.0.0.1", 1234)
+    assert (environment.world_size(), environment.global_rank()) == (4, 3)
+    assert (environment.local_rank(), environment.node_rank()) == (1, 1)
+
+
+def test_attributes_from_a_container_without_launcher(in_environ, opt_ml):
+    in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ(MASTER_ADDR="127.0.0.1", MASTER_PORT=7777))
+    environment = SageMakerEnvironment()
+    # Lightning has to start the processes of this host itself: trap 10 of the container contract.
+    assert not environment.creates_processes_externally
+    assert (environment.main_address, environment.main_port) == ("127.0.0.1", 7777)
+    assert (environment.local_rank(), environment.node_rank()) == (0, 1)
+
+
+def test_detect(in_environ, opt_ml):
+    assert not SageMakerEnvironment.detect()
+    in_environ(opt_ml.host("algo-1").environ())
+    assert SageMakerEnvironment.detect()
+
+
+def test_setters_are_ignored_under_a_launcher(caplog):
+    environment = SageMakerEnvironment(_external())
+    environment.set_world_size(100)
+    environment.set_global_rank(100)
+    assert (environment.world_size(), environment.global_rank()) == (4, 3)
+
+
+def test_setters_count_where_lightning_starts_the_processes():
+    environment = SageMakerEnvironment(_host())
+    environment.set_world_size(16)
+    environment.set_global_rank(9)
+    assert (environment.world_size(), environment.global_rank()) == (16, 9)
+
+
+@pytest.mark.parametrize("topology", [_host(), Topology(Launcher.LOCAL)], ids=["host", "laptop"])
+def test_children_that_lightning_started(monkeypatch, topology):
+    environment = SageMakerEnvironment(topology)
+    # Lightning's launcher sets it in the first process too, once it has started the others.
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert environment.creates_processes_externally
+    assert environment.local_rank() == 1
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_empty_local_rank_counts_as_none(monkeypatch, text):
+    monkeypatch.setenv("LOCAL_RANK", text)
+    environment = SageMakerEnvironment(_host())
+    assert not environment.creates_processes_externally
+    assert environment.local_rank() == 0
+
+
+def test_broken_local_rank(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "first")
+    environment = SageMakerEnvironment(_host())
+    with pytest.raises(JobConfigError, match="LOCAL_RANK is 'first'"):
+        environment.local_rank()
+
+
+def test_launchers_local_rank_is_not_the_variables(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "7")
+    assert SageMakerEnvironment(_external()).local_rank() == 1
+
+
+@pytest.mark.parametrize("devices_and_nodes", [(2, 2)])
+def test_settings_that_fit(devices_and_nodes):
+    SageMakerEnvironment(_external()).validate_settings(*devices_and_nodes)
+
+
+@pytest.mark.parametrize("devices_and_nodes", [(1, 1), (1, 2), (2, 1), (4, 1), (1, 4)])
+def test_settings_that_differ_from_the_launchers_world(devices_and_nodes):
+    devices, nodes = devices_and_nodes
+    with pytest.raises(TopologyError) as info:
+        SageMakerEnvironment(_external()).validate_settings(devices, nodes)
+    message = str(info.value)
+    assert f"devices={devices} and num_nodes={nodes} in the Trainer, but the job has this world" in message
+    assert "HINT: Set Trainer(devices=2, num_nodes=2)" in message
+
+
+def test_settings_where_lightning_starts_the_processes():
+    environment = SageMakerEnvironment(_host())
+    environment.validate_settings(8, 2)
+    with pytest.raises(TopologyError, match=r"num_nodes=1 in the Trainer.*HINT: Set Trainer\(num_nodes=2\)"):
+        environment.validate_settings(8, 1)
+
+
+def test_settings_on_a_laptop_are_the_users():
+    SageMakerEnvironment(Topology(Launcher.LOCAL)).validate_settings(4, 3)
+
+
+def test_world_of_another_size_is_refused_before_joining():
+    # Lightning before 2.1 does not call validate_settings.
+    environment = SageMakerEnvironment(_external())
+    environment.set_world_size(1)
+    with pytest.raises(TopologyError, match="devices times num_nodes is 1 in the Trainer"):
+        _ = environment.main_address
+
+
+def test_name_that_never_resolves(monkeypatch):
+    monkeypatch.setattr("lightning_sm._environment._POLL_SECONDS", 0.01)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: (_ for _ in ()).throw(_MISSING))
+    topology = _external(main_address="algo-9", sources={"main_address": "MASTER_ADDR"})
+    environment = SageMakerEnvironment(topology, resolve_timeout=0.05)
+    with pytest.raises(TopologyError, match=r"'algo-9' \(by MASTER_ADDR\) did not resolve within 0 seconds.*HINT:"):
+        _ = environment.main_address
+
+
+def test_name_that_resolves_late(monkeypatch):
+    answers = [_MISSING, _MISSING, []]
+    warnings = []
+
+    def getaddrinfo(*_):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("lightning_sm._environment._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("lightning_sm._environment.log.warning", lambda *args: warnings.append(args[0] % args[1:]))
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    environment = SageMakerEnvironment(_external(main_address="algo-1"), resolve_timeout=5)
+    assert environment.main_address == "algo-1"
+    assert warnings == ["Waiting up to 5 s until the main host algo-1 resolves."]
+    # Asked once more, it waits no more: `answers` is empty.
+    assert environment.main_address == "algo-1"
+
+
+@pytest.mark.parametrize("name", ["algo-1..local", "x" * 64 + ".local"])
+def test_name_that_is_none(name):
+    with pytest.raises(TopologyError, match=r"is no host name: .* HINT: Set MASTER_ADDR"):
+        _ = SageMakerEnvironment(_external(main_address=name), resolve_timeout=900).main_address
+
+
+def test_teardown_deletes_nothing(in_environ):
+    in_environ(torchrun(0, 1, 0, 1, 0))
+    before = dict(os.environ)
+    SageMakerEnvironment().teardown()
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("topology", "rank"),
+    [
+        (_external(), 3),
+        (_external(global_rank=0), 0),
+        (_host(), 1),
+        (_host(node_rank=0), 0),
+        (Topology(Launcher.LOCAL), 0),
+    ],
+)
+def test_rank_zero_only_knows_the_rank(topology, rank):
+    from lightning_utilities.core.rank_zero import rank_zero_only
+
+    SageMakerEnvironment(topology)
+    assert rank_zero_only.rank == rank
+
+
+def _trainer(name):
+    module = pytest.importorskip(name)
+    return importlib.import_module(name), module.Trainer(
+        accelerator="cpu",
+        devices=1,
+        strategy="ddp",
+        plugins=[SageMakerEnvironment()],
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    )
+
+
+@pytest.mark.parametrize("name", _NAMESPACES)
+def test_is_accepted_as_a_plugin(in_environ, name):
+    in_environ(torchrun(0, 1, 0, 1, 0, MASTER_ADDR="127.0.0.1"))
+    pl, trainer = _trainer(name)
+    assert isinstance(trainer.strategy.cluster_environment, SageMakerEnvironment)
+    assert isinstance(trainer.strategy.cluster_environment, pl.plugins.environments.ClusterEnvironment)
+
+
+@pytest.mark.parametrize("name", _NAMESPACES)
+def test_trainer_that_asks_for_another_world_is_told(in_environ, name):
+    in_environ(torchrun(0, 4, 0, 2, 0, MASTER_ADDR="127.0.0.1"))
+    pl, trainer = _trainer(name)
+    with pytest.raises(TopologyError, match=r"devices=1 and num_nodes=1 in the Trainer.*HINT"):
+        trainer.fit(tiny_model(pl), loader())
