@@ -8,6 +8,7 @@ from lightning_sm._job import Channel, InstanceGroup, TrainingJob
 from lightning_sm._reading import (
     expect_mapping,
     expect_names,
+    expect_path,
     read_count,
     read_json_file,
     read_json_variable,
@@ -160,6 +161,8 @@ def _read_channels(reader: _Reader) -> Dict[str, Channel]:
         reader.sources["channels"] = "SM_CHANNELS"
         listed = read_json_variable(reader.environ, "SM_CHANNELS")
         modes = dict.fromkeys(expect_names([] if listed is None else listed, "SM_CHANNELS"))
+    for name in modes:
+        expect_path(name, f"The name of a channel in {reader.sources['channels']}")
     return {
         name: Channel(name, reader.environ.get(f"SM_CHANNEL_{name.upper()}") or os.path.join(data_dir, name), mode)
         for name, mode in modes.items()
@@ -174,7 +177,7 @@ def _read_checkpoint_dir(reader: _Reader, output_data_dir: str) -> str:
             raise JobConfigError(f"LocalPath in {path} should be an absolute path, and is {local_path!r}.")
         if local_path:
             reader.sources["checkpoint_dir"] = path
-            return local_path
+            return expect_path(local_path, f"LocalPath in {path}")
     default = os.path.join(reader.base_dir, "checkpoints")
     if os.path.isdir(default):
         reader.sources["checkpoint_dir"] = default

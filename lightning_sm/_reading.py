@@ -1,11 +1,12 @@
 """Reading what other programs wrote: JSON files and JSON variables, each fault told as a ``JobConfigError``."""
 
 import json
+import os
 from typing import Any, Dict, List, Mapping, Optional
 
 from lightning_sm.errors import JobConfigError
 
-__all__ = ["read_json_file", "read_json_variable", "expect_mapping", "expect_names", "read_count"]
+__all__ = ["read_json_file", "read_json_variable", "expect_mapping", "expect_names", "expect_path", "read_count"]
 
 _SHOWN = 120
 
@@ -63,6 +64,17 @@ def expect_names(value: Any, where: str) -> List[str]:
     if len(set(value)) != len(value):
         raise JobConfigError(f"{where} names something twice: {_shown(value)}.")
     return value
+
+
+def expect_path(value: Any, where: str) -> str:
+    """Return ``value`` if it can be (a part of) a path, and raise ``JobConfigError`` otherwise."""
+    try:
+        usable = isinstance(value, str) and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can spell
+        usable = False
+    if not usable:
+        raise JobConfigError(f"{where} should be (a part of) a path, and is {_shown(value)}.")
+    return str(value)
 
 
 def read_count(environ: Mapping[str, str], name: str, *, least: int = 0) -> Optional[int]:

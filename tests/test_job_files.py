@@ -164,6 +164,8 @@ _RESOURCES = {"current_host": "algo-1", "hosts": ["algo-1"]}
         ("hyperparameters.json", {"sagemaker_distribution_instance_groups": "5"}, "sagemaker_distribution_instance"),
         ("inputdataconfig.json", "", "inputdataconfig.json is not JSON"),
         ("inputdataconfig.json", {"training": None}, "Channel 'training' in"),
+        ("inputdataconfig.json", {"\ud800": {}}, "The name of a channel in .* should be .* a path"),
+        ("checkpointconfig.json", {"LocalPath": "/a\0b"}, "LocalPath in .* should be .* a path"),
         ("checkpointconfig.json", {"LocalPath": "relative"}, "LocalPath in .* should be an absolute path"),
         ("checkpointconfig.json", {"LocalPath": 5}, "LocalPath in .* should be an absolute path"),
     ],

@@ -2,7 +2,14 @@ import os
 
 import pytest
 
-from lightning_sm._reading import expect_mapping, expect_names, read_count, read_json_file, read_json_variable
+from lightning_sm._reading import (
+    expect_mapping,
+    expect_names,
+    expect_path,
+    read_count,
+    read_json_file,
+    read_json_variable,
+)
 from lightning_sm.errors import JobConfigError
 
 
@@ -81,6 +88,18 @@ def test_names_twice():
 
 def test_names_keep_their_order():
     assert expect_names(["algo-10", "algo-1", "algo-2"], "HERE") == ["algo-10", "algo-1", "algo-2"]
+
+
+@pytest.mark.parametrize("value", [None, 5, "a\0b", "\ud800"])
+def test_no_path(value):
+    with pytest.raises(JobConfigError, match=r"HERE should be .* a path"):
+        expect_path(value, "HERE")
+
+
+@pytest.mark.parametrize("value", ["training", "my-data", "/mnt/ünicode ✓", "\udc80"])
+def test_path(value):
+    # "\udc80" is how Python spells a byte of a file name that is no UTF-8.
+    assert expect_path(value, "HERE") == value
 
 
 def test_long_value_is_cut():
