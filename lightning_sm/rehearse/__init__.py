@@ -16,7 +16,7 @@ from ._from_body import read_body, request_from_body
 from ._from_options import request_from_options
 from ._logs import TOPOLOGY_MARKER
 from ._request import RehearsalRequest
-from ._run import check, new_tree, rehearse
+from ._run import check, new_tree, rehearse, terminable
 from ._s3 import fetch_inputs
 from ._summary import Summary
 
@@ -27,7 +27,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command line and return its exit status."""
     options = read_arguments(argv)
     try:
-        summary = _rehearse(options)
+        with terminable():
+            summary = _rehearse(options)
     except RehearsalError as error:
         print(f"lightning-sm rehearse: {error}", file=sys.stderr)
         return 2

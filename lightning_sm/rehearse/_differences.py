@@ -16,7 +16,7 @@ _ACCELERATED = ("ml.p", "ml.g", "ml.trn")
 
 def differences(request: RehearsalRequest, isolation: str) -> Tuple[str, ...]:
     """A sentence for each."""
-    return (*_of_isolation(request, isolation), *_of_sdk(request), *_of_launcher(request))
+    return (*_of_isolation(request, isolation), *_of_sdk(request), *_of_launcher(request), *_of_channels(request))
 
 
 def _of_isolation(request: RehearsalRequest, isolation: str) -> Iterator[str]:
@@ -55,6 +55,15 @@ def _of_sdk(request: RehearsalRequest) -> Iterator[str]:
         yield f"SDK v2 refuses {request.distribution} for framework_version above 2.2.0, unless image_uri is given."
     if len(request.groups) > 1 and request.groups[0].name != HOMOGENEOUS and request.local_mode_files:
         yield "Local mode has no instance groups."
+
+
+def _of_channels(request: RehearsalRequest) -> Iterator[str]:
+    for channel in request.channels:
+        settings = dict(channel.settings)
+        if settings["TrainingInputMode"] == "FastFile":
+            yield f"Channel {channel.name} is a plain folder here; FastFile's is read-only, and read on demand."
+        if settings["S3DistributionType"] == "ShardedByS3Key":
+            yield f"Every host has all of channel {channel.name} here; ShardedByS3Key gives each a share."
 
 
 def _of_launcher(request: RehearsalRequest) -> Iterator[str]:

@@ -63,6 +63,9 @@ def request_from_body(body: Mapping[str, Any], options: argparse.Namespace) -> R
     source = Path(options.source_dir).resolve() if options.source_dir else None
     archive = _text(hyperparameters.get("sagemaker_submit_directory"))
     checkpoints = body.get("CheckpointConfig") or {}
+    path = checkpoints.get("LocalPath", DEFAULT_CHECKPOINT_PATH)
+    if not path.startswith("/opt/ml/"):
+        raise RehearsalError(f"CheckpointConfig.LocalPath {path!r} is not below /opt/ml, where alone it is rehearsed.")
     command = (*algorithm.get("ContainerEntrypoint", ()), *algorithm.get("ContainerArguments", ())) or ("train",)
     output = (body.get("OutputDataConfig") or {}).get("S3OutputPath", "")
     return RehearsalRequest(
@@ -76,7 +79,7 @@ def request_from_body(body: Mapping[str, Any], options: argparse.Namespace) -> R
         code=source if sdk == "v2" else None,
         channels=channels,
         environment=(*_strings(body, "Environment").items(), *environment_from(options.env)),
-        checkpoint_path=checkpoints.get("LocalPath", DEFAULT_CHECKPOINT_PATH),
+        checkpoint_path=path,
         checkpoint_dir=Path(options.checkpoint_dir).resolve() if options.checkpoint_dir else None,
         checkpoint_config=bool(checkpoints),
         output_dir=Path(options.output_dir).resolve() if options.output_dir else None,

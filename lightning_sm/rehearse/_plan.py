@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from dataclasses import dataclass
 from typing import Dict, Mapping, Tuple
 
@@ -16,6 +17,8 @@ __all__ = ["Plan", "make_plan"]
 
 #: Where a namespaced host finds what a container would fetch from S3.
 SHARED = "/opt/rehearsal"
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Plan:
     @property
     def interface(self) -> str:
         """The network interface that the files name."""
-        return INTERFACE if self.namespaced else "lo"
+        return INTERFACE if self.namespaced else LOOPBACK
 
     @property
     def addresses(self) -> Dict[str, str]:

@@ -28,7 +28,7 @@ from ._s3 import send_results
 from ._summary import Summary
 from ._tree import Tree
 
-__all__ = ["check", "rehearse", "stage_command"]
+__all__ = ["check", "new_tree", "rehearse", "stage_command", "terminable"]
 
 # A stage that is told to stop kills its hosts and is gone within a second or two.
 _PATIENCE = 20.0
@@ -100,26 +100,25 @@ def stage_command(isolation: Isolation, tree: Tree) -> Tuple[str, ...]:
 def _play(plan: Plan, isolation: Isolation, tree: Tree) -> Outcome:
     tree.write("plan", plan)
     sys.stdout.flush()
-    with _terminable():
-        stage = subprocess.Popen(
-            stage_command(isolation, tree),
-            stdin=subprocess.PIPE,
-            # A session of its own: Ctrl-C is for this process, which then asks the stage to stop.
-            start_new_session=True,
-            env=_stage_environment(),
-        )
-        assert stage.stdin is not None
-        try:
-            stage.wait()
-        except KeyboardInterrupt:
-            _stop(stage)
-        except BaseException:
-            stage.kill()
-            stage.wait()
-            raise
-        finally:
-            with contextlib.suppress(OSError):
-                stage.stdin.close()
+    stage = subprocess.Popen(
+        stage_command(isolation, tree),
+        stdin=subprocess.PIPE,
+        # A session of its own: Ctrl-C is for this process, which then asks the stage to stop.
+        start_new_session=True,
+        env=_stage_environment(),
+    )
+    assert stage.stdin is not None
+    try:
+        stage.wait()
+    except KeyboardInterrupt:
+        _stop(stage)
+    except BaseException:
+        stage.kill()
+        stage.wait()
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            stage.stdin.close()
     result: Dict[str, object] = tree.read("result") or {}
     outcome = result.get("outcome")
     if isinstance(outcome, Outcome):
@@ -140,7 +139,7 @@ def _stop(stage: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """SIGTERM and SIGHUP stop the rehearsal as Ctrl-C does. Only the main thread may change that."""
     if threading.current_thread() is not threading.main_thread():
         yield
