@@ -11,12 +11,12 @@ from lightning_sm._closest import closest_keys
 from lightning_sm._failure import failure_reported
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning._shims import save_config_arguments
+from lightning_sm._lightning._shims import configs_must_be_whole, save_config_arguments
 from lightning_sm._log import log
 from lightning_sm._options import SageMakerOptions
 from lightning_sm._routing import Consumer, Routing, build_routing
 from lightning_sm._routing._classes import find_class, options_from
-from lightning_sm._settings import Settings
+from lightning_sm._settings import Settings, as_config
 from lightning_sm._topology import Launcher, Topology
 from lightning_sm._trainer import add_environment, as_list, own_callbacks
 from lightning_sm.errors import HyperparameterError
@@ -97,13 +97,18 @@ class SageMakerCLIMixin(_Base):
             arguments.configs, arguments.hyperparameters, arguments.typed, arguments.subcommand
         )
         self._route(arguments.subcommand)
+        routed = self.routing.as_config()
         with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder:
             line: List[str] = [] if arguments.subcommand is None else [arguments.subcommand]
-            for path in arguments.configs:
-                line += ["--config", path]
-            line += _config_words(folder, "hyperparameters.json", arguments.hyperparameters)
-            line += arguments.typed
-            line += _config_words(folder, "sagemaker.json", self.routing.as_config())
+            if configs_must_be_whole(self.namespace):
+                line += _config_words(folder, "merged.json", _deep_merge(_without_typed(arguments), routed))
+                line += arguments.typed
+            else:
+                for path in arguments.configs:
+                    line += ["--config", path]
+                line += _config_words(folder, "hyperparameters.json", arguments.hyperparameters)
+                line += arguments.typed
+                line += _config_words(folder, "sagemaker.json", routed)
             self._parse_strictly(parser, line, arguments)
 
     def _parse_strictly(self, parser: Any, line: List[str], arguments: JobArguments) -> None:
@@ -186,6 +191,13 @@ class SageMakerCLIMixin(_Base):
     def _config_yaml(self) -> str:
         config = self.config.get(str(self.subcommand), self.config)
         return str(self._parser(self.subcommand).dump(config, skip_none=False))
+
+
+def _without_typed(arguments: JobArguments) -> Dict[str, Any]:
+    """Config files and hyperparameters as one config."""
+    settings = Settings.collect(arguments.configs, arguments.hyperparameters, (), arguments.subcommand)
+    merged: Dict[str, Any] = as_config(settings.tree)
+    return merged
 
 
 def _config_words(folder: str, name: str, content: Any) -> Iterator[str]:

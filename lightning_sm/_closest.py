@@ -1,9 +1,9 @@
 """Names the real key that somebody probably meant."""
 
 import difflib
-import inspect
 from typing import Any, Callable, Iterator, List, Mapping, Optional
 
+from lightning_sm._parameters import init_parameters
 from lightning_sm._settings import Settings
 
 __all__ = ["closest_keys"]
@@ -20,7 +20,7 @@ def closest_keys(parser: Any, settings: Settings, find_class: Callable[[str], Op
     known = sorted(_known_keys(parser, settings, find_class))
     hints: List[str] = []
     for key in settings.origins:
-        if key in known or any(_is_whole(parser, known, key, other) for other in known):
+        if key in known or _is_part(known, key):
             continue
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
         if near:
@@ -43,15 +43,12 @@ def _class_keys(node: Mapping[str, Any], at: str, find_class: Callable[[str], Op
             yield f"{key}.class_path"
             cls = find_class(path)
             if cls is not None:
-                yield from (f"{key}.{parameter}" for parameter in inspect.signature(cls).parameters)
+                yield from (f"{key}.{parameter}" for parameter in init_parameters(cls))
         if isinstance(value, Mapping):
             yield from _class_keys(value, key, find_class)
 
 
-def _is_whole(parser: Any, known: List[str], key: str, other: str) -> bool:
-    """Whether ``other`` takes a mapping of which ``key`` may be a part: a dict, or a class not to be looked into."""
-    if not key.startswith(f"{other}."):
-        return False
-    if f"{other}.class_path" in known:
-        return False
-    return any(str(action.dest) == other and getattr(action, "type", None) is not None for action in parser._actions)
+def _is_part(known: List[str], key: str) -> bool:
+    """Whether ``key`` may be a part of something that takes whole mappings, such as a dict, and is no group of keys."""
+    wholes = [other for other in known if key.startswith(f"{other}.")]
+    return any(not any(inner.startswith(f"{whole}.") for inner in known) for whole in wholes)

@@ -1,4 +1,4 @@
-"""Looks up the user's model before a CLI is made, because its base decides on Lightning's namespace."""
+"""Looks at what a run names before a CLI is made: the model's base decides on Lightning's namespace."""
 
 import importlib
 from typing import Optional, Sequence
@@ -8,14 +8,13 @@ from lightning_sm._job import TrainingJob
 from lightning_sm._settings import Settings
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["SUBCOMMANDS", "find_model_class"]
+__all__ = ["SUBCOMMANDS", "find_model_class", "named_settings"]
 
 SUBCOMMANDS = ("fit", "validate", "test", "predict", "tune")
 
 
-def find_model_class(words: Sequence[str], job: TrainingJob) -> Optional[type]:
-    """Import the class that the run names as its model, or return ``None``: errors are left to the parser, which
-    words them better.
+def named_settings(words: Sequence[str], job: TrainingJob) -> Settings:
+    """Gather what the run sets; nothing where it is faulty, for which the parser has the better words.
 
     Args:
         words: The command line without the program's name.
@@ -23,13 +22,17 @@ def find_model_class(words: Sequence[str], job: TrainingJob) -> Optional[type]:
     """
     try:
         arguments = JobArguments.read(words, job, SUBCOMMANDS)
-        settings = Settings.collect(arguments.configs, arguments.hyperparameters, arguments.typed, arguments.subcommand)
+        return Settings.collect(arguments.configs, arguments.hyperparameters, arguments.typed, arguments.subcommand)
     except HyperparameterError:
-        return None
+        return Settings()
+
+
+def find_model_class(settings: Settings) -> Optional[type]:
+    """Import the class that the run names as its model, or return ``None`` where there is no such class."""
     name = settings.get("model.class_path") or settings.get("model")
-    if not isinstance(name, str) or "." not in name:
+    module, _, attribute = name.rpartition(".") if isinstance(name, str) else ("", "", "")
+    if not module:
         return None
-    module, _, attribute = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), attribute, None)
     except ImportError:

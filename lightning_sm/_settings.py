@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["COMMAND_LINE", "HYPERPARAMETER", "Settings", "nest"]
+__all__ = ["COMMAND_LINE", "HYPERPARAMETER", "Settings", "as_config", "nest"]
 
 COMMAND_LINE = "the command line"
 HYPERPARAMETER = "a hyperparameter"
@@ -98,6 +98,17 @@ class Settings:
     def is_opaque(self, key: str) -> bool:
         """Whether this key, or a whole that holds it, was set in a way that cannot be followed."""
         return any(key == other or key.startswith(f"{other}.") for other in self.opaque)
+
+
+def as_config(node: Any) -> Any:
+    """Return a part of a tree as a parser takes it, each class with its arguments below ``init_args``."""
+    if not isinstance(node, Mapping):
+        return node
+    inner = {name: as_config(value) for name, value in node.items()}
+    if not isinstance(inner.get("class_path"), str):
+        return inner
+    beside = {name: inner.pop(name) for name in ("class_path", "dict_kwargs") if name in inner}
+    return {**beside, _INIT_ARGS: inner}
 
 
 def nest(flat: Mapping[str, Any]) -> Dict[str, Any]:

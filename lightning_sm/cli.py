@@ -13,7 +13,7 @@ from lightning_sm._failure import failure_reported
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class
 from lightning_sm._lightning._classes import resolve_class
-from lightning_sm._lightning._shims import cli_base_path
+from lightning_sm._lightning._shims import cli_base_path, data_class_arguments
 
 if TYPE_CHECKING:
     from lightning_sm._cli import SageMakerCLIMixin as SageMakerCLI
@@ -37,7 +37,7 @@ def main(args: Optional[Sequence[str]] = None) -> None:
     Raises:
         LightningSMError: See :class:`SageMakerCLI`.
     """
-    from lightning_sm._model_class import find_model_class
+    from lightning_sm._model_class import find_model_class, named_settings
 
     words: List[str] = list(sys.argv[1:] if args is None else args)
     # A script's own folder is where its modules are; `python -m` and console scripts do not look there.
@@ -45,11 +45,12 @@ def main(args: Optional[Sequence[str]] = None) -> None:
         sys.path.insert(0, "")
     job = TrainingJob.resolve()
     with failure_reported(job):
-        namespace = choose_namespace(find_model_class(words, job))
+        settings = named_settings(words, job)
+        namespace = choose_namespace(find_model_class(settings))
     if args is not None:
         sys.argv = [sys.argv[0], *words]
     cli: Any = sagemaker_cli_class(namespace)
-    cli()
+    cli(**data_class_arguments(namespace, settings.get("data") is not None))
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,8 @@ __all__ = [
     "add_legacy_environment_methods",
     "backend_variable",
     "cli_base_path",
+    "configs_must_be_whole",
+    "data_class_arguments",
     "ddp_base_path",
     "register_strategy",
     "replace_infinite_barrier",
@@ -56,6 +58,13 @@ SHIMS = {
         Shim("strategy_of", (1, 5), (1, 6), f"{_PR}11141"),
         Shim("backend_variable", (1, 5), (1, 8), f"{_PR}14693"),
         Shim("cli_base_path", (1, 5), (1, 7), f"{_PR}13767"),
+        Shim("data_class_arguments", (1, 5), (1, 7), f"{_PR}12614"),
+        Shim(
+            "configs_must_be_whole",
+            (1, 5),
+            (1, 8),
+            "https://github.com/omni-us/jsonargparse/blob/v4.21.0/CHANGELOG.rst",
+        ),
         Shim("save_config_arguments", (1, 5), (1, 8), f"{_PR}14998"),
         Shim("replace_infinite_barrier", (2, 3), _OPEN, f"{_PR}19448"),
     )
@@ -105,6 +114,26 @@ def backend_variable(namespace: Namespace) -> Optional[str]:
 def strategy_of(trainer: Any) -> Any:
     """The trainer's strategy; in 1.5 it is called a training type plugin."""
     return trainer.strategy if hasattr(trainer, "strategy") else trainer.training_type_plugin
+
+
+def data_class_arguments(namespace: Namespace, names_data: bool) -> Dict[str, Any]:
+    """Arguments of a CLI that takes any data module, which once had to be asked for.
+
+    Args:
+        namespace: The namespace.
+        names_data: Whether the run names a data module; where it does not, asking would make one required.
+    """
+    if not _needs("data_class_arguments", namespace) or not names_data:
+        return {}
+    return {"datamodule_class": namespace.module().LightningDataModule, "subclass_mode_data": True}
+
+
+def configs_must_be_whole(namespace: Namespace) -> bool:
+    """Whether the parser refuses a config file whose class lacks an argument that a later one brings.
+
+    So does jsonargparse 4.21, the newest that these versions work with.
+    """
+    return _needs("configs_must_be_whole", namespace)
 
 
 def save_config_arguments(namespace: Namespace) -> Dict[str, Any]:

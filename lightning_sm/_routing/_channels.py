@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm._job import Channel, TrainingJob
 from lightning_sm._options import SageMakerOptions
+from lightning_sm._parameters import init_parameters
 from lightning_sm._routing._value import RoutedSetting, may_replace, said
 from lightning_sm._settings import Settings
 from lightning_sm.errors import RoutingError
@@ -47,7 +48,7 @@ class Consumer:
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """The parameters of the class by name."""
-        return inspect.signature(self.cls).parameters
+        return init_parameters(self.cls)
 
     def full_key(self, parameter: str) -> str:
         """The key of a parameter as the saved config shows it."""

@@ -1,11 +1,11 @@
 """Routes SageMaker's directories into loggers and checkpoints."""
 
 import importlib.util
-import inspect
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
 from lightning_sm._job import TrainingJob
 from lightning_sm._options import SageMakerOptions
+from lightning_sm._parameters import init_parameters
 from lightning_sm._routing._value import RoutedSetting, may_replace, said
 from lightning_sm._settings import Settings
 
@@ -116,7 +116,7 @@ def _entry(item: Any) -> Dict[str, Any]:
 
 
 def _takes(cls: Optional[type], parameter: str) -> bool:
-    return cls is not None and parameter in inspect.signature(cls).parameters
+    return cls is not None and parameter in init_parameters(cls)
 
 
 def _is_model_checkpoint(cls: Optional[type]) -> bool:

@@ -24,8 +24,8 @@ class ModelExportMixin(_Base):
 
     ``model.pt`` is the state dict, ``model.json`` tells what it is and which checkpoint it came from, and
     ``config.yaml`` is the resolved configuration of a CLI run. The weights are those of the best checkpoint where a
-    ``ModelCheckpoint`` monitors a metric, else those that training ended with. Without a ``model_dir`` the callback does
-    nothing outside a SageMaker training container.
+    ``ModelCheckpoint`` monitors a metric, else those that training ended with. Outside a SageMaker training container
+    the callback does nothing unless it is given a ``model_dir``.
 
     Args:
         model_dir: The directory, instead of ``SM_MODEL_DIR``, which the toolkit and SDK v3 set.
