@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         usage="lightning-sm rehearse [options] ENTRY_POINT [--hyperparameter value ...]\n"
         "       lightning-sm rehearse [options] --request BODY.json",
         description="Run a SageMaker training job on this machine with SageMaker's real container software: the "
-        "training toolkits, torchrun, Open MPI over ssh, SDK v3's drivers. It needs neither Docker nor an AWS account.",
+        "training toolkits,\ntorchrun, Open MPI over ssh, SDK v3's drivers. It needs neither Docker nor AWS.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import List, Sequence, Tuple
 
@@ -13,15 +14,16 @@ __all__ = ["other_mounts", "root_commands", "rootless_commands"]
 # Made afresh or bound as they are; laying over them has no meaning.
 _SYSTEM = ("/proc", "/sys", "/dev", "/run")
 
-# What a rootless host can write to, besides /opt: laid over one by one, since it may not lay over /.
-_ROOTLESS_PRIVATE = ("/etc", "/opt", "/tmp", "/var/tmp", "/mnt")
+# What a rootless host can write to, besides /etc and /opt: laid over one by one, since it may not lay over /.
+_ROOTLESS_PRIVATE = ("/tmp", "/var/tmp", "/mnt")
 
 
 def other_mounts(mountinfo: str, tree: Path) -> Tuple[str, ...]:
     """The directories, besides ``/``, on which a file system of this machine is mounted."""
     found: List[str] = []
     for line in mountinfo.splitlines():
-        point = line.split()[4].encode().decode("unicode_escape")
+        # The kernel writes blanks and backslashes as octal numbers.
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), line.split()[4])
         below = [f"{system}/" for system in _SYSTEM]
         if point == "/" or point in _SYSTEM or point.startswith(tuple(below)) or point.startswith(str(tree)):
             continue
@@ -53,7 +55,7 @@ def rootless_commands(image: Path, layer: Path) -> Tuple[Tuple[Command, ...], Tu
         *_system(image, devices=False),
     ]
     may: List[Command] = []
-    for point in _ROOTLESS_PRIVATE[2:]:
+    for point in _ROOTLESS_PRIVATE:
         may += _overlay(point, f"{image}{point}", layer / point.strip("/").replace("/", "-"))
     return tuple(must), tuple(may)
 

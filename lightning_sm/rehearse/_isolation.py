@@ -54,7 +54,7 @@ class Isolation:
         }[self.name]
 
 
-def probe(name: str, folder: str = "/mnt") -> Isolation:
+def probe(name: str, folder: str = "/tmp") -> Isolation:
     """Try on this machine whether ``name`` can be had. Leaves nothing behind."""
     if name == "loopback":
         return Isolation(name)

@@ -1,5 +1,6 @@
 """Real processes: the toolkits, torchrun and mpirun on hosts that this machine makes."""
 
+import json
 import tarfile
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -95,6 +96,56 @@ def test_v3_ends_at_a_hyperparameter_with_a_dot(rehearse) -> None:
     assert done.exit_code == 1
     assert "not a valid identifier" in done.log
     assert any("'trainer.max_epochs'" in warning for warning in done.summary["warnings"])
+
+
+@needs("loopback")
+def test_a_body_with_local_folders(rehearse, source: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "words").write_text("hello")
+    source.joinpath("reads.py").write_text(
+        "import os, sys\n"
+        "print(open(os.environ['SM_CHANNEL_TRAINING'] + '/words').read(), sys.argv[1:], os.environ['A'], flush=True)\n"
+    )
+    body = {
+        "TrainingJobName": "job-1",
+        "HyperParameters": {"sagemaker_program": "reads.py", "lr": "0.1"},
+        "ResourceConfig": {"InstanceCount": 2, "InstanceType": "ml.m5.xlarge"},
+        "Environment": {"A": "b"},
+        "InputDataConfig": [
+            {"ChannelName": "training", "DataSource": {"S3DataSource": {"S3Uri": f"file://{data}"}}},
+        ],
+    }
+    (tmp_path / "body.json").write_text(json.dumps(body))
+    done = rehearse("--isolation", "loopback", "--request", tmp_path / "body.json")
+    assert done.exit_code == 0, done.log
+    assert done.summary["job_name"] == "job-1"
+    assert len(done.summary["attempts"][0]["hosts"]) == 2
+    words = " ".join(done.log.split())
+    for piece in ("hello", "['--lr', '0.1']"):
+        assert piece in words
+
+
+@needs("netns")
+def test_hosts_share_nothing(rehearse, source: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    source.joinpath("writes.py").write_text(
+        "import glob, os, time\n"
+        "host = os.environ['SM_CURRENT_HOST']\n"
+        "folders = ('/tmp', '/root', '/etc', '/dev/shm', '/opt/ml', os.environ['SM_CHANNEL_TRAINING'])\n"
+        "for folder in folders:\n"
+        "    open(f'{folder}/seen-{host}', 'w').close()\n"
+        "    time.sleep(0.2)\n"
+        "time.sleep(2)\n"
+        "seen = [path for folder in folders for path in glob.glob(f'{folder}/seen-*') if not path.endswith(host)]\n"
+        "assert not seen, seen\n"
+        "assert len([name for name in os.listdir('/proc') if name.isdigit()]) < 10\n"
+    )
+    done = rehearse("--hosts", 2, "--channel", f"training={data}", "writes.py")
+    assert done.exit_code == 0, done.log
+    assert list(data.iterdir()) == []
+    assert not list(Path("/tmp").glob("seen-*"))
 
 
 @needs("netns")

@@ -179,6 +179,9 @@ class TestStage:
         )
         assert other_mounts(info, Path("/tree")) == (str(tmp_path),)
         assert other_mounts(info, tmp_path) == ()
+        spaced = tmp_path / "a b"
+        spaced.mkdir()
+        assert other_mounts(f"1 1 0:1 / {tmp_path}/a\\040b rw - ext4 x rw", Path("/tree")) == (str(spaced),)
 
     @pytest.mark.parametrize(("text", "value"), [("90", 90.0), ("1.5m", 90.0), ("500ms", 0.5), ("2h", 7200.0)])
     def test_times(self, text: str, value: float) -> None:
