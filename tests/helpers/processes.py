@@ -1,0 +1,117 @@
+"""Starts real processes as SageMaker's launchers do, on this machine, and collects what each wrote."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.environ import without_launcher
+from tests.helpers.opt_ml import OptMl
+
+__all__ = ["Job", "STANDINS"]
+
+ROOT = Path(__file__).resolve().parents[2]
+STANDINS = ROOT / "tests" / "standins"
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Job:
+    """A script on several "hosts", each with a base directory of its own, and its results.
+
+    The script gets the folder for its results as its first argument, and writes ``rank-N.json`` there.
+    """
+
+    def __init__(self, folder, script, *arguments, timeout=150, path=(), **variables):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.command = [str(script), str(self.folder), *map(str, arguments)]
+        self.timeout = timeout
+        self.variables = without_launcher(os.environ)
+        # One thread each: with more, sums come in another order and weights differ in their last bits.
+        self.variables.update(OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join([str(ROOT), *map(str, path)]))
+        self.variables.update({name: str(value) for name, value in variables.items()})
+
+    def plain(self):
+        """Without any launcher and outside a container: Lightning starts the other processes."""
+        return self._finish([([], {})])
+
+    def torchrun(self, nodes, processes):
+        """A torchrun on each host, as ``torch_distributed`` has it."""
+        rendezvous = ["--master_addr", "127.0.0.1", "--master_port", str(_free_port())]
+        start = ["-m", "torch.distributed.run", "--nnodes", str(nodes), "--nproc_per_node", str(processes)]
+        hosts = self._hosts(nodes)
+        return self._finish([([*start, *rendezvous, "--node_rank", str(i)], host) for i, host in enumerate(hosts)])
+
+    def mpirun(self, processes):
+        """One mpirun for all, as ``mpi`` has it."""
+        mpirun = shutil.which("mpirun")
+        if mpirun is None:
+            pytest.skip("mpirun is not installed (Debian: openmpi-bin)")
+        (host,) = self._hosts(1)
+        start = [mpirun, "-np", str(processes), "--allow-run-as-root", "--oversubscribe", sys.executable]
+        return self._finish([(start, {**host, **self._main_host()})], python=False)
+
+    def one_per_host(self, hosts):
+        """One process on each host, as a job without ``distribution`` has it."""
+        main = self._main_host()
+        return self._finish([([], {**host, **main}) for host in self._hosts(hosts)])
+
+    def _main_host(self):
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+
+    def _hosts(self, count):
+        names = [f"algo-{number + 1}" for number in range(count)]
+        return [OptMl(self.folder / name).host(name, *names).environ() for name in names]
+
+    def _finish(self, starts, python=True):
+        running = []
+        for index, (start, variables) in enumerate(starts):
+            command = [sys.executable, *start] if python else start
+            with open(self.folder / f"log-{index}.txt", "wb") as log:
+                running.append(
+                    subprocess.Popen(
+                        [*command, *self.command],
+                        env={**self.variables, **variables},
+                        cwd=self.folder,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        stdin=subprocess.DEVNULL,
+                        start_new_session=True,
+                    )
+                )
+        deadline = time.monotonic() + self.timeout
+        try:
+            self.codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in running]
+        except subprocess.TimeoutExpired:
+            self.codes = [None]
+        finally:
+            for process in running:
+                _end_group(process)
+        self.output = "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("log-*.txt")))
+        return self
+
+    def results(self, count):
+        """What each rank wrote, after a good end of all."""
+        assert set(self.codes) == {0}, f"exit codes {self.codes}\n{self.output[-6000:]}"
+        found = {path.name: json.loads(path.read_text()) for path in self.folder.glob("rank-*.json")}
+        assert sorted(found) == sorted(f"rank-{rank}.json" for rank in range(count)), self.output[-6000:]
+        return [found[f"rank-{rank}.json"] for rank in range(count)]
+
+
+def _end_group(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

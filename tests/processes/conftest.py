@@ -1,0 +1,14 @@
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes import Job
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory):
+    """What Lightning's own DDP makes of the same model, data and world size, as a dict of its results."""
+    job = Job(tmp_path_factory.mktemp("plain"), HERE / "train_each_way.py", "lightning.pytorch", 2, 1, "plain")
+    return job.plain().results(2)[0]["ways"]["plain"]

@@ -1,0 +1,69 @@
+"""Two real processes under each launcher end with the weights of plain Lightning."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes import Job
+
+pytestmark = pytest.mark.processes
+
+_SCRIPT = Path(__file__).parent / "train_each_way.py"
+_WAYS = ("class", "name", "plugin")
+# How it is started, processes per host, hosts, namespace.
+_LAUNCHES = {
+    "torchrun_two_hosts": (lambda job: job.torchrun(2, 1), 1, 2, "lightning.pytorch"),
+    "torchrun_one_host": (lambda job: job.torchrun(1, 2), 2, 1, "pytorch_lightning"),
+    "mpirun": (lambda job: job.mpirun(2), 2, 1, "pytorch_lightning"),
+    "one_process_on_two_hosts": (lambda job: job.one_per_host(2), 1, 2, "pytorch_lightning"),
+    "one_host_two_devices": (lambda job: job.one_per_host(1), 2, 1, "lightning.pytorch"),
+}
+
+
+@pytest.fixture(scope="module", params=list(_LAUNCHES))
+def launched(request, tmp_path_factory):
+    start, processes, hosts, namespace = _LAUNCHES[request.param]
+    if importlib.util.find_spec(namespace.split(".")[0]) is None:
+        pytest.skip(f"{namespace} is not installed")
+    job = Job(tmp_path_factory.mktemp(request.param), _SCRIPT, namespace, processes, hosts, *_WAYS)
+    return start(job).results(2), processes, hosts
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_weights_are_those_of_plain_lightning(launched, plain, way):
+    for result in launched[0]:
+        seen = result["ways"][way]
+        assert seen["steps"] == plain["steps"]
+        assert seen["after_one"] == pytest.approx(plain["after_one"], abs=1e-7)
+        assert seen["after_two"] == pytest.approx(plain["after_two"], abs=1e-7)
+        assert seen["tested"] == pytest.approx(plain["tested"], abs=1e-7)
+        assert seen["after_one"] != seen["after_two"]
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_everybody_agrees_about_ranks(launched, way):
+    results, processes, hosts = launched
+    for rank, result in enumerate(results):
+        seen = result["ways"][way]
+        local_rank, node_rank = rank % processes, rank // processes
+        assert seen["ranks"] == [rank, 2, local_rank]
+        assert seen["node_rank"] == node_rank
+        assert seen["distributed"] == [rank, 2, "gloo"]
+        assert seen["trainer"] == [rank, 2, local_rank, node_rank]
+        assert seen["num_nodes"] == hosts
+        assert seen["environment"] == "SageMakerEnvironment"
+        assert seen["strategy"] == ("DDPStrategy" if way == "plugin" else "SMDDPStrategy")
+
+
+def test_only_rank_zero_logs_from_the_import_on(launched):
+    first, second = launched[0]
+    assert (first["rank_after_import"], second["rank_after_import"]) == (0, 1)
+    assert [result["ways"][way]["rank_zero_only"] for result in launched[0] for way in _WAYS] == [0, 0, 0, 1, 1, 1]
+
+
+def test_the_comparison_can_fail(plain):
+    # Lightning's own run really trained, and in both epochs.
+    assert plain["steps"] == 8
+    assert plain["after_one"] != plain["after_two"]
+    assert plain["distributed"] == [0, 2, "gloo"]
