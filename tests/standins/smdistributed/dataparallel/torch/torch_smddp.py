@@ -1,0 +1,98 @@
+"""A stand-in for AWS's closed library, for tests: registers backend ``smddp`` over gloo. See the README of this folder.
+
+The recipe serves torch 1.12 and later.
+"""
+
+import inspect
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+SUPPORTED = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
+# Each collective that went through the group: its name, and the type and number of elements of its first tensor.
+calls = []
+
+_instance_type = os.environ.get("SM_CURRENT_INSTANCE_TYPE") or os.environ.get("SAGEMAKER_INSTANCE_TYPE") or "unknown"
+if _instance_type not in SUPPORTED:
+    raise RuntimeError(f"SMDDP stand-in: instance type {_instance_type} is not supported, only {', '.join(SUPPORTED)}")
+
+
+def _first_tensor(value):
+    while isinstance(value, (list, tuple)):
+        if not value:
+            return None
+        value = value[0]
+    return value if isinstance(value, torch.Tensor) else None
+
+
+class StandInProcessGroup(dist.ProcessGroup):
+    """Hands every collective on to gloo and notes it; refuses what SMDDP refuses."""
+
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(rank, size)
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timeout
+        options._devices = [dist.ProcessGroupGloo.create_default_device()]
+        self._inner = dist.ProcessGroupGloo(store, rank, size, options)
+        backend_type = getattr(dist.ProcessGroup, "BackendType", None)
+        if hasattr(self, "_register_backend"):  # torch 2.0
+            self._register_backend(torch.device("cpu"), backend_type.CUSTOM, self._inner)
+        if hasattr(self, "_set_default_backend"):  # required from torch 2.15
+            self._set_default_backend(backend_type.CUSTOM)
+
+    def getBackendName(self):
+        return "smddp"
+
+    def allreduce(self, *args, **kwargs):
+        return self._reduction("allreduce", *args, **kwargs)
+
+    def reduce(self, *args, **kwargs):
+        return self._reduction("reduce", *args, **kwargs)
+
+    def _reduction(self, name, *args, **kwargs):
+        if any(getattr(value, "reduceOp", None) == dist.ReduceOp.AVG for value in (*args, *kwargs.values())):
+            raise RuntimeError("SMDDP stand-in: SMDDP does not support: ReduceOp.AVG")
+        return self._forward(name, *args, **kwargs)
+
+    def _forward(self, name, *args, **kwargs):
+        tensor = _first_tensor(args[0]) if args else None
+        calls.append((name, None, 0) if tensor is None else (name, str(tensor.dtype), tensor.numel()))
+        return getattr(self._inner, name)(*args, **kwargs)
+
+
+def _forwarding(name):
+    def method(self, *args, **kwargs):
+        return self._forward(name, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("broadcast", "allgather", "_allgather_base", "gather", "scatter", "alltoall", "barrier", "send", "recv"):
+    if hasattr(dist.ProcessGroupGloo, _name):
+        setattr(StandInProcessGroup, _name, _forwarding(_name))
+
+
+def _make(store, rank, size, timeout=timedelta(minutes=5)):
+    return StandInProcessGroup(store, rank, size, timeout)
+
+
+def _is_in_use():
+    return dist.is_initialized() and dist.get_backend() == "smddp"
+
+
+def _refusing(function, is_refused, what):
+    def guarded(*args, **kwargs):
+        if _is_in_use() and is_refused(kwargs):
+            raise RuntimeError(f"SMDDP stand-in: SMDDP does not support {what}")
+        return function(*args, **kwargs)
+
+    return guarded
+
+
+_more = {"devices": ["cpu"]} if "devices" in inspect.signature(dist.Backend.register_backend).parameters else {}
+dist.Backend.register_backend("smddp", _make, **_more)
+dist.new_group = _refusing(dist.new_group, lambda _: True, "further process groups (new_group)")
+dist.barrier = _refusing(dist.barrier, lambda kwargs: bool(kwargs.get("device_ids")), "device_ids in barriers")
