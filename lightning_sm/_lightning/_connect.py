@@ -2,7 +2,8 @@
 
 import functools
 
-from lightning_sm._lightning._after_import import after_import
+from lightning_sm._lightning._around_import import AroundImport, around_import
+from lightning_sm._lightning._faults import check_before_import, explain_failed_import, tell_unverified
 from lightning_sm._lightning._namespaces import NAMESPACES, Namespace
 from lightning_sm._lightning._rank_zero import set_rank_zero_rank
 from lightning_sm._log import log
@@ -14,7 +15,12 @@ __all__ = ["connect_when_loaded"]
 def connect_when_loaded() -> None:
     """Register our strategies, environment and rank with each Lightning, once it is imported or if it is already."""
     for namespace in NAMESPACES:
-        after_import(namespace.name, functools.partial(_connect, namespace))
+        around = AroundImport(
+            before=functools.partial(check_before_import, namespace),
+            after=functools.partial(_connect, namespace),
+            explain=explain_failed_import,
+        )
+        around_import(namespace.name, around)
 
 
 def _connect(namespace: Namespace) -> None:
@@ -23,6 +29,7 @@ def _connect(namespace: Namespace) -> None:
     from lightning_sm._topology import Topology
     from lightning_sm.strategies import register_strategies
 
+    tell_unverified(namespace)
     environments = namespace.module("plugins.environments")
     environments.ClusterEnvironment.register(SageMakerEnvironment)
     add_legacy_environment_methods(namespace, SageMakerEnvironment)
