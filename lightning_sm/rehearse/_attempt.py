@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from ._container import NOT_STARTED
 from ._errors import RehearsalError
 from ._hosts import RunningHost, prepare_host
-from ._logs import LogLine, read_line, topologies_in
+from ._logs import LogLine, read_lines, topologies_in
 from ._outcome import Attempt, HostOutcome
 from ._plan import Plan
 from ._tree import Tree
@@ -39,12 +39,11 @@ class _Play:
                 host, raw = self._lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 return
-            line = read_line(host, raw)
-            for topology in topologies_in(line.text):
-                rank = topology.get("global_rank", line.rank)
-                known = line.host if line.host in self._topologies else host
-                self._topologies[known].append((rank if isinstance(rank, int) else -1, topology))
-            self._say(line)
+            for line in read_lines(host, raw, self._plan.request.distribution_hosts):
+                for topology in topologies_in(line.text):
+                    rank = topology.get("global_rank", line.rank)
+                    self._topologies[line.host].append((rank if isinstance(rank, int) else -1, topology))
+                self._say(line)
 
     def end(self) -> None:
         """End what is left, and hear the last of it."""

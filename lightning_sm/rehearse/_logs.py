@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, Optional, Sequence
 
-__all__ = ["TOPOLOGY_MARKER", "LogLine", "read_line", "topologies_in"]
+__all__ = ["TOPOLOGY_MARKER", "LogLine", "read_lines", "topologies_in"]
 
 #: A program tells the rehearsal how it sees itself by printing this, followed by a JSON object, anywhere in a line:
 #: ``print("lightning_sm topology: " + json.dumps({"global_rank": 0, "world_size": 2}))``. It shows up in the summary.
@@ -16,10 +16,13 @@ TOPOLOGY_MARKER = "lightning_sm topology:"
 
 # mpirun's --tag-output as the toolkit rewrites it, then as mpirun writes it, then torch's own prefix of tracebacks.
 _RANKS = (
-    re.compile(r"^\[\d+,mpirank:(?P<rank>\d+),(?P<host>algo-\d+)\](?:<std(?:out|err)>:)?\s?(?P<text>.*)$"),
+    re.compile(r"^\[\d+,mpirank:(?P<rank>\d+),algo-(?P<number>\d+)\](?:<std(?:out|err)>:)?\s?(?P<text>.*)$"),
     re.compile(r"^\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:\s?(?P<text>.*)$"),
     re.compile(r"^\[rank(?P<rank>\d+)\]:(?P<text>.*)$"),
 )
+
+# Before each of the first two: with unbuffered output, a line and its end are two writes.
+_TAG = re.compile(r"(?=\[\d+,(?:mpirank:\d+,algo-)?\d+\]<std(?:out|err)>:)")
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,26 @@ class LogLine:
         return f"[{where}] {self.text}"
 
 
-def read_line(host: str, raw: str) -> LogLine:
-    """What a raw line of ``host``'s container is."""
-    text = raw.rstrip("\r\n")
+def read_lines(host: str, raw: str, mpi_hosts: Sequence[str] = ()) -> Iterator[LogLine]:
+    """What a raw line of ``host``'s container is: several lines of several ranks, where mpirun glued them together.
+
+    The toolkit names the host of a rank ``algo-N`` by counting, whatever the hosts are called; ``mpi_hosts`` are those
+    that it counted.
+    """
+    parts = _TAG.split(raw.rstrip("\r\n"))
+    for part in parts:
+        if part or len(parts) == 1:
+            yield _read(host, part, mpi_hosts)
+
+
+def _read(host: str, text: str, mpi_hosts: Sequence[str]) -> LogLine:
     for pattern in _RANKS:
         match = pattern.match(text)
         if match is not None:
             found = match.groupdict()
-            return LogLine(found.get("host") or host, int(found["rank"]), found["text"])
+            number = int(found.get("number") or 0)
+            where = mpi_hosts[number - 1] if 0 < number <= len(mpi_hosts) else host
+            return LogLine(where, int(found["rank"]), found["text"])
     return LogLine(host, None, text)
 
 

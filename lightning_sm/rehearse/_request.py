@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Tuple
@@ -107,6 +108,12 @@ class RehearsalRequest:
     def hosts(self) -> Tuple[str, ...]:
         """All hosts, sorted as SageMaker sorts them: as text, so ``algo-10`` comes before ``algo-2``."""
         return tuple(sorted(host for group in self.groups for host in group.hosts))
+
+    @property
+    def distribution_hosts(self) -> Tuple[str, ...]:
+        """The hosts that mpirun is given, in its order: those of the distribution's groups, each in its own order."""
+        named = json.loads(self.hyperparameter("sagemaker_distribution_instance_groups") or "null")
+        return tuple(host for group in self.groups if not named or group.name in named for host in group.hosts)
 
     def group_of(self, host: str) -> InstanceGroup:
         """The group that ``host`` belongs to."""

@@ -77,12 +77,45 @@ def test_a_rank_that_dies_before_the_rendezvous_ends_the_job(rehearse, source: P
     assert "AssertionError" in done.summary["failure_reason"]
 
 
+@needs("netns", mpi=True)
+def test_a_failing_rank_under_mpirun_ends_the_waiting_host(rehearse, source: Path) -> None:
+    # By host name: under mpi every rank's SM_CURRENT_HOST is the master's.
+    source.joinpath("fail.py").write_text(
+        "import socket, time\nassert socket.gethostname() != 'algo-2', 'no such column'\ntime.sleep(600)\n"
+    )
+    done = rehearse("--hosts", 2, "--distribution", "mpi", "--abort-after", "1s", "fail.py")
+    assert done.exit_code == 1
+    assert "no such column" in done.summary["failure_reason"]
+    first, second = done.summary["attempts"][0]["hosts"]
+    assert first["exit_code"] == 1
+    # The toolkit's worker waits for a status file that never comes.
+    assert second["ended_because"] == "another host failed"
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS[1:])
+def test_a_host_that_cannot_be_set_up(command: List[str], tmp_path: Path, isolation: str) -> None:
+    stub = tmp_path / "bin" / "chmod"
+    stub.parent.mkdir()
+    stub.write_text("#!/bin/sh\necho no such luck\nexit 1\n")
+    stub.chmod(0o755)
+    done = subprocess.run(
+        [*command, "--isolation", isolation, "plain.py"],
+        capture_output=True,
+        env={**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"Host algo-1 was not started: `chmod" in done.stderr
+    assert b"no such luck" in done.stderr
+
+
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_timeout(rehearse, isolation: str) -> None:
     mark = uuid.uuid4().hex
-    done = rehearse("--isolation", isolation, "--hosts", 2, "--timeout", "5s", "sleep.py", "--mark", mark)
+    done = rehearse("--isolation", isolation, "--hosts", 2, "--timeout", "12s", "sleep.py", "--mark", mark)
     assert done.exit_code == 124
-    assert done.summary["failure_reason"].startswith("Still running after 5 s (--timeout): ")
+    assert done.summary["failure_reason"].startswith("Still running after 12 s (--timeout): ")
     assert "asleep" in done.log
     assert processes_with(mark) == []
 
@@ -116,7 +149,7 @@ def test_a_name_that_resolves_late_only_delays(rehearse) -> None:
 
 @needs("netns")
 def test_a_name_that_never_resolves_ends_with_the_timeout(rehearse) -> None:
-    done = rehearse("--hosts", 2, "--names-after", "1h", "--timeout", "6s", "plain.py")
+    done = rehearse("--hosts", 2, "--names-after", "1h", "--timeout", "12s", "plain.py")
     assert done.exit_code == 124
     assert "arguments" not in done.log
 

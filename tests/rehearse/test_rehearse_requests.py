@@ -103,6 +103,7 @@ class TestOptions:
             ("workers", "ml.m5.xlarge", ("algo-3", "algo-2")),
         ]
         assert made.hyperparameter("sagemaker_distribution_instance_groups") == '["workers"]'
+        assert made.distribution_hosts == ("algo-3", "algo-2")
 
     @pytest.mark.parametrize(
         ("arguments", "words"),

@@ -8,7 +8,7 @@ import pytest
 
 from lightning_sm.rehearse import TOPOLOGY_MARKER
 from lightning_sm.rehearse._differences import differences
-from lightning_sm.rehearse._logs import LogLine, read_line, topologies_in
+from lightning_sm.rehearse._logs import LogLine, read_lines, topologies_in
 from lightning_sm.rehearse._outcome import Attempt, HostOutcome, Outcome, Upload
 from lightning_sm.rehearse._summary import Summary
 
@@ -26,7 +26,21 @@ class TestLogs:
         ],
     )
     def test_where_a_line_comes_from(self, raw: str, line: LogLine) -> None:
-        assert read_line("algo-1", raw) == line
+        assert list(read_lines("algo-1", raw, ("algo-1", "algo-2"))) == [line]
+
+    def test_hosts_of_ranks_are_counted_by_the_toolkit(self) -> None:
+        (line,) = read_lines("algo-3", "[1,mpirank:1,algo-2]<stdout>:x", ("algo-3", "algo-1"))
+        assert line.host == "algo-1"
+
+    def test_lines_that_mpirun_glued(self) -> None:
+        raw = "[1,mpirank:0,algo-1]<stdout>:a[1,mpirank:1,algo-2]<stdout>:b\n"
+        assert [str(line) for line in read_lines("algo-1", raw, ("algo-1", "algo-2"))] == [
+            "[algo-1 rank 0] a",
+            "[algo-2 rank 1] b",
+        ]
+
+    def test_an_empty_line_stays_a_line(self) -> None:
+        assert list(read_lines("algo-1", "\n")) == [LogLine("algo-1", None, "")]
 
     def test_prefix(self) -> None:
         assert str(LogLine("algo-2", 3, "x")) == "[algo-2 rank 3] x"
