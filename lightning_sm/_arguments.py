@@ -6,7 +6,7 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tup
 
 from lightning_sm._hyperparameters import Hyperparameters, is_reserved
 from lightning_sm._job import TrainingJob
-from lightning_sm._settings import nest
+from lightning_sm._tree import nest
 from lightning_sm.errors import HyperparameterError
 
 __all__ = ["JobArguments"]
@@ -23,8 +23,8 @@ class JobArguments:
     from the job's own file, where they are whole.
 
     Args:
-        subcommand: ``fit`` unless a person or the hyperparameter ``subcommand`` named another; ``None`` for a CLI that
-            has none.
+        subcommand: What a person or the hyperparameter ``subcommand`` named, else in a job ``fit``; ``None`` for a CLI
+            that has none.
         configs: Config files in the order in which they apply: the hyperparameter ``config``, then those typed.
         hyperparameters: The user's hyperparameters as nested values.
         typed: The other words that a person typed (in a shell entry point, or in SDK v3's ``command``).
@@ -50,7 +50,7 @@ class JobArguments:
         values = dict(job.hyperparameters.values)
         typed = _without_hyperparameters(words, job.hyperparameters)
         asked = values.pop("subcommand", None)
-        subcommand, typed = _take_subcommand(typed, subcommands, asked)
+        subcommand, typed = _take_subcommand(typed, subcommands, asked, job.in_container)
         configs, typed = _take_configs(typed)
         named = values.pop("config", None)
         named = [named] if isinstance(named, str) else ([] if named is None else named)
@@ -70,10 +70,12 @@ def _without_hyperparameters(words: Sequence[str], hyperparameters: Hyperparamet
     index = 0
     while index < len(words):
         word = words[index]
-        name = word.lstrip("-") if word.startswith("-") else None
+        name, equals, _ = word.lstrip("-").partition("=") if word.startswith("-") else (None, "", "")
         follows = words[index + 1] if index + 1 < len(words) else None
         written = name in hyperparameters.values and follows in hyperparameters.spellings(name or "")
-        if name is not None and follows is not None and (written or is_reserved(name)):
+        if name is not None and is_reserved(name):
+            index += 1 if equals else 2
+        elif name is not None and written and not equals:
             index += 2
         else:
             kept.append(word)
@@ -82,7 +84,7 @@ def _without_hyperparameters(words: Sequence[str], hyperparameters: Hyperparamet
 
 
 def _take_subcommand(
-    typed: List[str], subcommands: Collection[str], asked: Optional[Any]
+    typed: List[str], subcommands: Collection[str], asked: Optional[Any], in_job: bool
 ) -> Tuple[Optional[str], List[str]]:
     if not subcommands:
         return None, typed
@@ -92,12 +94,12 @@ def _take_subcommand(
             return word, typed[:index] + typed[index + 1 :]
         value_follows = word.startswith("-") and "=" not in word and not value_follows
     if asked is None:
-        return "fit", typed
-    if asked not in subcommands:
+        return "fit" if in_job else None, typed
+    if not isinstance(asked, str) or asked not in subcommands:
         raise HyperparameterError(
             f"The hyperparameter 'subcommand' is {asked!r}.", hint=f"Use one of {', '.join(sorted(subcommands))}."
         )
-    return str(asked), typed
+    return asked, typed
 
 
 def _take_configs(typed: List[str]) -> Tuple[List[str], List[str]]:
@@ -125,7 +127,9 @@ def _without_prefix(name: str, subcommand: str) -> str:
 def _find_config(path: str, job: TrainingJob) -> str:
     """Find a config file: the path as it stands, else with its first part as the name of a channel."""
     if "://" in path:
-        return path
+        raise HyperparameterError(
+            f"The config file {path!r} is not on this host.", hint="Bring it in a channel, and name it 'channel/file'."
+        )
     first, _, rest = path.partition("/")
     tried = [path]
     if first in job.channels:

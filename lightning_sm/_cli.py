@@ -1,25 +1,25 @@
 """What ``SageMakerCLI`` adds to Lightning's CLI, in either namespace."""
 
-import json
-import os
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, List, Mapping, Optional, Sequence
 
 from lightning_sm._arguments import JobArguments
 from lightning_sm._closest import closest_keys
-from lightning_sm._failure import failure_reported
-from lightning_sm._job import TrainingJob
+from lightning_sm._command_line import command_line, deep_merge, refusing
+from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import configs_must_be_whole, save_config_arguments
 from lightning_sm._log import log
 from lightning_sm._options import SageMakerOptions
+from lightning_sm._project_defaults import default_configs, project_defaults
 from lightning_sm._routing import Consumer, Routing, build_routing
 from lightning_sm._routing._classes import find_class, options_from
-from lightning_sm._settings import Settings, as_config
+from lightning_sm._settings import Settings
 from lightning_sm._topology import Launcher, Topology
 from lightning_sm._trainer import add_environment, as_list, own_callbacks
-from lightning_sm.errors import HyperparameterError
+from lightning_sm._tree import as_config
 
 if TYPE_CHECKING:
     from pytorch_lightning.cli import LightningCLI as _Base
@@ -56,7 +56,7 @@ class SageMakerCLIMixin(_Base):
     namespace: Namespace
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.job = TrainingJob.resolve()
+        self.job = read_job()
         with failure_reported(self.job):
             self.topology = Topology.resolve(job=self.job)
         self.routing = Routing()
@@ -83,67 +83,66 @@ class SageMakerCLIMixin(_Base):
             return
         given = args[0] if args and args[0] is not None else sys.argv[1:]
         with failure_reported(self.job):
-            if isinstance(given, list):
-                self._parse_words(parser, given)
+            if not isinstance(given, dict) and not hasattr(given, "as_dict"):
+                parsed = self._parse_words(parser, given)
             else:
-                self._parse_object(parser, given)
-        if self.routing and self.topology.is_rank_zero:
+                parsed = self._parse_object(parser, given if isinstance(given, dict) else given.as_dict())
+        if not parsed:
+            super().parse_arguments(parser, *args)
+        elif self.routing and self.topology.is_rank_zero:
             log.info("%s", self.routing.table())
 
-    def _parse_words(self, parser: Any, words: Sequence[str]) -> None:
-        subcommands = self.subcommands() if hasattr(self, "_subcommand_method_arguments") else {}
-        arguments = JobArguments.read(words, self.job, subcommands)
-        self.sagemaker_settings = Settings.collect(
-            arguments.configs, arguments.hyperparameters, arguments.typed, arguments.subcommand
-        )
-        self._route(arguments.subcommand)
-        routed = self.routing.as_config()
-        with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder:
-            line: List[str] = [] if arguments.subcommand is None else [arguments.subcommand]
-            if configs_must_be_whole(self.namespace):
-                line += _config_words(folder, "merged.json", _deep_merge(_without_typed(arguments), routed))
-                line += arguments.typed
-            else:
-                for path in arguments.configs:
-                    line += ["--config", path]
-                line += _config_words(folder, "hyperparameters.json", arguments.hyperparameters)
-                line += arguments.typed
-                line += _config_words(folder, "sagemaker.json", routed)
-            self._parse_strictly(parser, line, arguments)
+    def _parse_words(self, parser: Any, words: Sequence[str]) -> bool:
+        arguments = JobArguments.read(words, self.job, self._subcommands)
+        if arguments.subcommand is None and self._subcommands:
+            return False
+        self._decide(parser, arguments)
+        whole = configs_must_be_whole(self.namespace)
+        with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder, self._refusing(parser, arguments):
+            self.config = parser.parse_args(command_line(folder, arguments, self.routing.as_config(), whole=whole))
+        return True
 
-    def _parse_strictly(self, parser: Any, line: List[str], arguments: JobArguments) -> None:
-        """Parse, and turn argparse's silent exit into an error that reaches the job's failure reason."""
-
-        def refuse(message: object, *_: Any) -> None:
-            problem = " ".join(str(message).split())
-            subparser = parser if arguments.subcommand is None else self._parser(arguments.subcommand)
-            similar = closest_keys(subparser, self.sagemaker_settings, self._find_class)
-            raise HyperparameterError(problem, hint=similar or "Run the same command with --help to see every key.")
-
-        parsers = [parser]
-        if arguments.subcommand is not None:
-            parsers.append(self._parser(arguments.subcommand))
-        for each in parsers:
-            each.error = refuse
-        try:
-            self.config = parser.parse_args(line)
-        finally:
-            for each in parsers:
-                del each.error
-
-    def _parse_object(self, parser: Any, given: Any) -> None:
-        """Parse arguments that a program hands over as a mapping, which count as a command line."""
-        values: Dict[str, Any] = given if isinstance(given, dict) else given.as_dict()
+    def _parse_object(self, parser: Any, values: Dict[str, Any]) -> bool:
+        """Parse what a program hands over as a mapping, which counts as typed."""
         subcommand = values.get("subcommand")
-        section = values.get(subcommand, {}) if subcommand is not None else values
-        self.sagemaker_settings = Settings.from_mapping(section)
-        self._route(subcommand)
-        routed = self.routing.as_config()
-        merged = _deep_merge(routed, section)
-        self.config = parser.parse_object(merged if subcommand is None else {**values, subcommand: merged})
+        arguments = JobArguments.read([] if subcommand is None else [subcommand], self.job, self._subcommands)
+        subcommand = arguments.subcommand
+        if subcommand is None and self._subcommands:
+            return False
+        given = values.get(subcommand, {}) if subcommand is not None else values
+        self._decide(parser, arguments, given)
+        config = deep_merge(as_config(self.sagemaker_settings.tree), self.routing.as_config())
+        with self._refusing(parser, arguments):
+            self.config = parser.parse_object(
+                config if subcommand is None else {"subcommand": subcommand, subcommand: config}
+            )
+        return True
 
-    def _route(self, subcommand: Optional[str]) -> None:
-        settings = self.sagemaker_settings
+    @property
+    def _subcommands(self) -> Dict[str, Any]:
+        return dict(self.subcommands()) if hasattr(self, "_subcommand_method_arguments") else {}
+
+    def _refusing(self, parser: Any, arguments: JobArguments) -> ContextManager[None]:
+        subparser = parser if arguments.subcommand is None else self._parser(arguments.subcommand)
+        parsers = [parser] if subparser is parser else [parser, subparser]
+        fed = {key: source for key, source in self.routing.origins.items() if not key.startswith("trainer.")}
+        origins = {**fed, **self.sagemaker_settings.origins}
+        settings = replace(self.sagemaker_settings, origins=origins)
+        return refusing(parsers, lambda: closest_keys(subparser, settings, self._find_class))
+
+    def _decide(self, parser: Any, arguments: JobArguments, given: Optional[Mapping[str, Any]] = None) -> None:
+        """Gather what was said, and decide what is left."""
+        subparser = parser if arguments.subcommand is None else self._parser(arguments.subcommand)
+        classes = {"trainer": self.trainer_class, "model": self.model_class, "data": self.datamodule_class}
+        settings = Settings.collect(
+            [*default_configs(parser, subparser), *arguments.configs],
+            arguments.hyperparameters,
+            arguments.typed,
+            arguments.subcommand,
+            defaults=project_defaults(subparser, classes),
+            given=given,
+        )
+        self.sagemaker_settings = settings
         self.routing = build_routing(
             self.job,
             self.topology,
@@ -191,26 +190,3 @@ class SageMakerCLIMixin(_Base):
     def _config_yaml(self) -> str:
         config = self.config.get(str(self.subcommand), self.config)
         return str(self._parser(self.subcommand).dump(config, skip_none=False))
-
-
-def _without_typed(arguments: JobArguments) -> Dict[str, Any]:
-    """Config files and hyperparameters as one config."""
-    settings = Settings.collect(arguments.configs, arguments.hyperparameters, (), arguments.subcommand)
-    merged: Dict[str, Any] = as_config(settings.tree)
-    return merged
-
-
-def _config_words(folder: str, name: str, content: Any) -> Iterator[str]:
-    if content:
-        path = os.path.join(folder, name)
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(content, file)
-        yield from ("--config", path)
-
-
-def _deep_merge(under: Dict[str, Any], over: Dict[str, Any]) -> Dict[str, Any]:
-    merged = dict(under)
-    for key, value in over.items():
-        old = merged.get(key)
-        merged[key] = _deep_merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return merged

@@ -22,15 +22,16 @@ def closest_keys(parser: Any, settings: Settings, find_class: Callable[[str], Op
     for key in settings.origins:
         if key in known or _is_part(known, key):
             continue
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(
+            key, [other for other in known if not key.startswith(f"{other}.")], n=1, cutoff=0.5
+        )
         if near:
             hints.append(f"{key!r} (by {settings.origins[key]}) is no key; did you mean {near[0]!r}?")
     return " ".join(hints) or None
 
 
 def _known_keys(parser: Any, settings: Settings, find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
-    for action in parser._actions:
-        yield str(action.dest)
+    yield from (str(action.dest) for action in parser._actions if not str(action.dest).endswith(".help"))
     yield from _class_keys(settings.tree, "", find_class)
 
 

@@ -1,6 +1,7 @@
 """Writes a trained model into the model directory, whole or not at all."""
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -91,7 +92,8 @@ def write_model(
         path = os.path.join(staging, "model.pt")
         torch.save({name: _on_cpu(value) for name, value in state_dict.items()}, path)
         load_file(path, weights_only=True)
-        _write(os.path.join(staging, "model.json"), json.dumps(asdict(summary), indent=2, sort_keys=True) + "\n")
+        about = json.dumps(_finite(asdict(summary)), indent=2, sort_keys=True, allow_nan=False)
+        _write(os.path.join(staging, "model.json"), about + "\n")
         if config is not None:
             _write(os.path.join(staging, "config.yaml"), config)
         for name in sorted(os.listdir(staging)):
@@ -109,6 +111,13 @@ def write_model(
 
 def _on_cpu(value: Any) -> Any:
     return value.detach().cpu() if hasattr(value, "detach") else value
+
+
+def _finite(value: Any) -> Any:
+    """Leave out what JSON has no number for, such as the loss of a training that diverged."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write(path: str, text: str) -> None:

@@ -8,7 +8,7 @@ from lightning_sm._job import TrainingJob
 from lightning_sm._log import log
 from lightning_sm.errors import LightningSMError
 
-__all__ = ["failure_reported", "write_failure"]
+__all__ = ["failure_reported", "read_job", "write_failure"]
 
 # SageMaker shows this much of the file: DescribeTrainingJob, FailureReason.
 _MOST = 1024
@@ -30,6 +30,19 @@ def write_failure(job: TrainingJob, reason: str) -> None:
         pass
     except OSError as error:
         log.warning("The failure reason could not be written to %s: %s", job.failure_file, error)
+
+
+def read_job() -> TrainingJob:
+    """Read the job; where its files are broken, that is the failure reason.
+
+    Raises:
+        JobConfigError: A file or variable of the job is broken.
+    """
+    base = os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml"
+    output = os.environ.get("SM_OUTPUT_DIR") or os.path.join(base, "output")
+    # Only a container has something to read, so an error comes from one.
+    with failure_reported(TrainingJob(in_container=True, failure_file=os.path.join(output, "failure"))):
+        return TrainingJob.resolve()
 
 
 @contextmanager

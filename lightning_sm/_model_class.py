@@ -1,10 +1,10 @@
 """Looks at what a run names before a CLI is made: the model's base decides on Lightning's namespace."""
 
-import importlib
 from typing import Optional, Sequence
 
 from lightning_sm._arguments import JobArguments
 from lightning_sm._job import TrainingJob
+from lightning_sm._routing._classes import import_class
 from lightning_sm._settings import Settings
 from lightning_sm.errors import HyperparameterError
 
@@ -30,11 +30,4 @@ def named_settings(words: Sequence[str], job: TrainingJob) -> Settings:
 def find_model_class(settings: Settings) -> Optional[type]:
     """Import the class that the run names as its model, or return ``None`` where there is no such class."""
     name = settings.get("model.class_path") or settings.get("model")
-    module, _, attribute = name.rpartition(".") if isinstance(name, str) else ("", "", "")
-    if not module:
-        return None
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ImportError:
-        return None
-    return found if isinstance(found, type) else None
+    return import_class(name) if isinstance(name, str) and "." in name else None

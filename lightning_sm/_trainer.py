@@ -95,7 +95,7 @@ def _checkpoints_in_place(
     for callback in checkpoints:
         if may_replace(callback.dirpath, job) and not _is_explicit(callback, settings):
             callback.dirpath = directory
-    if not checkpoints and arguments.get("enable_checkpointing") is not False:
+    if not checkpoints and arguments.get("enable_checkpointing") is not False and not arguments.get("barebones"):
         own.append(checkpoint_class(dirpath=directory))
     if checkpoints or own:
         with failure_reported(job):

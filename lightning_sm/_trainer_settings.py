@@ -2,8 +2,7 @@
 
 from typing import Any, Dict, Optional
 
-from lightning_sm._failure import failure_reported
-from lightning_sm._job import TrainingJob
+from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import choose_namespace
 from lightning_sm._log import log
 from lightning_sm._options import SageMakerOptions
@@ -34,13 +33,13 @@ def trainer_settings(*, sagemaker: Optional[Dict[str, Any]] = None, **trainer_ar
         TopologyError: The launcher's numbers do not make a world.
         OutputError: The checkpoint directory cannot be written.
     """
-    job = TrainingJob.resolve()
+    job = read_job()
     with failure_reported(job):
         topology = Topology.resolve(job=job)
         namespace = choose_namespace()
         options = SageMakerOptions(**(sagemaker or {}))
         # A list of ready-made loggers or callbacks counts as one value here, which nothing looks into.
-        settings = Settings.from_mapping({"trainer": trainer_arguments})
+        settings = Settings.collect(given={"trainer": trainer_arguments})
         routing = build_routing(
             job,
             topology,
@@ -50,18 +49,19 @@ def trainer_settings(*, sagemaker: Optional[Dict[str, Any]] = None, **trainer_ar
             find_class=lambda name: find_class(namespace, name),
             namespace=namespace.name,
         )
-        arguments = {**routing.as_config().get("trainer", {}), **trainer_arguments}
-        if not job.in_container:
-            return arguments
-        logger = routing.as_config()["trainer"].get("logger")
+        routed = routing.as_config().get("trainer", {})
+        arguments = {**routed, **trainer_arguments}
+        logger = routed.get("logger")
         if logger is not None:
             logger_class = find_class(namespace, logger["class_path"])
             assert logger_class is not None, "Lightning has the loggers that the routing names"
             arguments["logger"] = logger_class(**logger["init_args"])
-        add_environment(arguments, topology, namespace)
+        if job.in_container:
+            add_environment(arguments, topology, namespace)
         present = as_list(arguments.get("callbacks"))
         own = own_callbacks(arguments, present, job=job, namespace=namespace, options=options, settings=settings)
-        arguments["callbacks"] = [*present, *own]
-    if topology.is_rank_zero:
+        if own:
+            arguments["callbacks"] = [*present, *own]
+    if routing and topology.is_rank_zero:
         log.info("%s", routing.table())
     return arguments

@@ -9,8 +9,7 @@ A project's ``train.py`` for SageMaker is complete with two lines::
 import sys
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence
 
-from lightning_sm._failure import failure_reported
-from lightning_sm._job import TrainingJob
+from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class
 from lightning_sm._lightning._classes import resolve_class
 from lightning_sm._lightning._shims import cli_base_path, data_class_arguments
@@ -43,7 +42,7 @@ def main(args: Optional[Sequence[str]] = None) -> None:
     # A script's own folder is where its modules are; `python -m` and console scripts do not look there.
     if "" not in sys.path:
         sys.path.insert(0, "")
-    job = TrainingJob.resolve()
+    job = read_job()
     with failure_reported(job):
         settings = named_settings(words, job)
         namespace = choose_namespace(find_model_class(settings))

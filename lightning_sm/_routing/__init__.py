@@ -51,7 +51,7 @@ def build_routing(
         RoutingError: It is open which parameter a channel feeds, or the channel holds no files to read.
     """
     routed = list(route_world(job, topology, settings))
-    notes: tuple[str, ...] = ()
+    notes: Tuple[str, ...] = ()
     if job.in_container:
         routed += route_outputs(job, settings, options, find_class, namespace)
         routed += route_channels(job, settings, options, consumer)

@@ -4,7 +4,7 @@ import inspect
 import os
 import stat
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 from lightning_sm._job import Channel, TrainingJob
 from lightning_sm._options import SageMakerOptions
@@ -54,6 +54,12 @@ class Consumer:
         """The key of a parameter as the saved config shows it."""
         return f"{self.key}.init_args.{parameter}" if self.class_path else f"{self.key}.{parameter}"
 
+    def takes_path(self, parameter: str) -> bool:
+        """Whether a parameter can hold a path: ``train: bool`` and ``validation: float = 0.2`` cannot."""
+        found = self.parameters[parameter]
+        kinds = (found.annotation, *getattr(found.annotation, "__args__", ()), type(found.default))
+        return not any(kind in (bool, int, float) or kind in ("bool", "int", "float") for kind in kinds)
+
 
 def route_channels(
     job: TrainingJob, settings: Settings, options: SageMakerOptions, consumer: Optional[Consumer]
@@ -64,28 +70,28 @@ def route_channels(
         RoutingError: It is open which parameter a channel feeds, or the channel holds no files to read.
     """
     taken: Dict[str, str] = {}
-    for name, channel in sorted(job.data_channels.items()):
-        key, why = _target(name, job, options, consumer)
-        if key is None or settings.is_explicit(key.replace(".init_args", "")):
+    for name, key in _targets(job, options, consumer).items():
+        if key is None or settings.is_explicit(_plain(key)):
             continue
-        plain = key.replace(".init_args", "")
+        plain = _plain(key)
         if plain in taken:
-            raise _ambiguous(f"The channels {taken[plain]!r} and {name!r} both feed {key}.", name, [key])
+            raise _ambiguous(f"The channels {taken[plain]!r} and {name!r} both feed {plain}.", name, [plain])
         taken[plain] = name
         value = settings.get(plain)
         if value is None and consumer is not None and plain.startswith(f"{consumer.key}."):
             value = _default(consumer, plain.rpartition(".")[2])
-        if may_replace(value, job) or why == "sagemaker.channels":
-            check_channel(channel)
-            yield RoutedSetting(key, channel.path, f"SM_CHANNEL_{name.upper()}", said(settings, plain))
+        if may_replace(value, job) or name in options.channels:
+            check_channel(job.channels[name])
+            source = f"channel {name!r}" + (" by sagemaker.channels" if name in options.channels else "")
+            yield RoutedSetting(key, job.channels[name].path, source, said(settings, plain))
 
 
 def unrouted_channels(job: TrainingJob, options: SageMakerOptions, consumer: Optional[Consumer]) -> Tuple[str, ...]:
     """The channels that feed nothing, one line each, so that nobody has to guess."""
     return tuple(
-        f"channel {name!r} ({channel.path}) feeds no parameter; to choose one, set sagemaker.channels.{name}"
-        for name, channel in sorted(job.data_channels.items())
-        if _target(name, job, options, consumer)[0] is None and options.channels.get(name) != ""
+        f"channel {name!r} ({job.channels[name].path}) feeds no parameter; to choose one, set sagemaker.channels.{name}"
+        for name, key in _targets(job, options, consumer).items()
+        if key is None and options.channels.get(name) != ""
     )
 
 
@@ -118,32 +124,48 @@ def _is_fifo(path: str) -> bool:
         return False
 
 
-def _target(
-    name: str, job: TrainingJob, options: SageMakerOptions, consumer: Optional[Consumer]
-) -> Tuple[Optional[str], str]:
-    """Return the key that a channel feeds, or ``None``, and what decided so."""
+def _targets(job: TrainingJob, options: SageMakerOptions, consumer: Optional[Consumer]) -> Dict[str, Optional[str]]:
+    """Return the key that each channel feeds, or ``None``. What somebody chose is not open to other channels."""
     unknown = sorted(set(options.channels) - set(job.channels))
     if unknown:
         raise RoutingError(
             f"sagemaker.channels names {', '.join(unknown)}, which the job has not: {', '.join(sorted(job.channels))}.",
             hint="Use the names of the job's input channels.",
         )
-    if name in options.channels:
-        return options.channels[name] or None, "sagemaker.channels"
-    if consumer is None:
-        return None, "no data module"
-    own = [parameter for parameter in consumer.parameters if parameter in _own_names(name)]
+    chosen = {name: _chosen(key, consumer) for name, key in sorted(options.channels.items())}
+    keys = {_plain(key) for key in chosen.values() if key}
+    targets = dict(chosen)
+    for name in sorted(set(job.data_channels) - set(chosen)):
+        targets[name] = _target(name, job, consumer, keys) if consumer is not None else None
+    return targets
+
+
+def _chosen(key: str, consumer: Optional[Consumer]) -> Optional[str]:
+    if consumer is not None and _plain(key).startswith(f"{consumer.key}."):
+        return consumer.full_key(_plain(key)[len(consumer.key) + 1 :])
+    return key or None
+
+
+def _target(name: str, job: TrainingJob, consumer: Consumer, chosen: Set[str]) -> Optional[str]:
+    def is_open(parameter: str) -> bool:
+        return consumer.takes_path(parameter) and f"{consumer.key}.{parameter}" not in chosen
+
+    own = [parameter for parameter in consumer.parameters if parameter in _own_names(name) and is_open(parameter)]
     main = name in _MAIN_CHANNELS or len(job.data_channels) == 1
-    general = [parameter for parameter in consumer.parameters if parameter in _MAIN_PARAMETERS] if main else []
-    candidates = own or general
+    general = [parameter for parameter in consumer.parameters if parameter in _MAIN_PARAMETERS and is_open(parameter)]
+    candidates = own or (general if main else [])
     if len(candidates) > 1:
         keys = [f"{consumer.key}.{parameter}" for parameter in candidates]
         raise _ambiguous(f"The channel {name!r} could feed {' or '.join(keys)}.", name, keys)
-    return (consumer.full_key(candidates[0]) if candidates else None), "its name"
+    return consumer.full_key(candidates[0]) if candidates else None
+
+
+def _plain(key: str) -> str:
+    return key.replace(".init_args", "")
 
 
 def _own_names(channel: str) -> List[str]:
-    base = channel.replace("-", "_").lower()
+    base = channel.replace("-", "_").replace(".", "_").lower()
     stems = next((synonyms for synonyms in _SYNONYMS if base in synonyms), (base,))
     return [base] + [f"{stem}_{suffix}" for stem in stems for suffix in _SUFFIXES]
 

@@ -9,7 +9,19 @@ from lightning_sm._options import SageMakerOptions
 from lightning_sm._settings import Settings
 from lightning_sm.errors import RoutingError
 
-__all__ = ["find_class", "options_from"]
+__all__ = ["find_class", "import_class", "options_from"]
+
+
+def import_class(path: str) -> Optional[type]:
+    """Import a class by its full name, or return ``None`` where there is none of that name."""
+    if not all(part.isidentifier() for part in path.split(".")):
+        return None
+    module, _, attribute = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ImportError:
+        return None
+    return found if isinstance(found, type) else None
 
 
 def find_class(namespace: Namespace, name: str) -> Optional[type]:
@@ -17,15 +29,10 @@ def find_class(namespace: Namespace, name: str) -> Optional[type]:
 
     Returns ``None`` where there is no such class: the parser has the better words for that.
     """
-    module, _, attribute = name.rpartition(".")
-    if module:
-        try:
-            found = getattr(importlib.import_module(module), attribute, None)
-        except ImportError:
-            return None
-        return found if isinstance(found, type) else None
+    if "." in name:
+        return import_class(name)
     for place in ("loggers", "callbacks"):
-        found = getattr(namespace.module(place), attribute, None)
+        found = getattr(namespace.module(place), name, None)
         if isinstance(found, type):
             return found
     bases = (namespace.module().LightningDataModule, namespace.module().LightningModule)

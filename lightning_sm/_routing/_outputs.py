@@ -45,6 +45,8 @@ def _route_loggers(
 ) -> Iterator[RoutedSetting]:
     key = "trainer.logger"
     given = settings.get(key)
+    if settings.get("trainer.barebones") is True or settings.is_opaque(key):
+        return  # such a trainer refuses every logger; and what cannot be followed stays as it is
     if given is None or given is True:
         spec = {"class_path": default_logger(namespace), "init_args": {"save_dir": directory}}
         yield RoutedSetting(f"{key}.init_args.save_dir", directory, source, config=(key, spec))

@@ -60,6 +60,11 @@ class Routing:
             node[last] = value
         return nested
 
+    @property
+    def origins(self) -> Dict[str, str]:
+        """Who decided each setting, by its key without ``init_args``."""
+        return {setting.key.replace(".init_args", ""): setting.source for setting in self.settings}
+
     def value(self, key: str) -> Any:
         """The value of one setting, or ``None``."""
         return next((setting.value for setting in self.settings if setting.key == key), None)

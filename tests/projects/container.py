@@ -1,0 +1,94 @@
+"""A tiny Lightning project in a fake SageMaker container."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from lightning_sm._lightning import Namespace
+from lightning_sm.cli import sagemaker_cli_class
+
+__all__ = ["Container", "TINY"]
+
+TINY = Path(__file__).parent / "tiny"
+
+
+class Container:
+    """The project's folder is the working directory, and its channels hold a file each."""
+
+    def __init__(self, opt_ml, monkeypatch):
+        self.base = opt_ml.base
+        self.opt_ml = opt_ml.host("algo-1")
+        self.code = self.base / "code"
+        shutil.copytree(TINY, self.code, ignore=shutil.ignore_patterns("__pycache__"))
+        self.monkeypatch = monkeypatch
+        monkeypatch.chdir(self.code)
+        monkeypatch.syspath_prepend(str(self.code))
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+        self.variables = {"SAGEMAKER_BASE_DIR": str(self.base), "SM_NUM_GPUS": "0"}
+        for name, value in self.variables.items():
+            monkeypatch.setenv(name, value)
+        self.channels("training")
+        self.hyperparameters(config="config.yaml")
+
+    def leave(self):
+        """Go on as outside a container, in the same folder."""
+        for name in self.variables:
+            self.monkeypatch.delenv(name)
+        return self
+
+    def channels(self, *names, **modes):
+        self.opt_ml.write(
+            "inputdataconfig.json",
+            {name: {"TrainingInputMode": modes.get(name, "File")} for name in (*names, *modes)},
+        )
+        for name in (*names, *modes):
+            (self.channel(name)).mkdir(parents=True, exist_ok=True)
+            (self.channel(name) / "sample.txt").write_text("1")
+        return self
+
+    def channel(self, name):
+        return self.base / "input" / "data" / name
+
+    def hyperparameters(self, values=None, **more):
+        """Write hyperparameters as SDK v2 does, beside the config file of the project."""
+        self.opt_ml.hyperparameters(**{"config": "config.yaml", **(values or {}), **more})
+        return self
+
+    def raw_hyperparameters(self, **values):
+        """Write hyperparameters as somebody who calls the API."""
+        self.opt_ml.write("hyperparameters.json", {"config": "config.yaml", **values})
+        return self
+
+    def config(self, text, name="config.yaml"):
+        """Add to the project's config, or write another."""
+        before = (TINY / name).read_text() if (TINY / name).exists() else ""
+        (self.code / name).write_text(before + text)
+        return self
+
+    def cli(self, *words, cls=None, run=False, **arguments):
+        """Make a CLI, by default one that only sets everything up."""
+        cls = cls or sagemaker_cli_class(Namespace("pytorch_lightning"))
+        return cls(run=run, **{"args": list(words), **arguments})
+
+    def run(self, *command, **variables):
+        """Run a command in another process, as the toolkit does."""
+        environ = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+        return subprocess.run(
+            [sys.executable, *command], env=environ, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    @property
+    def failure(self):
+        path = self.base / "output" / "failure"
+        return path.read_text() if path.exists() else None
+
+    @property
+    def model(self):
+        return self.base / "model"
+
+    @property
+    def summary(self):
+        return json.loads((self.model / "model.json").read_text())

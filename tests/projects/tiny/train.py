@@ -1,0 +1,3 @@
+from lightning_sm.cli import main
+
+main()
