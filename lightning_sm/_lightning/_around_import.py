@@ -45,8 +45,9 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> Optional[ModuleSpec]:
         if fullname != self.name:
             return None
-        for finder in sys.meta_path:
-            found = finder.find_spec(fullname, path, target) if finder is not self else None
+        # Those before this one have been asked already, and may ask this one themselves.
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            found = finder.find_spec(fullname, path, target)
             if found is not None:
                 if found.loader is not None:
                     found.loader = _Loader(found.loader, self.around)

@@ -1,0 +1,134 @@
+import importlib
+import importlib.util
+import pkgutil
+import sys
+
+import pytest
+
+from lightning_sm._lightning._around_import import AroundImport, around_import
+
+
+def after_import(name, after):
+    around_import(name, AroundImport(before=lambda: None, after=after, explain=lambda error: None))
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package ``made_up`` with a module ``below`` and a data file."""
+    folder = tmp_path / "made_up"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("import sys\nvalue = 5\n")
+    (folder / "below.py").write_text("value = 6\n")
+    (folder / "data.txt").write_text("data")
+    (folder / "broken.py").write_text("raise OSError('broken')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    yield "made_up"
+    for name in [name for name in sys.modules if name.split(".")[0] == "made_up"]:
+        del sys.modules[name]
+
+
+def test_calls_when_it_is_imported(package):
+    calls = []
+    after_import(package, lambda: calls.append(sys.modules[package].value))
+    assert calls == []
+    importlib.import_module(package)
+    assert calls == [5]
+    importlib.import_module(package)
+    assert calls == [5]
+
+
+def test_calls_at_once_where_it_has_been_imported(package):
+    importlib.import_module(package)
+    calls = []
+    after_import(package, lambda: calls.append(1))
+    assert calls == [1]
+
+
+def test_each_of_two_functions_is_called(package):
+    calls = []
+    after_import(package, lambda: calls.append("first"))
+    after_import(package, lambda: calls.append("second"))
+    importlib.import_module(package)
+    assert sorted(calls) == ["first", "second"]
+
+
+def test_module_below_a_package(package):
+    calls = []
+    after_import(f"{package}.below", lambda: calls.append(1))
+    importlib.import_module(package)
+    assert calls == []
+    assert importlib.import_module(f"{package}.below").value == 6
+    assert calls == [1]
+
+
+def test_module_keeps_its_own_loader(package):
+    after_import(package, lambda: None)
+    module = importlib.import_module(package)
+    assert type(module.__loader__).__name__ == type(module.__spec__.loader).__name__ == "SourceFileLoader"
+    assert pkgutil.get_data(package, "data.txt") == b"data"
+    assert importlib.reload(module).value == 5
+
+
+def test_what_the_function_raises_reaches_the_import(package):
+    def fail():
+        raise ValueError("told")
+
+    after_import(package, fail)
+    with pytest.raises(ValueError, match="told"):
+        importlib.import_module(package)
+
+
+def test_import_that_fails_calls_nothing(package):
+    calls = []
+    after_import(f"{package}.broken", lambda: calls.append(1))
+    with pytest.raises(OSError, match="broken"):
+        importlib.import_module(f"{package}.broken")
+    assert calls == []
+
+
+def test_order_of_what_comes_before_and_after(package):
+    calls = []
+    around = AroundImport(
+        before=lambda: calls.append(hasattr(sys.modules[package], "value")),
+        after=lambda: calls.append(hasattr(sys.modules[package], "value")),
+        explain=lambda error: None,
+    )
+    around_import(package, around)
+    importlib.import_module(package)
+    assert calls == [False, True]
+
+
+def test_what_comes_before_can_refuse(package):
+    def refuse():
+        raise ValueError("refused")
+
+    around_import(package, AroundImport(before=refuse, after=lambda: pytest.fail("called"), explain=lambda error: None))
+    with pytest.raises(ValueError, match="refused"):
+        importlib.import_module(package)
+    assert package not in sys.modules
+
+
+def test_import_that_fails_is_explained(package):
+    name = f"{package}.broken"
+    explain = {"broken": ValueError("It is broken because.")}.get
+    around_import(name, AroundImport(lambda: None, lambda: pytest.fail("called"), lambda error: explain(str(error))))
+    with pytest.raises(ValueError, match=r"It is broken because\.") as info:
+        importlib.import_module(name)
+    assert isinstance(info.value.__cause__, OSError)
+
+
+def test_absent_module_stays_absent(package):
+    after_import("made_up_and_absent", lambda: pytest.fail("called"))
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("made_up_and_absent")
+    assert importlib.util.find_spec("made_up_and_absent") is None
+
+
+def test_finding_it_calls_nothing(package):
+    calls = []
+    after_import(package, lambda: calls.append(1))
+    assert importlib.util.find_spec(package) is not None
+    assert calls == []
+    importlib.import_module(package)
+    assert calls == [1]
