@@ -18,6 +18,7 @@ _MAY_STAY = (
     "PYTEST_",
     "COV_",
     "PYTORCH_NVML_",
+    "OMP_NUM_",
 )
 
 

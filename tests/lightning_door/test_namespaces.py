@@ -1,0 +1,99 @@
+import types
+
+import pytest
+
+from lightning_sm._lightning import _namespaces
+from lightning_sm._lightning._namespaces import NAMESPACES, Namespace, choose_namespace, installed_namespaces
+from lightning_sm.errors import LightningSMError
+
+_UNIFIED, _CLASSIC = NAMESPACES
+
+
+class _Fake(Namespace):
+    """A namespace that is installed and loaded as the test says."""
+
+    installed = loaded = True
+    is_installed = property(lambda self: self.installed)
+    is_loaded = property(lambda self: self.loaded)
+
+
+def _fake(name, *, installed=True, loaded=True):
+    return type("Fake", (_Fake,), {"installed": installed, "loaded": loaded})(name)
+
+
+def test_the_preferred_one_is_first():
+    assert [namespace.name for namespace in NAMESPACES] == ["lightning.pytorch", "pytorch_lightning"]
+
+
+@pytest.mark.parametrize(
+    ("unified", "classic", "chosen"),
+    [
+        ({"loaded": True}, {"loaded": True}, "lightning.pytorch"),
+        ({"loaded": False}, {"loaded": True}, "pytorch_lightning"),
+        ({"loaded": True}, {"loaded": False}, "lightning.pytorch"),
+        ({"loaded": False}, {"loaded": False}, "lightning.pytorch"),
+        ({"loaded": False, "installed": False}, {"loaded": False}, "pytorch_lightning"),
+    ],
+)
+def test_choice(monkeypatch, unified, classic, chosen):
+    fakes = (_fake("lightning.pytorch", **unified), _fake("pytorch_lightning", **classic))
+    monkeypatch.setattr(_namespaces, "NAMESPACES", fakes)
+    assert choose_namespace().name == chosen
+
+
+def test_the_models_own_namespace_wins(monkeypatch):
+    monkeypatch.setattr(_namespaces, "NAMESPACES", (_fake("lightning.pytorch"), _fake("pytorch_lightning")))
+    base = type("LightningModule", (), {"__module__": "pytorch_lightning.core.module"})
+    assert choose_namespace(type("Model", (base,), {})).name == "pytorch_lightning"
+    assert choose_namespace(type("Model", (), {})).name == "lightning.pytorch"
+
+
+def test_no_lightning_at_all(monkeypatch):
+    monkeypatch.setattr(_namespaces, "NAMESPACES", (_fake("lightning.pytorch", installed=False),))
+    with pytest.raises(LightningSMError, match=r"Neither .* can be imported. HINT: Add pytorch-lightning"):
+        choose_namespace()
+
+
+@pytest.mark.parametrize(
+    ("module", "owner"),
+    [
+        ("pytorch_lightning", True),
+        ("pytorch_lightning.core.module", True),
+        ("pytorch_lightning_bolts.models", False),
+        ("lightning.pytorch.core.module", False),
+    ],
+)
+def test_owns(module, owner):
+    base = type("Base", (), {"__module__": module})
+    assert _CLASSIC.owns(type("Model", (base,), {"__module__": "train"})) is owner
+
+
+def test_finding_out_imports_nothing(monkeypatch, tmp_path):
+    for package in ("lightning_absent_here", "lightning_present_here"):
+        assert not Namespace(package).is_installed
+        assert not Namespace(f"{package}.pytorch").is_installed
+    below = tmp_path / "lightning_present_here" / "pytorch"
+    below.mkdir(parents=True)
+    (below.parent / "__init__.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert Namespace("lightning_present_here").is_installed
+    assert Namespace("lightning_present_here.pytorch").is_installed
+    assert not Namespace("lightning_present_here.fabric").is_installed
+
+
+def test_a_loaded_one_is_installed(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "lightning_made_up", types.ModuleType("lightning_made_up"))
+    assert Namespace("lightning_made_up").is_loaded
+    assert Namespace("lightning_made_up").is_installed
+
+
+@pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
+def test_real_ones(namespace):
+    module = namespace.module()
+    assert module.__name__ == namespace.name
+    assert namespace.module("strategies").__name__ == f"{namespace.name}.strategies"
+    assert namespace.version == tuple(int(part) for part in module.__version__.split(".")[:2])
+    assert namespace.is_loaded
+    assert namespace.owns(module.LightningModule)

@@ -1,0 +1,32 @@
+import importlib
+import types
+
+import pytest
+
+from lightning_sm._lightning._namespaces import installed_namespaces
+from lightning_sm._lightning._rank_zero import _MODULES, set_rank_zero_rank
+
+
+@pytest.mark.parametrize("name", _MODULES)
+def test_every_place_in_which_a_lightning_keeps_its_rank(monkeypatch, name):
+    module = types.ModuleType(name)
+    module.rank_zero_only = types.SimpleNamespace(rank=0)
+    monkeypatch.setitem(importlib.sys.modules, name, module)
+    set_rank_zero_rank(3)
+    assert module.rank_zero_only.rank == 3
+
+
+def test_modules_that_are_absent_or_hold_none_do_no_harm(monkeypatch):
+    monkeypatch.delitem(importlib.sys.modules, _MODULES[0], raising=False)
+    monkeypatch.setitem(importlib.sys.modules, _MODULES[1], types.ModuleType("empty"))
+    set_rank_zero_rank(3)
+
+
+@pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
+def test_real_ones(namespace):
+    rank_zero = namespace.module("utilities.rank_zero")
+    said = []
+    for rank in (1, 0):
+        set_rank_zero_rank(rank)
+        rank_zero.rank_zero_only(lambda rank=rank: said.append(rank))()
+    assert said == [0]

@@ -1,0 +1,101 @@
+"""Each row of the table of backends."""
+
+import sys
+import types
+
+import pytest
+
+from lightning_sm import Hyperparameters, TrainingJob
+from lightning_sm.errors import SMDDPUnavailableError
+from lightning_sm.strategies._backend import choose_backend
+from tests.helpers.processes import STANDINS
+
+_MODULE = "smdistributed.dataparallel.torch.torch_smddp"
+_ASKS = Hyperparameters(reserved={"sagemaker_distributed_dataparallel_enabled": True})
+_LAPTOP = TrainingJob()
+_PLAIN = TrainingJob(in_container=True, current_instance_type="ml.g5.xlarge")
+_WANTS = TrainingJob(in_container=True, current_instance_type="ml.p4d.24xlarge", hyperparameters=_ASKS)
+
+
+@pytest.fixture
+def importable(monkeypatch):
+    monkeypatch.setitem(sys.modules, _MODULE, types.ModuleType(_MODULE))
+
+
+@pytest.fixture
+def absent(monkeypatch):
+    monkeypatch.setitem(sys.modules, _MODULE, None)
+
+
+@pytest.mark.usefixtures("importable")
+@pytest.mark.parametrize(
+    ("requested", "device", "job", "backend", "reason"),
+    [
+        (None, "cuda", _WANTS, "smddp", "the job's distribution is smdistributed.dataparallel"),
+        (None, "cuda", _PLAIN, "nccl", "the job's distribution is not smdistributed.dataparallel"),
+        (None, "cuda", _LAPTOP, "nccl", "this is not a SageMaker training container"),
+        (None, "cpu", _WANTS, "gloo", "SMDDP needs GPUs and the device is cpu"),
+        (None, "cpu", _LAPTOP, "gloo", "this is not a SageMaker training container"),
+        # A device whose backend Lightning knows better than we do.
+        (None, "xla", _PLAIN, None, "the job's distribution is not smdistributed.dataparallel"),
+        ("smddp", "cuda", _PLAIN, "smddp", "it was asked for"),
+        ("smddp", "cpu", _LAPTOP, "smddp", "it was asked for"),
+        ("nccl", "cuda", _WANTS, "nccl", "it was asked for"),
+        ("gloo", "cpu", _WANTS, "gloo", "it was asked for"),
+        ("hccl", "hpu", _LAPTOP, "hccl", "it was asked for"),
+    ],
+)
+def test_where_smddp_can_be_imported(requested, device, job, backend, reason):
+    choice = choose_backend(requested, device, job)
+    assert (choice.backend, choice.reason) == (backend, reason)
+
+
+@pytest.mark.usefixtures("absent")
+@pytest.mark.parametrize(
+    ("requested", "device", "job", "backend", "reason"),
+    [
+        (None, "cuda", _WANTS, "nccl", f"importing {_MODULE} failed with ModuleNotFoundError: "),
+        (None, "cpu", _WANTS, "gloo", "SMDDP needs GPUs and the device is cpu"),
+        (None, "cuda", _PLAIN, "nccl", "the job's distribution is not smdistributed.dataparallel"),
+        ("nccl", "cuda", _WANTS, "nccl", "it was asked for"),
+        ("gloo", "cuda", _WANTS, "gloo", "it was asked for"),
+    ],
+)
+def test_where_it_cannot(requested, device, job, backend, reason):
+    choice = choose_backend(requested, device, job)
+    assert choice.backend == backend
+    assert choice.reason.startswith(reason)
+
+
+@pytest.mark.usefixtures("absent")
+@pytest.mark.parametrize(
+    ("job", "instance"), [(_PLAIN, "ml.g5.xlarge"), (_LAPTOP, r"unknown \(not in a SageMaker container\)")]
+)
+def test_asked_for_by_name_where_it_cannot_be_imported(job, instance):
+    says = (
+        rf"'smddp' was asked for, but importing {_MODULE} failed with ModuleNotFoundError: .* type {instance}\. HINT: "
+    )
+    with pytest.raises(SMDDPUnavailableError, match=says) as info:
+        choose_backend("smddp", "cuda", job)
+    assert "leave process_group_backend out to fall back to NCCL" in info.value.hint
+
+
+@pytest.mark.parametrize("variable", ["SM_CURRENT_INSTANCE_TYPE", "SAGEMAKER_INSTANCE_TYPE", None])
+def test_library_that_refuses_the_instance_type(monkeypatch, variable):
+    # AWS's library raises on import there; the stand-in does as well.
+    monkeypatch.syspath_prepend(STANDINS)
+    if variable is not None:
+        monkeypatch.setenv(variable, "ml.g5.xlarge")
+    refusal = f"instance type {'unknown' if variable is None else 'ml.g5.xlarge'} is not supported"
+    choice = choose_backend(None, "cuda", _WANTS)
+    assert choice.backend == "nccl"
+    assert f"failed with RuntimeError: SMDDP stand-in: {refusal}" in choice.reason
+    with pytest.raises(SMDDPUnavailableError, match=refusal):
+        choose_backend("smddp", "cuda", _WANTS)
+
+
+@pytest.mark.usefixtures("importable")
+def test_library_is_not_touched_unless_it_is_wanted(monkeypatch):
+    monkeypatch.setattr("lightning_sm.strategies._backend._import_smddp", lambda: pytest.fail("imported"))
+    for requested, device, job in ((None, "cuda", _PLAIN), (None, "cpu", _WANTS), ("nccl", "cuda", _WANTS)):
+        assert choose_backend(requested, device, job).backend != "smddp"

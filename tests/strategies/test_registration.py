@@ -1,0 +1,38 @@
+import pytest
+
+from lightning_sm._lightning import installed_namespaces
+from lightning_sm.strategies import register_strategies, smddp_strategy_class
+
+
+@pytest.fixture(params=installed_namespaces(), ids=lambda namespace: namespace.name)
+def namespace(request):
+    register_strategies(request.param)
+    return request.param
+
+
+def _trainer(namespace, name):
+    return namespace.module().Trainer(
+        accelerator="cpu", devices=1, strategy=name, logger=False, enable_checkpointing=False
+    )
+
+
+# Lightning lower-cases names, so any spelling reaches ours.
+@pytest.mark.parametrize("name", ["smddp", "SMDDP"])
+def test_name(namespace, name):
+    assert type(_trainer(namespace, name).strategy) is smddp_strategy_class(namespace)
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_names_with_find_unused_parameters(namespace, value):
+    strategy = _trainer(namespace, f"smddp_find_unused_parameters_{str(value).lower()}").strategy
+    assert type(strategy) is smddp_strategy_class(namespace)
+    assert strategy._ddp_kwargs["find_unused_parameters"] is value
+
+
+def test_registering_twice_is_no_error(namespace):
+    register_strategies(namespace)
+    assert type(_trainer(namespace, "smddp").strategy) is smddp_strategy_class(namespace)
+
+
+def test_lightnings_own_names_are_untouched(namespace):
+    assert type(_trainer(namespace, "ddp").strategy) is namespace.module("strategies").DDPStrategy

@@ -1,0 +1,72 @@
+"""The stand-in for SMDDP really refuses what AWS documents as unsupported."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers.processes import STANDINS
+
+_SCRIPT = """
+import json, torch
+import torch.distributed as dist
+from smdistributed.dataparallel.torch import torch_smddp
+
+store = dist.HashStore()
+dist.init_process_group("smddp", store=store, rank=0, world_size=1)
+tensor = torch.ones(3, dtype=torch.int64)
+
+def said(function, *args, **kwargs):
+    try:
+        function(*args, **kwargs)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+print(json.dumps({
+    "sum": said(dist.all_reduce, tensor),
+    "barrier": said(dist.barrier),
+    "average": said(dist.all_reduce, tensor, op=dist.ReduceOp.AVG),
+    "average on one rank": said(dist.reduce, tensor, 0, op=dist.ReduceOp.AVG),
+    "group": said(dist.new_group, [0]),
+    "gloo group": said(dist.new_group, backend="gloo"),
+    "device_ids": said(dist.barrier, device_ids=[0]),
+    "backend": dist.get_backend(),
+    "calls": torch_smddp.calls,
+}))
+dist.destroy_process_group()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.new_group([0])
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def said():
+    environ = {**os.environ, "PYTHONPATH": str(STANDINS), "SM_CURRENT_INSTANCE_TYPE": "ml.p4de.24xlarge"}
+    done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, env=environ, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_notes_what_went_through(said):
+    assert said["backend"] == "smddp"
+    assert said["sum"] is said["barrier"] is None
+    assert ["allreduce", "torch.int64", 3] in said["calls"]
+    assert "barrier" in [name for name, _, _ in said["calls"]]
+
+
+@pytest.mark.parametrize(
+    ("call", "refusal"),
+    [
+        ("average", "does not support: ReduceOp.AVG"),
+        ("average on one rank", "does not support: ReduceOp.AVG"),
+        ("group", "does not support further process groups (new_group)"),
+        ("gloo group", "does not support further process groups (new_group)"),
+        ("device_ids", "does not support device_ids in barriers"),
+    ],
+)
+def test_refuses(said, call, refusal):
+    assert said[call] == f"SMDDP stand-in: SMDDP {refusal}"
