@@ -130,7 +130,7 @@ def test_a_parameter_that_names_a_yaml_or_json_file_is_no_include(write):
     "text", ["- 1", "text", "", "a: [", "a: !!int ''", "\x00", "a: &a {b: *a}", "fit: &a {b: *a}", "? [1]\n: 2"]
 )
 def test_broken_config_files(write, text):
-    with pytest.raises(HyperparameterError, match="nested more than|cannot be read|holds no settings"):
+    with pytest.raises(HyperparameterError, match=r"nested more than|cannot be read|holds no settings"):
         Settings.collect([write(text)], subcommand="fit")
 
 

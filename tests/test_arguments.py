@@ -1,0 +1,184 @@
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lightning_sm._arguments import JobArguments
+from lightning_sm._hyperparameters import Hyperparameters
+from lightning_sm._job import Channel, TrainingJob
+from lightning_sm.errors import HyperparameterError, LightningSMError
+
+SUBCOMMANDS = {"fit": None, "validate": None, "test": None, "predict": None}
+
+
+def job(values=None, channels=(), **more):
+    channels = {name: Channel(name, path) for name, path in dict(channels).items()}
+    return TrainingJob(in_container=True, hyperparameters=Hyperparameters(values or {}), channels=channels, **more)
+
+
+def read(words=(), values=None, subcommands=SUBCOMMANDS, **more):
+    return JobArguments.read(list(words), job(values, **more), subcommands)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.yaml", "b.yaml", "c.yml"):
+        (tmp_path / name).write_text("{}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "hyperparameter", "expected"),
+    [
+        ([], None, "fit"),
+        ([], "test", "test"),
+        (["validate"], "test", "validate"),
+        (["--trainer.max_epochs", "1", "predict"], None, "predict"),
+        (["--trainer.fast_dev_run", "fit", "test"], None, "test"),
+        (["--trainer.fast_dev_run=true", "test"], None, "test"),
+    ],
+)
+def test_subcommand(words, hyperparameter, expected):
+    arguments = read(words, {} if hyperparameter is None else {"subcommand": hyperparameter})
+    assert arguments.subcommand == expected
+    assert expected not in arguments.typed
+    assert "subcommand" not in arguments.hyperparameters
+
+
+def test_no_subcommand_where_there_are_none_or_no_job():
+    assert read(["fit"], subcommands={}).subcommand is None
+    assert JobArguments.read([], TrainingJob(), SUBCOMMANDS).subcommand is None
+    assert JobArguments.read(["test"], TrainingJob(), SUBCOMMANDS).subcommand == "test"
+
+
+@pytest.mark.parametrize("value", ["train", 5, ["fit"], {"fit": 1}, True])
+def test_unknown_subcommand(value):
+    with pytest.raises(HyperparameterError, match="HINT: Use one of fit, predict, test, validate"):
+        read([], {"subcommand": value})
+
+
+VALUES = {
+    "model.size": 5,
+    "model.lr": 1e-05,
+    "model.flag": True,
+    "model.none": None,
+    "model.empty": "",
+    "model.list": ["a", 1, None],
+    "model.dict": {"b": {"c": 2}, "a": 1},
+    "model.text": "a: b # c",
+    "model.unicode": "é😀",
+    "model.number": "5",
+    "k": 1,
+}
+
+
+@pytest.mark.parametrize("spelling", [0, 1, -1])
+def test_words_that_a_launcher_wrote_are_left_out(spelling):
+    hyperparameters = Hyperparameters(VALUES)
+    words = []
+    for name in sorted(VALUES):
+        words += [f"-{name}" if len(name) == 1 else f"--{name}", hyperparameters.spellings(name)[spelling]]
+    arguments = read([*words, "--model.lr", "3"], VALUES)
+    assert arguments.typed == ("--model.lr", "3")
+    assert arguments.hyperparameters["model"]["dict"] == {"b": {"c": 2}, "a": 1}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--mp_parameters", "partitions=2,ddp=True"],
+        ["--_tuning_objective_metric", "val_loss"],
+        ["--sagemaker_program", "train.py"],
+        ["--sagemaker_program=train.py"],
+        ["--default_user_module_name", "train"],
+    ],
+)
+def test_reserved_names_are_left_out(words):
+    assert read([*words, "--model.lr", "1"]).typed == ("--model.lr", "1")
+    assert read(["--model.lr", "1", words[0]]).typed == ("--model.lr", "1")
+
+
+def test_a_typed_word_that_differs_stays():
+    arguments = read(["--model.lr", "0.2", "--model.size=5"], {"model.lr": 0.1, "model.size": 5})
+    assert arguments.typed == ("--model.lr", "0.2", "--model.size=5")
+    assert arguments.hyperparameters == {"model": {"lr": 0.1, "size": 5}}
+
+
+@pytest.mark.parametrize("name", ["fit.model.lr", "model.lr"])
+def test_the_subcommand_may_stand_before_a_name(name):
+    assert read([], {name: 1}).hyperparameters == {"model": {"lr": 1}}
+
+
+@pytest.mark.parametrize(
+    ("hyperparameter", "words", "expected"),
+    [
+        ("a.yaml", [], ["a.yaml"]),
+        (["a.yaml", "b.yaml"], [], ["a.yaml", "b.yaml"]),
+        (None, ["--config", "a.yaml", "--config=b.yaml"], ["a.yaml", "b.yaml"]),
+        ("a.yaml", ["-c", "b.yaml", "-c=c.yml"], ["a.yaml", "b.yaml", "c.yml"]),
+        ("a.yaml", ["--config", "a.yaml"], ["a.yaml"]),
+        (["a.yaml", "b.yaml"], ["--config", "['a.yaml', 'b.yaml']"], ["a.yaml", "b.yaml"]),
+        (["a.yaml", "b.yaml"], ["--config", '["a.yaml", "b.yaml"]'], ["a.yaml", "b.yaml"]),
+        (None, [], []),
+    ],
+)
+def test_configs(folder, hyperparameter, words, expected):
+    values = {"config": hyperparameter, "model.lr": 1}
+    arguments = read([*words, "--trainer.devices", "1"], values)
+    assert list(arguments.configs) == expected
+    assert arguments.typed == ("--trainer.devices", "1")
+    assert arguments.hyperparameters == {"model": {"lr": 1}}
+
+
+def test_a_config_in_a_channel(folder):
+    (folder / "data" / "sub").mkdir(parents=True)
+    (folder / "data" / "sub" / "x.yaml").write_text("{}")
+    channels = {"settings": str(folder / "data"), "one": str(folder / "data" / "sub" / "x.yaml")}
+    arguments = read([], {"config": ["settings/sub/x.yaml", "one", "a.yaml"]}, channels=channels)
+    assert list(arguments.configs) == [channels["one"], channels["one"], "a.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("missing.yaml", r"'missing\.yaml' is neither .*missing\.yaml.*holds a\.yaml, b\.yaml, c\.yml"),
+        ("settings/x.yaml", r"neither .* nor .*nowhere.x\.yaml.* HINT: "),
+        ("s3://bucket/a.yaml", "not on this host.* HINT: Bring it in a channel"),
+        ("", "The config file ''"),
+        ("a\x00.yaml", "The config file"),
+        (5, "The hyperparameter 'config' is 5"),
+        ([5], r"The hyperparameter 'config' is \[5\]"),
+        ({"a": 1}, "Give one path, or a list of paths"),
+    ],
+)
+def test_configs_that_are_not_there(folder, value, message):
+    with pytest.raises(HyperparameterError, match=message):
+        read([], {"config": value}, channels={"settings": os.path.join(str(folder), "nowhere")})
+
+
+def test_a_config_flag_without_a_file():
+    with pytest.raises(HyperparameterError, match="--config is the last word"):
+        read(["--config"])
+
+
+_WORDS = st.text("-=.abc", max_size=8) | st.sampled_from(
+    ["--config", "-c", "fit", "test", "--mp_parameters", "--model.lr", "a.yaml", "--model.lr=1"]
+)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+_NAMES = st.text("abc.", max_size=6) | st.sampled_from(["config", "subcommand", "model", "model.lr", "fit.model"])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_WORDS, max_size=6), st.dictionaries(_NAMES, _VALUES, max_size=4))
+def test_only_our_own_errors_escape(folder, words, values):
+    try:
+        arguments = read(words, values)
+    except LightningSMError:
+        return
+    assert arguments.subcommand in SUBCOMMANDS

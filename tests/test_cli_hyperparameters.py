@@ -1,0 +1,226 @@
+"""Hyperparameters reach the model as what their author wrote, whoever writes the command line."""
+
+import json
+import math
+
+import pytest
+
+from lightning_sm._hyperparameters import Hyperparameters
+from lightning_sm.errors import HyperparameterError
+from tests.projects.container import Container
+
+
+@pytest.fixture
+def container(opt_ml, monkeypatch):
+    return Container(opt_ml, monkeypatch)
+
+
+TYPED = [
+    ("numbers", [1, 2, 3]),
+    ("numbers", []),
+    ("numbers", None),
+    ("texts", ["a", "b c", "5", "null"]),
+    ("mapping", {"a": 1}),
+    ("mapping", {"a": {"b": {"c": None, "d": [True, 1.5, "x"]}}}),
+    ("mapping", {}),
+    ("mapping", None),
+    ("maybe", None),
+    ("maybe", "None"),
+    ("flag", True),
+    ("flag", False),
+    ("size", 7),
+    ("size", -7),
+    ("lr", 0.25),
+    ("lr", 1e-05),
+    ("lr", 1e30),
+    ("lr", 3),
+    ("lr", math.inf),
+    ("text", "plain"),
+    ("text", "5"),
+    ("text", "1e-3"),
+    ("text", "1.50"),
+    ("text", "true"),
+    ("text", "null"),
+    ("text", "[1]"),
+    ("text", "{a: 1}"),
+    ("text", "a: b"),
+    ("text", "text # c"),
+    ("text", 'it\'s "so"\n\ttwo lines'),
+    ("text", "--trainer.max_epochs=9"),
+    ("text", ""),
+    ("text", " "),
+    ("text", "é 你好 😀 \u2028 \x7f"),
+    ("either", 5),
+    ("either", "five"),
+    ("anything", {"x": [1, {"y": None}]}),
+    ("anything", "words and words"),
+]
+# What jsonargparse itself reads from a config file as something else, because the parameter's type allows it.
+AMBIGUOUS = [("either", "5"), ("maybe", "null"), ("anything", "1e-3"), ("mapping", {"1e3": "2"})]
+_IDS = [f"{name}={value!r}" for name, value in TYPED]
+
+
+def toolkit_words(content):
+    """What the toolkit (spelling 1) makes of ``hyperparameters.json``."""
+    hyperparameters = Hyperparameters.from_file(content, "hyperparameters.json")
+    words = []
+    for name in sorted(hyperparameters.values):
+        words += [f"--{name}", hyperparameters.spellings(name)[1]]
+    return words
+
+
+@pytest.mark.parametrize(("name", "value"), TYPED, ids=_IDS)
+def test_sdk_v2_writes_json(container, name, value):
+    container.hyperparameters({f"model.{name}": value})
+    content = {"config": json.dumps("config.yaml"), f"model.{name}": json.dumps(value)}
+    assert container.cli(*toolkit_words(content)).model.given[name] == value
+
+
+@pytest.mark.parametrize(("name", "value"), TYPED, ids=_IDS)
+def test_variables_only(container, monkeypatch, name, value):
+    (container.opt_ml.config / "hyperparameters.json").unlink()
+    monkeypatch.setenv("SM_HPS", json.dumps({"config": "config.yaml", f"model.{name}": value}))
+    assert container.cli().model.given[name] == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("numbers", "[1, 2]", [1, 2]),
+        ("texts", '["a", "5"]', ["a", "5"]),
+        ("mapping", '{"a": {"b": null}}', {"a": {"b": None}}),
+        ("flag", "true", True),
+        ("flag", "True", True),
+        ("size", "7", 7),
+        ("lr", "1e-3", 0.001),
+        ("lr", "0.1", 0.1),
+        ("maybe", "null", None),
+        ("text", "plain", "plain"),
+        ("text", "5", "5"),
+        ("text", "1.50", "1.50"),
+        ("text", "a: b # c", "a: b # c"),
+        ("text", "", ""),
+        ("text", "é😀", "é😀"),
+    ],
+)
+@pytest.mark.parametrize("with_words", [False, True])
+def test_the_api_takes_strings(container, name, text, expected, with_words):
+    content = {"config": "config.yaml", f"model.{name}": text, "sagemaker_program": "train.py"}
+    container.opt_ml.write("hyperparameters.json", content)
+    words = toolkit_words(content) if with_words else []
+    assert container.cli(*words).model.given[name] == expected
+
+
+@pytest.mark.parametrize(("name", "value"), AMBIGUOUS)
+def test_where_the_type_is_open_a_hyperparameter_is_a_line_of_a_config(container, name, value):
+    init_args = json.dumps({name: value, "size": 9})
+    container.config(f"model: {{class_path: tiny_model.TinyModel, init_args: {init_args}}}\n", "plain.yaml")
+    container.hyperparameters({f"model.{name}": value, "model.size": 9})
+    ours = container.cli()
+    container.leave()
+    plain = container.cli("--config", "plain.yaml", "--trainer.logger=false")
+    assert ours.model.given == plain.model.given
+
+
+def test_many_at_once_beside_sagemakers_own(container):
+    values = {
+        "model.numbers": [1],
+        "model.mapping": {"a": {"b": None}},
+        "model.maybe": None,
+        "data.batch_size": 2,
+        "trainer.max_epochs": 3,
+        "trainer.callbacks": [{"class_path": "LearningRateMonitor", "init_args": {"logging_interval": "step"}}],
+        "sagemaker_program": "train.py",
+        "sagemaker_distributed_dataparallel_enabled": False,
+        "_tuning_objective_metric": "val_loss",
+        "mp_parameters": {"partitions": 2},
+    }
+    container.hyperparameters(values)
+    content = {name: json.dumps(value) for name, value in {"config": "config.yaml", **values}.items()}
+    v3 = [
+        "--mp_parameters",
+        "partitions=2",
+        "--_tuning_objective_metric",
+        "val_loss",
+        "--sagemaker_program",
+        "train.py",
+    ]
+    cli = container.cli(*toolkit_words(content), *v3)
+    assert (cli.model.given["numbers"], cli.model.given["mapping"], cli.model.given["maybe"]) == (
+        [1],
+        {"a": {"b": None}},
+        None,
+    )
+    assert cli.datamodule.batch_size == 2
+    assert cli.trainer.max_epochs == 3
+    assert any(type(callback).__name__ == "LearningRateMonitor" for callback in cli.trainer.callbacks)
+
+
+def test_a_config_is_a_list_or_lies_in_a_channel(container):
+    container.channels("training", "settings").config("model: {init_args: {size: 11, text: second}}", "second.yaml")
+    (container.channel("settings") / "third.yaml").write_text("model: {init_args: {text: third}}")
+    container.hyperparameters(
+        config=["config.yaml", "second.yaml", "settings/third.yaml"], **{"sagemaker.channels.settings": ""}
+    )
+    given = container.cli().model.given
+    assert (given["size"], given["text"]) == (11, "third")
+
+
+@pytest.mark.parametrize("class_key", ["model", "model.class_path"])
+def test_classes_by_hyperparameter(container, class_key):
+    container.hyperparameters(
+        config=None,
+        **{class_key: "tiny_model.TinyModel", "model.size": 4, "data": "tiny_data.TinyData", "data.batch_size": 2},
+    )
+    cli = container.cli()
+    assert cli.model.given["size"] == 4
+    assert (cli.datamodule.batch_size, cli.datamodule.data_dir) == (2, str(container.channel("training")))
+
+
+@pytest.mark.parametrize(
+    ("key", "close"),
+    [
+        ("trainer.max_epoch", "trainer.max_epochs"),
+        ("model.lrr", "model.lr"),
+        ("model.init_args.lrr", "model.lr"),
+        ("modle.lr", "model.lr"),
+        ("data.batchsize", "data.batch_size"),
+        ("sagemaker.chanels", "sagemaker.channels"),
+        ("sagemaker.checkpoints_dir", "sagemaker.checkpoint_dir"),
+        ("seed_everythin", "seed_everything"),
+    ],
+)
+def test_an_unknown_key_names_the_closest(container, key, close):
+    container.hyperparameters({key: 1})
+    with pytest.raises(HyperparameterError) as caught:
+        container.cli()
+    assert f"(by a hyperparameter) is no key; did you mean '{close}'?" in str(caught.value)
+    assert f"did you mean '{close}'?" in container.failure
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "message"),
+    [
+        ({"model.lr": "much"}, [], "much"),
+        ({"model.size": 1.5}, [], "size"),
+        ({"trainer.max_epochs": "many"}, [], "max_epochs"),
+        ({}, ["--trainer.max_epochz", "1"], "trainer.max_epochs"),
+        ({}, ["--unknown=1"], "unknown"),
+        ({}, ["stray"], "stray"),
+        ({"": 1}, [], "HINT: "),
+        ({"a..b": 1}, [], "HINT: "),
+        ({"config": "missing.yaml"}, [], "missing.yaml"),
+        ({"config": 7}, [], "'config' is 7"),
+        ({"sagemaker.channels": 5}, [], "sagemaker.channels is 5"),
+        ({"sagemaker.channels": {"training": "data.dat_dir"}}, [], "data.data_dir"),
+        ({"sagemaker.channels": {"trainign": "data.data_dir"}}, [], "training"),
+    ],
+)
+def test_what_cannot_be_parsed_reaches_the_failure_reason(container, values, words, message):
+    container.hyperparameters(values)
+    with pytest.raises(ValueError) as caught:
+        container.cli(*words)
+    assert message in str(caught.value)
+    assert type(caught.value).__name__ in container.failure
+    assert message in container.failure
+    assert len(container.failure) <= 1024
