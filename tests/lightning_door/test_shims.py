@@ -1,0 +1,122 @@
+import types
+
+import pytest
+
+from lightning_sm._lightning import _shims, installed_namespaces
+from lightning_sm._lightning._shims import SHIMS, Shim
+from tests.helpers.fresh import run_fresh
+
+_OLD, _NEW = (1, 5), (2, 6)
+
+
+class _Namespace:
+    """A namespace of any version, whose modules are recorders."""
+
+    name = "pytorch_lightning"
+
+    def __init__(self, version, **attributes):
+        self.version = version
+        self.attributes = attributes
+
+    def module(self, path=""):
+        return types.SimpleNamespace(**self.attributes)
+
+
+@pytest.mark.parametrize("shim", SHIMS.values(), ids=lambda shim: shim.name)
+def test_each_shim_is_a_function_with_a_reason(shim):
+    assert callable(getattr(_shims, shim.name))
+    assert shim.link.startswith("https://github.com/")
+    assert (1, 5) <= shim.since < shim.until
+
+
+@pytest.mark.parametrize(
+    ("version", "serves"), [((1, 5), False), ((1, 6), True), ((1, 9), True), ((2, 0), False), ((2, 1), False)]
+)
+def test_serves_from_the_first_version_up_to_the_last(version, serves):
+    assert Shim("x", (1, 6), (2, 0), "https://").serves(version) is serves
+
+
+@pytest.mark.parametrize(
+    ("function", "version", "answer"),
+    [
+        ("ddp_base_path", (1, 5), "plugins:DDPPlugin"),
+        ("ddp_base_path", (1, 6), "strategies:DDPStrategy"),
+        ("cli_base_path", (1, 6), "utilities.cli:LightningCLI"),
+        ("cli_base_path", (1, 7), "cli:LightningCLI"),
+        ("save_config_arguments", (1, 7), {"save_config_overwrite": True}),
+        ("save_config_arguments", (1, 8), {"save_config_kwargs": {"overwrite": True}}),
+        ("configs_must_be_whole", (1, 7), True),
+        ("configs_must_be_whole", (1, 8), False),
+    ],
+)
+def test_answers_by_version(function, version, answer):
+    assert getattr(_shims, function)(_Namespace(version)) == answer
+
+
+@pytest.mark.parametrize(
+    ("version", "value", "backend"), [((1, 7), "gloo", "gloo"), ((1, 7), "", None), ((1, 8), "gloo", None)]
+)
+def test_backend_variable_counts_where_lightning_reads_it(monkeypatch, version, value, backend):
+    monkeypatch.setenv("PL_TORCH_DISTRIBUTED_BACKEND", value)
+    assert _shims.backend_variable(_Namespace(version)) == backend
+
+
+@pytest.mark.parametrize(("version", "registry"), [(_OLD, "TrainingTypePluginsRegistry"), (_NEW, "StrategyRegistry")])
+def test_strategies_are_registered_where_lightning_looks(version, registry):
+    calls = []
+    recorder = types.SimpleNamespace(register=lambda *args, **kwargs: calls.append((args, kwargs)))
+    _shims.register_strategy(_Namespace(version, **{registry: recorder}), "smddp", int, "About.", find_unused=True)
+    assert calls == [(("smddp", int), {"description": "About.", "override": True, "find_unused": True})]
+
+
+@pytest.mark.parametrize(("version", "has"), [(_OLD, True), ((1, 6), False), (_NEW, False)])
+def test_methods_that_became_properties(version, has):
+    class Environment:
+        main_address = "algo-1"
+        main_port = 7777
+
+    _shims.add_legacy_environment_methods(_Namespace(version), Environment)
+    assert hasattr(Environment, "master_address") is has
+    if has:
+        assert (Environment().master_address(), Environment().master_port()) == ("algo-1", 7777)
+
+
+def test_strategy_of_either_kind_of_trainer():
+    assert _shims.strategy_of(types.SimpleNamespace(strategy=1)) == 1
+    assert _shims.strategy_of(types.SimpleNamespace(training_type_plugin=2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "names_data", "asked"), [(_OLD, True, True), (_OLD, False, False), (_NEW, True, False)]
+)
+def test_data_modules_have_to_be_asked_for(version, names_data, asked):
+    arguments = _shims.data_class_arguments(_Namespace(version, LightningDataModule=int), names_data)
+    assert arguments == ({"datamodule_class": int, "subclass_mode_data": True} if asked else {})
+
+
+@pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
+def test_infinite_barrier_makes_no_group_beside_smddp_and_stays_elsewhere(namespace):
+    if not SHIMS["replace_infinite_barrier"].serves(namespace.version):
+        pytest.skip("this Lightning has no infinite barrier")
+    fabric = "lightning.fabric" if namespace.name.startswith("lightning.") else "lightning_fabric"
+    said = run_fresh(
+        f"""
+        import torch.distributed as dist
+        import {namespace.name}
+        from {fabric}.utilities.distributed import _InfiniteBarrier as Barrier
+        from lightning_sm._lightning import NAMESPACES, _shims
+        namespace = next(entry for entry in NAMESPACES if entry.name == "{namespace.name}")
+        for _ in range(2):
+            _shims.replace_infinite_barrier(namespace)
+        with Barrier() as barrier:
+            say("no group", barrier.group is None)
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        with Barrier() as barrier:
+            say("gloo", barrier.group is None)
+        dist.get_backend = lambda: "smddp"
+        with Barrier() as barrier:
+            say("smddp", barrier.group is None, barrier.barrier is dist.barrier)
+        dist.destroy_process_group()
+        """
+    )
+    assert said == [["no group", True], ["gloo", False], ["smddp", True, True]]
