@@ -61,7 +61,11 @@ def parser() -> argparse.ArgumentParser:
         help="input channel from a local folder; repeatable",
     )
     job.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="environment variable; repeatable"
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment variable (PATH is put in front); repeatable",
     )
     job.add_argument("--job-name", metavar="NAME", help="training job name")
     job.add_argument(

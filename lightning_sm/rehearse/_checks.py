@@ -9,14 +9,14 @@ import socket
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Optional
+from typing import Mapping, Optional
 
 from ._distributions import MPIRUN
 from ._drivers_v3 import drivers_folder
 from ._errors import RehearsalError
 from ._request import RehearsalRequest
 
-__all__ = ["check_entry_point", "check_port", "check_software", "scripts_path"]
+__all__ = ["check_entry_point", "check_port", "check_software", "container_path", "scripts_path"]
 
 _MASTER_PORT = 7777
 
@@ -26,6 +26,13 @@ def scripts_path(path: str) -> str:
     own = [os.path.dirname(sys.executable), sysconfig.get_path("scripts")]
     # sbin: the toolkits start sshd by its full path, but ip and tc are looked up.
     return os.pathsep.join(dict.fromkeys([*own, *path.split(os.pathsep), "/usr/sbin", "/sbin"]))
+
+
+def container_path(request: RehearsalRequest, variables: Mapping[str, str]) -> str:
+    """``PATH`` of the containers. What the request puts there comes first: a wrapper stands before what it wraps."""
+    machine = scripts_path(variables.get("PATH", os.defpath))
+    own = dict(request.environment).get("PATH")
+    return machine if own is None else f"{own}{os.pathsep}{machine}"
 
 
 def check_software(request: RehearsalRequest) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Iterator, Tuple
 
-from ._checks import scripts_path
+from ._checks import container_path
 from ._distributions import PROCESSES
 from ._request import HOMOGENEOUS, RehearsalRequest
 
@@ -70,7 +70,7 @@ def _of_launcher(request: RehearsalRequest) -> Iterator[str]:
     if request.sdk == "v2" and request.distribution != "mpi" and request.hyperparameter(PROCESSES) is not None:
         yield f"Processes per host come from {PROCESSES}; SageMaker counts the instance's GPUs, 1 on CPU."
     if request.distribution in ("smdistributed", "pytorchddp"):
-        path = scripts_path(dict(request.environment).get("PATH", os.environ.get("PATH", "")))
+        path = container_path(request, os.environ)
         if not any(os.access(os.path.join(folder, "smddprun"), os.X_OK) for folder in path.split(os.pathsep)):
             yield "There is no smddprun here, so only OMPI_* variables tell a rank; images with SMDDP set RANK as well."
     if request.distribution in ("mpi", "smdistributed", "pytorchddp"):

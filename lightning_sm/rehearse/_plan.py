@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Dict, Mapping, Tuple
 
-from ._checks import scripts_path
+from ._checks import container_path
 from ._container_files import container_environment
 from ._netns import INTERFACE, addresses
 from ._request import Channel, RehearsalRequest
@@ -71,11 +71,9 @@ def make_plan(request: RehearsalRequest, isolation: str, variables: Mapping[str,
         request = request.with_hyperparameters({"sagemaker_submit_directory": f'"{archive}"'})
     home = "/root" if isolation == "netns" else variables.get("HOME", "/")
     environment = container_environment(request, variables, home=home)
-    environment["PATH"] = scripts_path(environment.get("PATH", ""))
-    if not namespaced and "TMPDIR" in variables:
+    environment["PATH"] = container_path(request, variables)
+    if not namespaced and "TMPDIR" in variables and "TMPDIR" not in environment:
         environment["TMPDIR"] = variables["TMPDIR"]
-    # Given last, so that --env PATH=... is taken as it stands.
-    environment.update(dict(request.environment))
     return Plan(request, isolation, tuple(environment.items()), home, stream)
 
 

@@ -49,7 +49,7 @@ print("asleep", flush=True)
 time.sleep(600)
 """
 
-# Counts to 40 in checkpoints; the first start is interrupted on the way.
+# Counts to 100 in checkpoints; the first start is interrupted on the way.
 COUNT = """
 import json, os, time
 with open("/opt/ml/input/config/checkpointconfig.json") as file:
@@ -57,7 +57,7 @@ with open("/opt/ml/input/config/checkpointconfig.json") as file:
 path = os.path.join(folder, "count")
 start = int(open(path).read()) if os.path.exists(path) else 0
 print(f"starts at {start}", flush=True)
-for number in range(start + 1, 41):
+for number in range(start + 1, 101):
     time.sleep(0.1)
     if os.environ["SM_CURRENT_HOST"] == "algo-1":
         with open(path + ".new", "w") as file:

@@ -1,8 +1,10 @@
 """What a request becomes on this machine: checks, files, variables and commands, as values."""
 
 import importlib.util
+import os
 import shutil
 import socket
+import sys
 from pathlib import Path
 from typing import List
 
@@ -116,6 +118,14 @@ class TestContainer:
         assert "RANK" not in found
         assert "SM_HOSTS" not in found
         assert (found["AWS_REGION"], found["PATH"], found["HOME"]) == ("eu", "/mine", "/h")
+
+    def test_the_requests_own_path_comes_first(self, source: Path, tmp_path: Path) -> None:
+        made = request(source, "--env", "PATH=/mine", "plain.py")
+        plan = make_plan(made, "netns", {"PATH": "/p"}, Tree(tmp_path), "stdout")
+        folders = plan.variables(Tree(tmp_path), "algo-1")["PATH"].split(":")
+        assert folders[0] == "/mine"
+        assert "/p" in folders
+        assert os.path.dirname(sys.executable) in folders
 
     def test_loopback_hosts_keep_their_order(self, source: Path, tmp_path: Path) -> None:
         made = request(source, "--hosts", 10, "plain.py")
