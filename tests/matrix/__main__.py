@@ -1,0 +1,118 @@
+"""Runs rows of the version matrix, each in a venv of its own that is removed when the row is done."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from tests.matrix.rows import FOR_CI, ROWS, Row
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
+_TOOLS = ("hypothesis", "pytest", "pytest-timeout", "tensorboard")
+# What a row runs: everything that Lightning's version can make a difference to.
+_TESTS = ("tests", "--ignore=tests/examples", "--ignore=tests/rehearse", "--ignore=tests/rehearsals")
+
+
+def find_python(version: str) -> Optional[str]:
+    """Find an interpreter of this version on the path or below pyenv's folder."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    candidates = [str(path) for path in sorted(root.glob(f"versions/{version}.*/bin/python"))]
+    on_path = shutil.which(f"python{version}")
+    for candidate in [*candidates, *([on_path] if on_path else [])]:
+        done = subprocess.run([candidate, "-c", "import ssl, venv"], capture_output=True, check=False)
+        if done.returncode == 0:
+            return candidate
+    return None
+
+
+def pip_environ(row: Row) -> Dict[str, str]:
+    """The environment for pip; on old Pythons without the machine's configuration.
+
+    An old pip backtracks for minutes through indexes that do not say which Python a wheel is for.
+    """
+    environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    if row.python in ("3.8", "3.9", "3.10"):
+        environ["PIP_CONFIG_FILE"] = os.devnull
+    return environ
+
+
+def requirements(row: Row, *, pinned: bool) -> List[str]:
+    """What pip installs: the pinned file of the row, or what that file is made from."""
+    if pinned:
+        return ["-r", str(_REQUIREMENTS / f"{row.name}.txt")]
+    lightning = [f"pytorch-lightning=={row.lightning}", *([f"lightning=={row.lightning}"] if row.both else [])]
+    return [f"torch=={row.torch}", *lightning, *row.pins, "jsonargparse[signatures]", *_TOOLS]
+
+
+def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float, float]:
+    """Install and test one row; return the exit status and the seconds that installing and testing took."""
+    python = find_python(row.python)
+    if python is None:
+        print(f"There is no Python {row.python} on this machine.", file=sys.stderr)
+        return 127, 0.0, 0.0
+    with tempfile.TemporaryDirectory(prefix="lightning-sm-matrix-") as folder:
+        started = time.monotonic()
+        inside = str(Path(folder) / "venv" / "bin" / "python")
+        environ = pip_environ(row)
+        for command in (
+            [python, "-m", "venv", str(Path(folder) / "venv")],
+            [inside, "-m", "pip", "install", "-q", *requirements(row, pinned=not freeze)],
+            [inside, "-m", "pip", "install", "-q", "--no-deps", str(_REPOSITORY)],
+        ):
+            status = subprocess.run(command, env=environ, cwd=folder, check=False).returncode
+            if status:
+                return status, time.monotonic() - started, 0.0
+        if freeze:
+            _write_pins(row, inside, environ)
+        installed = time.monotonic()
+        tests = {**os.environ, "LIGHTNING_SM_ROW": row.name, "OMP_NUM_THREADS": "1"}
+        command = [inside, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *_TESTS, *extra]
+        status = subprocess.run(command, env=tests, cwd=_REPOSITORY, check=False).returncode
+        return status, installed - started, time.monotonic() - installed
+
+
+def _write_pins(row: Row, python: str, environ: Dict[str, str]) -> None:
+    listing = subprocess.run(
+        [python, "-m", "pip", "freeze"], env=environ, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    lines = [line for line in listing.splitlines() if not line.startswith(("lightning-sm", "lightning_sm", "-e"))]
+    _REQUIREMENTS.mkdir(exist_ok=True)
+    (_REQUIREMENTS / f"{row.name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Run the chosen rows one after the other; return 0 if all passed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="names of rows; see --list")
+    parser.add_argument("--all", action="store_true", help="every row")
+    parser.add_argument("--ci", action="store_true", help="the rows that run on each submission")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows")
+    parser.add_argument("--freeze", action="store_true", help="resolve anew and write the pinned requirements")
+    parser.add_argument("--pytest", action="append", default=[], metavar="WORD", help="a further word for pytest")
+    chosen = parser.parse_args(arguments)
+    names = {row.name: row for row in ROWS}
+    wanted = list(names) if chosen.all else [*(FOR_CI if chosen.ci else ()), *chosen.rows]
+    unknown = [name for name in wanted if name not in names]
+    if chosen.list or unknown or not wanted:
+        print("\n".join([*(f"no such row: {name}" for name in unknown), *names]))
+        return 0 if chosen.list else 2
+    results: List[Tuple[str, int, float, float]] = []
+    for name in wanted:
+        print(f"== {name}", flush=True)
+        status, install, test = run_row(names[name], freeze=chosen.freeze, extra=chosen.pytest)
+        results.append((name, status, install, test))
+        print(f"== {name}: {'passed' if status == 0 else f'FAILED ({status})'}", flush=True)
+    print("\nrow | result | install s | tests s")
+    for name, status, install, test in results:
+        print(f"{name} | {'passed' if status == 0 else f'FAILED ({status})'} | {install:.0f} | {test:.0f}")
+    return 0 if all(status == 0 for _, status, _, _ in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

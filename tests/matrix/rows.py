@@ -1,0 +1,55 @@
+"""The rows of the version matrix: which Python, torch and Lightning go together, and in which AWS images."""
+
+from dataclasses import dataclass
+from typing import Tuple
+
+__all__ = ["FOR_CI", "ROWS", "Row"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row.
+
+    Args:
+        python: Major and minor version.
+        torch: Its version.
+        lightning: The version of Lightning.
+        pins: Requirements that pip would not find by itself, each with a reason in the README.
+        both: Whether ``lightning`` is installed beside ``pytorch-lightning``.
+        images: AWS Deep Learning Containers that have this Python and torch, or one near by.
+    """
+
+    python: str
+    torch: str
+    lightning: str
+    pins: Tuple[str, ...] = ()
+    both: bool = False
+    images: str = ""
+
+    @property
+    def name(self) -> str:
+        """The row's name, by which it is chosen and its pinned requirements are found."""
+        return f"py{self.python}-torch{self.torch}-pl{self.lightning}".replace("+", "-")
+
+    @property
+    def version(self) -> Tuple[int, int]:
+        """Major and minor version of Lightning."""
+        major, minor = self.lightning.split(".")[:2]
+        return int(major), int(minor)
+
+
+_OLD = ("jsonargparse[signatures]==4.21.0", "six", "numpy==1.24.4")
+ROWS = (
+    Row("3.8", "1.12.1", "1.5.10", _OLD, images="pytorch-training 1.12"),
+    Row("3.8", "1.12.1", "1.6.5", _OLD, images="pytorch-training 1.12"),
+    Row("3.8", "1.12.1", "1.7.7", (*_OLD, "torchmetrics<1"), images="pytorch-training 1.12"),
+    Row("3.9", "1.13.1", "1.8.6", ("numpy<2", "six"), images="pytorch-training 1.13"),
+    Row("3.9", "1.13.1", "1.9.5", ("numpy<2", "six"), images="pytorch-training 1.13"),
+    Row("3.10", "2.0.1", "2.0.9", ("numpy<2", "setuptools<81"), images="pytorch-training 2.0"),
+    Row("3.10", "2.1.2", "2.1.4", ("numpy<2", "setuptools<81"), both=True, images="pytorch-training 2.1, 2.2"),
+    Row("3.11", "2.4.1", "2.4.0", both=True, images="pytorch-training 2.3, 2.4, 2.5 (the last with SMDDP)"),
+    Row("3.11", "2.13.0+cpu", "2.6.6", both=True, images="pytorch 2.13 (CPU)"),
+    Row("3.12", "2.8.0", "2.5.5", both=True, images="pytorch-training 2.6, 2.7, 2.8"),
+    Row("3.13", "2.15.0", "2.6.6", both=True, images="pytorch-training 2.10, pytorch 2.11 to 2.13"),
+)
+FOR_CI = (ROWS[0].name, ROWS[4].name, ROWS[-1].name)
