@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="environment variable (PATH is put in front); repeatable",
+        help="environment variable (a PATH goes in front); repeatable",
     )
     job.add_argument("--job-name", metavar="NAME", help="training job name")
     job.add_argument(

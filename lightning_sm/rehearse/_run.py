@@ -70,7 +70,9 @@ def rehearse(
     finally:
         # Whatever a stage that was killed could not end or remove.
         end_all_with(str(tree.root))
-        if not keep:
+        if keep:
+            shutil.rmtree(tree.keys, ignore_errors=True)
+        else:
             tree.remove()
     return Summary(
         job_name=request.job_name,
