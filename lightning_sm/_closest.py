@@ -41,9 +41,9 @@ def _class_keys(node: Mapping[str, Any], at: str, find_class: Callable[[str], Op
         key = f"{at}.{name}" if at else name
         path = value.get("class_path") if isinstance(value, Mapping) else None
         if isinstance(path, str):
-            yield f"{key}.class_path"
             cls = find_class(path)
-            if cls is not None:
+            if cls is not None:  # else every key below is as good as any other
+                yield f"{key}.class_path"
                 yield from (f"{key}.{parameter}" for parameter in init_parameters(cls))
         if isinstance(value, Mapping):
             yield from _class_keys(value, key, find_class)

@@ -43,8 +43,12 @@ def check_writable(directory: str, what: str) -> None:
     """Make a directory and a file in it, so that a job fails in its first second and not after its last epoch.
 
     Raises:
-        OutputError: The directory cannot be written.
+        OutputError: The directory cannot be written, or is remote.
     """
+    if "://" in directory:
+        raise OutputError(
+            f"The {what} {directory} is not on this host.", hint="Name a local directory; SageMaker uploads it to S3."
+        )
     try:
         os.makedirs(directory, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):

@@ -26,10 +26,9 @@ def write_failure(job: TrainingJob, reason: str) -> None:
         os.makedirs(os.path.dirname(job.failure_file), exist_ok=True)
         with open(job.failure_file, "x", encoding="utf-8") as file:
             file.write(reason[:_MOST])
-    except FileExistsError:
-        pass
     except OSError as error:
-        log.warning("The failure reason could not be written to %s: %s", job.failure_file, error)
+        if not os.path.isfile(job.failure_file):
+            log.warning("The failure reason could not be written to %s: %s", job.failure_file, error)
 
 
 def read_job() -> TrainingJob:

@@ -1,7 +1,7 @@
 """Completes the arguments of a ``Trainer`` with objects that no config can hold."""
 
 import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from lightning_sm._environment import SageMakerEnvironment
 from lightning_sm._export import check_writable
@@ -97,7 +97,7 @@ def _checkpoints_in_place(
             callback.dirpath = directory
     if not checkpoints and arguments.get("enable_checkpointing") is not False and not arguments.get("barebones"):
         own.append(checkpoint_class(dirpath=directory))
-    if checkpoints or own:
+    if (checkpoints or own) and "://" not in directory:
         with failure_reported(job):
             check_writable(directory, "checkpoint directory")
     return own
@@ -105,5 +105,14 @@ def _checkpoints_in_place(
 
 def _is_explicit(callback: Any, settings: Settings) -> bool:
     """Whether a callback's directory was typed or is a hyperparameter, wherever in the config the callback stands."""
-    named = [settings.get(key) for key in settings.origins if key.endswith(".dirpath") and settings.is_explicit(key)]
-    return callback.dirpath is not None and any(os.path.realpath(str(path)) == callback.dirpath for path in named)
+    said = ({key.rpartition(".")[2]: settings.get(key)} for key in settings.origins if settings.is_explicit(key))
+    named = (os.path.realpath(path) for value in said for path in _dirpaths(value))
+    return callback.dirpath is not None and callback.dirpath in named
+
+
+def _dirpaths(value: Any) -> Iterator[str]:
+    """Every ``dirpath`` in nested values."""
+    if isinstance(value, dict) and isinstance(value.get("dirpath"), str):
+        yield value["dirpath"]
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _dirpaths(inner)

@@ -14,9 +14,9 @@ __all__ = ["find_class", "import_class", "options_from"]
 
 def import_class(path: str) -> Optional[type]:
     """Import a class by its full name, or return ``None`` where there is none of that name."""
-    if not all(part.isidentifier() for part in path.split(".")):
-        return None
     module, _, attribute = path.rpartition(".")
+    if not module or not all(part.isidentifier() for part in path.split(".")):
+        return None
     try:
         found = getattr(importlib.import_module(module), attribute, None)
     except ImportError:

@@ -1,0 +1,224 @@
+import os
+from typing import Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_sm._job import Channel, TrainingJob
+from lightning_sm._options import SageMakerOptions
+from lightning_sm._routing._channels import Consumer, check_channel, route_channels, unrouted_channels
+from lightning_sm._settings import Settings
+from lightning_sm.errors import LightningSMError, RoutingError
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    def make(*names, **modes):
+        channels = {}
+        for name in (*names, *modes):
+            folder = tmp_path / name
+            folder.mkdir(exist_ok=True)
+            (folder / "file").write_text("1")
+            channels[name] = Channel(name, str(folder), modes.get(name, "File"))
+        return TrainingJob(in_container=True, base_dir="/nowhere", channels=channels)
+
+    return make
+
+
+def data_class(source):
+    """A class whose constructor has the given parameters."""
+    space = {"Optional": Optional}
+    exec(f"class Data:\n    def __init__(self, {source}): pass", space)
+    return space["Data"]
+
+
+def route(job, source, settings=None, options=None, class_path=None):
+    consumer = None if source is None else Consumer("data", data_class(source), class_path)
+    options = SageMakerOptions(channels=options or {})
+    return {setting.key: setting for setting in route_channels(job, settings or Settings(), options, consumer)}
+
+
+def fed(job, source, **more):
+    """Which channel each parameter gets."""
+    return {key: os.path.basename(setting.value) for key, setting in route(job, source, **more).items()}
+
+
+@pytest.mark.parametrize(
+    ("channels", "parameters", "expected"),
+    [
+        (["training"], "data_dir", {"data.data_dir": "training"}),
+        (["train"], "data_dir", {"data.data_dir": "train"}),
+        (["images"], "data_dir", {"data.data_dir": "images"}),
+        (["validation"], "root='x'", {"data.root": "validation"}),
+        (["training"], "root", {"data.root": "training"}),
+        (["training"], "data_path", {"data.data_path": "training"}),
+        (["training"], "dataset_root, batch_size=1", {"data.dataset_root": "training"}),
+        (["training"], "train_dir, data_dir", {"data.train_dir": "training"}),
+        (["train"], "training_path, size", {"data.training_path": "train"}),
+        (["training"], "batch_size", {}),
+        (["images", "labels"], "data_dir", {}),
+        (["images", "labels"], "images_dir, labels_path", {"data.images_dir": "images", "data.labels_path": "labels"}),
+        (["train", "validation"], "data_dir, val_dir=None", {"data.data_dir": "train", "data.val_dir": "validation"}),
+        (["train", "val"], "data_dir, validation_root", {"data.data_dir": "train", "data.validation_root": "val"}),
+        (["training", "valid"], "data_dir, valid", {"data.data_dir": "training", "data.valid": "valid"}),
+        (["train", "test"], "data_dir, test_data_dir", {"data.data_dir": "train", "data.test_data_dir": "test"}),
+        (["train", "extra-x.y"], "root, extra_x_y_dir", {"data.root": "train", "data.extra_x_y_dir": "extra-x.y"}),
+        (["training", "code", "sm_drivers", "recipe"], "data_dir, code", {"data.data_dir": "training"}),
+        (["code"], "data_dir", {}),
+        ([], "data_dir", {}),
+    ],
+)  # fmt: skip
+def test_by_name(make_job, channels, parameters, expected):
+    assert fed(make_job(*channels), parameters) == expected
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    ["data_dir, train=True", "data_dir, train: bool = None", "data_dir, train: Optional[float] = None",
+     "data_dir, train: 'int' = 0", "data_dir, train=0.8"],
+)  # fmt: skip
+def test_a_number_of_the_channels_name_is_no_path(make_job, parameters):
+    assert fed(make_job("train"), parameters) == {"data.data_dir": "train"}
+
+
+def test_the_parameters_behind_keywords_count(make_job):
+    class Base:
+        def __init__(self, data_dir):
+            pass
+
+    class Data(Base):
+        def __init__(self, size=1, **kwargs):
+            super().__init__(**kwargs)
+
+    consumer = Consumer("data", Data, "m.Data")
+    (setting,) = route_channels(make_job("training"), Settings(), SageMakerOptions(), consumer)
+    assert setting.key == "data.init_args.data_dir"
+    assert setting.source == "channel 'training'"
+
+
+def test_the_model_where_there_is_no_data_module(make_job):
+    consumer = Consumer("model", data_class("data_dir"))
+    (setting,) = route_channels(make_job("training"), Settings(), SageMakerOptions(), consumer)
+    assert setting.key == "model.data_dir"
+
+
+def test_nothing_that_reads_data(make_job):
+    job = make_job("training")
+    assert route(job, None) == {}
+    assert unrouted_channels(job, SageMakerOptions(), None) == (
+        f"channel 'training' ({job.channels['training'].path}) feeds no parameter; "
+        "to choose one, set sagemaker.channels.training",
+    )
+
+
+@pytest.mark.parametrize(
+    ("channels", "parameters", "choices"),
+    [
+        (["training"], "data_dir, root", "data.data_dir or data.root"),
+        (["training", "val"], "data_dir, val_dir, valid_path", "data.val_dir or data.valid_path"),
+    ],
+)
+def test_two_candidates(make_job, channels, parameters, choices):
+    with pytest.raises(RoutingError) as caught:
+        route(make_job(*channels), parameters)
+    name = channels[-1]
+    first = choices.partition(" ")[0]
+    assert f"The channel {name!r} could feed {choices}." in str(caught.value)
+    assert f"sagemaker: {{channels: {{{name}: {first}}}}}" in caught.value.hint
+    assert f"sagemaker.channels.{name}" in caught.value.hint
+    chosen = route(make_job(*channels), parameters, options={name: first})
+    assert chosen[first].source == f"channel {name!r} by sagemaker.channels"
+
+
+def test_two_channels_for_one_parameter(make_job):
+    job = make_job("train", "training")
+    with pytest.raises(RoutingError, match=r"'train' and 'training' both feed data\.data_dir\. HINT: Choose"):
+        route(job, "data_dir")
+    options = {"training": "data.data_dir"}
+    assert fed(job, "data_dir", options=options) == {"data.data_dir": "training"}
+    (note,) = unrouted_channels(job, SageMakerOptions(channels=options), Consumer("data", data_class("data_dir")))
+    assert "channel 'train'" in note
+    with pytest.raises(RoutingError, match="both feed"):
+        route(job, "data_dir", options={"train": "data.data_dir", "training": "data.data_dir"})
+
+
+@pytest.mark.parametrize("class_path", [None, "m.Data"])
+@pytest.mark.parametrize("chosen", ["data.where", "data.init_args.where"])
+def test_chosen(make_job, class_path, chosen):
+    settings = Settings({"data": {"where": "s3://kept/otherwise"}}, {"data.where": "a.yaml"})
+    routed = route(make_job("x", "y"), "where, data_dir", settings, {"x": chosen}, class_path)
+    (setting,) = routed.values()
+    assert setting.key == ("data.init_args.where" if class_path else "data.where")
+    assert str(setting).endswith("← channel 'x' by sagemaker.channels (a.yaml said s3://kept/otherwise)")
+
+
+def test_chosen_for_another_class_or_for_none(make_job):
+    assert fed(make_job("x"), "data_dir", options={"x": "model.weights"}) == {"model.weights": "x"}
+    job, nothing = make_job("x"), {"x": ""}
+    assert fed(job, "data_dir", options=nothing) == {}
+    consumer = Consumer("data", data_class("data_dir"))
+    assert unrouted_channels(job, SageMakerOptions(channels=nothing), consumer) == ()
+
+
+def test_a_channel_that_the_job_has_not(make_job):
+    with pytest.raises(RoutingError, match="names y, z, which the job has not: x"):
+        route(make_job("x"), "data_dir", options={"z": "data.data_dir", "y": ""})
+
+
+def test_an_sdk_channel_can_be_chosen(make_job):
+    assert fed(make_job("code"), "data_dir", options={"code": "data.data_dir"}) == {"data.data_dir": "code"}
+
+
+def test_what_was_said_explicitly_stays_even_if_the_channel_is_broken(make_job):
+    settings = Settings.collect(typed=["--data.data_dir", "here"])
+    assert route(make_job(training="Pipe"), "data_dir", settings) == {}
+
+
+def test_a_remote_default_stays(make_job):
+    assert fed(make_job("training"), "data_dir='s3://bucket/x'") == {}
+    assert fed(make_job("training"), "data_dir='/nowhere/kept'") == {}
+    assert fed(make_job("training"), "data_dir='data'") == {"data.data_dir": "training"}
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "fifo", "numbered fifo", "Pipe", "below a file"])
+def test_channels_without_files(tmp_path, kind):
+    path, mode = tmp_path / "x", "File"
+    if kind == "empty":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "numbered fifo":
+        os.mkfifo(tmp_path / "x_0")
+    elif kind == "Pipe":
+        path, mode = tmp_path, "Pipe"
+    elif kind == "below a file":
+        path.write_text("1")
+        path = path / "y"
+    with pytest.raises(RoutingError, match=r"The channel 'x' at .* HINT: "):
+        check_channel(Channel("x", str(path), mode))
+
+
+def test_channels_with_files(tmp_path):
+    (tmp_path / "file").write_text("1")
+    check_channel(Channel("x", str(tmp_path), "FastFile"))
+    check_channel(Channel("x", str(tmp_path / "file"), None))
+
+
+_NAMES = st.sampled_from(["training", "train", "val", "code", "x", "x-y"])
+
+
+@given(
+    st.dictionaries(_NAMES, st.sampled_from(["File", "Pipe", None]), max_size=3),
+    st.sets(st.sampled_from(["data_dir", "root", "train", "val_dir", "x", "x_y_path", "size"])),
+    st.dictionaries(_NAMES, st.sampled_from(["", "data.x", "model.y", "data.init_args.x", ".", "data."]), max_size=2),
+    st.sampled_from([None, "m.Data"]),
+)
+def test_only_our_own_errors_escape(modes, parameters, chosen, class_path):
+    channels = {name: Channel(name, "/", mode) for name, mode in modes.items()}
+    job = TrainingJob(in_container=True, base_dir="/nowhere", channels=channels)
+    try:
+        routed = route(job, ", ".join(sorted(parameters)), options=chosen, class_path=class_path)
+    except LightningSMError:
+        return
+    assert {setting.value for setting in routed.values()} <= {"/"}

@@ -1,0 +1,62 @@
+import pytest
+
+from lightning_sm._lightning import Namespace
+from lightning_sm._options import SageMakerOptions
+from lightning_sm._routing._classes import find_class, import_class, options_from
+from lightning_sm._settings import Settings
+from lightning_sm.errors import RoutingError
+
+PL = Namespace("pytorch_lightning")
+
+
+@pytest.mark.parametrize("name", ["CSVLogger", "ModelCheckpoint", "pytorch_lightning.loggers.CSVLogger"])
+def test_lightnings_own(name):
+    found = find_class(PL, name)
+    assert found.__name__ == name.rpartition(".")[2]
+    assert PL.owns(found)
+
+
+def test_a_loaded_subclass_by_its_bare_name():
+    class Mine(PL.module().LightningModule):
+        pass
+
+    class MyData(PL.module().LightningDataModule):
+        pass
+
+    class OfMine(Mine):
+        pass
+
+    assert find_class(PL, "OfMine") is OfMine
+    assert find_class(PL, "MyData") is MyData
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..x", "Nothing", "no.such.Module", "os.path", "os.sep", "a b.c", "<x.y object at 0x7f>"]
+)
+def test_no_class(name):
+    assert find_class(PL, name) is None
+    assert import_class(name) is None
+
+
+def test_a_module_that_is_broken_is_heard(tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ZeroDivisionError):
+        import_class("broken_module.Model")
+
+
+def options(**values):
+    return options_from(Settings.collect(given={"sagemaker": values}))
+
+
+def test_options():
+    assert options_from(Settings()) == SageMakerOptions()
+    assert options(export=False, channels=None, unknown=1) == SageMakerOptions(export=False)
+    assert options(channels={"a": "data.x"}, output_dir="o").channels == {"a": "data.x"}
+    assert options_from(Settings.collect(given={"sagemaker": 5})) == SageMakerOptions()
+
+
+@pytest.mark.parametrize("channels", ["training", 5, ["training"], {"training": 5}, {"my": {"channel": "data.x"}}])
+def test_channels_that_map_nothing(channels):
+    with pytest.raises(RoutingError, match=r"HINT: Map channels to parameters, as in \{training: data\.data_dir\}"):
+        options(channels=channels)

@@ -1,0 +1,77 @@
+import os
+
+import pytest
+
+from lightning_sm._job import TrainingJob
+from lightning_sm._routing import RoutedSetting, Routing, may_replace
+from lightning_sm._routing._value import said
+from lightning_sm._settings import Settings
+
+
+def test_a_line():
+    setting = RoutedSetting("trainer.num_nodes", 2, "SM_HOSTS")
+    assert str(setting) == "trainer.num_nodes = 2 ← SM_HOSTS"
+    assert str(RoutedSetting("a", "x", "y", "c.yaml said z")) == "a = x ← y (c.yaml said z)"
+
+
+def test_a_table():
+    routing = Routing((RoutedSetting("a", 1, "x"), RoutedSetting("b", 2, "y")), ("a note",))
+    assert routing.table() == "SageMaker settings:\n  a = 1 ← x\n  b = 2 ← y\n  a note"
+    assert routing
+    assert Routing(notes=("a note",))
+    assert not Routing()
+
+
+def test_as_config():
+    routing = Routing(
+        (
+            RoutedSetting("trainer.num_nodes", 2, "x"),
+            RoutedSetting("trainer.logger[0].init_args.save_dir", "d", "x", config=("trainer.logger", [{"a": 1}])),
+            RoutedSetting("data.init_args.root", "r", "x"),
+        ),
+        implied=(("data.class_path", "m.D"), ("model.class_path", "m.M")),
+    )
+    assert routing.as_config() == {
+        "trainer": {"num_nodes": 2, "logger": [{"a": 1}]},
+        "data": {"class_path": "m.D", "init_args": {"root": "r"}},
+    }
+    assert routing.origins["data.root"] == "x"
+    assert routing.value("trainer.num_nodes") == 2
+    assert routing.value("trainer.devices") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, True),
+        ("", True),
+        ("logs", True),
+        ("/data", True),
+        ("~/data", True),
+        ("{base}x", True),
+        ("{base}/code/data", True),
+        ("{base}/input/../code/data", True),
+        ("{base}/input/data/training", False),
+        ("{base}/input/data/training/..", False),
+        ("s3://bucket/key", False),
+        ("file:///data", False),
+    ],
+)
+def test_may_replace(tmp_path, value, expected):
+    base = tmp_path / "ml"
+    job = TrainingJob(in_container=True, base_dir=str(base))
+    assert may_replace(value and value.format(base=base), job) is expected
+
+
+def test_a_link_to_the_base_directory_is_the_base_directory(tmp_path):
+    (tmp_path / "ml" / "data").mkdir(parents=True)
+    os.symlink(tmp_path / "ml", tmp_path / "link")
+    job = TrainingJob(in_container=True, base_dir=str(tmp_path / "ml"))
+    assert not may_replace(str(tmp_path / "link" / "data"), job)
+
+
+def test_who_said_what():
+    settings = Settings({"a": {"b": 1, "c": None}}, {"a.b": "x.yaml", "a.c": "x.yaml"})
+    assert said(settings, "a.b") == "x.yaml said 1"
+    assert said(settings, "a.c") is None
+    assert said(settings, "a.d") is None

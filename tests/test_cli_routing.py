@@ -1,0 +1,229 @@
+"""What a job's directories and channels become in the objects that train."""
+
+import logging
+import os
+
+import pytest
+
+from lightning_sm.errors import OutputError, RoutingError
+from tests.helpers.environ import torchrun
+from tests.projects.container import Container
+
+
+@pytest.fixture
+def container(opt_ml, monkeypatch):
+    return Container(opt_ml, monkeypatch)
+
+
+@pytest.fixture
+def lines(monkeypatch, caplog):
+    """The package's log lines."""
+    monkeypatch.setattr(logging.getLogger("lightning_sm"), "propagate", True)
+    caplog.set_level(logging.INFO, "lightning_sm")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "lightning_sm"]
+
+
+def output(container):
+    return str(container.base / "output" / "data")
+
+
+def checkpoints(cli):
+    return [callback.dirpath for callback in cli.trainer.checkpoint_callbacks]
+
+
+@pytest.mark.parametrize("value", [None, True])
+def test_the_default_logger_goes_to_the_output(container, value):
+    if value is not None:
+        container.hyperparameters({"trainer.logger": value})
+    (logger,) = container.cli().trainer.loggers
+    assert type(logger).__name__ in ("TensorBoardLogger", "CSVLogger")
+    assert logger.save_dir == output(container)
+
+
+def test_no_logger(container):
+    cli = container.hyperparameters({"trainer.logger": False}).cli()
+    assert cli.trainer.loggers == []
+    assert cli.trainer.log_dir == output(container)
+
+
+def test_loggers_by_every_spelling(container):
+    container.config("""
+trainer:
+  logger:
+    - CSVLogger
+    - {class_path: pytorch_lightning.loggers.CSVLogger, init_args: {save_dir: logs, name: own}}
+    - {class_path: CSVLogger, init_args: {save_dir: /elsewhere}}
+""", "loggers.yaml")  # fmt: skip
+    container.hyperparameters(config=["config.yaml", "loggers.yaml"])
+    loggers = container.cli().trainer.loggers
+    assert [logger.save_dir for logger in loggers] == [output(container)] * 3
+    assert loggers[1].name == "own"
+
+
+def test_a_typed_logger(container):
+    (logger,) = container.cli("--trainer.logger", "CSVLogger").trainer.loggers
+    assert (type(logger).__name__, logger.save_dir) == ("CSVLogger", output(container))
+    (logger,) = container.cli("--trainer.logger=CSVLogger", "--trainer.logger.save_dir=mine").trainer.loggers
+    assert logger.save_dir == "mine"
+
+
+@pytest.mark.parametrize(
+    ("local_path", "default_exists", "expected"),
+    [("{base}/ckpt", True, "{base}/ckpt"), (None, True, "{base}/checkpoints"),
+     (None, False, "{base}/output/data/checkpoints")],
+)  # fmt: skip
+def test_the_checkpoint_directory(container, local_path, default_exists, expected):
+    if local_path is not None:
+        container.opt_ml.write("checkpointconfig.json", {"LocalPath": local_path.format(base=container.base)})
+    if default_exists:
+        (container.base / "checkpoints").mkdir()
+    assert checkpoints(container.cli()) == [expected.format(base=container.base)]
+
+
+SAVE = "{class_path: ModelCheckpoint, init_args: {monitor: val_loss, dirpath: ckpts}}"
+
+
+@pytest.mark.parametrize("callbacks", [SAVE, f"[{SAVE}]", f"[LearningRateMonitor, {SAVE}]", "[ModelCheckpoint]"])
+def test_checkpoints_of_a_config_go_there(container, callbacks):
+    (container.base / "checkpoints").mkdir()
+    container.config(f"trainer: {{callbacks: {callbacks}}}", "save.yaml")
+    cli = container.hyperparameters(config=["config.yaml", "save.yaml"]).cli()
+    assert checkpoints(cli) == [str(container.base / "checkpoints")]
+    config = cli.config.trainer.callbacks
+    last = config[-1] if isinstance(config, list) else config
+    assert last.init_args.dirpath == str(container.base / "checkpoints")
+
+
+@pytest.mark.parametrize("flag", ["--trainer.callbacks+=", "--trainer.callbacks="])
+def test_typed_checkpoints_go_there(container, flag):
+    cli = container.cli(f"{flag}ModelCheckpoint", "--trainer.callbacks.monitor=val_loss")
+    assert checkpoints(cli) == [os.path.join(output(container), "checkpoints")]
+    assert cli.trainer.checkpoint_callback.monitor == "val_loss"
+
+
+@pytest.mark.parametrize("given", ["ckpts", None, "memory://bucket/x"])
+def test_checkpoints_of_the_project_go_there_too(container, given):
+    from pytorch_lightning.callbacks import ModelCheckpoint
+
+    cli = container.cli(trainer_defaults={"callbacks": [ModelCheckpoint(dirpath=given)]})
+    kept = given is not None and "://" in given
+    assert checkpoints(cli) == [given if kept else os.path.join(output(container), "checkpoints")]
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_checkpoints_by_hyperparameter_stay(container, as_list):
+    callback = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "mine"}}
+    cli = container.hyperparameters({"trainer.callbacks": [callback] if as_list else callback}).cli()
+    assert checkpoints(cli) == [os.path.realpath("mine")]
+
+
+def test_typed_checkpoints_stay(container):
+    words = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=mine"]
+    assert checkpoints(container.cli(*words)) == [os.path.realpath("mine")]
+
+
+def test_checkpoints_may_go_to_a_remote_directory(container):
+    cli = container.hyperparameters({"sagemaker.checkpoint_dir": "memory://bucket/x"}).cli()
+    assert checkpoints(cli) == ["memory://bucket/x"]
+    assert not os.path.exists("memory:")
+
+
+@pytest.mark.parametrize("key", ["trainer.enable_checkpointing", "trainer.barebones"])
+def test_no_checkpoints_where_none_are_wanted(container, key):
+    cli = container.hyperparameters({key: key.endswith("barebones")}).cli()
+    assert checkpoints(cli) == []
+    assert not os.path.exists(os.path.join(output(container), "checkpoints"))
+
+
+@pytest.mark.parametrize("what", ["checkpoint_dir", "model_dir"])
+def test_a_directory_that_cannot_be_written_fails_before_training(container, what):
+    (container.code / "file").write_text("")
+    container.hyperparameters({f"sagemaker.{what}": str(container.code / "file" / "below")})
+    with pytest.raises(OutputError, match=r"cannot be written .* HINT: "):
+        container.cli(run=True)
+    assert "OutputError: The " in container.failure
+    assert not list(container.base.rglob("*.ckpt"))
+
+
+def test_the_groups_own_directories(container, tmp_path):
+    values = {f"sagemaker.{name}": str(tmp_path / name) for name in ("output_dir", "checkpoint_dir", "model_dir")}
+    cli = container.hyperparameters(values).cli()
+    assert cli.trainer.logger.save_dir == str(tmp_path / "output_dir")
+    assert checkpoints(cli) == [str(tmp_path / "checkpoint_dir")]
+    cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+    assert (tmp_path / "model_dir" / "model.pt").exists()
+    assert not container.model.exists()
+
+
+def test_two_candidates_say_how_to_choose(container, capsys):
+    (container.code / "two_ways.py").write_text(
+        "from tiny_data import TinyData\nclass TwoWays(TinyData):\n"
+        "    def __init__(self, data_dir: str = 'a', root: str = 'b'):\n        super().__init__(root)\n"
+    )
+    container.hyperparameters({"data": "two_ways.TwoWays"})
+    with pytest.raises(RoutingError, match=r"could feed data\.data_dir or data\.root"):
+        container.cli()
+    assert "sagemaker.channels.training" in container.failure
+    container.config("sagemaker: {channels: {training: data.root}}", "choose.yaml")
+    container.hyperparameters({"data": "two_ways.TwoWays", "config": ["config.yaml", "choose.yaml"]})
+    assert container.cli().datamodule.data_dir == str(container.channel("training"))
+    container.hyperparameters({"data": "two_ways.TwoWays", "sagemaker.channels.training": "data.data_dir"})
+    assert container.cli().config.data.init_args.data_dir == str(container.channel("training"))
+
+
+@pytest.mark.parametrize("kind", ["empty", "missing", "pipe"])
+def test_a_channel_without_files_is_a_reason(container, kind):
+    if kind == "pipe":
+        container.channels(training="Pipe")
+    else:
+        os.unlink(container.channel("training") / "sample.txt")
+    if kind == "missing":
+        os.rmdir(container.channel("training"))
+    with pytest.raises(RoutingError):
+        container.cli()
+    assert container.failure.startswith("RoutingError: The channel 'training' at ")
+
+
+def test_the_table_is_printed_once_with_sources(container, lines):
+    container.channels("training", "labels").cli("--trainer.max_epochs=1")
+    (table,) = [line for line in lines() if line.startswith("SageMaker settings:")]
+    assert f"trainer.logger.init_args.save_dir = {output(container)} ← SAGEMAKER_BASE_DIR" in table
+    assert f"data.init_args.data_dir = {container.channel('training')} ← channel 'training'" in table
+    assert "trainer.accelerator = cpu ← SM_NUM_GPUS" in table
+    assert "channel 'labels'" in table
+
+
+@pytest.mark.parametrize(("rank", "tables"), [(0, 1), (1, 0)])
+def test_the_table_is_rank_zeros(container, lines, in_environ, rank, tables):
+    in_environ(torchrun(rank, 2, rank, 2, 0, 1))
+    cli = container.cli()
+    assert (cli.trainer.world_size, cli.trainer.global_rank) == (2, rank)
+    assert type(cli.trainer.strategy).__name__ == "SMDDPStrategy"
+    assert len([line for line in lines() if "SageMaker settings" in line]) == tables
+
+
+def test_torchrun_outside_a_container_gives_its_world_only(container, in_environ):
+    container.leave()
+    in_environ(torchrun(1, 4, 1, 2, 0, 2))
+    words = ("--config", "config.yaml", "--data.data_dir=here", "--trainer.accelerator=cpu", "--trainer.logger=false")
+    cli = container.cli(*words)
+    assert set(cli.routing.origins) == {"trainer.devices", "trainer.num_nodes"}
+    assert (cli.trainer.world_size, cli.trainer.num_nodes, cli.datamodule.data_dir) == (4, 2, "here")
+
+
+def test_the_saved_config_shows_what_was_routed_and_bears_a_restart(container):
+    for _ in range(2):
+        container.cli("--trainer.logger=false", run=True)
+    import yaml
+
+    saved = yaml.safe_load((container.base / "output" / "data" / "config.yaml").read_text())
+    assert saved["data"]["init_args"]["data_dir"] == str(container.channel("training"))
+    assert saved["trainer"]["default_root_dir"] == output(container)
+    exported = yaml.safe_load((container.model / "config.yaml").read_text())
+    assert exported["data"] == saved["data"]
+
+
+def test_a_project_may_keep_its_older_config(container):
+    container.cli("--trainer.logger=false", run=True)
+    with pytest.raises(RuntimeError, match="config"):
+        container.cli("--trainer.logger=false", run=True, save_config_kwargs={"overwrite": False})

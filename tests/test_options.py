@@ -1,0 +1,16 @@
+from dataclasses import fields
+
+import lightning_sm
+from lightning_sm import SageMakerOptions
+
+
+def test_defaults_decide_nothing():
+    options = SageMakerOptions()
+    assert options == SageMakerOptions({}, None, None, None, True)
+    assert options.channels is not SageMakerOptions().channels
+    assert lightning_sm.SageMakerOptions is SageMakerOptions
+
+
+def test_every_option_is_explained():
+    for field in fields(SageMakerOptions):
+        assert f"        {field.name}: " in SageMakerOptions.__doc__
