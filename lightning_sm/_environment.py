@@ -1,5 +1,6 @@
 """``SageMakerEnvironment``: a thin view of a ``Topology`` for Lightning."""
 
+import json
 import os
 import socket
 import time
@@ -80,7 +81,24 @@ class SageMakerEnvironment:
         if not self._resolved:
             self._wait_for(address)
             self._resolved = True
+            self._announce(address)
         return address
+
+    def _announce(self, address: str) -> None:
+        """Say once how this process sees itself, before it joins: a hang then tells which rank went astray."""
+        if self.topology.launcher == Launcher.LOCAL:
+            return
+        seen = {
+            "launcher": self.topology.launcher,
+            "global_rank": self.global_rank(),
+            "world_size": self.world_size(),
+            "local_rank": self.local_rank(),
+            "node_rank": self.node_rank(),
+            "num_nodes": self.topology.num_nodes,
+            "main": f"{address}:{self.main_port}",
+        }
+        # In one piece: the toolkit makes a line of each write. `lightning-sm rehearse` reads it.
+        log.info("lightning_sm topology: %s", json.dumps(seen))
 
     @property
     def main_port(self) -> int:
