@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from lightning_sm import Launcher, SageMakerEnvironment, Topology
+from lightning_sm._lightning._shims import strategy_of
 from lightning_sm.errors import JobConfigError, TopologyError
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.tiny import loader, tiny_model
@@ -226,9 +227,10 @@ def _trainer(name):
 @pytest.mark.parametrize("name", _NAMESPACES)
 def test_is_accepted_as_a_plugin(in_environ, name):
     in_environ(torchrun(0, 1, 0, 1, 0, MASTER_ADDR="127.0.0.1"))
-    pl, trainer = _trainer(name)
-    assert isinstance(trainer.strategy.cluster_environment, SageMakerEnvironment)
-    assert isinstance(trainer.strategy.cluster_environment, pl.plugins.environments.ClusterEnvironment)
+    _, trainer = _trainer(name)
+    environments = importlib.import_module(f"{name}.plugins.environments")
+    assert isinstance(strategy_of(trainer).cluster_environment, SageMakerEnvironment)
+    assert isinstance(strategy_of(trainer).cluster_environment, environments.ClusterEnvironment)
 
 
 @pytest.mark.parametrize("name", _NAMESPACES)

@@ -3,6 +3,7 @@ import pytest
 from lightning_sm import SMDDPStrategy
 from lightning_sm._lightning import NAMESPACES, Deferred, installed_namespaces
 from lightning_sm._lightning._classes import resolve_class
+from lightning_sm._lightning._shims import ddp_base_path
 from lightning_sm.strategies import smddp_strategy_class
 from tests.helpers.fresh import run_fresh
 
@@ -12,9 +13,10 @@ needs_both = pytest.mark.skipif(not _BOTH, reason="needs both of Lightning's nam
 
 @pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
 def test_one_class_for_each_namespace(namespace):
+    module, _, base = ddp_base_path(namespace).partition(":")
     cls = smddp_strategy_class(namespace)
     assert cls is smddp_strategy_class(namespace)
-    assert issubclass(cls, namespace.module("strategies").DDPStrategy)
+    assert issubclass(cls, getattr(namespace.module(module), base))
     assert (cls.__name__, cls.__module__) == ("SMDDPStrategy", "lightning_sm")
     assert cls.__doc__.startswith("Distributed data parallel training on SageMaker")
 

@@ -8,14 +8,20 @@ from tests.helpers.fresh import run_fresh
 
 _NAMES = [namespace.name for namespace in installed_namespaces()]
 _LOOK = """
-from lightning_sm import SMDDPStrategy, SageMakerEnvironment
-trainer = pl.Trainer(accelerator="cpu", devices=1, strategy="smddp", logger=False, enable_checkpointing=False)
-say(isinstance(trainer.strategy, pl.strategies.DDPStrategy), isinstance(trainer.strategy, SMDDPStrategy))
-registered = pl.strategies.StrategyRegistry.available_strategies()
-say(sorted(name for name in registered if name.startswith("smddp")))
-say(issubclass(SageMakerEnvironment, pl.plugins.environments.ClusterEnvironment))
 from importlib import import_module
-say(import_module(pl.__name__ + ".utilities.rank_zero").rank_zero_only.rank)
+from lightning_sm import SMDDPStrategy, SageMakerEnvironment
+from lightning_sm._lightning import NAMESPACES
+from lightning_sm._lightning._rank_zero import _MODULES
+from lightning_sm._lightning._shims import ddp_base_path, strategy_of
+namespace = next(entry for entry in NAMESPACES if entry.name == pl.__name__)
+module, base = ddp_base_path(namespace).split(":")
+for name in ("smddp", "smddp_find_unused_parameters_false", "smddp_find_unused_parameters_true"):
+    trainer = pl.Trainer(accelerator="cpu", devices=1, strategy=name, logger=False, enable_checkpointing=False)
+    strategy = strategy_of(trainer)
+    say(isinstance(strategy, getattr(namespace.module(module), base)), isinstance(strategy, SMDDPStrategy))
+say(issubclass(SageMakerEnvironment, namespace.module("plugins.environments").ClusterEnvironment))
+say(sorted({module.rank_zero_only.rank for name in _MODULES for module in [sys.modules.get(name)] if module
+    and hasattr(getattr(module, "rank_zero_only", None), "rank")}))
 """
 _ORDERS = {
     "ours_first": "import lightning_sm\nimport {0} as pl\n",
@@ -26,9 +32,10 @@ _ORDERS = {
 @pytest.mark.parametrize("order", list(_ORDERS))
 @pytest.mark.parametrize("name", _NAMES)
 def test_names_are_known_in_either_order(name, order):
-    said = run_fresh(_ORDERS[order].format(name) + _LOOK, **mpirun(1, 2, 0, 1, MASTER_ADDR="127.0.0.1"))
-    names = ["smddp", "smddp_find_unused_parameters_false", "smddp_find_unused_parameters_true"]
-    assert said == [[True, True], [names], [True], [1]]
+    said = run_fresh(
+        "import sys\n" + _ORDERS[order].format(name) + _LOOK, **mpirun(1, 2, 0, 1, MASTER_ADDR="127.0.0.1")
+    )
+    assert said == [[True, True]] * 3 + [[True], [[1]]]
 
 
 @pytest.mark.skipif(len(_NAMES) < 2, reason="needs both of Lightning's namespaces")
@@ -66,8 +73,9 @@ def test_nothing_changes_on_a_laptop():
         f"""
         import lightning_sm
         import {_NAMES[0]} as pl
-        trainer = pl.Trainer(accelerator="cpu", strategy="ddp", devices=1, logger=False)
-        say(type(trainer.strategy).__name__, type(trainer.strategy.cluster_environment).__name__)
+        from lightning_sm._lightning._shims import strategy_of
+        strategy = strategy_of(pl.Trainer(accelerator="cpu", strategy="ddp", devices=1, logger=False))
+        say(type(strategy).__module__.split(".")[0], type(strategy.cluster_environment).__name__)
         """
     )
-    assert said == [["DDPStrategy", "LightningEnvironment"]]
+    assert said == [[_NAMES[0].split(".")[0], "LightningEnvironment"]]

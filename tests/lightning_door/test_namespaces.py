@@ -93,7 +93,7 @@ def test_a_loaded_one_is_installed(monkeypatch):
 def test_real_ones(namespace):
     module = namespace.module()
     assert module.__name__ == namespace.name
-    assert namespace.module("strategies").__name__ == f"{namespace.name}.strategies"
+    assert namespace.module("plugins").__name__ == f"{namespace.name}.plugins"
     assert namespace.version == tuple(int(part) for part in module.__version__.split(".")[:2])
     assert namespace.is_loaded
     assert namespace.owns(module.LightningModule)

@@ -1,6 +1,7 @@
 import pytest
 
 from lightning_sm._lightning import installed_namespaces
+from lightning_sm._lightning._shims import strategy_of
 from lightning_sm.strategies import register_strategies, smddp_strategy_class
 
 
@@ -19,20 +20,20 @@ def _trainer(namespace, name):
 # Lightning lower-cases names, so any spelling reaches ours.
 @pytest.mark.parametrize("name", ["smddp", "SMDDP"])
 def test_name(namespace, name):
-    assert type(_trainer(namespace, name).strategy) is smddp_strategy_class(namespace)
+    assert type(strategy_of(_trainer(namespace, name))) is smddp_strategy_class(namespace)
 
 
 @pytest.mark.parametrize("value", [True, False])
 def test_names_with_find_unused_parameters(namespace, value):
-    strategy = _trainer(namespace, f"smddp_find_unused_parameters_{str(value).lower()}").strategy
+    strategy = strategy_of(_trainer(namespace, f"smddp_find_unused_parameters_{str(value).lower()}"))
     assert type(strategy) is smddp_strategy_class(namespace)
     assert strategy._ddp_kwargs["find_unused_parameters"] is value
 
 
 def test_registering_twice_is_no_error(namespace):
     register_strategies(namespace)
-    assert type(_trainer(namespace, "smddp").strategy) is smddp_strategy_class(namespace)
+    assert type(strategy_of(_trainer(namespace, "smddp"))) is smddp_strategy_class(namespace)
 
 
 def test_lightnings_own_names_are_untouched(namespace):
-    assert type(_trainer(namespace, "ddp").strategy) is namespace.module("strategies").DDPStrategy
+    assert type(strategy_of(_trainer(namespace, "ddp"))) is smddp_strategy_class(namespace).__mro__[2]

@@ -8,12 +8,14 @@ import torch
 
 from lightning_sm import SageMakerEnvironment
 from lightning_sm._lightning import installed_namespaces
+from lightning_sm._lightning._shims import strategy_of
 from lightning_sm.errors import SMDDPUnavailableError, TopologyError
 from lightning_sm.strategies import _smddp, smddp_strategy_class
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.tiny import loader, tiny_model
 
 _NAMESPACE = installed_namespaces()[0]
+_BASE = smddp_strategy_class(_NAMESPACE).__mro__[2]
 _CUDA = [torch.device("cuda", index) for index in range(8)]
 _CPU = [torch.device("cpu")]
 
@@ -27,35 +29,45 @@ def _trainer(**arguments):
     return _NAMESPACE.module().Trainer(accelerator="cpu", **{**quiet, **arguments})
 
 
+def _backend(strategy):
+    # Lightning 1.5 asks by another name.
+    asks = hasattr(_BASE, "_get_process_group_backend")
+    return strategy._get_process_group_backend() if asks else strategy.torch_distributed_backend
+
+
+def _devices(trainer):
+    return len(strategy_of(trainer).parallel_devices)
+
+
 def test_on_a_laptop_it_leaves_everything_to_lightning():
     trainer = _trainer(strategy=_strategy(), devices=3)
-    assert type(trainer.strategy.cluster_environment).__name__ == "LightningEnvironment"
-    assert (trainer.num_nodes, trainer.num_devices, trainer.world_size) == (1, 3, 3)
+    assert type(strategy_of(trainer).cluster_environment).__name__ == "LightningEnvironment"
+    assert (strategy_of(trainer).num_nodes, _devices(trainer), trainer.world_size) == (1, 3, 3)
 
 
 @pytest.mark.parametrize("variables", [torchrun(3, 4, 1, 2, 1), mpirun(3, 4, 1, 2)], ids=["torchrun", "mpirun"])
 def test_takes_the_launchers_world(in_environ, variables):
     in_environ(variables)
     trainer = _trainer(strategy=_strategy())
-    assert isinstance(trainer.strategy.cluster_environment, SageMakerEnvironment)
-    assert (trainer.num_nodes, trainer.num_devices, trainer.world_size) == (2, 2, 4)
+    assert isinstance(strategy_of(trainer).cluster_environment, SageMakerEnvironment)
+    assert (strategy_of(trainer).num_nodes, _devices(trainer), trainer.world_size) == (2, 2, 4)
     assert (trainer.global_rank, trainer.local_rank, trainer.node_rank) == (3, 1, 1)
-    assert trainer.strategy.distributed_sampler_kwargs == {"num_replicas": 4, "rank": 3}
+    assert strategy_of(trainer).distributed_sampler_kwargs == {"num_replicas": 4, "rank": 3}
 
 
 def test_takes_the_number_of_hosts_where_lightning_starts_the_processes(in_environ, opt_ml):
     in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ())
     trainer = _trainer(strategy=_strategy(), devices=2)
-    assert (trainer.num_nodes, trainer.num_devices, trainer.world_size) == (2, 2, 4)
+    assert (strategy_of(trainer).num_nodes, _devices(trainer), trainer.world_size) == (2, 2, 4)
     assert (trainer.node_rank, trainer.global_rank) == (1, 2)
-    assert trainer.strategy.distributed_sampler_kwargs == {"num_replicas": 4, "rank": 2}
+    assert strategy_of(trainer).distributed_sampler_kwargs == {"num_replicas": 4, "rank": 2}
 
 
 def test_hosts_with_unequal_numbers_count_the_launchers_world(in_environ):
     in_environ(torchrun(3, 4, 0, 1, 1, nodes=2))
     trainer = _trainer(strategy=_strategy())
-    assert trainer.strategy.distributed_sampler_kwargs == {"num_replicas": 4, "rank": 3}
-    assert (trainer.world_size, trainer.num_nodes, trainer.num_devices) == (4, 2, 1)
+    assert strategy_of(trainer).distributed_sampler_kwargs == {"num_replicas": 4, "rank": 3}
+    assert (trainer.world_size, strategy_of(trainer).num_nodes, _devices(trainer)) == (4, 2, 1)
 
 
 def test_an_environment_of_the_users_own_decides(in_environ):
@@ -108,21 +120,21 @@ def test_more_processes_than_devices(monkeypatch):
 def test_the_backend_and_its_reason_are_one_line_of_rank_zero(in_environ, opt_ml, monkeypatch):
     told = []
     monkeypatch.setattr(_smddp.log, "info", lambda *args: told.append(args[0] % args[1:]))
-    monkeypatch.setattr(_NAMESPACE.module("strategies").DDPStrategy, "setup_distributed", lambda self: None)
+    monkeypatch.setattr(_BASE, "setup_distributed", lambda self: None)
     opt_ml.host("algo-1").hyperparameters(sagemaker_distributed_dataparallel_enabled=True)
     for rank in (0, 1):
         in_environ(opt_ml.environ(**torchrun(rank, 2, rank, 2, 0, MASTER_ADDR="127.0.0.1")))
-        _trainer(strategy=_strategy()).strategy.setup_distributed()
+        strategy_of(_trainer(strategy=_strategy())).setup_distributed()
     assert told == ["SMDDPStrategy: backend gloo, because SMDDP needs GPUs and the device is cpu."]
 
 
 def test_backend_of_the_users_choice_reaches_lightning(in_environ, monkeypatch):
     chosen = []
-    base = _NAMESPACE.module("strategies").DDPStrategy
-    monkeypatch.setattr(base, "setup_distributed", lambda self: chosen.append(self._get_process_group_backend()))
+    base = _BASE
+    monkeypatch.setattr(base, "setup_distributed", lambda self: chosen.append(_backend(self)))
     in_environ(torchrun(0, 1, 0, 1, 0))
     for backend in ("gloo", None, "nccl"):
-        _trainer(strategy=_strategy(process_group_backend=backend)).strategy.setup_distributed()
+        strategy_of(_trainer(strategy=_strategy(process_group_backend=backend))).setup_distributed()
     assert chosen == ["gloo", "gloo", "nccl"]
 
 
@@ -131,10 +143,10 @@ def test_smddp_is_joined_without_a_device(in_environ, monkeypatch):
     joined = []
     monkeypatch.setitem(sys.modules, "smdistributed.dataparallel.torch.torch_smddp", types.ModuleType("smddp"))
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **kwargs: joined.append((args, kwargs)))
-    monkeypatch.setattr(_NAMESPACE.module("strategies").DDPStrategy, "setup_distributed", lambda self: None)
+    monkeypatch.setattr(_BASE, "setup_distributed", lambda self: None)
     monkeypatch.setattr(_smddp, "replace_infinite_barrier", lambda namespace: None)
     in_environ(torchrun(1, 2, 0, 1, 1, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234))
-    _trainer(strategy=_strategy(process_group_backend="smddp")).strategy.setup_distributed()
+    strategy_of(_trainer(strategy=_strategy(process_group_backend="smddp"))).setup_distributed()
     ((name,), arguments) = joined[0]
     assert (name, arguments["rank"], arguments["world_size"]) == ("smddp", 1, 2)
     assert "device_id" not in arguments
