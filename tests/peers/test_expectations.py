@@ -1,0 +1,62 @@
+"""How ``python -m tests.peers`` judges what Lightning's tests found."""
+
+import pytest
+
+from tests.peers.comparison import compare
+from tests.peers.suites import EXPECTED, SUITES
+
+_REASONS = {"f.py::known": "ours says it otherwise"}
+
+
+def test_same_outcomes_are_good():
+    outcomes = {"f.py::a": "passed", "f.py::b": "skipped", "f.py::c": "xfailed"}
+    assert compare(outcomes, outcomes, {}).is_good
+
+
+@pytest.mark.parametrize(
+    ("alone", "with_us"),
+    [
+        ({"f.py::a": "passed"}, {"f.py::a": "failed"}),
+        ({"f.py::a": "passed"}, {"f.py::a": "skipped"}),
+        ({"f.py::a": "xfailed"}, {"f.py::a": "xpassed"}),
+        ({"f.py::a": "passed"}, {}),
+        ({}, {"f.py": "failed"}),
+    ],
+)
+def test_unexpected_difference(alone, with_us):
+    comparison = compare(alone, with_us, {})
+    assert not comparison.is_good
+    assert list(comparison.unexpected) == [*alone, *with_us][:1]
+
+
+def test_expected_difference():
+    comparison = compare({"f.py::known": "passed"}, {"f.py::known": "failed"}, _REASONS)
+    assert comparison.is_good
+    assert comparison.expected == ["f.py::known"]
+
+
+def test_expected_difference_that_passes_now():
+    comparison = compare({"f.py::known": "passed"}, {"f.py::known": "passed"}, _REASONS)
+    assert not comparison.is_good
+    assert comparison.settled == {"f.py::known": "it passes with us, too"}
+
+
+def test_expected_difference_of_a_test_that_is_gone():
+    assert list(compare({}, {}, _REASONS).settled) == ["f.py::known"]
+
+
+@pytest.mark.parametrize("outcome", ["skipped", "failed"])
+def test_expected_difference_that_cannot_show_here(outcome):
+    assert compare({"f.py::known": outcome}, {"f.py::known": outcome}, _REASONS).is_good
+
+
+def test_failing_without_us_says_nothing_about_us():
+    comparison = compare({"f.py::a": "failed"}, {"f.py::a": "passed"}, {})
+    assert comparison.is_good
+    assert comparison.failed_alone == ["f.py::a"]
+
+
+def test_expected_differences_are_in_suites():
+    paths = {suite.path for suite in SUITES}
+    assert {test.partition("::")[0] for test in EXPECTED} <= paths
+    assert all(EXPECTED.values())
