@@ -27,6 +27,11 @@ def _first_tensor(value):
     return value if isinstance(value, torch.Tensor) else None
 
 
+def _is_average(options):
+    # torch 1.13 compares its operations with nothing else.
+    return hasattr(options, "reduceOp") and options.reduceOp == dist.ReduceOp.AVG
+
+
 class StandInProcessGroup(dist.ProcessGroup):
     """Hands every collective on to gloo and notes it; refuses what SMDDP refuses."""
 
@@ -52,7 +57,7 @@ class StandInProcessGroup(dist.ProcessGroup):
         return self._reduction("reduce", *args, **kwargs)
 
     def _reduction(self, name, *args, **kwargs):
-        if any(getattr(value, "reduceOp", None) == dist.ReduceOp.AVG for value in (*args, *kwargs.values())):
+        if any(_is_average(value) for value in (*args, *kwargs.values())):
             raise RuntimeError("SMDDP stand-in: SMDDP does not support: ReduceOp.AVG")
         return self._forward(name, *args, **kwargs)
 
