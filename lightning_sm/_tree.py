@@ -101,8 +101,8 @@ def merge(
                 origins.pop(key, None)
             tree[name] = inner
             merge(inner, origins, value, origin, folder, key)
-        elif isinstance(value, Mapping) and not at and isinstance(tree.get(name), dict):
-            continue  # a group that sets nothing
+        elif isinstance(value, Mapping) and not at:
+            tree.setdefault(name, {})  # a group that sets nothing
         elif (
             isinstance(value, str)
             and isinstance(tree.get(name), dict)

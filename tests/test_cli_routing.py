@@ -1,13 +1,12 @@
 """What a job's directories and channels become in the objects that train."""
 
-import logging
 import os
 
 import pytest
 
 from lightning_sm.errors import OutputError, RoutingError
 from tests.helpers.environ import torchrun
-from tests.projects.container import Container
+from tests.projects.container import Container, log_lines
 
 
 @pytest.fixture
@@ -16,11 +15,9 @@ def container(opt_ml, monkeypatch):
 
 
 @pytest.fixture
-def lines(monkeypatch, caplog):
-    """The package's log lines."""
-    monkeypatch.setattr(logging.getLogger("lightning_sm"), "propagate", True)
-    caplog.set_level(logging.INFO, "lightning_sm")
-    return lambda: [record.getMessage() for record in caplog.records if record.name == "lightning_sm"]
+def lines():
+    with log_lines() as logged:
+        yield logged
 
 
 def output(container):
@@ -186,7 +183,7 @@ def test_a_channel_without_files_is_a_reason(container, kind):
 
 def test_the_table_is_printed_once_with_sources(container, lines):
     container.channels("training", "labels").cli("--trainer.max_epochs=1")
-    (table,) = [line for line in lines() if line.startswith("SageMaker settings:")]
+    (table,) = [line for line in lines if line.startswith("SageMaker settings:")]
     assert f"trainer.logger.init_args.save_dir = {output(container)} ← SAGEMAKER_BASE_DIR" in table
     assert f"data.init_args.data_dir = {container.channel('training')} ← channel 'training'" in table
     assert "trainer.accelerator = cpu ← SM_NUM_GPUS" in table
@@ -199,7 +196,7 @@ def test_the_table_is_rank_zeros(container, lines, in_environ, rank, tables):
     cli = container.cli()
     assert (cli.trainer.world_size, cli.trainer.global_rank) == (2, rank)
     assert type(cli.trainer.strategy).__name__ == "SMDDPStrategy"
-    assert len([line for line in lines() if "SageMaker settings" in line]) == tables
+    assert len([line for line in lines if "SageMaker settings" in line]) == tables
 
 
 def test_torchrun_outside_a_container_gives_its_world_only(container, in_environ):

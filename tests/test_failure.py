@@ -1,10 +1,9 @@
-import logging
-
 import pytest
 
 from lightning_sm._failure import failure_reported, read_job, write_failure
 from lightning_sm._job import TrainingJob
 from lightning_sm.errors import HyperparameterError, JobConfigError, OutputError
+from tests.projects.container import log_lines
 
 
 @pytest.fixture
@@ -35,13 +34,12 @@ def test_nothing_outside_a_container(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_cannot_be_written_hides_no_error(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(logging.getLogger("lightning_sm"), "propagate", True)
+def test_a_file_that_cannot_be_written_hides_no_error(tmp_path):
     (tmp_path / "file").write_text("")
     job = TrainingJob(in_container=True, failure_file=str(tmp_path / "file" / "failure"))
-    with pytest.raises(OutputError, match="problem"), failure_reported(job):
+    with log_lines() as lines, pytest.raises(OutputError, match="problem"), failure_reported(job):
         raise OutputError("problem")
-    assert "could not be written" in caplog.text
+    assert "could not be written" in lines[0]
 
 
 def test_our_own_errors_are_reasons(job):

@@ -93,6 +93,7 @@ def test_init_args_are_the_classs_own_keys(write):
             {"class_path": "m.E", "other": 2},
         ),
         ({"data": {"class_path": "m.D"}}, {"data": {}}, {"class_path": "m.D"}),
+        ({"data": {}}, {"data": {"class_path": "m.D"}}, {"class_path": "m.D"}),
         ({"data": {"class_path": "m.D"}}, {"data": None}, None),
     ],
 )
@@ -108,6 +109,11 @@ def test_a_class_set_by_its_name_leaves_its_arguments_open():
     assert settings.is_explicit("data")
     assert not settings.is_explicit("data.data_dir")
     assert Settings.collect(hyperparameters={"data": None}).is_explicit("data.data_dir")
+
+
+def test_a_group_that_sets_nothing_decides_nothing():
+    settings = Settings.collect(hyperparameters={"trainer": {}}, given={"trainer": {}})
+    assert not settings.is_explicit("trainer.default_root_dir")
 
 
 def test_included_files(write, tmp_path):

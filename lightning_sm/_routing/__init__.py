@@ -5,7 +5,7 @@ from typing import Optional, Tuple
 from lightning_sm._job import TrainingJob
 from lightning_sm._options import SageMakerOptions
 from lightning_sm._routing._channels import Consumer, route_channels, unrouted_channels
-from lightning_sm._routing._outputs import FindClass, checkpoint_dir, output_dir, route_outputs
+from lightning_sm._routing._outputs import FindClass, checkpoint_dir, directories, output_dir, route_outputs
 from lightning_sm._routing._value import RoutedSetting, Routing, may_replace
 from lightning_sm._routing._world import route_world
 from lightning_sm._settings import Settings
@@ -55,7 +55,7 @@ def build_routing(
     if job.in_container:
         routed += route_outputs(job, settings, options, find_class, namespace)
         routed += route_channels(job, settings, options, consumer)
-        notes = unrouted_channels(job, options, consumer)
+        notes = directories(job, options) + unrouted_channels(job, options, consumer)
     implied: Tuple[Tuple[str, str], ...] = ()
     if consumer is not None and consumer.class_path is not None:
         # A config that sets arguments of a class must name the class, which may come from the command line only.

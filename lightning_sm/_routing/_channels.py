@@ -88,6 +88,8 @@ def route_channels(
 
 def unrouted_channels(job: TrainingJob, options: SageMakerOptions, consumer: Optional[Consumer]) -> Tuple[str, ...]:
     """The channels that feed nothing, one line each, so that nobody has to guess."""
+    if consumer is None:
+        return ()
     return tuple(
         f"channel {name!r} ({job.channels[name].path}) feeds no parameter; to choose one, set sagemaker.channels.{name}"
         for name, key in _targets(job, options, consumer).items()

@@ -9,7 +9,7 @@ from lightning_sm._parameters import init_parameters
 from lightning_sm._routing._value import RoutedSetting, may_replace, said
 from lightning_sm._settings import Settings
 
-__all__ = ["FindClass", "checkpoint_dir", "default_logger", "output_dir", "route_outputs"]
+__all__ = ["FindClass", "checkpoint_dir", "default_logger", "directories", "output_dir", "route_outputs"]
 
 # Finds a class by the name that a config gives it, or returns None.
 FindClass = Callable[[str], Optional[type]]
@@ -20,6 +20,15 @@ def output_dir(job: TrainingJob, options: SageMakerOptions) -> Tuple[str, str]:
     if options.output_dir:
         return options.output_dir, "sagemaker.output_dir"
     return str(job.output_data_dir), job.sources.get("output_data_dir", "SageMaker's layout")
+
+
+def directories(job: TrainingJob, options: SageMakerOptions) -> Tuple[str, ...]:
+    """Where callbacks write that no setting names, one line each."""
+    checkpoints, source = checkpoint_dir(job, options)
+    model = options.model_dir or str(job.model_dir)
+    named = "sagemaker.model_dir" if options.model_dir else job.sources.get("model_dir", "SageMaker's layout")
+    trained = (f"trained model in {model} ← {named}",) if options.export else ()
+    return (f"checkpoints in {checkpoints} ← {source}", *trained)
 
 
 def route_outputs(

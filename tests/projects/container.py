@@ -1,18 +1,34 @@
 """A tiny Lightning project in a fake SageMaker container."""
 
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 from lightning_sm._lightning import Namespace
 from lightning_sm.cli import sagemaker_cli_class
 
-__all__ = ["Container", "TINY"]
+__all__ = ["Container", "TINY", "log_lines"]
 
 TINY = Path(__file__).parent / "tiny"
+
+
+@contextmanager
+def log_lines():
+    """The package's log lines. Its logger does not propagate, and pytest's versions differ in what they do then."""
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("lightning_sm")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 class Container:

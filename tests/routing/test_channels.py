@@ -106,7 +106,9 @@ def test_the_model_where_there_is_no_data_module(make_job):
 def test_nothing_that_reads_data(make_job):
     job = make_job("training")
     assert route(job, None) == {}
-    assert unrouted_channels(job, SageMakerOptions(), None) == (
+    assert unrouted_channels(job, SageMakerOptions(), None) == ()
+    assert route(job, "size") == {}
+    assert unrouted_channels(job, SageMakerOptions(), Consumer("data", data_class("size"))) == (
         f"channel 'training' ({job.channels['training'].path}) feeds no parameter; "
         "to choose one, set sagemaker.channels.training",
     )

@@ -4,7 +4,7 @@ import pytest
 
 from lightning_sm._job import TrainingJob
 from lightning_sm._options import SageMakerOptions
-from lightning_sm._routing._outputs import checkpoint_dir, default_logger, output_dir, route_outputs
+from lightning_sm._routing._outputs import checkpoint_dir, default_logger, directories, output_dir, route_outputs
 from lightning_sm._settings import Settings
 
 JOB = TrainingJob(
@@ -12,6 +12,7 @@ JOB = TrainingJob(
     base_dir="/ml",
     output_data_dir="/ml/out",
     checkpoint_dir="/ml/checkpoints",
+    model_dir="/ml/model",
     sources={"output_data_dir": "SM_OUTPUT_DATA_DIR", "checkpoint_dir": "checkpointconfig.json"},
 )
 
@@ -55,6 +56,17 @@ def test_directories():
     assert output_dir(JOB, SageMakerOptions(output_dir="/x")) == ("/x", "sagemaker.output_dir")
     assert checkpoint_dir(JOB, SageMakerOptions()) == ("/ml/checkpoints", "checkpointconfig.json")
     assert checkpoint_dir(JOB, SageMakerOptions(checkpoint_dir="/x")) == ("/x", "sagemaker.checkpoint_dir")
+
+
+def test_what_no_setting_names_is_told():
+    assert directories(JOB, SageMakerOptions()) == (
+        "checkpoints in /ml/checkpoints ← checkpointconfig.json",
+        "trained model in /ml/model ← SageMaker's layout",
+    )
+    assert directories(JOB, SageMakerOptions(export=False, checkpoint_dir="/c")) == (
+        "checkpoints in /c ← sagemaker.checkpoint_dir",
+    )
+    assert directories(JOB, SageMakerOptions(model_dir="/m"))[1] == "trained model in /m ← sagemaker.model_dir"
 
 
 @pytest.mark.parametrize("installed", [True, False])

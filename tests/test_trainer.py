@@ -1,0 +1,106 @@
+import pytest
+
+from lightning_sm import SageMakerEnvironment
+from lightning_sm._job import TrainingJob
+from lightning_sm._lightning import Namespace
+from lightning_sm._options import SageMakerOptions
+from lightning_sm._settings import Settings
+from lightning_sm._topology import Launcher, Topology
+from lightning_sm._trainer import add_environment, as_list, own_callbacks
+from lightning_sm.callbacks import model_export_class
+from lightning_sm.strategies import smddp_strategy_class
+
+PL = Namespace("pytorch_lightning")
+ONE_HOST = Topology(Launcher.HOST, main_address="127.0.0.1", main_port=7777)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, []), ([], []), ([1, 2], [1, 2]), ((1,), [1]), (1, [1]), ("a", ["a"])]
+)
+def test_as_list(value, expected):
+    assert as_list(value) == expected
+
+
+@pytest.mark.parametrize("given", [None, [], "an object"])
+def test_an_environment_joins_the_plugins(given):
+    arguments = {"plugins": given, "strategy": "ddp"}
+    add_environment(arguments, ONE_HOST, PL)
+    *before, environment = arguments["plugins"]
+    assert before == as_list(given)
+    assert environment.topology is ONE_HOST
+
+
+@pytest.mark.parametrize("strategy", ["smddp", "smddp_find_unused_parameters_true", "object"])
+def test_smddp_brings_its_own(strategy):
+    arguments = {"strategy": smddp_strategy_class(PL)() if strategy == "object" else strategy}
+    add_environment(arguments, ONE_HOST, PL)
+    assert "plugins" not in arguments
+
+
+def test_no_environment_on_a_laptop_or_beside_another():
+    arguments = {}
+    add_environment(arguments, Topology(Launcher.LOCAL), PL)
+    assert arguments == {}
+    given = [PL.module("plugins.environments").LightningEnvironment()]
+    arguments = {"plugins": given}
+    add_environment(arguments, ONE_HOST, PL)
+    assert arguments["plugins"] == given
+    arguments = {"plugins": SageMakerEnvironment(ONE_HOST)}
+    add_environment(arguments, ONE_HOST, PL)
+    assert isinstance(arguments["plugins"], SageMakerEnvironment)
+
+
+@pytest.fixture
+def job(tmp_path):
+    return TrainingJob(
+        in_container=True,
+        base_dir=str(tmp_path / "ml"),
+        checkpoint_dir=str(tmp_path / "ml" / "checkpoints"),
+        failure_file=str(tmp_path / "ml" / "output" / "failure"),
+    )
+
+
+def own(job, present=(), arguments=None, settings=None, **options):
+    callbacks = own_callbacks(
+        arguments or {},
+        list(present),
+        job=job,
+        namespace=PL,
+        options=SageMakerOptions(**options),
+        settings=settings or Settings(),
+    )
+    return [type(callback).__name__ for callback in callbacks]
+
+
+def test_own_callbacks(job):
+    assert own(job) == ["ModelCheckpoint", "ModelExport"]
+    assert own(job, export=False) == ["ModelCheckpoint"]
+    assert own(job, arguments={"enable_checkpointing": False}) == ["ModelExport"]
+    assert own(job, arguments={"enable_checkpointing": None}) == ["ModelCheckpoint", "ModelExport"]
+    assert own(job, arguments={"barebones": True}) == ["ModelExport"]
+    assert own(job, [PL.module("callbacks").ModelCheckpoint()]) == ["ModelExport"]
+    assert own(job, [model_export_class(PL)()]) == ["ModelCheckpoint"]
+
+
+def test_outside_a_container(tmp_path):
+    checkpoint = PL.module("callbacks").ModelCheckpoint(dirpath=str(tmp_path))
+    assert own(TrainingJob(), [checkpoint]) == []
+    assert own(TrainingJob(), [checkpoint], model_dir="there") == ["ModelExport"]
+    assert own(TrainingJob(), [checkpoint], model_dir="there", export=False) == []
+    assert checkpoint.dirpath == str(tmp_path)
+
+
+def test_explicit_directories_stay(job, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoint_class = PL.module("callbacks").ModelCheckpoint
+    first, second, third = (checkpoint_class(dirpath=path) for path in ("one", "two", "three"))
+    settings = Settings.collect(
+        hyperparameters={"trainer": {"callbacks": [{"init_args": {"dirpath": "one"}}]}, "my_save": {"dirpath": "two"}},
+        given=None,
+    )
+    own(job, [first, second, third], settings=settings)
+    assert [callback.dirpath for callback in (first, second, third)] == [
+        str(tmp_path / "one"),
+        str(tmp_path / "two"),
+        job.checkpoint_dir,
+    ]

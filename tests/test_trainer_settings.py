@@ -1,0 +1,181 @@
+import os
+import types
+
+import pytest
+
+import lightning_sm
+from lightning_sm import SageMakerEnvironment, trainer_settings
+from lightning_sm._lightning import NAMESPACES, Namespace
+from lightning_sm.callbacks import model_export_class
+from lightning_sm.errors import JobConfigError, OutputError
+from tests.helpers.environ import torchrun
+from tests.projects.container import Container, log_lines
+
+PL = Namespace("pytorch_lightning")
+
+
+@pytest.fixture
+def container(opt_ml, monkeypatch):
+    return Container(opt_ml, monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def one_namespace(monkeypatch):
+    """A script imports one Lightning; the process of these tests may have loaded both."""
+    monkeypatch.setattr("lightning_sm._trainer_settings.choose_namespace", lambda: PL)
+
+
+def quiet(**arguments):
+    return {"max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False, **arguments}
+
+
+def test_a_script_gets_what_the_cli_gives(container):
+    script = PL.module().Trainer(**trainer_settings(max_epochs=1, enable_progress_bar=False))
+    command = container.cli().trainer
+    for name in ("world_size", "num_nodes", "max_epochs", "log_dir", "default_root_dir"):
+        assert getattr(script, name) == getattr(command, name), name
+    for one, other in ((script, command), (command, script)):
+        kinds = {type(callback).__name__ for callback in other.callbacks} - {"SaveConfigCallback", "ModelSummary"}
+        assert kinds <= {type(callback).__name__ for callback in one.callbacks}
+    assert script.checkpoint_callback.dirpath == command.checkpoint_callback.dirpath
+    assert script.logger.save_dir == command.logger.save_dir
+    assert type(script.strategy) is type(command.strategy)
+
+
+def test_a_script_trains(container):
+    trainer = PL.module().Trainer(**trainer_settings(**quiet()))
+    from tiny_data import TinyData
+    from tiny_model import TinyModel
+
+    trainer.fit(TinyModel(), TinyData("x"))
+    assert container.summary["class_path"] == "tiny_model.TinyModel"
+    assert list((container.base / "output" / "data").rglob("*.ckpt"))
+
+
+def test_what_is_given_wins(container):
+    loggers = PL.module("loggers")
+    logger = loggers.CSVLogger("mine")
+    given = {"num_nodes": 1, "accelerator": "cpu", "devices": 1, "strategy": "auto", "default_root_dir": "here"}
+    settings = trainer_settings(logger=logger, **given)
+    assert {name: settings[name] for name in given} == given
+    assert settings["logger"] is logger
+    assert trainer_settings(logger=False)["logger"] is False
+    assert trainer_settings(logger=[logger])["logger"] == [logger]
+
+
+def test_nothing_is_left_to_decide(container):
+    settings = trainer_settings(
+        logger=False, num_nodes=1, accelerator="cpu", default_root_dir="x", enable_checkpointing=False,
+        sagemaker={"export": False},
+    )  # fmt: skip
+    assert "callbacks" not in settings
+    assert [type(plugin).__name__ for plugin in settings["plugins"]] == ["SageMakerEnvironment"]
+
+
+@pytest.mark.parametrize("value", [None, True])
+def test_the_default_logger(container, value):
+    given = {} if value is None else {"logger": value}
+    assert trainer_settings(**given)["logger"].save_dir == str(container.base / "output" / "data")
+
+
+def test_checkpoints_of_the_script_go_to_the_jobs_directory(container):
+    checkpoint_class = PL.module("callbacks").ModelCheckpoint
+    callbacks = [checkpoint_class(dirpath=path) for path in (None, "ckpts", "memory://x/y")]
+    settings = trainer_settings(callbacks=callbacks)
+    directory = str(container.base / "output" / "data" / "checkpoints")
+    assert [callback.dirpath for callback in callbacks] == [directory, directory, "memory://x/y"]
+    assert settings["callbacks"][:3] == callbacks
+    assert len(settings["callbacks"]) == 4
+    assert isinstance(settings["callbacks"][3], model_export_class(PL))
+
+
+def test_one_callback_need_not_be_a_list(container):
+    export = model_export_class(PL)()
+    settings = trainer_settings(callbacks=export)
+    assert [type(callback).__name__ for callback in settings["callbacks"]] == ["ModelExport", "ModelCheckpoint"]
+
+
+def test_the_group(container, tmp_path):
+    group = {"output_dir": str(tmp_path / "o"), "checkpoint_dir": str(tmp_path / "c"), "model_dir": str(tmp_path / "m")}
+    settings = trainer_settings(sagemaker=group)
+    checkpoint, export = settings["callbacks"]
+    assert (settings["logger"].save_dir, checkpoint.dirpath) == (group["output_dir"], group["checkpoint_dir"])
+    assert export.model_dir == group["model_dir"]
+    with pytest.raises(TypeError, match="chanels"):
+        trainer_settings(sagemaker={"chanels": {}})
+
+
+def test_outside_a_container_nothing_changes(container):
+    container.leave()
+    callback = PL.module("callbacks").ModelCheckpoint(dirpath="ckpts")
+    given = quiet(callbacks=[callback], logger=True)
+    assert trainer_settings(**given) == given
+    assert callback.dirpath == os.path.realpath("ckpts")
+    assert trainer_settings() == {}
+
+
+def test_outside_a_container_a_model_goes_where_somebody_says(container, tmp_path):
+    container.leave()
+    (export,) = trainer_settings(sagemaker={"model_dir": str(tmp_path)})["callbacks"]
+    assert export.model_dir == str(tmp_path)
+
+
+@pytest.mark.parametrize("in_container", [True, False])
+def test_torchrun(container, in_environ, in_container):
+    if not in_container:
+        container.leave()
+    in_environ(torchrun(3, 4, 1, 2, 1, 2))
+    settings = trainer_settings(accelerator="cpu")
+    assert (settings["devices"], settings["num_nodes"]) == (2, 2)
+    assert settings.get("strategy") == ("smddp" if in_container else None)
+    assert "plugins" not in settings
+    trainer = PL.module().Trainer(**settings)
+    assert (trainer.world_size, trainer.global_rank) == (4, 3)
+
+
+def test_a_strategy_of_the_scripts_own_gets_the_environment(container, in_environ):
+    in_environ(torchrun(1, 2, 1, 2, 0, 1))
+    settings = trainer_settings(strategy="ddp")
+    (plugin,) = settings["plugins"]
+    assert isinstance(plugin, SageMakerEnvironment)
+    assert "plugins" not in trainer_settings(strategy=lightning_sm.strategies.smddp_strategy_class(PL)())
+    assert trainer_settings(strategy="ddp", plugins=[plugin])["plugins"] == [plugin]
+
+
+@pytest.mark.parametrize("namespace", [space for space in NAMESPACES if space.is_installed], ids=str)
+def test_either_namespace(container, monkeypatch, namespace):
+    monkeypatch.setattr("lightning_sm._trainer_settings.choose_namespace", lambda: namespace)
+    settings = trainer_settings(**quiet())
+    assert namespace.owns(type(settings["logger"]))
+    assert all(namespace.owns(type(callback)) for callback in settings["callbacks"])
+    assert namespace.module().Trainer(**settings).log_dir.startswith(str(container.base))
+
+
+def test_the_table_is_printed_once(container):
+    with log_lines() as lines:
+        trainer_settings()
+    (table,) = lines
+    assert table.startswith("SageMaker settings:")
+    assert "trainer.default_root_dir = " in table
+    assert "checkpoints in " in table
+    assert "channel" not in table
+    container.leave()
+    with log_lines() as lines:
+        trainer_settings()
+    assert lines == []
+
+
+def test_errors_are_reasons(container):
+    (container.code / "file").write_text("")
+    with pytest.raises(OutputError):
+        trainer_settings(sagemaker={"checkpoint_dir": str(container.code / "file" / "below")})
+    assert container.failure.startswith("OutputError: The checkpoint directory")
+    os.unlink(container.base / "output" / "failure")
+    container.opt_ml.write("resourceconfig.json", "{")
+    with pytest.raises(JobConfigError):
+        trainer_settings()
+    assert container.failure.startswith("JobConfigError: ")
+
+
+def test_it_is_public():
+    assert isinstance(lightning_sm.trainer_settings, types.FunctionType)
