@@ -161,8 +161,10 @@ def _read_channels(reader: _Reader) -> Dict[str, Channel]:
         reader.sources["channels"] = "SM_CHANNELS"
         listed = read_json_variable(reader.environ, "SM_CHANNELS")
         modes = dict.fromkeys(expect_names([] if listed is None else listed, "SM_CHANNELS"))
-    for name in modes:
+    for name, mode in modes.items():
         expect_path(name, f"The name of a channel in {reader.sources['channels']}")
+        if not isinstance(mode, (str, type(None))):
+            raise JobConfigError(f"TrainingInputMode of channel {name!r} in {path} should be text, and is {mode!r}.")
     return {
         name: Channel(name, reader.environ.get(f"SM_CHANNEL_{name.upper()}") or os.path.join(data_dir, name), mode)
         for name, mode in modes.items()

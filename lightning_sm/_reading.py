@@ -29,6 +29,9 @@ def read_json_file(path: str) -> Optional[Any]:
         JobConfigError: The file is there and cannot be read, or is not JSON.
     """
     try:
+        # Opening a FIFO would wait for a writer without end.
+        if not os.path.isfile(path) and os.path.exists(path):
+            raise OSError("it is no regular file")
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):

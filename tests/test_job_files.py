@@ -192,3 +192,9 @@ def test_broken_variable(opt_ml, variables, says):
     given = {"SM_CURRENT_HOST": "algo-1", "SM_HOSTS": json.dumps(["algo-1"]), **variables}
     with pytest.raises(JobConfigError, match=says):
         TrainingJob.resolve(opt_ml.environ(**given))
+
+
+def test_input_mode_that_is_no_text(opt_ml):
+    opt_ml.host("algo-1").write("inputdataconfig.json", {"training": {"TrainingInputMode": ["File"]}})
+    with pytest.raises(JobConfigError, match="TrainingInputMode of channel 'training'"):
+        TrainingJob.resolve(opt_ml.environ())

@@ -96,6 +96,12 @@ def test_no_path(value):
         expect_path(value, "HERE")
 
 
+def test_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "resourceconfig.json")
+    with pytest.raises(JobConfigError, match="no regular file"):
+        read_json_file(str(tmp_path / "resourceconfig.json"))
+
+
 @pytest.mark.parametrize("value", ["training", "my-data", "/mnt/ünicode ✓", "\udc80"])
 def test_path(value):
     # "\udc80" is how Python spells a byte of a file name that is no UTF-8.

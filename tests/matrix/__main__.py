@@ -47,7 +47,7 @@ def requirements(row: Row, *, pinned: bool) -> List[str]:
     if pinned:
         return ["-r", str(_REQUIREMENTS / f"{row.name}.txt")]
     lightning = [f"pytorch-lightning=={row.lightning}", *([f"lightning=={row.lightning}"] if row.both else [])]
-    return [f"torch=={row.torch}", *lightning, *row.pins, "jsonargparse[signatures]", *_TOOLS]
+    return [f"torch=={row.torch}", *lightning, *row.pins, *row.bolts, "jsonargparse[signatures]", *_TOOLS]
 
 
 def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float, float]:
@@ -60,14 +60,20 @@ def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float
         started = time.monotonic()
         inside = str(Path(folder) / "venv" / "bin" / "python")
         environ = pip_environ(row)
-        for command in (
-            [python, "-m", "venv", str(Path(folder) / "venv")],
-            [inside, "-m", "pip", "install", "-q", *requirements(row, pinned=not freeze)],
-            [inside, "-m", "pip", "install", "-q", "--no-deps", str(_REPOSITORY)],
-        ):
-            status = subprocess.run(command, env=environ, cwd=folder, check=False).returncode
-            if status:
-                return status, time.monotonic() - started, 0.0
+        pip = [inside, "-m", "pip", "install", "-q"]
+
+        def run(*command: str) -> int:
+            return subprocess.run(command, env=environ, cwd=folder, check=False).returncode
+
+        status = (
+            run(python, "-m", "venv", str(Path(folder) / "venv"))
+            or run(*pip, f"torch=={row.torch}")
+            or (0 if keeps_torch(row, inside, environ) else 3)
+            or run(*pip, *requirements(row, pinned=not freeze))
+            or run(*pip, "--no-deps", str(_REPOSITORY))
+        )
+        if status:
+            return status, time.monotonic() - started, 0.0
         if freeze:
             _write_pins(row, inside, environ)
         installed = time.monotonic()
@@ -75,6 +81,18 @@ def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float
         command = [inside, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *_TESTS, *extra]
         status = subprocess.run(command, env=tests, cwd=_REPOSITORY, check=False).returncode
         return status, installed - started, time.monotonic() - installed
+
+
+def keeps_torch(row: Row, python: str, environ: Dict[str, str]) -> bool:
+    """Whether the row's line for ``requirements.txt`` installs Lightning and leaves the installed torch alone."""
+    command = [python, "-m", "pip", "install", "--dry-run", *row.line.split()]
+    done = subprocess.run(command, env=environ, check=False, stdout=subprocess.PIPE, text=True)
+    would = next((line for line in done.stdout.splitlines() if line.startswith("Would install")), "")
+    replaced = [word for word in would.split() if word.startswith("torch-")]
+    if done.returncode or not would or replaced:
+        print(f"{row.line!r} does not leave torch {row.torch} alone: {' '.join(replaced) or done.stdout[-500:]}")
+        return False
+    return True
 
 
 def _write_pins(row: Row, python: str, environ: Dict[str, str]) -> None:

@@ -1,0 +1,48 @@
+"""The rows, the shims, the verified pairs and the README tell of the same versions."""
+
+from pathlib import Path
+
+import pytest
+
+from lightning_sm._lightning._faults import VERIFIED
+from lightning_sm._lightning._shims import SHIMS
+from tests.matrix.rows import FOR_CI, ROWS
+
+_HERE = Path(__file__).resolve().parent
+
+
+@pytest.mark.parametrize("shim", SHIMS.values(), ids=list(SHIMS))
+def test_each_shim_serves_a_row_and_some_row_needs_it_not(shim):
+    served = [row.version for row in ROWS if shim.serves(row.version)]
+    assert served, f"no supported Lightning needs {shim.name} any more: remove it"
+    assert len(served) < len(ROWS), f"every supported Lightning needs {shim.name}: it is no shim"
+
+
+def test_verified_pairs_are_the_rows():
+    pairs = {(row.version, tuple(int(part) for part in row.torch.split("+")[0].split(".")[:2])) for row in ROWS}
+    assert pairs == VERIFIED
+
+
+def test_names_are_different_and_ci_runs_some():
+    names = [row.name for row in ROWS]
+    assert len(set(names)) == len(names)
+    assert set(FOR_CI) < set(names)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+def test_each_row_is_pinned(row):
+    pins = (_HERE / "requirements" / f"{row.name}.txt").read_text(encoding="utf-8").splitlines()
+    assert f"torch=={row.torch}" in pins
+    assert f"pytorch-lightning=={row.lightning}" in pins
+    assert (f"lightning=={row.lightning}" in pins) == row.both
+    assert all("==" in pin and "@" not in pin for pin in pins), "every line is a pin from an index"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+def test_readme_tells_each_row(row):
+    readme = (_HERE.parents[1] / "README.md").read_text(encoding="utf-8")
+    line = next((line for line in readme.splitlines() if line.startswith(f"| {row.python} | {row.torch} |")
+                 and f"| {row.lightning} |" in line), None)  # fmt: skip
+    assert line is not None
+    assert f"`{row.line}`" in line
+    assert row.images in line
