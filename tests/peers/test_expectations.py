@@ -3,6 +3,7 @@
 import pytest
 
 from tests.peers.comparison import compare
+from tests.peers.plugin import name_alone
 from tests.peers.suites import EXPECTED, SUITES
 
 _REASONS = {"f.py::known": "ours says it otherwise"}
@@ -60,3 +61,15 @@ def test_expected_differences_are_in_suites():
     paths = {suite.path for suite in SUITES}
     assert {test.partition("::")[0] for test in EXPECTED} <= paths
     assert all(EXPECTED.values())
+
+
+@pytest.mark.parametrize(
+    ("with_us", "alone"),
+    [
+        ("f.py::test_a[1-ddp-SMDDPStrategy]", "f.py::test_a[1-ddp-DDPStrategy]"),
+        ("f.py::test_a[SMDDPStrategy-x-SageMakerEnvironment]", "f.py::test_a[DDPStrategy-x-LightningEnvironment]"),
+        ("f.py::test_SMDDPStrategy[OwnSMDDPStrategy]", "f.py::test_SMDDPStrategy[OwnSMDDPStrategy]"),
+    ],
+)
+def test_a_test_has_one_name(with_us, alone):
+    assert name_alone(with_us) == alone
