@@ -107,7 +107,7 @@ def _is_explicit(callback: Any, settings: Settings) -> bool:
     """Whether a callback's directory was typed or is a hyperparameter, wherever in the config the callback stands."""
     said = ({key.rpartition(".")[2]: settings.get(key)} for key in settings.origins if settings.is_explicit(key))
     named = (os.path.realpath(path) for value in said for path in _dirpaths(value))
-    return callback.dirpath is not None and callback.dirpath in named
+    return callback.dirpath is not None and os.path.realpath(callback.dirpath) in named
 
 
 def _dirpaths(value: Any) -> Iterator[str]:

@@ -105,16 +105,18 @@ def test_the_model_decides_on_the_namespace(container):
     assert container.summary["class_path"] == "tiny_lightning.OtherModel"
 
 
-def own_cli():
-    sys.modules.pop("own_cli", None)
+@pytest.fixture
+def one_namespace(monkeypatch):
+    """A project imports one Lightning; the process of these tests may have loaded both."""
+    monkeypatch.setattr("lightning_sm._lightning._classes.choose_namespace", lambda: Namespace("pytorch_lightning"))
+
+
+def test_a_project_may_subclass(container, one_namespace, monkeypatch):
+    monkeypatch.delitem(sys.modules, "own_cli", raising=False)
     import own_cli
 
-    return own_cli
-
-
-def test_a_project_may_subclass(container):
     container.config("data: {batch_size: 2}\n", "own.yaml").hyperparameters(config="own.yaml", greeting="hi")
-    cli = own_cli().make(run=False, args=[])
+    cli = own_cli.make(run=False)
     assert cli.model.given["batch_size"] == cli.datamodule.batch_size == 2
     assert cli.datamodule.data_dir == str(container.channel("training"))
     assert cli.config.greeting == "hi"
@@ -138,6 +140,12 @@ def test_arguments_as_a_mapping_count_as_typed(container, calls, with_subcommand
     assert calls == ["test" if with_subcommand else "fit"]
     assert (cli.model.given["lr"], cli.model.given["size"], cli.datamodule.batch_size) == (0.5, 3, 2)
     assert cli.trainer.max_epochs == 4
+    assert cli.datamodule.data_dir == str(container.channel("training"))
+
+
+def test_arguments_as_a_list(container):
+    cli = container.cli(args=["--model.lr", "3"])
+    assert cli.model.given["lr"] == 3
     assert cli.datamodule.data_dir == str(container.channel("training"))
 
 
@@ -201,7 +209,7 @@ def test_outside_a_container_it_is_lightning_cli(container):
     assert not ours.routing
 
 
-def test_the_class_is_public():
+def test_the_class_is_public(one_namespace):
     import lightning_sm
 
     assert issubclass(sagemaker_cli_class(Namespace("pytorch_lightning")), lightning_sm.SageMakerCLI)

@@ -111,12 +111,12 @@ def test_checkpoints_of_the_project_go_there_too(container, given):
 def test_checkpoints_by_hyperparameter_stay(container, as_list):
     callback = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "mine"}}
     cli = container.hyperparameters({"trainer.callbacks": [callback] if as_list else callback}).cli()
-    assert checkpoints(cli) == [os.path.realpath("mine")]
+    assert [os.path.realpath(path) for path in checkpoints(cli)] == [os.path.realpath("mine")]
 
 
 def test_typed_checkpoints_stay(container):
     words = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=mine"]
-    assert checkpoints(container.cli(*words)) == [os.path.realpath("mine")]
+    assert [os.path.realpath(path) for path in checkpoints(container.cli(*words))] == [os.path.realpath("mine")]
 
 
 def test_checkpoints_may_go_to_a_remote_directory(container):

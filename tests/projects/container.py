@@ -86,8 +86,10 @@ class Container:
 
     def cli(self, *words, cls=None, run=False, **arguments):
         """Make a CLI, by default one that only sets everything up."""
-        cls = cls or sagemaker_cli_class(Namespace("pytorch_lightning"))
-        return cls(run=run, **{"args": list(words), **arguments})
+        if cls is None:
+            cls = sagemaker_cli_class(Namespace("pytorch_lightning"))
+        self.monkeypatch.setattr(sys, "argv", ["train.py", *words])
+        return cls(run=run, **arguments)
 
     def run(self, *command, **variables):
         """Run a command in another process, as the toolkit does."""
