@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.projects.container import Container
+from tests.projects.container import Container, config_of
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_config_beats_default(container):
 
 def test_the_projects_own_defaults_are_above_the_classes(container):
     cli = container.cli(trainer_defaults={"max_epochs": 7, "num_nodes": 1, "strategy": "ddp"}, cls=None)
-    assert cli.config.trainer.strategy == "ddp"
+    assert config_of(cli)["trainer"]["strategy"] == "ddp"
     assert "trainer.strategy" not in cli.routing.origins
     assert "trainer.num_nodes" in cli.routing.origins
 
@@ -108,7 +108,7 @@ def test_the_projects_own_logger_is_routed(container):
     cli = container.cli(trainer_defaults={"logger": logger})
     assert type(cli.trainer.logger).__name__ == "CSVLogger"
     assert cli.trainer.logger.save_dir == str(container.base / "output" / "data")
-    assert cli.config.trainer.logger.init_args.name == "mine"
+    assert config_of(cli)["trainer"]["logger"]["init_args"]["name"] == "mine"
 
 
 def test_a_config_file_that_the_project_always_reads(container):

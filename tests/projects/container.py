@@ -12,9 +12,21 @@ from pathlib import Path
 from lightning_sm._lightning import Namespace
 from lightning_sm.cli import sagemaker_cli_class
 
-__all__ = ["Container", "TINY", "log_lines"]
+__all__ = ["Container", "TINY", "config_of", "log_lines", "loggers_of"]
 
 TINY = Path(__file__).parent / "tiny"
+
+
+def config_of(cli):
+    """The parsed config; Lightning 1.5 keeps a dict."""
+    return cli.config if isinstance(cli.config, dict) else cli.config.as_dict()
+
+
+def loggers_of(trainer):
+    """The trainer's loggers; Lightning 1.5 has one that may stand for several."""
+    if hasattr(trainer, "loggers"):
+        return trainer.loggers
+    return [] if trainer.logger is None else list(getattr(trainer.logger, "_logger_iterable", [trainer.logger]))
 
 
 @contextmanager
