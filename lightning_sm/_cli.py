@@ -10,7 +10,7 @@ from lightning_sm._closest import closest_keys
 from lightning_sm._command_line import command_line, deep_merge, refusing
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning._shims import configs_must_be_whole, save_config_arguments
+from lightning_sm._lightning._shims import add_any_data_module, configs_must_be_whole, save_config_arguments
 from lightning_sm._log import log
 from lightning_sm._options import SageMakerOptions
 from lightning_sm._project_defaults import default_configs, project_defaults
@@ -75,6 +75,11 @@ class SageMakerCLIMixin(_Base):
         """Add the group ``sagemaker`` beside Lightning's own arguments."""
         super().add_default_arguments_to_parser(parser)
         parser.add_class_arguments(SageMakerOptions, "sagemaker")
+
+    def add_core_arguments_to_parser(self, parser: Any) -> None:
+        """Add trainer, model and data."""
+        super().add_core_arguments_to_parser(parser)
+        add_any_data_module(self.namespace, parser)
 
     def parse_arguments(self, parser: Any, *args: Any) -> None:
         """Parse the command line; in a job, together with hyperparameters and what SageMaker decides."""
@@ -174,6 +179,8 @@ class SageMakerCLIMixin(_Base):
         if self.job.in_container:
             add_environment(config, self.topology, self.namespace)
         if self.subcommand in (None, "fit"):
+            if config.get("callbacks") is not None:
+                config["callbacks"] = as_list(config["callbacks"])  # Lightning 1.5 would extend it as it stands
             present = [*as_list(config.get("callbacks")), *callbacks, *as_list(self.trainer_defaults.get("callbacks"))]
             own = own_callbacks(
                 config,

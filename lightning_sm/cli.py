@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class
 from lightning_sm._lightning._classes import resolve_class
-from lightning_sm._lightning._shims import cli_base_path, data_class_arguments
+from lightning_sm._lightning._shims import cli_base_path
 
 if TYPE_CHECKING:
     from lightning_sm._cli import SageMakerCLIMixin as SageMakerCLI
@@ -44,12 +44,11 @@ def main(args: Optional[Sequence[str]] = None) -> None:
         sys.path.insert(0, "")
     job = read_job()
     with failure_reported(job):
-        settings = named_settings(words, job)
-        namespace = choose_namespace(find_model_class(settings))
+        namespace = choose_namespace(find_model_class(named_settings(words, job)))
     if args is not None:
         sys.argv = [sys.argv[0], *words]
     cli: Any = sagemaker_cli_class(namespace)
-    cli(**data_class_arguments(namespace, settings.get("data") is not None))
+    cli()
 
 
 def __getattr__(name: str) -> Any:

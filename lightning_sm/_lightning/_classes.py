@@ -1,8 +1,9 @@
 """Makes our classes once for each of Lightning's namespaces."""
 
+import copyreg
 import functools
 import importlib
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 from lightning_sm._lightning._namespaces import NAMESPACES, Namespace, choose_namespace, installed_namespaces
 
@@ -25,8 +26,25 @@ def namespaced_class(namespace: Namespace, name: str, mixin_path: str, base_path
     module, _, attribute = base_path.partition(":")
     base = getattr(namespace.module(module), attribute)
     body = {"__module__": "lightning_sm", "__doc__": mixin.__doc__, "namespace": namespace}
-    made: type = type(base)(name, (mixin, base), body)
+    made: type = _picklable(type(base))(name, (mixin, base), body)
+    _RECIPES[made] = (namespace, name, mixin_path, base_path)
     return made
+
+
+_RECIPES: Dict[type, Tuple[Namespace, str, str, str]] = {}
+
+
+@functools.lru_cache(maxsize=None)
+def _picklable(metaclass: type) -> type:
+    """Return a metaclass whose classes pickle can find again although two of them bear one name."""
+    made = type(metaclass.__name__, (metaclass,), {})
+    copyreg.pickle(made, _reduce)  # type: ignore[arg-type]
+    return made
+
+
+def _reduce(cls: type) -> Any:
+    # A project's own subclass is found by its name.
+    return (namespaced_class, _RECIPES[cls]) if cls in _RECIPES else cls.__qualname__
 
 
 def _attribute(module: str, name: str) -> Any:

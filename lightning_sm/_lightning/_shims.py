@@ -13,11 +13,11 @@ from lightning_sm._lightning._namespaces import Namespace
 __all__ = [
     "SHIMS",
     "Shim",
+    "add_any_data_module",
     "add_legacy_environment_methods",
     "backend_variable",
     "cli_base_path",
     "configs_must_be_whole",
-    "data_class_arguments",
     "ddp_base_path",
     "register_strategy",
     "replace_infinite_barrier",
@@ -58,7 +58,7 @@ SHIMS = {
         Shim("strategy_of", (1, 5), (1, 6), f"{_PR}11141"),
         Shim("backend_variable", (1, 5), (1, 8), f"{_PR}14693"),
         Shim("cli_base_path", (1, 5), (1, 7), f"{_PR}13767"),
-        Shim("data_class_arguments", (1, 5), (1, 7), f"{_PR}12614"),
+        Shim("add_any_data_module", (1, 5), (1, 7), f"{_PR}12614"),
         Shim(
             "configs_must_be_whole",
             (1, 5),
@@ -116,16 +116,11 @@ def strategy_of(trainer: Any) -> Any:
     return trainer.strategy if hasattr(trainer, "strategy") else trainer.training_type_plugin
 
 
-def data_class_arguments(namespace: Namespace, names_data: bool) -> Dict[str, Any]:
-    """Arguments of a CLI that takes any data module, which once had to be asked for.
-
-    Args:
-        namespace: The namespace.
-        names_data: Whether the run names a data module; where it does not, asking would make one required.
-    """
-    if not _needs("data_class_arguments", namespace) or not names_data:
-        return {}
-    return {"datamodule_class": namespace.module().LightningDataModule, "subclass_mode_data": True}
+def add_any_data_module(namespace: Namespace, parser: Any) -> None:
+    """Let a config name any data module, which a CLI without a class of its own did not offer."""
+    if not _needs("add_any_data_module", namespace) or any(action.dest == "data" for action in parser._actions):
+        return
+    parser.add_subclass_arguments(namespace.module().LightningDataModule, "data", fail_untyped=False, required=False)
 
 
 def configs_must_be_whole(namespace: Namespace) -> bool:

@@ -66,6 +66,8 @@ class SMDDPMixin(_Base):
         if isinstance(environment, SageMakerEnvironment):
             self._topology = environment.topology
         super().__init__(cluster_environment=environment, **kwargs)
+        # Where Lightning keeps it; 1.5 does not take it as an argument.
+        self._process_group_backend = process_group_backend
 
     @property
     def num_nodes(self) -> int:

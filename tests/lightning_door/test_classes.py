@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 
 from lightning_sm import SMDDPStrategy
@@ -78,3 +80,12 @@ def test_name_taken_before_any_lightning_serves_the_one_that_comes(name):
         """
     )
     assert said == [["Deferred", False], [True, True], [True]]
+
+
+@pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
+def test_classes_and_instances_are_pickled_in_either_namespace(namespace):
+    for other in installed_namespaces():
+        other.module()
+    cls = smddp_strategy_class(namespace)
+    assert pickle.loads(pickle.dumps(cls)) is cls
+    assert type(pickle.loads(pickle.dumps(cls(process_group_backend="gloo")))) is cls

@@ -86,12 +86,15 @@ def test_strategy_of_either_kind_of_trainer():
     assert _shims.strategy_of(types.SimpleNamespace(training_type_plugin=2)) == 2
 
 
-@pytest.mark.parametrize(
-    ("version", "names_data", "asked"), [(_OLD, True, True), (_OLD, False, False), (_NEW, True, False)]
-)
-def test_data_modules_have_to_be_asked_for(version, names_data, asked):
-    arguments = _shims.data_class_arguments(_Namespace(version, LightningDataModule=int), names_data)
-    assert arguments == ({"datamodule_class": int, "subclass_mode_data": True} if asked else {})
+@pytest.mark.parametrize(("version", "there", "added"), [(_OLD, [], True), (_OLD, ["data"], False), (_NEW, [], False)])
+def test_any_data_module_can_be_named(version, there, added):
+    asked = []
+    parser = types.SimpleNamespace(
+        _actions=[types.SimpleNamespace(dest=name) for name in there],
+        add_subclass_arguments=lambda cls, key, **more: asked.append((cls, key, more["required"])),
+    )
+    _shims.add_any_data_module(_Namespace(version, LightningDataModule=int), parser)
+    assert asked == ([(int, "data", False)] if added else [])
 
 
 @pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)

@@ -150,3 +150,8 @@ def test_smddp_is_joined_without_a_device(in_environ, monkeypatch):
     ((name,), arguments) = joined[0]
     assert (name, arguments["rank"], arguments["world_size"]) == ("smddp", 1, 2)
     assert "device_id" not in arguments
+
+
+@pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
+def test_a_backend_that_was_asked_for_shows_before_setup(namespace):
+    assert smddp_strategy_class(namespace)(process_group_backend="gloo")._process_group_backend == "gloo"
