@@ -26,7 +26,8 @@ def namespaced_class(namespace: Namespace, name: str, mixin_path: str, base_path
     module, _, attribute = base_path.partition(":")
     base = getattr(namespace.module(module), attribute)
     body = {"__module__": "lightning_sm", "__doc__": mixin.__doc__, "namespace": namespace}
-    made: type = _picklable(type(base))(name, (mixin, base), body)
+    metaclass: Any = _picklable(type(base))
+    made: type = metaclass(name, (mixin, base), body)
     _RECIPES[made] = (namespace, name, mixin_path, base_path)
     return made
 
@@ -35,10 +36,10 @@ _RECIPES: Dict[type, Tuple[Namespace, str, str, str]] = {}
 
 
 @functools.lru_cache(maxsize=None)
-def _picklable(metaclass: type) -> type:
+def _picklable(metaclass: Any) -> Any:
     """Return a metaclass whose classes pickle can find again although two of them bear one name."""
     made = type(metaclass.__name__, (metaclass,), {})
-    copyreg.pickle(made, _reduce)  # type: ignore[arg-type]
+    copyreg.pickle(made, _reduce)
     return made
 
 
