@@ -26,8 +26,8 @@ def namespaced_class(namespace: Namespace, name: str, mixin_path: str, base_path
     module, _, attribute = base_path.partition(":")
     base = getattr(namespace.module(module), attribute)
     body = {"__module__": "lightning_sm", "__doc__": mixin.__doc__, "namespace": namespace}
-    metaclass: Any = _picklable(type(base))
-    made: type = metaclass(name, (mixin, base), body)
+    metaclass: Any = type(base)
+    made: type = _picklable(metaclass)(name, (mixin, base), body)
     _RECIPES[made] = (namespace, name, mixin_path, base_path)
     return made
 

@@ -96,10 +96,10 @@ def keeps_torch(row: Row, python: str, environ: Dict[str, str]) -> bool:
 
 
 def _write_pins(row: Row, python: str, environ: Dict[str, str]) -> None:
-    listing = subprocess.run(
-        [python, "-m", "pip", "freeze"], env=environ, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
-    lines = [line for line in listing.splitlines() if not line.startswith(("lightning-sm", "lightning_sm", "-e"))]
+    command = [python, "-m", "pip", "freeze", "--all"]
+    listing = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True).stdout
+    leave_out = ("lightning-sm", "lightning_sm", "-e", "pip=", "wheel=")
+    lines = [line for line in listing.splitlines() if not line.startswith(leave_out)]
     _REQUIREMENTS.mkdir(exist_ok=True)
     (_REQUIREMENTS / f"{row.name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
