@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightning_sm._trainer_settings import trainer_settings
     from lightning_sm.callbacks import ModelExport
     from lightning_sm.cli import SageMakerCLI
-    from lightning_sm.strategies import SMDDPStrategy
+    from lightning_sm.strategies import SMDDPPlugin, SMDDPStrategy
 
 __all__ = [
     "__version__",
@@ -28,6 +28,7 @@ __all__ = [
     "InstanceGroup",
     "Launcher",
     "ModelExport",
+    "SMDDPPlugin",
     "SMDDPStrategy",
     "SageMakerCLI",
     "SageMakerEnvironment",
@@ -43,6 +44,7 @@ _MODULES = {
     "InstanceGroup": "_job",
     "Launcher": "_topology",
     "ModelExport": "callbacks",
+    "SMDDPPlugin": "strategies",
     "SMDDPStrategy": "strategies",
     "SageMakerCLI": "cli",
     "SageMakerEnvironment": "_environment",

@@ -9,7 +9,9 @@ from lightning_sm._lightning._shims import ddp_base_path, register_strategy
 if TYPE_CHECKING:
     from lightning_sm.strategies._smddp import SMDDPMixin as SMDDPStrategy
 
-__all__ = ["SMDDPStrategy", "register_strategies", "smddp_strategy_class"]
+    SMDDPPlugin = SMDDPStrategy
+
+__all__ = ["SMDDPPlugin", "SMDDPStrategy", "register_strategies", "smddp_strategy_class"]
 
 
 def smddp_strategy_class(namespace: Namespace) -> type:
@@ -30,6 +32,7 @@ def register_strategies(namespace: Namespace) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "SMDDPStrategy":
-        return resolve_class(name, smddp_strategy_class)
+    # Lightning 1.5 has plugins where later ones have strategies; both names mean the same class everywhere.
+    if name in ("SMDDPStrategy", "SMDDPPlugin"):
+        return resolve_class("SMDDPStrategy", smddp_strategy_class)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

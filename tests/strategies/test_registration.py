@@ -1,5 +1,6 @@
 import pytest
 
+import lightning_sm
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning._shims import strategy_of
 from lightning_sm.strategies import register_strategies, smddp_strategy_class
@@ -37,3 +38,8 @@ def test_registering_twice_is_no_error(namespace):
 
 def test_lightnings_own_names_are_untouched(namespace):
     assert type(strategy_of(_trainer(namespace, "ddp"))) is smddp_strategy_class(namespace).__mro__[2]
+
+
+def test_the_name_of_lightning_1_5_means_the_same_class():
+    installed_namespaces()[-1].module()
+    assert lightning_sm.SMDDPPlugin is lightning_sm.SMDDPStrategy
