@@ -14,7 +14,7 @@ import pytest
 
 from .machine import needs
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
 
 ISOLATIONS = [pytest.param(name, marks=needs(name)) for name in ("loopback", "userns", "netns")]
 

@@ -9,7 +9,7 @@ import pytest
 
 from .machine import needs
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
 
 
 def told(summary: Dict[str, Any]) -> List[Tuple[str, int, int, float]]:

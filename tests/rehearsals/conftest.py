@@ -1,0 +1,37 @@
+"""Rehearsals that several tests look at, and what plain Lightning makes of the same model and data."""
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes import Job
+
+from .running import rehearse_launch
+
+_SCRIPT = Path(__file__).parents[1] / "processes" / "train_each_way.py"
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory):
+    """Return a function: the results of Lightning's own DDP in a world of so many processes, run once for each size."""
+
+    @functools.lru_cache(maxsize=None)
+    def run(size):
+        job = Job(tmp_path_factory.mktemp(f"plain{size}"), _SCRIPT, "lightning.pytorch", size, 1, "plain")
+        return job.plain().results(size)[0]["ways"]["plain"]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def rehearsed_launch(tmp_path_factory):
+    """Return a function: how the launch of that name went, rehearsed once however many tests look at it."""
+
+    @functools.lru_cache(maxsize=None)
+    def run(name):
+        done = rehearse_launch(name, tmp_path_factory.mktemp(name))
+        assert done.exit_code == 0, done.log[-8000:]
+        return done
+
+    return run

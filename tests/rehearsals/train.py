@@ -1,0 +1,130 @@
+"""What the rehearsals run: trains, tests and trains on in each way, and writes what this process saw.
+
+It stands in a source directory beside ``tiny.py``, and works under every launcher.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import socket
+import sys
+import tempfile
+
+# Before anything is imported: some libraries set variables.
+VARIABLES = dict(os.environ)
+CONFIG = os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "input", "config")
+WROTE = set()
+
+
+def note_writes(event, arguments):
+    """Note each file or folder that this process makes below the model directory."""
+    if event in ("open", "os.mkdir", "os.rename"):
+        path = arguments[1] if event == "os.rename" else arguments[0]
+        # The second argument of "open" is its mode, absent where os.open was called.
+        is_reading = event == "open" and "r" in (arguments[1] or "") and "+" not in arguments[1]
+        if not is_reading and str(path).startswith(VARIABLES.get("SM_MODEL_DIR", "/opt/ml/model")):
+            WROTE.add(os.path.basename(str(path)))
+
+
+def read_config_files():
+    return {
+        name: json.load(open(os.path.join(CONFIG, name), encoding="utf-8"))
+        for name in sorted(os.listdir(CONFIG))
+        if name.endswith("config.json") or name == "hyperparameters.json"
+    }
+
+
+def arguments_of(way, options):
+    """The trainer's arguments for one way to say "this runs on SageMaker"."""
+    import lightning_sm
+
+    backend = {"process_group_backend": options.backend} if options.backend else {}
+    # Where no launcher starts the processes of a host, somebody has to say how many there are.
+    devices = {"devices": options.devices} if options.devices else {}
+    if way == "settings" and backend:
+        return lightning_sm.trainer_settings(**common(), strategy=lightning_sm.SMDDPStrategy(**backend))
+    if way == "settings":
+        return lightning_sm.trainer_settings(**common(), **devices, logger=False)
+    strategy = lightning_sm.SMDDPStrategy(**backend)
+    return {**common(), **devices, "strategy": strategy, "logger": False, "enable_checkpointing": False}
+
+
+def common():
+    return {"accelerator": "cpu", "max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False}
+
+
+def train(pl, way, options):
+    import torch.distributed as dist
+    from tiny import loader, tiny_model, weights
+
+    trainer = pl.Trainer(**arguments_of(way, options))
+    model = tiny_model(pl)
+    trainer.fit(model, loader(), loader())
+    after_one = weights(model)
+    tested = trainer.test(model, loader(), verbose=False)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(model, loader(), loader())
+    # A world of one process needs none.
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    joined = dist.is_initialized()
+    return {
+        "strategy": type(trainer.strategy).__name__,
+        "environment": None if environment is None else told_by(environment),
+        "trainer": [trainer.global_rank, trainer.world_size, trainer.local_rank, trainer.node_rank],
+        "distributed": [dist.get_rank(), dist.get_world_size(), dist.get_backend()] if joined else None,
+        "num_nodes": trainer.num_nodes,
+        "steps": trainer.global_step,
+        "after_one": after_one,
+        "after_two": weights(model),
+        "tested": tested[0]["test_loss"],
+    }
+
+
+def told_by(environment):
+    return {
+        "class": type(environment).__name__,
+        "ranks": [environment.global_rank(), environment.world_size(), environment.local_rank()],
+        "node_rank": environment.node_rank(),
+        "main": f"{environment.main_address}:{environment.main_port}",
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ways", default="settings,strategy")
+    parser.add_argument("--backend")
+    parser.add_argument("--devices", type=int)
+    parser.add_argument("--note", help="a hyperparameter that only has to arrive")
+    options = parser.parse_args()
+    sys.addaudithook(note_writes)
+
+    import lightning.pytorch as pl
+    from lightning.pytorch.utilities import rank_zero_only
+
+    import lightning_sm
+
+    job = lightning_sm.TrainingJob.resolve()
+    seen = {
+        "hostname": socket.gethostname(),
+        "variables": VARIABLES,
+        "files": read_config_files(),
+        "topology": dataclasses.asdict(lightning_sm.Topology.resolve()),
+        "rank_before_joining": rank_zero_only.rank,
+        "current_host": job.current_host,
+        "hyperparameters": dict(job.hyperparameters.values),
+        "note": options.note,
+        "ways": {way: train(pl, way, options) for way in options.ways.split(",")},
+        "wrote_model": sorted(WROTE),
+    }
+    standin = sys.modules.get("smdistributed.dataparallel.torch.torch_smddp")
+    seen["collectives"] = len(standin.calls) if standin else 0
+    local_rank = seen["ways"]["settings"]["trainer"][2]
+    folder = VARIABLES.get("SM_OUTPUT_DATA_DIR", "/opt/ml/output/data")
+    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
+        json.dump(seen, file)
+    os.rename(file.name, os.path.join(folder, f"{seen['hostname']}-{local_rank}.json"))
+
+
+if __name__ == "__main__":
+    main()

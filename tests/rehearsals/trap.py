@@ -1,0 +1,71 @@
+"""Trains as people do without us, or with us, for the tests of what goes wrong: ``--way`` says how.
+
+``stock`` is Lightning told the number of hosts, ``bare`` is Lightning told nothing, ``recipe`` is what AWS publishes
+for SMDDP ("Use the SMDDP library in your PyTorch Lightning training script"), with gloo in the place of ``smddp``.
+"""
+
+import argparse
+import json
+import os
+import socket
+from pathlib import Path
+
+import lightning.pytorch as pl
+
+
+def arguments_of(way, hosts, devices):
+    if way == "ours":
+        import lightning_sm
+
+        return lightning_sm.trainer_settings(accelerator="cpu", **common())
+    if way == "impatient":
+        import lightning_sm
+
+        # Without a launcher, where it is only we who wait for the main host.
+        environment = lightning_sm.SageMakerEnvironment(resolve_timeout=3)
+        return {**common(), "accelerator": "cpu", "num_nodes": hosts, "devices": 1, "plugins": [environment]}
+    if way == "bare":
+        return {"accelerator": "cpu", **common()}
+    told = {"accelerator": "cpu", "num_nodes": hosts, "devices": devices, **common()}
+    if way == "stock":
+        return {"strategy": "ddp", **told}
+    from lightning.pytorch.plugins.environments import LightningEnvironment
+
+    environment = LightningEnvironment()
+    environment.world_size = lambda: int(os.environ["WORLD_SIZE"])
+    environment.global_rank = lambda: int(os.environ["RANK"])
+    return {"strategy": pl.strategies.DDPStrategy(cluster_environment=environment), **told}
+
+
+def common():
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    return {"max_epochs": 1, "logger": False, **quiet}
+
+
+def main():
+    try:
+        from tests.helpers.tiny import loader, tiny_model
+    except ImportError:  # in a rehearsal's source directory
+        from tiny import loader, tiny_model
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", nargs="?", help="where to write rank-N.json")
+    parser.add_argument("--way")
+    parser.add_argument("--hosts", type=int, default=1)
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--occupy", type=int, help="a port that something else listens on")
+    options = parser.parse_args()
+    launched_as = os.environ.get("RANK")
+    with socket.socket() as other:
+        if options.occupy:
+            other.bind(("", options.occupy))
+            other.listen()
+        trainer = pl.Trainer(**arguments_of(options.way, options.hosts, options.devices))
+        trainer.fit(tiny_model(pl), loader(), loader())
+    seen = {"ranks": [trainer.global_rank, trainer.world_size, trainer.node_rank], "steps": trainer.global_step}
+    if options.folder:
+        Path(options.folder, f"rank-{launched_as}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()
