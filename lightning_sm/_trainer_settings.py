@@ -19,8 +19,9 @@ def trainer_settings(*, sagemaker: Optional[Dict[str, Any]] = None, **trainer_ar
     """Return the arguments of a ``Trainer``, completed with what SageMaker decides.
 
     ``Trainer(**trainer_settings(max_epochs=5))`` trains in the launcher's world, logs below the output directory, keeps
-    checkpoints in the job's checkpoint directory and exports the best model. What is given here wins. Outside a
-    container the arguments come back as they were, but for the world of an external launcher (``torchrun``).
+    checkpoints in the job's checkpoint directory and exports the best model. What is given here wins, but a local
+    ``dirpath`` of a ``ModelCheckpoint`` gives way to the job's checkpoint directory, as one in a config file does.
+    Outside a container the arguments come back as they were, but for the world of an external launcher (``torchrun``).
 
     It reads what :class:`~lightning_sm.TrainingJob` and :class:`~lightning_sm.Topology` name.
 
