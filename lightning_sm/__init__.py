@@ -7,7 +7,7 @@ told (the strategy ``smddp``, the environment, this process's rank) it is told w
 import importlib
 from typing import TYPE_CHECKING, Any, List
 
-from lightning_sm._lightning import connect_when_loaded
+from lightning_sm._connect import connect_when_loaded
 from lightning_sm._version import __version__
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ Nothing here imports Lightning or torch before somebody asks for a class that ne
 """
 
 from lightning_sm._lightning._classes import Deferred, namespaced_class
-from lightning_sm._lightning._connect import connect_when_loaded
 from lightning_sm._lightning._namespaces import NAMESPACES, Namespace, choose_namespace, installed_namespaces
 from lightning_sm._lightning._rank_zero import set_rank_zero_rank
 
@@ -13,7 +12,6 @@ __all__ = [
     "NAMESPACES",
     "Namespace",
     "choose_namespace",
-    "connect_when_loaded",
     "installed_namespaces",
     "namespaced_class",
     "set_rank_zero_rank",
