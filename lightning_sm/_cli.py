@@ -10,7 +10,12 @@ from lightning_sm._closest import closest_keys
 from lightning_sm._command_line import command_line, deep_merge, refusing
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning._shims import add_any_data_module, configs_must_be_whole, save_config_arguments
+from lightning_sm._lightning._shims import (
+    add_any_data_module,
+    configs_must_be_whole,
+    parse_words,
+    save_config_arguments,
+)
 from lightning_sm._log import log
 from lightning_sm._options import SageMakerOptions
 from lightning_sm._project_defaults import default_configs, project_defaults
@@ -104,7 +109,8 @@ class SageMakerCLIMixin(_Base):
         self._decide(parser, arguments)
         whole = configs_must_be_whole(self.namespace)
         with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder, self._refusing(parser, arguments):
-            self.config = parser.parse_args(command_line(folder, arguments, self.routing.as_config(), whole=whole))
+            line = command_line(folder, arguments, self.routing.as_config(), whole=whole)
+            self.config = parse_words(self.namespace, parser, line)
         return True
 
     def _parse_object(self, parser: Any, values: Dict[str, Any]) -> bool:

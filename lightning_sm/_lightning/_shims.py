@@ -5,8 +5,9 @@ Each shim names the versions that it serves, the change upstream, and so the day
 
 import importlib
 import os
+import sys
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from lightning_sm._lightning._namespaces import Namespace
 
@@ -19,6 +20,9 @@ __all__ = [
     "cli_base_path",
     "configs_must_be_whole",
     "ddp_base_path",
+    "epochs_trained",
+    "heed_written_num_nodes",
+    "parse_words",
     "register_strategy",
     "replace_infinite_barrier",
     "save_config_arguments",
@@ -56,9 +60,18 @@ SHIMS = {
         Shim("ddp_base_path", (1, 5), (1, 6), f"{_PR}11142"),
         Shim("register_strategy", (1, 5), (1, 6), f"{_PR}11233"),
         Shim("strategy_of", (1, 5), (1, 6), f"{_PR}11141"),
+        Shim("epochs_trained", (1, 5), (1, 6), f"{_PR}8578"),
+        Shim(
+            "heed_written_num_nodes",
+            (1, 6),
+            (1, 9),
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/1.8.6/src/pytorch_lightning/trainer/connectors/"
+            "accelerator_connector.py#L791",
+        ),
         Shim("backend_variable", (1, 5), (1, 8), f"{_PR}14693"),
         Shim("cli_base_path", (1, 5), (1, 7), f"{_PR}13767"),
         Shim("add_any_data_module", (1, 5), (1, 7), f"{_PR}12614"),
+        Shim("parse_words", (1, 5), (1, 7), f"{_PR}12614"),
         Shim(
             "configs_must_be_whole",
             (1, 5),
@@ -116,11 +129,46 @@ def strategy_of(trainer: Any) -> Any:
     return trainer.strategy if hasattr(trainer, "strategy") else trainer.training_type_plugin
 
 
+def epochs_trained(namespace: Namespace, trainer: Any) -> int:
+    """How many epochs a fit that has ended came to; 1.5 then counts the last one back."""
+    epoch = int(trainer.current_epoch)
+    if _needs("epochs_trained", namespace) and trainer.fit_loop.epoch_progress.total.completed:
+        return epoch + 1
+    return epoch
+
+
+def heed_written_num_nodes(namespace: Namespace, strategy_class: Any) -> None:
+    """Hand the number of nodes, which the ``Trainer`` writes past the property ``num_nodes``, to ``nodes_of_the_job``.
+
+    Args:
+        namespace: Lightning's namespace.
+        strategy_class: A class with the method ``nodes_of_the_job``.
+    """
+    if not _needs("heed_written_num_nodes", namespace):
+        return
+
+    def write(self: Any, num_nodes: int) -> None:
+        self._written_num_nodes = self.nodes_of_the_job(num_nodes)
+
+    strategy_class._num_nodes = property(lambda self: self._written_num_nodes, write)
+
+
 def add_any_data_module(namespace: Namespace, parser: Any) -> None:
     """Let a config name any data module, which a CLI without a class of its own did not offer."""
     if not _needs("add_any_data_module", namespace) or any(action.dest == "data" for action in parser._actions):
         return
     parser.add_subclass_arguments(namespace.module().LightningDataModule, "data", fail_untyped=False, required=False)
+
+
+def parse_words(namespace: Namespace, parser: Any, words: Sequence[str]) -> Any:
+    """Parse these words; until 1.7 the parser reads ``sys.argv`` first and may fail there, whatever it is given."""
+    given = sys.argv
+    if _needs("parse_words", namespace):
+        sys.argv = given[:1]
+    try:
+        return parser.parse_args(list(words))
+    finally:
+        sys.argv = given
 
 
 def configs_must_be_whole(namespace: Namespace) -> bool:

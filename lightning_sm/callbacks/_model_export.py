@@ -7,7 +7,7 @@ from lightning_sm._export import ModelSummary, check_writable, load_file, write_
 from lightning_sm._failure import failure_reported
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning._shims import strategy_of
+from lightning_sm._lightning._shims import epochs_trained, strategy_of
 from lightning_sm._log import log
 from lightning_sm._version import __version__
 
@@ -83,7 +83,7 @@ class ModelExportMixin(_Base):
             checkpoint=None if best is None else best[0],
             score=None if best is None else best[1],
             monitor=None if best is None else best[2],
-            epoch=int(trainer.current_epoch),
+            epoch=epochs_trained(self.namespace, trainer),
             global_step=int(trainer.global_step),
         )
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._lightning._classes import resolve_class
-from lightning_sm._lightning._shims import ddp_base_path, register_strategy
+from lightning_sm._lightning._shims import ddp_base_path, heed_written_num_nodes, register_strategy
 
 if TYPE_CHECKING:
     from lightning_sm.strategies._smddp import SMDDPMixin as SMDDPStrategy
@@ -16,9 +16,11 @@ __all__ = ["SMDDPPlugin", "SMDDPStrategy", "register_strategies", "smddp_strateg
 
 def smddp_strategy_class(namespace: Namespace) -> type:
     """Return ``SMDDPStrategy`` for one of Lightning's namespaces."""
-    return namespaced_class(
+    cls = namespaced_class(
         namespace, "SMDDPStrategy", "lightning_sm.strategies._smddp:SMDDPMixin", ddp_base_path(namespace)
     )
+    heed_written_num_nodes(namespace, cls)
+    return cls
 
 
 def register_strategies(namespace: Namespace) -> None:

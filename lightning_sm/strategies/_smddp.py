@@ -76,16 +76,24 @@ class SMDDPMixin(_Base):
 
     @num_nodes.setter
     def num_nodes(self, num_nodes: int) -> None:
-        if self._topology is not None and self._topology.launcher != Launcher.LOCAL:
-            # 1 is what the Trainer hands over when nobody said anything.
-            if num_nodes not in (1, self._topology.num_nodes):
-                raise TopologyError(
-                    f"Trainer(num_nodes={num_nodes}), but the job has this world: {self._topology}.",
-                    hint="Leave num_nodes out; the strategy takes it from the job.",
-                )
-            num_nodes = self._topology.num_nodes
-        self._num_nodes = num_nodes
+        self._num_nodes = self.nodes_of_the_job(num_nodes)
         self.set_world_ranks()
+
+    def nodes_of_the_job(self, num_nodes: int) -> int:
+        """How many hosts train together when the ``Trainer`` says ``num_nodes``.
+
+        Raises:
+            TopologyError: It is not the launcher's number.
+        """
+        if self._topology is None or self._topology.launcher == Launcher.LOCAL:
+            return num_nodes
+        # 1 is what the Trainer hands over when nobody said anything.
+        if num_nodes not in (1, self._topology.num_nodes):
+            raise TopologyError(
+                f"Trainer(num_nodes={num_nodes}), but the job has this world: {self._topology}.",
+                hint="Leave num_nodes out; the strategy takes it from the job.",
+            )
+        return self._topology.num_nodes
 
     @property
     def parallel_devices(self) -> "Optional[List[torch.device]]":

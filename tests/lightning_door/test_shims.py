@@ -1,3 +1,4 @@
+import sys
 import types
 
 import pytest
@@ -84,6 +85,50 @@ def test_methods_that_became_properties(version, has):
 def test_strategy_of_either_kind_of_trainer():
     assert _shims.strategy_of(types.SimpleNamespace(strategy=1)) == 1
     assert _shims.strategy_of(types.SimpleNamespace(training_type_plugin=2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "current", "completed", "epochs"),
+    [
+        (_OLD, 1, 2, 2),
+        (_OLD, 0, 0, 0),  # nothing was trained
+        (_OLD, 3, 0, 3),  # resumed from a checkpoint of a finished training
+        ((1, 6), 2, 2, 2),
+        (_NEW, 2, 2, 2),
+    ],
+)
+def test_epochs_that_were_trained(version, current, completed, epochs):
+    progress = types.SimpleNamespace(total=types.SimpleNamespace(completed=completed))
+    fit_loop = types.SimpleNamespace(epoch_progress=progress)
+    trainer = types.SimpleNamespace(current_epoch=current, fit_loop=fit_loop)
+    assert _shims.epochs_trained(_Namespace(version), trainer) == epochs
+
+
+@pytest.mark.parametrize(("version", "heeded"), [(_OLD, 3), ((1, 6), 4), ((1, 8), 4), ((1, 9), 3), (_NEW, 3)])
+def test_a_number_of_nodes_that_is_written_past_the_setter(version, heeded):
+    class Strategy:
+        def nodes_of_the_job(self, num_nodes):
+            return num_nodes + 1
+
+    _shims.heed_written_num_nodes(_Namespace(version), Strategy)
+    strategy = Strategy()
+    strategy._num_nodes = 3
+    assert strategy._num_nodes == heeded
+
+
+@pytest.mark.parametrize(("version", "hidden"), [(_OLD, True), ((1, 6), True), ((1, 7), False), (_NEW, False)])
+def test_the_parser_sees_only_these_words(monkeypatch, version, hidden):
+    seen = []
+
+    def parse_args(*args):
+        seen.append((args, sys.argv))  # which argparse takes its program's name from, too
+        raise SystemExit
+
+    monkeypatch.setattr(sys, "argv", ["train.py", "--trainer.logger", "false"])
+    with pytest.raises(SystemExit):
+        _shims.parse_words(_Namespace(version), types.SimpleNamespace(parse_args=parse_args), ["fit"])
+    assert sys.argv == ["train.py", "--trainer.logger", "false"]
+    assert seen == [((["fit"],), ["train.py"] if hidden else sys.argv)]
 
 
 @pytest.mark.parametrize(("version", "there", "added"), [(_OLD, [], True), (_OLD, ["data"], False), (_NEW, [], False)])
