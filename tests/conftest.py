@@ -2,10 +2,12 @@ import os
 import sys
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-from lightning_sm._lightning._rank_zero import _MODULES as RANK_ZERO_MODULES
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
+from tests.helpers.rank_zero import rank_zero_onlys
+from tests.matrix.skips import SKIPS, installed_version
 
 # What libraries set for good when they are imported or seeded.
 _MAY_STAY = (
@@ -20,11 +22,18 @@ _MAY_STAY = (
     "PYTORCH_NVML_",
     "OMP_NUM_",
 )
+# How fast values are made depends on what else the machine does, and says nothing about our code.
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 
 
-def _rank_zero_onlys():
-    modules = (sys.modules.get(name) for name in RANK_ZERO_MODULES)
-    return [module.rank_zero_only for module in modules if hasattr(module, "rank_zero_only")]
+def pytest_collection_modifyitems(items):
+    """Skip by name what the installed versions cannot pass."""
+    versions = installed_version("pytorch-lightning"), installed_version("torch")
+    for skip in (entry for entry in SKIPS if entry.lacks(*versions)):
+        for item in items:
+            if skip.matches(item.nodeid):
+                item.add_marker(pytest.mark.skip(reason=f"{item.name}: {skip.reason}"))
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +43,7 @@ def clean_process():
     os.environ.clear()
     os.environ.update(without_launcher(found))
     before = dict(os.environ)
-    ranks = [(function, getattr(function, "rank", None)) for function in _rank_zero_onlys()]
+    ranks = [(function, getattr(function, "rank", None)) for function in rank_zero_onlys()]
     yield
     after = dict(os.environ)
     os.environ.clear()

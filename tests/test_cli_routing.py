@@ -209,7 +209,7 @@ def test_the_table_is_rank_zeros(container, lines, in_environ, rank, tables):
 def test_torchrun_outside_a_container_gives_its_world_only(container, in_environ):
     container.leave()
     in_environ(torchrun(1, 4, 1, 2, 0, 2))
-    words = ("--config", "config.yaml", "--data.data_dir=here", "--trainer.accelerator=cpu", "--trainer.logger=false")
+    words = ("--config", "config.yaml", "--data.data_dir=here", "--trainer.accelerator=cpu", "--trainer.logger=False")
     cli = container.cli(*words)
     assert set(cli.routing.origins) == {"trainer.devices", "trainer.num_nodes"}
     assert (cli.trainer.world_size, cli.trainer.num_nodes, cli.datamodule.data_dir) == (4, 2, "here")
@@ -217,7 +217,7 @@ def test_torchrun_outside_a_container_gives_its_world_only(container, in_environ
 
 def test_the_saved_config_shows_what_was_routed_and_bears_a_restart(container):
     for _ in range(2):
-        container.cli("--trainer.logger=false", run=True)
+        container.cli("--trainer.logger=False", run=True)
     import yaml
 
     saved = yaml.safe_load((container.base / "output" / "data" / "config.yaml").read_text())
@@ -230,6 +230,6 @@ def test_the_saved_config_shows_what_was_routed_and_bears_a_restart(container):
 def test_a_project_may_keep_its_older_config(container):
     if "save_config_kwargs" not in save_config_arguments(PL):
         pytest.skip("this Lightning names the argument otherwise")
-    container.cli("--trainer.logger=false", run=True)
+    container.cli("--trainer.logger=False", run=True)
     with pytest.raises(RuntimeError, match="config"):
-        container.cli("--trainer.logger=false", run=True, save_config_kwargs={"overwrite": False})
+        container.cli("--trainer.logger=False", run=True, save_config_kwargs={"overwrite": False})

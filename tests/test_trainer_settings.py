@@ -6,6 +6,7 @@ import pytest
 import lightning_sm
 from lightning_sm import SageMakerEnvironment, trainer_settings
 from lightning_sm._lightning import NAMESPACES, Namespace
+from lightning_sm._lightning._shims import strategy_of
 from lightning_sm.callbacks import model_export_class
 from lightning_sm.errors import JobConfigError, OutputError
 from tests.helpers.environ import torchrun
@@ -39,7 +40,7 @@ def test_a_script_gets_what_the_cli_gives(container):
         assert kinds <= {type(callback).__name__ for callback in one.callbacks}
     assert script.checkpoint_callback.dirpath == command.checkpoint_callback.dirpath
     assert script.logger.save_dir == command.logger.save_dir
-    assert type(script.strategy) is type(command.strategy)
+    assert type(strategy_of(script)) is type(strategy_of(command))
 
 
 def test_a_script_trains(container):

@@ -16,7 +16,7 @@ import pytest
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 
-__all__ = ["Job", "STANDINS"]
+__all__ = ["Job", "STANDINS", "local_rendezvous"]
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins"
@@ -26,6 +26,11 @@ def _free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def local_rendezvous():
+    """Words for torchrun on one machine; its ``--standalone`` takes a fixed port up to torch 1.13."""
+    return ["--master_addr", "127.0.0.1", "--master_port", str(_free_port())]
 
 
 class Job:
@@ -50,7 +55,7 @@ class Job:
 
     def torchrun(self, nodes, processes):
         """A torchrun on each host, as ``torch_distributed`` has it."""
-        rendezvous = ["--master_addr", "127.0.0.1", "--master_port", str(_free_port())]
+        rendezvous = local_rendezvous()
         start = ["-m", "torch.distributed.run", "--nnodes", str(nodes), "--nproc_per_node", str(processes)]
         hosts = self._hosts(nodes)
         return self._finish([([*start, *rendezvous, "--node_rank", str(i)], host) for i, host in enumerate(hosts)])

@@ -16,7 +16,7 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 _REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
 _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "tensorboard")
 # What a row runs: everything that Lightning's version can make a difference to.
-_TESTS = ("tests", "--ignore=tests/examples", "--ignore=tests/rehearse", "--ignore=tests/rehearsals")
+_TESTS = ("tests", *(f"--ignore=tests/{name}" for name in ("examples", "peers", "rehearse", "rehearsals")))
 
 
 def find_python(version: str) -> Optional[str]:

@@ -7,7 +7,6 @@ import pytest
 from tests.helpers.processes import STANDINS, Job
 
 pytestmark = pytest.mark.processes
-pytest.importorskip("lightning.pytorch")
 
 _SCRIPT = Path(__file__).parent / "train_smddp.py"
 

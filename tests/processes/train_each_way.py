@@ -16,7 +16,7 @@ def main(folder, namespace, processes, hosts, *ways):
     if ways != ("plain",):
         import lightning_sm
     pl = importlib.import_module(namespace)
-    rank_zero_only = importlib.import_module(f"{namespace}.utilities.rank_zero").rank_zero_only
+    rank_zero_only = importlib.import_module(f"{namespace}.utilities").rank_zero_only
     seen = {"rank_after_import": rank_zero_only.rank, "ways": {}}
     import torch.distributed as dist
 
@@ -44,11 +44,13 @@ def main(folder, namespace, processes, hosts, *ways):
         trainer.fit(model, loader(), loader())
         after_one = weights(model)
         tested = trainer.test(model, loader(), verbose=False)
-        trainer.fit_loop.max_epochs = 2
+        trainer.fit_loop.max_epochs = trainer.current_epoch + 1  # Lightning 1.5 counts the last epoch back
         trainer.fit(model, loader(), loader())
-        environment = trainer.strategy.cluster_environment
+        # Read here without our help, which the way "plain" must not load; Lightning 1.5 has another name.
+        strategy = trainer.strategy if hasattr(trainer, "strategy") else trainer.training_type_plugin
+        environment = strategy.cluster_environment
         seen["ways"][way] = {
-            "strategy": type(trainer.strategy).__name__,
+            "strategy": type(strategy).__name__,
             "environment": type(environment).__name__,
             "ranks": [environment.global_rank(), environment.world_size(), environment.local_rank()],
             "node_rank": environment.node_rank(),

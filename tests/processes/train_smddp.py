@@ -4,19 +4,23 @@ Arguments: results folder, way (``ours``, ``gloo`` for the same with Lightning's
 Lightning's DDP over the stand-in, which imports it by itself).
 """
 
+import inspect
 import json
+import os
 import sys
 from pathlib import Path
 
-import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 import lightning_sm
+from lightning_sm._lightning import installed_namespaces
+from lightning_sm._lightning._shims import ddp_base_path, strategy_of
 from tests.helpers.tiny import loader, tiny_model, weights
 
 _MODULE = "smdistributed.dataparallel.torch.torch_smddp"
+NAMESPACE = installed_namespaces()[0]
+pl = NAMESPACE.module()
 
 
 class TinyData(pl.LightningDataModule):
@@ -36,10 +40,15 @@ class TinyData(pl.LightningDataModule):
 def _strategy(way):
     if way == "ours":
         return lightning_sm.SMDDPStrategy(process_group_backend="smddp")
-    if way == "gloo":
-        return pl.strategies.DDPStrategy(process_group_backend="gloo")
-    __import__(_MODULE)
-    return pl.strategies.DDPStrategy(process_group_backend="smddp")
+    if way != "gloo":
+        __import__(_MODULE)
+    backend = "gloo" if way == "gloo" else "smddp"
+    module, name = ddp_base_path(NAMESPACE).split(":")
+    ddp = getattr(NAMESPACE.module(module), name)
+    if "process_group_backend" in inspect.signature(ddp).parameters:
+        return ddp(process_group_backend=backend)
+    os.environ["PL_TORCH_DISTRIBUTED_BACKEND"] = backend  # Lightning 1.5
+    return ddp()
 
 
 def _calls():
@@ -53,7 +62,7 @@ def _trainer(folder, way, epochs):
         strategy=_strategy(way),
         max_epochs=epochs,
         accumulate_grad_batches=2,
-        callbacks=[ModelCheckpoint(dirpath=f"{folder}/{way}", save_last=True, monitor="val_loss")],
+        callbacks=[pl.callbacks.ModelCheckpoint(dirpath=f"{folder}/{way}", save_last=True, monitor="val_loss")],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -72,7 +81,7 @@ def main(folder, way):
     seen["tested"] = second.test(model, data, verbose=False)[0]["test_loss"]
     seen["best"] = Path(second.checkpoint_callback.best_model_path).name
 
-    strategy, rank = second.strategy, second.global_rank
+    strategy, rank = strategy_of(second), second.global_rank
     seen["objects"] = [
         strategy.broadcast(value if rank == 0 else "mine")
         for value in ({"a": [1, None], "b": "é"}, None, "x" * 100_000, 5)

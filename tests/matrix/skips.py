@@ -1,0 +1,53 @@
+"""Tests that cannot hold on some versions, each by name and with its reason; ``pytest -rs`` prints those that apply."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib import metadata
+from typing import Callable, Tuple
+
+__all__ = ["SKIPS", "Skip", "Version", "installed_version"]
+
+Version = Tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Tests that some versions cannot pass.
+
+    Args:
+        test: A pattern (``*`` and ``?``) for the ids of the tests, as pytest prints them.
+        lacks: Whether it is so under these versions of Lightning and torch.
+        reason: What the versions lack, for the list of what was skipped.
+    """
+
+    test: str
+    lacks: Callable[[Version, Version], bool]
+    reason: str
+
+    def matches(self, test_id: str) -> bool:
+        """Whether this is one of the tests."""
+        # In a pattern "[" begins a set of characters, in an id the parameters.
+        return fnmatchcase(test_id, self.test.replace("[", "[[]"))
+
+
+def installed_version(distribution: str) -> Version:
+    """Major and minor version of what is installed, which is not imported for this."""
+    major, minor = metadata.version(distribution).split(".")[:2]
+    return int(major), int(minor)
+
+
+_NO_ARGS = "LightningCLI takes no `args=` before Lightning 1.8"
+_NO_WEIGHTS_ONLY = "torch.load cannot restrict what a file may hold before torch 1.13"
+SKIPS = (
+    Skip("tests/test_cli.py::test_arguments_as_a_*", lambda lightning, torch: lightning < (1, 8), _NO_ARGS),
+    Skip(
+        "tests/test_export.py::test_what_is_no_plain_value_is_refused[value0]",
+        lambda lightning, torch: torch < (1, 13),
+        _NO_WEIGHTS_ONLY,
+    ),
+    Skip(
+        "tests/callbacks/test_model_export.py::test_a_state_dict_with_more_than_tensors",
+        lambda lightning, torch: torch < (1, 13),
+        _NO_WEIGHTS_ONLY,
+    ),
+)

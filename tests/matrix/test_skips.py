@@ -1,0 +1,54 @@
+"""The list of what is skipped names tests that exist, and versions that a row has."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.matrix.rows import ROWS
+from tests.matrix.skips import SKIPS, Skip, installed_version
+
+_IDS = [skip.test for skip in SKIPS]
+
+
+def _torch(row):
+    major, minor = row.torch.split(".")[:2]
+    return int(major), int(minor)
+
+
+@pytest.fixture(scope="module")
+def collected():
+    """The ids of all tests in the files that the list names."""
+    files = sorted({skip.test.partition("::")[0] for skip in SKIPS})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-o", "addopts="]
+    done = subprocess.run(
+        [*command, *files], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True, timeout=120, check=True
+    )
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+@pytest.mark.parametrize("skip", SKIPS, ids=_IDS)
+def test_each_entry_names_tests_that_exist(skip, collected):
+    assert [test for test in collected if skip.matches(test)], "no test has this name any more: remove the entry"
+
+
+@pytest.mark.parametrize("skip", SKIPS, ids=_IDS)
+def test_each_entry_applies_to_some_row_and_not_to_all(skip):
+    applies = [skip.lacks(row.version, _torch(row)) for row in ROWS]
+    assert any(applies), "no supported row lacks it any more: remove the entry"
+    assert not all(applies), "no supported row runs these tests"
+
+
+def test_patterns_match_parameters_as_they_stand():
+    skip = Skip("tests/a.py::test_b[c-*]", lambda lightning, torch: True, "")
+    assert skip.matches("tests/a.py::test_b[c-1]")
+    assert not skip.matches("tests/a.py::test_bc")
+    assert not skip.matches("tests/a.py::test_b[d-1]")
+
+
+def test_versions_are_those_of_the_imported_packages():
+    torch = pytest.importorskip("torch")
+    assert installed_version("torch") == tuple(int(part) for part in torch.__version__.split(".")[:2])
+    lightning = pytest.importorskip("pytorch_lightning")
+    assert installed_version("pytorch-lightning") == tuple(int(part) for part in lightning.__version__.split(".")[:2])
