@@ -1,12 +1,15 @@
 """``SageMakerEnvironment``: a thin view of a ``Topology`` for Lightning."""
 
+import errno
 import json
 import os
 import socket
+import sys
 import time
-from typing import Optional
+from typing import Optional, Set
 
 from lightning_sm import _lightning
+from lightning_sm._failure import report_uncaught
 from lightning_sm._log import log
 from lightning_sm._process_group import destroy_at_exit
 from lightning_sm._reading import read_count
@@ -16,6 +19,9 @@ from lightning_sm.errors import TopologyError
 __all__ = ["SageMakerEnvironment"]
 
 _POLL_SECONDS = 2.0
+
+# Found free in this process. Its own store may listen there from then on, also after its group is gone.
+_free_ports: Set[int] = set()
 
 
 class SageMakerEnvironment:
@@ -39,6 +45,7 @@ class SageMakerEnvironment:
     """
 
     def __init__(self, topology: Optional[Topology] = None, *, resolve_timeout: float = 900.0) -> None:
+        report_uncaught()
         self.topology = Topology.resolve() if topology is None else topology
         self._resolve_timeout = resolve_timeout
         self._resolved = False
@@ -73,16 +80,41 @@ class SageMakerEnvironment:
         """The name or address of the host with global rank 0. The first reading waits until the name resolves.
 
         Raises:
-            TopologyError: The name did not resolve within ``resolve_timeout`` seconds, or Lightning is about to join
-                another world than the launcher made (Lightning before 2.1 does not call ``validate_settings``).
+            TopologyError: The name did not resolve within ``resolve_timeout`` seconds, this is rank zero and its port
+                is in use, or Lightning is about to join another world than the launcher made (Lightning before 2.1
+                does not call ``validate_settings``).
         """
         self._check_world_size()
         address = self.topology.main_address or "127.0.0.1"
         if not self._resolved:
             self._wait_for(address)
+            self._check_port()
             self._resolved = True
             self._announce(address)
         return address
+
+    def _check_port(self) -> None:
+        """Say it before torch does, in words that reach the failure reason."""
+        port, topology = self.topology.main_port, self.topology
+        # Under torchrun its agent listens there; on a laptop a free port is taken.
+        if port is None or self._known_rank() != 0 or topology.launcher in (Launcher.TORCHRUN, Launcher.LOCAL):
+            return
+        distributed = sys.modules.get("torch.distributed")
+        is_joined = distributed is not None and distributed.is_available() and distributed.is_initialized()
+        if is_joined or port in _free_ports:
+            return
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise TopologyError(
+                        f"Port {port} (by {topology.sources.get('main_port')}), at which all ranks meet, is in use on "
+                        "rank zero's host.",
+                        hint="End the program that listens there, or give every host another MASTER_PORT.",
+                    ) from error
+        _free_ports.add(port)
 
     def _announce(self, address: str) -> None:
         """Say once how this process sees itself, before it joins: a hang then tells which rank went astray."""

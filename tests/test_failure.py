@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
 from lightning_sm._failure import failure_reported, read_job, write_failure
@@ -76,3 +80,39 @@ def test_broken_files_of_the_job(opt_ml, in_environ, tmp_path):
 
 def test_no_job():
     assert read_job() == TrainingJob()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("raise TopologyError('no world', hint='Count.')", "TopologyError: no world HINT: Count."),
+        # The toolkit's to report.
+        ("raise KeyError('theirs')", None),
+        ("sys.exit(3)", None),
+    ],
+)
+def test_errors_of_ours_that_end_a_script(opt_ml, line, reason):
+    opt_ml.host("algo-1")
+    imports = "import sys; from lightning_sm._failure import report_uncaught; from lightning_sm.errors import *"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{imports}\nreport_uncaught(); report_uncaught()\n{line}"],
+        env={**os.environ, **opt_ml.environ()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("Traceback") == ("raise" in line)
+    failure = opt_ml.base / "output" / "failure"
+    assert (failure.read_text(encoding="utf-8") if failure.exists() else None) == reason
+
+
+def test_an_uncaught_error_about_the_jobs_own_files(opt_ml):
+    opt_ml.write("resourceconfig.json", "{")
+    code = (
+        "from lightning_sm._failure import report_uncaught; from lightning_sm import TrainingJob\n"
+        "report_uncaught()\nTrainingJob.resolve()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **opt_ml.environ()}, capture_output=True)
+    assert done.returncode == 1
+    assert (opt_ml.base / "output" / "failure").read_text(encoding="utf-8").startswith("JobConfigError: ")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
 
 from lightning_sm import _lightning
 from lightning_sm._environment import SageMakerEnvironment
+from lightning_sm._failure import report_uncaught
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning._shims import backend_variable, replace_infinite_barrier
 from lightning_sm._log import log
@@ -54,6 +55,7 @@ class SMDDPMixin(_Base):
         cluster_environment: "Optional[ClusterEnvironment]" = None,
         **kwargs: Any,
     ) -> None:
+        report_uncaught()
         self._job = TrainingJob.resolve()
         self._requested_backend = process_group_backend
         self._choice: Optional[BackendChoice] = None

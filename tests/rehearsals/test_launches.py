@@ -107,6 +107,8 @@ def test_weights_are_those_of_plain_lightning(launch, ranks, plain):
     for seen, world, _, _ in ranks:
         reference = plain(launch.size(world))
         for way in ways_of(seen):
+            if way["environment"] is None:
+                continue  # one process without DDP, in which Lightning leaves the order of the data alone
             assert way["steps"] == reference["steps"]
             for key in ("after_one", "tested", "after_two"):
                 assert way[key] == pytest.approx(reference[key], abs=1e-7)

@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import socket
+import time
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -21,7 +22,6 @@ def arguments_of(way, hosts, devices):
     if way == "impatient":
         import lightning_sm
 
-        # Without a launcher, where it is only we who wait for the main host.
         environment = lightning_sm.SageMakerEnvironment(resolve_timeout=3)
         return {**common(), "accelerator": "cpu", "num_nodes": hosts, "devices": 1, "plugins": [environment]}
     if way == "bare":
@@ -54,7 +54,10 @@ def main():
     parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--occupy", type=int, help="a port that something else listens on")
+    parser.add_argument("--missing", help="a host that does nothing")
     options = parser.parse_args()
+    if socket.gethostname() == options.missing:
+        time.sleep(600)
     launched_as = os.environ.get("RANK")
     with socket.socket() as other:
         if options.occupy:
