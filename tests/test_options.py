@@ -1,3 +1,4 @@
+import inspect
 from dataclasses import fields
 
 import lightning_sm
@@ -13,4 +14,4 @@ def test_defaults_decide_nothing():
 
 def test_every_option_is_explained():
     for field in fields(SageMakerOptions):
-        assert f"        {field.name}: " in SageMakerOptions.__doc__
+        assert f"    {field.name}: " in inspect.getdoc(SageMakerOptions)
