@@ -56,7 +56,7 @@ def main(folder, namespace, processes, hosts, *ways):
             "node_rank": environment.node_rank(),
             "distributed": [dist.get_rank(), dist.get_world_size(), dist.get_backend()],
             "trainer": [trainer.global_rank, trainer.world_size, trainer.local_rank, trainer.node_rank],
-            "num_nodes": trainer.num_nodes,
+            "num_nodes": strategy.num_nodes,
             "rank_zero_only": rank_zero_only.rank,
             "steps": trainer.global_step,
             "after_one": after_one,
