@@ -178,7 +178,13 @@ class _started:
     """A rehearsal that is under way: its program has said so."""
 
     def __init__(self, command: List[str]) -> None:
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # A test run in a shell's background ignores Ctrl-C, and what it starts would too.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
 
     def __enter__(self) -> "subprocess.Popen[bytes]":
         assert self._process.stdout is not None
