@@ -49,8 +49,10 @@ class Row:
 # six: torch 1.12 and 1.13 write TensorBoard files with it and do not require it.
 # numpy<2: torch before 2.2 was built against NumPy 1.
 # torchmetrics<1: Lightning 1.7 imports what 1.0 removed.
+# torchmetrics<1.6: from 1.6 on it requires torch 2, and pip would replace torch 1.13 for its sake.
 # setuptools<81: Lightning up to 2.1 imports pkg_resources.
 _OLD = ("jsonargparse[signatures]==4.21.0", "six", "numpy<2")
+_NINE = ("numpy<2", "six", "torchmetrics<1.6")
 _TWO = ("numpy<2", "setuptools<81")
 _BOLTS_5 = ("lightning-bolts==0.5.0", "torchvision==0.13.1")
 _BOLTS_7 = ("lightning-bolts==0.7.0", "torchvision==0.14.1")
@@ -58,8 +60,8 @@ ROWS = (
     Row("3.8", "1.12.1", "1.5.10", _OLD, _BOLTS_5, images="pytorch-training 1.12"),
     Row("3.8", "1.12.1", "1.6.5", _OLD, images="pytorch-training 1.12"),
     Row("3.8", "1.12.1", "1.7.7", (*_OLD, "torchmetrics<1"), images="pytorch-training 1.12"),
-    Row("3.9", "1.13.1", "1.8.6", ("numpy<2", "six"), images="pytorch-training 1.13"),
-    Row("3.9", "1.13.1", "1.9.5", ("numpy<2", "six"), _BOLTS_7, images="pytorch-training 1.13"),
+    Row("3.9", "1.13.1", "1.8.6", _NINE, images="pytorch-training 1.13"),
+    Row("3.9", "1.13.1", "1.9.5", _NINE, _BOLTS_7, images="pytorch-training 1.13"),
     Row("3.10", "2.0.1", "2.0.9", _TWO, images="pytorch-training 2.0"),
     Row("3.10", "2.1.2", "2.1.4", _TWO, both=True, images="pytorch-training 2.1, 2.2"),
     Row("3.11", "2.4.1", "2.4.0", both=True, images="pytorch-training 2.3, 2.4, 2.5 (the last with SMDDP)"),
