@@ -64,6 +64,9 @@ def main(folder, namespace, processes, hosts, *ways):
             "tested": tested[0]["test_loss"],
         }
     Path(folder, f"rank-{dist.get_rank()}.json").write_text(json.dumps(seen))
+    if ways == ("plain",):
+        # Stock Lightning leaves gloo's groups to the interpreter's end, where now and then a finished job aborts.
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
