@@ -1,7 +1,7 @@
 """The ``sagemaker`` group of settings."""
 
 from dataclasses import dataclass, field
-from typing import Dict, Optional
+from typing import Dict, List, Optional, Union
 
 __all__ = ["SageMakerOptions"]
 
@@ -17,11 +17,34 @@ class SageMakerOptions:
         output_dir: Where loggers write instead of ``SM_OUTPUT_DATA_DIR``.
         checkpoint_dir: Where checkpoints go instead of the job's checkpoint directory.
         model_dir: Where the trained model goes instead of ``SM_MODEL_DIR``; outside a container, where it goes at all.
-        export: Whether the trained model is written to the model directory after ``fit``.
+        export: How the trained model is written to the model directory after ``fit``: ``state_dict`` (also ``true``),
+            ``checkpoint``, ``torchscript``, ``onnx``, ``exported_program`` or ``safetensors``; ``false`` for none.
+        export_weights: ``best`` for those of the checkpoint with the best monitored metric, where a metric is
+            monitored, or ``last`` for those that training ended with.
+        export_submodule: The part of the model to export, such as ``backbone.encoder``, instead of the whole.
+        export_example_input: The shape of an input of ``forward``, such as ``[1, 3, 32, 32]``, for the formats that
+            run the model once, instead of its ``example_input_array`` or its first batch.
+        export_serving: Whether ``code/inference.py`` and ``code/requirements.txt`` are written beside the model, so
+            that SageMaker's PyTorch inference container serves the archive as it is.
+        resume: ``auto`` to go on from the newest checkpoint of an interrupted run that loads, ``never`` to start
+            afresh, ``require`` to stop where there is none.
+        save_every: The time between two checkpoints for resuming, such as ``10m`` or ``90s``, where no callback of the
+            project saves regularly. They are also saved at the end of each epoch.
+        async_save: Whether checkpoints are written in the background while training goes on.
+        max_runtime: How long the job may run, such as ``23h30m``, before it stops by itself with a checkpoint and an
+            exported model. SageMaker does not tell the job its limit.
     """
 
     channels: Dict[str, str] = field(default_factory=dict)
     output_dir: Optional[str] = None
     checkpoint_dir: Optional[str] = None
     model_dir: Optional[str] = None
-    export: bool = True
+    export: Union[bool, str] = True
+    export_weights: str = "best"
+    export_submodule: Optional[str] = None
+    export_example_input: Optional[List[int]] = None
+    export_serving: bool = False
+    resume: str = "auto"
+    save_every: str = "10m"
+    async_save: bool = False
+    max_runtime: Optional[str] = None

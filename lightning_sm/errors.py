@@ -9,6 +9,7 @@ __all__ = [
     "HyperparameterError",
     "RoutingError",
     "OutputError",
+    "CheckpointError",
     "ExportError",
     "SMDDPUnavailableError",
 ]
@@ -47,6 +48,10 @@ class RoutingError(LightningSMError, ValueError):
 
 class OutputError(LightningSMError, OSError):
     """A directory that the job must write into cannot be written."""
+
+
+class CheckpointError(LightningSMError, RuntimeError):
+    """A checkpoint cannot be saved, or the job cannot go on from the ones that are there."""
 
 
 class ExportError(LightningSMError, RuntimeError):

@@ -7,7 +7,7 @@ from lightning_sm import SageMakerOptions
 
 def test_defaults_decide_nothing():
     options = SageMakerOptions()
-    assert options == SageMakerOptions({}, None, None, None, True)
+    assert options == SageMakerOptions(channels={}, export=True, resume="auto", save_every="10m")
     assert options.channels is not SageMakerOptions().channels
     assert lightning_sm.SageMakerOptions is SageMakerOptions
 

@@ -8,17 +8,25 @@ from lightning_sm._lightning._classes import resolve_class
 if TYPE_CHECKING:
     from lightning_sm.callbacks._model_export import ModelExportMixin as ModelExport
 
-__all__ = ["ModelExport", "model_export_class"]
+__all__ = ["ModelExport", "callback_class", "model_export_class"]
+
+# Where the mixin of each public callback is.
+_MIXINS = {
+    "ModelExport": "lightning_sm.callbacks._model_export:ModelExportMixin",
+}
+
+
+def callback_class(namespace: Namespace, name: str) -> type:
+    """Return the callback ``name`` for one of Lightning's namespaces."""
+    return namespaced_class(namespace, name, _MIXINS[name], "callbacks:Callback")
 
 
 def model_export_class(namespace: Namespace) -> type:
     """Return ``ModelExport`` for one of Lightning's namespaces."""
-    return namespaced_class(
-        namespace, "ModelExport", "lightning_sm.callbacks._model_export:ModelExportMixin", "callbacks:Callback"
-    )
+    return callback_class(namespace, "ModelExport")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ModelExport":
-        return resolve_class(name, model_export_class)
+    if name in _MIXINS:
+        return resolve_class(name, lambda namespace: callback_class(namespace, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
