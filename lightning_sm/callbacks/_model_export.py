@@ -68,6 +68,11 @@ class ModelExportMixin(_Base):
         which = "the last model" if best is None else f"the best model ({best[2]} {best[1]:.4g})"
         log.info("Exported %s to %s", which, path)
 
+    def export_now(self, trainer: Any, pl_module: Any) -> None:
+        """Write the model as the fit has it now, for a fit that is left before its end. Every rank must call it."""
+        self.on_train_end(trainer, pl_module)
+        self.on_fit_end(trainer, pl_module)
+
     def _summary(self, trainer: Any, pl_module: Any, best: Optional[Tuple[str, float, str]]) -> ModelSummary:
         import torch
 
