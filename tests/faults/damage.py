@@ -1,0 +1,56 @@
+"""Damages checkpoint files as an interrupted upload, download or disk does, and reads which ones are whole."""
+
+import random
+import zipfile
+from pathlib import Path
+
+__all__ = ["damage_newest", "whole_checkpoints"]
+
+
+def whole_checkpoints(folder):
+    """The step of each checkpoint that loads, by its name. Every byte is checked."""
+    import torch
+
+    found = {}
+    for path in sorted(Path(folder).glob("*.ckpt")):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() is not None:
+                    continue
+            found[path.name] = int(torch.load(path, map_location="cpu", weights_only=False)["global_step"])
+        except (zipfile.BadZipFile, OSError, RuntimeError, KeyError, EOFError):
+            continue
+    return found
+
+
+def damage_newest(folder, kind, chance: random.Random):
+    """Damage the newest checkpoint of a folder, and return its name, or ``None`` where there is none yet."""
+    steps = whole_checkpoints(folder)
+    if kind == "none" or not steps:
+        return None
+    name = max(steps, key=lambda each: (steps[each], each))
+    path = Path(folder, name)
+    content = bytearray(path.read_bytes())
+    if kind == "truncated":
+        content = content[: chance.randrange(1, len(content))]
+    elif kind == "empty":
+        content = bytearray()
+    elif kind == "bit-flipped":
+        _flip(path, content, chance)
+    elif kind == "half-synced":
+        if chance.random() < 0.5:
+            path.unlink()
+            return name
+        content = content[: len(content) // 2]
+    path.write_bytes(content)
+    return name
+
+
+def _flip(path, content, chance):
+    """Flip one bit within a record: what lies between the records is padding that nobody reads."""
+    with zipfile.ZipFile(path) as archive:
+        record = chance.choice([each for each in archive.infolist() if each.file_size > 0])
+    header = record.header_offset
+    name, extra = (int.from_bytes(content[header + at : header + at + 2], "little") for at in (26, 28))
+    at = header + 30 + name + extra + chance.randrange(record.compress_size)
+    content[at] ^= 1 << chance.randrange(8)
