@@ -1,27 +1,21 @@
 """``SageMakerEnvironment``: a thin view of a ``Topology`` for Lightning."""
 
-import errno
 import json
 import os
 import socket
 import sys
-import time
-from typing import Optional, Set
+from typing import Optional
 
 from lightning_sm import _lightning
 from lightning_sm._failure import report_uncaught
 from lightning_sm._log import log
+from lightning_sm._main_host import refuse_busy_port, wait_for_name
 from lightning_sm._process_group import destroy_at_exit
 from lightning_sm._reading import read_count
 from lightning_sm._topology import Launcher, Topology
 from lightning_sm.errors import TopologyError
 
 __all__ = ["SageMakerEnvironment"]
-
-_POLL_SECONDS = 2.0
-
-# Found free in this process. Its own store may listen there from then on, also after its group is gone.
-_free_ports: Set[int] = set()
 
 
 class SageMakerEnvironment:
@@ -87,34 +81,20 @@ class SageMakerEnvironment:
         self._check_world_size()
         address = self.topology.main_address or "127.0.0.1"
         if not self._resolved:
-            self._wait_for(address)
+            wait_for_name(address, self.topology.sources.get("main_address"), self._resolve_timeout)
             self._check_port()
             self._resolved = True
             self._announce(address)
         return address
 
     def _check_port(self) -> None:
-        """Say it before torch does, in words that reach the failure reason."""
         port, topology = self.topology.main_port, self.topology
         # Under torchrun its agent listens there; on a laptop a free port is taken.
         if port is None or self._known_rank() != 0 or topology.launcher in (Launcher.TORCHRUN, Launcher.LOCAL):
             return
         distributed = sys.modules.get("torch.distributed")
-        is_joined = distributed is not None and distributed.is_available() and distributed.is_initialized()
-        if is_joined or port in _free_ports:
-            return
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("", port))
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    raise TopologyError(
-                        f"Port {port} (by {topology.sources.get('main_port')}), at which all ranks meet, is in use on "
-                        "rank zero's host.",
-                        hint="End the program that listens there, or give every host another MASTER_PORT.",
-                    ) from error
-        _free_ports.add(port)
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            refuse_busy_port(port, topology.sources.get("main_port"))
 
     def _announce(self, address: str) -> None:
         """Say once how this process sees itself, before it joins: a hang then tells which rank went astray."""
@@ -206,29 +186,3 @@ class SageMakerEnvironment:
     def teardown(self) -> None:
         """Keep everything for the next call of the trainer, and see to it that gloo groups end with the program."""
         destroy_at_exit()
-
-    def _wait_for(self, address: str) -> None:
-        started, told = time.monotonic(), False
-        while True:
-            try:
-                socket.getaddrinfo(address, None)
-                return
-            except UnicodeError as error:
-                # Such as "algo-1..local" or a label of more than 63 characters: no waiting makes it a name.
-                raise TopologyError(
-                    f"The main host {address!r} (by {self.topology.sources.get('main_address')}) is no host name: "
-                    f"{error}.",
-                    hint="Set MASTER_ADDR to a host name or an address.",
-                ) from error
-            except OSError as error:
-                waited = time.monotonic() - started
-                if waited >= self._resolve_timeout:
-                    raise TopologyError(
-                        f"The main host {address!r} (by {self.topology.sources.get('main_address')}) did not resolve "
-                        f"within {waited:.0f} seconds: {error}.",
-                        hint="Look whether that host started; its log stream carries its name.",
-                    ) from error
-            if not told:
-                log.warning("Waiting up to %.0f s until the main host %s resolves.", self._resolve_timeout, address)
-                told = True
-            time.sleep(min(_POLL_SECONDS, max(0.0, self._resolve_timeout - waited)))

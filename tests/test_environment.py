@@ -154,7 +154,7 @@ def test_world_of_another_size_is_refused_before_joining():
 
 
 def test_name_that_never_resolves(monkeypatch):
-    monkeypatch.setattr("lightning_sm._environment._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("lightning_sm._main_host._POLL_SECONDS", 0.01)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: (_ for _ in ()).throw(_MISSING))
     topology = _external(main_address="algo-9", sources={"main_address": "MASTER_ADDR"})
     environment = SageMakerEnvironment(topology, resolve_timeout=0.05)
@@ -172,8 +172,8 @@ def test_name_that_resolves_late(monkeypatch):
             raise answer
         return answer
 
-    monkeypatch.setattr("lightning_sm._environment._POLL_SECONDS", 0.01)
-    monkeypatch.setattr("lightning_sm._environment.log.warning", lambda *args: warnings.append(args[0] % args[1:]))
+    monkeypatch.setattr("lightning_sm._main_host._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("lightning_sm._main_host.log.warning", lambda *args: warnings.append(args[0] % args[1:]))
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     environment = SageMakerEnvironment(_external(main_address="algo-1"), resolve_timeout=5)
     assert environment.main_address == "algo-1"

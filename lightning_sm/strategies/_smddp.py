@@ -1,7 +1,6 @@
 """``SMDDPStrategy``: Lightning's DDP with the world of the job's launcher and AWS's collectives where they exist."""
 
 import os
-import pickle
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
 
 from lightning_sm import _lightning
@@ -14,6 +13,8 @@ from lightning_sm._process_group import destroy_at_exit
 from lightning_sm._topology import Launcher, Topology
 from lightning_sm.errors import TopologyError
 from lightning_sm.strategies._backend import SMDDP, BackendChoice, choose_backend
+from lightning_sm.strategies._devices import one_device_each
+from lightning_sm.strategies._objects import broadcast_object
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +107,7 @@ class SMDDPMixin(_Base):
     def parallel_devices(self, parallel_devices: "Optional[List[torch.device]]") -> None:
         local_size = self._topology.local_world_size if self._topology is not None else None
         if parallel_devices and local_size is not None and len(parallel_devices) != local_size:
-            parallel_devices = _one_device_each(parallel_devices, local_size)
+            parallel_devices = one_device_each(parallel_devices, local_size)
         self._parallel_devices = parallel_devices
 
     @property
@@ -184,32 +185,4 @@ class SMDDPMixin(_Base):
         """Broadcast an object; under ``smddp`` by tensors on the device, as its object collectives are undocumented."""
         if not self._is_smddp:
             return super().broadcast(obj, src)
-        import torch
-        import torch.distributed as dist
-
-        payload = bytearray(pickle.dumps(obj)) if self.global_rank == src else bytearray()
-        size = torch.tensor([len(payload)], dtype=torch.int64, device=self.root_device)
-        dist.broadcast(size, src)
-        content = torch.zeros(int(size.item()), dtype=torch.uint8)
-        if self.global_rank == src:
-            content = torch.frombuffer(payload, dtype=torch.uint8)
-        content = content.to(self.root_device)
-        dist.broadcast(content, src)
-        return obj if self.global_rank == src else pickle.loads(content.cpu().numpy().tobytes())
-
-
-def _one_device_each(devices: "List[torch.device]", local_size: int) -> "List[torch.device]":
-    """Return one device for each process that the launcher started on this host."""
-    import torch
-
-    if devices[0].type == "cpu":
-        return [torch.device("cpu")] * local_size
-    if local_size < len(devices):
-        return devices[:local_size]
-    if devices[0].type == "cuda" and torch.cuda.device_count() >= local_size:
-        return [torch.device("cuda", index) for index in range(local_size)]
-    raise TopologyError(
-        f"The launcher started {local_size} processes on this host, for which there are {len(devices)} devices: "
-        f"{[str(device) for device in devices]}.",
-        hint="Start as many processes per host as it has GPUs (processes_per_host, nproc_per_node).",
-    )
+        return broadcast_object(obj, src, self.global_rank, self.root_device)

@@ -16,8 +16,6 @@ from tests.helpers.tiny import loader, tiny_model
 
 _NAMESPACE = installed_namespaces()[0]
 _BASE = smddp_strategy_class(_NAMESPACE).__mro__[2]
-_CUDA = [torch.device("cuda", index) for index in range(8)]
-_CPU = [torch.device("cpu")]
 
 
 def _strategy(**arguments):
@@ -94,27 +92,6 @@ def test_smddp_by_name_without_the_library_is_told_in_fit(in_environ, monkeypatc
     trainer = _trainer(strategy=_strategy(process_group_backend="smddp"))
     with pytest.raises(SMDDPUnavailableError, match="unknown"):
         trainer.fit(tiny_model(_NAMESPACE.module()), loader(), loader())
-
-
-@pytest.mark.parametrize(
-    ("devices", "local_size", "given"),
-    [
-        (_CPU, 4, [torch.device("cpu")] * 4),
-        (_CPU * 8, 2, [torch.device("cpu")] * 2),
-        (_CUDA, 2, _CUDA[:2]),
-        # `devices` left out gives one; the host has as many as the launcher started processes.
-        (_CUDA[:1], 8, _CUDA),
-    ],
-)
-def test_one_device_for_each_process_of_the_launcher(monkeypatch, devices, local_size, given):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    assert _smddp._one_device_each(devices, local_size) == given
-
-
-def test_more_processes_than_devices(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(TopologyError, match=r"started 2 processes .* 1 devices: \['cuda:0'\].*HINT: Start as many"):
-        _smddp._one_device_each(_CUDA[:1], 2)
 
 
 def test_the_backend_and_its_reason_are_one_line_of_rank_zero(in_environ, opt_ml, monkeypatch):

@@ -1,0 +1,29 @@
+import pytest
+import torch
+
+from lightning_sm.errors import TopologyError
+from lightning_sm.strategies._devices import one_device_each
+
+_CUDA = [torch.device("cuda", index) for index in range(8)]
+_CPU = [torch.device("cpu")]
+
+
+@pytest.mark.parametrize(
+    ("devices", "local_size", "given"),
+    [
+        (_CPU, 4, [torch.device("cpu")] * 4),
+        (_CPU * 8, 2, [torch.device("cpu")] * 2),
+        (_CUDA, 2, _CUDA[:2]),
+        # `devices` left out gives one; the host has as many as the launcher started processes.
+        (_CUDA[:1], 8, _CUDA),
+    ],
+)
+def test_one_device_for_each_process_of_the_launcher(monkeypatch, devices, local_size, given):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    assert one_device_each(devices, local_size) == given
+
+
+def test_more_processes_than_devices(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(TopologyError, match=r"started 2 processes .* 1 devices: \['cuda:0'\].*HINT: Start as many"):
+        one_device_each(_CUDA[:1], 2)
