@@ -89,7 +89,9 @@ def parser() -> argparse.ArgumentParser:
         "namespaces; netns: namespaces as root, needed for mpi, pytorchddp, smdistributed (default: the best one here)",
     )
     stage.add_argument("--bandwidth", metavar="RATE", help="between namespaced hosts, such as 1gbit")
-    stage.add_argument("--latency", metavar="TIME", help="one way, between namespaced hosts, such as 1ms (needs netem)")
+    stage.add_argument(
+        "--latency", metavar="TIME", help="one way, between namespaced hosts, such as 1ms (needs TAP devices)"
+    )
     stage.add_argument("--names-after", metavar="TIME", help="namespaced hosts learn each other's names this late")
     stage.add_argument("--spot-interrupt-after", metavar="TIME", help="take the hosts away then, and restart the job")
     stage.add_argument(

@@ -13,6 +13,7 @@ from ._hosts import RunningHost, prepare_host
 from ._logs import LogLine, read_lines, topologies_in
 from ._outcome import Attempt, HostOutcome
 from ._plan import Plan
+from ._switch import start_switch
 from ._tree import Tree
 
 __all__ = ["run_attempt"]
@@ -29,6 +30,7 @@ class _Play:
         self._plan, self._tree, self._say = plan, tree, say
         self._lines: queue.Queue[Tuple[str, str]] = queue.Queue()
         self._topologies: Dict[str, List[Tuple[int, Dict[str, Any]]]] = {host: [] for host in plan.request.hosts}
+        self._switch = start_switch(plan.request.hosts, plan.request.link)
         self.hosts = [RunningHost(plan, tree, host, self._lines) for host in plan.request.hosts]
 
     def listen(self, seconds: float) -> None:
@@ -49,6 +51,9 @@ class _Play:
         """End what is left, and hear the last of it."""
         for host in self.hosts:
             host.end()
+        if self._switch is not None:
+            self._switch.kill()
+            self._switch.wait()
         self.listen(0.0)
 
     def outcome(self, host: RunningHost, code: Optional[int], because: Optional[str]) -> HostOutcome:

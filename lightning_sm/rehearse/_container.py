@@ -46,7 +46,7 @@ def run_all(commands: Sequence[Command], *, must: bool = True) -> None:
 def enter(tree: Tree, host: str) -> None:
     """Make the host's network and root, then become the process that starts its process namespace."""
     plan: Plan = tree.read("plan")
-    run_all(host_commands(host, plan.addresses[host], plan.request.link))
+    run_all(host_commands(host, plan.addresses[host], plan.request.link, os.getpid()))
     socket.sethostname(host)
     image, layer = tree.image(host), tree.layer(host)
     if plan.isolation == "netns":

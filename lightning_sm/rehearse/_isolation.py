@@ -12,6 +12,7 @@ from typing import List, Optional, Tuple
 from ._distributions import MPIRUN
 from ._errors import RehearsalError
 from ._request import Link, RehearsalRequest
+from ._tap import TUN
 
 __all__ = ["ISOLATIONS", "Isolation", "choose", "probe"]
 
@@ -114,19 +115,24 @@ def _unfit(request: RehearsalRequest, name: str) -> Optional[str]:
 
 
 def _check_link(link: Link, isolation: Isolation) -> None:
-    if not link.shaped:
-        return
-    if shutil.which("tc", path=_tool_path()) is None:
-        raise RehearsalError("--bandwidth and --latency need tc.", hint="On Debian and Ubuntu: apt install iproute2")
-    kinds = [("tbf rate 1gbit burst 65536 latency 1ms", "--bandwidth", link.bits_per_second)]
-    kinds.append(("netem delay 1ms", "--latency", None if link.latency_ms is None else 1))
-    for kind, option, asked in kinds:
-        refusal = _try(isolation.namespaces, f"tc qdisc add dev lo root {kind}") if asked is not None else None
+    if link.latency_ms is not None:
+        refusal = _try(isolation.namespaces, "ip tuntap add dev trial mode tap")
         if refusal:
             raise RehearsalError(
-                f"{option} cannot be had: this kernel has no {kind.split()[0]} ({refusal}).",
-                hint=f"Load the module sch_{kind.split()[0]}, or leave {option} out.",
+                f"--latency needs TAP devices, and {TUN} makes none here ({refusal}).",
+                hint="Load the module tun (modprobe tun), in Docker give --device /dev/net/tun, without root make the "
+                "file readable and writable; or leave --latency out.",
             )
+    if link.bits_per_second is None:
+        return
+    if shutil.which("tc", path=_tool_path()) is None:
+        raise RehearsalError("--bandwidth needs tc.", hint="On Debian and Ubuntu: apt install iproute2")
+    refusal = _try(isolation.namespaces, "tc qdisc add dev lo root tbf rate 1gbit burst 65536 latency 1ms")
+    if refusal:
+        raise RehearsalError(
+            f"--bandwidth cannot be had: this kernel has no tbf ({refusal}).",
+            hint="Load the module sch_tbf, or leave --bandwidth out.",
+        )
 
 
 def _try(namespaces: Tuple[str, ...], script: str) -> Optional[str]:

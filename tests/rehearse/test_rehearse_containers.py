@@ -16,11 +16,9 @@ from lightning_sm.rehearse._checks import check_entry_point, check_port, check_s
 from lightning_sm.rehearse._container_files import config_files, container_environment, pack_source
 from lightning_sm.rehearse._image import other_mounts
 from lightning_sm.rehearse._isolation import choose
-from lightning_sm.rehearse._netns import addresses, host_commands, hosts_file
+from lightning_sm.rehearse._netns import addresses, hosts_file
 from lightning_sm.rehearse._plan import make_plan
 from lightning_sm.rehearse._quantities import bits_per_second, milliseconds, seconds
-from lightning_sm.rehearse._request import Link
-from lightning_sm.rehearse._shaping import shaping_commands
 from lightning_sm.rehearse._tree import Tree
 
 from .making import request
@@ -167,20 +165,6 @@ class TestStage:
     def test_addresses(self) -> None:
         assert addresses(["algo-1", "algo-2"]) == {"algo-1": "10.0.0.2", "algo-2": "10.0.0.3"}
         assert hosts_file({"algo-1": "10.0.0.2"}) == "127.0.0.1 localhost\n10.0.0.2 algo-1\n"
-
-    def test_interface_names_fit_the_kernel(self) -> None:
-        port = host_commands("algo-100000000000", "10.0.0.2", Link())[1][9]
-        assert len(port) < 16
-
-    def test_shaping(self) -> None:
-        assert shaping_commands(Link(), "eth0") == ()
-        rate_only = shaping_commands(Link(bits_per_second=10**9), "eth0")
-        assert " ".join(rate_only[0]) == (
-            "tc qdisc add dev eth0 root handle 10: tbf rate 1000000000bit burst 1250000 latency 100ms"
-        )
-        both = shaping_commands(Link(bits_per_second=10**6, latency_ms=0.5), "eth0")
-        assert "netem delay 0.5ms" in " ".join(both[0])
-        assert "parent 1:1 handle 10: tbf" in " ".join(both[1])
 
     def test_mounts(self, tmp_path: Path) -> None:
         info = "\n".join(
