@@ -65,10 +65,6 @@ class Routing:
         """Who decided each setting, by its key without ``init_args``."""
         return {setting.key.replace(".init_args", ""): setting.source for setting in self.settings}
 
-    def value(self, key: str) -> Any:
-        """The value of one setting, or ``None``."""
-        return next((setting.value for setting in self.settings if setting.key == key), None)
-
     def table(self) -> str:
         """All settings, one ``value ← source`` a line."""
         return "\n".join(["SageMaker settings:", *(f"  {line}" for line in [*self.settings, *self.notes])])

@@ -36,8 +36,6 @@ def test_as_config():
         "data": {"class_path": "m.D", "init_args": {"root": "r"}},
     }
     assert routing.origins["data.root"] == "x"
-    assert routing.value("trainer.num_nodes") == 2
-    assert routing.value("trainer.devices") is None
 
 
 @pytest.mark.parametrize(
