@@ -1,10 +1,10 @@
 """What all ranks decide together, by the strategy's own collectives."""
 
-from typing import Any, TypeVar
+from typing import Any, List, Sequence, TypeVar
 
 from lightning_sm._lightning._shims import strategy_of
 
-__all__ = ["all_true", "any_true", "broadcast"]
+__all__ = ["all_true", "any_true", "broadcast", "sums"]
 
 _Value = TypeVar("_Value")
 
@@ -15,16 +15,24 @@ def broadcast(trainer: Any, value: _Value) -> _Value:
     return shared
 
 
-def any_true(trainer: Any, flag: bool) -> bool:
-    """Whether ``flag`` is true on any rank. Every rank must call it.
+def sums(trainer: Any, values: Sequence[float]) -> List[float]:
+    """The sum of each value over all ranks, in single precision. Every rank must call it.
 
     It is a sum, because that is the one reduction which every backend has.
     """
     import torch
 
+    numbers = [float(value) for value in values]
+    if trainer.world_size == 1:
+        return numbers
     strategy = strategy_of(trainer)
-    total = strategy.reduce(torch.tensor(float(flag), device=strategy.root_device), reduce_op="sum")
-    return bool(total)
+    total = strategy.reduce(torch.tensor(numbers, device=strategy.root_device), reduce_op="sum")
+    return [float(value) for value in total.tolist()]
+
+
+def any_true(trainer: Any, flag: bool) -> bool:
+    """Whether ``flag`` is true on any rank. Every rank must call it."""
+    return sums(trainer, [flag])[0] > 0
 
 
 def all_true(trainer: Any, flag: bool) -> bool:

@@ -6,13 +6,16 @@ from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._lightning._classes import resolve_class
 
 if TYPE_CHECKING:
+    from lightning_sm.callbacks._graceful_stop import GracefulStopMixin as GracefulStop
     from lightning_sm.callbacks._model_export import ModelExportMixin as ModelExport
 
-__all__ = ["ModelExport", "callback_class", "model_export_class"]
+__all__ = ["GracefulStop", "ModelExport", "SafeSaves", "callback_class", "model_export_class"]
 
 # Where the mixin of each public callback is.
 _MIXINS = {
     "ModelExport": "lightning_sm.callbacks._model_export:ModelExportMixin",
+    "AutoResume": "lightning_sm.callbacks._auto_resume:AutoResumeMixin",
+    "GracefulStop": "lightning_sm.callbacks._graceful_stop:GracefulStopMixin",
 }
 
 

@@ -1,0 +1,89 @@
+"""SIGTERM as a request to stop: noted while a model trains, heeded at once while there is nothing to save."""
+
+import os
+import signal
+import threading
+from contextlib import suppress
+from types import FrameType
+from typing import Any, List, Optional
+
+__all__ = ["STOPPED", "StopSignal"]
+
+#: What a program that SIGTERM ended exits with, as shells count it.
+STOPPED = 128 + int(signal.SIGTERM)
+
+
+class StopSignal:
+    """Hears SIGTERM between :meth:`take` and :meth:`release`.
+
+    Lightning's own handling is set aside for that time: since 2.0 it leaves the training at the next batch without a
+    checkpoint and ends the program with 0, as if the job had succeeded
+    (``trainer/connectors/signal_connector.py``, ``SIGTERMException``). A project's own handler still gets the signal.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+        self._own_handler: Any = None
+        self._before: Any = None
+        self._at_once = False
+        self._is_taken = False
+
+    def note_own_handler(self) -> None:
+        """Note whose handler is there before Lightning adds its own."""
+        self._own_handler = signal.getsignal(signal.SIGTERM)
+
+    def take(self, *, at_once: bool) -> None:
+        """Hear the signal from now on; a second call only changes how it is answered.
+
+        Only the main thread may install a handler; in another one the signal is left alone.
+
+        Args:
+            at_once: Whether to leave the program right away, because there is nothing to save.
+        """
+        self._at_once = at_once
+        if self._is_taken or threading.current_thread() is not threading.main_thread():
+            return
+        self._before = signal.signal(signal.SIGTERM, self._receive)
+        self._is_taken = True
+        _watch_forks(self)
+
+    def release(self) -> None:
+        """Put back the handler that was there."""
+        if self._is_taken and threading.current_thread() is threading.main_thread():
+            # None stands for a handler that was not installed from Python and cannot be put back.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
+            self._is_taken = False
+            _taken.remove(self)
+
+    def _receive(self, number: int, frame: Optional[FrameType]) -> None:
+        self.received = True
+        if callable(self._own_handler):
+            self._own_handler(number, frame)
+        if self._at_once:
+            raise SystemExit(STOPPED)
+
+
+_taken: List[StopSignal] = []
+_is_watching = False
+
+
+def _watch_forks(taken: StopSignal) -> None:
+    global _is_watching
+    _taken.append(taken)
+    if not _is_watching:
+        os.register_at_fork(after_in_child=_leave_in_child)
+        _is_watching = True
+
+
+def _leave_in_child() -> None:
+    """Keep a forked child, such as a worker of a data loader, alive until the rank has saved.
+
+    Launchers signal a rank's whole process group (``torch/distributed/elastic``, ``SubprocessHandler.close``), and a
+    worker that dies of it takes the training with it. So it leaves the group. The handler is not its own either: with
+    it, nobody could terminate the child.
+    """
+    if _taken:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _taken.clear()
+        with suppress(OSError):
+            os.setpgid(0, 0)

@@ -1,0 +1,40 @@
+"""The checkpoint of a fit that is left in its middle."""
+
+import glob
+import os
+import re
+import shutil
+from contextlib import suppress
+from typing import Any, Optional
+
+from lightning_sm._lightning._shims import strategy_of
+
+__all__ = ["save_directory", "save_stopped"]
+
+_STEP = re.compile(r"stopped-step=(\d+)\.ckpt")
+
+
+def save_directory(trainer: Any, directory: Optional[str]) -> Optional[str]:
+    """Where to save: ``directory``, or that of the first ``ModelCheckpoint``; ``None`` where there is neither."""
+    if trainer.fast_dev_run:
+        return None
+    known = (getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks)
+    return directory or next((path for path in known if path), None)
+
+
+def save_stopped(trainer: Any, directory: str, steps: int) -> str:
+    """Save ``stopped-step=N.ckpt`` and then remove older ones. Every rank must call it."""
+    path = os.path.join(directory, f"stopped-step={steps}.ckpt")
+    trainer.save_checkpoint(path)
+    strategy_of(trainer).barrier("stopped")
+    if trainer.is_global_zero:
+        _remove_older(directory, steps)
+    return path
+
+
+def _remove_older(directory: str, steps: int) -> None:
+    for path in glob.glob(os.path.join(glob.escape(directory), "stopped-step=*.ckpt")):
+        match = _STEP.fullmatch(os.path.basename(path))
+        if match and int(match.group(1)) < steps:
+            with suppress(OSError):
+                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)

@@ -1,0 +1,166 @@
+"""``GracefulStop``: leaves a fit in time, with a checkpoint and an exported model."""
+
+import time
+from typing import TYPE_CHECKING, Any, List, Optional
+
+from lightning_sm._agree import any_true
+from lightning_sm._deadline import Deadline, read_deadline
+from lightning_sm._job import TrainingJob
+from lightning_sm._lightning import Namespace
+from lightning_sm._lightning._shims import steps_taken
+from lightning_sm._log import log
+from lightning_sm._stop_check import StopCheck, may_leave_anywhere
+from lightning_sm._stop_signal import STOPPED, StopSignal
+from lightning_sm._stopped_checkpoint import save_directory, save_stopped
+from lightning_sm.callbacks._model_export import ModelExportMixin
+from lightning_sm.errors import ExportError
+
+if TYPE_CHECKING:
+    from pytorch_lightning import Callback as _Base
+else:
+    _Base = object
+
+__all__ = ["GracefulStopMixin"]
+
+
+class GracefulStopMixin(_Base):
+    """Stop when SIGTERM arrives or the job's time is over: save a checkpoint, export the model, end the program.
+
+    SageMaker sends SIGTERM when a job is stopped, when its spot instances are taken, and when its time limit is over,
+    and kills the container 120 seconds later. The signal does not reach a script unless the container's entry point
+    forwards it: ``lightning-sm entrypoint`` prints one that does. All ranks stop after the same optimizer step, so no
+    accumulated gradient is lost, or between two validation batches. Nothing else of the fit runs, no validation and no
+    hook of an epoch's end, because the epoch is not over. The program then ends with 143 after SIGTERM and with 0 when
+    its time was over; a script's lines after ``fit`` do not run.
+
+    Args:
+        directory: Where ``stopped-step=N.ckpt`` is saved. By default, the directory of the first ``ModelCheckpoint``;
+            where there is none, no checkpoint is saved.
+        max_runtime: How long the job may run, such as ``23h30m``, from the start of the container, or of this process
+            outside of one. It stops 5 % before that, at most 2 minutes, and earlier where checkpoints take long.
+
+    Raises:
+        JobConfigError: ``max_runtime`` is no duration.
+        ExportError: The model could not be exported; the checkpoint is there.
+    """
+
+    namespace: Namespace
+
+    def __init__(self, directory: Optional[str] = None, max_runtime: Optional[str] = None) -> None:
+        super().__init__()
+        self.directory = directory
+        self.max_runtime = max_runtime
+        self._deadline: Optional[Deadline] = None
+        if max_runtime is not None:
+            self._deadline = read_deadline(max_runtime, TrainingJob.resolve())
+        self._signal = StopSignal()
+        self._check = StopCheck()
+        self._steps = 0
+        self._may_leave_validation = False
+        self._save_began: Optional[float] = None
+        self._save_seconds = 0.0
+
+    def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
+        """Note whose handler of SIGTERM is there before Lightning adds its own."""
+        self._signal.note_own_handler()
+
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        """Until the training starts there is nothing to save."""
+        self._signal.take(at_once=True)
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        """In a test there is nothing to save."""
+        self._signal.take(at_once=True)
+
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        """In a prediction there is nothing to save."""
+        self._signal.take(at_once=True)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """From here on a signal waits for the end of a step."""
+        self._signal.take(at_once=False)
+        self._check = StopCheck()
+        self._steps = steps_taken(self.namespace, trainer)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+        """Note how long a checkpoint took that was saved before."""
+        self._note_saved()
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Note how long a checkpoint took that was saved before."""
+        self._note_saved()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+        """Stop here if any rank has a reason to, and gradients have just been used up."""
+        steps = steps_taken(self.namespace, trainer)
+        if steps != self._steps:
+            self._steps = steps
+            self._stop_if_asked(trainer, pl_module)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Find out whether all ranks can look for a reason at each validation batch."""
+        self._note_saved()
+        if trainer.state.fn != "fit":
+            self._signal.take(at_once=True)
+        elif not trainer.sanity_checking:
+            self._may_leave_validation = may_leave_anywhere(trainer, trainer.num_val_batches)
+
+    def on_validation_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+        """Stop here if any rank has a reason to; the weights are those of the last step."""
+        if self._may_leave_validation and trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._stop_if_asked(trainer, pl_module)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        """Note when a checkpoint begins."""
+        self._save_began = time.monotonic()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Put back the handler of SIGTERM that was there."""
+        self._signal.release()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
+        """Put back the handler of SIGTERM that was there; a signal that came after the last step ends the program."""
+        self._signal.release()
+        if self._signal.received:
+            log.info("SIGTERM arrived after the last step. The program ends here.")
+            raise SystemExit(STOPPED)
+
+    def _note_saved(self) -> None:
+        if self._save_began is not None:
+            self._save_seconds = max(self._save_seconds, time.monotonic() - self._save_began)
+            self._save_began = None
+
+    def _stop_if_asked(self, trainer: Any, pl_module: Any) -> None:
+        is_late = self._deadline is not None and self._deadline.is_near(self._save_seconds)
+        by_signal, by_deadline = self._check.look(trainer, [self._signal.received, is_late])
+        if by_signal:
+            self._stop(trainer, pl_module, "SIGTERM arrived", STOPPED)
+        if by_deadline:
+            self._stop(trainer, pl_module, f"sagemaker.max_runtime, {self.max_runtime}, is nearly over", 0)
+
+    def _stop(self, trainer: Any, pl_module: Any, reason: str, code: int) -> None:
+        directory = save_directory(trainer, self.directory)
+        if trainer.is_global_zero:
+            log.info("%s: stopping after step %d.", reason, self._steps)
+        if directory is not None:
+            path = save_stopped(trainer, directory, self._steps)
+            if trainer.is_global_zero:
+                log.info("Saved %s, from which the job can go on.", path)
+        _export(trainer, pl_module)
+        raise SystemExit(code)
+
+
+def _export(trainer: Any, pl_module: Any) -> None:
+    """Export the model; no rank leaves before that is done, because launchers then end the others."""
+    error: Optional[ExportError] = None
+    try:
+        for callback in _exports(trainer):
+            callback.export_now(trainer, pl_module)
+    except ExportError as caught:
+        error = caught
+    if any_true(trainer, error is not None):
+        raise error or ExportError("The model was not exported.", hint="The log of global rank 0 says why.")
+
+
+def _exports(trainer: Any) -> List[Any]:
+    return [callback for callback in trainer.callbacks if isinstance(callback, ModelExportMixin)]
