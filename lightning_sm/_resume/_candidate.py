@@ -1,0 +1,126 @@
+"""``Candidate``: a checkpoint that a job might go on from, and what can be told of it without loading it."""
+
+import os
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from lightning_sm._resume._contents import read_contents
+from lightning_sm._resume._records import DamagedError, check_and_digest
+from lightning_sm._resume._sharded import META, check_and_digest_folder, folder_size
+
+__all__ = ["Candidate", "list_candidates"]
+
+_SUFFIX = ".ckpt"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint in the job's checkpoint directory.
+
+    Args:
+        name: Its path below the directory.
+        size: Its bytes; of a folder those of all files in it.
+        epoch: The epoch that it says.
+        global_step: The optimizer steps that it says.
+        batches: The batches that were trained, which go further than the steps where gradients are accumulated.
+        epochs_done: The epochs that were trained to their end: validation comes before it.
+        is_folder: Whether it is a folder of shards.
+        problem: Why it cannot be used, as far as can be told without reading all of it.
+    """
+
+    name: str
+    size: int = 0
+    epoch: int = 0
+    global_step: int = 0
+    batches: int = 0
+    epochs_done: int = 0
+    is_folder: bool = False
+    problem: Optional[str] = None
+
+    @property
+    def age(self) -> Tuple[int, int, int, int, bool, str]:
+        """What sorts checkpoints from old to new. Times of files do not: a restored directory has new ones."""
+        is_last = os.path.basename(self.name).startswith("last")
+        return self.global_step, self.batches, self.epochs_done, self.epoch, is_last, self.name
+
+    def __str__(self) -> str:
+        return f"{self.name} (epoch {self.epoch}, step {self.global_step})"
+
+    def digest(self, directory: str, *, check: bool) -> str:
+        """Return a SHA-256 of the whole checkpoint below ``directory``.
+
+        Args:
+            directory: This host's checkpoint directory.
+            check: Whether to compare each record with the CRC that was written with it.
+
+        Raises:
+            DamagedError: It is not as it was written.
+        """
+        path = os.path.join(directory, self.name)
+        if self.is_folder:
+            return check_and_digest_folder(path, check=check)
+        return check_and_digest(path, check=check)
+
+
+def list_candidates(directory: str) -> List[Candidate]:
+    """Return the checkpoints in a directory and in the folders in it, the newest first, those with a problem last.
+
+    Checkpoints are files and folders named ``*.ckpt``. Hidden ones are somebody's unfinished work.
+    """
+    found = [_read(directory, name) for name in _names(directory)]
+    return sorted(found, key=lambda candidate: (candidate.problem is None, candidate.age), reverse=True)
+
+
+def _names(directory: str, below: str = "") -> Iterator[str]:
+    try:
+        entries = sorted(os.listdir(os.path.join(directory, below)))
+    except OSError:
+        return
+    for entry in entries:
+        name = os.path.join(below, entry)
+        path = os.path.join(directory, name)
+        # A symlink that leads nowhere is no checkpoint, but what is left of one.
+        if entry.startswith(".") or not os.path.exists(path):
+            continue
+        if entry.endswith(_SUFFIX):
+            yield name
+        elif os.path.isdir(path) and not below:
+            yield from _names(directory, entry)
+
+
+def _read(directory: str, name: str) -> Candidate:
+    path = os.path.join(directory, name)
+    is_folder = os.path.isdir(path)
+    try:
+        size = folder_size(path) if is_folder else os.path.getsize(path)
+        if is_folder and not os.path.isfile(os.path.join(path, META)):
+            raise DamagedError(f"it is not complete: {META} is missing")
+        return _described(read_contents(os.path.join(path, META) if is_folder else path), name, size, is_folder)
+    except (DamagedError, OSError) as error:
+        return Candidate(name, is_folder=is_folder, problem=str(error))
+
+
+def _described(contents: Dict[Any, Any], name: str, size: int, is_folder: bool) -> Candidate:
+    epoch, step = contents.get("epoch"), contents.get("global_step")
+    if not isinstance(epoch, int) or not isinstance(step, int):
+        raise DamagedError("it is no checkpoint of Lightning's: it tells no epoch and step")
+    if not is_folder and "optimizer_states" not in contents:
+        raise DamagedError("it holds weights only (save_weights_only), from which no training can go on")
+    fit_loop = _below(contents, "loops", "fit_loop")
+    batches = _below(fit_loop, "epoch_loop.batch_progress", "total").get("processed")
+    epochs = _below(fit_loop, "epoch_progress", "current").get("processed")
+    return Candidate(
+        name=name,
+        size=size,
+        epoch=epoch,
+        global_step=step,
+        batches=batches if isinstance(batches, int) else 0,
+        epochs_done=epochs if isinstance(epochs, int) else 0,
+        is_folder=is_folder,
+    )
+
+
+def _below(contents: Any, *keys: str) -> Dict[Any, Any]:
+    for key in keys:
+        contents = contents.get(key) if isinstance(contents, dict) else None
+    return contents if isinstance(contents, dict) else {}

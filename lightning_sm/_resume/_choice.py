@@ -1,0 +1,124 @@
+"""``Choice``: the checkpoint that all ranks go on from, and what became of each other one."""
+
+import os
+from dataclasses import dataclass
+from typing import Any, Iterator, Optional, Tuple
+
+from lightning_sm._agree import all_true, broadcast
+from lightning_sm._log import log
+from lightning_sm._resume._candidate import Candidate, list_candidates
+from lightning_sm._resume._loading import why_not_weights_only
+from lightning_sm._resume._records import DamagedError
+from lightning_sm._resume._sharded import META
+
+__all__ = ["Choice", "Rejected", "choose"]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A checkpoint that was not taken.
+
+    Args:
+        name: Its path below the checkpoint directory.
+        reason: Why.
+        is_whole: Whether its bytes are as they were written, so that the program must have changed.
+    """
+
+    name: str
+    reason: str
+    is_whole: bool = False
+
+    def __str__(self) -> str:
+        return f"Rejected {self.name}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What all ranks agreed on.
+
+    Args:
+        candidate: The newest checkpoint that is whole, loads, and is the same on every host; ``None`` if there is none.
+        untrusted: Why it cannot be loaded with ``weights_only=True``; ``None`` if it can.
+        rejected: The others that were looked at.
+    """
+
+    candidate: Optional[Candidate] = None
+    untrusted: Optional[str] = None
+    rejected: Tuple[Rejected, ...] = ()
+
+    def __str__(self) -> str:
+        chosen = "No checkpoint to resume from" if self.candidate is None else f"Resuming from {self.candidate}"
+        return "; ".join([chosen, *map(str, self.rejected)])
+
+    @property
+    def unloadable(self) -> Tuple[Rejected, ...]:
+        """Checkpoints that are whole and yet do not load."""
+        return tuple(rejected for rejected in self.rejected if rejected.is_whole)
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """What rank zero found, as each host compares it. Without a candidate it is the end."""
+
+    candidate: Optional[Candidate] = None
+    digest: str = ""
+    untrusted: Optional[str] = None
+    rejected: Tuple[Rejected, ...] = ()
+
+
+def choose(trainer: Any, directory: str) -> Choice:
+    """Choose the newest checkpoint that is whole, loads and is the same file on every host. Every rank must call it.
+
+    Rank zero reads the checkpoints; the first process of each other host reads those that rank zero would take.
+
+    Args:
+        trainer: The trainer, whose process group exists.
+        directory: The checkpoint directory, which has the same path on every host.
+    """
+    offers = _offers(directory) if trainer.is_global_zero else iter(())
+    lacking: Tuple[Rejected, ...] = ()
+    while True:
+        offer = broadcast(trainer, next(offers, _Offer()))
+        if offer.candidate is None or all_true(trainer, _is_here(trainer, directory, offer)):
+            return Choice(offer.candidate, offer.untrusted, (*offer.rejected, *lacking))
+        lacking += (Rejected(offer.candidate.name, "not every host has this very file"),)
+
+
+def _offers(directory: str) -> Iterator[_Offer]:
+    """Yield the checkpoints that load, the newest first, and in the end one that only says what was rejected."""
+    candidates = list_candidates(directory)
+    rejected = [Rejected(each.name, each.problem) for each in candidates if each.problem is not None]
+    for candidate in (each for each in candidates if each.problem is None):
+        try:
+            digest = candidate.digest(directory, check=True)
+        except (DamagedError, OSError) as error:
+            rejected.append(Rejected(candidate.name, str(error)))
+            continue
+        try:
+            path = os.path.join(directory, candidate.name)
+            untrusted = why_not_weights_only(os.path.join(path, META) if candidate.is_folder else path)
+        except Exception as error:  # a class of the project's may raise anything
+            reason = f"it does not load ({type(error).__name__}: {' '.join(str(error).split())})"
+            rejected.append(Rejected(candidate.name, reason, is_whole=True))
+            continue
+        yield _Offer(candidate, digest, untrusted, tuple(rejected))
+    yield _Offer(rejected=tuple(rejected))
+
+
+def _is_here(trainer: Any, directory: str, offer: _Offer) -> bool:
+    """Whether this host has the very file. Its first process looks; rank zero has done so."""
+    if trainer.local_rank != 0 or trainer.is_global_zero or offer.candidate is None:
+        return True
+    candidate = offer.candidate
+    path = os.path.join(directory, candidate.name)
+    if not os.path.exists(path):
+        problem = "this host does not have it"
+    else:
+        try:
+            same = candidate.digest(directory, check=False) == offer.digest
+            problem = "" if same else "this host has another version of it"
+        except OSError as error:
+            problem = f"this host cannot read it ({error})"
+    if problem:
+        log.warning("Rejected %s on global_rank %d: %s", candidate.name, trainer.global_rank, problem)
+    return not problem

@@ -1,0 +1,81 @@
+"""``Finished``: that a job trained to its end, so that a restart of it trains no further."""
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, Mapping, Optional
+
+from lightning_sm._lightning import Namespace
+from lightning_sm._resume._candidate import Candidate
+
+__all__ = ["Finished", "read_finished", "remove_finished", "training_limits", "write_finished"]
+
+_NAME = "finished.json"
+# What decides when an ``EarlyStopping`` stops.
+_STOPPERS = ("monitor", "mode", "min_delta", "patience", "stopping_threshold", "divergence_threshold")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of a training.
+
+    Args:
+        checkpoint: The checkpoint of that end, as a path below the checkpoint directory.
+        epoch: The epoch that the checkpoint says.
+        global_step: The optimizer steps that it says.
+        limits: What ended the training, such as ``max_epochs``; with others there may be more to train.
+    """
+
+    checkpoint: str
+    epoch: int
+    global_step: int
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_end_of(self, candidate: Candidate, limits: Mapping[str, Any]) -> bool:
+        """Whether a job with these limits that has this checkpoint has nothing left to train."""
+        same = (self.checkpoint, self.global_step) == (candidate.name, candidate.global_step)
+        return same and self.limits == _plain(limits)
+
+
+def write_finished(directory: str, finished: Finished) -> None:
+    """Write ``finished.json`` beside the checkpoints, whole or not at all."""
+    path = os.path.join(directory, _NAME)
+    staging = os.path.join(directory, f".{_NAME}.new")
+    with open(staging, "w", encoding="utf-8") as file:
+        json.dump(asdict(finished), file, indent=2, default=str)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(staging, path)
+
+
+def read_finished(directory: str) -> Optional[Finished]:
+    """Return what ``finished.json`` says; ``None`` where there is none that can be read."""
+    try:
+        with open(os.path.join(directory, _NAME), encoding="utf-8") as file:
+            return Finished(**json.load(file))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def remove_finished(directory: str) -> None:
+    """Remove ``finished.json``, because the training goes on."""
+    with suppress(FileNotFoundError):
+        os.remove(os.path.join(directory, _NAME))
+
+
+def _plain(limits: Mapping[str, Any]) -> Any:
+    """As they come back from JSON."""
+    return json.loads(json.dumps(limits, default=str))
+
+
+def training_limits(namespace: Namespace, trainer: Any) -> Dict[str, Any]:
+    """Return what ends a trainer's fit: its limits, and callbacks of Lightning's that stop it."""
+    limits = {name: getattr(trainer, name) for name in ("min_epochs", "max_epochs", "min_steps", "max_steps")}
+    callbacks = namespace.module("callbacks")
+    for kind, names in ((callbacks.Timer, ("_duration",)), (callbacks.EarlyStopping, _STOPPERS)):
+        for callback in trainer.callbacks:
+            if isinstance(callback, kind):
+                values = {name.lstrip("_"): getattr(callback, name, None) for name in names}
+                limits.setdefault(kind.__name__, []).append(values)
+    return limits
