@@ -26,6 +26,7 @@ __all__ = [
     "register_strategy",
     "replace_infinite_barrier",
     "save_config_arguments",
+    "steps_taken",
     "strategy_of",
 ]
 
@@ -33,7 +34,6 @@ __all__ = [
 @dataclass(frozen=True)
 class Shim:
     """A difference between versions.
-    "steps_taken",
 
     Args:
         name: The function here that bridges it.
@@ -62,6 +62,7 @@ SHIMS = {
         Shim("register_strategy", (1, 5), (1, 6), f"{_PR}11233"),
         Shim("strategy_of", (1, 5), (1, 6), f"{_PR}11141"),
         Shim("epochs_trained", (1, 5), (1, 6), f"{_PR}8578"),
+        Shim("steps_taken", (1, 5), (1, 6), f"{_PR}11805"),
         Shim(
             "heed_written_num_nodes",
             (1, 6),
@@ -69,9 +70,6 @@ SHIMS = {
             "https://github.com/Lightning-AI/pytorch-lightning/blob/1.8.6/src/pytorch_lightning/trainer/connectors/"
             "accelerator_connector.py#L791",
         ),
-        Shim("around_restore", (1, 5), _OPEN, f"{_PR}21072"),
-        Shim("save_checkpoint_at_end", (1, 5), (1, 6), f"{_PR}11805"),
-        Shim("steps_taken", (1, 5), (1, 6), f"{_PR}11805"),
         Shim("backend_variable", (1, 5), (1, 8), f"{_PR}14693"),
         Shim("cli_base_path", (1, 5), (1, 7), f"{_PR}13767"),
         Shim("add_any_data_module", (1, 5), (1, 7), f"{_PR}12614"),
@@ -141,6 +139,14 @@ def epochs_trained(namespace: Namespace, trainer: Any) -> int:
     return epoch
 
 
+def steps_taken(namespace: Namespace, trainer: Any) -> int:
+    """How many optimizer steps were taken, also within ``on_train_batch_end``, where 1.5 has not counted the last."""
+    step = int(trainer.global_step)
+    if _needs("steps_taken", namespace) and not trainer.fit_loop.epoch_loop._should_accumulate():
+        return step + 1
+    return step
+
+
 def heed_written_num_nodes(namespace: Namespace, strategy_class: Any) -> None:
     """Hand the number of nodes, which the ``Trainer`` writes past the property ``num_nodes``, to ``nodes_of_the_job``.
 
@@ -158,24 +164,6 @@ def heed_written_num_nodes(namespace: Namespace, strategy_class: Any) -> None:
 
 
 def add_any_data_module(namespace: Namespace, parser: Any) -> None:
-def steps_taken(namespace: Namespace, trainer: Any) -> int:
-    """How many optimizer steps were taken, also within ``on_train_batch_end``, where 1.5 has not counted the last."""
-    step = int(trainer.global_step)
-    if _needs("steps_taken", namespace) and not trainer.fit_loop.epoch_loop._should_accumulate():
-        return step + 1
-    return step
-
-
-def save_checkpoint_at_end(namespace: Namespace, trainer: Any, path: str) -> None:
-    """Save a checkpoint when training has ended; 1.5 then counts one step too many, as its ``ModelCheckpoint`` knows."""
-    ahead = 1 if _needs("save_checkpoint_at_end", namespace) else 0
-    if ahead:
-        trainer.fit_loop.global_step -= ahead
-    trainer.save_checkpoint(path)
-    if ahead:
-        trainer.fit_loop.global_step += ahead
-
-
     """Let a config name any data module, which a CLI without a class of its own did not offer."""
     if not _needs("add_any_data_module", namespace) or any(action.dest == "data" for action in parser._actions):
         return

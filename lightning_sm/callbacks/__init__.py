@@ -9,13 +9,12 @@ if TYPE_CHECKING:
     from lightning_sm.callbacks._graceful_stop import GracefulStopMixin as GracefulStop
     from lightning_sm.callbacks._model_export import ModelExportMixin as ModelExport
 
-__all__ = ["GracefulStop", "ModelExport", "SafeSaves", "callback_class", "model_export_class"]
+__all__ = ["GracefulStop", "ModelExport", "callback_class", "model_export_class"]
 
 # Where the mixin of each public callback is.
 _MIXINS = {
-    "ModelExport": "lightning_sm.callbacks._model_export:ModelExportMixin",
-    "AutoResume": "lightning_sm.callbacks._auto_resume:AutoResumeMixin",
     "GracefulStop": "lightning_sm.callbacks._graceful_stop:GracefulStopMixin",
+    "ModelExport": "lightning_sm.callbacks._model_export:ModelExportMixin",
 }
 
 
