@@ -3,6 +3,7 @@
 Each shim names the versions that it serves, the change upstream, and so the day when it can go.
 """
 
+import functools
 import importlib
 import os
 import sys
@@ -10,24 +11,32 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from lightning_sm._lightning._namespaces import Namespace
+from lightning_sm._lightning._restore import around_restore
 
 __all__ = [
     "SHIMS",
     "Shim",
     "add_any_data_module",
     "add_legacy_environment_methods",
+    "around_restore",
     "backend_variable",
     "cli_base_path",
     "configs_must_be_whole",
     "ddp_base_path",
     "epochs_trained",
     "heed_written_num_nodes",
+    "innermost_wrapper",
+    "keep_newest",
+    "last_needs_best",
     "parse_words",
     "register_strategy",
     "replace_infinite_barrier",
+    "resumes_within_epochs",
+    "save_checkpoint_at_end",
     "save_config_arguments",
     "steps_taken",
     "strategy_of",
+    "train_loaders_method",
 ]
 
 
@@ -62,6 +71,10 @@ SHIMS = {
         Shim("register_strategy", (1, 5), (1, 6), f"{_PR}11233"),
         Shim("strategy_of", (1, 5), (1, 6), f"{_PR}11141"),
         Shim("epochs_trained", (1, 5), (1, 6), f"{_PR}8578"),
+        Shim("resumes_within_epochs", (1, 5), (1, 6), f"{_PR}8578"),
+        Shim("train_loaders_method", (1, 5), (2, 0), f"{_PR}16726"),
+        Shim("around_restore", (1, 5), _OPEN, f"{_PR}21072"),
+        Shim("save_checkpoint_at_end", (1, 5), (1, 6), f"{_PR}11805"),
         Shim("steps_taken", (1, 5), (1, 6), f"{_PR}11805"),
         Shim(
             "heed_written_num_nodes",
@@ -81,6 +94,16 @@ SHIMS = {
             "https://github.com/omni-us/jsonargparse/blob/v4.21.0/CHANGELOG.rst",
         ),
         Shim("save_config_arguments", (1, 5), (1, 8), f"{_PR}14998"),
+        Shim(
+            "keep_newest",
+            (1, 5),
+            (1, 6),
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/1.5.10/pytorch_lightning/callbacks/"
+            "model_checkpoint.py#L699",
+        ),
+        Shim("innermost_wrapper", (1, 7), _OPEN, f"{_PR}11561"),
+        Shim("save_last_as_file", (2, 1), (2, 2), f"{_PR}18748"),
+        Shim("last_needs_best", (2, 6), _OPEN, f"{_PR}20960"),
         Shim("replace_infinite_barrier", (2, 3), _OPEN, f"{_PR}19448"),
     )
 }
@@ -131,6 +154,18 @@ def strategy_of(trainer: Any) -> Any:
     return trainer.strategy if hasattr(trainer, "strategy") else trainer.training_type_plugin
 
 
+def resumes_within_epochs(namespace: Namespace) -> bool:
+    """Whether a run that was interrupted within an epoch goes on in it; 1.5 goes on with the next epoch."""
+    return not _needs("resumes_within_epochs", namespace)
+
+
+def train_loaders_method(namespace: Namespace, trainer: Any) -> Tuple[Any, str]:
+    """The object and its method that make the data loaders for training; until 2.0 the trainer does."""
+    if _needs("train_loaders_method", namespace):
+        return trainer, "reset_train_dataloader"
+    return trainer.fit_loop, "setup_data"
+
+
 def epochs_trained(namespace: Namespace, trainer: Any) -> int:
     """How many epochs a fit that has ended came to; 1.5 then counts the last one back."""
     epoch = int(trainer.current_epoch)
@@ -145,6 +180,16 @@ def steps_taken(namespace: Namespace, trainer: Any) -> int:
     if _needs("steps_taken", namespace) and not trainer.fit_loop.epoch_loop._should_accumulate():
         return step + 1
     return step
+
+
+def save_checkpoint_at_end(namespace: Namespace, trainer: Any, path: str) -> None:
+    """Save a checkpoint when training has ended; 1.5 then counts a step too many, as its ``ModelCheckpoint`` knows."""
+    ahead = 1 if _needs("save_checkpoint_at_end", namespace) else 0
+    if ahead:
+        trainer.fit_loop.global_step -= ahead
+    trainer.save_checkpoint(path)
+    if ahead:
+        trainer.fit_loop.global_step += ahead
 
 
 def heed_written_num_nodes(namespace: Namespace, strategy_class: Any) -> None:
@@ -219,3 +264,36 @@ def replace_infinite_barrier(namespace: Namespace) -> None:
         return self._lightning_sm_enter()
 
     barrier.__enter__ = enter
+
+
+def keep_newest(namespace: Namespace) -> Dict[str, Any]:
+    """Arguments by which a ``ModelCheckpoint`` keeps the newest two; 1.5 cannot monitor the step, and keeps one."""
+    if _needs("keep_newest", namespace):
+        return {"mode": "max"}
+    return {"monitor": "step", "mode": "max", "save_top_k": 2}
+
+
+def innermost_wrapper(namespace: Namespace, checkpoint_io: Any) -> Any:
+    """The one of Lightning's wrapping ``CheckpointIO`` that holds the one which writes, or ``None``."""
+    if not _needs("innermost_wrapper", namespace):
+        return None
+    wrapping = namespace.module("plugins.io.wrapper")._WrappingCheckpointIO
+    found = None
+    while isinstance(checkpoint_io, wrapping):
+        found, checkpoint_io = checkpoint_io, checkpoint_io.checkpoint_io
+    return found
+
+
+def save_last_as_file(namespace: Namespace, checkpoint: Any) -> None:
+    """Let a ``ModelCheckpoint`` with ``save_last=True`` write a file where it would make a link."""
+    if _needs("save_last_as_file", namespace):
+        checkpoint._link_checkpoint = functools.partial(_save_instead_of_link, checkpoint.save_weights_only)
+
+
+def _save_instead_of_link(weights_only: bool, trainer: Any, filepath: str, linkpath: str) -> None:
+    trainer.save_checkpoint(linkpath, weights_only)
+
+
+def last_needs_best(namespace: Namespace) -> bool:
+    """Whether ``save_last`` is heeded at the end of an epoch only where one of the best was saved, too."""
+    return _needs("last_needs_best", namespace)

@@ -6,15 +6,29 @@ from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._lightning._classes import resolve_class
 
 if TYPE_CHECKING:
+    from lightning_sm.callbacks._auto_resume import AutoResumeMixin as AutoResume
+    from lightning_sm.callbacks._data_position import DataPositionMixin as DataPosition
     from lightning_sm.callbacks._graceful_stop import GracefulStopMixin as GracefulStop
     from lightning_sm.callbacks._model_export import ModelExportMixin as ModelExport
+    from lightning_sm.callbacks._safe_saves import SafeSavesMixin as SafeSaves
 
-__all__ = ["GracefulStop", "ModelExport", "callback_class", "model_export_class"]
+__all__ = [
+    "AutoResume",
+    "DataPosition",
+    "GracefulStop",
+    "ModelExport",
+    "SafeSaves",
+    "callback_class",
+    "model_export_class",
+]
 
 # Where the mixin of each public callback is.
 _MIXINS = {
+    "AutoResume": "lightning_sm.callbacks._auto_resume:AutoResumeMixin",
+    "DataPosition": "lightning_sm.callbacks._data_position:DataPositionMixin",
     "GracefulStop": "lightning_sm.callbacks._graceful_stop:GracefulStopMixin",
     "ModelExport": "lightning_sm.callbacks._model_export:ModelExportMixin",
+    "SafeSaves": "lightning_sm.callbacks._safe_saves:SafeSavesMixin",
 }
 
 

@@ -1,0 +1,200 @@
+"""``AutoResume``: lets a restarted job go on where it was interrupted."""
+
+import os
+import textwrap
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, List, Optional, Set, Tuple
+
+from lightning_sm._agree import broadcast
+from lightning_sm._failure import failure_reported
+from lightning_sm._job import TrainingJob
+from lightning_sm._lightning import Namespace
+from lightning_sm._lightning._shims import around_restore, save_checkpoint_at_end
+from lightning_sm._log import log
+from lightning_sm._resume import (
+    Candidate,
+    Choice,
+    Finished,
+    choose,
+    list_candidates,
+    read_finished,
+    remove_finished,
+    training_limits,
+    write_finished,
+)
+from lightning_sm.callbacks._model_export import ModelExportMixin
+from lightning_sm.errors import CheckpointError, LightningSMError
+
+if TYPE_CHECKING:
+    from pytorch_lightning import Callback as _Base
+else:
+    _Base = object
+
+__all__ = ["AutoResumeMixin"]
+
+_MODES = ("auto", "never", "require")
+_AFRESH = "Set sagemaker.resume to never, or sagemaker.checkpoint_dir to an empty directory, to train from scratch."
+
+# Directories in which a training of this process has come to its end: what is there belongs to that one.
+_ended_here: Set[str] = set()
+
+
+class AutoResumeMixin(_Base):
+    """Go on from the newest checkpoint of an interrupted job that is whole, loads and is the same on every host.
+
+    SageMaker restarts an interrupted job in a fresh container, whose checkpoint directory holds what had been uploaded.
+    Nothing else tells that it is a restart. A path that is given to ``fit`` wins. A job that had trained to its end
+    (``finished.json`` in the directory says so) trains no further and exports its model again, unless its limits have
+    changed since.
+
+    Args:
+        directory: The job's checkpoint directory, which has the same path on every host.
+        resume: ``auto`` to train from scratch where no checkpoint can be used, ``never`` to do so always, ``require``
+            to stop where there is none.
+
+    Raises:
+        CheckpointError: ``resume`` is none of these, there is no checkpoint to go on from although one is required,
+            those that are whole do not load, or the chosen one does not fit the model.
+    """
+
+    namespace: Namespace
+
+    def __init__(self, directory: str, resume: str = "auto") -> None:
+        super().__init__()
+        if resume not in _MODES:
+            raise CheckpointError(f"sagemaker.resume is {resume!r}.", hint=f"Choose one of {', '.join(_MODES)}.")
+        self._job = TrainingJob.resolve()
+        self.directory = directory
+        self.resume = resume
+        self._chosen: Optional[Candidate] = None
+        self._had_finished = False
+        self._least: Tuple[Any, Any] = (None, None)
+
+    def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
+        """Take part in what ``fit`` restores; a search for a learning rate or batch size restores nothing."""
+        self._chosen, self._had_finished = None, False
+        if stage == "fit" and trainer.state.fn == "fit" and not trainer.fast_dev_run:
+            around_restore(
+                trainer,
+                choose=lambda path: self._choose(trainer, path),
+                explain=self._explain,
+                restored=lambda: self._restored(trainer, pl_module),
+            )
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Save the end of the training if no callback has done so."""
+        if trainer.fast_dev_run:
+            return
+        newest = self._newest() if trainer.is_global_zero else None
+        if broadcast(trainer, newest is None or newest.global_step < trainer.global_step):
+            save_checkpoint_at_end(self.namespace, trainer, os.path.join(self.directory, "final.ckpt"))
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Note beside the checkpoints that the training has come to its end."""
+        if trainer.fast_dev_run:
+            return
+        _ended_here.add(os.path.realpath(self.directory))
+        if self._had_finished:
+            trainer.fit_loop.min_epochs, trainer.fit_loop.epoch_loop.min_steps = self._least
+        elif trainer.is_global_zero:
+            newest = self._newest()
+            if newest is not None and newest.global_step >= trainer.global_step:
+                limits = training_limits(self.namespace, trainer)
+                write_finished(self.directory, Finished(newest.name, newest.epoch, newest.global_step, limits))
+
+    def _choose(self, trainer: Any, path: Any) -> Optional[Tuple[str, bool]]:
+        """Return the checkpoint to restore and whether it loads with ``weights_only``."""
+        with failure_reported(self._job):
+            choice = Choice() if path or not self._may_resume(trainer) else self._agree(trainer)
+            self._chosen = choice.candidate
+            self._had_finished = broadcast(trainer, trainer.is_global_zero and self._is_finished(trainer))
+        if path and trainer.is_global_zero:
+            log.info("Resuming from %s, which ckpt_path names; %s is not searched", path, self.directory)
+        if trainer.local_rank == 0 and not self._had_finished:
+            remove_finished(self.directory)
+        if choice.candidate is None:
+            return None
+        return os.path.join(self.directory, choice.candidate.name), choice.untrusted is None
+
+    def _may_resume(self, trainer: Any) -> bool:
+        if os.path.realpath(self.directory) in _ended_here:
+            reason = "another training of this program ended there, and checkpoints do not tell which they belong to"
+            hint = "Give each training a checkpoint directory of its own, so that all can be resumed."
+        elif self.resume == "never":
+            reason, hint = "sagemaker.resume is never", "With auto, a restart would go on from the newest."
+        else:
+            return True
+        if trainer.is_global_zero and list_candidates(self.directory):
+            log.warning("The checkpoints in %s are not used: %s. HINT: %s", self.directory, reason, hint)
+        return False
+
+    def _agree(self, trainer: Any) -> Choice:
+        choice = choose(trainer, self.directory)
+        if trainer.is_global_zero:
+            for rejected in choice.rejected:
+                log.warning("%s", rejected)
+        if choice.candidate is None:
+            self._refuse_if_needed(choice)
+            if choice.rejected and trainer.is_global_zero:
+                log.warning("No checkpoint in %s can be used: training starts from scratch", self.directory)
+        elif trainer.is_global_zero:
+            log.info("Resuming from %s in %s", choice.candidate, self.directory)
+            if choice.untrusted is not None:
+                log.warning(
+                    "%s is loaded with weights_only=False, which runs code that it names (%s). It is trusted because "
+                    "it is in the job's own checkpoint directory.",
+                    choice.candidate.name,
+                    _short(choice.untrusted),
+                )
+        return choice
+
+    def _refuse_if_needed(self, choice: Choice) -> None:
+        reasons = _short("; ".join(map(str, choice.rejected)) or "there is none")
+        if choice.unloadable:
+            # To train from scratch would throw away what was trained, because of a name that has changed.
+            problem = f"The checkpoints in {self.directory} are whole, but this program cannot load them: {reasons}."
+            raise CheckpointError(problem, hint=f"Bring back the classes that they name. {_AFRESH}")
+        if self.resume == "require":
+            problem = f"sagemaker.resume is require, and no checkpoint in {self.directory} can be used: {reasons}."
+            raise CheckpointError(problem, hint="Set it to auto, or check the checkpoint's S3 location.")
+
+    def _is_finished(self, trainer: Any) -> bool:
+        finished = read_finished(self.directory)
+        if self._chosen is None or finished is None:
+            return False
+        return finished.is_end_of(self._chosen, training_limits(self.namespace, trainer))
+
+    def _restored(self, trainer: Any, pl_module: Any) -> None:
+        """Skip the training of a job that had finished; its loop then calls no hook of the training's end."""
+        if not self._had_finished:
+            return
+        if trainer.is_global_zero:
+            log.info("This job had finished with %s; nothing is left to train", self._chosen)
+        loop = trainer.fit_loop
+        self._least = loop.min_epochs, loop.epoch_loop.min_steps
+        # A checkpoint from within the last epoch, by a validation, does not count that one.
+        loop.min_epochs = loop.epoch_loop.min_steps = None
+        trainer.should_stop = True
+        for export in _exports(trainer):
+            export.on_train_end(trainer, pl_module)
+
+    def _explain(self, error: Exception) -> Exception:
+        if isinstance(error, LightningSMError):
+            return error
+        problem = f"{self._chosen} does not fit this model or trainer: {_short(str(error))}"
+        better = CheckpointError(problem, hint=f"Bring back what has changed since it was saved. {_AFRESH}")
+        with suppress(CheckpointError), failure_reported(self._job):
+            raise better
+        return better
+
+    def _newest(self) -> Optional[Candidate]:
+        candidates = list_candidates(self.directory)
+        return candidates[0] if candidates and candidates[0].problem is None else None
+
+
+def _exports(trainer: Any) -> List[Any]:
+    return [callback for callback in trainer.callbacks if isinstance(callback, ModelExportMixin)]
+
+
+def _short(text: str) -> str:
+    return textwrap.shorten(text, 600, placeholder=" …")
