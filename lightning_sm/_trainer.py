@@ -12,7 +12,8 @@ from lightning_sm._options import SageMakerOptions
 from lightning_sm._routing import checkpoint_dir, may_replace
 from lightning_sm._settings import Settings
 from lightning_sm._topology import Launcher, Topology
-from lightning_sm.callbacks import model_export_class
+from lightning_sm.callbacks import callback_class, model_export_class
+from lightning_sm.errors import CheckpointError
 from lightning_sm.strategies._smddp import SMDDPMixin
 
 __all__ = ["add_environment", "as_list", "own_callbacks"]
@@ -74,10 +75,34 @@ def own_callbacks(
     own: List[Any] = []
     if job.in_container:
         own += _checkpoints_in_place(arguments, present, job, namespace, options, settings)
+        own += _auto_resume(arguments, present, job, namespace, options)
     wanted = options.export and (job.in_container or options.model_dir is not None)
     if wanted and not any(isinstance(callback, export) for callback in present):
         own.append(export(model_dir=options.model_dir, config=config))
     return own
+
+
+def _auto_resume(
+    arguments: Dict[str, Any],
+    present: Sequence[Any],
+    job: TrainingJob,
+    namespace: Namespace,
+    options: SageMakerOptions,
+) -> List[Any]:
+    auto_resume = callback_class(namespace, "AutoResume")
+    none_wanted = arguments.get("enable_checkpointing") is False or arguments.get("barebones")
+    if none_wanted or any(isinstance(callback, auto_resume) for callback in present):
+        return []
+    directory, _ = checkpoint_dir(job, options)
+    with failure_reported(job):
+        if "://" not in directory:
+            return [auto_resume(directory, options.resume)]
+        if options.resume == "require":
+            raise CheckpointError(
+                f"sagemaker.resume is require, and the checkpoint directory {directory} is not on this host.",
+                hint="Name a local directory; SageMaker downloads it from S3 before a restarted job begins.",
+            )
+    return []
 
 
 def _checkpoints_in_place(
