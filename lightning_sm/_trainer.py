@@ -70,6 +70,7 @@ def own_callbacks(
 
     Raises:
         OutputError: The checkpoint directory cannot be written.
+        ExportError: ``sagemaker.export`` or what refines it has no meaning, or needs a package that is missing.
     """
     export = model_export_class(namespace)
     own: List[Any] = []
@@ -78,7 +79,17 @@ def own_callbacks(
         own += _auto_resume(arguments, present, job, namespace, options)
     wanted = options.export and (job.in_container or options.model_dir is not None)
     if wanted and not any(isinstance(callback, export) for callback in present):
-        own.append(export(model_dir=options.model_dir, config=config))
+        own.append(
+            export(
+                model_dir=options.model_dir,
+                config=config,
+                export=options.export,
+                export_weights=options.export_weights,
+                export_submodule=options.export_submodule,
+                export_example_input=options.export_example_input,
+                export_serving=options.export_serving,
+            )
+        )
     return own
 
 

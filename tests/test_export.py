@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from lightning_sm._export import ModelSummary, check_writable, load_file, write_model
+from lightning_sm._export import ModelSummary, Source, check_writable, load_file, write_model
 from lightning_sm.errors import ExportError, OutputError
 
 SUMMARY = ModelSummary("m.Model", {"loss": 0.5}, {"torch": "1"}, "x.ckpt", 0.25, "val_loss", 2, 16)
@@ -20,7 +20,7 @@ def state_dict(value=1.0):
 
 
 def test_what_is_written(tmp_path):
-    path = write_model(str(tmp_path / "model"), state_dict(), SUMMARY, "trainer: {}\n")
+    path = write_model(str(tmp_path / "model"), Source(state_dict()), SUMMARY, "trainer: {}\n")
     assert path == str(tmp_path / "model" / "model.pt")
     loaded = load_file(path, weights_only=True)
     assert torch.equal(loaded["weight"], torch.ones(2, 3))
@@ -35,19 +35,27 @@ def test_what_is_written(tmp_path):
         "monitor": "val_loss",
         "epoch": 2,
         "global_step": 16,
+        "hparams": None,
+        "format": "state_dict",
+        "file": "model.pt",
+        "files": ["config.yaml", "model.pt"],
+        "submodule": None,
+        "example": None,
+        "comparison": {"compared": "tensors", "tensors": 3},
+        "details": {},
     }
     assert (tmp_path / "model" / "config.yaml").read_text() == "trainer: {}\n"
     assert sorted(os.listdir(tmp_path / "model")) == ["config.yaml", "model.json", "model.pt"]
 
 
 def test_without_a_config(tmp_path):
-    write_model(str(tmp_path), {}, ModelSummary("m.Model"))
+    write_model(str(tmp_path), Source({}), ModelSummary("m.Model"))
     assert sorted(os.listdir(tmp_path)) == ["model.json", "model.pt"]
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_the_summary_is_json_whatever_the_metrics(tmp_path, number):
-    write_model(str(tmp_path), {}, ModelSummary("m.Model", {"loss": number, "other": 1.0}, score=number))
+    write_model(str(tmp_path), Source({}), ModelSummary("m.Model", {"loss": number, "other": 1.0}, score=number))
     text = (tmp_path / "model.json").read_text()
     content = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert (content["metrics"], content["score"]) == ({"loss": None, "other": 1.0}, None)
@@ -55,30 +63,32 @@ def test_the_summary_is_json_whatever_the_metrics(tmp_path, number):
 
 def test_a_newer_model_takes_the_place_of_an_older(tmp_path):
     for value in (1.0, 2.0):
-        path = write_model(str(tmp_path), state_dict(value), SUMMARY)
+        path = write_model(str(tmp_path), Source(state_dict(value)), SUMMARY)
     assert load_file(path, weights_only=True)["weight"][0, 0] == 2
 
 
 @pytest.mark.parametrize("value", [NoTensor(), lambda: 1])
 def test_what_is_no_plain_value_is_refused(tmp_path, value):
-    write_model(str(tmp_path), state_dict(), SUMMARY)
+    write_model(str(tmp_path), Source(state_dict()), SUMMARY)
     with pytest.raises(ExportError, match=r"could not be written to .* HINT: Its state_dict"):
-        write_model(str(tmp_path), {**state_dict(2.0), "extra": value}, SUMMARY)
+        write_model(str(tmp_path), Source({**state_dict(2.0), "extra": value}), SUMMARY)
     assert load_file(str(tmp_path / "model.pt"), weights_only=True)["weight"][0, 0] == 1
     assert sorted(os.listdir(tmp_path)) == ["model.json", "model.pt"]
 
 
-@pytest.mark.parametrize("broken", ["torch.save", "lightning_sm._export._write", "lightning_sm._export._flush"])
+@pytest.mark.parametrize(
+    "broken", ["torch.save", "lightning_sm._export._write._write", "lightning_sm._export._directory._flush"]
+)
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_crash_in_the_middle_leaves_the_old_model(tmp_path, monkeypatch, broken, error):
-    write_model(str(tmp_path), state_dict(), SUMMARY, "old")
+    write_model(str(tmp_path), Source(state_dict()), SUMMARY, "old")
 
     def crash(*_, **__):
         raise error
 
     monkeypatch.setattr(broken, crash)
     with pytest.raises(ExportError if isinstance(error, OSError) else KeyboardInterrupt):
-        write_model(str(tmp_path), state_dict(2.0), SUMMARY, "new")
+        write_model(str(tmp_path), Source(state_dict(2.0)), SUMMARY, "new")
     monkeypatch.undo()
     assert load_file(str(tmp_path / "model.pt"), weights_only=True)["weight"][0, 0] == 1
     assert (tmp_path / "config.yaml").read_text() == "old"
@@ -100,5 +110,5 @@ def test_a_directory_that_cannot_be_written(tmp_path, directory):
 def test_a_remote_directory_is_no_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OutputError, match="s3://bucket/x is not on this host"):
-        write_model("s3://bucket/x", {}, SUMMARY)
+        write_model("s3://bucket/x", Source({}), SUMMARY)
     assert os.listdir(tmp_path) == []

@@ -1,13 +1,28 @@
 """``ModelExport``: writes the best model into SageMaker's model directory when training ends."""
 
-import os
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Union
 
-from lightning_sm._export import ModelSummary, check_writable, load_file, write_model
+from lightning_sm._export import (
+    BestCheckpoint,
+    ExampleFinder,
+    ExportPlan,
+    ModelSummary,
+    Serving,
+    as_json_values,
+    check_model,
+    check_writable,
+    distribution_versions,
+    find_best,
+    make_source,
+    saved_hparams,
+    write_model,
+)
 from lightning_sm._failure import failure_reported
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning._shims import epochs_trained, strategy_of
+from lightning_sm._lightning._first_batch import first_train_batch
+from lightning_sm._lightning._gather import full_checkpoint, full_state_dict, is_sharded, saves_by_itself
+from lightning_sm._lightning._shims import epochs_trained
 from lightning_sm._log import log
 from lightning_sm._version import __version__
 
@@ -22,60 +37,173 @@ __all__ = ["ModelExportMixin"]
 class ModelExportMixin(_Base):
     """Write the trained model into the model directory after ``fit``, from global rank 0.
 
-    ``model.pt`` is the state dict, ``model.json`` tells what it is and which checkpoint it came from, and
-    ``config.yaml`` is the resolved configuration of a CLI run. The weights are those of the best checkpoint where a
-    ``ModelCheckpoint`` monitors a metric, else those that training ended with. Outside a SageMaker training container
-    the callback does nothing unless it is given a ``model_dir``.
+    The formats and their files: ``state_dict`` is ``model.pt``, ``checkpoint`` (Lightning's) is ``model.ckpt``,
+    ``torchscript`` is ``model.pt``, ``onnx`` is ``model.onnx``, ``exported_program`` (of ``torch.export``) is
+    ``model.pt2``, ``safetensors`` is ``model.safetensors``. ``model.json`` tells what it is and which checkpoint it
+    came from, and ``config.yaml`` is the resolved configuration of a CLI run. Each file is loaded again before it takes
+    the place of an older one: tensors must be equal, and the output for an example input may differ by a thousandth of
+    its largest number. Outside a SageMaker training container the callback does nothing unless it is given a
+    ``model_dir``.
+
+    The model that is trained stays as it is: formats that run it get a copy on the CPU. A strategy that keeps a part of
+    the model on each rank gathers it first; formats that run the model then make it anew from the hyperparameters that
+    it saved. A best checkpoint that is a folder cannot be read here: the weights that training ended with are exported,
+    and a line of the log says so.
 
     Args:
         model_dir: The directory, instead of ``SM_MODEL_DIR``, which the toolkit and SDK v3 set.
         config: The resolved configuration as YAML.
+        export: The format; ``True`` is ``state_dict``, ``False`` none.
+        export_weights: ``best`` for those of the best checkpoint where a ``ModelCheckpoint`` monitors a metric, or
+            ``last`` for those that training ended with, which also stand in where nothing is monitored.
+        export_submodule: The part of the model to export, such as ``backbone.encoder``, instead of the whole.
+        export_example_input: The shape of an input of ``forward``, such as ``[1, 3, 32, 32]``, for ``torchscript``,
+            ``onnx`` and ``exported_program``. By default ``example_input_array`` is taken, else the first batch (the
+            tensor that it is or begins with), for a part of the model the first input that it gets.
+        export_serving: Whether ``code/inference.py``, ``code/requirements.txt`` and the project's imported modules are
+            written beside the model, so that SageMaker's PyTorch inference container serves the archive as it is.
 
     Raises:
         OutputError: The directory cannot be written. It is tried before training starts.
-        ExportError: The model could not be written.
+        ExportError: An option has no meaning, a package that it needs is missing, the model lacks what it needs (all of
+            which is found out before the first step), or the model could not be written.
     """
 
     namespace: Namespace
 
-    def __init__(self, model_dir: Optional[str] = None, config: Optional[str] = None) -> None:
+    def __init__(
+        self,
+        model_dir: Optional[str] = None,
+        config: Optional[str] = None,
+        export: Union[bool, str] = True,
+        export_weights: str = "best",
+        export_submodule: Optional[str] = None,
+        export_example_input: Optional[List[int]] = None,
+        export_serving: bool = False,
+    ) -> None:
         super().__init__()
         self._job = TrainingJob.resolve()
         self.model_dir = model_dir or self._job.model_dir
         self.config = config
+        with failure_reported(self._job):
+            self.plan = ExportPlan.read(export, export_weights, export_submodule, export_example_input, export_serving)
+        self._examples = ExampleFinder(self.plan or ExportPlan())
         self._last: Mapping[str, Any] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
         """Try the model directory."""
-        if self.model_dir is not None and stage == "fit" and trainer.is_global_zero:
+        if self._is_active and stage == "fit" and trainer.is_global_zero:
             with failure_reported(self._job):
-                check_writable(self.model_dir, "model directory")
+                check_writable(str(self.model_dir), "model directory")
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Find out whether this model can be exported as it was asked for."""
+        if not self._is_active or self.plan is None:
+            return
+        self._last = {}
+        with failure_reported(self._job):
+            check_model(
+                self.plan,
+                pl_module,
+                self._hparams(pl_module),
+                self.config,
+                sharded=is_sharded(trainer),
+                saved_by_strategy=saves_by_itself(trainer),
+            )
+            self._serving(pl_module)
+            if self.plan.format.runs_model:
+                self._examples.start(pl_module)
+
+    def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
+        """Keep the first batch, where one is needed as an example; the sanity check may show it."""
+        if trainer.state.fn == "fit":
+            self._see(batch)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
+        """Keep the first batch, where one is needed as an example."""
+        self._see(batch)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+        """Find out whether the part to export was run."""
+        with failure_reported(self._job):
+            self._examples.after_batch()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Gather the weights, in which every rank of a sharded strategy takes part."""
-        if self.model_dir is not None:
-            self._last = strategy_of(trainer).lightning_module_state_dict()
+        if self._is_active and self.plan is not None:
+            is_whole = self.plan.format.name == "checkpoint"
+            self._last = full_checkpoint(trainer) if is_whole else {"state_dict": full_state_dict(trainer)}
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Write the model from global rank 0, now that every checkpoint has been saved."""
-        if self.model_dir is None or not trainer.is_global_zero:
+        self._examples.stop()
+        if not self._is_active:
             return
-        with failure_reported(self._job):
-            best = _best_checkpoint(trainer)
-            state_dict = self._last if best is None else _load_state_dict(best[0])
-            path = write_model(self.model_dir, state_dict, self._summary(trainer, pl_module, best), self.config)
+        if not self._last:
+            self.on_train_end(trainer, pl_module)
+        if trainer.is_global_zero:
+            with failure_reported(self._job):
+                self._write(trainer, pl_module)
         self._last = {}
-        which = "the last model" if best is None else f"the best model ({best[2]} {best[1]:.4g})"
-        log.info("Exported %s to %s", which, path)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Leave the model as it was."""
+        self._examples.stop()
 
     def export_now(self, trainer: Any, pl_module: Any) -> None:
         """Write the model as the fit has it now, for a fit that is left before its end. Every rank must call it."""
         self.on_train_end(trainer, pl_module)
         self.on_fit_end(trainer, pl_module)
 
-    def _summary(self, trainer: Any, pl_module: Any, best: Optional[Tuple[str, float, str]]) -> ModelSummary:
+    @property
+    def _is_active(self) -> bool:
+        return self.model_dir is not None and self.plan is not None
+
+    def _see(self, batch: Any) -> None:
+        if self._is_active and self.plan is not None and self.plan.format.runs_model:
+            with failure_reported(self._job):
+                self._examples.see_batch(batch)
+
+    def _write(self, trainer: Any, pl_module: Any) -> None:
+        plan, directory = self.plan, self.model_dir
+        assert plan is not None
+        assert directory is not None
+        best = find_best(trainer) if plan.weights == "best" else None
+        if plan.format.runs_model and self._examples.example is None and plan.submodule is None:
+            self._examples.see_batch(first_train_batch(trainer))
+        source = make_source(
+            plan,
+            pl_module,
+            self._last,
+            None if best is None else best.path,
+            example=self._examples.example,
+            rebuild=is_sharded(trainer),
+            hparams=self._hparams(pl_module),
+            config=self.config,
+        )
+        summary = self._summary(trainer, pl_module, best)
+        serving = self._serving(pl_module)
+        path = write_model(directory, source, summary, self.config, plan, serving, type(pl_module))
+        which = "the last model" if best is None else f"the best model ({best.monitor} {best.score:.4g})"
+        log.info("Exported %s to %s", which, path)
+
+    def _hparams(self, pl_module: Any) -> Optional[Dict[str, Any]]:
+        """What the model saved, as it can be kept where the archive must be able to make the model anew."""
+        assert self.plan is not None
+        hparams = saved_hparams(pl_module)
+        return as_json_values(hparams) if self.plan.serving else hparams
+
+    def _serving(self, pl_module: Any) -> Optional[Serving]:
+        assert self.plan is not None
+        if not self.plan.serving:
+            return None
+        name = self.namespace.name.partition(".")[0].replace("_", "-")
+        return Serving.of(type(pl_module), self.plan.format, name)
+
+    def _summary(self, trainer: Any, pl_module: Any, best: Optional[BestCheckpoint]) -> ModelSummary:
         import torch
 
+        assert self.plan is not None
         cls = type(pl_module)
         return ModelSummary(
             class_path=f"{cls.__module__}.{cls.__qualname__}",
@@ -84,30 +212,15 @@ class ModelExportMixin(_Base):
                 "lightning_sm": __version__,
                 self.namespace.name: str(self.namespace.module().__version__),
                 "torch": str(torch.__version__),
+                **distribution_versions(self.plan.format.packages()),
             },
-            checkpoint=None if best is None else best[0],
-            score=None if best is None else best[1],
-            monitor=None if best is None else best[2],
+            checkpoint=None if best is None else best.path,
+            score=None if best is None else best.score,
+            monitor=None if best is None else best.monitor,
             epoch=epochs_trained(self.namespace, trainer),
             global_step=int(trainer.global_step),
+            hparams=self._hparams(pl_module) if self.plan.serving else None,
         )
-
-
-def _best_checkpoint(trainer: Any) -> Optional[Tuple[str, float, str]]:
-    """Path, score and metric of the best checkpoint by the first callback that monitors a metric."""
-    for callback in trainer.checkpoint_callbacks:
-        path, score = getattr(callback, "best_model_path", ""), getattr(callback, "best_model_score", None)
-        # A sharded checkpoint is a folder, which only its strategy can read; the gathered weights stand in for it.
-        if os.path.isfile(path) and score is not None and getattr(callback, "monitor", None) is not None:
-            return str(path), float(score), str(callback.monitor)
-    return None
-
-
-def _load_state_dict(path: str) -> Mapping[str, Any]:
-    # This run wrote the checkpoint. It holds more than weights, which newer torch loads only from whom one trusts.
-    checkpoint: Dict[str, Any] = load_file(path, weights_only=False)
-    state_dict: Mapping[str, Any] = checkpoint["state_dict"]
-    return state_dict
 
 
 def _metrics(metrics: Mapping[str, Any]) -> Dict[str, float]:
