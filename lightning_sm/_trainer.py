@@ -54,7 +54,8 @@ def own_callbacks(
 ) -> List[Any]:
     """Send checkpoints of the callbacks that are there to the job's directory, and return the callbacks to add.
 
-    Outside a container there is one to add only where ``sagemaker.model_dir`` says where a model should go.
+    Outside a container there is one to add only where ``sagemaker.model_dir`` says where a model should go, and one
+    where ``sagemaker.max_runtime`` says how long the program may run.
 
     Lightning's own ``ModelCheckpoint`` is configured, never subclassed: its saved state is found again by the name of
     its class.
@@ -70,6 +71,7 @@ def own_callbacks(
 
     Raises:
         OutputError: The checkpoint directory cannot be written.
+        JobConfigError: ``sagemaker.max_runtime`` is no duration.
         ExportError: ``sagemaker.export`` or what refines it has no meaning, or needs a package that is missing.
     """
     export = model_export_class(namespace)
@@ -90,7 +92,21 @@ def own_callbacks(
                 export_serving=options.export_serving,
             )
         )
+    own += _graceful_stop(arguments, present, job, namespace, options)
     return own
+
+
+def _graceful_stop(
+    arguments: Dict[str, Any], present: Sequence[Any], job: TrainingJob, namespace: Namespace, options: SageMakerOptions
+) -> List[Any]:
+    graceful_stop = callback_class(namespace, "GracefulStop")
+    wanted = job.in_container or options.max_runtime is not None
+    if not wanted or any(isinstance(callback, graceful_stop) for callback in present):
+        return []
+    saves = arguments.get("enable_checkpointing") is not False and not arguments.get("barebones")
+    directory = checkpoint_dir(job, options)[0] if saves and job.in_container else None
+    with failure_reported(job):
+        return [graceful_stop(directory=directory, max_runtime=options.max_runtime)]
 
 
 def _auto_resume(

@@ -1,0 +1,94 @@
+"""Trains for minutes unless something stops it, and tells where it is: for the tests of stopping.
+
+A line ``at KIND NUMBER`` is printed for each training step, validation batch and other moment. It works beside
+``lightning_sm`` alone, so that it can stand in a rehearsal's source directory.
+"""
+
+import argparse
+import importlib
+import sys
+import time
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--namespace", default="pytorch_lightning")
+    parser.add_argument("--batches", type=int, default=1000, help="per epoch and rank")
+    parser.add_argument("--val_batches", type=int, default=2)
+    parser.add_argument("--test_batches", type=int, default=0, help="instead of training")
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=0.02, help="of a batch")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--max_steps", type=int, default=100_000)
+    parser.add_argument("--max_runtime")
+    parser.add_argument("--ckpt_path")
+    parser.add_argument("--fail_on", type=int, help="a global rank that fails after some steps")
+    options = parser.parse_args()
+    train(importlib.import_module(options.namespace), options)
+    say("end")
+
+
+def say(*words):
+    sys.stdout.write(" ".join(map(str, ("at", *words))) + "\n")
+    sys.stdout.flush()
+
+
+def train(pl, options):
+    import lightning_sm
+
+    class Model(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch, batch_index):
+            time.sleep(options.seconds)
+            if options.fail_on == self.trainer.global_rank and self.trainer.global_step >= 5:
+                raise ValueError("no such column")
+            return self.layer(batch[0]).pow(2).mean()
+
+        def on_train_batch_start(self, batch, batch_index, *_):
+            say("step", self.trainer.global_step)
+
+        def validation_step(self, batch, batch_index):
+            say("validation", batch_index)
+            time.sleep(options.seconds)
+
+        def test_step(self, batch, batch_index):
+            say("test", batch_index)
+            time.sleep(options.seconds)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def loader(batches):
+        return DataLoader(TensorDataset(torch.ones(2 * batches, 4)), batch_size=2, num_workers=options.workers)
+
+    trainer = pl.Trainer(
+        **lightning_sm.trainer_settings(
+            accelerator="cpu",
+            max_epochs=1000,
+            max_steps=options.max_steps,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            accumulate_grad_batches=options.accumulate,
+            sagemaker={"max_runtime": options.max_runtime} if options.max_runtime else None,
+        )
+    )
+    world = trainer.world_size
+    model = Model()
+    if options.test_batches:
+        trainer.test(model, loader(options.test_batches * world))
+    else:
+        val = loader(options.val_batches * world) if options.val_batches else None
+        trainer.fit(model, loader(options.batches * world), val, ckpt_path=options.ckpt_path)
+        say("finished", trainer.global_step)
+
+
+if __name__ == "__main__":
+    main()
