@@ -79,3 +79,26 @@ def test_lightnings_own_strategy_fails_on_such_a_backend(tmp_path_factory):
     assert None not in job.codes, "it should fail, not hang"
     refusals = ("does not support further process groups (new_group)", "does not support: ReduceOp.AVG")
     assert any(f"SMDDP stand-in: SMDDP {refusal}" in job.output for refusal in refusals), job.output[-4000:]
+
+
+@pytest.fixture(scope="module")
+def normalized(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("smddp_batchnorm")
+    script = _SCRIPT.with_name("train_smddp_batchnorm.py")
+    return Job(folder, script, path=[STANDINS], SM_CURRENT_INSTANCE_TYPE="ml.p4d.24xlarge").torchrun(1, 2).results(2)
+
+
+def test_batch_norm_over_all_ranks_is_that_of_one_process_over_whole_batches(normalized):
+    for result in normalized:
+        assert result["layer"] == "CPUSyncBatchNorm"
+        assert result["together"]["batches"] == result["alone"]["batches"] == 4
+        for key in ("mean", "variance", "weights"):
+            assert result["together"][key] == pytest.approx(result["alone"][key], abs=1e-6)
+
+
+def test_batch_norm_goes_through_the_group(normalized):
+    # Eight channels and four steps: each rank's means, inverse deviations and count forward, two sums backward.
+    for result in normalized:
+        calls = [(name, size) for name, dtype, size in result["calls"] if dtype == "torch.float32"]
+        assert [size for name, size in calls if name in ("allgather", "_allgather_base")] == [17] * 4
+        assert calls.count(("allreduce", 16)) == 4

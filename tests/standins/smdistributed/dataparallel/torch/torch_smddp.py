@@ -61,6 +61,13 @@ class StandInProcessGroup(dist.ProcessGroup):
             raise RuntimeError("SMDDP stand-in: SMDDP does not support: ReduceOp.AVG")
         return self._forward(name, *args, **kwargs)
 
+    def _allgather_base(self, output, tensor, *options, **more):
+        # Gloo has no gathering into one tensor in some versions of torch, so it gets a list of the tensor's parts.
+        calls.append(("_allgather_base", str(tensor.dtype), tensor.numel()))
+        return self._inner.allgather([list(output.view(-1).chunk(self.size()))], [tensor.reshape(-1)])
+
+    all_gather_single = _allgather_base  # its name since torch 2.13
+
     def _forward(self, name, *args, **kwargs):
         tensor = _first_tensor(args[0]) if args else None
         calls.append((name, None, 0) if tensor is None else (name, str(tensor.dtype), tensor.numel()))
@@ -75,7 +82,7 @@ def _forwarding(name):
     return method
 
 
-for _name in ("broadcast", "allgather", "_allgather_base", "gather", "scatter", "alltoall", "barrier", "send", "recv"):
+for _name in ("broadcast", "allgather", "gather", "scatter", "alltoall", "barrier", "send", "recv"):
     if hasattr(dist.ProcessGroupGloo, _name):
         setattr(StandInProcessGroup, _name, _forwarding(_name))
 
