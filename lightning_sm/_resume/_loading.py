@@ -28,8 +28,8 @@ def why_not_weights_only(path: str) -> Optional[str]:
             torch.load(path, map_location="cpu", weights_only=True, **mapped)
             return None
         except Exception as error:  # each version has exceptions of its own
-            # Before these words torch advises to trust the file.
-            why = " ".join(str(error).split()).rpartition("WeightsUnpickler error: ")[2]
+            # Before these words and after the sentence torch advises to trust the file.
+            why = " ".join(str(error).split()).rpartition("WeightsUnpickler error: ")[2].partition(". ")[0]
         torch.load(path, map_location="cpu", weights_only=False, **mapped)
     else:
         torch.load(path, map_location="cpu", **mapped)
