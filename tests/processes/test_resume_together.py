@@ -1,0 +1,74 @@
+"""Two hosts that do not hold the same checkpoints go on from the newest one that both have."""
+
+from pathlib import Path
+
+import pytest
+
+from lightning_sm._lightning import installed_namespaces
+from tests.helpers.processes import Job
+
+pytestmark = pytest.mark.processes
+
+_SCRIPT = Path(__file__).parent / "resume_together.py"
+# Batches that each rank trains in an epoch.
+_EPOCH = 4
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    return Job(tmp_path_factory.mktemp("resume"), _SCRIPT, installed_namespaces()[0].name).torchrun(2, 1)
+
+
+@pytest.fixture(scope="module")
+def results(job):
+    return job.results(2)
+
+
+def test_without_any_interruption(results):
+    assert [result["trained"]["steps"] for result in results] == [3 * _EPOCH, 3 * _EPOCH]
+
+
+@pytest.mark.parametrize(
+    ("case", "epochs"),
+    [
+        ("all the same", 1),  # of four
+        ("not on every host", 1),
+        ("another version", 1),
+        ("damaged", 1),
+        ("nothing in common", 3),
+        ("never", 3),
+        ("ckpt_path", 2),
+        ("finished", 0),
+    ],
+)
+def test_both_go_on_from_the_newest_that_both_have(results, case, epochs):
+    for result in results:
+        seen = result[case]
+        assert "error" not in seen, seen
+        assert seen["steps"] == epochs * _EPOCH
+        if case == "all the same":
+            assert seen["global_step"] == 4 * _EPOCH
+        else:
+            assert seen["weights"] == result["trained"]["weights"]
+            assert seen["global_step"] == 3 * _EPOCH
+
+
+def test_both_stop_where_a_checkpoint_is_required(results):
+    for result in results:
+        assert "sagemaker.resume is require" in result["require"]["error"]
+        assert "not every host has this very file" in result["require"]["error"]
+
+
+def test_both_stop_where_the_model_has_changed(results):
+    for result in results:
+        error = result["changed model"]["error"]
+        assert "of-epoch-2.ckpt" in error
+        assert "size mismatch for layers.0.weight" in error
+        assert "HINT: Bring back what has changed" in error
+
+
+def test_each_says_why(job, results):
+    assert "Rejected of-epoch-2.ckpt on global_rank 1: this host does not have it" in job.output
+    assert "Rejected of-epoch-2.ckpt on global_rank 1: this host has another version of it" in job.output
+    assert "Rejected of-epoch-2.ckpt: not every host has this very file" in job.output
+    assert job.output.count("This job had finished with of-epoch-2.ckpt") == 1

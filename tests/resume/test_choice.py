@@ -1,0 +1,73 @@
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from lightning_sm._resume import choose
+from lightning_sm._resume._choice import Choice, Rejected
+from lightning_sm._resume._loading import why_not_weights_only
+from tests.resume import checkpoints
+from tests.resume.checkpoints import Extra, damage, write
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return pl.Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
+
+
+def test_the_newest_that_is_whole(trainer, tmp_path):
+    write(tmp_path / "a.ckpt", step=10)
+    for step, kind in enumerate(("empty", "half", "flipped bit in a tensor", "zeros in its middle"), start=20):
+        damage(write(tmp_path / f"{step}.ckpt", step=step), kind)
+    choice = choose(trainer, str(tmp_path))
+    assert choice.candidate.name == "a.ckpt"
+    assert {rejected.name for rejected in choice.rejected} == {"20.ckpt", "21.ckpt", "22.ckpt", "23.ckpt"}
+    assert str(choice).startswith("Resuming from a.ckpt (epoch 1, step 10); Rejected ")
+    assert "Rejected 20.ckpt: it is empty" in str(choice)
+    assert choice.unloadable == ()
+
+
+def test_older_ones_are_not_read_whole(trainer, tmp_path):
+    damage(write(tmp_path / "a.ckpt", step=10), "flipped bit in a tensor")
+    write(tmp_path / "b.ckpt", step=11)
+    assert choose(trainer, str(tmp_path)).rejected == ()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_nothing_to_go_on_from(trainer, tmp_path, there):
+    if there:
+        damage(write(tmp_path / "a.ckpt"), "truncated")
+    choice = choose(trainer, str(tmp_path))
+    assert choice.candidate is None
+    assert len(choice.rejected) == there
+    assert str(choice).startswith("No checkpoint to resume from")
+
+
+def test_what_is_whole_and_does_not_load(trainer, tmp_path, monkeypatch):
+    write(tmp_path / "a.ckpt", step=1)
+    write(tmp_path / "b.ckpt", step=2, extra=Extra())
+    monkeypatch.delattr(checkpoints, "Extra")
+    choice = choose(trainer, str(tmp_path))
+    assert choice.candidate.name == "a.ckpt"
+    (rejected,) = choice.unloadable
+    assert rejected.name == "b.ckpt"
+    assert "AttributeError" in rejected.reason
+    assert "Extra" in rejected.reason
+
+
+@pytest.mark.skipif("weights_only" not in torch.load.__code__.co_varnames, reason="torch before 1.13 cannot restrict")
+def test_only_what_needs_it_is_trusted(tmp_path):
+    plain = tmp_path / "plain.ckpt"
+    torch.save({"epoch": 1, "state_dict": {"weight": torch.ones(2)}}, plain)
+    assert why_not_weights_only(str(plain)) is None
+    before = Extra.loaded
+    why = why_not_weights_only(str(write(tmp_path / "extra.ckpt", extra=Extra())))
+    assert "tests.resume.checkpoints" in why or "Unsupported" in why
+    assert "trust" not in why
+    assert Extra.loaded == before + 1
+
+
+def test_a_choice_can_be_printed_and_compared():
+    rejected = Rejected("a.ckpt", "it is empty")
+    assert str(rejected) == "Rejected a.ckpt: it is empty"
+    assert Choice(rejected=(rejected,)) == Choice(rejected=(Rejected("a.ckpt", "it is empty"),))
+    assert str(Choice()) == "No checkpoint to resume from"
