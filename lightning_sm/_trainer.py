@@ -9,6 +9,7 @@ from lightning_sm._failure import failure_reported
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
 from lightning_sm._options import SageMakerOptions
+from lightning_sm._periodic import periodic_checkpoints, save_interval
 from lightning_sm._routing import checkpoint_dir, may_replace
 from lightning_sm._settings import Settings
 from lightning_sm._topology import Launcher, Topology
@@ -71,12 +72,14 @@ def own_callbacks(
 
     Raises:
         OutputError: The checkpoint directory cannot be written.
-        JobConfigError: ``sagemaker.max_runtime`` is no duration.
         ExportError: ``sagemaker.export`` or what refines it has no meaning, or needs a package that is missing.
+        CheckpointError: ``sagemaker.save_every`` is no duration.
+        JobConfigError: ``sagemaker.max_runtime`` is no duration.
     """
     export = model_export_class(namespace)
     own: List[Any] = []
     if job.in_container:
+        own += _safe_saves(present, namespace, options)
         own += _checkpoints_in_place(arguments, present, job, namespace, options, settings)
         own += _auto_resume(arguments, present, job, namespace, options)
     wanted = options.export and (job.in_container or options.model_dir is not None)
@@ -107,6 +110,13 @@ def _graceful_stop(
     directory = checkpoint_dir(job, options)[0] if saves and job.in_container else None
     with failure_reported(job):
         return [graceful_stop(directory=directory, max_runtime=options.max_runtime)]
+
+
+def _safe_saves(present: Sequence[Any], namespace: Namespace, options: SageMakerOptions) -> List[Any]:
+    safe_saves = callback_class(namespace, "SafeSaves")
+    if any(isinstance(callback, safe_saves) for callback in present):
+        return []
+    return [safe_saves(async_save=options.async_save)]
 
 
 def _auto_resume(
@@ -147,8 +157,13 @@ def _checkpoints_in_place(
     for callback in checkpoints:
         if may_replace(callback.dirpath, job) and not _is_explicit(callback, settings):
             callback.dirpath = directory
-    if not checkpoints and arguments.get("enable_checkpointing") is not False and not arguments.get("barebones"):
-        own.append(checkpoint_class(dirpath=directory))
+    with failure_reported(job):
+        seconds = save_interval(options.save_every)
+    none_wanted = arguments.get("enable_checkpointing") is False or arguments.get("barebones")
+    if not none_wanted and "://" in directory:
+        own += [] if checkpoints else [checkpoint_class(dirpath=directory)]
+    elif not none_wanted and not arguments.get("fast_dev_run"):
+        own += periodic_checkpoints(checkpoints, directory, seconds, namespace)
     if (checkpoints or own) and "://" not in directory:
         with failure_reported(job):
             check_writable(directory, "checkpoint directory")

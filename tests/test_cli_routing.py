@@ -30,7 +30,16 @@ def output(container):
 
 
 def checkpoints(cli):
-    return [callback.dirpath for callback in cli.trainer.checkpoint_callbacks]
+    """Where the project's own checkpoints go."""
+    return [saver.dirpath for saver in cli.trainer.checkpoint_callbacks if saver.filename not in RESUMING]
+
+
+def resuming(cli):
+    """Where the checkpoints go from which an interrupted job goes on."""
+    return [saver.dirpath for saver in cli.trainer.checkpoint_callbacks if saver.filename in RESUMING]
+
+
+RESUMING = ("last", "resume-last", "resume-{epoch}-{step}")
 
 
 @pytest.mark.parametrize("value", [None, True])
@@ -79,7 +88,7 @@ def test_the_checkpoint_directory(container, local_path, default_exists, expecte
         container.opt_ml.write("checkpointconfig.json", {"LocalPath": local_path.format(base=container.base)})
     if default_exists:
         (container.base / "checkpoints").mkdir()
-    assert checkpoints(container.cli()) == [expected.format(base=container.base)]
+    assert resuming(container.cli()) == [expected.format(base=container.base)] * 2
 
 
 SAVE = "{class_path: ModelCheckpoint, init_args: {monitor: val_loss, dirpath: ckpts}}"
@@ -101,6 +110,7 @@ def test_typed_checkpoints_go_there(container, flag):
     cli = container.cli(f"{flag}ModelCheckpoint", "--trainer.callbacks.monitor=val_loss")
     assert checkpoints(cli) == [os.path.join(output(container), "checkpoints")]
     assert cli.trainer.checkpoint_callback.monitor == "val_loss"
+    assert set(resuming(cli)) == set(checkpoints(cli))
 
 
 @pytest.mark.parametrize("given", ["ckpts", None, "memory://bucket/x"])
@@ -116,6 +126,7 @@ def test_checkpoints_of_the_project_go_there_too(container, given):
 def test_checkpoints_by_hyperparameter_stay(container, as_list):
     callback = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "mine"}}
     cli = container.hyperparameters({"trainer.callbacks": [callback] if as_list else callback}).cli()
+    assert resuming(cli) == [os.path.join(output(container), "checkpoints")] * 2
     assert [os.path.realpath(path) for path in checkpoints(cli)] == [os.path.realpath("mine")]
 
 
@@ -135,7 +146,7 @@ def test_no_checkpoints_where_none_are_wanted(container, key):
     if key.rpartition(".")[2] not in signature(PL.module().Trainer).parameters:
         pytest.skip("this Lightning has no such setting")
     cli = container.hyperparameters({key: key.endswith("barebones")}).cli()
-    assert checkpoints(cli) == []
+    assert checkpoints(cli) + resuming(cli) == []
     assert not os.path.exists(os.path.join(output(container), "checkpoints"))
 
 
@@ -153,7 +164,7 @@ def test_the_groups_own_directories(container, tmp_path):
     values = {f"sagemaker.{name}": str(tmp_path / name) for name in ("output_dir", "checkpoint_dir", "model_dir")}
     cli = container.hyperparameters(values).cli()
     assert cli.trainer.logger.save_dir == str(tmp_path / "output_dir")
-    assert checkpoints(cli) == [str(tmp_path / "checkpoint_dir")]
+    assert resuming(cli) == [str(tmp_path / "checkpoint_dir")] * 2
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     assert (tmp_path / "model_dir" / "model.pt").exists()
     assert not container.model.exists()

@@ -9,7 +9,8 @@ from lightning_sm._options import SageMakerOptions
 from lightning_sm._settings import Settings
 from lightning_sm._topology import Launcher, Topology
 from lightning_sm._trainer import add_environment, as_list, own_callbacks
-from lightning_sm.callbacks import model_export_class
+from lightning_sm.callbacks import callback_class, model_export_class
+from lightning_sm.errors import CheckpointError
 from lightning_sm.strategies import smddp_strategy_class
 
 PL = Namespace("pytorch_lightning")
@@ -75,13 +76,30 @@ def own(job, present=(), arguments=None, settings=None, **options):
 
 
 def test_own_callbacks(job):
-    assert own(job) == ["ModelCheckpoint", "ModelExport"]
-    assert own(job, export=False) == ["ModelCheckpoint"]
-    assert own(job, arguments={"enable_checkpointing": False}) == ["ModelExport"]
-    assert own(job, arguments={"enable_checkpointing": None}) == ["ModelCheckpoint", "ModelExport"]
-    assert own(job, arguments={"barebones": True}) == ["ModelExport"]
-    assert own(job, [PL.module("callbacks").ModelCheckpoint()]) == ["ModelExport"]
-    assert own(job, [model_export_class(PL)()]) == ["ModelCheckpoint"]
+    callbacks = ["SafeSaves", "ModelCheckpoint", "ModelCheckpoint", "AutoResume", "ModelExport", "GracefulStop"]
+    assert own(job) == callbacks
+    assert own(job, arguments={"enable_checkpointing": None}) == callbacks
+    assert own(job, export=False) == [name for name in callbacks if name != "ModelExport"]
+    assert own(job, [model_export_class(PL)()]) == [name for name in callbacks if name != "ModelExport"]
+    assert own(job, [callback_class(PL, "SafeSaves")()]) == callbacks[1:]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "expected"),
+    [({"enable_checkpointing": False}, {}, 0), ({"barebones": True}, {}, 0), ({"fast_dev_run": True}, {}, 0),
+     ({"fast_dev_run": False}, {}, 2), ({}, {"checkpoint_dir": "memory://bucket/x"}, 1)],
+)  # fmt: skip
+def test_how_many_save(job, arguments, options, expected):
+    names = own(job, arguments=arguments, **options)
+    assert names.count("ModelCheckpoint") == expected
+    assert names[0] == "SafeSaves"
+
+
+def test_a_bad_interval_is_a_reason(job):
+    with pytest.raises(CheckpointError, match=r"sagemaker\.save_every: 'soon' is no duration.* HINT: "):
+        own(job, save_every="soon")
+    with open(job.failure_file) as file:
+        assert file.read().startswith("CheckpointError: sagemaker.save_every")
 
 
 def test_outside_a_container(tmp_path):

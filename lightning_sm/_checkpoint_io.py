@@ -1,0 +1,162 @@
+"""``AtomicCheckpointIO``: a checkpoint stands under its name whole, or not at all."""
+
+import errno
+import os
+import re
+import secrets
+import shutil
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Iterator, Set
+
+from lightning_sm._lightning import Namespace, namespaced_class
+from lightning_sm._log import log
+from lightning_sm.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pytorch_lightning.plugins import CheckpointIO as _Base
+else:
+    _Base = object
+
+__all__ = ["AtomicCheckpointIOMixin", "atomic_checkpoint_io"]
+
+# Two containers give their processes the same numbers, so that the number alone would not tell whose file it is.
+_THIS_RUN = secrets.token_hex(4)
+_PARTIAL = re.compile(r"\..+\.partial-\d+-[0-9a-f]+$")
+
+
+class AtomicCheckpointIOMixin(_Base):
+    """Let another ``CheckpointIO`` write to a hidden name in the same directory, and rename what is there in the end.
+
+    Neither SageMaker's uploader nor a process that looks for a checkpoint sees a file that is not whole, and a failed
+    or killed save leaves the older file as it was. Lightning's own saving does not do that: older versions write to the
+    final name, and newer ones with ``fsspec`` to ``/tmp``, from where it is *copied* to another mount.
+
+    Remote paths are left to the other one.
+
+    Args:
+        inner: The ``CheckpointIO`` that writes, reads and removes.
+    """
+
+    namespace: Namespace
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+        self._swept: Set[str] = set()
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        """Save to ``path``.
+
+        Raises:
+            CheckpointError: The file could not be written. What was there before still is.
+        """
+        options = {} if storage_options is None else {"storage_options": storage_options}
+        target = os.fspath(path)
+        if "://" in target:
+            self.inner.save_checkpoint(checkpoint, path, **options)
+            return
+        directory, name = os.path.split(os.path.abspath(target))
+        partial = os.path.join(directory, f".{name[:100]}.partial-{os.getpid()}-{_THIS_RUN}")
+        with _explained(target), _removed_on_error(partial):
+            os.makedirs(directory, exist_ok=True)
+            self._sweep(directory)
+            self._write(checkpoint, partial, options)
+            _put_in_place(partial, target)
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load what is there."""
+        return self.inner.load_checkpoint(path, *args, **kwargs)
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Remove what is there."""
+        self.inner.remove_checkpoint(path)
+
+    def teardown(self) -> None:
+        """Tear down the other one; Lightning before 1.6 has nothing to tear down."""
+        if hasattr(self.inner, "teardown"):
+            self.inner.teardown()
+
+    def __getattr__(self, name: str) -> Any:
+        # A project's own CheckpointIO may have more than Lightning's, and be asked for it.
+        if name == "inner" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def _write(self, checkpoint: Any, partial: str, options: Any) -> None:
+        if type(self.inner) is not self.namespace.module("plugins").TorchCheckpointIO or options:
+            self.inner.save_checkpoint(checkpoint, partial, **options)
+            return
+        import torch
+
+        try:
+            # Lightning's own makes two more copies of the checkpoint in memory and one in /tmp on its way to the same
+            # file, and holds Python's lock meanwhile, which a save in the background must not.
+            torch.save(checkpoint, partial)
+        except AttributeError:  # a hyperparameter that cannot be pickled, which older versions leave out
+            self.inner.save_checkpoint(checkpoint, partial)
+
+    def _sweep(self, directory: str) -> None:
+        """Remove what earlier runs that were killed left here, once."""
+        if directory in self._swept:
+            return
+        self._swept.add(directory)
+        for name in os.listdir(directory):
+            if _PARTIAL.match(name) and not name.endswith(_THIS_RUN):
+                log.info("Removing %s, which an interrupted run left behind", os.path.join(directory, name))
+                _remove(os.path.join(directory, name))
+
+
+def atomic_checkpoint_io(namespace: Namespace) -> type:
+    """Return ``AtomicCheckpointIO`` for one of Lightning's namespaces."""
+    return namespaced_class(
+        namespace, "AtomicCheckpointIO", f"{__name__}:{AtomicCheckpointIOMixin.__name__}", "plugins:CheckpointIO"
+    )
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # torch's writer has no other exception for a full disk
+        raise CheckpointError(
+            f"The checkpoint {path} could not be saved ({type(error).__name__}: {error}). An older one is still there.",
+            hint="Check the room on the disk and its mount: a larger volume_size, or fewer checkpoints kept.",
+        ) from error
+
+
+@contextmanager
+def _removed_on_error(partial: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+def _put_in_place(partial: str, target: str) -> None:
+    if os.path.isdir(partial):
+        # Some write a folder. It cannot be renamed over another; the older one goes when the newer is complete.
+        shutil.rmtree(target, ignore_errors=True)
+    else:
+        _flush(partial)
+    os.replace(partial, target)
+    _flush(os.path.dirname(target) or ".")
+
+
+def _flush(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # mounts that cannot be told to flush
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            os.unlink(path)

@@ -1,0 +1,98 @@
+"""``SafeSaves``: checkpoints are saved atomically, and in the background where that is wanted."""
+
+from typing import TYPE_CHECKING, Any, Optional
+
+from lightning_sm._background_io import BackgroundCheckpointIOMixin, background_checkpoint_io
+from lightning_sm._checkpoint_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
+from lightning_sm._lightning import Namespace
+from lightning_sm._lightning._shims import innermost_wrapper, strategy_of
+from lightning_sm._log import log
+
+if TYPE_CHECKING:
+    from pytorch_lightning import Callback as _Base
+else:
+    _Base = object
+
+__all__ = ["SafeSavesMixin"]
+
+
+class SafeSavesMixin(_Base):
+    """Put ``AtomicCheckpointIO`` around the strategy's ``CheckpointIO`` when ``fit`` begins.
+
+    A strategy that writes checkpoints by itself, such as DeepSpeed's or a sharded one, is left alone.
+
+    Args:
+        async_save: Whether checkpoints are written in the background while training goes on. Everything has been
+            written when training ends, and an error of the last save is raised then.
+
+    Raises:
+        CheckpointError: A checkpoint could not be saved.
+    """
+
+    namespace: Namespace
+
+    def __init__(self, async_save: bool = False) -> None:
+        super().__init__()
+        self.async_save = async_save
+        self._background: Optional[Any] = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
+        """Install what saves."""
+        if stage != "fit":
+            return
+        strategy = strategy_of(trainer)
+        if _saves_by_itself(strategy):
+            if trainer.is_global_zero:
+                log.info("%s writes checkpoints by itself, as it does elsewhere", type(strategy).__name__)
+            return
+        self._install(strategy)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Save in the background from now on."""
+        if self._background is not None:
+            self._background.start()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Wait for what is being saved. What other callbacks save after this is saved at once."""
+        self._finish()
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Wait for what is being saved, where training was left before its end."""
+        self._finish()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Wait for what is being saved. An error of that is not the reason why training failed."""
+        try:
+            self._finish()
+        except Exception as error:
+            log.error("%s", error)
+
+    def _finish(self) -> None:
+        if self._background is not None:
+            self._background.finish()
+
+    def _install(self, strategy: Any) -> None:
+        found = strategy.checkpoint_io
+        wrapper = innermost_wrapper(self.namespace, found)
+        if wrapper is not None:
+            # Its setter accepts only the first one.
+            if not isinstance(wrapper.checkpoint_io, AtomicCheckpointIOMixin):
+                wrapper._checkpoint_io = atomic_checkpoint_io(self.namespace)(wrapper.checkpoint_io)
+            if self.async_save:
+                log.info("sagemaker.async_save changes nothing: %s is there already", type(found).__name__)
+        elif not isinstance(found, (AtomicCheckpointIOMixin, BackgroundCheckpointIOMixin)):
+            saves = atomic_checkpoint_io(self.namespace)(found)
+            strategy.checkpoint_io = background_checkpoint_io(self.namespace)(saves) if self.async_save else saves
+        if isinstance(strategy.checkpoint_io, BackgroundCheckpointIOMixin):
+            self._background = strategy.checkpoint_io
+
+
+def _saves_by_itself(strategy: Any) -> bool:
+    """Whether Lightning's class of a strategy writes checkpoints past the ``CheckpointIO``."""
+    lightnings = [cls for cls in type(strategy).__mro__ if cls.__module__.split(".")[0] in _LIGHTNINGS]
+    saver = next(cls for cls in lightnings if "save_checkpoint" in vars(cls))
+    in_one_file = getattr(strategy, "_state_dict_type", None) == "full"
+    return saver.__name__ not in ("Strategy", "TrainingTypePlugin") and not in_one_file
+
+
+_LIGHTNINGS = ("lightning", "pytorch_lightning")
