@@ -12,6 +12,9 @@ class Extra:
 
     loaded = 0
 
+    def __init__(self):
+        self.value = 1
+
     def __setstate__(self, state):
         Extra.loaded += 1
         self.__dict__.update(state)
