@@ -7,7 +7,8 @@ import sys
 from typing import Optional
 
 from lightning_sm import _lightning
-from lightning_sm._failure import report_uncaught
+from lightning_sm._failure import report_uncaught, set_training, watch_failures
+from lightning_sm._job import TrainingJob
 from lightning_sm._log import log
 from lightning_sm._main_host import refuse_busy_port, wait_for_name
 from lightning_sm._process_group import destroy_at_exit
@@ -60,8 +61,6 @@ class SageMakerEnvironment:
     @staticmethod
     def detect() -> bool:
         """Whether this process runs in a SageMaker training container."""
-        from lightning_sm._job import TrainingJob
-
         return TrainingJob.resolve().in_container
 
     @property
@@ -85,6 +84,15 @@ class SageMakerEnvironment:
             self._check_port()
             self._resolved = True
             self._announce(address)
+        # Whoever asks is about to join. Where Lightning starts the processes, it has to count them first.
+        if self.topology.is_external or self._trainer_world_size is not None:
+            watch_failures(
+                TrainingJob.resolve(),
+                rank=self._global_rank,
+                world_size=self._world_size,
+                address=address,
+                port=self.main_port,
+            )
         return address
 
     def _check_port(self) -> None:
@@ -148,6 +156,8 @@ class SageMakerEnvironment:
         else:
             self._global_rank = rank
         _lightning.set_rank_zero_rank(self._global_rank)
+        # The strategy sets ranks at the start of each call of the trainer.
+        set_training(True)
 
     def local_rank(self) -> int:
         """This process's place on its host."""
@@ -186,3 +196,6 @@ class SageMakerEnvironment:
     def teardown(self) -> None:
         """Keep everything for the next call of the trainer, and see to it that gloo groups end with the program."""
         destroy_at_exit()
+        # Lightning also comes here from its handler of an exception, which others should hear of.
+        if sys.exc_info()[0] is None:
+            set_training(False)

@@ -4,6 +4,7 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
+from lightning_sm._failure._watching import stop_watching
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 from tests.helpers.rank_zero import rank_zero_onlys
@@ -45,6 +46,7 @@ def clean_process():
     before = dict(os.environ)
     ranks = [(function, getattr(function, "rank", None)) for function in rank_zero_onlys()]
     yield
+    stop_watching()
     after = dict(os.environ)
     os.environ.clear()
     os.environ.update(found)

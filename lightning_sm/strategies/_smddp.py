@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
 
 from lightning_sm import _lightning
 from lightning_sm._environment import SageMakerEnvironment
-from lightning_sm._failure import report_uncaught
+from lightning_sm._failure import report_uncaught, set_training
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning._shims import backend_variable, replace_infinite_barrier
 from lightning_sm._log import log
@@ -134,6 +134,7 @@ class SMDDPMixin(_Base):
     def setup_distributed(self) -> None:
         """Choose the backend, say why, and join the process group."""
         self.set_world_ranks()
+        set_training(True)
         if self._choice is None:
             requested = self._requested_backend or backend_variable(self.namespace)
             self._choice = choose_backend(requested, self.root_device.type, self._job)

@@ -4,9 +4,10 @@ import sys
 
 import pytest
 
-from lightning_sm._failure import failure_reported, read_job, write_failure
+from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._job import TrainingJob
 from lightning_sm.errors import HyperparameterError, JobConfigError, OutputError
+from tests.helpers.environ import torchrun
 from tests.projects.container import log_lines
 
 
@@ -20,19 +21,7 @@ def reason(job):
         return file.read()
 
 
-def test_the_first_reason_stays(job):
-    write_failure(job, "first")
-    write_failure(job, "second")
-    assert reason(job) == "first"
-
-
-def test_sagemaker_shows_1024_characters(job):
-    write_failure(job, "é" * 2000)
-    assert reason(job) == "é" * 1024
-
-
 def test_nothing_outside_a_container(tmp_path):
-    write_failure(TrainingJob(), "reason")
     with pytest.raises(OutputError), failure_reported(TrainingJob()):
         raise OutputError("problem")
     assert not list(tmp_path.iterdir())
@@ -59,7 +48,7 @@ def test_a_long_problem_leaves_room_for_the_hint(job):
     assert len(reason(job)) == 1024
 
 
-def test_other_errors_are_the_toolkits_to_report(job, tmp_path):
+def test_other_errors_may_yet_be_caught(job, tmp_path):
     with pytest.raises(KeyError), failure_reported(job):
         raise KeyError("theirs")
     assert not (tmp_path / "output").exists()
@@ -85,13 +74,17 @@ def test_no_job():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("raise TopologyError('no world', hint='Count.')", "TopologyError: no world HINT: Count."),
-        # The toolkit's to report.
-        ("raise KeyError('theirs')", None),
+        ("raise TopologyError('no world', hint='Count.')", "TopologyError: no world (on algo-1) HINT: Count."),
+        ("raise KeyError('theirs')", "KeyError: 'theirs' (on algo-1; at <string>:3 in <module>)"),
+        # A stop is no failure, and what a program means by its exit code only itself knows.
         ("sys.exit(3)", None),
+        ("sys.exit(143)", None),
+        ("raise KeyboardInterrupt", None),
+        # Nor is the end of a fork's child the program's.
+        ("import os; os.fork() and sys.exit(4 * bool(os.wait())); raise KeyError('child')", None),
     ],
 )
-def test_errors_of_ours_that_end_a_script(opt_ml, line, reason):
+def test_what_ends_a_script(opt_ml, line, reason):
     opt_ml.host("algo-1")
     imports = "import sys; from lightning_sm._failure import report_uncaught; from lightning_sm.errors import *"
     done = subprocess.run(
@@ -116,3 +109,54 @@ def test_an_uncaught_error_about_the_jobs_own_files(opt_ml):
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **opt_ml.environ()}, capture_output=True)
     assert done.returncode == 1
     assert (opt_ml.base / "output" / "failure").read_text(encoding="utf-8").startswith("JobConfigError: ")
+
+
+def _ended(opt_ml, code, **variables):
+    done = subprocess.run(
+        [sys.executable, "-c", f"from lightning_sm._failure import report_uncaught; report_uncaught()\n{code}"],
+        env={**os.environ, **opt_ml.environ(**variables)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    failure = opt_ml.base / "output" / "failure"
+    return failure.read_text(encoding="utf-8") if failure.exists() else None
+
+
+def test_the_rank_of_a_launcher_and_no_secrets(opt_ml):
+    opt_ml.host("algo-2", "algo-1", "algo-2").hyperparameters(**{"logger.api_key": "0123456789"})
+    code = "raise OSError('refused 0123456789 and s3cr3t, from http://me:pass@host/')"
+    reason = _ended(opt_ml, code, **torchrun(1, 2, 0, 1, 1), HF_TOKEN="s3cr3t")
+    assert reason == (
+        "OSError: refused *** and ***, from http://***@host/ (rank 1 on algo-2; at <string>:2 in <module>)"
+    )
+
+
+def test_a_lost_peer_without_a_watch(opt_ml):
+    opt_ml.host("algo-2", "localhost", "algo-2")
+    code = "raise RuntimeError('[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:6795')"
+    reason = _ended(opt_ml, code, **torchrun(1, 2, 0, 1, 1))
+    assert reason.startswith("Lost contact with other ranks (localhost): RuntimeError: [gloo/transport")
+    (opt_ml.base / "output" / "failure").unlink()
+    # Alone it has no peers.
+    assert _ended(opt_ml, code, **torchrun(0, 1, 0, 1, 0)).startswith("RuntimeError: [gloo/")
+
+
+def test_a_worker_that_torchrun_starts_again_has_not_failed(opt_ml):
+    opt_ml.host("algo-1")
+    again = {"TORCHELASTIC_MAX_RESTARTS": 2, "TORCHELASTIC_RESTART_COUNT": 1}
+    assert _ended(opt_ml, "raise KeyError('x')", **torchrun(0, 1, 0, 1, 0, **again)) is None
+    again["TORCHELASTIC_RESTART_COUNT"] = 2
+    assert _ended(opt_ml, "raise KeyError('x')", **torchrun(0, 1, 0, 1, 0, **again)).startswith("KeyError: 'x'")
+
+
+def test_an_error_that_cannot_be_told_is_printed_all_the_same(opt_ml):
+    opt_ml.host("algo-1")
+    code = """
+class Silent(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+raise Silent()
+"""
+    assert _ended(opt_ml, code).startswith("Silent (on algo-1; at <string>:6")

@@ -1,0 +1,29 @@
+"""How many processes of this container the kernel killed because memory ran out."""
+
+import os
+import re
+from typing import Optional
+
+__all__ = ["count_kills"]
+
+# cgroup v2, then v1: https://docs.kernel.org/admin-guide/cgroup-v2.html, memory.events; cgroup-v1/memory.html,
+# memory.oom_control. A container sees its own group there.
+_FILES = ("memory.events", os.path.join("memory", "memory.oom_control"))
+_COUNT = re.compile(r"^oom_kill\s+(\d+)\s*$", re.MULTILINE)
+
+
+def count_kills(root: str = "/sys/fs/cgroup") -> Optional[int]:
+    """Return the count, or ``None`` where the kernel does not tell.
+
+    Args:
+        root: Where the control groups are mounted.
+    """
+    for name in _FILES:
+        try:
+            with open(os.path.join(root, name), encoding="ascii", errors="replace") as file:
+                found = _COUNT.search(file.read())
+        except OSError:
+            continue
+        if found is not None:
+            return int(found.group(1))
+    return None

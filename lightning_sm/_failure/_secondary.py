@@ -1,0 +1,46 @@
+"""Tells an error that another rank's end brought about from one with a cause of its own."""
+
+import re
+import socket
+from typing import Iterator, Optional, Sequence
+
+__all__ = ["looks_secondary", "peer_host"]
+
+# torch's own, since 2.0 and 2.2: torch/csrc/Exceptions.h.
+_CLASSES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
+# gloo/transport/tcp/pair.cc and buffer.cc; torch/csrc/distributed/c10d: ProcessGroupNCCL, ProcessGroupGloo, TCPStore,
+# socket; ncclGetErrorString.
+_MESSAGES = re.compile(
+    r"gloo/|connection (?:closed by|reset by|refused)|broken pipe|socket ?timeout|timed out waiting \d+ ?ms|"
+    r"timed out after \d+ ?ms|wait timeout|application timeout caused pair closure|connectfullmesh|monitoredbarrier|"
+    r"nccl ?(?:error|comm|watchdog|system|remote|internal|unhandled)|remote process exited|unhandled system error|"
+    r"watchdog caught collective|(?:send|recv)(?:bytes|value|vector)|failed to recv|tcpstore|client socket",
+    re.IGNORECASE,
+)
+_ADDRESS = re.compile(r"\[?((?:\d{1,3}\.){3}\d{1,3}|[0-9a-f]*:[0-9a-f:]+:[0-9a-f]*)\]?(?::\d+|<\d+>)", re.IGNORECASE)
+
+
+def looks_secondary(error: BaseException) -> bool:
+    """Whether ``error`` is one that torch raises when it loses a peer, waits for it in vain or cannot reach the store.
+
+    Connection errors of other libraries, which talk to S3 and databases, are no ``RuntimeError``.
+    """
+    if type(error).__name__ in _CLASSES:
+        return True
+    return isinstance(error, RuntimeError) and _MESSAGES.search(str(error)) is not None
+
+
+def peer_host(message: str, hosts: Sequence[str]) -> Optional[str]:
+    """Return which of ``hosts`` has an address that ``message`` names, if any."""
+    addresses = set(_ADDRESS.findall(message))
+    if not addresses:
+        return None
+    return next((host for host in hosts if addresses & set(_addresses_of(host))), None)
+
+
+def _addresses_of(host: str) -> Iterator[str]:
+    try:
+        for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+            yield str(address[0])
+    except (OSError, UnicodeError):
+        return

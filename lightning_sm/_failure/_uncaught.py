@@ -1,0 +1,125 @@
+"""Makes what ends the program the job's failure reason."""
+
+import os
+import sys
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Iterator, Optional, Tuple, Type
+
+from lightning_sm._failure._file import write_failure
+from lightning_sm._failure._reason import Reason
+from lightning_sm._failure._secondary import looks_secondary, peer_host
+from lightning_sm._failure._secrets import Masker
+from lightning_sm._failure._watching import current_watch
+from lightning_sm._job import TrainingJob
+from lightning_sm._log import log
+from lightning_sm._topology import Topology
+from lightning_sm.errors import LightningSMError
+
+__all__ = ["failure_reported", "read_job", "report", "report_uncaught"]
+
+# Longer than it takes the watch to notice that a rank, or the hub, is gone.
+_ROOT_SECONDS = 8.0
+
+_is_watching = False
+
+
+def read_job() -> TrainingJob:
+    """Read the job. Where its files are broken, that is the failure reason; so is from now on what ends the program.
+
+    Raises:
+        JobConfigError: A file or variable of the job is broken.
+    """
+    report_uncaught()
+    with failure_reported(_unread_job()):
+        return TrainingJob.resolve()
+
+
+@contextmanager
+def failure_reported(job: TrainingJob) -> Iterator[None]:
+    """Write each of our own errors that leaves the block as the job's failure reason."""
+    try:
+        yield
+    except LightningSMError as error:
+        rank, host, _ = _place(job)
+        write_failure(job, str(Reason.of(error, rank=rank, host=host, mask=Masker(job))))
+        raise
+
+
+def report_uncaught() -> None:
+    """From now on, an exception that ends this program is the job's failure reason, unless another rank failed before.
+
+    The toolkit's own reason is the log from the first line on that names an exception. Not in a fork's child, whose end
+    is not the program's. A stop by Ctrl-C or SIGTERM is no failure.
+    """
+    global _is_watching
+    if _is_watching:
+        return
+    _is_watching = True
+    before, pid = sys.excepthook, os.getpid()
+
+    def report_and_print(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+        try:
+            if os.getpid() == pid and not isinstance(error, KeyboardInterrupt):
+                report(error)
+        except Exception:  # the program's own error must be printed, whatever happens here
+            log.exception("The failure could not be reported.")
+        before(kind, error, trace)
+
+    sys.excepthook = report_and_print
+
+
+def report(error: BaseException) -> None:
+    """Write why this process fails into the failure file, and tell the other ranks.
+
+    Where the error looks as if another rank's end brought it about, that rank's failure is reported.
+    """
+    job = _unread_job()
+    with suppress(LightningSMError):
+        job = TrainingJob.resolve()
+    if not job.in_container or _will_be_restarted():
+        return
+    rank, host, world_size = _place(job)
+    reason = Reason.of(error, rank=rank, host=host, mask=Masker(job))
+    watch = current_watch()
+    if world_size > 1 and (looks_secondary(error) or looks_secondary(_root(error))):
+        first = None if watch is None else watch.wait_for_first(_ROOT_SECONDS)
+        if first is None:
+            peer = peer_host(str(error), job.hosts)
+            named = "" if peer is None else f" ({peer})"
+            reason = Reason(f"Lost contact with other ranks{named}: {reason.cause}", rank, host, reason.frames)
+        else:
+            reason = first
+    # Before anybody hears of it: hearing of it, a launcher kills this process.
+    write_failure(job, str(reason))
+    if watch is not None:
+        watch.publish(reason)
+
+
+def _unread_job() -> TrainingJob:
+    base = os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml"
+    output = os.environ.get("SM_OUTPUT_DIR") or os.path.join(base, "output")
+    # Only a container has something to read, so an error comes from one.
+    return TrainingJob(in_container=True, failure_file=os.path.join(output, "failure"))
+
+
+def _place(job: TrainingJob) -> Tuple[Optional[int], Optional[str], int]:
+    """Global rank, host and world size, as far as they are known."""
+    watch = current_watch()
+    # Where Lightning starts the processes, only the watch was told.
+    if watch is not None:
+        return watch.rank, watch.host, watch.world_size
+    with suppress(LightningSMError):
+        topology = Topology.resolve(job=job)
+        return topology.global_rank, job.current_host, topology.world_size or topology.num_nodes
+    return None, job.current_host, 1
+
+
+def _root(error: BaseException) -> BaseException:
+    return error.__cause__ or error.__context__ or error
+
+
+def _will_be_restarted() -> bool:
+    """Whether torchrun starts its workers again after this failure; SageMaker's toolkit never asks it to."""
+    done, most = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    return done.isdigit() and most.isdigit() and int(done) < int(most)

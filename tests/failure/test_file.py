@@ -1,0 +1,66 @@
+import pytest
+
+from lightning_sm._failure._file import withdraw_failure, write_failure
+from lightning_sm._hyperparameters import Hyperparameters
+from lightning_sm._job import TrainingJob
+from tests.projects.container import log_lines
+
+
+@pytest.fixture
+def job(tmp_path):
+    return TrainingJob(in_container=True, failure_file=str(tmp_path / "output" / "failure"))
+
+
+def reason(job):
+    with open(job.failure_file, encoding="utf-8") as file:
+        return file.read()
+
+
+def test_the_first_reason_stays(job):
+    write_failure(job, "first")
+    write_failure(job, "second")
+    assert reason(job) == "first"
+
+
+def test_sagemaker_shows_1024_characters(job):
+    write_failure(job, "é" * 2000)
+    assert reason(job) == "é" * 1024
+
+
+def test_nothing_outside_a_container(tmp_path):
+    write_failure(TrainingJob(), "reason")
+    withdraw_failure(TrainingJob(), "reason")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_secret_at_the_cut_is_masked_whole(tmp_path):
+    job = TrainingJob(
+        in_container=True,
+        failure_file=str(tmp_path / "failure"),
+        hyperparameters=Hyperparameters({"model": {"hub_token": "0123456789"}}),
+    )
+    write_failure(job, "x" * 1020 + "0123456789")
+    assert reason(job) == "x" * 1020 + "***"
+
+
+def test_what_no_encoding_has(job):
+    write_failure(job, "a\udcffb")
+    assert reason(job) == "a\\udcffb"
+
+
+def test_a_reason_can_be_taken_back(job):
+    write_failure(job, "Rank 1 was killed; 2 oom kills")
+    withdraw_failure(job, "KeyError")
+    assert reason(job)
+    withdraw_failure(job, "Rank 1 was killed")
+    with pytest.raises(FileNotFoundError):
+        reason(job)
+    withdraw_failure(job, "Rank 1 was killed")
+
+
+def test_a_file_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    job = TrainingJob(in_container=True, failure_file=str(tmp_path / "file" / "failure"))
+    with log_lines() as lines:
+        write_failure(job, "reason")
+    assert "could not be written" in lines[0]
