@@ -28,7 +28,8 @@ def find_best(trainer: Any) -> Optional[BestCheckpoint]:
     """The best checkpoint by the first callback that monitors a metric; ``None`` where none does."""
     for callback in trainer.checkpoint_callbacks:
         path, score = getattr(callback, "best_model_path", ""), getattr(callback, "best_model_score", None)
-        if not path or score is None or getattr(callback, "monitor", None) is None:
+        # What monitors the step keeps the newest, of which the weights that training ended with are newer still.
+        if not path or score is None or getattr(callback, "monitor", None) in (None, "step"):
             continue
         if os.path.isfile(path):
             return BestCheckpoint(str(path), float(score), str(callback.monitor))
