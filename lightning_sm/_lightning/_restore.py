@@ -27,6 +27,8 @@ def around_restore(
     """
     named = "_checkpoint_connector" if hasattr(trainer, "_checkpoint_connector") else "checkpoint_connector"
     connector = getattr(trainer, named)
+    for left in ("restore_model", "restore_training_state"):  # by a fit that failed on the way
+        connector.__dict__.pop(left, None)
 
     def original(name: str) -> Any:
         connector.__dict__.pop(name, None)

@@ -104,6 +104,16 @@ def test_epochs_that_were_trained(version, current, completed, epochs):
     assert _shims.epochs_trained(_Namespace(version), trainer) == epochs
 
 
+@pytest.mark.parametrize(("version", "step"), [(_OLD, 9), ((1, 6), 10), (_NEW, 10)])
+def test_the_step_of_a_checkpoint_at_the_end(version, step):
+    saved = []
+    trainer = types.SimpleNamespace(fit_loop=types.SimpleNamespace(global_step=10))
+    trainer.save_checkpoint = lambda path: saved.append((path, trainer.fit_loop.global_step))
+    _shims.save_checkpoint_at_end(_Namespace(version), trainer, "final.ckpt")
+    assert saved == [("final.ckpt", step)]
+    assert trainer.fit_loop.global_step == 10
+
+
 @pytest.mark.parametrize(("version", "heeded"), [(_OLD, 3), ((1, 6), 4), ((1, 8), 4), ((1, 9), 3), (_NEW, 3)])
 def test_a_number_of_nodes_that_is_written_past_the_setter(version, heeded):
     class Strategy:

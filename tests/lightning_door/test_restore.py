@@ -1,0 +1,115 @@
+import types
+
+import pytest
+
+from lightning_sm._lightning._shims import around_restore
+
+
+class _Connector:
+    """Records what is called, as Lightning's does without a checkpoint."""
+
+    def __init__(self, fails=()):
+        self.calls = []
+        self.fails = fails
+
+    def _note(self, name, *details):
+        self.calls.append((name, *details))
+        if name in self.fails:
+            raise ValueError(name)
+
+    def resume_start(self, checkpoint_path=None):
+        self._note("resume_start", checkpoint_path)
+
+    def restore_model(self):
+        self._note("restore_model")
+
+    def restore_training_state(self):
+        self._note("restore_training_state")
+
+    def resume_end(self):
+        self._note("resume_end")
+
+
+class _NewConnector(_Connector):
+    """As since 2.6."""
+
+    def resume_start(self, checkpoint_path=None, weights_only=None):
+        self._note("resume_start", checkpoint_path, weights_only)
+
+
+def fit(connector, path=None, *, name="_checkpoint_connector", chosen=("a.ckpt", True), **more):
+    """What a fit of Lightning's calls, and what we are asked on the way."""
+    asked = []
+
+    def choose(given):
+        asked.append(given)
+        return chosen
+
+    around_restore(
+        types.SimpleNamespace(**{name: connector}),
+        choose=choose,
+        explain=lambda error: RuntimeError(f"explained {error}"),
+        restored=lambda: connector.calls.append(("restored",)),
+    )
+    connector.resume_start(path, **more)
+    connector.restore_model()
+    connector.restore_training_state()
+    connector.resume_end()
+    return asked
+
+
+_AFTER = [("restore_model",), ("restore_training_state",), ("resume_end",), ("restored",)]
+
+
+@pytest.mark.parametrize("name", ["_checkpoint_connector", "checkpoint_connector"])
+def test_another_path_takes_the_place_of_none(name):
+    connector = _Connector()
+    assert fit(connector, name=name) == [None]
+    assert connector.calls == [("resume_start", "a.ckpt"), *_AFTER]
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_a_newer_lightning_is_told_how_the_file_loads(weights_only):
+    connector = _NewConnector()
+    fit(connector, weights_only=None, chosen=("a.ckpt", weights_only))
+    assert connector.calls == [("resume_start", "a.ckpt", weights_only), *_AFTER]
+
+
+def test_where_nothing_is_chosen_all_is_as_without_us():
+    connector = _NewConnector(fails=["restore_model"])
+    with pytest.raises(ValueError, match="restore_model"):
+        fit(connector, "given.ckpt", weights_only=True, chosen=None)
+    assert connector.calls == [("resume_start", "given.ckpt", True), ("restore_model",)]
+
+
+@pytest.mark.parametrize("name", ["restore_model", "restore_training_state"])
+def test_what_does_not_fit_is_explained(name):
+    with pytest.raises(RuntimeError, match=f"explained {name}") as caught:
+        fit(_Connector(fails=[name]))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_it_is_over_after_one_fit():
+    connector = _Connector()
+    fit(connector)
+    assert vars(connector).keys() == {"calls", "fails"}
+    connector.calls.clear()
+    connector.resume_start(None)
+    connector.resume_end()
+    assert connector.calls == [("resume_start", None), ("resume_end",)]
+
+
+def test_a_fit_that_failed_on_the_way_leaves_nothing_for_the_next():
+    connector = _Connector(fails=["resume_start"])
+    with pytest.raises(ValueError, match="resume_start"):
+        fit(connector)
+    connector.fails = ()
+    connector.calls.clear()
+    assert fit(connector, chosen=("b.ckpt", True)) == [None]
+    assert connector.calls == [("resume_start", "b.ckpt"), *_AFTER]
+    connector.fails = ["restore_model"]
+    with pytest.raises(RuntimeError, match="explained"):
+        fit(connector)
+    connector.fails = ["restore_training_state"]
+    with pytest.raises(ValueError, match="restore_training_state"):
+        fit(connector, "given.ckpt", chosen=None)
