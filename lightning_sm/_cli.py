@@ -98,7 +98,8 @@ class SageMakerCLIMixin(_Base):
             else:
                 parsed = self._parse_object(parser, given if isinstance(given, dict) else given.as_dict())
         if not parsed:
-            super().parse_arguments(parser, *args)
+            with failure_reported(self.job), refusing([parser], lambda: None):
+                super().parse_arguments(parser, *args)
         elif self.routing and self.topology.is_rank_zero:
             log.info("%s", self.routing.table())
 
@@ -128,6 +129,18 @@ class SageMakerCLIMixin(_Base):
                 config if subcommand is None else {"subcommand": subcommand, subcommand: config}
             )
         return True
+
+    def _parse_ckpt_path(self) -> None:
+        """Take the model's hyperparameters from the checkpoint of ``ckpt_path``, as Lightning does since 2.5.5."""
+        parent: Any = super()
+        if not self._is_active:
+            parent._parse_ckpt_path()
+            return
+        hint = "Name a checkpoint of this model as ckpt_path, or the model's class that the checkpoint was made with."
+        subparser = self._parser(self.config.get("subcommand"))
+        parsers = [self.parser] if subparser is self.parser else [self.parser, subparser]
+        with failure_reported(self.job), refusing(parsers, lambda: hint):
+            parent._parse_ckpt_path()
 
     @property
     def _subcommands(self) -> Dict[str, Any]:

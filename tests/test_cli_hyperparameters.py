@@ -4,8 +4,10 @@ import json
 import math
 
 import pytest
+import torch
 
 from lightning_sm._hyperparameters import Hyperparameters
+from lightning_sm._lightning import Namespace
 from lightning_sm.errors import HyperparameterError
 from tests.projects.container import Container, loggers_of
 
@@ -232,3 +234,22 @@ def test_what_cannot_be_parsed_reaches_the_failure_reason(container, values, wor
     assert type(caught.value).__name__ in container.failure
     assert message in container.failure
     assert len(container.failure) <= 1024
+
+
+@pytest.mark.skipif(
+    Namespace("pytorch_lightning").version < (2, 5),
+    reason="Lightning parses hyperparameters of checkpoints since 2.5.5",
+)
+def test_a_checkpoint_of_another_model_reaches_the_failure_reason(container, tmp_path):
+    torch.save({"hyper_parameters": {"no_such": 1}}, tmp_path / "other.ckpt")
+    container.hyperparameters({"ckpt_path": str(tmp_path / "other.ckpt")})
+    with pytest.raises(HyperparameterError, match="no_such"):
+        container.cli("fit", run=True)
+    assert "no_such" in container.failure
+    assert "HINT: Name a checkpoint of this model" in container.failure
+
+
+def test_a_subcommand_that_there_is_not_reaches_the_failure_reason(container):
+    with pytest.raises(HyperparameterError, match="fitt"):
+        container.cli("fitt", run=True)
+    assert "fitt" in container.failure
