@@ -82,6 +82,7 @@ def own_callbacks(
         own += _safe_saves(present, namespace, options)
         own += _checkpoints_in_place(arguments, present, job, namespace, options, settings)
         own += _auto_resume(arguments, present, job, namespace, options)
+        own += _data_position(present, namespace, options)
     wanted = options.export and (job.in_container or options.model_dir is not None)
     if wanted and not any(isinstance(callback, export) for callback in present):
         own.append(
@@ -117,6 +118,13 @@ def _safe_saves(present: Sequence[Any], namespace: Namespace, options: SageMaker
     if any(isinstance(callback, safe_saves) for callback in present):
         return []
     return [safe_saves(async_save=options.async_save)]
+
+
+def _data_position(present: Sequence[Any], namespace: Namespace, options: SageMakerOptions) -> List[Any]:
+    data_position = callback_class(namespace, "DataPosition")
+    if options.resume == "never" or any(isinstance(callback, data_position) for callback in present):
+        return []
+    return [data_position()]
 
 
 def _auto_resume(

@@ -76,12 +76,22 @@ def own(job, present=(), arguments=None, settings=None, **options):
 
 
 def test_own_callbacks(job):
-    callbacks = ["SafeSaves", "ModelCheckpoint", "ModelCheckpoint", "AutoResume", "ModelExport", "GracefulStop"]
+    callbacks = [
+        "SafeSaves",
+        "ModelCheckpoint",
+        "ModelCheckpoint",
+        "AutoResume",
+        "DataPosition",
+        "ModelExport",
+        "GracefulStop",
+    ]
     assert own(job) == callbacks
     assert own(job, arguments={"enable_checkpointing": None}) == callbacks
     assert own(job, export=False) == [name for name in callbacks if name != "ModelExport"]
     assert own(job, [model_export_class(PL)()]) == [name for name in callbacks if name != "ModelExport"]
     assert own(job, [callback_class(PL, "SafeSaves")()]) == callbacks[1:]
+    without = [name for name in callbacks if name != "DataPosition"]
+    assert own(job, resume="never") == own(job, [callback_class(PL, "DataPosition")()]) == without
 
 
 @pytest.mark.parametrize(

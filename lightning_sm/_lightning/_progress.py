@@ -1,0 +1,186 @@
+"""Where Lightning's loops are in a training run, and how they are put there again.
+
+Lightning's saved counters depend on the hook in which a checkpoint is written, and each version takes them up in
+another way; none but the newest gets all of them right. So their place is read as one value when a checkpoint is
+written, and the counters are set from it before the first epoch begins.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, Mapping
+
+__all__ = [
+    "Moment",
+    "Place",
+    "batches_taken",
+    "go_on",
+    "heed_metrics",
+    "iterator_of",
+    "left_within_epoch",
+    "metrics_of",
+    "place_of",
+    "put_at",
+    "renew",
+    "set_metrics",
+]
+
+
+class Moment:
+    """When in an epoch a run was interrupted, in words, because checkpoints hold them."""
+
+    EPOCH_START = "before the epoch"
+    # Validation, where it is due then, has not been run.
+    AFTER_BATCH = "after a batch"
+    BEFORE_BATCH = "before a batch"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a training run is.
+
+    Args:
+        epoch: The epoch, counted from 0.
+        batch: How many of its batches have been trained, with their gradients in the weights.
+        moment: One of :class:`Moment`.
+        last_batch: Whether Lightning took the batch before for the epoch's last one.
+        logged_steps: The step that loggers are at.
+        schedulers_due: Whether schedulers that follow a metric have yet to be stepped for the epoch before.
+    """
+
+    epoch: int
+    batch: int
+    moment: str
+    last_batch: bool = False
+    logged_steps: int = 0
+    schedulers_due: bool = False
+
+
+def place_of(trainer: Any, validated: bool) -> Place:
+    """Read where ``trainer`` is. Batches whose gradients still wait for an optimizer step count as not trained.
+
+    Args:
+        trainer: The trainer, in ``fit``.
+        validated: Whether the newest validation is over.
+    """
+    loop, epoch = trainer.fit_loop.epoch_loop, trainer.fit_loop.epoch_progress.current
+    batches, steps = loop.batch_progress, int(loop._batches_that_stepped)
+    # An epoch has been "started" when its first batch is due; its last one lets it be "processed".
+    if epoch.started == epoch.processed:
+        due = epoch.completed < epoch.processed and loop._num_ready_batches_reached()
+        return Place(epoch.processed, 0, Moment.EPOCH_START, logged_steps=steps, schedulers_due=due)
+    batch, last = batches.current.processed, bool(batches.is_last_batch)
+    waiting = 0 if last or batch == trainer.num_training_batches else batch % trainer.accumulate_grad_batches
+    if waiting or batches.current.ready > batch:
+        return Place(epoch.processed, batch - waiting, Moment.BEFORE_BATCH, logged_steps=steps)
+    if batches.current.completed < batch or (trainer.validating and not validated):
+        return Place(epoch.processed, batch, Moment.AFTER_BATCH, last, steps)
+    # Lightning counts this step only after the validation that follows the batch.
+    return Place(epoch.processed, batch, Moment.BEFORE_BATCH, last, steps + bool(trainer.validating))
+
+
+def left_within_epoch(trainer: Any) -> bool:
+    """Whether the checkpoint that Lightning has loaded was written within an epoch, as far as its counters tell."""
+    return bool(0 < trainer.fit_loop.epoch_loop.batch_progress.current.processed < trainer.num_training_batches)
+
+
+def put_at(trainer: Any, place: Place) -> None:
+    """Set the loops' counters, in ``on_train_start``.
+
+    Everything is set to what has been completed, which every version takes up alike: the hooks at the start of the
+    epoch run, and its batches are counted from there.
+    """
+    fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    if place.schedulers_due and _has_metrics(trainer, "epoch"):
+        _set_progress(fit.epoch_progress, place.epoch - 1)
+        loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    _set_progress(fit.epoch_progress, place.epoch)
+    _set_progress(loop.batch_progress, place.batch)
+    loop.batch_progress.is_last_batch = place.last_batch
+    loop._batches_that_stepped = place.logged_steps
+    for inner in _loops(fit):
+        inner._restarting = place.moment != Moment.EPOCH_START
+        if hasattr(inner, "reset_restart_stage"):
+            inner.reset_restart_stage()
+    # Whether an earlier validation was over says nothing about the one that is due.
+    loop.val_loop._has_run = False
+    if hasattr(loop.val_loop, "dataloader_progress"):
+        loop.val_loop.dataloader_progress.reset_on_run()
+
+
+def _set_progress(progress: Any, count: int) -> None:
+    before = progress.total.processed - progress.current.processed
+    for tracker, value in ((progress.current, count), (progress.total, before + count)):
+        tracker.ready = tracker.started = tracker.processed = tracker.completed = value
+
+
+def _loops(loop: Any) -> Iterator[Any]:
+    yield loop
+    for inner in list(vars(loop).values()):
+        if hasattr(inner, "_restarting"):
+            yield from _loops(inner)
+
+
+def iterator_of(trainer: Any) -> Any:
+    """Return the iterator over the training data, where Lightning has made it before the epoch starts."""
+    iterator = getattr(trainer.fit_loop._data_fetcher, "iterator", None)
+    # What combines loaders is its own iterator, and holds a new one each time.
+    return getattr(iterator, "_iterator", iterator)
+
+
+def renew(trainer: Any, data_fetcher: Any) -> None:
+    """Make a new iterator over the training data."""
+    iter(data_fetcher)
+    data_fetcher.fetched += trainer.fit_loop.epoch_loop.batch_progress.current.ready
+
+
+def go_on(trainer: Any, moment: str) -> bool:
+    """Let the epoch's loop run as if it had never stopped.
+
+    Returns:
+        Whether the next batch is due. Otherwise it is what follows a batch, such as a validation.
+
+    Raises:
+        StopIteration: The epoch's last batch has been trained, and what follows it is done.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    loop.restarting = False
+    if moment == Moment.AFTER_BATCH:
+        if _has_metrics(trainer, "step"):
+            return False
+        # A scheduler would ask for one that nobody has asked for before.
+        loop._batches_that_stepped += not loop._should_accumulate()
+    if moment != Moment.EPOCH_START and loop._num_ready_batches_reached():
+        raise StopIteration
+    return True
+
+
+def heed_metrics(trainer: Any) -> None:
+    """Let schedulers that follow a metric see the end of a resumed epoch, which Lightning would leave out."""
+    if _has_metrics(trainer, "epoch"):
+        trainer.fit_loop._restarting = False
+
+
+def _has_metrics(trainer: Any, interval: str) -> bool:
+    """Whether there is a value for each scheduler that follows a metric and is stepped at this interval."""
+    followers = [config for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+    return all(config.monitor in trainer.callback_metrics for config in followers if config.interval == interval)
+
+
+def metrics_of(trainer: Any) -> Dict[str, Any]:
+    """The metrics that callbacks and schedulers see, as they are; to ask the trainer may need the other ranks."""
+    metrics = trainer._logger_connector._callback_metrics
+    return {name: value.detach().cpu() for name, value in metrics.items() if hasattr(value, "detach")}
+
+
+def set_metrics(trainer: Any, metrics: Mapping[str, Any], device: Any) -> None:
+    """Let callbacks and schedulers see these metrics."""
+    trainer._logger_connector._callback_metrics.update({name: value.to(device) for name, value in metrics.items()})
+
+
+def batches_taken(trainer: Any, batch: int, length: int) -> int:
+    """How many batches a loader has given in its newest round when ``batch`` of an epoch have been trained.
+
+    Where Lightning combines loaders, a short one may begin anew until the longest is through.
+    """
+    combined = getattr(trainer.fit_loop, "_combined_loader", None) or trainer.train_dataloader
+    mode = getattr(combined, "_mode", None) or getattr(combined, "mode", None)
+    return (batch - 1) % length + 1 if batch > length and mode == "max_size_cycle" else min(batch, length)

@@ -1,0 +1,75 @@
+"""What a position in the training data depends on, and which data has none that could be found again."""
+
+from dataclasses import dataclass
+from typing import Any, List, Optional, Sequence
+
+__all__ = ["TrainData", "changes", "keeps_state", "reason_against", "train_data"]
+
+
+@dataclass(frozen=True)
+class TrainData:
+    """The training data as one rank sees it.
+
+    Args:
+        world_size: How many ranks share the data.
+        batches: The number of batches of each loader, None where it is not known.
+        batch_sizes: The batch size of each loader, None where a sampler of the project's own decides.
+    """
+
+    world_size: int
+    batches: List[Optional[int]]
+    batch_sizes: List[Optional[int]]
+
+
+def train_data(world_size: int, loaders: Sequence[Any]) -> TrainData:
+    """Describe the training data.
+
+    Args:
+        world_size: The number of ranks.
+        loaders: Everything that the ``Trainer`` iterates over for training.
+    """
+    sizes = [getattr(loader, "batch_size", None) for loader in loaders]
+    return TrainData(
+        world_size=int(world_size),
+        batches=[_length(loader) for loader in loaders],
+        batch_sizes=[size if isinstance(size, int) else None for size in sizes],
+    )
+
+
+def changes(saved: TrainData, now: TrainData) -> str:
+    """Say what makes a position in ``saved`` meaningless for ``now``; empty if nothing does."""
+    said = []
+    if saved.world_size != now.world_size:
+        said.append(f"its world_size was {saved.world_size} and is {now.world_size}")
+    if saved.batch_sizes != now.batch_sizes:
+        said.append(f"its batch size was {_words(saved.batch_sizes)} and is {_words(now.batch_sizes)}")
+    if saved.batches != now.batches:
+        said.append(f"an epoch had {_words(saved.batches)} batches for each rank and has {_words(now.batches)}")
+    return ", ".join(said)
+
+
+def keeps_state(loader: Any) -> bool:
+    """Whether a loader saves its own position, as torchdata's ``StatefulDataLoader`` does."""
+    return callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
+
+
+def reason_against(loader: Any) -> Optional[str]:
+    """Why the position in a loader cannot be found again, or None if it can."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    if not isinstance(loader, DataLoader):
+        return f"{type(loader).__name__} is not a torch DataLoader"
+    if isinstance(loader.dataset, IterableDataset):
+        return f"{type(loader.dataset).__name__} is an IterableDataset, which has no order that could be made again"
+    return None
+
+
+def _length(loader: Any) -> Optional[int]:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _words(values: Sequence[Optional[int]]) -> str:
+    return " and ".join("unknown" if value is None else str(value) for value in values)
