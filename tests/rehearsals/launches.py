@@ -44,6 +44,8 @@ LAUNCHES: Dict[str, Launch] = {
     "pytorchddp_two_processes": Launch(
         ("--processes", 2, "--distribution", "pytorchddp"), _ONE, 2, launcher=_MPI, is_mpi=True
     ),
+    # What smdistributed is on an image without smddprun, to the letter: the SDK sends the same for both.
+    "pytorchddp_two_hosts": Launch(("--hosts", 2, "--distribution", "pytorchddp"), _TWO, launcher=_MPI, is_mpi=True),
     # Our stand-ins for smddprun and for the library lie in the source directory.
     "smddp_two_hosts": Launch(
         (
@@ -57,7 +59,12 @@ LAUNCHES: Dict[str, Launch] = {
         is_mpi=True,
     ),
     "mpi_two_by_two": Launch(
-        ("--hosts", 2, "--processes", 2, "--distribution", "mpi"), _TWO, 2, launcher=_MPI, is_mpi=True
+        ("--hosts", 2, "--processes", 2, "--distribution", "mpi"),
+        _TWO,
+        2,
+        arguments=("--note", "two words"),
+        launcher=_MPI,
+        is_mpi=True,
     ),
     # The distribution is for one of the groups; the other runs the same script as a plain process.
     "mpi_one_of_two_groups": Launch(

@@ -91,6 +91,11 @@ def test_the_files_tell_each_host_its_own_name(ranks):
         assert seen["hostname"] == seen["current_host"] == world[place]
 
 
+def test_hyperparameters_arrive_whole(launch, ranks):
+    sent = dict(zip(launch.arguments[::2], launch.arguments[1::2])).get("--note")
+    assert {seen["note"] for seen, _, _, _ in ranks} == {sent}
+
+
 def test_only_rank_zero_logs_before_anybody_joins(ranks):
     assert [(seen["rank_before_joining"] == 0) == (rank == 0) for seen, _, _, rank in ranks] == [True] * len(ranks)
 

@@ -1,4 +1,4 @@
-"""Real processes: the toolkits, torchrun and mpirun on hosts that this machine makes."""
+"""Real processes: the toolkits and torchrun on hosts that this machine makes. With mpirun: ``tests/rehearsals``."""
 
 import json
 import tarfile
@@ -65,17 +65,6 @@ def test_groups_make_a_torchrun_world_each(rehearse) -> None:
     assert done.exit_code == 0, done.log
     # The first of the group's own list is its master, sorted or not.
     assert told(done.summary) == [("algo-1", 0, 1, 1.0), ("algo-2", 1, 2, 3.0), ("algo-3", 0, 2, 3.0)]
-
-
-@needs("netns", mpi=True, torch=True)
-def test_mpirun_over_ssh(rehearse) -> None:
-    # With smdistributed: tests/rehearsals.
-    done = rehearse("--hosts", 2, "--distribution", "mpi", "ranks.py", "--name", "a b")
-    assert done.exit_code == 0, done.log
-    assert told(done.summary) == [("algo-1", 0, 2, 3.0), ("algo-2", 1, 2, 3.0)]
-    topologies = [each["topology"] for host in done.summary["attempts"][0]["hosts"] for each in host["topologies"]]
-    assert [each["hostname"] for each in topologies] == ["algo-1", "algo-2"]
-    assert [each["argv"] for each in topologies] == [["--name", "a b"]] * 2
 
 
 @needs("netns", torch=True, v3=True)
