@@ -6,7 +6,7 @@ import re
 import secrets
 import shutil
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Iterator, Set
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, Optional, Set
 
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._log import log
@@ -89,9 +89,11 @@ class AtomicCheckpointIOMixin(_Base):
         import torch
 
         try:
-            # Lightning's own makes two more copies of the checkpoint in memory and one in /tmp on its way to the same
-            # file, and holds Python's lock meanwhile, which a save in the background must not.
-            torch.save(checkpoint, partial)
+            # Lightning's own makes two more copies of the checkpoint in memory and one in /tmp on its way to this file.
+            with open(partial, "wb") as file:
+                patient = _PatientFile(file)
+                torch.save(checkpoint, patient)
+                patient.raise_error()
         except AttributeError:  # a hyperparameter that cannot be pickled, which older versions leave out
             self.inner.save_checkpoint(checkpoint, partial)
 
@@ -106,6 +108,35 @@ class AtomicCheckpointIOMixin(_Base):
                 _remove(os.path.join(directory, name))
 
 
+class _PatientFile:
+    """A file that keeps an error of writing to itself until it is asked.
+
+    torch's writer makes a riddle of such an error, and before 2.0 ends the process.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._error: Optional[OSError] = None
+
+    def write(self, data: Any) -> int:
+        self._try(lambda: self._file.write(data))
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        self._try(self._file.flush)
+
+    def raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _try(self, action: Callable[[], Any]) -> None:
+        if self._error is None:
+            try:
+                action()
+            except OSError as error:
+                self._error = error
+
+
 def atomic_checkpoint_io(namespace: Namespace) -> type:
     """Return ``AtomicCheckpointIO`` for one of Lightning's namespaces."""
     return namespaced_class(
@@ -117,7 +148,7 @@ def atomic_checkpoint_io(namespace: Namespace) -> type:
 def _explained(path: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, RuntimeError) as error:  # torch's writer has no other exception for a full disk
+    except (OSError, RuntimeError) as error:  # torch has no other exception for what it could not write
         raise CheckpointError(
             f"The checkpoint {path} could not be saved ({type(error).__name__}: {error}). An older one is still there.",
             hint="Check the room on the disk and its mount: a larger volume_size, or fewer checkpoints kept.",
