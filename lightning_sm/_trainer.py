@@ -73,7 +73,8 @@ def own_callbacks(
     Raises:
         OutputError: The checkpoint directory cannot be written.
         ExportError: ``sagemaker.export`` or what refines it has no meaning, or needs a package that is missing.
-        CheckpointError: ``sagemaker.save_every`` is no duration.
+        CheckpointError: ``sagemaker.save_every`` is no duration, ``sagemaker.resume`` is none of its words, or it is
+            ``require`` and the checkpoint directory is remote.
         JobConfigError: ``sagemaker.max_runtime`` is no duration.
     """
     export = model_export_class(namespace)
@@ -140,8 +141,9 @@ def _auto_resume(
         return []
     directory, _ = checkpoint_dir(job, options)
     with failure_reported(job):
+        callback = auto_resume(directory, options.resume)
         if "://" not in directory:
-            return [auto_resume(directory, options.resume)]
+            return [callback]
         if options.resume == "require":
             raise CheckpointError(
                 f"sagemaker.resume is require, and the checkpoint directory {directory} is not on this host.",

@@ -105,6 +105,30 @@ def test_how_many_save(job, arguments, options, expected):
     assert names[0] == "SafeSaves"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [({"enable_checkpointing": False}, {}), ({"barebones": True}, {}), ({}, {"checkpoint_dir": "memory://bucket/x"})],
+)
+def test_what_does_not_resume(job, arguments, options):
+    assert "AutoResume" not in own(job, arguments=arguments, **options)
+    assert "AutoResume" not in own(job, [callback_class(PL, "AutoResume")("here")])
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"resume": "yes"}, r"sagemaker\.resume is 'yes'.* HINT: Choose one of auto, never, require"),
+        ({"resume": "yes", "checkpoint_dir": "memory://x"}, r"sagemaker\.resume is 'yes'"),
+        ({"resume": "require", "checkpoint_dir": "memory://x"}, "memory://x is not on this host.* HINT: "),
+    ],
+)
+def test_a_resume_that_cannot_be_is_a_reason(job, options, reason):
+    with pytest.raises(CheckpointError, match=reason):
+        own(job, **options)
+    with open(job.failure_file) as file:
+        assert file.read().startswith("CheckpointError: sagemaker.resume is ")
+
+
 def test_a_bad_interval_is_a_reason(job):
     with pytest.raises(CheckpointError, match=r"sagemaker\.save_every: 'soon' is no duration.* HINT: "):
         own(job, save_every="soon")

@@ -9,7 +9,7 @@ from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import _auto_resume, callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.tiny import loader, tiny_model, weights
-from tests.projects.container import log_lines
+from tests.projects.container import Container, log_lines
 from tests.resume.checkpoints import damage
 
 # Batches in an epoch.
@@ -323,3 +323,34 @@ def test_validation_restores_nothing(job):
         trainer.validate(model, loader(), verbose=False)
     assert weights(model) == before
     assert said == []
+
+
+def test_a_job_of_the_cli_that_is_started_again(opt_ml, monkeypatch):
+    _auto_resume._ended_here.clear()
+    container = Container(opt_ml, monkeypatch).hyperparameters(**{"trainer.max_epochs": 2, "seed_everything": 1})
+    opt_ml.write("checkpointconfig.json", {"LocalPath": str(container.base / "checkpoints")})
+    first = container.cli(run=True)
+    exported = torch.load(container.model / "model.pt")
+    (container.model / "model.pt").unlink()
+    _auto_resume._ended_here.clear()
+    with log_lines() as said:
+        again = container.cli(run=True)
+    assert any("This job had finished with last" in line for line in said)
+    assert again.trainer.global_step == first.trainer.global_step
+    after = torch.load(container.model / "model.pt")
+    assert all(torch.equal(after[name], exported[name]) for name in exported)
+    # With another model the reason is what SageMaker shows.
+    _auto_resume._ended_here.clear()
+    (container.code / "wide_model.py").write_text(
+        "import torch\n"
+        "from tiny_model import TinyModel\n"
+        "class WideModel(TinyModel):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.more = torch.nn.Linear(1, 1)\n"
+    )
+    with pytest.raises(CheckpointError, match=r"more\.weight"):
+        container.hyperparameters(model="wide_model.WideModel").cli(run=True)
+    assert container.failure.startswith("CheckpointError: last")
+    assert "more.weight" in container.failure
+    assert container.failure.endswith("to train from scratch.")
