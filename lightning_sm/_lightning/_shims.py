@@ -25,6 +25,7 @@ __all__ = [
     "ddp_base_path",
     "epochs_trained",
     "heed_written_num_nodes",
+    "keep_cluster_environment",
     "innermost_wrapper",
     "keep_newest",
     "last_needs_best",
@@ -82,6 +83,13 @@ SHIMS = {
             (1, 9),
             "https://github.com/Lightning-AI/pytorch-lightning/blob/1.8.6/src/pytorch_lightning/trainer/connectors/"
             "accelerator_connector.py#L791",
+        ),
+        Shim(
+            "keep_cluster_environment",
+            (1, 6),
+            (1, 9),
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/1.8.6/src/pytorch_lightning/trainer/connectors/"
+            "accelerator_connector.py#L783",
         ),
         Shim("backend_variable", (1, 5), (1, 8), f"{_PR}14693"),
         Shim("cli_base_path", (1, 5), (1, 7), f"{_PR}13767"),
@@ -206,6 +214,25 @@ def heed_written_num_nodes(namespace: Namespace, strategy_class: Any) -> None:
         self._written_num_nodes = self.nodes_of_the_job(num_nodes)
 
     strategy_class._num_nodes = property(lambda self: self._written_num_nodes, write)
+
+
+def keep_cluster_environment(namespace: Namespace, strategy_class: Any) -> None:
+    """Let a strategy that is chosen by name keep the environment that it brings along.
+
+    The ``Trainer`` puts its own choice in the place of it; from 1.9 on only where there is none.
+
+    Args:
+        namespace: Lightning's namespace.
+        strategy_class: A class whose instances may bring a ``cluster_environment``.
+    """
+    if not _needs("keep_cluster_environment", namespace):
+        return
+
+    def write(self: Any, environment: Any) -> None:
+        if getattr(self, "_kept_cluster_environment", None) is None:
+            self._kept_cluster_environment = environment
+
+    strategy_class.cluster_environment = property(lambda self: self._kept_cluster_environment, write)
 
 
 def add_any_data_module(namespace: Namespace, parser: Any) -> None:

@@ -4,7 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._lightning._classes import resolve_class
-from lightning_sm._lightning._shims import ddp_base_path, heed_written_num_nodes, register_strategy
+from lightning_sm._lightning._shims import (
+    ddp_base_path,
+    heed_written_num_nodes,
+    keep_cluster_environment,
+    register_strategy,
+)
 
 if TYPE_CHECKING:
     from lightning_sm.strategies._smddp import SMDDPMixin as SMDDPStrategy
@@ -20,6 +25,7 @@ def smddp_strategy_class(namespace: Namespace) -> type:
         namespace, "SMDDPStrategy", "lightning_sm.strategies._smddp:SMDDPMixin", ddp_base_path(namespace)
     )
     heed_written_num_nodes(namespace, cls)
+    keep_cluster_environment(namespace, cls)
     return cls
 
 

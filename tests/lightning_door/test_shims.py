@@ -126,6 +126,18 @@ def test_a_number_of_nodes_that_is_written_past_the_setter(version, heeded):
     assert strategy._num_nodes == heeded
 
 
+@pytest.mark.parametrize(("version", "kept"), [(_OLD, "b"), ((1, 6), "a"), ((1, 8), "a"), ((1, 9), "b"), (_NEW, "b")])
+def test_an_environment_that_the_trainer_would_replace(version, kept):
+    class Strategy:
+        cluster_environment = None
+
+    _shims.keep_cluster_environment(_Namespace(version), Strategy)
+    strategy = Strategy()
+    for environment in (None, "a", "b"):
+        strategy.cluster_environment = environment
+    assert strategy.cluster_environment == kept
+
+
 @pytest.mark.parametrize(("version", "hidden"), [(_OLD, True), ((1, 6), True), ((1, 7), False), (_NEW, False)])
 def test_the_parser_sees_only_these_words(monkeypatch, version, hidden):
     seen = []

@@ -94,6 +94,14 @@ def test_smddp_by_name_without_the_library_is_told_in_fit(in_environ, monkeypatc
         trainer.fit(tiny_model(_NAMESPACE.module()), loader(), loader())
 
 
+@pytest.mark.parametrize("launcher", [torchrun, mpirun])
+def test_the_environment_stays_that_of_the_job_also_by_name(in_environ, launcher):
+    variables = launcher(0, 1, 0, 1, 0) if launcher is torchrun else launcher(0, 1, 0, 1)
+    in_environ(variables)
+    for strategy in ("smddp", _strategy()):
+        assert isinstance(strategy_of(_trainer(strategy=strategy)).cluster_environment, SageMakerEnvironment)
+
+
 def test_the_backend_and_its_reason_are_one_line_of_rank_zero(in_environ, opt_ml, monkeypatch):
     told = []
     monkeypatch.setattr(_smddp.log, "info", lambda *args: told.append(args[0] % args[1:]))
