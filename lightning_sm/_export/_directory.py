@@ -62,11 +62,10 @@ def _listed(path: str) -> List[str]:
     """The files that a ``model.json`` lists; none where it is not one of ours."""
     try:
         with open(path, encoding="utf-8") as file:
-            files = json.load(file)["files"]
+            files = [name for name in json.load(file)["files"] if isinstance(name, str)]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    inside = [name for name in files if isinstance(name, str) and not os.path.isabs(name)]
-    return [name for name in inside if ".." not in name.split("/")]
+    return [name for name in files if not os.path.isabs(name) and ".." not in name.split("/")]
 
 
 def _flush(path: str) -> None:

@@ -91,9 +91,7 @@ def _example(values: Sequence[Any], source: str) -> Example:
 
     if not values or not all(isinstance(value, torch.Tensor) for value in values):
         kinds = ", ".join(type(value).__name__ for value in values) or "nothing"
-        raise ExportError(
-            f"The model cannot be run for its export: its {source} holds {kinds}, no tensors.", hint=_HINT
-        )
+        raise ExportError(f"The model cannot be run for export: the {source} holds {kinds}, no tensors.", hint=_HINT)
     # A batch of validation is a tensor that autograd may never see, unless it is copied outside of that mode.
     with torch.inference_mode(False):
         return Example(tuple(value.detach().cpu().clone() for value in values), source)

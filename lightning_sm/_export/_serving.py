@@ -57,9 +57,9 @@ class Serving:
                 f"{sources['inference.py']}.",
                 hint="Rename the module.",
             )
-        own = [*_pinned([lightning, *_required_by(lightning), "jsonargparse", *format_.packages()])]
-        wanted = _installed_owner(model_class.__module__)
-        return cls(tuple(_together(own + _pinned(wanted), _project_requirements())), sources)
+        owner = _installed_owner(model_class.__module__)
+        own = _pinned([lightning, *_required_by(lightning), "jsonargparse", *format_.packages(), *owner])
+        return cls(tuple(_together(own, _project_requirements())), sources)
 
     def write(self, folder: str) -> None:
         """Write the folder ``code`` below ``folder``."""
@@ -82,7 +82,8 @@ def _project_sources() -> Dict[str, str]:
         path = getattr(module, "__file__", None) or ""
         parts = path.split(os.sep)
         foreign = path.startswith(installed) or "site-packages" in parts or "dist-packages" in parts
-        if name == "__main__" or foreign or not path.endswith(".py") or name.split(".")[0] == "lightning_sm":
+        is_script = name in ("__main__", "__mp_main__")
+        if is_script or foreign or not path.endswith(".py") or name.split(".")[0] == "lightning_sm":
             continue
         below = name.replace(".", "/")
         place = f"{below}/__init__.py" if os.path.basename(path) == "__init__.py" else f"{below}.py"

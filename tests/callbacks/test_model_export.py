@@ -10,8 +10,10 @@ from lightning_sm import _export
 from lightning_sm._lightning import Namespace
 from lightning_sm.callbacks import model_export_class
 from lightning_sm.errors import ExportError, OutputError
+from tests.export.formats import needs
 from tests.helpers.processes import local_rendezvous
 from tests.projects.container import Container
+from tests.projects.nets import Dictionaries, Headless, Net, loader
 
 PL = Namespace("pytorch_lightning")
 
@@ -118,10 +120,10 @@ def test_a_state_dict_with_more_than_tensors(container):
     assert os.listdir(container.model) == []
 
 
-def a_trainer(container, callback, **arguments):
+def a_trainer(container, callback, more=(), **arguments):
     return PL.module().Trainer(
-        max_epochs=1, logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
-        default_root_dir=str(container.base / "root"), callbacks=[callback], **arguments,
+        logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
+        default_root_dir=str(container.base / "root"), callbacks=[callback, *more], **{"max_epochs": 1, **arguments},
     )  # fmt: skip
 
 
@@ -191,3 +193,197 @@ def test_a_callback_that_is_there_is_not_doubled(container):
     cli = container.cli(trainer_defaults={"callbacks": [model_export_class(PL)(config="own")]})
     exports = [callback for callback in cli.trainer.callbacks if isinstance(callback, model_export_class(PL))]
     assert [callback.config for callback in exports] == ["own"]
+
+
+WEIGHTS_ONLY = ["state_dict", "checkpoint", "safetensors"]
+GRAPHS = ["torchscript", "onnx", "exported_program"]
+
+
+def nets(name):
+    needs(name)
+    model = Net()
+    return model, {"train_dataloaders": loader(), "val_dataloaders": loader()}
+
+
+def fit_net(container, model, data, *callbacks, **options):
+    trainer = a_trainer(container, model_export_class(PL)(**options), more=callbacks)
+    trainer.fit(model, **data)
+    return trainer
+
+
+@pytest.mark.parametrize("name", [*WEIGHTS_ONLY, *GRAPHS])
+def test_training_goes_as_it_would_without_an_export(container, name):
+    needs(name)
+    trained = []
+    for options in ({"export": False}, {"export": name}):
+        torch.manual_seed(5)
+        model = Net()
+        torch.manual_seed(6)
+        fit_net(container, model, {"train_dataloaders": loader(), "val_dataloaders": loader()}, **options)
+        trained.append((model, torch.rand(1)))
+    (without, drawn), (with_export, drawn_too) = trained
+    assert_equal(without.state_dict(), with_export.state_dict())
+    assert torch.equal(drawn, drawn_too)
+    assert with_export.training == without.training
+    assert all(parameter.requires_grad for parameter in with_export.parameters())
+    assert container.summary["format"] == name
+    assert container.summary["comparison"]["compared"] == ("tensors" if name in WEIGHTS_ONLY else "output")
+
+
+@pytest.mark.parametrize("weights", ["best", "last"])
+@pytest.mark.parametrize("name", ["torchscript", "checkpoint"])
+def test_best_and_last_weights(container, name, weights):
+    model, data = nets(name)
+    best = PL.module("callbacks").ModelCheckpoint(monitor="val_loss", mode="max", dirpath=str(container.base / "best"))
+    trainer = a_trainer(
+        container, model_export_class(PL)(export=name, export_weights=weights), max_epochs=3, more=[best]
+    )
+    trainer.fit(model, **data)
+    saved = _export.load_file(best.best_model_path, weights_only=False)
+    assert not torch.equal(saved["state_dict"]["head.weight"], model.head.weight)
+    expected = saved["state_dict"] if weights == "best" else model.state_dict()
+    if name == "checkpoint":
+        found = _export.load_file(str(container.model / "model.ckpt"), weights_only=False)
+        assert found["global_step"] == (saved["global_step"] if weights == "best" else 6)
+        assert len(found["optimizer_states"]) == 1
+        assert_equal(found["state_dict"], expected)
+    else:
+        assert_equal(torch.jit.load(str(container.model / "model.pt")).state_dict(), expected)
+    assert container.summary["checkpoint"] == (best.best_model_path if weights == "best" else None)
+
+
+def test_an_example_is_the_first_batch_that_is_seen(container):
+    model, data = nets("torchscript")
+    fit_net(container, model, data, export="torchscript")
+    assert container.summary["example"] == {"source": "first batch", "shapes": [[4, 4]], "dtypes": ["float32"]}
+    fit_net(container, model, data, export="torchscript", export_example_input=[2, 4])
+    assert container.summary["example"]["shapes"] == [[2, 4]]
+    model.example_input_array = torch.zeros(7, 4)
+    fit_net(container, model, data, export="torchscript")
+    assert container.summary["example"]["shapes"] == [[7, 4]]
+
+
+def test_a_part_of_a_model_that_has_no_forward(container):
+    data = {"train_dataloaders": loader()}
+    model = Headless()
+    fit_net(container, model, data, export="torchscript", export_submodule="encoder")
+    assert container.summary["example"]["source"] == "first call"
+    part = torch.jit.load(str(container.model / "model.pt"))
+    assert_equal(part.state_dict(), model.encoder.state_dict())
+    assert not model.encoder._forward_pre_hooks
+
+
+@pytest.mark.parametrize(
+    ("model_class", "options", "message"),
+    [
+        (Headless, {"export": "torchscript"}, "Headless has none"),
+        (Net, {"export_submodule": "backbone"}, "Net has no such part"),
+        (Dictionaries, {"export": "torchscript"}, "the first batch holds dict, no tensors"),
+        (Headless, {"export": "torchscript", "export_submodule": "head"}, "without a call of it"),
+    ],
+)
+def test_what_cannot_be_exported_is_told_before_the_second_step(container, model_class, options, message):
+    model = model_class()
+    with pytest.raises(ExportError, match=message):
+        fit_net(container, model, {"train_dataloaders": loader()}, **options)
+    assert len(model.losses) <= 1
+    assert message in container.failure
+    assert not any(part._forward_pre_hooks for part in model.modules())
+
+
+def test_an_option_without_a_meaning_is_the_failure_reason(container):
+    with pytest.raises(ExportError, match=r"sagemaker.export is 'pickle'"):
+        fit(container, **{"sagemaker.export": "pickle"})
+    assert container.failure.startswith("ExportError: sagemaker.export is 'pickle'.")
+
+
+def test_the_options_of_a_job(container):
+    values = {
+        "sagemaker.export": "checkpoint",
+        "sagemaker.export_weights": "last",
+        "sagemaker.export_serving": True,
+        "trainer.callbacks": [BEST],
+    }
+    cli = fit(container, **values)
+    assert sorted(os.listdir(container.model)) == ["code", "config.yaml", "model.ckpt", "model.json"]
+    assert container.summary["checkpoint"] is None
+    found = _export.load_file(str(container.model / "model.ckpt"), weights_only=False)
+    assert_equal(found["state_dict"], cli.model.state_dict())
+
+
+def test_an_export_that_fails_late_keeps_the_checkpoints_and_the_older_model(container):
+    model, data = nets("torchscript")
+    fit_net(container, model, data, export="state_dict")
+    before = exported(container)
+    save = PL.module("callbacks").ModelCheckpoint(dirpath=str(container.base / "saved"))
+    with pytest.raises(ExportError, match="HINT: The checkpoints are kept"):
+        # The layers take 4 numbers, which the example only shows when it is run.
+        fit_net(container, Net(), data, save, export="torchscript", export_example_input=[1, 9])
+    assert os.path.isfile(save.best_model_path)
+    assert "could not be written" in container.failure
+    assert_equal(exported(container), before)
+    assert sorted(os.listdir(container.model)) == ["model.json", "model.pt"]
+
+
+def test_a_job_whose_export_fails_says_so_and_exits_with_an_error(container):
+    (container.code / "odd_model.py").write_text(
+        "from tiny_model import TinyModel\n"
+        "class OddModel(TinyModel):\n"
+        "    def forward(self, samples): raise ValueError('no input suits me')\n"
+    )
+    container.hyperparameters({"sagemaker.export": "torchscript", "model": "odd_model.OddModel"})
+    ran = container.run("train.py")
+    assert ran.returncode != 0
+    assert container.failure.startswith("ExportError: The model could not be written to")
+    assert "no input suits me" in container.failure
+    checkpoints = container.base / "output" / "data" / "checkpoints"
+    assert [path for path in os.listdir(checkpoints) if path.endswith(".ckpt")]
+    assert os.listdir(container.model) == []
+
+
+def test_a_fit_that_was_over_before_it_began(container):
+    """A restarted job that had finished: no batch is trained, and training does not end either."""
+    model, _ = nets("torchscript")
+    callback = model_export_class(PL)(export="torchscript")
+    trainer = SimpleNamespace(
+        is_global_zero=True,
+        global_step=0,
+        current_epoch=1,
+        callback_metrics={},
+        checkpoint_callbacks=[],
+        strategy=SimpleNamespace(lightning_module_state_dict=model.state_dict),
+        fit_loop=SimpleNamespace(
+            _data_source=SimpleNamespace(dataloader=loader),
+            epoch_progress=SimpleNamespace(total=SimpleNamespace(completed=0)),
+        ),
+    )
+    callback.on_fit_start(trainer, model)
+    callback.on_fit_end(trainer, model)
+    assert container.summary["example"]["source"] == "first batch"
+    assert_equal(torch.jit.load(str(container.model / "model.pt")).state_dict(), model.state_dict())
+
+
+def test_a_model_of_a_sharded_strategy_is_made_anew(container):
+    class FSDPStrategy:
+        """Parts of the model are all over the ranks, and the module's own tensors are of no use."""
+
+        def lightning_module_state_dict(self):
+            return whole
+
+    model, _ = nets("torchscript")
+    whole = Net().state_dict()
+    callback = model_export_class(PL)(export="torchscript", export_example_input=[2, 4])
+    trainer = SimpleNamespace(
+        is_global_zero=True,
+        global_step=0,
+        current_epoch=1,
+        callback_metrics={},
+        checkpoint_callbacks=[],
+        strategy=FSDPStrategy(),
+        fit_loop=SimpleNamespace(epoch_progress=SimpleNamespace(total=SimpleNamespace(completed=0))),
+    )
+    for parameter in model.parameters():
+        parameter.data = torch.empty(0)
+    callback.on_fit_start(trainer, model)
+    callback.on_fit_end(trainer, model)
+    assert_equal(torch.jit.load(str(container.model / "model.pt")).state_dict(), whole)

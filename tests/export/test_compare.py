@@ -1,0 +1,95 @@
+import math
+
+import pytest
+import torch
+
+from lightning_sm._export._compare import compare_outputs, compare_tensors
+from lightning_sm._export._example import example_of_array
+from lightning_sm.errors import ExportError
+
+EXAMPLE = example_of_array(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+
+
+def test_equal_tensors():
+    values = {"weight": torch.tensor([1.0, math.nan, math.inf]), "steps": 5, "more": {"list": [torch.ones(2), "x"]}}
+    again = {"weight": torch.tensor([1.0, math.nan, math.inf]), "steps": 5, "more": {"list": [torch.ones(2), "x"]}}
+    assert compare_tensors(values, again) == {"compared": "tensors", "tensors": 3}
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        {},
+        {"weight": torch.ones(2), "other": 1},
+        {"weight": torch.tensor([1.0, 1.0000001])},
+        {"weight": torch.ones(2, dtype=torch.float64)},
+        {"weight": torch.ones(1, 2)},
+        {"weight": 1},
+    ],
+)
+def test_other_tensors(again):
+    with pytest.raises(ExportError, match="does not hold what was saved"):
+        compare_tensors({"weight": torch.ones(2)}, again)
+
+
+def test_outputs_within_the_tolerance():
+    about = compare_outputs(lambda x: x, lambda x: x * 1.0005, EXAMPLE, "onnx")
+    assert about.pop("difference") == pytest.approx(5e-4, rel=1e-3)
+    assert about == {"compared": "output", "tolerance": 1e-3, "any_batch_size": True}
+    half = compare_outputs(lambda x: x.half(), lambda x: x.half() * 1.01, EXAMPLE, "onnx")
+    assert half["tolerance"] == 2e-2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: x * 1.002,
+        lambda x: x[0],
+        lambda x: [x, x],
+        lambda x: x * math.nan,
+        lambda x: None,
+    ],
+)
+def test_another_output(other):
+    with pytest.raises(ExportError, match=r"as onnx does not return what the model returns: on Example.*\[2, 2\]"):
+        compare_outputs(lambda x: x, other, EXAMPLE, "onnx")
+
+
+def test_a_diverged_model_is_compared_too():
+    def diverged(x):
+        return torch.cat([x, x * math.inf, x * math.nan])
+
+    assert compare_outputs(diverged, diverged, EXAMPLE, "onnx")["compared"] == "output"
+    with pytest.raises(ExportError, match="does not return"):
+        compare_outputs(diverged, lambda x: torch.cat([x, x, x]), EXAMPLE, "onnx")
+
+
+def test_every_tensor_of_a_nested_output_counts():
+    def model(x):
+        return {"a": (x, [x + 1]), "text": "no tensor"}
+
+    assert compare_outputs(model, model, EXAMPLE, "onnx")["difference"] == 0
+    with pytest.raises(ExportError, match="does not return"):
+        compare_outputs(model, lambda x: [x, x], EXAMPLE, "onnx")
+
+
+def test_a_model_that_draws_lots_cannot_be_compared():
+    about = compare_outputs(lambda x: x + torch.rand(2, 2), lambda x: x, EXAMPLE, "onnx")
+    assert about == {"compared": None, "reason": "the model returns something else each time it is run"}
+
+
+def test_a_file_that_knows_one_batch_size():
+    def fixed(x):
+        assert len(x) == 2, "I was made for two"
+        return x
+
+    assert compare_outputs(lambda x: x, fixed, EXAMPLE, "onnx")["any_batch_size"] is False
+
+
+def test_seeds_and_inputs_stay():
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    compare_outputs(lambda x: x.mul_(2), lambda x: x * 2, EXAMPLE, "onnx")
+    assert torch.equal(torch.rand(1), expected)
+    assert EXAMPLE.arguments[0][0, 0] == 1

@@ -1,0 +1,138 @@
+"""What the archive holds for an inference container, run by the real toolkits where they are installed:
+``pip install sagemaker-inference sagemaker-pytorch-inference``."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_sm._export import FORMATS
+from lightning_sm._export._inference import build_model, load_model, model_fn
+from lightning_sm._lightning import Namespace
+from lightning_sm.callbacks import model_export_class
+from lightning_sm.errors import ExportError
+from tests.export.formats import SAMPLES, needs, prediction
+from tests.projects.container import Container
+from tests.projects.nets import loader
+
+PL = Namespace("pytorch_lightning")
+PROJECT = """
+import torch
+from pytorch_lightning import LightningModule
+
+class Served(LightningModule):
+    def __init__(self, width):
+        super().__init__()
+        self.save_hyperparameters()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Dropout(), torch.nn.Linear(width, 2))
+
+    def forward(self, samples):
+        return self.layers(samples)
+
+    def training_step(self, batch, batch_index):
+        return self(batch[0]).pow(2).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+"""
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """The class of a model that lives in a folder of its own."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "served_model.py").write_text(PROJECT)
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.syspath_prepend(str(tmp_path / "project"))
+    from served_model import Served
+
+    yield Served
+    del sys.modules["served_model"]
+
+
+def archive(directory, model, **options):
+    needs(options["export"])
+    export = model_export_class(PL)(str(directory), export_serving=True, **options)
+    trainer = PL.module().Trainer(
+        max_epochs=1, logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
+        default_root_dir=str(directory.parent / "root"), callbacks=[export], enable_checkpointing=False,
+    )  # fmt: skip
+    trainer.fit(model, loader())
+    return str(directory)
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_each_format_is_loaded_by_itself(tmp_path, served, name):
+    if name == "onnx" and importlib.util.find_spec("onnxruntime") is None:
+        pytest.skip("onnxruntime is not installed")
+    model = served(width=3)
+    loaded = model_fn(archive(tmp_path / "model", model, export=name))
+    assert torch.allclose(prediction(loaded), prediction(model), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["state_dict", "safetensors"])
+def test_a_part_of_a_model(tmp_path, served, name):
+    model = served(width=3)
+    directory = archive(tmp_path / "model", model, export=name, export_submodule="layers.2")
+    loaded = load_model(directory)
+    assert isinstance(loaded, torch.nn.Linear)
+    assert torch.equal(loaded.weight, model.layers[2].weight)
+
+
+def test_a_model_of_a_config(opt_ml, monkeypatch):
+    """The command line made it, and it saved no hyperparameters."""
+    container = Container(opt_ml, monkeypatch)
+    values = {"sagemaker.export_serving": True, "model.lr": 0.25}
+    cli = container.hyperparameters(values).cli(run=True)
+    assert container.summary["hparams"] is None
+    loaded = model_fn(str(container.model))
+    assert loaded.given["lr"] == 0.25
+    assert torch.equal(loaded.layer.weight, cli.model.layer.weight)
+    assert (container.model / "code" / "tiny_model.py").exists()
+
+
+def test_a_model_made_by_whoever_left_its_name():
+    made = build_model(dict, {"_instantiator": "tests.export.test_inference.instantiator", "width": 3})
+    assert made == {"cls": dict, "width": 3}
+
+
+def instantiator(cls, hparams):
+    return {"cls": cls, **hparams}
+
+
+def test_what_cannot_be_made_anew_is_told_before_training(tmp_path, served):
+    class Unsaved(served):
+        def save_hyperparameters(self):
+            pass
+
+    model = Unsaved(width=3)
+    with pytest.raises(ExportError, match="The inference container makes Unsaved anew, which takes width"):
+        archive(tmp_path / "model", model, export="state_dict")
+    assert not list((tmp_path / "model").iterdir())
+
+
+def test_the_real_toolkits_answer_requests(tmp_path, served):
+    for package in ("sagemaker_inference", "sagemaker_pytorch_serving_container"):
+        pytest.importorskip(package, reason="pip install sagemaker-inference sagemaker-pytorch-inference")
+    model = served(width=3)
+    names = [name for name in sorted(FORMATS) if name != "onnx"]
+    directories = [archive(tmp_path / name, model, export=name) for name in names]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    script = str(Path(__file__).with_name("ask_for_predictions.py"))
+    ran = subprocess.run(
+        [sys.executable, script, json.dumps(SAMPLES.tolist()), *directories],
+        env=environ, cwd=str(tmp_path), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    answers = json.loads(ran.stdout.splitlines()[-1])
+    assert len(answers) == len(names)
+    for name, answer in zip(names, answers):
+        # The model was trained on after each export, so only the last archive has the weights that it has now.
+        assert torch.tensor(answer["json"]).shape == (3, 2), name
+        assert torch.allclose(torch.tensor(answer["json"]), torch.tensor(answer["npy"]), atol=1e-6)
+    assert torch.allclose(torch.tensor(answers[-1]["json"]), prediction(model), atol=1e-6)

@@ -1,0 +1,65 @@
+import importlib.util
+
+import pytest
+
+from lightning_sm._export import FORMATS, ExportPlan
+from lightning_sm._options import SageMakerOptions
+from lightning_sm.errors import ExportError
+
+
+def test_what_the_options_say_by_default():
+    options = SageMakerOptions()
+    plan = ExportPlan.read(
+        options.export,
+        options.export_weights,
+        options.export_submodule,
+        options.export_example_input,
+        options.export_serving,
+    )
+    assert plan == ExportPlan("state_dict", "best", None, None, False)
+    assert plan.format is FORMATS["state_dict"]
+
+
+@pytest.mark.parametrize(
+    ("export", "name"), [(True, "state_dict"), ("true", "state_dict"), ("checkpoint", "checkpoint")]
+)
+def test_what_is_exported(export, name):
+    assert ExportPlan.read(export, "last", None, [1, 3], True).format.name == name
+
+
+@pytest.mark.parametrize("export", [False, "false", "False"])
+def test_nothing_is_exported(export):
+    assert ExportPlan.read(export) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"export": "onxx"}, r"sagemaker.export is 'onxx'. HINT: Set it to state_dict, .*safetensors or false\."),
+        ({"export": None}, "sagemaker.export is None"),
+        ({"weights": "first"}, "sagemaker.export_weights is 'first'. HINT: Set it to best or last"),
+        ({"submodule": "a..b"}, "sagemaker.export_submodule is 'a..b'"),
+        ({"submodule": ""}, "sagemaker.export_submodule is ''"),
+        ({"export": "checkpoint", "submodule": "a"}, "export_submodule is a, but a checkpoint is of the whole model"),
+        ({"example_input": []}, r"sagemaker.export_example_input is \[\]"),
+        ({"example_input": [1, 0]}, r"sagemaker.export_example_input is \[1, 0\]. HINT: .*\[1, 3, 32, 32\]"),
+        ({"example_input": ["1"]}, "sagemaker.export_example_input is"),
+        ({"example_input": [True]}, "sagemaker.export_example_input is"),
+    ],
+)
+def test_what_has_no_meaning(options, message):
+    with pytest.raises(ExportError, match=message):
+        ExportPlan.read(**options)
+
+
+@pytest.mark.parametrize("name", ["safetensors", "onnx"])
+def test_a_package_that_is_missing(monkeypatch, name):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ExportError, match=rf"{name}.* cannot be imported. HINT: Add {name}.* to the requirements.txt"):
+        ExportPlan.read(name)
+
+
+def test_a_torch_that_is_too_old(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ExportError, match=r"exported_program, and torch .* has no torch.export, which came with 2.1"):
+        ExportPlan.read("exported_program")

@@ -1,0 +1,81 @@
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from lightning_sm._export import FORMATS, Serving, distribution_versions
+from lightning_sm.errors import ExportError
+from tests.projects.nets import Net
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project in a folder of its own, whose modules have been imported."""
+    folder = tmp_path / "project"
+    (folder / "served_parts").mkdir(parents=True)
+    (folder / "served_parts" / "__init__.py").write_text("")
+    (folder / "served_parts" / "blocks.py").write_text("import torch\nBlock = torch.nn.ReLU\n")
+    (folder / "served_net.py").write_text(
+        "import torch\nfrom served_parts.blocks import Block\nfrom tests.projects.nets import Net\n"
+        "class Served(Net):\n    def __init__(self, width=5):\n"
+        "        super().__init__(width)\n        self.block = Block()\n"
+    )
+    (folder / "never_imported.py").write_text("raise RuntimeError\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    from served_net import Served
+
+    yield folder, Served
+    for name in [name for name in sys.modules if name.startswith("served_")]:
+        del sys.modules[name]
+
+
+def test_the_code_of_the_project_and_what_it_needs(project, tmp_path):
+    folder, served = project
+    (folder / "requirements.txt").write_text(
+        "# comment\n\ntimm==1.0\ntorch==2.0\npytorch_lightning>=1\nlightning-sm\ngit+https://example.com/x\n"
+    )
+    serving = Serving.of(served, FORMATS["state_dict"], "pytorch-lightning")
+    assert {"served_net.py", "served_parts/__init__.py", "served_parts/blocks.py"} <= set(serving.sources)
+    assert "never_imported.py" not in serving.sources
+    assert not any(name.startswith(("lightning_sm/", "torch/", "pytorch_lightning/")) for name in serving.sources)
+    versions = distribution_versions(["pytorch-lightning", "torchmetrics"])
+    pinned = [f"{name}=={version}" for name, version in versions.items()]
+    assert set(pinned) | {"timm==1.0", "git+https://example.com/x"} <= set(serving.requirements)
+    names = [line.split("=")[0] for line in serving.requirements]
+    assert not {"torch", "numpy", "lightning-sm"} & set(names)
+    assert len(names) == len(set(names))
+    serving.write(str(tmp_path / "archive"))
+    code = tmp_path / "archive" / "code"
+    assert (code / "served_parts" / "blocks.py").read_text() == (folder / "served_parts" / "blocks.py").read_text()
+    assert "def model_fn(model_dir" in (code / "inference.py").read_text()
+    assert "timm==1.0\n" in (code / "requirements.txt").read_text()
+
+
+@pytest.mark.parametrize("name", ["torchscript", "exported_program"])
+def test_a_graph_needs_no_code_of_the_project(name):
+    assert Serving.of(Net, FORMATS[name], "pytorch-lightning") == Serving()
+
+
+def test_a_class_of_the_script_itself(monkeypatch):
+    monkeypatch.setattr(Net, "__module__", "__main__")
+    with pytest.raises(
+        ExportError, match=r"Net is defined in the script itself, .* HINT: Move the class into a module"
+    ):
+        Serving.of(Net, FORMATS["state_dict"], "pytorch-lightning")
+    Serving.of(Net, FORMATS["torchscript"], "pytorch-lightning")
+
+
+def test_a_project_with_a_module_of_that_name(project, monkeypatch):
+    folder, served = project
+    (folder / "inference.py").write_text("")
+    monkeypatch.setitem(sys.modules, "inference", SimpleNamespace(__file__=str(folder / "inference.py")))
+    with pytest.raises(ExportError, match=r"the project has a module inference at .*inference.py. HINT: Rename"):
+        Serving.of(served, FORMATS["state_dict"], "pytorch-lightning")
+
+
+def test_a_class_of_an_installed_package():
+    from pytorch_lightning.demos.boring_classes import BoringModel
+
+    serving = Serving.of(BoringModel, FORMATS["state_dict"], "pytorch-lightning")
+    assert sum(line.startswith("pytorch-lightning==") for line in serving.requirements) == 1
