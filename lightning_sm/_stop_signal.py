@@ -14,7 +14,7 @@ STOPPED = 128 + int(signal.SIGTERM)
 
 
 class StopSignal:
-    """Hears SIGTERM between :meth:`take` and :meth:`release`.
+    """Hears SIGTERM from :meth:`take` on, until :meth:`release`. Before, :meth:`prepare` looks at what is there.
 
     Lightning's own handling is set aside for that time: since 2.0 it leaves the training at the next batch without a
     checkpoint and ends the program with 0, as if the job had succeeded
@@ -28,9 +28,10 @@ class StopSignal:
         self._at_once = False
         self._is_taken = False
 
-    def note_own_handler(self) -> None:
-        """Note whose handler is there before Lightning adds its own."""
+    def prepare(self) -> None:
+        """Note a project's own handler before Lightning adds its own, and look after what is forked from now on."""
         self._own_handler = signal.getsignal(signal.SIGTERM)
+        _watch_forks(self)
 
     def take(self, *, at_once: bool) -> None:
         """Hear the signal from now on; a second call only changes how it is answered.
@@ -45,15 +46,15 @@ class StopSignal:
             return
         self._before = signal.signal(signal.SIGTERM, self._receive)
         self._is_taken = True
-        _watch_forks(self)
 
     def release(self) -> None:
-        """Put back the handler that was there."""
-        if self._is_taken and threading.current_thread() is threading.main_thread():
+        """Put back the handler that was there, unless Lightning has done so: it tears down before its callbacks."""
+        if self._is_taken and signal.getsignal(signal.SIGTERM) == self._receive:
             # None stands for a handler that was not installed from Python and cannot be put back.
             signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
-            self._is_taken = False
-            _taken.remove(self)
+        self._is_taken = False
+        if self in _prepared:
+            _prepared.remove(self)
 
     def _receive(self, number: int, frame: Optional[FrameType]) -> None:
         self.received = True
@@ -63,13 +64,14 @@ class StopSignal:
             raise SystemExit(STOPPED)
 
 
-_taken: List[StopSignal] = []
+_prepared: List[StopSignal] = []
 _is_watching = False
 
 
-def _watch_forks(taken: StopSignal) -> None:
+def _watch_forks(prepared: StopSignal) -> None:
     global _is_watching
-    _taken.append(taken)
+    if prepared not in _prepared:
+        _prepared.append(prepared)
     if not _is_watching:
         os.register_at_fork(after_in_child=_leave_in_child)
         _is_watching = True
@@ -82,8 +84,10 @@ def _leave_in_child() -> None:
     worker that dies of it takes the training with it. So it leaves the group. The handler is not its own either: with
     it, nobody could terminate the child.
     """
-    if _taken:
+    if not _prepared:
+        return
+    if any(signal.getsignal(signal.SIGTERM) == prepared._receive for prepared in _prepared):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _taken.clear()
-        with suppress(OSError):
-            os.setpgid(0, 0)
+    _prepared.clear()
+    with suppress(OSError):
+        os.setpgid(0, 0)

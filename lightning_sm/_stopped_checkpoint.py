@@ -7,7 +7,9 @@ import shutil
 from contextlib import suppress
 from typing import Any, Optional
 
+from lightning_sm._background_io import BackgroundCheckpointIOMixin
 from lightning_sm._lightning._shims import strategy_of
+from lightning_sm._log import log
 
 __all__ = ["save_directory", "save_stopped"]
 
@@ -25,11 +27,22 @@ def save_directory(trainer: Any, directory: Optional[str]) -> Optional[str]:
 def save_stopped(trainer: Any, directory: str, steps: int) -> str:
     """Save ``stopped-step=N.ckpt`` and then remove older ones. Every rank must call it."""
     path = os.path.join(directory, f"stopped-step={steps}.ckpt")
+    _end_background_saves(trainer)
     trainer.save_checkpoint(path)
     strategy_of(trainer).barrier("stopped")
     if trainer.is_global_zero:
         _remove_older(directory, steps)
     return path
+
+
+def _end_background_saves(trainer: Any) -> None:
+    """Wait for what is being saved, so that this checkpoint has been written when its save returns."""
+    checkpoint_io = getattr(strategy_of(trainer), "checkpoint_io", None)
+    if isinstance(checkpoint_io, BackgroundCheckpointIOMixin):
+        try:
+            checkpoint_io.finish()
+        except Exception as error:  # of an earlier save; this one may succeed
+            log.error("%s", error)
 
 
 def _remove_older(directory: str, steps: int) -> None:

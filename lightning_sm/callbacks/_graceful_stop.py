@@ -61,8 +61,8 @@ class GracefulStopMixin(_Base):
         self._save_seconds = 0.0
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
-        """Note whose handler of SIGTERM is there before Lightning adds its own."""
-        self._signal.note_own_handler()
+        """Look whose handler of SIGTERM is there before Lightning adds its own."""
+        self._signal.prepare()
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """Until the training starts there is nothing to save."""

@@ -1,7 +1,6 @@
 """Trains for minutes unless something stops it, and tells where it is: for the tests of stopping.
 
-A line ``at KIND NUMBER`` is printed for each training step, validation batch and other moment. It works beside
-``lightning_sm`` alone, so that it can stand in a rehearsal's source directory.
+It needs nothing but ``lightning_sm``, so that it can stand in a rehearsal's source directory.
 """
 
 import argparse
@@ -17,13 +16,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--namespace", default="pytorch_lightning")
     parser.add_argument("--batches", type=int, default=1000, help="per epoch and rank")
-    parser.add_argument("--val_batches", type=int, default=2)
-    parser.add_argument("--test_batches", type=int, default=0, help="instead of training")
-    parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.02, help="of a batch")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--max_steps", type=int, default=100_000)
-    parser.add_argument("--max_runtime")
     parser.add_argument("--ckpt_path")
     parser.add_argument("--fail_on", type=int, help="a global rank that fails after some steps")
     options = parser.parse_args()
@@ -54,12 +49,7 @@ def train(pl, options):
             say("step", self.trainer.global_step)
 
         def validation_step(self, batch, batch_index):
-            say("validation", batch_index)
-            time.sleep(options.seconds)
-
-        def test_step(self, batch, batch_index):
-            say("test", batch_index)
-            time.sleep(options.seconds)
+            say("validation")
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.01)
@@ -76,18 +66,10 @@ def train(pl, options):
             enable_progress_bar=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,
-            accumulate_grad_batches=options.accumulate,
-            sagemaker={"max_runtime": options.max_runtime} if options.max_runtime else None,
         )
     )
     world = trainer.world_size
-    model = Model()
-    if options.test_batches:
-        trainer.test(model, loader(options.test_batches * world))
-    else:
-        val = loader(options.val_batches * world) if options.val_batches else None
-        trainer.fit(model, loader(options.batches * world), val, ckpt_path=options.ckpt_path)
-        say("finished", trainer.global_step)
+    trainer.fit(Model(), loader(options.batches * world), loader(2 * world), ckpt_path=options.ckpt_path)
 
 
 if __name__ == "__main__":

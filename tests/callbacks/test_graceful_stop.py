@@ -1,0 +1,257 @@
+import os
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from lightning_sm._export import load_file
+from lightning_sm._lightning import installed_namespaces
+from lightning_sm.callbacks import callback_class
+from lightning_sm.errors import ExportError, JobConfigError
+from tests.helpers.tiny import loader, tiny_model
+from tests.projects.container import log_lines
+
+NAMESPACE = installed_namespaces()[-1]
+PL = NAMESPACE.module()
+BATCHES = 8  # of an epoch
+
+
+class Kill(PL.Callback):
+    """Sends SIGTERM to this program at a moment, and notes what happens."""
+
+    def __init__(self, hook, number):
+        self.hook, self.number, self.seen = hook, number, []
+
+    def _at(self, hook):
+        self.seen.append(hook)
+        if hook == self.hook and self.seen.count(hook) == self.number:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_sanity_check_start(self, *_):
+        self._at("sanity")
+
+    def on_train_batch_start(self, *_, **__):
+        self._at("step")
+
+    def on_validation_batch_start(self, *_, **__):
+        self._at("validation")
+
+    def on_validation_end(self, *_):
+        self._at("validated")
+
+    def on_test_batch_start(self, *_, **__):
+        self._at("test")
+
+    def on_predict_batch_start(self, *_, **__):
+        self._at("predict")
+
+    def on_train_end(self, *_):
+        self._at("end")
+
+
+@pytest.fixture(autouse=True)
+def _handler():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    left = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, before)
+    assert left == before
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    def make(*callbacks, directory=True, **arguments):
+        stop = callback_class(NAMESPACE, "GracefulStop")(str(tmp_path / "saved") if directory else None)
+        arguments = {"max_epochs": 2, "num_sanity_val_steps": 0, "enable_checkpointing": False, **arguments}
+        return PL.Trainer(
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=str(tmp_path),
+            callbacks=[stop, *callbacks],
+            **arguments,
+        )
+
+    return make
+
+
+def saved(tmp_path):
+    return sorted(path.name for path in tmp_path.rglob("*.ckpt"))
+
+
+def assert_stops(code, run):
+    with pytest.raises(SystemExit) as stopped:
+        run()
+    assert stopped.value.code == code
+
+
+def fit(trainer, model=None, **more):
+    trainer.fit(model or tiny_model(PL), loader(), loader(), **more)
+
+
+def test_a_signal_within_an_epoch(trainer, tmp_path):
+    kill = Kill("step", 3)
+    model = tiny_model(PL)
+    with log_lines() as lines:
+        assert_stops(143, lambda: fit(trainer(kill), model))
+    assert kill.seen == ["step"] * 3
+    content = load_file(str(tmp_path / "saved" / "stopped-step=3.ckpt"), weights_only=False)
+    assert content["global_step"] == 3
+    assert all((content["state_dict"][name] == value).all() for name, value in model.state_dict().items())
+    assert content["optimizer_states"][0]["state"]
+    assert lines[0] == "SIGTERM arrived: stopping after step 3."
+    assert lines[1].startswith(f"Saved {tmp_path / 'saved'}")
+
+
+def test_what_was_saved_goes_on(trainer, tmp_path):
+    assert_stops(143, lambda: fit(trainer(Kill("step", 3))))
+    again = Kill("none", 0)
+    then = trainer(again, max_steps=5)
+    fit(then, ckpt_path=str(tmp_path / "saved" / "stopped-step=3.ckpt"))
+    assert then.global_step == 5
+    assert "end" in again.seen
+
+
+def test_gathered_gradients_are_used_first(trainer, tmp_path):
+    kill = Kill("step", 2)
+    assert_stops(143, lambda: fit(trainer(kill, accumulate_grad_batches=3)))
+    assert kill.seen == ["step"] * 3
+    assert saved(tmp_path) == ["stopped-step=1.ckpt"]
+
+
+def test_a_signal_within_a_validation(trainer, tmp_path):
+    kill = Kill("validation", 2)
+    assert_stops(143, lambda: fit(trainer(kill)))
+    assert kill.seen == ["step"] * BATCHES + ["validation"] * 2
+    assert saved(tmp_path) == [f"stopped-step={BATCHES}.ckpt"]
+
+
+def test_a_signal_before_training_ends_the_program_at_once(trainer, tmp_path):
+    kill = Kill("sanity", 1)
+    assert_stops(143, lambda: fit(trainer(kill, num_sanity_val_steps=1)))
+    assert kill.seen == ["sanity"]
+    assert saved(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["test", "validate", "predict"])
+def test_a_signal_beside_training_ends_the_program_at_once(trainer, tmp_path, name):
+    kill = Kill({"validate": "validation"}.get(name, name), 2)
+    model = tiny_model(PL)
+    model.forward = model.predict_step = lambda *_: None
+    assert_stops(143, lambda: getattr(trainer(kill), name)(model, loader()))
+    assert len(kill.seen) == 2
+    assert saved(tmp_path) == []
+
+
+def test_a_signal_after_the_last_step_leaves_a_finished_training_alone(trainer, tmp_path):
+    kill = Kill("end", 1)
+    then = trainer(kill)
+    assert_stops(143, lambda: fit(then))
+    assert then.global_step == 2 * BATCHES
+    assert saved(tmp_path) == []
+
+
+def test_a_training_that_nobody_stops(trainer, tmp_path):
+    kill = Kill("none", 0)
+    fit(trainer(kill))
+    assert kill.seen[-1] == "end"
+    assert saved(tmp_path) == []
+
+
+def test_max_runtime_ends_the_program_with_0(trainer, tmp_path):
+    then = trainer(Kill("none", 0), max_epochs=1000)
+    stop = callback_class(NAMESPACE, "GracefulStop")(str(tmp_path / "saved"), "1h")
+    # As if the process had started an hour before, less what a step takes.
+    stop._deadline = SimpleNamespace(is_near=lambda seconds: then.global_step >= 4)
+    then.callbacks[0] = stop
+    with log_lines() as lines:
+        assert_stops(0, lambda: fit(then))
+    assert lines[0].startswith("sagemaker.max_runtime, 1h, is nearly over: stopping after step ")
+    assert len(saved(tmp_path)) == 1
+
+
+def test_max_runtime_that_is_no_duration():
+    with pytest.raises(JobConfigError, match=r"sagemaker.max_runtime is 'soon'.*HINT: Write a number of seconds"):
+        callback_class(NAMESPACE, "GracefulStop")(max_runtime="soon")
+
+
+def test_saves_are_timed(trainer, tmp_path, monkeypatch):
+    clock = iter(range(10_000))
+    monkeypatch.setattr("lightning_sm.callbacks._graceful_stop.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    checkpoint = PL.callbacks.ModelCheckpoint(dirpath=str(tmp_path / "own"))
+    then = trainer(checkpoint, enable_checkpointing=True)
+    fit(then)
+    assert then.callbacks[0]._save_seconds == 1
+
+
+def test_where_no_directory_is_known_nothing_is_saved(trainer, tmp_path):
+    assert_stops(143, lambda: fit(trainer(Kill("step", 3), directory=False)))
+    assert saved(tmp_path) == []
+
+
+def test_the_model_checkpoints_directory_is_taken(trainer, tmp_path):
+    checkpoint = PL.callbacks.ModelCheckpoint(dirpath=str(tmp_path / "own"))
+    assert_stops(143, lambda: fit(trainer(Kill("step", 3), checkpoint, directory=False, enable_checkpointing=True)))
+    assert os.path.isfile(tmp_path / "own" / "stopped-step=3.ckpt")
+
+
+def test_an_older_stop_makes_room(trainer, tmp_path):
+    (tmp_path / "saved").mkdir()
+    for name in ("stopped-step=2.ckpt", "stopped-step=30.ckpt", "last.ckpt", "stopped-step=x.ckpt"):
+        (tmp_path / "saved" / name).write_text("")
+    assert_stops(143, lambda: fit(trainer(Kill("step", 3))))
+    names = ["last.ckpt", "stopped-step=3.ckpt", "stopped-step=30.ckpt", "stopped-step=x.ckpt"]
+    assert sorted(os.listdir(tmp_path / "saved")) == names
+
+
+def test_the_model_is_exported(trainer, tmp_path):
+    export = callback_class(NAMESPACE, "ModelExport")(str(tmp_path / "model"))
+    assert_stops(143, lambda: fit(trainer(Kill("step", 3), export)))
+    assert (tmp_path / "model" / "model.pt").is_file()
+
+
+def test_an_export_that_fails_is_told_and_the_checkpoint_stays(trainer, tmp_path, monkeypatch):
+    export = callback_class(NAMESPACE, "ModelExport")(str(tmp_path / "model"))
+    monkeypatch.setattr(export, "export_now", raise_export_error, raising=False)
+    with pytest.raises(ExportError, match="no room"):
+        fit(trainer(Kill("step", 3), export))
+    assert saved(tmp_path) == ["stopped-step=3.ckpt"]
+
+
+def raise_export_error(*_):
+    raise ExportError("no room")
+
+
+def test_an_own_handler_is_still_called(trainer, tmp_path):
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+    own = signal.getsignal(signal.SIGTERM)
+    assert_stops(143, lambda: fit(trainer(Kill("step", 3))))
+    assert heard == [1]
+    assert signal.getsignal(signal.SIGTERM) == own
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_in_another_thread_the_signal_is_left_alone(trainer, tmp_path):
+    handlers = []
+
+    class Look(PL.Callback):
+        def on_train_batch_start(self, *_, **__):
+            handlers.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=lambda: fit(trainer(Look(), max_epochs=1)))
+    thread.start()
+    thread.join()
+    assert set(handlers) == {before}
+
+
+def test_ranks_with_unequal_validations_look_after_them_only(trainer, tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_sm.callbacks._graceful_stop.may_leave_anywhere", lambda *_: False)
+    kill = Kill("validation", 2)
+    assert_stops(143, lambda: fit(trainer(kill)))
+    assert kill.seen == ["step"] * BATCHES + ["validation"] * BATCHES + ["validated"] + ["step"]
+    assert saved(tmp_path) == [f"stopped-step={BATCHES + 1}.ckpt"]

@@ -1,0 +1,61 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from lightning_sm._stop_signal import STOPPED, StopSignal
+
+
+@pytest.fixture
+def stop():
+    before = signal.getsignal(signal.SIGTERM)
+    made = StopSignal()
+    made.prepare()
+    yield made
+    made.release()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_is_noted(stop):
+    stop.take(at_once=False)
+    assert not stop.received
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.received
+
+
+def test_a_signal_can_end_the_program_at_once(stop):
+    stop.take(at_once=True)
+    with pytest.raises(SystemExit) as left:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert left.value.code == STOPPED == 143
+    stop.take(at_once=False)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+_CHILDREN = """
+import os, signal, sys, time
+from lightning_sm._stop_signal import StopSignal
+stop = StopSignal()
+stop.prepare()
+early = os.fork() or time.sleep(60) or os._exit(0)
+stop.take(at_once=False)
+late = os.fork() or time.sleep(60) or os._exit(0)
+time.sleep(0.5)
+os.killpg(0, signal.SIGTERM)
+time.sleep(0.5)
+alive = [os.waitpid(child, os.WNOHANG)[0] == 0 for child in (early, late)]
+for child in (early, late):
+    os.kill(child, signal.SIGTERM)
+ended = [os.WTERMSIG(os.waitpid(child, 0)[1]) for child in (early, late)]
+stop.release()
+plain = os.fork() or os._exit(os.getpgid(0) != os.getpgid(os.getppid()))
+print(stop.received, alive, ended, os.WEXITSTATUS(os.waitpid(plain, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="there is no fork")
+def test_forked_children_outlive_a_signal_to_the_group_and_can_still_be_ended():
+    done = subprocess.run([sys.executable, "-c", _CHILDREN], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert done.stdout == "True [True, True] [15, 15] 0\n"
