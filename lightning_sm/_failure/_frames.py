@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import sysconfig
 import traceback
 from types import TracebackType
@@ -52,9 +53,9 @@ class QuotedTraceback:
 
 
 def _is_users(path: str) -> bool:
-    # Such as "<frozen runpy>" and what torch generates; "<string>" is `python -c`.
+    # Such as "<frozen runpy>", and what torch and dataclasses generate.
     if path.startswith("<"):
-        return path in ("<string>", "<stdin>")
+        return path == "<string>" and sys.argv[0] == "-c"
     real = os.path.realpath(path)
     if any(f"{os.sep}{folder}{os.sep}" in real for folder in _LIBRARIES):
         return False
