@@ -1,6 +1,7 @@
 """``ResumableSampler``: a sampler of a data loader that can start in the middle of an epoch, in the same order."""
 
 import contextlib
+import itertools
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from lightning_sm._random_states import random_states, set_random_states, states_from_plain, states_to_plain
@@ -66,8 +67,9 @@ class ResumableSampler:
         self._start = {"made": made, "began": began}
         if resume is not None:
             with _for_a_moment(self.wrapped, began):
-                for _ in zip(range(self._skip), iterator):
-                    pass
+                # Many a sampler draws only now, at the first of its items.
+                following = list(itertools.islice(iterator, self._skip, self._skip + 1))
+            yield from following
         yield from iterator
         if resume is not None:
             # A loader that is shorter than the epoch begins anew within it.

@@ -5,6 +5,7 @@ another way; none but the newest gets all of them right. So their place is read 
 written, and the counters are set from it before the first epoch begins.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Mapping
 
@@ -78,8 +79,14 @@ def place_of(trainer: Any, validated: bool) -> Place:
 
 
 def left_within_epoch(trainer: Any) -> bool:
-    """Whether the checkpoint that Lightning has loaded was written within an epoch, as far as its counters tell."""
-    return bool(0 < trainer.fit_loop.epoch_loop.batch_progress.current.processed < trainer.num_training_batches)
+    """Whether the checkpoint that Lightning has loaded was written within an epoch, as far as it tells.
+
+    Lightning 1.5 saves steps only, one too many at the end of an epoch.
+    """
+    batches = trainer.num_training_batches
+    if hasattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped") or math.isinf(batches):
+        return bool(0 < trainer.fit_loop.epoch_loop.batch_progress.current.processed < batches)
+    return bool(trainer.global_step % max(math.ceil(batches / trainer.accumulate_grad_batches), 1) > 1)
 
 
 def put_at(trainer: Any, place: Place) -> None:

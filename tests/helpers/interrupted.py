@@ -130,12 +130,11 @@ def train(
     """
     pl.seed_everything(seed)
     callbacks = [callback_class(NAMESPACE, "DataPosition")()] if ours else []
-    arguments = {"max_epochs": 3, "limit_val_batches": 0 if val_loader is None else 1.0, **arguments}
+    arguments = {"max_epochs": 3, "devices": 1, "limit_val_batches": 0 if val_loader is None else 1.0, **arguments}
     if val_loader is not None:
         arguments.setdefault("num_sanity_val_steps", 1)
     trainer = pl.Trainer(
         accelerator="cpu",
-        devices=1,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

@@ -1,0 +1,127 @@
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+
+from lightning_sm._resumable_sampler import ResumableSampler, sampler_of, unwrap, wrap
+
+
+def batches(size=12, generator=None):
+    return BatchSampler(RandomSampler(range(size), generator=generator), 3, drop_last=False)
+
+
+class Eager:
+    """Draws its order when it is asked for an iterator."""
+
+    def __init__(self, size=4):
+        self.order = None
+        self.size = size
+
+    def __iter__(self):
+        return iter(torch.randperm(self.size).tolist())
+
+    def __len__(self):
+        return self.size
+
+
+@pytest.mark.parametrize("make", [batches, Eager])
+def test_it_draws_what_the_wrapped_sampler_draws(make):
+    torch.manual_seed(1)
+    expected = [list(make()), list(make()), float(torch.rand(()))]
+    torch.manual_seed(1)
+    sampler = ResumableSampler(make())
+    assert [list(sampler), list(sampler), float(torch.rand(()))] == expected
+
+
+@pytest.mark.parametrize("make", [batches, Eager])
+@pytest.mark.parametrize("skip", [0, 1, 3, 4])
+def test_it_goes_on_in_the_same_order(make, skip):
+    torch.manual_seed(1)
+    first = ResumableSampler(make())
+    order = list(first)
+    torch.manual_seed(2)
+    expected = float(torch.rand(()))
+    torch.manual_seed(2)
+    second = ResumableSampler(make())
+    second.resume(first.start(), skip)
+    assert list(second) == order[skip:]
+    assert float(torch.rand(())) == expected
+    # Where that epoch is interrupted again, it still begins as the first did.
+    third = ResumableSampler(make())
+    third.resume(second.start(), 2)
+    assert list(third) == order[2:]
+
+
+def test_the_next_iteration_is_a_whole_one():
+    sampler = ResumableSampler(batches())
+    list(sampler)
+    sampler.resume(sampler.start(), 2)
+    assert [len(list(sampler)), len(list(sampler))] == [2, 4]
+    sampler.resume(sampler.start(), 2)
+    assert len([next(iter(sampler)), next(iter(sampler))]) == 2
+    sampler.disarm()
+    assert len(list(sampler)) == 4
+
+
+def test_without_a_start_only_the_number_counts():
+    sampler = ResumableSampler(batches())
+    assert sampler.start() is None
+    sampler.resume(None, 3)
+    torch.manual_seed(1)
+    order = list(batches())
+    torch.manual_seed(1)
+    assert list(sampler) == order[3:]
+    assert sampler.start() is not None
+
+
+def test_a_generator_of_the_sampler_goes_on_from_there():
+    def seeded(seed):
+        return ResumableSampler(batches(generator=torch.Generator().manual_seed(seed)))
+
+    first, second = seeded(5), seeded(6)
+    order = list(first)
+    second.resume(first.start(), 2)
+    assert list(second) == order[2:]
+    following = list(first)
+    assert following != order
+    assert list(second) == following
+
+
+def test_all_else_is_the_wrapped_samplers():
+    class Epochs(Eager):
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+    sampler = ResumableSampler(Epochs(7))
+    sampler.set_epoch(3)
+    assert (len(sampler), sampler.size, sampler.epoch, sampler.wrapped.epoch) == (7, 7, 3, 3)
+    assert not hasattr(sampler, "sampler")
+
+
+@pytest.mark.parametrize("arguments", [{"batch_size": 2, "shuffle": True}, {"batch_size": None, "shuffle": True}])
+def test_a_loader_loads_nothing_of_what_is_skipped(arguments):
+    loaded = []
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            loaded.append(index)
+            return index
+
+    loader = DataLoader(Data(), **arguments)
+    own = loader.sampler if arguments["batch_size"] is None else loader.batch_sampler
+    wrap(loader)
+    sampler = sampler_of(loader)
+    wrap(loader)
+    assert sampler_of(loader) is sampler
+    assert sampler.wrapped is own
+    whole = [torch.as_tensor(batch).tolist() for batch in loader]
+    del loaded[:]
+    sampler.resume(sampler.start(), 3)
+    assert [torch.as_tensor(batch).tolist() for batch in loader] == whole[3:]
+    assert len(loaded) == 8 - 3 * (arguments["batch_size"] or 1)
+    unwrap(loader)
+    unwrap(loader)
+    assert sampler_of(loader) is None
+    assert own is (loader.sampler if arguments["batch_size"] is None else loader.batch_sampler)
