@@ -2,9 +2,12 @@
 
 import os
 import re
+from dataclasses import replace
 from typing import Optional
 
-__all__ = ["count_kills"]
+from lightning_sm._failure._reason import Reason
+
+__all__ = ["count_kills", "with_kills"]
 
 # cgroup v2, then v1: https://docs.kernel.org/admin-guide/cgroup-v2.html, memory.events; cgroup-v1/memory.html,
 # memory.oom_control. A container sees its own group there.
@@ -27,3 +30,11 @@ def count_kills(root: str = "/sys/fs/cgroup") -> Optional[int]:
         if found is not None:
             return int(found.group(1))
     return None
+
+
+def with_kills(reason: Reason, host: Optional[str]) -> Reason:
+    """Add to the loss of a rank what the kernel tells of it, where it was on this host, whose name is ``host``."""
+    kills = count_kills() if reason.is_loss and reason.host == host else None
+    if not kills:
+        return reason
+    return replace(reason, cause=f"{reason.cause}; this container's memory.events counts {kills} oom kills")

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 from datetime import timedelta
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from lightning_sm._failure._hub import Hub
 from lightning_sm._failure._watch import HubAddress
@@ -17,7 +17,13 @@ _STORE_SECONDS = 10
 
 
 def meet(
-    stopped: threading.Event, *, address: str, port: int, host: Optional[str], hub: Optional[Hub]
+    stopped: threading.Event,
+    *,
+    address: str,
+    port: int,
+    host: Optional[str],
+    hub: Optional[Hub],
+    joined: Callable[[], None],
 ) -> Optional[HubAddress]:
     """Wait until this process has joined the process group, and return where the hub of the job is.
 
@@ -31,10 +37,12 @@ def meet(
         port: Its port.
         host: This host's name.
         hub: The hub, in global rank 0.
+        joined: Is called as soon as this process has joined.
     """
     while not _has_joined():
         if stopped.wait(_POLL_SECONDS):
             return None
+    joined()
     distributed: Any = sys.modules["torch.distributed"]
     store = distributed.TCPStore(
         host_name=address,

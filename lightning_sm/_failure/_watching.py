@@ -3,12 +3,12 @@
 import atexit
 import functools
 import os
-from dataclasses import replace
 from typing import Optional
 
 from lightning_sm._failure._file import withdraw_failure, write_failure
+from lightning_sm._failure._guard import Guard
 from lightning_sm._failure._hub import Hub
-from lightning_sm._failure._kills import count_kills
+from lightning_sm._failure._kills import with_kills
 from lightning_sm._failure._meeting import meet
 from lightning_sm._failure._reason import Reason
 from lightning_sm._failure._watch import Watch
@@ -19,6 +19,7 @@ __all__ = ["current_watch", "set_training", "stop_watching", "tell_job", "watch_
 
 _watch: Optional[Watch] = None
 _hub: Optional[Hub] = None
+_guard: Optional[Guard] = None
 _pid: Optional[int] = None
 
 
@@ -39,7 +40,8 @@ def watch_failures(job: TrainingJob, *, rank: int, world_size: int, address: str
         return
     _pid = os.getpid()
     _hub = Hub() if rank == 0 else None
-    find = functools.partial(meet, address=address, port=port, host=job.current_host, hub=_hub)
+    joined = functools.partial(_start_guard, job.failure_file, rank, job.current_host or "")
+    find = functools.partial(meet, address=address, port=port, host=job.current_host, hub=_hub, joined=joined)
     tell, take_back = functools.partial(tell_job, job), functools.partial(take_back_from_job, job)
     _watch = Watch(rank, world_size, job.current_host, find, tell, take_back)
     atexit.register(stop_watching)
@@ -59,13 +61,13 @@ def set_training(is_training: bool) -> None:
     watch = current_watch()
     if watch is not None:
         watch.set_training(is_training)
+        if _guard is not None:
+            _guard.set_training(is_training)
 
 
 def tell_job(job: TrainingJob, reason: Reason) -> None:
     """Make another rank's failure this host's failure reason."""
-    kills = count_kills() if reason.is_loss and reason.host == job.current_host else None
-    if kills:
-        reason = replace(reason, cause=f"{reason.cause}; this container's memory.events counts {kills} oom kills")
+    reason = with_kills(reason, job.current_host)
     # Before the log: the launcher may be about to kill this process too.
     write_failure(job, str(reason))
     log.error("Another rank failed: %s", reason)
@@ -77,12 +79,28 @@ def take_back_from_job(job: TrainingJob, reason: Reason) -> None:
     withdraw_failure(job, reason.cause)
 
 
+def _start_guard(failure_file: str, rank: int, host: str) -> None:
+    global _guard
+    watch = current_watch()
+    if watch is None:
+        return
+    try:
+        guard = Guard(failure_file, rank, host)
+    except OSError as error:
+        log.debug("No guard could be started beside this rank: %s", error)
+        return
+    guard.set_training(watch.is_training)
+    _guard = guard
+
+
 def stop_watching() -> None:
     """Leave the other ranks, which is no failure. So ends every program, but for one that is killed."""
-    global _watch, _hub, _pid
-    watch, hub = current_watch(), _hub
-    _watch, _hub, _pid = None, None, None
+    global _watch, _hub, _guard, _pid
+    watch, hub, guard = current_watch(), _hub, _guard
+    _watch, _hub, _guard, _pid = None, None, None, None
     if watch is not None:
+        if guard is not None:
+            guard.dismiss()
         watch.stop()
         if hub is not None:
             hub.close()

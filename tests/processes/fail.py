@@ -1,12 +1,13 @@
 """Trains until rank 1 fails in some way, while rank 0 waits for it in a collective.
 
-Arguments: results folder, how, devices that Lightning starts on each host (0 where a launcher starts the processes).
+``--how`` is one of these, and ``--devices`` how many Lightning starts on each host where no launcher does:
 
-``raise``: an exception right after joining. ``kill``: SIGKILL. ``deaf``: as ``raise``, while rank 0 is stuck in
-something that never notices, as a collective of NCCL is for half an hour. ``finish``: nobody fails; rank 0 is through
-long before rank 1, which then ends as no program should, but as some do.
+``raise``: an exception right after joining. ``kill``: SIGKILL. ``crash``: as gloo aborts. ``deaf``: as ``raise``, while
+rank 0 is stuck in something that never notices, as a collective of NCCL is for half an hour. ``finish``: nobody fails;
+rank 0 is through long before rank 1, which then ends as no program should, but as some do.
 """
 
+import argparse
 import os
 import signal
 import sys
@@ -16,7 +17,11 @@ from pathlib import Path
 import pytorch_lightning as pl
 
 import lightning_sm
-from tests.helpers.tiny import loader, tiny_model
+
+try:
+    from tests.helpers.tiny import loader, tiny_model
+except ImportError:  # in a rehearsal's source directory
+    from tiny import loader, tiny_model
 
 
 class Fails(pl.Callback):
@@ -25,26 +30,38 @@ class Fails(pl.Callback):
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx, *unused):
         if batch_idx == 1 and trainer.global_rank == 1 and self.how != "finish":
-            if self.how == "kill":
+            if self.how in ("kill", "crash"):
                 # Only those who have met it miss it, which takes a moment.
                 time.sleep(2)
-            Path(self.folder, "failed-at").write_text(str(time.time()))
-            if self.how == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            fail()
+            if self.folder is not None:
+                Path(self.folder, "failed-at").write_text(str(time.time()))
+            fail(self.how)
         if batch_idx == 1 and trainer.global_rank == 0 and self.how == "deaf":
             time.sleep(600)
 
 
-def fail():
+def fail(how):
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "crash":
+        sys.stderr.write("terminate called after throwing an instance of 'gloo::EnforceNotMet'\n")
+        sys.stderr.flush()
+        os.abort()
     try:
         {}["layers"]
     except KeyError as error:
         raise RuntimeError(f"no layers, said the owner of {os.environ['MY_API_TOKEN']}") from error
 
 
-def main(folder, how, devices):
-    told = {"devices": int(devices)} if int(devices) else {}
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", nargs="?", help="where to write when rank 1 failed")
+    parser.add_argument("--how")
+    parser.add_argument("--devices", type=int)
+    options = parser.parse_args()
+    # From here on the toolkit takes every line for its failure reason.
+    print("a ValueError, which is only spoken of", flush=True)
+    told = {"devices": options.devices} if options.devices else {}
     arguments = lightning_sm.trainer_settings(
         accelerator="cpu",
         strategy="ddp",
@@ -53,15 +70,15 @@ def main(folder, how, devices):
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[Fails(folder, how)],
+        callbacks=[Fails(options.folder, options.how)],
         **told,
     )
     trainer = pl.Trainer(**arguments)
     trainer.fit(tiny_model(pl), loader())
-    if how == "finish" and trainer.global_rank == 1:
+    if options.how == "finish" and trainer.global_rank == 1:
         time.sleep(4)
         os._exit(0)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
