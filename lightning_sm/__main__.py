@@ -13,6 +13,10 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
         from lightning_sm.rehearse import main as rehearse
 
         return rehearse(words[1:])
+    if words[:1] == ["entrypoint"]:
+        from lightning_sm._entrypoint import main as entrypoint
+
+        return entrypoint(words[1:])
     from lightning_sm.cli import main as cli
 
     cli(words)

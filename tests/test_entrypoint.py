@@ -1,0 +1,195 @@
+import contextlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lightning_sm import __main__ as entry
+from lightning_sm._entrypoint import main, make_entrypoint
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="a container is Linux: the script reads /proc"
+)
+
+# Says that it listens, and what it hears.
+CATCH = """
+import signal, sys, time
+def heard(*_):
+    print(NAME, "heard", flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, heard)
+print(NAME, "listens", flush=True)
+time.sleep(60)
+"""
+# The toolkit: starts another program as its child and ends with 1 where that fails.
+TRAIN = """
+import subprocess, sys
+sys.exit(1 if subprocess.call([sys.executable, "user.py"]) else 0)
+"""
+# A launcher that nobody should stop: its only process has the variables of a rank.
+LAUNCHER = """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: print("launcher heard", flush=True))
+variables = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
+sys.exit(subprocess.call([sys.executable, "rank.py"], env=variables))
+"""
+# As a rank with a worker of a data loader, which has its variables and a handler, too.
+RANK = """
+import os, signal, time
+name = "rank" if os.fork() else "worker"
+signal.signal(signal.SIGTERM, lambda *_: (print(name, "heard", flush=True), os._exit(7)))
+print(name, "listens", flush=True)
+time.sleep(60)
+"""
+
+
+class Box:
+    """A folder of programs in which an entry point is started."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        (folder / "output").mkdir()
+        self.program("train", TRAIN)
+        self.python("user", CATCH)
+
+    def program(self, name, text):
+        path = self.folder / name
+        path.write_text(f"#!{sys.executable}\n{text}" if not text.startswith("#!") else text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return self
+
+    def python(self, name, text):
+        (self.folder / f"{name}.py").write_text(text.replace("NAME", repr(name)))
+        return self
+
+    def run(self, *command, until=()):
+        """Start the entry point around a command; stop it when the log has all of the lines; return code and log."""
+        made = make_entrypoint(command) if command else make_entrypoint()
+        log = self.folder / "log"
+        with open(log, "wb") as file:
+            process = subprocess.Popen(
+                [*made.entrypoint, *made.arguments],
+                cwd=self.folder,
+                env={
+                    **os.environ,
+                    "PATH": f"{self.folder}:{os.environ['PATH']}",
+                    "SAGEMAKER_BASE_DIR": str(self.folder),
+                },
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            deadline = time.monotonic() + 30
+            while until and not all(line in log.read_text() for line in until):
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.05)
+            if until:
+                process.send_signal(signal.SIGTERM)
+            return process.wait(30), log.read_text()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture
+def box(tmp_path):
+    return Box(tmp_path)
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_it_ends_as_its_command_ends(box, code):
+    assert box.program("train", f"raise SystemExit({code})").run() == (code, "")
+
+
+def test_success_beside_a_failure_reason_is_none(box):
+    (box.folder / "output" / "failure").write_text("ValueError: no such column")
+    assert box.program("train", "").run() == (1, "")
+    assert box.program("train", "raise SystemExit(3)").run() == (3, "")
+
+
+def test_what_the_toolkit_started_hears_the_signal(box):
+    code, log = box.run(until=["user listens"])
+    assert code == 143
+    assert "user heard" in log
+
+
+def test_below_the_start_script_of_the_deep_learning_containers(box):
+    box.program("start_with_right_hostname.sh", '#!/usr/bin/env bash\nif [[ "$1" = "train" ]]; then\n     train\nfi\n')
+    code, log = box.run("bash", "-m", "start_with_right_hostname.sh", "train", until=["user listens"])
+    assert code == 143
+    assert "user heard" in log
+
+
+def test_below_a_shell_that_would_die_of_it(box):
+    box.program("train", 'import subprocess, sys; sys.exit(subprocess.call(["/bin/sh", "-c", "./run.sh; exit $?"]))')
+    box.program("run.sh", f"#!/bin/sh\n{sys.executable} user.py\n")
+    code, log = box.run(until=["user listens"])
+    assert code == 143
+    assert "user heard" in log
+
+
+def test_ranks_hear_it_and_neither_their_launcher_nor_their_workers(box):
+    box.python("user", LAUNCHER).python("rank", RANK)
+    code, log = box.run(until=["rank listens", "worker listens"])
+    assert code == 143
+    assert log.count("heard") == 1
+    assert "rank heard" in log
+
+
+def test_a_program_that_does_not_listen_ends_all_the_same(box):
+    box.python("user", "import time; print('deaf', flush=True); time.sleep(60)")
+    began = time.monotonic()
+    assert box.run(until=["deaf"])[0] == 143
+    assert time.monotonic() - began < 30
+
+
+def test_a_job_that_was_complete_when_it_was_stopped(box):
+    box.python("user", CATCH.replace("exit(7)", "exit(0)"))
+    assert box.run(until=["user listens"])[0] == 0
+
+
+def test_a_toolkit_that_waits_for_other_hosts_is_not_waited_for(box):
+    box.program("train", TRAIN.replace("sys.exit(", "code = (") + "import time; time.sleep(60)")
+    began = time.monotonic()
+    assert box.run(until=["user listens"])[0] == 143
+    assert 5 < time.monotonic() - began < 30
+
+
+def test_what_the_service_accepts():
+    botocore = pytest.importorskip("botocore.session")
+    model = botocore.get_session().get_service_model("sagemaker")
+    request = make_entrypoint(("bash", "-m", "start_with_right_hostname.sh", "train")).as_request()
+    members = model.shape_for("AlgorithmSpecification").members
+    for name, words in request.items():
+        limits, limit = members[name].metadata, members[name].member.metadata
+        assert limits["min"] <= len(words) <= limits["max"]
+        assert limit["pattern"] == ".*"  # which matches no line break
+        assert all(len(word) <= limit["max"] and "\n" not in word for word in words)
+
+
+def test_what_an_estimator_of_sdk_v2_takes():
+    estimator = pytest.importorskip("sagemaker.estimator")
+    from inspect import signature
+
+    assert set(make_entrypoint().as_estimator()) <= set(signature(estimator.EstimatorBase.__init__).parameters)
+
+
+def test_the_command(capsys):
+    assert entry.main(["entrypoint"]) == 0
+    assert json.loads(capsys.readouterr().out) == make_entrypoint().as_request()
+    main(["--format", "estimator"])
+    assert json.loads(capsys.readouterr().out) == make_entrypoint().as_estimator()
+    main(["--dlc", "--format", "script"])
+    assert "bash -m start_with_right_hostname.sh train &" in capsys.readouterr().out.splitlines()
+    main(["--format", "script", "--", "sh", "-c", "a b"])
+    assert "sh -c 'a b' &" in capsys.readouterr().out.splitlines()
+    with pytest.raises(SystemExit):
+        main(["--dlc", "train"])
+    assert "exclude each other" in capsys.readouterr().err
