@@ -58,13 +58,21 @@ def build_model(cls: Any, hparams: Optional[Mapping[str, Any]], config: Optional
     if hparams is not None:
         given = dict(hparams)
         instantiator = given.pop("_instantiator", None)  # left by LightningCLI, which knows how to nest objects
-        model = cls(**given) if instantiator is None else import_object(instantiator)(cls, given)
+        model = cls(**_taken(cls, given)) if instantiator is None else import_object(instantiator)(cls, given)
     else:
         arguments = read_arguments(config)
         model = cls() if arguments is None else instantiate(cls, arguments)
     if hasattr(model, "configure_model"):
         model.configure_model()
     return model
+
+
+def _taken(cls: Any, given: Dict[str, Any]) -> Dict[str, Any]:
+    """Those that the class takes: a model may have saved more than that."""
+    parameters = inspect.signature(cls.__init__).parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return given
+    return {name: value for name, value in given.items() if name in parameters}
 
 
 def read_arguments(config: Optional[str]) -> Optional[Dict[str, Any]]:

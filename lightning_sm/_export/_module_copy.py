@@ -2,7 +2,7 @@
 
 import copy
 from itertools import chain
-from typing import Any, Dict, Iterator, Mapping
+from typing import Any, Dict, Iterator, Mapping, Set
 
 __all__ = ["copy_module", "loaded_for_export", "part_of_state_dict"]
 
@@ -20,12 +20,13 @@ def copy_module(module: Any) -> Any:
     import torch
 
     memo: Dict[int, Any] = {}
+    seen: Set[int] = set()
     for part in module.modules():
         for name in _OF_THE_RUN:
             if vars(part).get(name) is not None:
                 memo[id(vars(part)[name])] = None
         # A loss that somebody kept has a graph, which cannot be copied.
-        for value in _tensors(list(vars(part).values())):
+        for value in _tensors(vars(part), seen):
             memo[id(value)] = value.detach().cpu().clone()
     for value in chain(module.parameters(), module.buffers()):
         if type(value) is torch.nn.Parameter:
@@ -62,13 +63,15 @@ def _uncompiled(module: Any) -> Any:
     return getattr(module, "_orig_mod", module)
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def _tensors(values: Any, seen: Set[int]) -> Iterator[Any]:
     """Every tensor in nested values that is no parameter."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        if type(value) is torch.Tensor:
-            yield value
-    elif isinstance(value, (list, tuple, dict)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(inner)
+    if id(values) in seen:
+        return
+    seen.add(id(values))
+    if type(values) is torch.Tensor:
+        yield values
+    elif isinstance(values, (list, tuple, dict)):
+        for inner in values.values() if isinstance(values, dict) else values:
+            yield from _tensors(inner, seen)

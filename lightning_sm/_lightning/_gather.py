@@ -3,7 +3,8 @@
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator
 
-from lightning_sm._lightning._shims import strategy_of
+from lightning_sm._lightning._namespaces import Namespace
+from lightning_sm._lightning._shims import SHIMS, strategy_of
 
 __all__ = ["full_checkpoint", "full_state_dict", "is_sharded", "saves_by_itself"]
 
@@ -42,12 +43,20 @@ def full_state_dict(trainer: Any) -> Dict[str, Any]:
         return {name: value.detach().cpu().clone() for name, value in state_dict.items() if trainer.is_global_zero}
 
 
-def full_checkpoint(trainer: Any) -> Dict[str, Any]:
-    """What ``Trainer.save_checkpoint`` would save, as one value on rank zero. Every rank must call it."""
+def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> Dict[str, Any]:
+    """What ``Trainer.save_checkpoint`` would save, as one value on rank zero. Every rank must call it.
+
+    Args:
+        namespace: Lightning's namespace.
+        trainer: The trainer.
+        has_ended: Whether training has come to its end; 1.5 then counts a step too many.
+    """
     connector = getattr(trainer, "_checkpoint_connector", None) or trainer.checkpoint_connector
     with _whole(strategy_of(trainer)):
         checkpoint: Dict[str, Any] = connector.dump_checkpoint(weights_only=False)
-        return checkpoint
+    if has_ended and SHIMS["save_checkpoint_at_end"].serves(namespace.version):
+        checkpoint["global_step"] -= 1
+    return checkpoint
 
 
 @contextmanager

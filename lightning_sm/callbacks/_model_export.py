@@ -3,15 +3,12 @@
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Union
 
 from lightning_sm._export import (
-    BestCheckpoint,
     ExampleFinder,
     ExportPlan,
-    ModelSummary,
     Serving,
     as_json_values,
     check_model,
     check_writable,
-    distribution_versions,
     find_best,
     make_source,
     saved_hparams,
@@ -22,9 +19,8 @@ from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._first_batch import first_train_batch
 from lightning_sm._lightning._gather import full_checkpoint, full_state_dict, is_sharded, saves_by_itself
-from lightning_sm._lightning._shims import epochs_trained
 from lightning_sm._log import log
-from lightning_sm._version import __version__
+from lightning_sm.callbacks._model_summary import summary_of
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback as _Base
@@ -130,9 +126,7 @@ class ModelExportMixin(_Base):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Gather the weights, in which every rank of a sharded strategy takes part."""
-        if self._is_active and self.plan is not None:
-            is_whole = self.plan.format.name == "checkpoint"
-            self._last = full_checkpoint(trainer) if is_whole else {"state_dict": full_state_dict(trainer)}
+        self._gather(trainer, has_ended=True)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Write the model from global rank 0, now that every checkpoint has been saved."""
@@ -140,9 +134,12 @@ class ModelExportMixin(_Base):
         if not self._is_active:
             return
         if not self._last:
-            self.on_train_end(trainer, pl_module)
+            self._gather(trainer, has_ended=True)
         if trainer.is_global_zero:
-            with failure_reported(self._job):
+            import torch
+
+            # A fit that is left while it validates is in that mode, and no graph is made of tensors that know it.
+            with failure_reported(self._job), torch.inference_mode(False):
                 self._write(trainer, pl_module)
         self._last = {}
 
@@ -152,12 +149,20 @@ class ModelExportMixin(_Base):
 
     def export_now(self, trainer: Any, pl_module: Any) -> None:
         """Write the model as the fit has it now, for a fit that is left before its end. Every rank must call it."""
-        self.on_train_end(trainer, pl_module)
+        self._gather(trainer, has_ended=False)
         self.on_fit_end(trainer, pl_module)
 
     @property
     def _is_active(self) -> bool:
         return self.model_dir is not None and self.plan is not None
+
+    def _gather(self, trainer: Any, *, has_ended: bool) -> None:
+        if not self._is_active or self.plan is None:
+            return
+        if self.plan.format.name == "checkpoint":
+            self._last = full_checkpoint(self.namespace, trainer, has_ended=has_ended)
+        else:
+            self._last = {"state_dict": full_state_dict(trainer)}
 
     def _see(self, batch: Any) -> None:
         if self._is_active and self.plan is not None and self.plan.format.runs_model:
@@ -181,7 +186,7 @@ class ModelExportMixin(_Base):
             hparams=self._hparams(pl_module),
             config=self.config,
         )
-        summary = self._summary(trainer, pl_module, best)
+        summary = summary_of(self.namespace, trainer, pl_module, plan, best, self._hparams(pl_module))
         serving = self._serving(pl_module)
         path = write_model(directory, source, summary, self.config, plan, serving, type(pl_module))
         which = "the last model" if best is None else f"the best model ({best.monitor} {best.score:.4g})"
@@ -199,29 +204,3 @@ class ModelExportMixin(_Base):
             return None
         name = self.namespace.name.partition(".")[0].replace("_", "-")
         return Serving.of(type(pl_module), self.plan.format, name)
-
-    def _summary(self, trainer: Any, pl_module: Any, best: Optional[BestCheckpoint]) -> ModelSummary:
-        import torch
-
-        assert self.plan is not None
-        cls = type(pl_module)
-        return ModelSummary(
-            class_path=f"{cls.__module__}.{cls.__qualname__}",
-            metrics=_metrics(trainer.callback_metrics),
-            versions={
-                "lightning_sm": __version__,
-                self.namespace.name: str(self.namespace.module().__version__),
-                "torch": str(torch.__version__),
-                **distribution_versions(self.plan.format.packages()),
-            },
-            checkpoint=None if best is None else best.path,
-            score=None if best is None else best.score,
-            monitor=None if best is None else best.monitor,
-            epoch=epochs_trained(self.namespace, trainer),
-            global_step=int(trainer.global_step),
-            hparams=self._hparams(pl_module) if self.plan.serving else None,
-        )
-
-
-def _metrics(metrics: Mapping[str, Any]) -> Dict[str, float]:
-    return {name: float(value) for name, value in metrics.items() if not hasattr(value, "numel") or value.numel() == 1}

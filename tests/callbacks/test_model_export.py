@@ -12,7 +12,7 @@ from lightning_sm.callbacks import model_export_class
 from lightning_sm.errors import ExportError, OutputError
 from tests.export.formats import needs
 from tests.helpers.processes import local_rendezvous
-from tests.projects.container import Container
+from tests.projects.container import Container, log_lines
 from tests.projects.nets import Dictionaries, Headless, Net, loader
 
 PL = Namespace("pytorch_lightning")
@@ -219,9 +219,10 @@ def test_training_goes_as_it_would_without_an_export(container, name):
         torch.manual_seed(5)
         model = Net()
         torch.manual_seed(6)
-        fit_net(container, model, {"train_dataloaders": loader(), "val_dataloaders": loader()}, **options)
-        trained.append((model, torch.rand(1)))
-    (without, drawn), (with_export, drawn_too) = trained
+        data = {"train_dataloaders": loader(), "val_dataloaders": loader()}
+        trainer = fit_net(container, model, data, **options)  # without which Lightning 1.x cannot ask for a state dict
+        trained.append((model, torch.rand(1), trainer))
+    (without, drawn, _), (with_export, drawn_too, _) = trained
     assert_equal(without.state_dict(), with_export.state_dict())
     assert torch.equal(drawn, drawn_too)
     assert with_export.training == without.training
@@ -339,6 +340,42 @@ def test_a_job_whose_export_fails_says_so_and_exits_with_an_error(container):
     checkpoints = container.base / "output" / "data" / "checkpoints"
     assert [path for path in os.listdir(checkpoints) if path.endswith(".ckpt")]
     assert os.listdir(container.model) == []
+
+
+class LeavesInValidation(PL.module().Callback):
+    """Exports and leaves as a job does whose time is over."""
+
+    def on_validation_batch_end(self, trainer, pl_module, *_, **__):
+        if not trainer.sanity_checking:
+            (export,) = [each for each in trainer.callbacks if isinstance(each, model_export_class(PL))]
+            export.export_now(trainer, pl_module)
+            raise SystemExit
+
+
+@pytest.mark.parametrize("name", [*WEIGHTS_ONLY, *GRAPHS])
+def test_a_fit_that_is_left_while_it_validates(container, name):
+    model, data = nets(name)
+    with pytest.raises(SystemExit):
+        fit_net(container, model, data, LeavesInValidation(), export=name)
+    assert container.summary["format"] == name
+    assert container.summary["global_step"] == 2
+    assert not model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_a_best_checkpoint_that_cannot_be_read_as_a_file(container, tmp_path):
+    model, data = nets("state_dict")
+    best = PL.module("callbacks").ModelCheckpoint(monitor="val_loss", dirpath=str(container.base / "best"))
+    callback = model_export_class(PL)()
+    trainer = a_trainer(container, callback, more=[best])
+    trainer.fit(model, **data)
+    for path, words in ((str(tmp_path), "is a folder"), (str(tmp_path / "gone"), "is not there any more")):
+        best.best_model_path = path
+        with log_lines() as lines:
+            callback.export_now(trainer, model)
+        assert f"{path} {words}. The weights that training ended with are exported." in lines[0]
+        assert container.summary["checkpoint"] is None
+    assert_equal(exported(container), model.state_dict())
 
 
 def test_a_fit_that_was_over_before_it_began(container):

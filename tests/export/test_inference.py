@@ -101,6 +101,11 @@ def test_a_model_made_by_whoever_left_its_name():
     assert made == {"cls": dict, "width": 3}
 
 
+def test_what_a_class_does_not_take_is_left_out():
+    hparams = {"in_features": 2, "out_features": 3, "notes": "saved besides"}
+    assert build_model(torch.nn.Linear, hparams).weight.shape == (3, 2)
+
+
 def instantiator(cls, hparams):
     return {"cls": cls, **hparams}
 

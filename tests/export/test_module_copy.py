@@ -39,7 +39,7 @@ def test_a_tensor_with_two_names_stays_one():
 
 def test_the_model_that_trains_stays_as_it_is():
     model = run_once(Net())
-    model.trainer_like = object()
+    model.losses.append(model.losses)  # whoever looks through it must not go round in circles
     before = {name: value.clone() for name, value in model.state_dict().items()}
     loaded_for_export(copy_module(model), {name: value * 0 for name, value in before.items()}, "encoder")
     assert model.training

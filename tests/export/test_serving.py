@@ -2,6 +2,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from pytorch_lightning import LightningModule
 
 from lightning_sm._export import FORMATS, Serving, distribution_versions
 from lightning_sm.errors import ExportError
@@ -75,7 +76,5 @@ def test_a_project_with_a_module_of_that_name(project, monkeypatch):
 
 
 def test_a_class_of_an_installed_package():
-    from pytorch_lightning.demos.boring_classes import BoringModel
-
-    serving = Serving.of(BoringModel, FORMATS["state_dict"], "pytorch-lightning")
+    serving = Serving.of(LightningModule, FORMATS["state_dict"], "pytorch-lightning")
     assert sum(line.startswith("pytorch-lightning==") for line in serving.requirements) == 1

@@ -5,7 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._gather import full_checkpoint, full_state_dict, is_sharded, saves_by_itself
+
+PL = Namespace("pytorch_lightning")
 
 
 class Strategy:
@@ -63,7 +66,9 @@ def test_their_names_are_lightnings():
         ({}, {}),
     ],
 )
-@pytest.mark.parametrize("ask", [full_state_dict, lambda trainer: full_checkpoint(trainer)["state_dict"]])
+@pytest.mark.parametrize(
+    "ask", [full_state_dict, lambda trainer: full_checkpoint(PL, trainer, has_ended=False)["state_dict"]]
+)
 def test_parts_are_gathered_and_the_strategy_stays_as_it_was(kept, gathered, ask):
     strategy = FSDPStrategy(**kept)
     assert set(ask(trainer_of(strategy))) == {"weight", "bias"}
