@@ -4,7 +4,7 @@ import random
 import sys
 from typing import Any, Dict, List, Mapping
 
-__all__ = ["random_states", "set_random_states", "states_from_plain", "states_to_plain"]
+__all__ = ["random_states", "set_random_states", "states_from_plain", "states_to_plain", "torch_states"]
 
 States = Dict[str, Any]
 
@@ -12,18 +12,24 @@ States = Dict[str, Any]
 def random_states(cuda: bool = False) -> States:
     """Read the states of Python, numpy (where somebody uses it) and torch, which draws nothing from them.
 
+    It takes about 0.1 ms, nearly all of it for numpy and Python.
+
     Args:
         cuda: Whether the current CUDA device's is read too.
     """
-    import torch
-
-    states: States = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    states = torch_states(cuda)
+    states["python"] = random.getstate()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         states["numpy"] = numpy.random.get_state()
-    if cuda:
-        states["cuda"] = torch.cuda.get_rng_state()
     return states
+
+
+def torch_states(cuda: bool = False) -> States:
+    """Read the states of torch alone, which takes a few microseconds."""
+    import torch
+
+    return {"torch": torch.get_rng_state(), **({"cuda": torch.cuda.get_rng_state()} if cuda else {})}
 
 
 def set_random_states(states: Mapping[str, Any]) -> None:

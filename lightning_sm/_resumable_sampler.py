@@ -48,6 +48,8 @@ class ResumableSampler:
         """
         self._resume = {} if start is None else {name: _from_plain(state) for name, state in start.items()}
         self._skip = skip
+        # A checkpoint may be written before the first batch is asked for.
+        self._start = self._resume or None
 
     def disarm(self) -> None:
         """Let further iterations be whole ones."""

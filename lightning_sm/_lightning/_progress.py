@@ -162,7 +162,7 @@ def go_on(trainer: Any, moment: str) -> bool:
 
 def heed_metrics(trainer: Any) -> None:
     """Let schedulers that follow a metric see the end of a resumed epoch, which Lightning would leave out."""
-    if _has_metrics(trainer, "epoch"):
+    if trainer.fit_loop.restarting and _has_metrics(trainer, "epoch"):
         trainer.fit_loop._restarting = False
 
 

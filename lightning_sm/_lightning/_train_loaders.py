@@ -1,4 +1,4 @@
-"""Tells a callback about training data: the loaders that Lightning made ready, and the moment before each batch."""
+"""Tells a callback about training data: the loaders that Lightning made ready, and the moments between batches."""
 
 from typing import Any, Callable, List, Tuple
 
@@ -49,19 +49,29 @@ def around_train_loaders(
     return _replace((owner, name, make_loaders), (strategy, "process_dataloader", process_dataloader))
 
 
-def around_batches(trainer: Any, advance: Callable[[Any, Callable[[], None]], None]) -> Callable[[], None]:
+def around_batches(
+    trainer: Any, advance: Callable[[Any, Callable[[], None]], None], before_validation: Callable[[], None]
+) -> Callable[[], None]:
     """Let ``advance`` stand where the epoch's loop fetches and trains one batch.
 
     Args:
         trainer: The trainer.
         advance: Is given the object that fetches, and a function that fetches and trains.
+        before_validation: Is called before each validation, and before it draws random numbers.
 
     Returns:
         A function that takes this back.
     """
     loop = trainer.fit_loop.epoch_loop
-    original = loop.advance
-    return _replace((loop, "advance", lambda fetcher: advance(fetcher, lambda: original(fetcher))))
+    train, validate = loop.advance, loop.val_loop.run
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before_validation()
+        return validate(*args, **kwargs)
+
+    return _replace(
+        (loop, "advance", lambda fetcher: advance(fetcher, lambda: train(fetcher))), (loop.val_loop, "run", run)
+    )
 
 
 def _replace(*changes: Tuple[Any, str, Callable[..., Any]]) -> Callable[[], None]:

@@ -21,7 +21,13 @@ from lightning_sm._lightning._progress import (
 from lightning_sm._lightning._shims import resumes_within_epochs, strategy_of
 from lightning_sm._lightning._train_loaders import around_batches, around_train_loaders
 from lightning_sm._log import log
-from lightning_sm._random_states import random_states, set_random_states, states_from_plain, states_to_plain
+from lightning_sm._random_states import (
+    random_states,
+    set_random_states,
+    states_from_plain,
+    states_to_plain,
+    torch_states,
+)
 from lightning_sm._resumable_sampler import sampler_of, unwrap, wrap
 from lightning_sm._train_data import TrainData, changes, keeps_state, reason_against, train_data
 
@@ -31,6 +37,9 @@ else:
     _Base = object
 
 __all__ = ["DataPositionMixin"]
+
+_NEXT_EPOCH = "The checkpoint is from within an epoch. This Lightning goes on with the next one."
+_NO_POSITION = "The checkpoint does not say which data of its epoch was next. The data starts anew."
 
 
 class DataPositionMixin(_Base):
@@ -46,7 +55,9 @@ class DataPositionMixin(_Base):
 
     What cannot be restored is said in a line of the log: a data set without an order of its own (``IterableDataset``)
     starts anew; with another world size or other batches the epoch starts anew. Random numbers that worker processes
-    draw for the batches which are left do not follow those drawn before. Lightning 1.5 has no way to start within an
+    draw for the batches which are left do not follow those drawn before. A checkpoint that is written while a batch is
+    being trained, as after an exception, has torch's random numbers of before the batch, and later ones of numpy and
+    Python. Lightning 1.5 has no way to start within an
     epoch, and goes on with the next one. Loaders that keep their own state are Lightning's, which restores them.
     """
 
@@ -72,13 +83,15 @@ class DataPositionMixin(_Base):
         if stage != "fit":
             return
         self._release()
+        # A checkpoint is loaded after this; an earlier one was for a validation or a test.
+        self._saved = {}
         self._seed = torch.initial_seed()
         if not resumes_within_epochs(self.namespace):
             return
         self._trainer = trainer
         self._undo = [
             around_train_loaders(self.namespace, trainer, self._prepare, self._ready),
-            around_batches(trainer, self._advance),
+            around_batches(trainer, self._advance, self._before_validation),
         ]
 
     def _prepare(self, loader: Any) -> None:
@@ -105,14 +118,16 @@ class DataPositionMixin(_Base):
         }
 
     def _states_at(self, place: Place) -> Dict[str, Any]:
-        if place.moment == Moment.BEFORE_BATCH and place.batch in self._before:
-            return self._before[place.batch]
         if place.moment == Moment.AFTER_BATCH and self._trainer.validating:
             return self._after
-        return self._random_states()
+        before = self._before.get(place.batch, {}) if place.moment == Moment.BEFORE_BATCH else {}
+        return {**self._random_states(), **before}
 
     def _random_states(self) -> Dict[str, Any]:
-        return random_states(cuda=strategy_of(self._trainer).root_device.type == "cuda")
+        return random_states(self._on_cuda())
+
+    def _on_cuda(self) -> bool:
+        return bool(strategy_of(self._trainer).root_device.type == "cuda")
 
     def _data(self) -> TrainData:
         return train_data(self._trainer.world_size, self._loaders)
@@ -125,30 +140,30 @@ class DataPositionMixin(_Base):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Put the loops where the checkpoint was written."""
-        if self._trainer is None:
-            if left_within_epoch(trainer):
-                log.warning("The checkpoint is from within an epoch. This Lightning goes on with the next one.")
-            return
-        if not self._saved:
-            if left_within_epoch(trainer):
-                log.warning("The checkpoint does not say which data of its epoch was next. The data starts anew.")
+        if self._trainer is None or not self._saved:
+            if trainer.is_global_zero and left_within_epoch(trainer):
+                log.warning(_NEXT_EPOCH if self._trainer is None else _NO_POSITION)
             return
         place = Place(**self._saved["place"])
         changed = changes(TrainData(**self._saved["data"]), self._data())
-        where = f"epoch {place.epoch} after {place.batch} batches"
-        if place.moment == Moment.EPOCH_START:
-            pass
-        elif changed:
-            place = Place(place.epoch, 0, Moment.EPOCH_START, logged_steps=place.logged_steps)
-            log.warning("Epoch %d starts anew: the checkpoint is from %s, but %s.", place.epoch, where, changed)
-        else:
-            log.info("Training goes on in %s.", where)
-            reasons = [reason_against(loader) for loader in self._loaders if not keeps_state(loader)]
-            for reason in filter(None, reasons):
-                log.warning("The data starts at its beginning, in %s: %s.", where, reason)
+        if place.moment != Moment.EPOCH_START:
+            if trainer.is_global_zero:
+                self._say(place, changed)
+            if changed:
+                place = Place(place.epoch, 0, Moment.EPOCH_START, logged_steps=place.logged_steps)
         self._place = place
         set_metrics(trainer, self._saved["metrics"], pl_module.device)
         put_at(trainer, place)
+
+    def _say(self, place: Place, changed: str) -> None:
+        where = f"epoch {place.epoch} after {place.batch} batches"
+        if changed:
+            log.warning("Epoch %d starts anew: the checkpoint is from %s, but %s.", place.epoch, where, changed)
+            return
+        log.info("Training goes on in %s.", where)
+        reasons = [reason_against(loader) for loader in self._loaders if not keeps_state(loader)]
+        for reason in filter(None, reasons):
+            log.warning("The data starts at its beginning, in %s: %s.", where, reason)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Tell the samplers where to go on."""
@@ -168,10 +183,12 @@ class DataPositionMixin(_Base):
         if self._place is not None and not self._take_up(self._place, data_fetcher):
             return
         batches = self._trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        if batches % self._trainer.accumulate_grad_batches == 0:
+        if self._trainer.accumulate_grad_batches == 1:
+            # Only a checkpoint that is written within a batch needs them; other than torch's cost more than they help.
+            self._before = {batches: torch_states(self._on_cuda())}
+        elif batches % self._trainer.accumulate_grad_batches == 0:
             self._before = {batches: self._random_states()}
         train()
-        self._after = self._random_states()
         self._let_samplers_be()
 
     def _take_up(self, place: Place, data_fetcher: Any) -> bool:
@@ -198,9 +215,9 @@ class DataPositionMixin(_Base):
     def _seeded_alike(self) -> bool:
         return bool(self._seed == self._saved["seed"])
 
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Remember that a validation has begun."""
+    def _before_validation(self) -> None:
         self._validated = False
+        self._after = self._random_states()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Remember that it is over; callbacks that write checkpoints come after this one."""

@@ -34,17 +34,21 @@ def assert_goes_on(folder, moments, expected, loader, **arguments):
 
 @within_epochs
 def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(tmp_path):
-    # In an epoch of six batches: in its middle, in its last batch, after it, before the next, within a batch.
+    # In an epoch of six batches: in its middle, in its last batch, after it, before the next.
     moments = [
         ("on_train_batch_end", 3),
         ("on_train_batch_end", 8),
         ("on_train_batch_end", 6),
         ("on_train_epoch_end", 1),
         ("on_train_epoch_start", 2),
-        ("on_train_batch_start", 9),
         ("on_train_epoch_end", 3),
     ]
-    assert_goes_on(tmp_path, moments, [15, 10, 12, 12, 12, 10, 0], lambda: shuffled(noisy=True))
+    assert_goes_on(tmp_path, moments, [15, 10, 12, 12, 12, 0], lambda: shuffled(noisy=True))
+
+
+@within_epochs
+def test_a_batch_that_was_begun_is_trained_again(tmp_path):
+    assert_goes_on(tmp_path, [("on_train_batch_start", 9)], [10], shuffled)
 
 
 @within_epochs
@@ -68,6 +72,33 @@ def test_validation_within_the_epoch_is_run_once(tmp_path):
         ("on_validation_end", 2),
     ]
     assert_goes_on(tmp_path, moments, [15, 12, 12, 15, 12], shuffled, val_loader=validation(), val_check_interval=3)
+
+
+@within_epochs
+def test_interrupted_again_and_again(tmp_path):
+    arguments = {"val_loader": validation(), "val_check_interval": 3}
+    whole = train(shuffled, saver=Saver(tmp_path, [("on_train_batch_end", 3)]), **arguments)
+    # The second checkpoint is written before the resumed run has asked for a batch.
+    moments = [("on_validation_end", 1), ("on_train_batch_end", 5)]
+    checkpoint = path_of(tmp_path, "on_train_batch_end", 3)
+    for number, moment in enumerate(moments):
+        folder = tmp_path / str(number)
+        train(shuffled, checkpoint=checkpoint, saver=Saver(folder, [moment]), **arguments)
+        checkpoint = path_of(folder, *moment)
+    resumed = train(shuffled, checkpoint=checkpoint, **arguments)
+    assert resumed.seen == whole.seen[8:]
+    assert same_weights(resumed, whole)
+
+
+@within_epochs
+def test_a_checkpoint_for_a_validation_is_none_for_the_fit_that_follows(tmp_path):
+    whole = train(shuffled, saver=Saver(tmp_path, [("on_train_batch_end", 3)]), max_epochs=1)
+    trainer = whole.trained_by
+    (position,) = (callback for callback in trainer.callbacks if type(callback).__name__ == "DataPosition")
+    position.load_state_dict({"place": {}})
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(whole, shuffled())
+    assert [seen[:2] for seen in whole.seen[6:]] == [(1, batch) for batch in range(6)]
 
 
 @within_epochs
