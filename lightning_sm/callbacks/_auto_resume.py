@@ -100,7 +100,14 @@ class AutoResumeMixin(_Base):
             newest = self._newest()
             if newest is not None and newest.global_step >= trainer.global_step:
                 limits = training_limits(self.namespace, trainer)
-                write_finished(self.directory, Finished(newest.name, newest.epoch, newest.global_step, limits))
+                self._note_end(Finished(newest.name, newest.epoch, newest.global_step, limits))
+
+    def _note_end(self, finished: Finished) -> None:
+        try:
+            write_finished(self.directory, finished)
+        except OSError as error:
+            # The model is still to be exported, and a restart finds nothing left to train by itself.
+            log.warning("finished.json could not be written to %s (%s)", self.directory, error)
 
     def _choose(self, trainer: Any, path: Any) -> Optional[Tuple[str, bool]]:
         """Return the checkpoint to restore and whether it loads with ``weights_only``."""

@@ -296,6 +296,16 @@ def test_the_end_is_saved_where_nothing_else_saves_it(job):
     assert (finished["checkpoint"], finished["global_step"]) == ("final.ckpt", EPOCH)
 
 
+def test_the_model_is_exported_where_the_end_cannot_be_noted(job, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_auto_resume, "write_finished", full)
+    job.fit(epochs=1)
+    assert any("finished.json could not be written" in line and "No space left" in line for line in job.said)
+    assert job.exported()
+
+
 def test_a_second_training_of_one_program_does_not_take_the_firsts_checkpoints(job):
     job.fit(epochs=2)
     job.fit(epochs=2)
