@@ -14,7 +14,7 @@ _EXAMPLE = """example:
       --channel training=./data --source-dir . train.py --trainer.max_epochs 2
 
 exit status: 0 the job completed, 1 it failed, 2 it could not be rehearsed as asked, 124 it ran into --timeout,
-130 it was interrupted."""
+130 it was interrupted, 143 it was stopped (--stop-after, --stop-at)."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -67,6 +67,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="environment variable (a PATH goes in front); repeatable",
     )
+    job.add_argument(
+        "--entrypoint",
+        metavar="FILE.json",
+        help="container entry point, as `lightning-sm entrypoint` prints it (default: train)",
+    )
     job.add_argument("--job-name", metavar="NAME", help="training job name")
     job.add_argument(
         "--request", metavar="BODY.json", help="run this CreateTrainingJob body instead of the options above"
@@ -94,6 +99,13 @@ def parser() -> argparse.ArgumentParser:
     )
     stage.add_argument("--names-after", metavar="TIME", help="namespaced hosts learn each other's names this late")
     stage.add_argument("--spot-interrupt-after", metavar="TIME", help="take the hosts away then, and restart the job")
+    stage.add_argument(
+        "--stop-after", metavar="TIME", help="stop the job then, as StopTrainingJob does: SIGTERM to process 1"
+    )
+    stage.add_argument("--stop-at", metavar="TEXT", help="stop the job when a line of its log holds this text")
+    stage.add_argument(
+        "--stop-grace", metavar="TIME", default="120s", help="time from that to SIGKILL (default 120s, as AWS has it)"
+    )
     stage.add_argument(
         "--abort-after", metavar="TIME", default="10s", help="end the rest after a host failed (default 10s)"
     )

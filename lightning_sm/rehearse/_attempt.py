@@ -13,6 +13,7 @@ from ._hosts import RunningHost, prepare_host
 from ._logs import LogLine, read_lines, topologies_in
 from ._outcome import Attempt, HostOutcome
 from ._plan import Plan
+from ._request import Limits
 from ._switch import start_switch
 from ._tree import Tree
 
@@ -30,6 +31,7 @@ class _Play:
         self._plan, self._tree, self._say = plan, tree, say
         self._lines: queue.Queue[Tuple[str, str]] = queue.Queue()
         self._topologies: Dict[str, List[Tuple[int, Dict[str, Any]]]] = {host: [] for host in plan.request.hosts}
+        self.is_stop_due = False
         self._switch = start_switch(plan.request.hosts, plan.request.link)
         self.hosts = [RunningHost(plan, tree, host, self._lines) for host in plan.request.hosts]
 
@@ -45,7 +47,15 @@ class _Play:
                 for topology in topologies_in(line.text):
                     rank = topology.get("global_rank", line.rank)
                     self._topologies[line.host].append((rank if isinstance(rank, int) else -1, topology))
+                stop_at = self._plan.request.limits.stop_at
+                self.is_stop_due |= stop_at is not None and stop_at in line.text
                 self._say(line)
+
+    def stop(self) -> None:
+        """Send SIGTERM to every container that still runs."""
+        for host in self.hosts:
+            if host.exit_code is None:
+                self._say(LogLine("rehearsal", None, f"Stop: {host.host}: {host.stop()}"))
 
     def end(self) -> None:
         """End what is left, and hear the last of it."""
@@ -83,14 +93,20 @@ def run_attempt(
     started = time.monotonic()
     play = _Play(plan, tree, say)
     try:
-        ended_by = _wait(play, plan.request.limits.abort_after, stop, deadline, interrupt_at)
+        ended_by = _wait(play, plan.request.limits, stop, deadline, interrupt_at)
         codes = {host.host: host.exit_code for host in play.hosts}
     finally:
         play.end()
     for name, code in codes.items():
         if code == NOT_STARTED and tree.refusal(name).exists():
             raise RehearsalError(f"Host {name} was not started: {tree.refusal(name).read_text(encoding='utf-8')}")
-    because = {"exit": "another host failed", "timeout": "timeout", "interruption": "spot interruption", "stop": "stop"}
+    because = {
+        "exit": "another host failed",
+        "timeout": "timeout",
+        "interruption": "spot interruption",
+        "stop": "stop",
+        "stopped": f"SIGKILL {plan.request.limits.stop_grace:.0f} s after SIGTERM",
+    }
     hosts = tuple(
         play.outcome(host, codes[host.host], because[ended_by] if codes[host.host] is None else None)
         for host in play.hosts
@@ -98,22 +114,29 @@ def run_attempt(
     return Attempt(hosts, ended_by, round(time.monotonic() - started, 1))
 
 
-def _wait(
-    play: _Play, abort_after: float, stop: threading.Event, deadline: float, interrupt_at: Optional[float]
-) -> str:
+def _wait(play: _Play, limits: Limits, stop: threading.Event, deadline: float, interrupt_at: Optional[float]) -> str:
     """Why the attempt is over: see :class:`Attempt`."""
     failed_at: Optional[float] = None
+    stop_after = None if limits.stop_after is None else time.monotonic() + limits.stop_after
+    kill_at: Optional[float] = None
     while True:
         play.listen(_TICK)
         codes = [host.exit_code for host in play.hosts]
         now = time.monotonic()
         if all(code is not None for code in codes):
-            return "exit"
+            return "exit" if kill_at is None else "stopped"
         if stop.is_set():
             return "stop"
+        if kill_at is not None:
+            if now > kill_at:
+                return "stopped"
+            continue
+        if play.is_stop_due or (stop_after is not None and now > stop_after):
+            play.stop()
+            kill_at = now + limits.stop_grace
         if failed_at is None and any(code not in (None, 0) for code in codes):
             failed_at = now
-        if failed_at is not None and now - failed_at > abort_after:
+        if failed_at is not None and now - failed_at > limits.abort_after:
             return "exit"
         if now > deadline:
             return "timeout"

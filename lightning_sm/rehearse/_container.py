@@ -10,10 +10,9 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
-from typing import Dict, Sequence
+from typing import NoReturn, Sequence
 
 from ._distributions import MPIRUN
 from ._errors import RehearsalError
@@ -57,6 +56,8 @@ def enter(tree: Tree, host: str) -> None:
     run_all(must)
     run_all(may, must=False)
     _furnish(plan, tree, host)
+    if plan.request.limits.names_after:
+        _name_later(plan.request.limits.names_after, image, hosts_file(plan.addresses))
     init = [sys.executable, "-m", "lightning_sm.rehearse._container", "play", str(tree.root), host]
     # A second unshare: process namespaces begin with a child, and the first one needed the stage's process 1.
     os.execvp("unshare", ["unshare", "--pid", "--fork", "--kill-child", *init])
@@ -96,32 +97,25 @@ def _mount_channel(source: Path, target: Path, layer: Path) -> None:
         run_all([("mount", "--bind", "-o", "ro", str(source), str(target))])
 
 
-def play(tree: Tree, host: str) -> int:
-    """As process 1 of the container: start the entry point, reap what is orphaned, end as the entry point ends."""
+def play(tree: Tree, host: str) -> NoReturn:
+    """As process 1 of the container: become the entry point, which is process 1 of a real container, too."""
     plan: Plan = tree.read("plan")
     image = tree.image(host)
     variables = plan.variables(tree, host)
-    names = hosts_file(plan.addresses)
     run_all([("mount", "-t", "proc", "proc", f"{image}/proc")])
     os.chroot(image)
     os.chdir("/")
-    if plan.request.limits.names_after:
-        threading.Thread(target=_name_later, args=(plan.request.limits.names_after, names), daemon=True).start()
-    return _wait_for(list(plan.request.command), variables)
-
-
-def _name_later(seconds: float, names: str) -> None:
-    time.sleep(seconds)
-    Path("/etc/hosts").write_text(names, encoding="utf-8")
-
-
-def _wait_for(command: Sequence[str], variables: Dict[str, str]) -> int:
+    command = plan.request.command
     program = shutil.which(command[0], path=variables["PATH"]) or command[0]
-    started = subprocess.Popen([program, *command[1:]], env=variables, stdin=subprocess.DEVNULL, cwd="/")
-    while True:
-        process, status = os.wait()
-        if process == started.pid:
-            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+    os.execve(program, command, variables)
+
+
+def _name_later(seconds: float, image: Path, names: str) -> None:
+    """From a process of its own, which ends with the host's process group."""
+    if os.fork() == 0:
+        time.sleep(seconds)
+        (image / "etc" / "hosts").write_text(names, encoding="utf-8")
+        os._exit(0)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -130,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         if step == "enter":
             enter(tree, host)
-        return play(tree, host)
+        play(tree, host)
     except (RehearsalError, OSError) as error:
         tree.refusal(host).write_text(str(error), encoding="utf-8")
         print(f"rehearsal: host {host} was not started: {error}", file=sys.stderr, flush=True)

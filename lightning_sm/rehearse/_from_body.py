@@ -25,6 +25,7 @@ _IN_BODY = (
     "mpi_options",
     "hyperparameters",
     "job_name",
+    "entrypoint",
     "entry_point",
 )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ._distributions import V3_DISTRIBUTIONS, framework_hyperparameters
 from ._drivers_v3 import COMMAND
+from ._entrypoint_file import entrypoint_from
 from ._errors import RehearsalError
 from ._hyperparameters import as_strings, from_file, from_options
 from ._quantities import bits_per_second, milliseconds, seconds
@@ -49,6 +51,8 @@ def request_from_options(options: argparse.Namespace) -> RehearsalRequest:
             f"The entry point {options.entry_point!r} is not a file in {source}.",
             hint="It is looked for in --source-dir, relative to it.",
         )
+    if options.entrypoint and sdk == "v3":
+        raise RehearsalError("--entrypoint and --sdk v3 exclude each other: ModelTrainer sends its own.")
     values: Dict[str, Any] = {}
     if options.hyperparameters:
         values.update(from_file(Path(options.hyperparameters)))
@@ -73,7 +77,7 @@ def request_from_options(options: argparse.Namespace) -> RehearsalRequest:
         local_mode_files=options.local_mode_files,
         processes=options.processes,
         mpi_options=options.mpi_options or "",
-        command=COMMAND if sdk == "v3" else ("train",),
+        command=COMMAND if sdk == "v3" else entrypoint_from(options.entrypoint),
     )
 
 
@@ -166,11 +170,18 @@ def environment_from(given: Sequence[str]) -> Tuple[Tuple[str, str], ...]:
 
 def limits_from(options: argparse.Namespace) -> Limits:
     """How long things may take."""
-    spot = options.spot_interrupt_after
+    spot, stop, stop_at = options.spot_interrupt_after, options.stop_after, options.stop_at
+    if sum(map(bool, (spot, stop, stop_at))) > 1:
+        raise RehearsalError("--stop-after, --stop-at and --spot-interrupt-after exclude each other.")
+    if (stop or stop_at) and not sys.platform.startswith("linux"):
+        raise RehearsalError(f"A stop needs Linux: {sys.platform} does not tell what a process listens for.")
     return Limits(
         timeout=seconds(options.timeout, "--timeout"),
         abort_after=seconds(options.abort_after, "--abort-after"),
         interrupt_after=seconds(spot, "--spot-interrupt-after") if spot else None,
+        stop_after=seconds(stop, "--stop-after") if stop else None,
+        stop_at=stop_at or None,
+        stop_grace=seconds(options.stop_grace, "--stop-grace"),
         names_after=seconds(options.names_after, "--names-after") if options.names_after else 0.0,
     )
 

@@ -15,6 +15,7 @@ from typing import Dict, Optional, Tuple
 from ._container_files import write_ml
 from ._plan import Plan
 from ._processes import end_all_with
+from ._sigterm import send_sigterm
 from ._tree import Tree
 
 __all__ = ["RunningHost", "host_command", "prepare_host"]
@@ -74,12 +75,17 @@ class RunningHost:
         code = self._process.poll()
         if code is not None and self._ended is None:
             self._ended = time.monotonic()
-        return code
+        # As shells and container engines count a signal.
+        return 128 - code if code is not None and code < 0 else code
 
     @property
     def seconds(self) -> float:
         """How long it ran, so far."""
         return (self._ended or time.monotonic()) - self._started
+
+    def stop(self) -> str:
+        """Send SIGTERM to the container's process 1 as a container engine does, and tell what becomes of it."""
+        return send_sigterm(self._process.pid, is_namespaced=self._marker is None)
 
     def end(self) -> None:
         """Kill whatever of the host is left, and wait until it is gone. A namespace goes with its first process."""

@@ -105,7 +105,7 @@ def _unfit(request: RehearsalRequest, name: str) -> Optional[str]:
         return None
     if request.distribution in MPIRUN:
         return f"{request.distribution} logs in to each host by ssh on port 22, which hosts of one network cannot share"
-    if request.command != ("train",):
+    if request.command != ("train",) and not any("SAGEMAKER_BASE_DIR" in word for word in request.command):
         return "this entry point uses /opt/ml by its absolute name"
     if request.link.shaped or request.limits.names_after:
         return "hosts without a network of their own cannot have --bandwidth, --latency or --names-after"

@@ -29,7 +29,7 @@ class Attempt:
     """One start of the job. Managed spot training makes a second one after an interruption.
 
     ``ended_by`` is ``exit`` (the hosts ended by themselves, or because one failed), ``timeout``, ``interruption``
-    (spot) or ``stop`` (Ctrl-C, or the command that asked for the rehearsal went away).
+    (spot), ``stopped`` (``--stop-…``) or ``stop`` (Ctrl-C, or the command that asked for the rehearsal went away).
     """
 
     hosts: Tuple[HostOutcome, ...]
@@ -67,14 +67,15 @@ class Outcome:
         last = self.attempts[-1]
         if last.ended_by == "timeout":
             return "TimedOut"
-        if last.ended_by == "stop":
+        if last.ended_by in ("stop", "stopped"):
             return "Stopped"
         return "Failed" if last.failed_host is not None else "Completed"
 
     @property
     def exit_code(self) -> int:
         """What the command ends with."""
-        return {"Completed": 0, "Failed": 1, "TimedOut": 124, "Stopped": 130}[self.status]
+        stopped = 143 if self.attempts[-1].ended_by == "stopped" else 130
+        return {"Completed": 0, "Failed": 1, "TimedOut": 124, "Stopped": stopped}[self.status]
 
     @property
     def reason(self) -> Optional[str]:
@@ -83,7 +84,8 @@ class Outcome:
         if self.status == "TimedOut":
             return _timeout_reason(last)
         failed = last.failed_host
-        if failed is None:
+        # A stopped job has no failure reason, whatever its hosts ended with.
+        if failed is None or self.status == "Stopped":
             return None
         return failed.failure[:REASON_LENGTH] if failed.failure else ""
 

@@ -46,11 +46,18 @@ class Channel:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long things may take, in seconds. ``interrupt_after`` is when the spot instances are taken away."""
+    """How long things may take, in seconds. ``interrupt_after`` is when the spot instances are taken away.
+
+    ``stop_after`` is when the job is stopped as StopTrainingJob does it: SIGTERM, and SIGKILL after ``stop_grace``;
+    ``stop_at`` is what a line of the log holds when that is to happen.
+    """
 
     timeout: float = 1800.0
     abort_after: float = 10.0
     interrupt_after: Optional[float] = None
+    stop_after: Optional[float] = None
+    stop_at: Optional[str] = None
+    stop_grace: float = 120.0
     names_after: float = 0.0
 
 
