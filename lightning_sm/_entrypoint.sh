@@ -21,10 +21,21 @@ parent() {
   REPLY=${line[1]}
 }
 
-# Whether process $1 is one that mpirun or torchrun started, and has a handler.
-is_rank() {
-  catches "$1" && grep -qzE '^(OMPI_COMM_WORLD_RANK|TORCHELASTIC_RUN_ID)=' "/proc/$1/environ" 2>/dev/null
+# Whether process $1 belongs to this container, which is no question where this is process 1.
+is_ours() {
+  local process=$1
+  until [ "$process" = $$ ]; do
+    parent "$process" && [ "$REPLY" -gt 0 ] || return 1
+    process=$REPLY
+  done
 }
+
+# Whether mpirun or torchrun started process $1, or one above it.
+is_launched() {
+  grep -qzE '^(OMPI_COMM_WORLD_RANK|TORCHELASTIC_RUN_ID)=' "/proc/$1/environ" 2>/dev/null && is_ours "$1"
+}
+
+is_rank() { is_launched "$1" && catches "$1"; }
 
 # Adds the ranks of this host to `found`, not what they started themselves. They are told past their launcher, because
 # mpirun would kill them 1 second later and torchrun 30 seconds later, and the platform leaves them 120.
@@ -35,17 +46,16 @@ find_ranks() {
   done
 }
 
-# Adds to `found` what the toolkit started: descendants of process $1 below the toolkit itself and below any shell.
-find_below() {
-  local path process
+# Adds process $1 to `found`. In place of the toolkit, or of a shell that would die of it, adds what runs below.
+find_program() {
+  local path
+  case "$(cat "/proc/$1/comm" 2>/dev/null) $(readlink "/proc/$1/exe")" in
+    sshd\ *) return ;;
+    train\ * | *\ */bash | *\ */dash | *\ */sh | *\ */busybox) catches "$1" || set -- "$1" below ;;
+  esac
+  [ -n "$2" ] || { found+=("$1"); return; }
   for path in /proc/[0-9]*; do
-    process=${path#/proc/}
-    parent "$process" && [ "$REPLY" = "$1" ] || continue
-    case "$(cat "/proc/$process/comm" 2>/dev/null) $(readlink "/proc/$process/exe")" in
-      sshd\ *) ;;
-      train\ * | *\ */bash | *\ */dash | *\ */sh | *\ */busybox) catches "$process" && found+=("$process") || find_below "$process" ;;
-      *) found+=("$process") ;;
-    esac
+    parent "${path#/proc/}" && [ "$REPLY" = "$1" ] && find_program "${path#/proc/}"
   done
 }
 
@@ -55,25 +65,49 @@ stop() {
   stopped=1
   found=()
   find_ranks
-  [ ${#found[@]} -gt 0 ] || find_below $$
+  [ ${#found[@]} -gt 0 ] || find_program "$child"
   [ ${#found[@]} -gt 0 ] || found=("$child")
   echo "lightning-sm: SIGTERM is handed on to: ${found[*]}"
   kill -TERM "${found[@]}" 2>/dev/null
-  # When they are gone, the toolkit of an mpirun job goes on waiting for its other hosts.
-  (while kill -0 "${found[@]}"; do sleep 1; done; sleep 5; kill -KILL "$child") >/dev/null 2>&1 &
-  watcher=$!
+  (while kill -0 "${found[@]}"; do sleep 1; done; end_toolkit) >/dev/null 2>&1 &
+  watchers+=($!)
+}
+
+# When all programs are gone, the toolkit of an mpirun job still waits for other hosts, for minutes if these failed.
+end_toolkit() {
+  sleep 5
+  kill -KILL "$child"
+}
+
+anything_runs() {
+  local path
+  found=()
+  find_program "$child"
+  [ ${#found[@]} -eq 0 ] || return 0
+  for path in /proc/[0-9]*; do
+    is_launched "${path#/proc/}" && return 0
+  done
+  return 1
+}
+
+watch_for_failure() {
+  until [ -e "$base/output/failure" ]; do sleep 2; done
+  while anything_runs; do sleep 1; done
+  end_toolkit
 }
 
 trap stop TERM
 @COMMAND@ &
 child=$!
+watch_for_failure >/dev/null 2>&1 &
+watchers=($!)
 while :; do
   told=
   wait "$child"
   code=$?
   [ -n "$told" ] || break
 done
-[ -z "$watcher" ] || kill "$watcher" 2>/dev/null
+kill "${watchers[@]}" 2>/dev/null
 [ "$code" = 0 ] || [ -z "$stopped" ] || code=143
 # The toolkit calls some failures a success: those of mpirun's other hosts, and aborts of gloo.
 [ "$code" != 0 ] || [ ! -e "$base/output/failure" ] || code=1

@@ -143,6 +143,20 @@ def test_ranks_hear_it_and_neither_their_launcher_nor_their_workers(box):
     assert "rank heard" in log
 
 
+def test_ranks_of_somebody_else_hear_nothing(box):
+    """As there are where this runs beside another job, in a container or out of one."""
+    variables = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
+    box.python("other", CATCH)
+    other = subprocess.Popen([sys.executable, "other.py"], cwd=box.folder, env=variables, stdout=subprocess.PIPE)
+    try:
+        assert other.stdout.readline() == b"other listens\n"
+        assert box.run(until=["user listens"])[0] == 143
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.communicate()
+
+
 def test_a_program_that_does_not_listen_ends_all_the_same(box):
     box.python("user", "import time; print('deaf', flush=True); time.sleep(60)")
     began = time.monotonic()
@@ -160,6 +174,23 @@ def test_a_toolkit_that_waits_for_other_hosts_is_not_waited_for(box):
     began = time.monotonic()
     assert box.run(until=["user listens"])[0] == 143
     assert 5 < time.monotonic() - began < 30
+
+
+def test_a_toolkit_that_waits_beside_a_failure_reason_is_not_waited_for(box):
+    """As that of an mpirun job's worker host does when the leader has failed."""
+    box.program("train", TRAIN.replace("sys.exit(", "code = (") + "import time; time.sleep(60)")
+    box.python("user", "import time; open('output/failure', 'w').close(); time.sleep(4)")
+    began = time.monotonic()
+    assert box.run()[0] == 137
+    assert 8 < time.monotonic() - began < 30
+
+
+def test_a_program_in_the_place_of_the_toolkit(box):
+    box.python("parent", "import subprocess, sys; subprocess.Popen([sys.executable, 'user.py'])\n" + CATCH)
+    code, log = box.run(sys.executable, "parent.py", until=["user listens", "parent listens"])
+    assert code == 143
+    assert "parent heard" in log
+    assert "user heard" not in log
 
 
 def test_what_the_service_accepts():

@@ -18,8 +18,6 @@ def main():
     parser.add_argument("--batches", type=int, default=1000, help="per epoch and rank")
     parser.add_argument("--seconds", type=float, default=0.02, help="of a batch")
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--max_steps", type=int, default=100_000)
-    parser.add_argument("--ckpt_path")
     parser.add_argument("--fail_on", type=int, help="a global rank that fails after some steps")
     options = parser.parse_args()
     train(importlib.import_module(options.namespace), options)
@@ -61,7 +59,6 @@ def train(pl, options):
         **lightning_sm.trainer_settings(
             accelerator="cpu",
             max_epochs=1000,
-            max_steps=options.max_steps,
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -69,7 +66,7 @@ def train(pl, options):
         )
     )
     world = trainer.world_size
-    trainer.fit(Model(), loader(options.batches * world), loader(2 * world), ckpt_path=options.ckpt_path)
+    trainer.fit(Model(), loader(options.batches * world), loader(2 * world))
 
 
 if __name__ == "__main__":
