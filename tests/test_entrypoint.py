@@ -41,9 +41,9 @@ sys.exit(subprocess.call([sys.executable, "rank.py"], env=variables))
 # As a rank with a worker of a data loader, which has its variables and a handler, too.
 RANK = """
 import os, signal, time
-name = "rank" if os.fork() else "worker"
-signal.signal(signal.SIGTERM, lambda *_: (print(name, "heard", flush=True), os._exit(7)))
-print(name, "listens", flush=True)
+name = b"rank" if os.fork() else b"worker"
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, name + b" heard\n"), os._exit(7)))
+os.write(1, name + b" listens\n")
 time.sleep(60)
 """
 
