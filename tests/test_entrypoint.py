@@ -39,7 +39,7 @@ variables = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
 sys.exit(subprocess.call([sys.executable, "rank.py"], env=variables))
 """
 # As a rank with a worker of a data loader, which has its variables and a handler, too.
-RANK = """
+RANK = r"""
 import os, signal, time
 name = b"rank" if os.fork() else b"worker"
 signal.signal(signal.SIGTERM, lambda *_: (os.write(1, name + b" heard\n"), os._exit(7)))
