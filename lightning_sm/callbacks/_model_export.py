@@ -1,5 +1,6 @@
 """``ModelExport``: writes the best model into SageMaker's model directory when training ends."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Union
 
 from lightning_sm._export import (
@@ -19,6 +20,7 @@ from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._first_batch import first_train_batch
 from lightning_sm._lightning._gather import full_checkpoint, full_state_dict, is_sharded, saves_by_itself
+from lightning_sm._lightning._shims import steps_taken
 from lightning_sm._log import log
 from lightning_sm.callbacks._model_summary import summary_of
 
@@ -85,6 +87,7 @@ class ModelExportMixin(_Base):
             self.plan = ExportPlan.read(export, export_weights, export_submodule, export_example_input, export_serving)
         self._examples = ExampleFinder(self.plan or ExportPlan())
         self._last: Mapping[str, Any] = {}
+        self._steps: Optional[int] = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
         """Try the model directory."""
@@ -149,8 +152,10 @@ class ModelExportMixin(_Base):
 
     def export_now(self, trainer: Any, pl_module: Any) -> None:
         """Write the model as the fit has it now, for a fit that is left before its end. Every rank must call it."""
+        self._steps = steps_taken(self.namespace, trainer)
         self._gather(trainer, has_ended=False)
         self.on_fit_end(trainer, pl_module)
+        self._steps = None
 
     @property
     def _is_active(self) -> bool:
@@ -187,6 +192,8 @@ class ModelExportMixin(_Base):
             config=self.config,
         )
         summary = summary_of(self.namespace, trainer, pl_module, plan, best, self._hparams(pl_module))
+        if self._steps is not None:
+            summary = replace(summary, global_step=self._steps)
         serving = self._serving(pl_module)
         path = write_model(directory, source, summary, self.config, plan, serving, type(pl_module))
         which = "the last model" if best is None else f"the best model ({best.monitor} {best.score:.4g})"
