@@ -1,15 +1,14 @@
 """``AtomicCheckpointIO``: a checkpoint stands under its name whole, or not at all."""
 
-import errno
 import os
 import re
 import secrets
-import shutil
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, Optional, Set
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, Iterator, Set, cast
 
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._log import log
+from lightning_sm._whole_file import PatientFile, put_in_place, remove, removed_on_error
 from lightning_sm.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -57,11 +56,11 @@ class AtomicCheckpointIOMixin(_Base):
             return
         directory, name = os.path.split(os.path.abspath(target))
         partial = os.path.join(directory, f".{name[:100]}.partial-{os.getpid()}-{_THIS_RUN}")
-        with _explained(target), _removed_on_error(partial):
+        with _explained(target), removed_on_error(partial):
             os.makedirs(directory, exist_ok=True)
             self._sweep(directory)
             self._write(checkpoint, partial, options)
-            _put_in_place(partial, target)
+            put_in_place(partial, target)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load what is there."""
@@ -91,8 +90,8 @@ class AtomicCheckpointIOMixin(_Base):
         try:
             # Lightning's own makes two more copies of the checkpoint in memory and one in /tmp on its way to this file.
             with open(partial, "wb") as file:
-                patient = _PatientFile(file)
-                torch.save(checkpoint, patient)
+                patient = PatientFile(file)
+                torch.save(checkpoint, cast(IO[bytes], patient))  # it is what torch asks of a file
                 patient.raise_error()
         except AttributeError:  # a hyperparameter that cannot be pickled, which older versions leave out
             self.inner.save_checkpoint(checkpoint, partial)
@@ -105,36 +104,7 @@ class AtomicCheckpointIOMixin(_Base):
         for name in os.listdir(directory):
             if _PARTIAL.match(name) and not name.endswith(_THIS_RUN):
                 log.info("Removing %s, which an interrupted run left behind", os.path.join(directory, name))
-                _remove(os.path.join(directory, name))
-
-
-class _PatientFile:
-    """A file that keeps an error of writing to itself until it is asked.
-
-    torch's writer makes a riddle of such an error, and before 2.0 ends the process.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._error: Optional[OSError] = None
-
-    def write(self, data: Any) -> int:
-        self._try(lambda: self._file.write(data))
-        return memoryview(data).nbytes
-
-    def flush(self) -> None:
-        self._try(self._file.flush)
-
-    def raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _try(self, action: Callable[[], Any]) -> None:
-        if self._error is None:
-            try:
-                action()
-            except OSError as error:
-                self._error = error
+                remove(os.path.join(directory, name))
 
 
 def atomic_checkpoint_io(namespace: Namespace) -> type:
@@ -153,41 +123,3 @@ def _explained(path: str) -> Iterator[None]:
             f"The checkpoint {path} could not be saved ({type(error).__name__}: {error}). An older one is still there.",
             hint="Check the room on the disk and its mount: a larger volume_size, or fewer checkpoints kept.",
         ) from error
-
-
-@contextmanager
-def _removed_on_error(partial: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        _remove(partial)
-        raise
-
-
-def _put_in_place(partial: str, target: str) -> None:
-    if os.path.isdir(partial):
-        # Some write a folder. It cannot be renamed over another; the older one goes when the newer is complete.
-        shutil.rmtree(target, ignore_errors=True)
-    else:
-        _flush(partial)
-    os.replace(partial, target)
-    _flush(os.path.dirname(target) or ".")
-
-
-def _flush(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # mounts that cannot be told to flush
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            os.unlink(path)

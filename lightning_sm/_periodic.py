@@ -10,7 +10,11 @@ from lightning_sm._lightning._shims import keep_newest, last_needs_best, save_la
 from lightning_sm._log import log
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["periodic_checkpoints", "save_interval"]
+__all__ = ["BY_EPOCH", "BY_TIME", "periodic_checkpoints", "save_interval"]
+
+# Names of the files, the second one where the project has a last.ckpt of its own.
+BY_EPOCH = ("last", "resume-last")
+BY_TIME = "resume-{epoch}-{step}"
 
 
 def save_interval(text: str) -> float:
@@ -50,9 +54,8 @@ def periodic_checkpoints(
     regular = [callback for callback in checkpoints if _keeps_newest(callback, directory, namespace)]
     added: List[Any] = []
     if not any(_saves_each_epoch(callback) for callback in regular):
-        taken = any(callback.save_last or callback.filename == "last" for callback in checkpoints)
-        name = "resume-last" if taken else "last"
-        added.append(_first_new(checkpoints, _by_epoch(directory, name, namespace)))
+        taken = any(callback.save_last or callback.filename == BY_EPOCH[0] for callback in checkpoints)
+        added.append(_first_new(checkpoints, _by_epoch(directory, BY_EPOCH[taken], namespace)))
     if not any(_saves_within_epochs(callback) for callback in regular):
         added.append(_first_new(checkpoints, _by_time(directory, save_every_seconds, namespace)))
     return added
@@ -80,9 +83,7 @@ def _by_epoch(directory: str, name: str, namespace: Namespace) -> Iterator[Any]:
 def _by_time(directory: str, seconds: float, namespace: Namespace) -> Iterator[Any]:
     for microseconds in range(1000):
         interval = timedelta(seconds=seconds, microseconds=microseconds)
-        yield _checkpoint_class(namespace)(
-            directory, "resume-{epoch}-{step}", train_time_interval=interval, **keep_newest(namespace)
-        )
+        yield _checkpoint_class(namespace)(directory, BY_TIME, train_time_interval=interval, **keep_newest(namespace))
 
 
 def _write_last_as_file(callback: Any, namespace: Namespace) -> None:

@@ -1,7 +1,9 @@
 """Copies of a checkpoint that stay as they are while training goes on."""
 
 import copy
-from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
 
 __all__ = ["Snapshot"]
 
@@ -29,18 +31,16 @@ class Snapshot:
         available, self._buffers = self._buffers, {}
         memo: Dict[int, Any] = {}
         at: Dict[Tuple[Any, ...], Any] = {}
-        streams = set()
+        copies: List[Tuple[Any, Any]] = []
         # A callback may save under inference mode, and a buffer that is made there could not be written again.
         with torch.inference_mode(False), torch.no_grad():
             for tensor in _plain_tensors(checkpoint, set()):
                 place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
                 if place not in at:
-                    at[place] = self._buffer(tensor, available).copy_(tensor, non_blocking=tensor.is_cuda)
-                    if tensor.is_cuda:
-                        streams.add(torch.cuda.current_stream(tensor.device))
+                    at[place] = self._buffer(tensor, available)
+                    copies.append((at[place], tensor.detach()))
                 memo[id(tensor)] = at[place]
-            for stream in streams:
-                stream.synchronize()
+            _copy_all(copies)
             return copy.deepcopy(checkpoint, memo)
 
     def _buffer(self, tensor: Any, available: Dict[Tuple[Any, ...], List[Any]]) -> Any:
@@ -54,6 +54,25 @@ class Snapshot:
             buffer = torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=tensor.is_cuda)
         self._buffers.setdefault(kind, []).append(buffer)
         return buffer
+
+
+def _copy_all(copies: Sequence[Tuple[Any, Any]]) -> None:
+    import torch
+
+    on_gpu = [(buffer, tensor) for buffer, tensor in copies if tensor.is_cuda]
+    others = [(buffer, tensor) for buffer, tensor in copies if not tensor.is_cuda]
+    for buffer, tensor in on_gpu:
+        buffer.copy_(tensor, non_blocking=True)
+    # One core does not use all that the memory can do, and torchrun leaves torch itself one only.
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+        list(threads.map(_copy, others))
+    for device in {tensor.device for _, tensor in on_gpu}:
+        torch.cuda.current_stream(device).synchronize()
+
+
+def _copy(pair: Tuple[Any, Any]) -> None:
+    buffer, tensor = pair
+    buffer.copy_(tensor)
 
 
 def _plain_tensors(value: Any, seen: Set[int]) -> Iterator[Any]:

@@ -7,6 +7,7 @@ import functools
 import importlib
 import os
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
@@ -34,7 +35,9 @@ __all__ = [
     "replace_infinite_barrier",
     "resumes_within_epochs",
     "save_checkpoint_at_end",
+    "save_by_time",
     "save_config_arguments",
+    "save_last_as_file",
     "steps_taken",
     "strategy_of",
     "train_loaders_method",
@@ -107,11 +110,12 @@ SHIMS = {
             (1, 5),
             (1, 6),
             "https://github.com/Lightning-AI/pytorch-lightning/blob/1.5.10/pytorch_lightning/callbacks/"
-            "model_checkpoint.py#L699",
+            "model_checkpoint.py#L700",
         ),
-        Shim("innermost_wrapper", (1, 7), _OPEN, f"{_PR}11561"),
+        Shim("innermost_wrapper", (1, 7), _OPEN, f"{_PR}13658"),
         Shim("save_last_as_file", (2, 1), (2, 2), f"{_PR}18748"),
-        Shim("last_needs_best", (2, 6), _OPEN, f"{_PR}20960"),
+        Shim("last_needs_best", (2, 6), _OPEN, f"{_PR}21244"),
+        Shim("save_by_time", (2, 6), _OPEN, f"{_PR}21239"),
         Shim("replace_infinite_barrier", (2, 3), _OPEN, f"{_PR}19448"),
     )
 }
@@ -324,3 +328,21 @@ def _save_instead_of_link(weights_only: bool, trainer: Any, filepath: str, linkp
 def last_needs_best(namespace: Namespace) -> bool:
     """Whether ``save_last`` is heeded at the end of an epoch only where one of the best was saved, too."""
     return _needs("last_needs_best", namespace)
+
+
+def save_by_time(namespace: Namespace, trainer: Any, pl_module: Any) -> None:
+    """Save what is due by time after a training batch of manual optimization, where Lightning forgets to look."""
+    if not _needs("save_by_time", namespace) or pl_module.automatic_optimization:
+        return
+    for checkpoint in trainer.checkpoint_callbacks:
+        interval = getattr(checkpoint, "_train_time_interval", None)
+        if interval is None or checkpoint._should_skip_saving_checkpoint(trainer):
+            continue
+        now = time.monotonic()
+        candidates = checkpoint._monitor_candidates(trainer)
+        is_due = now - checkpoint._last_time_checked >= interval.total_seconds()
+        # The hosts' clocks differ, and all of them take part in a save.
+        if checkpoint.monitor in (None, *candidates) and trainer.strategy.broadcast(is_due):
+            checkpoint._last_time_checked = now
+            checkpoint._save_topk_checkpoint(trainer, candidates)
+            checkpoint._save_last_checkpoint(trainer, candidates)

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any, Optional
 from lightning_sm._background_io import BackgroundCheckpointIOMixin, background_checkpoint_io
 from lightning_sm._checkpoint_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning._shims import innermost_wrapper, strategy_of
+from lightning_sm._lightning._shims import innermost_wrapper, save_by_time, strategy_of
 from lightning_sm._log import log
+from lightning_sm._own_files import remove_outlived, take_over_last
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback as _Base
@@ -48,9 +49,16 @@ class SafeSavesMixin(_Base):
         self._install(strategy)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Save in the background from now on."""
+        """Save in the background from now on, and make room."""
         if self._background is not None:
             self._background.start()
+        if trainer.is_global_zero:
+            remove_outlived(trainer)
+        take_over_last(trainer)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+        """Save by time where Lightning does not."""
+        save_by_time(self.namespace, trainer, pl_module)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Wait for what is being saved. What other callbacks save after this is saved at once."""

@@ -48,6 +48,10 @@ def test_serves_from_the_first_version_up_to_the_last(version, serves):
         ("save_config_arguments", (1, 8), {"save_config_kwargs": {"overwrite": True}}),
         ("configs_must_be_whole", (1, 7), True),
         ("configs_must_be_whole", (1, 8), False),
+        ("keep_newest", (1, 5), {"mode": "max"}),
+        ("keep_newest", (1, 6), {"monitor": "step", "mode": "max", "save_top_k": 2}),
+        ("last_needs_best", (2, 5), False),
+        ("last_needs_best", (2, 6), True),
     ],
 )
 def test_answers_by_version(function, version, answer):
@@ -190,3 +194,13 @@ def test_infinite_barrier_makes_no_group_beside_smddp_and_stays_elsewhere(namesp
         """
     )
     assert said == [["no group", True], ["gloo", False], ["smddp", True, True]]
+
+
+@pytest.mark.parametrize(("version", "saved"), [((2, 0), []), ((2, 1), [("last.ckpt", True)]), ((2, 2), [])])
+def test_a_last_checkpoint_is_saved_where_it_would_be_a_link(version, saved):
+    calls = []
+    trainer = types.SimpleNamespace(save_checkpoint=lambda *arguments: calls.append(arguments))
+    checkpoint = types.SimpleNamespace(save_weights_only=True, _link_checkpoint=lambda *_: None)
+    _shims.save_last_as_file(_Namespace(version), checkpoint)
+    checkpoint._link_checkpoint(trainer, "best.ckpt", "last.ckpt")
+    assert calls == saved

@@ -1,0 +1,61 @@
+import errno
+import os
+
+import pytest
+
+from lightning_sm._whole_file import PatientFile, put_in_place, remove, removed_on_error
+
+
+class Broken:
+    """A file on a disk that is full from the second write on."""
+
+    def __init__(self):
+        self.written = []
+
+    def write(self, data):
+        if self.written:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.written.append(bytes(data))
+
+    def flush(self):
+        raise OSError(errno.EIO, "flushed")
+
+
+def test_an_error_waits_until_it_is_asked_for():
+    broken = Broken()
+    file = PatientFile(broken)
+    assert file.write(b"abc") == 3
+    file.raise_error()
+    assert file.write(memoryview(b"defgh")) == 5
+    file.write(b"i")
+    file.flush()
+    with pytest.raises(OSError, match="No space left"):
+        file.raise_error()
+    assert broken.written == [b"abc"]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_a_mount_that_cannot_be_told_to_flush(tmp_path, monkeypatch, number):
+    (tmp_path / "partial").write_text("new")
+    (tmp_path / "final").write_text("old")
+
+    def fsync(_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("lightning_sm._whole_file.os.fsync", fsync)
+    if number == errno.EINVAL:
+        put_in_place(str(tmp_path / "partial"), str(tmp_path / "final"))
+        assert (tmp_path / "final").read_text() == "new"
+    else:
+        with pytest.raises(OSError, match="Input/output"), removed_on_error(str(tmp_path / "partial")):
+            put_in_place(str(tmp_path / "partial"), str(tmp_path / "final"))
+        assert (tmp_path / "final").read_text() == "old"
+    assert os.listdir(tmp_path) == ["final"]
+
+
+def test_what_is_gone_already_can_be_removed(tmp_path):
+    remove(str(tmp_path / "nothing"))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("")
+    remove(str(tmp_path / "folder"))
+    assert os.listdir(tmp_path) == []
