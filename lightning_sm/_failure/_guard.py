@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from typing import Set
 
 from lightning_sm._failure._file import write_failure
 from lightning_sm._failure._hub import loss_of
@@ -17,6 +18,10 @@ from lightning_sm._failure._kills import with_kills
 from lightning_sm._job import TrainingJob
 
 __all__ = ["Guard"]
+
+_SECONDS = 2.0
+# A data loader's worker would keep them open beyond the end of its parent.
+_pipes: Set[int] = set()
 
 _TRAINING, _NOT_TRAINING = "training", "not training"
 
@@ -35,19 +40,18 @@ class Guard:
 
         ours = os.path.dirname(os.path.dirname(os.path.abspath(lightning_sm.__file__)))
         path = os.pathsep.join(filter(None, [ours, os.environ.get("PYTHONPATH")]))
+        its_end, self._pipe = os.pipe()
         # In a session of its own, because launchers end whole groups of processes.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "lightning_sm._failure._guard", failure_file, str(rank), host],
-            stdin=subprocess.PIPE,
+            stdin=its_end,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,
         )
-        assert self._process.stdin is not None, "it was asked for"
-        self._pipe = self._process.stdin.fileno()
-        # A data loader's worker would keep the pipe open.
-        os.register_at_fork(after_in_child=self._close)
+        os.close(its_end)
+        _pipes.add(self._pipe)
         self.set_training(True)
 
     def set_training(self, is_training: bool) -> None:
@@ -58,12 +62,21 @@ class Guard:
     def dismiss(self) -> None:
         """End the guard: this process ends by itself."""
         self.set_training(False)
-        self._close()
+        if self._pipe in _pipes:
+            _pipes.remove(self._pipe)
+            os.close(self._pipe)
+        # It goes at once, unless it has hardly begun.
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_SECONDS)
 
-    def _close(self) -> None:
-        pipe, self._pipe = self._pipe, -1
+
+def _close_in_child() -> None:
+    while _pipes:
         with suppress(OSError):
-            os.close(pipe)
+            os.close(_pipes.pop())
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def main(failure_file: str, rank: str, host: str) -> None:

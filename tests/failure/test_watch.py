@@ -62,7 +62,10 @@ class JobOfRanks:
         """End the hub as a process that is killed ends it: without a word."""
         self.hub._selector.unregister(self.hub._server)
         self.hub._server.close()
-        for member in list(self.hub._members.values()):
+        members = list(self.hub._members.values())
+        for member in members:
+            member.has_left = True
+        for member in members:
             member.wire.hang_up()
 
     def end(self):

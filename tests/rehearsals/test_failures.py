@@ -50,7 +50,7 @@ def test_a_rank_that_raises(tmp_path):
     assert codes(done) == {"algo-1": 1, "algo-2": 1}, done.log[-6000:]
     for reason in (done.summary["failure_reason"], *reasons(done).values()):
         assert reason.startswith("KeyError: 'layers' (rank 1 on algo-2; at ")
-        assert reason.endswith("fail.py:56 in fail; then RuntimeError: no layers, said the owner of ***)")
+        assert reason.endswith("fail.py:51 in fail; then RuntimeError: no layers, said the owner of ***)")
 
 
 @needs("netns", torch=True)
