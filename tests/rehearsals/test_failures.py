@@ -5,6 +5,8 @@ The program speaks of a ``ValueError`` first: from such a line on the toolkit ta
 
 import importlib.util
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,8 +74,13 @@ def test_a_rank_that_gloo_aborts(tmp_path):
 
 @needs("netns", torch=True, mpi=True)
 def test_a_rank_on_a_worker_host_of_mpirun(tmp_path):
-    done = rehearsed(tmp_path, "raise", *_MPI)
-    assert codes(done)["algo-1"] == 1, done.log[-6000:]
-    # By itself the toolkit knows of nothing there.
+    # By itself the toolkit knows of nothing there, waits for minutes and calls it a success.
+    entrypoint = tmp_path / "entrypoint.json"
+    command = [sys.executable, "-m", "lightning_sm", "entrypoint"]
+    entrypoint.write_bytes(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    done = rehearsed(tmp_path, "raise", *_MPI, "--entrypoint", entrypoint)
+    # A toolkit that still waits for the other host when nothing runs any more is ended by the entry point.
+    assert codes(done)["algo-1"] in (1, 137), done.log[-6000:]
+    assert codes(done)["algo-2"] == 137, done.log[-6000:]
     for reason in (done.summary["failure_reason"], *reasons(done).values()):
         assert reason.startswith("KeyError: 'layers' (rank 1 on algo-2; at ")
