@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.processes import Job
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.jobs]
 
 _SCRIPT = Path(__file__).parent / "fail.py"
 # How it is started, what the script is told of it, and the hosts.
