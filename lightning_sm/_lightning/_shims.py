@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from lightning_sm._lightning._namespaces import Namespace
-from lightning_sm._lightning._restore import around_restore
 
 __all__ = [
     "SHIMS",
     "Shim",
     "add_any_data_module",
     "add_legacy_environment_methods",
-    "around_restore",
     "backend_variable",
     "cli_base_path",
     "configs_must_be_whole",
@@ -77,7 +75,6 @@ SHIMS = {
         Shim("epochs_trained", (1, 5), (1, 6), f"{_PR}8578"),
         Shim("resumes_within_epochs", (1, 5), (1, 6), f"{_PR}8578"),
         Shim("train_loaders_method", (1, 5), (2, 0), f"{_PR}16726"),
-        Shim("around_restore", (1, 5), _OPEN, f"{_PR}21072"),
         Shim("save_checkpoint_at_end", (1, 5), (1, 6), f"{_PR}11805"),
         Shim("steps_taken", (1, 5), (1, 6), f"{_PR}11805"),
         Shim(

@@ -9,7 +9,8 @@ from lightning_sm._agree import broadcast
 from lightning_sm._failure import failure_reported
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning._shims import around_restore, save_checkpoint_at_end
+from lightning_sm._lightning._restore import around_restore
+from lightning_sm._lightning._shims import save_checkpoint_at_end
 from lightning_sm._log import log
 from lightning_sm._resume import (
     Candidate,
