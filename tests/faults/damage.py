@@ -4,20 +4,20 @@ import random
 import zipfile
 from pathlib import Path
 
+from lightning_sm._export import load_file
+
 __all__ = ["damage_newest", "whole_checkpoints"]
 
 
 def whole_checkpoints(folder):
     """The step of each checkpoint that loads, by its name. Every byte is checked."""
-    import torch
-
     found = {}
     for path in sorted(Path(folder).glob("*.ckpt")):
         try:
             with zipfile.ZipFile(path) as archive:
                 if archive.testzip() is not None:
                     continue
-            found[path.name] = int(torch.load(path, map_location="cpu", weights_only=False)["global_step"])
+            found[path.name] = int(load_file(str(path), weights_only=False)["global_step"])
         except (zipfile.BadZipFile, OSError, RuntimeError, KeyError, EOFError):
             continue
     return found
