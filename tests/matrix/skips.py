@@ -58,7 +58,7 @@ SKIPS = (
     ),
     Skip(
         "tests/test_own_files.py::test_interruptions_do_not_fill_the_disk",
-        lambda lightning, torch: lightning < (1, 6),
-        "Lightning 1.5 writes last-v1.ckpt beside the last.ckpt of an interrupted run",
+        lambda lightning, torch: lightning < (2, 1),
+        "before 2.1 Lightning writes last-v1.ckpt beside the last.ckpt of an interrupted run",
     ),
 )
