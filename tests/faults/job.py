@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from lightning_sm.rehearse._processes import end_all_with
 from tests.faults import train
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
@@ -120,14 +121,8 @@ class Job:
             os.kill(pids[rank], signal.SIGKILL)
 
     def kill_host(self, number):
-        """SIGKILL everything on one host."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.running[number].pid, signal.SIGKILL)
-        # torchrun puts its workers into sessions of their own.
-        for line in self.lines():
-            if "rank" in line and line["rank"] // self.processes == number:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(line["pid"], signal.SIGKILL)
+        """SIGKILL everything on one host: workers and guards are in sessions of their own."""
+        end_all_with(str(self.folder / self.names[number]))
 
     def wait(self, timeout):
         """Wait until each host has ended; return the exit codes, ``None`` for one that had not by then."""
@@ -142,8 +137,7 @@ class Job:
 
     def end(self):
         """Take all containers away, as the service does when one has ended."""
-        for number in range(len(self.running)):
-            self.kill_host(number)
+        end_all_with(str(self.folder))
         for process in self.running:
             process.wait()
         self.running = []
