@@ -146,7 +146,7 @@ def test_spot_interruption_restarts_with_the_checkpoints(rehearse, tmp_path: Pat
     bucket = tmp_path / "checkpoints"
     # With a switch, where there can be one: it is made anew as well.
     latency = () if no_taps("netns") else ("--latency", "1ms")
-    done = rehearse("--hosts", 2, "--spot-interrupt-after", "8s", "--checkpoint-dir", bucket, *latency, "count.py")
+    done = rehearse("--hosts", 2, "--spot-interrupt-after", "12s", "--checkpoint-dir", bucket, *latency, "count.py")
     assert done.exit_code == 0, done.log
     assert [attempt["ended_by"] for attempt in done.summary["attempts"]] == ["interruption", "exit"]
     starts = [int(line.rsplit(" ", 1)[1]) for line in done.log.splitlines() if "starts at" in line]
