@@ -9,16 +9,12 @@ asynchronous DCP writes folders, which Lightning reads with some strategies only
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Callable, Deque, List, NamedTuple, Optional
+from typing import Any, Callable, Deque, List, NamedTuple, Optional
 
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._log import log
 from lightning_sm._snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from pytorch_lightning.plugins import CheckpointIO as _Base
-else:
-    _Base = object
+from lightning_sm._wrapping_io import WrappingIOMixin, save_options
 
 __all__ = ["BackgroundCheckpointIOMixin", "background_checkpoint_io"]
 
@@ -32,7 +28,7 @@ class _Save(NamedTuple):
     snapshot: Snapshot
 
 
-class BackgroundCheckpointIOMixin(_Base):
+class BackgroundCheckpointIOMixin(WrappingIOMixin):
     """Copy a checkpoint in the calling thread and let one other thread do, in order, what was asked for.
 
     Between :meth:`start` and :meth:`finish` a save returns when the copy is made. A third save waits for the first. An
@@ -43,11 +39,8 @@ class BackgroundCheckpointIOMixin(_Base):
         inner: The ``CheckpointIO`` that writes, reads and removes.
     """
 
-    namespace: Namespace
-
     def __init__(self, inner: Any) -> None:
-        super().__init__()
-        self.inner = inner
+        super().__init__(inner)
         self._is_active = False
         self._thread: Optional[ThreadPoolExecutor] = None
         self._error: Optional[BaseException] = None
@@ -79,7 +72,7 @@ class BackgroundCheckpointIOMixin(_Base):
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
         """Save a copy of ``checkpoint`` as it is now."""
-        options = {} if storage_options is None else {"storage_options": storage_options}
+        options = save_options(storage_options)
         snapshot = self._free_snapshot() if self._is_active else None
         self._raise_error()
         if snapshot is not None:
@@ -98,7 +91,7 @@ class BackgroundCheckpointIOMixin(_Base):
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load what is there when everything that was asked for before has been done."""
         self._wait()
-        return self.inner.load_checkpoint(path, *args, **kwargs)
+        return super().load_checkpoint(path, *args, **kwargs)
 
     def remove_checkpoint(self, path: Any) -> None:
         """Remove what is there, after everything that was asked for before, such as the save that replaces it."""
@@ -108,16 +101,9 @@ class BackgroundCheckpointIOMixin(_Base):
             self._queue(lambda: self.inner.remove_checkpoint(path))
 
     def teardown(self) -> None:
-        """Finish, and tear down the other one; Lightning before 1.6 has nothing to tear down."""
+        """Finish, and tear down the other one."""
         self.finish()
-        if hasattr(self.inner, "teardown"):
-            self.inner.teardown()
-
-    def __getattr__(self, name: str) -> Any:
-        # A project's own CheckpointIO may have more than Lightning's, and be asked for it.
-        if name == "inner" or name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.inner, name)
+        super().teardown()
 
     def _queue(self, task: Callable[[], None]) -> "Future[None]":
         def run() -> None:

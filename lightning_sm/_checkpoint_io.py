@@ -4,17 +4,13 @@ import os
 import re
 import secrets
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, Iterator, Set, cast
+from typing import IO, Any, Iterator, Set, cast
 
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._log import log
 from lightning_sm._whole_file import PatientFile, put_in_place, remove, removed_on_error
+from lightning_sm._wrapping_io import WrappingIOMixin, save_options
 from lightning_sm.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from pytorch_lightning.plugins import CheckpointIO as _Base
-else:
-    _Base = object
 
 __all__ = ["AtomicCheckpointIOMixin", "atomic_checkpoint_io"]
 
@@ -23,7 +19,7 @@ _THIS_RUN = secrets.token_hex(4)
 _PARTIAL = re.compile(r"\..+\.partial-\d+-[0-9a-f]+$")
 
 
-class AtomicCheckpointIOMixin(_Base):
+class AtomicCheckpointIOMixin(WrappingIOMixin):
     """Let another ``CheckpointIO`` write to a hidden name in the same directory, and rename what is there in the end.
 
     Neither SageMaker's uploader nor a process that looks for a checkpoint sees a file that is not whole, and a failed
@@ -36,11 +32,8 @@ class AtomicCheckpointIOMixin(_Base):
         inner: The ``CheckpointIO`` that writes, reads and removes.
     """
 
-    namespace: Namespace
-
     def __init__(self, inner: Any) -> None:
-        super().__init__()
-        self.inner = inner
+        super().__init__(inner)
         self._swept: Set[str] = set()
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
@@ -49,7 +42,7 @@ class AtomicCheckpointIOMixin(_Base):
         Raises:
             CheckpointError: The file could not be written. What was there before still is.
         """
-        options = {} if storage_options is None else {"storage_options": storage_options}
+        options = save_options(storage_options)
         target = os.fspath(path)
         if "://" in target:
             self.inner.save_checkpoint(checkpoint, path, **options)
@@ -61,25 +54,6 @@ class AtomicCheckpointIOMixin(_Base):
             self._sweep(directory)
             self._write(checkpoint, partial, options)
             put_in_place(partial, target)
-
-    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load what is there."""
-        return self.inner.load_checkpoint(path, *args, **kwargs)
-
-    def remove_checkpoint(self, path: Any) -> None:
-        """Remove what is there."""
-        self.inner.remove_checkpoint(path)
-
-    def teardown(self) -> None:
-        """Tear down the other one; Lightning before 1.6 has nothing to tear down."""
-        if hasattr(self.inner, "teardown"):
-            self.inner.teardown()
-
-    def __getattr__(self, name: str) -> Any:
-        # A project's own CheckpointIO may have more than Lightning's, and be asked for it.
-        if name == "inner" or name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
     def _write(self, checkpoint: Any, partial: str, options: Any) -> None:
         if type(self.inner) is not self.namespace.module("plugins").TorchCheckpointIO or options:

@@ -6,7 +6,7 @@ import shutil
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Callable, Iterator, Optional
 
-__all__ = ["PatientFile", "put_in_place", "remove", "removed_on_error"]
+__all__ = ["PatientFile", "flush", "put_in_place", "remove", "removed_on_error"]
 
 
 class PatientFile:
@@ -61,12 +61,13 @@ def put_in_place(partial: str, target: str) -> None:
         # Some write a folder. It cannot be renamed over another; the older one goes when the newer is complete.
         shutil.rmtree(target, ignore_errors=True)
     else:
-        _flush(partial)
+        flush(partial)
     os.replace(partial, target)
-    _flush(os.path.dirname(target) or ".")
+    flush(os.path.dirname(target) or ".")
 
 
-def _flush(path: str) -> None:
+def flush(path: str) -> None:
+    """Have a file or folder on the disk, where its mount can be told to."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -77,7 +77,7 @@ def test_what_is_no_plain_value_is_refused(tmp_path, value):
 
 
 @pytest.mark.parametrize(
-    "broken", ["torch.save", "lightning_sm._export._write._write", "lightning_sm._export._directory._flush"]
+    "broken", ["torch.save", "lightning_sm._export._write._write", "lightning_sm._export._directory.flush"]
 )
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_crash_in_the_middle_leaves_the_old_model(tmp_path, monkeypatch, broken, error):

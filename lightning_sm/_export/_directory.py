@@ -5,6 +5,7 @@ import os
 import tempfile
 from typing import List
 
+from lightning_sm._whole_file import flush
 from lightning_sm.errors import OutputError
 
 __all__ = ["SUMMARY", "check_writable", "files_below", "take_places"]
@@ -48,7 +49,7 @@ def take_places(staging: str, directory: str) -> None:
     """
     new = files_below(staging)
     for name in new:
-        _flush(os.path.join(staging, name))
+        flush(os.path.join(staging, name))
     old = _listed(os.path.join(directory, SUMMARY))
     for name in new:
         os.makedirs(os.path.dirname(os.path.join(directory, name)), exist_ok=True)
@@ -66,8 +67,3 @@ def _listed(path: str) -> List[str]:
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [name for name in files if not os.path.isabs(name) and ".." not in name.split("/")]
-
-
-def _flush(path: str) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())

@@ -8,6 +8,7 @@ from typing import Any, Dict, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._resume._candidate import Candidate
+from lightning_sm._whole_file import put_in_place
 
 __all__ = ["Finished", "read_finished", "remove_finished", "training_limits", "write_finished"]
 
@@ -44,9 +45,7 @@ def write_finished(directory: str, finished: Finished) -> None:
     staging = os.path.join(directory, f".{_NAME}.new")
     with open(staging, "w", encoding="utf-8") as file:
         json.dump(asdict(finished), file, indent=2, default=str)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(staging, path)
+    put_in_place(staging, path)
 
 
 def read_finished(directory: str) -> Optional[Finished]:

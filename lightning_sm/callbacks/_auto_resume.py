@@ -3,7 +3,7 @@
 import os
 import textwrap
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Optional, Set, Tuple
 
 from lightning_sm._agree import broadcast
 from lightning_sm._failure import failure_reported
@@ -23,7 +23,7 @@ from lightning_sm._resume import (
     training_limits,
     write_finished,
 )
-from lightning_sm.callbacks._model_export import ModelExportMixin
+from lightning_sm.callbacks._model_export import exports_of
 from lightning_sm.errors import CheckpointError, LightningSMError
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class AutoResumeMixin(_Base):
         # A checkpoint from within the last epoch, by a validation, does not count that one.
         loop.min_epochs = loop.epoch_loop.min_steps = None
         trainer.should_stop = True
-        for export in _exports(trainer):
+        for export in exports_of(trainer):
             export.on_train_end(trainer, pl_module)
 
     def _explain(self, error: Exception) -> Exception:
@@ -198,10 +198,6 @@ class AutoResumeMixin(_Base):
     def _newest(self) -> Optional[Candidate]:
         candidates = list_candidates(self.directory)
         return candidates[0] if candidates and candidates[0].problem is None else None
-
-
-def _exports(trainer: Any) -> List[Any]:
-    return [callback for callback in trainer.callbacks if isinstance(callback, ModelExportMixin)]
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,7 @@
 """``GracefulStop``: leaves a fit in time, with a checkpoint and an exported model."""
 
 import time
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from lightning_sm._agree import any_true
 from lightning_sm._deadline import Deadline, read_deadline
@@ -12,7 +12,7 @@ from lightning_sm._log import log
 from lightning_sm._stop_check import StopCheck, may_leave_anywhere
 from lightning_sm._stop_signal import STOPPED, StopSignal
 from lightning_sm._stopped_checkpoint import save_directory, save_stopped
-from lightning_sm.callbacks._model_export import ModelExportMixin
+from lightning_sm.callbacks._model_export import exports_of
 from lightning_sm.errors import ExportError
 
 if TYPE_CHECKING:
@@ -154,13 +154,9 @@ def _export(trainer: Any, pl_module: Any) -> None:
     """Export the model; no rank leaves before that is done, because launchers then end the others."""
     error: Optional[ExportError] = None
     try:
-        for callback in _exports(trainer):
+        for callback in exports_of(trainer):
             callback.export_now(trainer, pl_module)
     except ExportError as caught:
         error = caught
     if any_true(trainer, error is not None):
         raise error or ExportError("The model was not exported.", hint="The log of global rank 0 says why.")
-
-
-def _exports(trainer: Any) -> List[Any]:
-    return [callback for callback in trainer.callbacks if isinstance(callback, ModelExportMixin)]

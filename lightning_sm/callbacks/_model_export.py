@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-__all__ = ["ModelExportMixin"]
+__all__ = ["ModelExportMixin", "exports_of"]
 
 
 class ModelExportMixin(_Base):
@@ -211,3 +211,8 @@ class ModelExportMixin(_Base):
             return None
         name = self.namespace.name.partition(".")[0].replace("_", "-")
         return Serving.of(type(pl_module), self.plan.format, name)
+
+
+def exports_of(trainer: Any) -> List[Any]:
+    """The trainer's callbacks that export its model."""
+    return [callback for callback in trainer.callbacks if isinstance(callback, ModelExportMixin)]

@@ -99,7 +99,7 @@ def test_a_crash_in_the_middle_leaves_the_old_model(container, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lightning_sm._export._directory._flush", full)  # loggers call os.fsync, too
+    monkeypatch.setattr("lightning_sm._export._directory.flush", full)  # loggers call os.fsync, too
     with pytest.raises(ExportError, match="No space left"):
         fit(container, **{"trainer.max_epochs": 3})
     assert_equal(exported(container), before)
