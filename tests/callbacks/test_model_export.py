@@ -378,22 +378,25 @@ def test_a_best_checkpoint_that_cannot_be_read_as_a_file(container, tmp_path):
     assert_equal(exported(container), model.state_dict())
 
 
-def test_a_fit_that_was_over_before_it_began(container):
-    """A restarted job that had finished: no batch is trained, and training does not end either."""
-    model, _ = nets("torchscript")
-    callback = model_export_class(PL)(export="torchscript")
-    trainer = SimpleNamespace(
+def trainer_of(strategy, **fit_loop):
+    """A trainer whose fit is over."""
+    return SimpleNamespace(
         is_global_zero=True,
         global_step=0,
         current_epoch=1,
         callback_metrics={},
         checkpoint_callbacks=[],
-        strategy=SimpleNamespace(lightning_module_state_dict=model.state_dict),
-        fit_loop=SimpleNamespace(
-            _data_source=SimpleNamespace(dataloader=loader),
-            epoch_progress=SimpleNamespace(total=SimpleNamespace(completed=0)),
-        ),
+        strategy=strategy,
+        fit_loop=SimpleNamespace(epoch_progress=SimpleNamespace(total=SimpleNamespace(completed=0)), **fit_loop),
     )
+
+
+def test_a_fit_that_was_over_before_it_began(container):
+    """A restarted job that had finished: no batch is trained, and training does not end either."""
+    model, _ = nets("torchscript")
+    callback = model_export_class(PL)(export="torchscript")
+    strategy = SimpleNamespace(lightning_module_state_dict=model.state_dict)
+    trainer = trainer_of(strategy, _data_source=SimpleNamespace(dataloader=loader))
     callback.on_fit_start(trainer, model)
     callback.on_fit_end(trainer, model)
     assert container.summary["example"]["source"] == "first batch"
@@ -410,15 +413,7 @@ def test_a_model_of_a_sharded_strategy_is_made_anew(container):
     model, _ = nets("torchscript")
     whole = Net().state_dict()
     callback = model_export_class(PL)(export="torchscript", export_example_input=[2, 4])
-    trainer = SimpleNamespace(
-        is_global_zero=True,
-        global_step=0,
-        current_epoch=1,
-        callback_metrics={},
-        checkpoint_callbacks=[],
-        strategy=FSDPStrategy(),
-        fit_loop=SimpleNamespace(epoch_progress=SimpleNamespace(total=SimpleNamespace(completed=0))),
-    )
+    trainer = trainer_of(FSDPStrategy())
     for parameter in model.parameters():
         parameter.data = torch.empty(0)
     callback.on_fit_start(trainer, model)

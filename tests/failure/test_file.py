@@ -3,17 +3,8 @@ import pytest
 from lightning_sm._failure._file import withdraw_failure, write_failure
 from lightning_sm._hyperparameters import Hyperparameters
 from lightning_sm._job import TrainingJob
+from tests.helpers.failure_file import reason
 from tests.projects.container import log_lines
-
-
-@pytest.fixture
-def job(tmp_path):
-    return TrainingJob(in_container=True, failure_file=str(tmp_path / "output" / "failure"))
-
-
-def reason(job):
-    with open(job.failure_file, encoding="utf-8") as file:
-        return file.read()
 
 
 def test_the_first_reason_stays(job):

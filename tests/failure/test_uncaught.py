@@ -8,17 +8,8 @@ from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._job import TrainingJob
 from lightning_sm.errors import HyperparameterError, JobConfigError, OutputError
 from tests.helpers.environ import torchrun
+from tests.helpers.failure_file import reason
 from tests.projects.container import log_lines
-
-
-@pytest.fixture
-def job(tmp_path):
-    return TrainingJob(in_container=True, failure_file=str(tmp_path / "output" / "failure"))
-
-
-def reason(job):
-    with open(job.failure_file, encoding="utf-8") as file:
-        return file.read()
 
 
 def test_nothing_outside_a_container(tmp_path):
