@@ -3,13 +3,12 @@
 import glob
 import os
 import re
-import shutil
-from contextlib import suppress
 from typing import Any, Optional
 
 from lightning_sm._background_io import BackgroundCheckpointIOMixin
 from lightning_sm._lightning._shims import strategy_of
 from lightning_sm._log import log
+from lightning_sm._whole_file import remove
 
 __all__ = ["save_directory", "save_stopped"]
 
@@ -49,5 +48,4 @@ def _remove_older(directory: str, steps: int) -> None:
     for path in glob.glob(os.path.join(glob.escape(directory), "stopped-step=*.ckpt")):
         match = _STEP.fullmatch(os.path.basename(path))
         if match and int(match.group(1)) < steps:
-            with suppress(OSError):
-                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+            remove(path)
