@@ -9,8 +9,8 @@ from lightning_sm._failure import failure_reported
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
 from lightning_sm._options import SageMakerOptions
-from lightning_sm._periodic import periodic_checkpoints, save_interval
 from lightning_sm._routing import checkpoint_dir, may_replace
+from lightning_sm._saving._periodic import periodic_checkpoints, save_interval
 from lightning_sm._settings import Settings
 from lightning_sm._topology import Launcher, Topology
 from lightning_sm.callbacks import callback_class, model_export_class

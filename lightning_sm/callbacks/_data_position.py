@@ -21,15 +21,15 @@ from lightning_sm._lightning._progress import (
 from lightning_sm._lightning._shims import resumes_within_epochs, strategy_of
 from lightning_sm._lightning._train_loaders import around_batches, around_train_loaders
 from lightning_sm._log import log
-from lightning_sm._random_states import (
+from lightning_sm._position._random_states import (
     random_states,
     set_random_states,
     states_from_plain,
     states_to_plain,
     torch_states,
 )
-from lightning_sm._resumable_sampler import sampler_of, unwrap, wrap
-from lightning_sm._train_data import TrainData, changes, keeps_state, reason_against, train_data
+from lightning_sm._position._resumable_sampler import sampler_of, unwrap, wrap
+from lightning_sm._position._train_data import TrainData, changes, keeps_state, reason_against, train_data
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback as _Base

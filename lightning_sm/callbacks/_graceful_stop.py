@@ -4,14 +4,14 @@ import time
 from typing import TYPE_CHECKING, Any, Optional
 
 from lightning_sm._agree import any_true
-from lightning_sm._deadline import Deadline, read_deadline
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import steps_taken
 from lightning_sm._log import log
-from lightning_sm._stop_check import StopCheck, may_leave_anywhere
-from lightning_sm._stop_signal import STOPPED, StopSignal
-from lightning_sm._stopped_checkpoint import save_directory, save_stopped
+from lightning_sm._stopping._deadline import Deadline, read_deadline
+from lightning_sm._stopping._stop_check import StopCheck, may_leave_anywhere
+from lightning_sm._stopping._stop_signal import STOPPED, StopSignal
+from lightning_sm._stopping._stopped_checkpoint import save_directory, save_stopped
 from lightning_sm.callbacks._model_export import exports_of
 from lightning_sm.errors import ExportError
 

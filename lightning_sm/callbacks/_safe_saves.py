@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any, Optional
 
-from lightning_sm._background_io import BackgroundCheckpointIOMixin, background_checkpoint_io
-from lightning_sm._checkpoint_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import innermost_wrapper, save_by_time, strategy_of
 from lightning_sm._log import log
-from lightning_sm._own_files import remove_outlived, take_over_last
+from lightning_sm._saving._atomic_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
+from lightning_sm._saving._background_io import BackgroundCheckpointIOMixin, background_checkpoint_io
+from lightning_sm._saving._own_files import remove_outlived, take_over_last
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback as _Base

@@ -5,16 +5,16 @@ import time
 import pytest
 import torch
 
-from lightning_sm._background_io import BackgroundCheckpointIOMixin
-from lightning_sm._checkpoint_io import AtomicCheckpointIOMixin
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import strategy_of
+from lightning_sm._saving._atomic_io import AtomicCheckpointIOMixin
+from lightning_sm._saving._background_io import BackgroundCheckpointIOMixin
 from lightning_sm._trainer_settings import trainer_settings
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.tiny import loader, tiny_model
 from tests.projects.container import Container, log_lines
-from tests.test_checkpoint_io import Other
+from tests.saving.test_atomic_io import Other
 
 PL = Namespace("pytorch_lightning")
 SAFE = callback_class(PL, "SafeSaves")

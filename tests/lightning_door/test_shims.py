@@ -204,3 +204,19 @@ def test_a_last_checkpoint_is_saved_where_it_would_be_a_link(version, saved):
     _shims.save_last_as_file(_Namespace(version), checkpoint)
     checkpoint._link_checkpoint(trainer, "best.ckpt", "last.ckpt")
     assert calls == saved
+
+
+@pytest.mark.parametrize(
+    ("version", "own", "others"), [((1, 5), False, True), ((2, 1), False, True), ((2, 2), True, True)]
+)
+def test_a_checkpoint_without_a_monitor_is_written_over_its_own_file(version, own, others):
+    class Checkpoint:
+        best_model_path = "last.ckpt"
+
+        def file_exists(self, path, trainer):
+            return True
+
+    checkpoint = Checkpoint()
+    _shims.write_over_own(_Namespace(version), checkpoint)
+    assert checkpoint.file_exists("last.ckpt", None) is own
+    assert checkpoint.file_exists("other.ckpt", None) is others

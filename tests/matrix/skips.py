@@ -56,9 +56,4 @@ SKIPS = (
         lambda lightning, torch: torch < (1, 13),
         _NO_WEIGHTS_ONLY,
     ),
-    Skip(
-        "tests/test_own_files.py::test_interruptions_do_not_fill_the_disk",
-        lambda lightning, torch: lightning < (2, 1),
-        "before 2.1 Lightning writes last-v1.ckpt beside the last.ckpt of an interrupted run",
-    ),
 )

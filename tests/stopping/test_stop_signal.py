@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lightning_sm._stop_signal import STOPPED, StopSignal
+from lightning_sm._stopping._stop_signal import STOPPED, StopSignal
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_a_signal_can_end_the_program_at_once(stop):
 
 _CHILDREN = """
 import os, signal, sys, time
-from lightning_sm._stop_signal import StopSignal
+from lightning_sm._stopping._stop_signal import StopSignal
 stop = StopSignal()
 stop.prepare()
 early = os.fork() or time.sleep(60) or os._exit(0)

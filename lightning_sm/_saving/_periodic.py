@@ -6,7 +6,7 @@ from typing import Any, Iterator, List, Sequence
 
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning._shims import keep_newest, last_needs_best, save_last_as_file
+from lightning_sm._lightning._shims import keep_newest, last_needs_best, save_last_as_file, write_over_own
 from lightning_sm._log import log
 from lightning_sm.errors import CheckpointError
 
@@ -75,9 +75,11 @@ def _by_epoch(directory: str, name: str, namespace: Namespace) -> Iterator[Any]:
     # The mode means nothing without a monitor, but is a part of the name of the saved state.
     for mode in ("max", "min"):
         # Not by save_last, which Lightning 2.6 heeds only beside another save.
-        yield _checkpoint_class(namespace)(
+        callback = _checkpoint_class(namespace)(
             directory, name, mode=mode, every_n_epochs=1, save_on_train_epoch_end=True, save_top_k=1
         )
+        write_over_own(namespace, callback)
+        yield callback
 
 
 def _by_time(directory: str, seconds: float, namespace: Namespace) -> Iterator[Any]:

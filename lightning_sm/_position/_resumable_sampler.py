@@ -4,7 +4,7 @@ import contextlib
 import itertools
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
-from lightning_sm._random_states import random_states, set_random_states, states_from_plain, states_to_plain
+from lightning_sm._position._random_states import random_states, set_random_states, states_from_plain, states_to_plain
 
 __all__ = ["ResumableSampler", "sampler_of", "unwrap", "wrap"]
 

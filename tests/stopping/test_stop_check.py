@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
-from lightning_sm import _stop_check
-from lightning_sm._stop_check import Rhythm, StopCheck, may_leave_anywhere
+from lightning_sm._stopping import _stop_check
+from lightning_sm._stopping._stop_check import Rhythm, StopCheck, may_leave_anywhere
 
 
 class Clock:

@@ -4,12 +4,12 @@ import threading
 import pytest
 import torch
 
-from lightning_sm._background_io import background_checkpoint_io
-from lightning_sm._checkpoint_io import atomic_checkpoint_io
 from lightning_sm._lightning import Namespace
+from lightning_sm._saving._atomic_io import atomic_checkpoint_io
+from lightning_sm._saving._background_io import background_checkpoint_io
 from lightning_sm.errors import CheckpointError
 from tests.projects.container import log_lines
-from tests.test_checkpoint_io import readings
+from tests.saving.test_atomic_io import readings
 
 PL = Namespace("pytorch_lightning")
 

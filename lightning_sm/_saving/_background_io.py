@@ -13,8 +13,8 @@ from typing import Any, Callable, Deque, List, NamedTuple, Optional
 
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._log import log
-from lightning_sm._snapshot import Snapshot
-from lightning_sm._wrapping_io import WrappingIOMixin, save_options
+from lightning_sm._saving._snapshot import Snapshot
+from lightning_sm._saving._wrapping_io import WrappingIOMixin, save_options
 
 __all__ = ["BackgroundCheckpointIOMixin", "background_checkpoint_io"]
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from lightning_sm._agree import broadcast
-from lightning_sm._periodic import BY_EPOCH, BY_TIME
+from lightning_sm._saving._periodic import BY_EPOCH, BY_TIME
 
 __all__ = ["remove_outlived", "take_over_last"]
 

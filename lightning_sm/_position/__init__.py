@@ -1,0 +1,1 @@
+"""Where in its data a run stands, so that one that goes on sees what it would have seen."""
