@@ -7,6 +7,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, List, Optional
 
+from lightning_sm._lightning._signals import leave_behind
+
 __all__ = ["STOPPED", "StopSignal"]
 
 #: What a program that SIGTERM ended exits with, as shells count it.
@@ -24,7 +26,6 @@ class StopSignal:
     def __init__(self) -> None:
         self.received = False
         self._own_handler: Any = None
-        self._before: Any = None
         self._at_once = False
         self._is_taken = False
 
@@ -44,14 +45,22 @@ class StopSignal:
         self._at_once = at_once
         if self._is_taken or threading.current_thread() is not threading.main_thread():
             return
-        self._before = signal.signal(signal.SIGTERM, self._receive)
+        signal.signal(signal.SIGTERM, self._receive)
         self._is_taken = True
 
-    def release(self) -> None:
-        """Put back the handler that was there, unless Lightning has done so: it tears down before its callbacks."""
-        if self._is_taken and signal.getsignal(signal.SIGTERM) == self._receive:
+    def outlive(self, trainer: Any) -> None:
+        """Hear the signal also between the end of Lightning's own handling and :meth:`release`."""
+        if self._is_taken:
+            leave_behind(trainer, signal.SIGTERM, self._receive)
+
+    def release(self, trainer: Any) -> None:
+        """Put back the handler that was there before the fit, now and at its end."""
+        if self._is_taken:
             # None stands for a handler that was not installed from Python and cannot be put back.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
+            own = signal.SIG_DFL if self._own_handler is None else self._own_handler
+            leave_behind(trainer, signal.SIGTERM, own)
+            if signal.getsignal(signal.SIGTERM) == self._receive:
+                signal.signal(signal.SIGTERM, own)
         self._is_taken = False
         if self in _prepared:
             _prepared.remove(self)

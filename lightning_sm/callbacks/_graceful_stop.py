@@ -110,19 +110,23 @@ class GracefulStopMixin(_Base):
         if self._may_leave_validation and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._stop_if_asked(trainer, pl_module)
 
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Let a signal wait until the model has been exported, too."""
+        self._signal.outlive(trainer)
+
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         """Note when a checkpoint begins."""
         self._save_began = time.monotonic()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Put back the handler of SIGTERM that was there."""
-        self._signal.release()
+        self._signal.release(trainer)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
         """Put back the handler of SIGTERM that was there; a signal that came after the last step ends the program."""
-        self._signal.release()
+        self._signal.release(trainer)
         if self._signal.received:
-            log.info("SIGTERM arrived after the last step. The program ends here.")
+            log.info("SIGTERM arrived after the last step. The training is complete, and the program ends here.")
             raise SystemExit(STOPPED)
 
     def _note_saved(self) -> None:

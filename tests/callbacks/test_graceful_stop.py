@@ -9,7 +9,7 @@ from lightning_sm._export import load_file
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import ExportError, JobConfigError
-from tests.helpers.tiny import loader, tiny_model
+from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
 
 NAMESPACE = installed_namespaces()[-1]
@@ -48,6 +48,10 @@ class Kill(PL.Callback):
 
     def on_train_end(self, *_):
         self._at("end")
+
+    def on_fit_end(self, *_):
+        self._at("fit end")
+        self.seen.append("exported")
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +119,21 @@ def test_what_was_saved_goes_on(trainer, tmp_path):
     assert "end" in again.seen
 
 
+@pytest.mark.skipif(NAMESPACE.version < (1, 6), reason="Lightning 1.5 goes on with the next epoch")
+def test_a_restarted_job_goes_on_by_itself_to_the_same_weights(trainer, tmp_path):
+    def restartable(*callbacks):
+        resume = callback_class(NAMESPACE, "AutoResume")(str(tmp_path / "saved"))
+        return trainer(*callbacks, resume, callback_class(NAMESPACE, "DataPosition")())
+
+    whole, again = tiny_model(PL), tiny_model(PL)
+    fit(trainer(), whole)
+    assert_stops(143, lambda: fit(restartable(Kill("step", 3))))
+    with log_lines() as lines:
+        fit(restartable(), again)
+    assert lines[0].startswith("Resuming from stopped-step=3.ckpt (epoch 0, step 3)")
+    assert weights(again) == weights(whole)
+
+
 def test_gathered_gradients_are_used_first(trainer, tmp_path):
     kill = Kill("step", 2)
     assert_stops(143, lambda: fit(trainer(kill, accumulate_grad_batches=3)))
@@ -154,10 +173,19 @@ def test_a_signal_after_the_last_step_leaves_a_finished_training_alone(trainer, 
     assert saved(tmp_path) == []
 
 
+def test_a_signal_while_the_model_is_exported_waits_for_it(trainer, tmp_path):
+    kill = Kill("fit end", 1)
+    then = trainer(kill)
+    with log_lines() as lines:
+        assert_stops(143, lambda: fit(then))
+    assert kill.seen[-2:] == ["fit end", "exported"]
+    assert lines[-1].startswith("SIGTERM arrived after the last step. The training is complete")
+
+
 def test_a_training_that_nobody_stops(trainer, tmp_path):
     kill = Kill("none", 0)
     fit(trainer(kill))
-    assert kill.seen[-1] == "end"
+    assert kill.seen[-3:] == ["end", "fit end", "exported"]
     assert saved(tmp_path) == []
 
 

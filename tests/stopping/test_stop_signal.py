@@ -2,10 +2,14 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from lightning_sm._stopping._stop_signal import STOPPED, StopSignal
+
+# Before it is in place, Lightning's own handling has nothing to put back.
+_TRAINER = SimpleNamespace(_signal_connector=SimpleNamespace(_original_handlers={}))
 
 
 @pytest.fixture
@@ -14,7 +18,7 @@ def stop():
     made = StopSignal()
     made.prepare()
     yield made
-    made.release()
+    made.release(_TRAINER)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -49,7 +53,7 @@ alive = [os.waitpid(child, os.WNOHANG)[0] == 0 for child in (early, late)]
 for child in (early, late):
     os.kill(child, signal.SIGTERM)
 ended = [os.WTERMSIG(os.waitpid(child, 0)[1]) for child in (early, late)]
-stop.release()
+stop.release(None)
 plain = os.fork() or os._exit(os.getpgid(0) != os.getpgid(os.getppid()))
 print(stop.received, alive, ended, os.WEXITSTATUS(os.waitpid(plain, 0)[1]))
 """
@@ -59,3 +63,13 @@ print(stop.received, alive, ended, os.WEXITSTATUS(os.waitpid(plain, 0)[1]))
 def test_forked_children_outlive_a_signal_to_the_group_and_can_still_be_ended():
     done = subprocess.run([sys.executable, "-c", _CHILDREN], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert done.stdout == "True [True, True] [15, 15] 0\n"
+
+
+def test_it_is_heard_until_the_release_when_lightning_puts_handlers_back(stop):
+    own = signal.getsignal(signal.SIGTERM)
+    connector = SimpleNamespace(_original_handlers={signal.SIGTERM: own})
+    stop.take(at_once=False)
+    stop.outlive(SimpleNamespace(_signal_connector=connector))
+    assert connector._original_handlers[signal.SIGTERM] == signal.getsignal(signal.SIGTERM) != own
+    stop.release(SimpleNamespace(_signal_connector=connector))
+    assert connector._original_handlers[signal.SIGTERM] == signal.getsignal(signal.SIGTERM) == own
