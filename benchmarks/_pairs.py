@@ -44,6 +44,8 @@ def compare(ours: Sequence[str], theirs: Sequence[str], *, measure: Measure, run
     """
     here = os.path.dirname(os.path.abspath(__file__))
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PYTHONPATH": here}
+    # pip compiles what it installs; a checkout is compiled by the run that does not count, if Python may.
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
     measure(ours, environ), measure(theirs, environ)
     pairs: List[List[float]] = []
     for run in range(runs):

@@ -8,25 +8,34 @@ import statistics
 import sys
 import time
 
+import pytorch_lightning as pl
 from _pairs import compare, last_number
 
-_STEPS = 400
+STEPS = 400
+
+
+class Clock(pl.Callback):
+    """Notes when each step ends."""
+
+    def __init__(self) -> None:
+        self.ends = []
+
+    def on_train_batch_end(self, *args: object) -> None:
+        self.ends.append(time.perf_counter())
+
+
+def print_median(clock: Clock) -> None:
+    """Print the median seconds of a step, the first ones left out."""
+    steps = [after - before for before, after in zip(clock.ends[20:], clock.ends[21:])]
+    print(statistics.median(steps), flush=True)
 
 
 def fit(ours: bool) -> None:
     """Train and print the median seconds of a step, from global rank 0."""
-    import pytorch_lightning as pl
     import torch.distributed
     from project import Data, Model
 
     import lightning_sm
-
-    class Clock(pl.Callback):
-        def __init__(self) -> None:
-            self.ends = []
-
-        def on_train_batch_end(self, *args: object) -> None:
-            self.ends.append(time.perf_counter())
 
     clock = Clock()
     strategy = lightning_sm.SMDDPStrategy(process_group_backend="gloo") if ours else pl.strategies.DDPStrategy()
@@ -34,7 +43,7 @@ def fit(ours: bool) -> None:
         strategy=strategy,
         accelerator="cpu",
         devices=2,
-        max_steps=_STEPS,
+        max_steps=STEPS,
         callbacks=[clock],
         logger=False,
         enable_checkpointing=False,
@@ -43,8 +52,7 @@ def fit(ours: bool) -> None:
     )
     trainer.fit(Model(), Data())
     if trainer.is_global_zero:
-        steps = [after - before for before, after in zip(clock.ends[20:], clock.ends[21:])]
-        print(statistics.median(steps), flush=True)
+        print_median(clock)
     # Without it a finished gloo job aborts now and then: Lightning ends NCCL's groups only.
     torch.distributed.destroy_process_group()
 

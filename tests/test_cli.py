@@ -224,3 +224,15 @@ def test_the_class_is_public(one_namespace):
     import lightning_sm
 
     assert issubclass(sagemaker_cli_class(Namespace("pytorch_lightning")), lightning_sm.SageMakerCLI)
+
+
+def test_no_garbage_is_collected_while_the_project_is_imported(container):
+    code = (
+        "import gc, sys; from lightning_sm import _model_class as found, cli;"
+        "find = found.find_model_class; seen = [gc.get_freeze_count()];"
+        "found.find_model_class = lambda given: (seen.append(gc.isenabled()), find(given))[1];"
+        "cli.main(); print(seen, gc.isenabled(), gc.get_freeze_count() > 100_000)"
+    )
+    ran = container.run("-c", code, "fit", "--trainer.fast_dev_run=true")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-1] == "[0, False] True True"
