@@ -1,5 +1,6 @@
 """Lightning's two namespaces, which share no class: ``pytorch_lightning`` and ``lightning.pytorch``."""
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -45,12 +46,17 @@ class Namespace:
     @property
     def version(self) -> Tuple[int, int]:
         """Major and minor version of the Lightning behind it, which is imported for this."""
-        major, minor = str(self.module().__version__).split(".")[:2]
-        return int(major), int(minor)
+        return _version(self)
 
     def owns(self, cls: type) -> bool:
         """Whether ``cls`` comes from this namespace, by one of its bases."""
         return any(base.__module__ == self.name or base.__module__.startswith(f"{self.name}.") for base in cls.__mro__)
+
+
+@functools.lru_cache(maxsize=None)
+def _version(namespace: Namespace) -> Tuple[int, int]:
+    major, minor = str(namespace.module().__version__).split(".")[:2]
+    return int(major), int(minor)
 
 
 # The first is preferred where both are installed and nothing else decides, as Lightning's documentation does.

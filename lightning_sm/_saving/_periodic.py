@@ -8,6 +8,7 @@ from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import keep_newest, last_needs_best, save_last_as_file, write_over_own
 from lightning_sm._log import log
+from lightning_sm._saving._when_due import WhenDue
 from lightning_sm.errors import CheckpointError
 
 __all__ = ["BY_EPOCH", "BY_TIME", "periodic_checkpoints", "save_interval"]
@@ -85,7 +86,11 @@ def _by_epoch(directory: str, name: str, namespace: Namespace) -> Iterator[Any]:
 def _by_time(directory: str, seconds: float, namespace: Namespace) -> Iterator[Any]:
     for microseconds in range(1000):
         interval = timedelta(seconds=seconds, microseconds=microseconds)
-        yield _checkpoint_class(namespace)(directory, BY_TIME, train_time_interval=interval, **keep_newest(namespace))
+        callback = _checkpoint_class(namespace)(
+            directory, BY_TIME, train_time_interval=interval, **keep_newest(namespace)
+        )
+        callback.on_train_batch_end = WhenDue(callback)
+        yield callback
 
 
 def _write_last_as_file(callback: Any, namespace: Namespace) -> None:

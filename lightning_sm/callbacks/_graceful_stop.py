@@ -8,8 +8,9 @@ from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import steps_taken
 from lightning_sm._log import log
+from lightning_sm._shared_look import SharedLook
 from lightning_sm._stopping._deadline import Deadline, read_deadline
-from lightning_sm._stopping._stop_check import StopCheck, may_leave_anywhere
+from lightning_sm._stopping._leaving import may_leave_anywhere
 from lightning_sm._stopping._stop_signal import STOPPED, StopSignal
 from lightning_sm._stopping._stopped_checkpoint import save_directory, save_stopped
 from lightning_sm.callbacks._model_export import exports_of
@@ -54,7 +55,7 @@ class GracefulStopMixin(_Base):
         if max_runtime is not None:
             self._deadline = read_deadline(max_runtime, TrainingJob.resolve())
         self._signal = StopSignal()
-        self._check = StopCheck()
+        self._check = SharedLook()
         self._steps = 0
         self._may_leave_validation = False
         self._save_began: Optional[float] = None
@@ -79,7 +80,7 @@ class GracefulStopMixin(_Base):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """From here on a signal waits for the end of a step."""
         self._signal.take(at_once=False)
-        self._check = StopCheck()
+        self._check = SharedLook()
         self._steps = steps_taken(self.namespace, trainer)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:

@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
-from lightning_sm._stopping import _stop_check
-from lightning_sm._stopping._stop_check import Rhythm, StopCheck, may_leave_anywhere
+from lightning_sm import _shared_look
+from lightning_sm._shared_look import Rhythm, SharedLook
 
 
 class Clock:
@@ -48,10 +48,10 @@ class World:
     """Ranks whose sums are taken in lockstep: first each says what it adds, then all hear the sum."""
 
     def __init__(self, monkeypatch, size):
-        self.checks = [StopCheck() for _ in range(size)]
+        self.checks = [SharedLook() for _ in range(size)]
         self.trainers = [SimpleNamespace(world_size=size, is_global_zero=rank == 0) for rank in range(size)]
         self.total = None
-        monkeypatch.setattr(_stop_check, "sums", self._sums)
+        monkeypatch.setattr(_shared_look, "sums", self._sums)
 
     def _sums(self, trainer, values):
         self.said.append(list(values))
@@ -87,14 +87,3 @@ def test_all_ranks_look_at_the_same_step_and_find_the_same(monkeypatch):
         if took_part:
             break
     assert found[0] == (True, False)
-
-
-def test_validations_without_end_or_of_unequal_length(monkeypatch):
-    monkeypatch.setattr(_stop_check, "broadcast", lambda _, value: [4.0, 5.0])
-    monkeypatch.setattr(_stop_check, "all_true", lambda _, flag: flag)
-    many = SimpleNamespace(world_size=2)
-    assert may_leave_anywhere(many, [4, 5])
-    assert not may_leave_anywhere(many, [4, 6])
-    monkeypatch.setattr(_stop_check, "broadcast", lambda _, value: value)
-    assert not may_leave_anywhere(many, [float("inf")])
-    assert may_leave_anywhere(SimpleNamespace(world_size=1), [float("inf")])

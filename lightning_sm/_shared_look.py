@@ -1,12 +1,11 @@
-"""How all ranks find out together, every now and then, that they are to stop."""
+"""How all ranks find out together, every now and then, that one of them has a reason to do something."""
 
-import math
 import time
 from typing import Any, Callable, Sequence, Tuple
 
-from lightning_sm._agree import all_true, broadcast, sums
+from lightning_sm._agree import sums
 
-__all__ = ["Rhythm", "StopCheck", "may_leave_anywhere"]
+__all__ = ["Rhythm", "SharedLook"]
 
 _INTERVAL = 0.25
 _MOST_STEPS = 64
@@ -33,8 +32,8 @@ class Rhythm:
         return self._steps
 
 
-class StopCheck:
-    """Asks all ranks at the same step whether one of them has a reason to stop."""
+class SharedLook:
+    """Asks all ranks at the same step whether one of them has a reason to do something."""
 
     def __init__(self) -> None:
         self._rhythm = Rhythm()
@@ -54,14 +53,3 @@ class StopCheck:
         then = self._rhythm.next() if trainer.is_global_zero else 0
         *found, self._left = (int(value) for value in sums(trainer, [*reasons, then]))
         return tuple(value > 0 for value in found)
-
-
-def may_leave_anywhere(trainer: Any, batches: Sequence[float]) -> bool:
-    """Whether ranks that look at each of these batches look equally often. Every rank must call it.
-
-    Where a rank has fewer batches, one more look of another would wait for ever, or meet something else.
-    """
-    if trainer.world_size == 1:
-        return True
-    counts = [float(count) for count in batches]
-    return all_true(trainer, counts == broadcast(trainer, counts) and math.inf not in counts)
