@@ -5,7 +5,15 @@
 """
 
 from lightning_sm._failure._file import write_failure
-from lightning_sm._failure._uncaught import failure_reported, read_job, report_uncaught
+from lightning_sm._failure._uncaught import failure_reported, read_job, report_exit, report_uncaught
 from lightning_sm._failure._watching import set_training, watch_failures
 
-__all__ = ["failure_reported", "read_job", "report_uncaught", "set_training", "watch_failures", "write_failure"]
+__all__ = [
+    "failure_reported",
+    "read_job",
+    "report_exit",
+    "report_uncaught",
+    "set_training",
+    "watch_failures",
+    "write_failure",
+]

@@ -1,6 +1,7 @@
 """Makes what ends the program the job's failure reason."""
 
 import os
+import signal
 import sys
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -16,7 +17,7 @@ from lightning_sm._log import log
 from lightning_sm._topology import Topology
 from lightning_sm.errors import LightningSMError
 
-__all__ = ["failure_reported", "read_job", "report", "report_uncaught"]
+__all__ = ["failure_reported", "read_job", "report", "report_exit", "report_uncaught"]
 
 # Longer than it takes the watch to notice that a rank, or the hub, is gone.
 _ROOT_SECONDS = 8.0
@@ -67,6 +68,15 @@ def report_uncaught() -> None:
         before(kind, error, trace)
 
     sys.excepthook = report_and_print
+
+
+def report_exit(error: BaseException) -> None:
+    """Report a ``sys.exit`` with a code that means failure. The interpreter shows it to nobody.
+
+    After SIGTERM a program that was asked to stop has done so.
+    """
+    if isinstance(error, SystemExit) and error.code not in (None, 0, 128 + signal.SIGTERM):
+        report(error)
 
 
 def report(error: BaseException) -> None:

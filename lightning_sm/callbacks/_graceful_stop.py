@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING, Any, Optional
 
 from lightning_sm._agree import any_true
+from lightning_sm._failure import report_exit
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import steps_taken
@@ -120,8 +121,9 @@ class GracefulStopMixin(_Base):
         self._save_began = time.monotonic()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Put back the handler of SIGTERM that was there."""
+        """Put back the handler of SIGTERM that was there, and let no rank leave with an error that nobody hears of."""
         self._signal.release(trainer)
+        report_exit(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
         """Put back the handler of SIGTERM that was there; a signal that came after the last step ends the program."""

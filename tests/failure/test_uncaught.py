@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from lightning_sm._failure import failure_reported, read_job
+from lightning_sm._failure import failure_reported, read_job, report_exit
 from lightning_sm._job import TrainingJob
 from lightning_sm.errors import HyperparameterError, JobConfigError, OutputError
 from tests.helpers.environ import torchrun
@@ -151,3 +151,22 @@ class Silent(Exception):
 raise Silent()
 """
     assert _ended(opt_ml, code).startswith("Silent (on algo-1; at <string>:6")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SystemExit("no data"), "SystemExit: no data ("),
+        (SystemExit(3), "SystemExit: 3 ("),
+        (SystemExit(), None),
+        (SystemExit(0), None),
+        (SystemExit(143), None),
+        (ValueError("is raised once more"), None),
+    ],
+)
+def test_an_exit_with_a_code_that_means_failure(opt_ml, in_environ, error, told):
+    in_environ(opt_ml.host("algo-1").environ())
+    report_exit(error)
+    failure = opt_ml.base / "output" / "failure"
+    assert failure.exists() is (told is not None)
+    assert told is None or failure.read_text().startswith(told)

@@ -2,9 +2,10 @@
 
 ``--how`` is one of these, and ``--devices`` how many Lightning starts on each host where no launcher does:
 
-``raise``: an exception right after joining. ``kill``: SIGKILL. ``crash``: as gloo aborts. ``deaf``: as ``raise``, while
-rank 0 is stuck in something that never notices, as a collective of NCCL is for half an hour. ``finish``: nobody fails;
-rank 0 is through long before rank 1, which then ends as no program should, but as some do.
+``raise``: an exception right after joining. ``exit``: ``sys.exit`` with a message. ``kill``: SIGKILL. ``crash``: as
+gloo aborts. ``deaf``: as ``raise``, while rank 0 is stuck in something that never notices, as a collective of NCCL is
+for half an hour. ``finish``: nobody fails; rank 0 is through long before rank 1, which then ends as no program should,
+but as some do.
 """
 
 import argparse
@@ -47,6 +48,8 @@ def fail(how):
         sys.stderr.write("terminate called after throwing an instance of 'gloo::EnforceNotMet'\n")
         sys.stderr.flush()
         os.abort()
+    if how == "exit":
+        sys.exit("no data for this rank")
     try:
         {}["layers"]
     except KeyError as error:

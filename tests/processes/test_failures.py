@@ -43,6 +43,15 @@ def test_a_rank_that_raises_is_the_reason_on_every_host(tmp_path, launch):
         assert reason.endswith(" in fail; then RuntimeError: no layers, said the owner of ***)")
 
 
+@pytest.mark.parametrize("launch", ["torchrun_two_hosts", "one_process_on_two_hosts"])
+def test_a_rank_that_exits_with_a_message_is_the_reason_on_every_host(tmp_path, launch):
+    job, reasons = run(tmp_path, launch, "exit")
+    hosts = _LAUNCHES[launch][2]
+    assert sorted(reasons) == sorted(hosts), job.output[-6000:]
+    for reason in reasons.values():
+        assert reason.startswith(f"SystemExit: no data for this rank (rank 1 on {hosts[-1]}; at ")
+
+
 @pytest.mark.parametrize("launch", ["torchrun_one_host", "one_process_on_two_hosts"])
 def test_a_rank_that_is_killed_is_the_reason_on_every_host(tmp_path, launch):
     job, reasons = run(tmp_path, launch, "kill")
