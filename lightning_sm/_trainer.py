@@ -101,31 +101,36 @@ def own_callbacks(
     return own
 
 
+def _absent(name: str, present: Sequence[Any], namespace: Namespace) -> Any:
+    """Return a callback's class, or ``None`` where one of it is there already."""
+    wanted = callback_class(namespace, name)
+    return None if any(isinstance(callback, wanted) for callback in present) else wanted
+
+
 def _graceful_stop(
     arguments: Dict[str, Any], present: Sequence[Any], job: TrainingJob, namespace: Namespace, options: SageMakerOptions
 ) -> List[Any]:
-    graceful_stop = callback_class(namespace, "GracefulStop")
-    wanted = job.in_container or options.max_runtime is not None
-    if not wanted or any(isinstance(callback, graceful_stop) for callback in present):
+    graceful_stop = _absent("GracefulStop", present, namespace)
+    if graceful_stop is None or not (job.in_container or options.max_runtime is not None):
         return []
-    saves = arguments.get("enable_checkpointing") is not False and not arguments.get("barebones")
-    directory = checkpoint_dir(job, options)[0] if saves and job.in_container else None
+    directory = checkpoint_dir(job, options)[0] if _saves(arguments) and job.in_container else None
     with failure_reported(job):
         return [graceful_stop(directory=directory, max_runtime=options.max_runtime)]
 
 
 def _safe_saves(present: Sequence[Any], namespace: Namespace, options: SageMakerOptions) -> List[Any]:
-    safe_saves = callback_class(namespace, "SafeSaves")
-    if any(isinstance(callback, safe_saves) for callback in present):
-        return []
-    return [safe_saves(async_save=options.async_save)]
+    safe_saves = _absent("SafeSaves", present, namespace)
+    return [] if safe_saves is None else [safe_saves(async_save=options.async_save)]
 
 
 def _data_position(present: Sequence[Any], namespace: Namespace, options: SageMakerOptions) -> List[Any]:
-    data_position = callback_class(namespace, "DataPosition")
-    if options.resume == "never" or any(isinstance(callback, data_position) for callback in present):
-        return []
-    return [data_position()]
+    data_position = _absent("DataPosition", present, namespace)
+    return [] if data_position is None or options.resume == "never" else [data_position()]
+
+
+def _saves(arguments: Dict[str, Any]) -> bool:
+    """Whether the trainer is to save checkpoints at all."""
+    return arguments.get("enable_checkpointing") is not False and not arguments.get("barebones")
 
 
 def _auto_resume(
@@ -135,9 +140,8 @@ def _auto_resume(
     namespace: Namespace,
     options: SageMakerOptions,
 ) -> List[Any]:
-    auto_resume = callback_class(namespace, "AutoResume")
-    none_wanted = arguments.get("enable_checkpointing") is False or arguments.get("barebones")
-    if none_wanted or any(isinstance(callback, auto_resume) for callback in present):
+    auto_resume = _absent("AutoResume", present, namespace)
+    if auto_resume is None or not _saves(arguments):
         return []
     directory, _ = checkpoint_dir(job, options)
     with failure_reported(job):
@@ -169,10 +173,9 @@ def _checkpoints_in_place(
             callback.dirpath = directory
     with failure_reported(job):
         seconds = save_interval(options.save_every)
-    none_wanted = arguments.get("enable_checkpointing") is False or arguments.get("barebones")
-    if not none_wanted and "://" in directory:
+    if _saves(arguments) and "://" in directory:
         own += [] if checkpoints else [checkpoint_class(dirpath=directory)]
-    elif not none_wanted and not arguments.get("fast_dev_run"):
+    elif _saves(arguments) and not arguments.get("fast_dev_run"):
         own += periodic_checkpoints(checkpoints, directory, seconds, namespace)
     if (checkpoints or own) and "://" not in directory:
         with failure_reported(job):
