@@ -7,6 +7,7 @@ from lightning_sm._lightning._shims import innermost_wrapper, save_by_time, stra
 from lightning_sm._log import log
 from lightning_sm._saving._atomic_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
 from lightning_sm._saving._background_io import BackgroundCheckpointIOMixin, background_checkpoint_io
+from lightning_sm._saving._names import heed_unwritten_names
 from lightning_sm._saving._own_files import remove_outlived, take_over_last
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class SafeSavesMixin(_Base):
                 log.info("%s writes checkpoints by itself, as it does elsewhere", type(strategy).__name__)
             return
         self._install(strategy)
+        if self._background is not None:
+            heed_unwritten_names(trainer, self._background)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Save in the background from now on, and make room."""

@@ -173,6 +173,21 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path):
     assert torch.load(str(path))["global_step"] == 16
 
 
+def test_two_callbacks_do_not_take_one_name_while_it_is_being_written(tmp_path):
+    def slow(checkpoint, path):
+        time.sleep(0.2)
+        torch.save(checkpoint, path)
+
+    best = PL.module("callbacks").ModelCheckpoint(dirpath=str(tmp_path), filename="{epoch}", monitor="train_loss")
+    for _ in range(2):
+        trainer = a_trainer(tmp_path, SAFE(True), best, plugins=[Other(slow)], epochs=1)
+        fit(trainer)
+        mine, other = (callback.best_model_path for callback in trainer.checkpoint_callbacks)
+        assert mine != other
+        assert os.path.isfile(mine)
+        assert os.path.isfile(other)
+
+
 @pytest.mark.parametrize("async_save", [False, True])
 def test_a_job_saves_whole_and_equal_checkpoints(container, async_save):
     best = {"class_path": "ModelCheckpoint", "init_args": {"monitor": "val_loss", "filename": "best", "mode": "max"}}
