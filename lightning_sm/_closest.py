@@ -22,9 +22,9 @@ def closest_keys(parser: Any, settings: Settings, find_class: Callable[[str], Op
     for key in settings.origins:
         if key in known or _is_part(known, key):
             continue
-        near = difflib.get_close_matches(
-            key, [other for other in known if not key.startswith(f"{other}.")], n=1, cutoff=0.5
-        )
+        possible = [other for other in known if not key.startswith(f"{other}.")]
+        abbreviated = [other for other in possible if other.startswith(key)]
+        near = difflib.get_close_matches(key, abbreviated or possible, n=1, cutoff=0.5) or abbreviated
         if near:
             hints.append(f"{key!r} (by {settings.origins[key]}) is no key; did you mean {near[0]!r}?")
     return " ".join(hints) or None

@@ -56,6 +56,8 @@ def deep_merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Dict[str, A
 def refusing(parsers: Sequence[Any], hint: Callable[[], Optional[str]]) -> Iterator[None]:
     """Turn argparse's silent exit into an error that reaches the job's failure reason.
 
+    An abbreviated key is refused too: whoever asks what a person has set would not find it.
+
     Args:
         parsers: The parser and those of its subcommands that are in use.
         hint: Finds what to do about it.
@@ -68,13 +70,15 @@ def refusing(parsers: Sequence[Any], hint: Callable[[], Optional[str]]) -> Itera
         problem = " ".join(str(message).split())
         raise HyperparameterError(problem, hint=hint() or "Run the same command with --help to see every key.")
 
+    allowed = [parser.allow_abbrev for parser in parsers]
     for parser in parsers:
-        parser.error = refuse
+        parser.error, parser.allow_abbrev = refuse, False
     try:
         yield
     finally:
-        for parser in parsers:
+        for parser, was_allowed in zip(parsers, allowed):
             del parser.error
+            parser.allow_abbrev = was_allowed
 
 
 def _config_words(folder: str, name: str, content: Mapping[str, Any]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lightning_sm.errors import HyperparameterError
 from tests.projects.container import Container, config_of
 
 
@@ -30,6 +31,11 @@ def test_typed_beats_hyperparameter(container):
 
 def test_typed_beats_sagemaker(container):
     assert data_dir(container, "--data.data_dir", "typed") == "typed"
+
+
+def test_an_abbreviation_is_no_key(container):
+    with pytest.raises(HyperparameterError, match=r"trainer\.max_ep\b.* HINT: .*trainer\.max_epochs"):
+        container.cli("--trainer.max_ep=3")
 
 
 def test_typed_beats_config(container):

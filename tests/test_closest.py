@@ -32,6 +32,12 @@ def hint(parser, **values):
     return closest_keys(parser, settings, CLASSES.get)
 
 
+def test_an_abbreviation_means_what_it_begins(parser):
+    parser.add_argument("--trainer.max_steps", dest="trainer.max_steps")
+    assert "did you mean 'trainer.max_epochs'?" in hint(parser, trainer={"max_ep": 1})
+    assert "did you mean 'sagemaker.channels'?" in hint(parser, sagemaker={"c": 1})
+
+
 def test_each_unknown_key_gets_its_line(parser):
     found = hint(parser, trainer={"max_epoch": 1}, model={"class_path": "m.Model", "init_args": {"learning_rat": 1}})
     assert found == (
