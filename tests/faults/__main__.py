@@ -4,13 +4,12 @@
 """
 
 import argparse
-import collections
 import concurrent.futures
 import sys
 import time
 
 from tests.faults.campaign import can_mount, play, reference
-from tests.faults.plan import draw
+from tests.faults.plan import DAMAGES, KILLS, draw
 
 
 def main(arguments=None):
@@ -44,17 +43,18 @@ def _line(verdict):
 
 
 def _table(verdicts):
-    """Counts by what ended the job and what happened to the newest checkpoint."""
-    rows = collections.defaultdict(list)
-    for verdict in verdicts:
-        rows[verdict.fault.kill, verdict.fault.damage].append(verdict)
-    lines = ["", "| ended by | newest checkpoint | runs | resumed, equal weights | most steps lost | seconds |"]
-    lines.append("|---|---|---|---|---|---|")
-    for (kill, damage), group in sorted(rows.items()):
+    """Counts by what ended the job: how often, what then happened to its newest checkpoint, and what became of it."""
+    heads = ["ended by", "runs", "times", *DAMAGES, "equal weights", "most steps lost", "most seconds lost"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for kill in KILLS:
+        group = [verdict for verdict in verdicts if verdict.fault.kill == kill]
         good = [verdict for verdict in group if verdict.problem is None]
+        times = sum(len(verdict.fault.moments) for verdict in group)
+        damages = [sum(verdict.fault.damage == damage for verdict in group) for damage in DAMAGES]
         steps, seconds = (max((getattr(v, f"lost_{what}") for v in good), default=0) for what in ("steps", "seconds"))
-        lines.append(f"| {kill} | {damage} | {len(group)} | {len(good)} | {steps} | {seconds:.1f} |")
-    return "\n".join(lines)
+        cells = [kill, len(group), times, *damages, f"{len(good)} of {len(group)}", steps, f"{seconds:.1f}"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(["", *lines])
 
 
 if __name__ == "__main__":

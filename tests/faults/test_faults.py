@@ -3,8 +3,10 @@ import random
 import pytest
 import torch
 
+from tests.faults.__main__ import _table
+from tests.faults.campaign import Verdict
 from tests.faults.damage import damage_newest, whole_checkpoints
-from tests.faults.plan import DAMAGES, KILLS, draw
+from tests.faults.plan import DAMAGES, KILLS, Fault, draw
 
 
 @pytest.fixture
@@ -42,3 +44,18 @@ def test_without_damage_or_checkpoints_nothing_is_touched(checkpoints, tmp_path)
     assert whole_checkpoints(checkpoints) == {"resume-10.ckpt": 10, "resume-20.ckpt": 20}
     (tmp_path / "other").mkdir()
     assert damage_newest(tmp_path / "other", "empty", random.Random(0)) is None
+
+
+def test_the_table_counts_what_was_lost_and_what_failed():
+    def verdict(kill, damage, moments, **told):
+        return Verdict(Fault(0, 1, 1, kill, damage, moments, 0, False), **told)
+
+    verdicts = [
+        verdict("job", "none", (0.1, 0.5), lost_steps=3, lost_seconds=0.24),
+        verdict("job", "empty", (0.3,), lost_steps=7, lost_seconds=0.11),
+        verdict("rank", "empty", (0.3,), problem="the weights differ", lost_steps=90),
+    ]
+    rows = [line.strip("| ").split(" | ") for line in _table(verdicts).splitlines()[3:]]
+    assert rows[0] == ["job", "2", "3", "1", "0", "1", "0", "0", "2 of 2", "7", "0.2"]
+    assert rows[1] == ["rank", "1", "1", "0", "0", "1", "0", "0", "0 of 1", "0", "0.0"]
+    assert [row[0] for row in rows] == list(KILLS)
