@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 import pytorch_lightning as pl
 from _pairs import compare, last_number
@@ -44,6 +45,7 @@ def fit(ours: bool) -> None:
     if trainer.is_global_zero:
         print_median(clock)
     if torch.distributed.is_initialized():
+        time.sleep(0.2)  # gloo's threads must be through
         torch.distributed.destroy_process_group()
 
 

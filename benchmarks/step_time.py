@@ -54,6 +54,7 @@ def fit(ours: bool) -> None:
     if trainer.is_global_zero:
         print_median(clock)
     # Without it a finished gloo job aborts now and then: Lightning ends NCCL's groups only.
+    time.sleep(0.2)  # gloo's threads must be through
     torch.distributed.destroy_process_group()
 
 
