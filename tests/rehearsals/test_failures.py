@@ -4,6 +4,7 @@ The program speaks of a ``ValueError`` first: from such a line on the toolkit ta
 """
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def test_a_rank_that_raises(tmp_path):
     assert codes(done) == {"algo-1": 1, "algo-2": 1}, done.log[-6000:]
     for reason in (done.summary["failure_reason"], *reasons(done).values()):
         assert reason.startswith("KeyError: 'layers' (rank 1 on algo-2; at ")
-        assert reason.endswith("fail.py:51 in fail; then RuntimeError: no layers, said the owner of ***)")
+        assert re.search(r"fail\.py:\d+ in fail; then RuntimeError: no layers, said the owner of \*\*\*\)$", reason)
 
 
 @needs("netns", torch=True)
