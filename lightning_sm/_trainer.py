@@ -13,7 +13,7 @@ from lightning_sm._routing import checkpoint_dir, may_replace
 from lightning_sm._saving._periodic import periodic_checkpoints, save_interval
 from lightning_sm._settings import Settings
 from lightning_sm._topology import Launcher, Topology
-from lightning_sm.callbacks import callback_class, model_export_class
+from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from lightning_sm.strategies._smddp import SMDDPMixin
 
@@ -77,15 +77,14 @@ def own_callbacks(
             ``require`` and the checkpoint directory is remote.
         JobConfigError: ``sagemaker.max_runtime`` is no duration.
     """
-    export = model_export_class(namespace)
     own: List[Any] = []
     if job.in_container:
         own += _safe_saves(present, namespace, options)
         own += _checkpoints_in_place(arguments, present, job, namespace, options, settings)
         own += _auto_resume(arguments, present, job, namespace, options)
         own += _data_position(present, namespace, options)
-    wanted = options.export and (job.in_container or options.model_dir is not None)
-    if wanted and not any(isinstance(callback, export) for callback in present):
+    export = _absent("ModelExport", present, namespace)
+    if export is not None and options.export and (job.in_container or options.model_dir is not None):
         own.append(
             export(
                 model_dir=options.model_dir,

@@ -1,7 +1,6 @@
 """Makes what ends the program the job's failure reason."""
 
 import os
-import signal
 import sys
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -14,6 +13,7 @@ from lightning_sm._failure._secrets import Masker
 from lightning_sm._failure._watching import current_watch
 from lightning_sm._job import TrainingJob
 from lightning_sm._log import log
+from lightning_sm._stopping._stop_signal import STOPPED
 from lightning_sm._topology import Topology
 from lightning_sm.errors import LightningSMError
 
@@ -75,7 +75,7 @@ def report_exit(error: BaseException) -> None:
 
     After SIGTERM a program that was asked to stop has done so.
     """
-    if isinstance(error, SystemExit) and error.code not in (None, 0, 128 + signal.SIGTERM):
+    if isinstance(error, SystemExit) and error.code not in (None, 0, STOPPED):
         report(error)
 
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from lightning_sm._lightning._shims import signal_connector_of
+
 __all__ = ["leave_behind"]
 
 
@@ -9,14 +11,14 @@ def leave_behind(trainer: Any, number: int, handler: Any) -> None:
     """Have a trainer put ``handler`` in place when its fit is over, instead of the one from before it.
 
     Lightning does that before ``on_fit_end``, which is still work that a signal should not cut off
-    (``trainer/trainer.py``, ``_teardown``; the same from 1.5 on, which has another name for the connector).
+    (``trainer/trainer.py``, ``_teardown``).
 
     Args:
         trainer: Its handlers are in place.
         number: The signal.
         handler: A function, or ``signal.SIG_DFL`` or ``signal.SIG_IGN``.
     """
-    connector = getattr(trainer, "_signal_connector", None) or getattr(trainer, "signal_connector", None)
-    handlers = getattr(connector, "_original_handlers", {})
+    # Empty while none of Lightning's handlers is in place; a private name, which a newer Lightning may not have.
+    handlers = getattr(signal_connector_of(trainer), "_original_handlers", {})
     if number in handlers:
         handlers[number] = handler

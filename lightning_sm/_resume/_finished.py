@@ -8,7 +8,7 @@ from typing import Any, Dict, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._resume._candidate import Candidate
-from lightning_sm._saving._whole_file import put_in_place
+from lightning_sm._whole_file import put_in_place
 
 __all__ = ["Finished", "read_finished", "remove_finished", "training_limits", "write_finished"]
 

@@ -8,8 +8,8 @@ from typing import IO, Any, Iterator, Set, cast
 
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._log import log
-from lightning_sm._saving._whole_file import PatientFile, put_in_place, remove, removed_on_error
 from lightning_sm._saving._wrapping_io import WrappingIOMixin, save_options
+from lightning_sm._whole_file import PatientFile, put_in_place, remove, removed_on_error
 from lightning_sm.errors import CheckpointError
 
 __all__ = ["AtomicCheckpointIOMixin", "atomic_checkpoint_io"]

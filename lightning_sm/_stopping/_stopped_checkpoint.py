@@ -8,7 +8,7 @@ from typing import Any, Optional
 from lightning_sm._lightning._shims import strategy_of
 from lightning_sm._log import log
 from lightning_sm._saving._background_io import BackgroundCheckpointIOMixin
-from lightning_sm._saving._whole_file import remove
+from lightning_sm._whole_file import remove
 
 __all__ = ["save_directory", "save_stopped"]
 

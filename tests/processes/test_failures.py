@@ -32,33 +32,35 @@ def run(folder, launch, how):
     return job, {host: path.read_text() for host, path in files.items() if path.exists()}
 
 
-@pytest.mark.parametrize("launch", ["torchrun_two_hosts", "mpirun", "one_process_on_two_hosts"])
-def test_a_rank_that_raises_is_the_reason_on_every_host(tmp_path, launch):
-    job, reasons = run(tmp_path, launch, "raise")
+def run_everywhere(folder, launch, how):
+    """Run a job whose every host has a reason; return the name of rank 1's host, and the reasons."""
+    job, reasons = run(folder, launch, how)
     hosts = _LAUNCHES[launch][2]
     assert sorted(reasons) == sorted(hosts), job.output[-6000:]
-    for reason in reasons.values():
-        assert reason.startswith(f"KeyError: 'layers' (rank 1 on {hosts[-1]}; at ")
+    return hosts[-1], reasons.values()
+
+
+@pytest.mark.parametrize("launch", ["torchrun_two_hosts", "mpirun", "one_process_on_two_hosts"])
+def test_a_rank_that_raises_is_the_reason_on_every_host(tmp_path, launch):
+    host, reasons = run_everywhere(tmp_path, launch, "raise")
+    for reason in reasons:
+        assert reason.startswith(f"KeyError: 'layers' (rank 1 on {host}; at ")
         assert "fail.py:" in reason
         assert reason.endswith(" in fail; then RuntimeError: no layers, said the owner of ***)")
 
 
 @pytest.mark.parametrize("launch", ["torchrun_two_hosts", "one_process_on_two_hosts"])
 def test_a_rank_that_exits_with_a_message_is_the_reason_on_every_host(tmp_path, launch):
-    job, reasons = run(tmp_path, launch, "exit")
-    hosts = _LAUNCHES[launch][2]
-    assert sorted(reasons) == sorted(hosts), job.output[-6000:]
-    for reason in reasons.values():
-        assert reason.startswith(f"SystemExit: no data for this rank (rank 1 on {hosts[-1]}; at ")
+    host, reasons = run_everywhere(tmp_path, launch, "exit")
+    for reason in reasons:
+        assert reason.startswith(f"SystemExit: no data for this rank (rank 1 on {host}; at ")
 
 
 @pytest.mark.parametrize("launch", ["torchrun_one_host", "one_process_on_two_hosts"])
 def test_a_rank_that_is_killed_is_the_reason_on_every_host(tmp_path, launch):
-    job, reasons = run(tmp_path, launch, "kill")
-    hosts = _LAUNCHES[launch][2]
-    assert sorted(reasons) == sorted(hosts), job.output[-6000:]
-    for reason in reasons.values():
-        assert reason.startswith(f"Rank 1 on {hosts[-1]} was killed: it ended without an exception (SIGKILL, ")
+    host, reasons = run_everywhere(tmp_path, launch, "kill")
+    for reason in reasons:
+        assert reason.startswith(f"Rank 1 on {host} was killed: it ended without an exception (SIGKILL, ")
 
 
 def test_a_rank_that_hears_of_nothing_by_itself_is_ended(tmp_path):

@@ -40,6 +40,7 @@ def test_a_signal_can_end_the_program_at_once(stop):
 
 _CHILDREN = """
 import os, signal, sys, time
+from types import SimpleNamespace
 from lightning_sm._stopping._stop_signal import StopSignal
 stop = StopSignal()
 stop.prepare()
@@ -53,7 +54,7 @@ alive = [os.waitpid(child, os.WNOHANG)[0] == 0 for child in (early, late)]
 for child in (early, late):
     os.kill(child, signal.SIGTERM)
 ended = [os.WTERMSIG(os.waitpid(child, 0)[1]) for child in (early, late)]
-stop.release(None)
+stop.release(SimpleNamespace(_signal_connector=SimpleNamespace(_original_handlers={})))
 plain = os.fork() or os._exit(os.getpgid(0) != os.getpgid(os.getppid()))
 print(stop.received, alive, ended, os.WEXITSTATUS(os.waitpid(plain, 0)[1]))
 """

@@ -22,6 +22,7 @@ from lightning_sm._lightning._shims._loops import (
     epochs_trained,
     resumes_within_epochs,
     save_checkpoint_at_end,
+    signal_connector_of,
     steps_taken,
     train_loaders_method,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "save_checkpoint_at_end",
     "save_config_arguments",
     "save_last_as_file",
+    "signal_connector_of",
     "steps_taken",
     "strategy_of",
     "train_loaders_method",

@@ -9,6 +9,7 @@ __all__ = [
     "epochs_trained",
     "resumes_within_epochs",
     "save_checkpoint_at_end",
+    "signal_connector_of",
     "steps_taken",
     "train_loaders_method",
 ]
@@ -50,3 +51,8 @@ def train_loaders_method(namespace: Namespace, trainer: Any) -> Tuple[Any, str]:
     if needs("train_loaders_method", namespace):
         return trainer, "reset_train_dataloader"
     return trainer.fit_loop, "setup_data"
+
+
+def signal_connector_of(trainer: Any) -> Any:
+    """What handles signals for the trainer; in 1.5 it bears another name."""
+    return trainer._signal_connector if hasattr(trainer, "_signal_connector") else trainer.signal_connector

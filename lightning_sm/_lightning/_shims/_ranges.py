@@ -31,6 +31,10 @@ class Shim:
 
 _OPEN = (99, 0)
 _PR = "https://github.com/Lightning-AI/pytorch-lightning/pull/"
+_CONNECTOR = (
+    "https://github.com/Lightning-AI/pytorch-lightning/blob/1.8.6/src/pytorch_lightning/trainer/connectors/"
+    "accelerator_connector.py"
+)
 SHIMS = {
     shim.name: shim
     for shim in (
@@ -38,25 +42,14 @@ SHIMS = {
         Shim("ddp_base_path", (1, 5), (1, 6), f"{_PR}11142"),
         Shim("register_strategy", (1, 5), (1, 6), f"{_PR}11233"),
         Shim("strategy_of", (1, 5), (1, 6), f"{_PR}11141"),
+        Shim("signal_connector_of", (1, 5), (1, 6), f"{_PR}11513"),
         Shim("epochs_trained", (1, 5), (1, 6), f"{_PR}8578"),
         Shim("resumes_within_epochs", (1, 5), (1, 6), f"{_PR}8578"),
         Shim("train_loaders_method", (1, 5), (2, 0), f"{_PR}16726"),
         Shim("save_checkpoint_at_end", (1, 5), (1, 6), f"{_PR}11805"),
         Shim("steps_taken", (1, 5), (1, 6), f"{_PR}11805"),
-        Shim(
-            "heed_written_num_nodes",
-            (1, 6),
-            (1, 9),
-            "https://github.com/Lightning-AI/pytorch-lightning/blob/1.8.6/src/pytorch_lightning/trainer/connectors/"
-            "accelerator_connector.py#L791",
-        ),
-        Shim(
-            "keep_cluster_environment",
-            (1, 6),
-            (1, 9),
-            "https://github.com/Lightning-AI/pytorch-lightning/blob/1.8.6/src/pytorch_lightning/trainer/connectors/"
-            "accelerator_connector.py#L783",
-        ),
+        Shim("heed_written_num_nodes", (1, 6), (1, 9), f"{_CONNECTOR}#L791"),
+        Shim("keep_cluster_environment", (1, 6), (1, 9), f"{_CONNECTOR}#L783"),
         Shim("backend_variable", (1, 5), (1, 8), f"{_PR}14693"),
         Shim("cli_base_path", (1, 5), (1, 7), f"{_PR}13767"),
         Shim("add_any_data_module", (1, 5), (1, 7), f"{_PR}12614"),
