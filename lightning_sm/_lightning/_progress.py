@@ -139,7 +139,7 @@ def renew(trainer: Any, data_fetcher: Any) -> None:
     data_fetcher.fetched += trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
 
-def go_on(trainer: Any, moment: str) -> bool:
+def go_on(trainer: Any, place: Place) -> bool:
     """Let the epoch's loop run as if it had never stopped.
 
     Returns:
@@ -148,8 +148,10 @@ def go_on(trainer: Any, moment: str) -> bool:
     Raises:
         StopIteration: The epoch's last batch has been trained, and what follows it is done.
     """
-    loop = trainer.fit_loop.epoch_loop
+    loop, moment = trainer.fit_loop.epoch_loop, place.moment
     loop.restarting = False
+    # Lightning has counted one more since, from 2.5 on.
+    loop._batches_that_stepped = place.logged_steps
     if moment == Moment.AFTER_BATCH:
         if _has_metrics(trainer, "step"):
             return False

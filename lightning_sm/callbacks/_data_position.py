@@ -201,7 +201,7 @@ class DataPositionMixin(_Base):
             renew(self._trainer, data_fetcher)
         if place.moment != Moment.EPOCH_START:
             self._set_random_states()
-        return go_on(self._trainer, place.moment)
+        return go_on(self._trainer, place)
 
     def _let_samplers_be(self) -> None:
         """Let the next iteration be a whole one."""

@@ -1,0 +1,322 @@
+"""A library of training set-ups, to be interrupted anywhere and compared with a run that nothing interrupted.
+
+Each is a function of :data:`SETUPS` under its name. It is given a Lightning namespace (``pytorch_lightning`` or
+``lightning.pytorch``) and a :class:`Size`, and builds everything anew, as a new process would. Seed before it is called.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict
+
+import numpy
+import torch
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, WeightedRandomSampler
+
+__all__ = ["BATCH_SIZE", "SETUPS", "Setup", "Size", "setup"]
+
+BATCH_SIZE = 4
+SETUPS: Dict[str, Callable[[Any, "Size"], "Setup"]] = {}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much there is to train.
+
+    Args:
+        epochs: Their number.
+        batches: Batches of an epoch, for each rank.
+        ranks: How many ranks share the data.
+    """
+
+    epochs: int = 3
+    batches: int = 6
+    ranks: int = 1
+
+    @property
+    def samples(self) -> int:
+        return self.batches * self.ranks * BATCH_SIZE
+
+
+@dataclass
+class Setup:
+    """One training.
+
+    Args:
+        model: The model.
+        train: The loader, or loaders, of the training data.
+        val: The loader for validation, if there is any.
+        arguments: Further arguments of the ``Trainer``, ``callbacks`` among them.
+    """
+
+    model: Any
+    train: Any
+    val: Any = None
+    arguments: Dict[str, Any] = field(default_factory=dict)
+
+
+def setup(function):
+    """Add a function to the library under its name."""
+    SETUPS[function.__name__] = function
+    return function
+
+
+class Numbers(Dataset):
+    """Samples of four numbers and a target; ``noisy`` ones differ each time, by all three sources of random numbers."""
+
+    def __init__(self, size, noisy=False):
+        self.data = torch.randn(size, 4, generator=torch.Generator().manual_seed(1))
+        self.noisy = noisy
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        sample = self.data[index]
+        if self.noisy:
+            sample = sample + torch.rand(1) + random.random() + numpy.random.rand()
+        return sample.float(), self.data[index].sum().reshape(1)
+
+
+def net(pl):
+    """A class of small models with dropout; what a set-up needs beyond that stands in a subclass."""
+
+    class Net(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 1))
+
+        def loss(self, batch):
+            inputs, targets = batch
+            return nn.functional.mse_loss(self.layers(inputs), targets)
+
+        def training_step(self, batch, batch_idx):
+            return self.loss(batch)
+
+        def validation_step(self, batch, batch_idx):
+            # A validation that draws, as one that samples from the model does.
+            self.log("val_loss", self.loss(batch) + 0 * torch.rand(1).sum(), sync_dist=True)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
+
+    return Net
+
+
+def shuffled(size, noisy=False, **arguments):
+    return DataLoader(Numbers(size.samples, noisy), batch_size=BATCH_SIZE, shuffle=True, **arguments)
+
+
+def in_order(batches=2):
+    """A loader for validation."""
+    return DataLoader(Numbers(batches * BATCH_SIZE), batch_size=BATCH_SIZE)
+
+
+# --- models and optimizers
+
+
+@setup
+def plain(pl, size):
+    return Setup(net(pl)(), shuffled(size))
+
+
+@setup
+def adam_and_clipping(pl, size):
+    class Net(net(pl)):
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=0.01, amsgrad=True)
+
+    return Setup(Net(), shuffled(size), arguments={"gradient_clip_val": 0.5})
+
+
+@setup
+def batch_norm(pl, size):
+    model = net(pl)()
+    model.layers.insert(1, nn.BatchNorm1d(8))
+    return Setup(model, shuffled(size, drop_last=True), in_order())
+
+
+@setup
+def closure_optimizer(pl, size):
+    class Net(net(pl)):
+        def configure_optimizers(self):
+            return torch.optim.LBFGS(self.parameters(), lr=0.01, max_iter=3)
+
+    return Setup(Net(), shuffled(size))
+
+
+@setup
+def manual_optimization(pl, size):
+    class Net(net(pl)):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            # Two optimizers that take turns, as for a generator and its critic.
+            optimizer = self.optimizers()[batch_idx % 2]
+            optimizer.zero_grad()
+            self.manual_backward(self.loss(batch))
+            optimizer.step()
+
+        def configure_optimizers(self):
+            first, last = self.layers[0].parameters(), self.layers[2].parameters()
+            return [torch.optim.SGD(first, lr=0.01, momentum=0.9), torch.optim.Adam(last, lr=0.01)]
+
+    return Setup(Net(), shuffled(size))
+
+
+@setup
+def accumulation(pl, size):
+    return Setup(net(pl)(), shuffled(size, noisy=True), arguments={"accumulate_grad_batches": 2})
+
+
+@setup
+def accumulation_by_epoch(pl, size):
+    schedule = pl.callbacks.GradientAccumulationScheduler({0: 2, 1: 1, 2: 3})
+    return Setup(net(pl)(), shuffled(size), arguments={"callbacks": [schedule]})
+
+
+# --- schedulers
+
+
+def _scheduled(pl, **config):
+    make = config.pop("make")
+
+    class Net(net(pl)):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": make(optimizer), **config}}
+
+    return Net()
+
+
+def _plateau(optimizer):
+    # A threshold that no loss reaches: each time that it is asked it lowers the learning rate.
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.7, threshold=10.0)
+
+
+@setup
+def schedule_by_step(pl, size):
+    def make(optimizer):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=size.epochs * size.batches + 1)
+
+    return Setup(_scheduled(pl, make=make, interval="step"), shuffled(size))
+
+
+@setup
+def schedule_by_epoch(pl, size):
+    def make(optimizer):
+        return torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 2)
+
+    return Setup(_scheduled(pl, make=make, interval="epoch"), shuffled(size), in_order())
+
+
+@setup
+def plateau_by_epoch(pl, size):
+    return Setup(_scheduled(pl, make=_plateau, monitor="val_loss"), shuffled(size), in_order())
+
+
+# --- validation
+
+
+@setup
+def validation_within_epochs(pl, size):
+    return Setup(net(pl)(), shuffled(size), in_order(), {"val_check_interval": 3})
+
+
+@setup
+def validation_every_second_epoch(pl, size):
+    return Setup(net(pl)(), shuffled(size), in_order(), {"check_val_every_n_epoch": 2})
+
+
+@setup
+def early_stopping(pl, size):
+    stop = pl.callbacks.EarlyStopping("val_loss", patience=1, min_delta=0.5, check_on_train_epoch_end=False)
+    return Setup(net(pl)(), shuffled(size), in_order(), {"callbacks": [stop]})
+
+
+# --- data
+
+
+@setup
+def noisy_data(pl, size):
+    return Setup(net(pl)(), shuffled(size, noisy=True))
+
+
+@setup
+def workers(pl, size):
+    return Setup(net(pl)(), shuffled(size, num_workers=1))
+
+
+@setup
+def weighted_sampler(pl, size):
+    data = Numbers(size.samples)
+    sampler = WeightedRandomSampler([1.0 + index % 3 for index in range(size.samples)], size.samples)
+    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=sampler))
+
+
+class Backwards(Sampler):
+    """A batch sampler of a project's own, which draws its order when it is asked for an iterator."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __iter__(self):
+        order = torch.randperm(self.size).tolist()
+        return iter([order[start : start + BATCH_SIZE][::-1] for start in range(0, self.size, BATCH_SIZE)])
+
+    def __len__(self):
+        return self.size // BATCH_SIZE
+
+
+@setup
+def own_batch_sampler(pl, size):
+    data = Numbers(size.samples)
+    return Setup(net(pl)(), DataLoader(data, batch_sampler=Backwards(len(data))))
+
+
+@setup
+def several_loaders(pl, size):
+    class Net(net(pl)):
+        def training_step(self, batch, batch_idx):
+            return self.loss(batch["one"]) + self.loss(batch["other"])
+
+    shorter = Size(size.epochs, max(2, size.batches - 2), size.ranks)
+    return Setup(Net(), {"one": shuffled(size), "other": shuffled(shorter)})
+
+
+@setup
+def limited_batches(pl, size):
+    return Setup(net(pl)(), shuffled(size), arguments={"limit_train_batches": max(1, size.batches - 1)})
+
+
+@setup
+def limited_steps(pl, size):
+    steps = size.epochs * size.batches - 2
+    return Setup(net(pl)(), shuffled(size), arguments={"max_steps": steps, "max_epochs": -1})
+
+
+@setup
+def python_shuffle(pl, size):
+    class ByPython(Sampler):
+        def __init__(self, count):
+            self.count = count
+
+        def __iter__(self):
+            order = list(range(self.count))
+            random.shuffle(order)
+            return iter(order)
+
+        def __len__(self):
+            return self.count
+
+    data = Numbers(size.samples)
+    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=ByPython(len(data))))
+
+
+@setup
+def batch_sampler_over_random(pl, size):
+    data = Numbers(size.samples)
+    sampler = BatchSampler(RandomSampler(data, replacement=True, num_samples=len(data)), BATCH_SIZE, drop_last=True)
+    return Setup(net(pl)(), DataLoader(data, batch_sampler=sampler))
