@@ -1,11 +1,11 @@
-"""Tells a callback about training data: the loaders that Lightning made ready, and the moments between batches."""
+"""Tells a callback about the data: loaders that are ready, moments between batches and before validations."""
 
 from typing import Any, Callable, List, Tuple
 
 from lightning_sm._lightning._namespaces import Namespace
 from lightning_sm._lightning._shims import strategy_of, train_loaders_method
 
-__all__ = ["around_batches", "around_train_loaders"]
+__all__ = ["around_batches", "around_train_loaders", "before_validations"]
 
 
 def around_train_loaders(
@@ -72,6 +72,26 @@ def around_batches(
     return _replace(
         (loop, "advance", lambda fetcher: advance(fetcher, lambda: train(fetcher))), (loop.val_loop, "run", run)
     )
+
+
+def before_validations(trainer: Any, function: Callable[[], None]) -> Callable[[], None]:
+    """Call ``function`` before the first hook of each validation within a fit, sanity checks included.
+
+    Args:
+        trainer: The trainer.
+        function: Takes nothing.
+
+    Returns:
+        A function that takes this back.
+    """
+    loop = trainer.fit_loop.epoch_loop.val_loop
+    start = loop.on_run_start
+
+    def on_run_start(*args: Any, **kwargs: Any) -> Any:
+        function()
+        return start(*args, **kwargs)
+
+    return _replace((loop, "on_run_start", on_run_start))
 
 
 def _replace(*changes: Tuple[Any, str, Callable[..., Any]]) -> Callable[[], None]:

@@ -8,8 +8,10 @@ from lightning_sm._resume._contents import read_contents
 from lightning_sm._resume._records import DamagedError, check_and_digest
 from lightning_sm._resume._sharded import META, check_and_digest_folder, folder_size
 
-__all__ = ["Candidate", "list_candidates"]
+__all__ = ["Candidate", "REPLACED_WEIGHTS", "list_candidates"]
 
+#: Key of a checkpoint that was saved while a validation had put other weights into the model.
+REPLACED_WEIGHTS = "lightning_sm_replaced_weights"
 _SUFFIX = ".ckpt"
 
 
@@ -106,6 +108,8 @@ def _described(contents: Dict[Any, Any], name: str, size: int, is_folder: bool) 
         raise DamagedError("it is no checkpoint of Lightning's: it tells no epoch and step")
     if not is_folder and "optimizer_states" not in contents:
         raise DamagedError("it holds weights only (save_weights_only), from which no training can go on")
+    if contents.get(REPLACED_WEIGHTS):
+        raise DamagedError("it was saved while a validation had put other weights into the model")
     fit_loop = _below(contents, "loops", "fit_loop")
     batches = _below(fit_loop, "epoch_loop.batch_progress", "total").get("processed")
     epochs = _below(fit_loop, "epoch_progress", "current").get("processed")

@@ -1,19 +1,22 @@
 """``GracefulStop``: leaves a fit in time, with a checkpoint and an exported model."""
 
 import time
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from lightning_sm._agree import any_true
 from lightning_sm._failure import report_exit
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import steps_taken
+from lightning_sm._lightning._train_loaders import before_validations
 from lightning_sm._log import log
+from lightning_sm._resume import REPLACED_WEIGHTS
 from lightning_sm._shared_look import SharedLook
 from lightning_sm._stopping._deadline import Deadline, read_deadline
 from lightning_sm._stopping._leaving import may_leave_anywhere
 from lightning_sm._stopping._stop_signal import STOPPED, StopSignal
 from lightning_sm._stopping._stopped_checkpoint import save_directory, save_stopped
+from lightning_sm._stopping._trained_weights import TrainedWeights
 from lightning_sm.callbacks._model_export import exports_of
 from lightning_sm.errors import ExportError
 
@@ -35,6 +38,11 @@ class GracefulStopMixin(_Base):
     hook of an epoch's end, because the epoch is not over. The program then ends with 143 after SIGTERM and with 0 when
     its time was over; a script's lines after ``fit`` do not run.
 
+    Where a validation has put other weights into the model, as ``WeightAveraging`` does, the callbacks and the model
+    that act at its start are told of its end first, which brings the trained weights back. Where it does not, nothing
+    is saved or exported, and the last checkpoint stays. Where ranks validate unequal numbers of batches, the validation
+    is not left early: the fit stops after the next step, if the platform does not kill it before.
+
     Args:
         directory: Where ``stopped-step=N.ckpt`` is saved. By default, the directory of the first ``ModelCheckpoint``;
             where there is none, no checkpoint is saved.
@@ -43,7 +51,8 @@ class GracefulStopMixin(_Base):
 
     Raises:
         JobConfigError: ``max_runtime`` is no duration.
-        ExportError: The model could not be exported; the checkpoint is there.
+        ExportError: The model could not be exported; the checkpoint is there. Or the time was over within a validation
+            that put other weights into the model and did not put the trained ones back.
     """
 
     namespace: Namespace
@@ -61,10 +70,16 @@ class GracefulStopMixin(_Base):
         self._may_leave_validation = False
         self._save_began: Optional[float] = None
         self._save_seconds = 0.0
+        self._weights = TrainedWeights(self.namespace)
+        self._has_warned = False
+        self._undo: Optional[Callable[[], None]] = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
         """Look whose handler of SIGTERM is there before Lightning adds its own."""
         self._signal.prepare()
+        self._release_loop()
+        if stage == "fit":
+            self._undo = before_validations(trainer, lambda: self._weights.note(pl_module))
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """Until the training starts there is nothing to save."""
@@ -83,6 +98,7 @@ class GracefulStopMixin(_Base):
         self._signal.take(at_once=False)
         self._check = SharedLook()
         self._steps = steps_taken(self.namespace, trainer)
+        self._weights.forget()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
         """Note how long a checkpoint took that was saved before."""
@@ -107,6 +123,11 @@ class GracefulStopMixin(_Base):
         elif not trainer.sanity_checking:
             self._may_leave_validation = may_leave_anywhere(trainer, trainer.num_val_batches)
 
+    def on_validation_batch_start(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+        """Find out whether the validation has put other weights into the model."""
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._weights.note_validated(pl_module)
+
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
         """Stop here if any rank has a reason to; the weights are those of the last step."""
         if self._may_leave_validation and trainer.state.fn == "fit" and not trainer.sanity_checking:
@@ -117,20 +138,36 @@ class GracefulStopMixin(_Base):
         self._signal.outlive(trainer)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Note when a checkpoint begins."""
+        """Note when a checkpoint begins, and mark one of other weights than the trained ones."""
         self._save_began = time.monotonic()
+        if trainer.validating and trainer.state.fn == "fit" and not self._weights.are_in(pl_module):
+            checkpoint[REPLACED_WEIGHTS] = True
+            if trainer.is_global_zero and not self._has_warned:
+                log.warning(
+                    "A checkpoint is saved while a validation has put other weights into the model. It is no checkpoint"
+                    " to resume from. HINT: Put the trained weights back in a callback's on_validation_end, or earlier."
+                )
+            self._has_warned = True
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Put back the handler of SIGTERM that was there, and let no rank leave with an error that nobody hears of."""
         self._signal.release(trainer)
+        self._release_loop()
         report_exit(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
         """Put back the handler of SIGTERM that was there; a signal that came after the last step ends the program."""
         self._signal.release(trainer)
+        self._release_loop()
         if self._signal.received:
             log.info("SIGTERM arrived after the last step. The training is complete, and the program ends here.")
             raise SystemExit(STOPPED)
+
+    def _release_loop(self) -> None:
+        if self._undo is not None:
+            self._undo()
+        self._undo = None
+        self._weights.forget()
 
     def _note_saved(self) -> None:
         if self._save_began is not None:
@@ -149,11 +186,22 @@ class GracefulStopMixin(_Base):
         directory = save_directory(trainer, self.directory)
         if trainer.is_global_zero:
             log.info("%s: stopping after step %d.", reason, self._steps)
+        if trainer.validating and not self._weights.put_back(trainer, pl_module):
+            self._leave_unsaved(trainer, code)
         if directory is not None:
             path = save_stopped(trainer, directory, self._steps)
             if trainer.is_global_zero:
                 log.info("Saved %s, from which the job can go on.", path)
         _export(trainer, pl_module)
+        raise SystemExit(code)
+
+    def _leave_unsaved(self, trainer: Any, code: int) -> None:
+        problem = "Nothing is saved or exported: this validation put other weights into the model and they stayed"
+        hint = "Put the trained weights back in on_validation_end, or earlier. The last checkpoint is whole."
+        if code == 0 and any(exports_of(trainer)):
+            raise ExportError(f"{problem}.", hint=hint)
+        if trainer.is_global_zero:
+            log.warning("%s. HINT: %s", problem, hint)
         raise SystemExit(code)
 
 

@@ -4,9 +4,11 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from lightning_sm._export import load_file
 from lightning_sm._lightning import installed_namespaces
+from lightning_sm._resume import REPLACED_WEIGHTS, list_candidates
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import ExportError, JobConfigError
 from tests.helpers.tiny import loader, tiny_model, weights
@@ -283,3 +285,163 @@ def test_ranks_with_unequal_validations_look_after_them_only(trainer, tmp_path, 
     assert_stops(143, lambda: fit(trainer(kill)))
     assert kill.seen == ["step"] * BATCHES + ["validation"] * BATCHES + ["validated"] + ["step"]
     assert saved(tmp_path) == [f"stopped-step={BATCHES + 1}.ckpt"]
+
+
+class Averages(PL.Callback):
+    """Validates other weights, between two hooks."""
+
+    def __init__(self, start, end, comes_back=True):
+        self.start, self.end, self.comes_back = start, end, comes_back
+        self.kept, self.seen = None, []
+
+    def _swap(self, module, values):
+        kept = [parameter.detach().clone() for parameter in module.parameters()]
+        for parameter, value in zip(module.parameters(), values):
+            parameter.data.copy_(value)
+        return kept
+
+    def _at(self, hook, module):
+        if module.trainer.sanity_checking:
+            return
+        if hook == self.start:
+            self.kept = self._swap(module, [torch.ones_like(parameter) for parameter in module.parameters()])
+        if hook == self.end:
+            self.seen.append(hook)
+            if self.comes_back:
+                self._swap(module, self.kept)
+
+    def on_validation_start(self, trainer, module):
+        self._at("start", module)
+
+    def on_validation_epoch_start(self, trainer, module):
+        self._at("epoch start", module)
+
+    def on_validation_epoch_end(self, trainer, module):
+        self._at("epoch end", module)
+
+    def on_validation_end(self, trainer, module):
+        self._at("end", module)
+
+
+SWAPS = [("start", "end"), ("epoch start", "epoch end"), ("start", "epoch end"), ("epoch start", "end")]
+
+
+def stopped_content(tmp_path):
+    (path,) = tmp_path.rglob("stopped-step=*.ckpt")
+    return load_file(str(path), weights_only=False)
+
+
+@pytest.mark.parametrize("swap", SWAPS)
+def test_a_stop_in_a_validation_of_other_weights_saves_the_trained_ones(trainer, tmp_path, swap):
+    export = callback_class(NAMESPACE, "ModelExport")(str(tmp_path / "model"))
+    trained, stopped = tiny_model(PL), tiny_model(PL)
+    fit(trainer(max_steps=BATCHES), trained)
+    averages, best = Averages(*swap), PL.callbacks.ModelCheckpoint(tmp_path / "best", monitor="val_loss")
+    stop = PL.callbacks.EarlyStopping("val_loss")
+    kill = Kill("validation", 2)
+    run = trainer(kill, averages, export, best, stop, enable_checkpointing=True, val_check_interval=1.0)
+    assert_stops(143, lambda: fit(run, stopped))
+    assert averages.seen == [swap[1]]
+    assert "validated" not in kill.seen
+    assert best.best_model_path == ""
+    assert stop.best_score.isinf()
+    content = stopped_content(tmp_path)
+    assert REPLACED_WEIGHTS not in content
+    exported = load_file(str(tmp_path / "model" / "model.pt"), weights_only=True)
+    for name, value in trained.named_parameters():
+        assert torch.equal(content["state_dict"][name], value)
+        assert torch.equal(exported[name], value)
+
+
+def test_a_model_that_averages_by_itself(trainer, tmp_path):
+    trained, stopped = tiny_model(PL), tiny_model(PL)
+    fit(trainer(max_steps=BATCHES), trained)
+    averages = Averages("start", "end")
+    stopped.on_validation_epoch_start = lambda: averages._at("start", stopped)
+    stopped.on_validation_end = lambda: averages._at("end", stopped)
+    assert_stops(143, lambda: fit(trainer(Kill("validation", 2)), stopped))
+    content = stopped_content(tmp_path)
+    assert all(torch.equal(content["state_dict"][name], value) for name, value in trained.named_parameters())
+
+
+def test_weights_that_come_back_with_other_last_bits(trainer, tmp_path):
+    averages = Averages("start", "end")
+    swap = averages._swap
+    averages._swap = lambda module, values: swap(module, [value * (1 + 2e-7) for value in values])
+    assert_stops(143, lambda: fit(trainer(Kill("validation", 2), averages)))
+    assert stopped_content(tmp_path)["state_dict"]["layers.0.weight"].std() > 0.1
+
+
+@pytest.mark.skipif(not hasattr(PL.callbacks, "WeightAveraging"), reason="Lightning has WeightAveraging since 2.6")
+def test_a_stop_with_lightnings_own_averaging_goes_on_to_the_same_weights(trainer, tmp_path):
+    def run(*more, **arguments):
+        averaging = PL.callbacks.EMAWeightAveraging(decay=0.9)
+        position, resume = (
+            callback_class(NAMESPACE, "DataPosition")(),
+            callback_class(NAMESPACE, "AutoResume")(str(tmp_path / "saved")),
+        )
+        return trainer(averaging, position, *([resume] if arguments.pop("resume", True) else []), *more, **arguments)
+
+    whole, again = tiny_model(PL), tiny_model(PL)
+    fit(run(resume=False), whole)
+    assert_stops(143, lambda: fit(run(Kill("validation", 2)), tiny_model(PL)))
+    assert stopped_content(tmp_path)["global_step"] == BATCHES
+    with log_lines() as lines:
+        fit(run(), again)
+    assert lines[0].startswith("Resuming from stopped-step=8.ckpt")
+    assert weights(again) == weights(whole)
+
+
+def test_weights_that_do_not_come_back_are_not_saved(trainer, tmp_path):
+    export = callback_class(NAMESPACE, "ModelExport")(str(tmp_path / "model"))
+    averages = Averages("start", "end", comes_back=False)
+    with log_lines() as lines:
+        assert_stops(143, lambda: fit(trainer(Kill("validation", 2), averages, export)))
+    assert saved(tmp_path) == []
+    assert not (tmp_path / "model" / "model.pt").exists()
+    assert "Nothing is saved or exported" in lines[-1]
+
+
+def test_a_time_that_is_over_then_is_an_error(trainer, tmp_path):
+    export = callback_class(NAMESPACE, "ModelExport")(str(tmp_path / "model"))
+    run = trainer(Averages("start", "end", comes_back=False), export)
+    stop = callback_class(NAMESPACE, "GracefulStop")(str(tmp_path / "saved"), "1h")
+    stop._deadline = SimpleNamespace(is_near=lambda seconds: run.validating)
+    run.callbacks[0] = stop
+    with pytest.raises(ExportError, match=r"Nothing is saved or exported.*HINT: Put the trained weights back"):
+        fit(run)
+    assert saved(tmp_path) == []
+
+
+def test_a_hook_that_fails_on_a_part_of_the_data_ends_nothing(trainer, tmp_path):
+    class Fails(PL.Callback):
+        def on_validation_start(self, *_):
+            pass
+
+        def on_validation_epoch_end(self, *_):
+            raise ValueError("two batches are too few")
+
+    with log_lines() as lines:
+        assert_stops(143, lambda: fit(trainer(Kill("validation", 2), Fails(), Averages("start", "end"))))
+    assert any("Fails.on_validation_epoch_end failed within a validation that ends early" in line for line in lines)
+    assert not _is_ones(stopped_content(tmp_path))
+
+
+def _is_ones(content):
+    return bool((content["state_dict"]["layers.0.weight"] == 1).all())
+
+
+def test_checkpoints_of_other_weights_are_marked_and_no_job_goes_on_from_them(trainer, tmp_path):
+    class Saves(PL.Callback):
+        def on_validation_batch_end(self, run, *_, **__):
+            run.save_checkpoint(tmp_path / "saved" / "within.ckpt")
+
+        def on_train_epoch_end(self, run, *_, **__):
+            run.save_checkpoint(tmp_path / "saved" / "after.ckpt")
+
+    with log_lines() as lines:
+        fit(trainer(Averages("start", "end"), Saves(), max_epochs=1))
+    assert len([line for line in lines if "It is no checkpoint to resume from" in line]) == 1
+    after, within = list_candidates(str(tmp_path / "saved"))
+    assert (after.name, after.problem) == ("after.ckpt", None)
+    assert within.problem == "it was saved while a validation had put other weights into the model"
