@@ -2,6 +2,7 @@
 
 from lightning_sm._resume._candidate import REPLACED_WEIGHTS, Candidate, list_candidates
 from lightning_sm._resume._choice import Choice, choose
+from lightning_sm._resume._every_host import on_every_host
 from lightning_sm._resume._finished import Finished, read_finished, remove_finished, training_limits, write_finished
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "REPLACED_WEIGHTS",
     "choose",
     "list_candidates",
+    "on_every_host",
     "read_finished",
     "remove_finished",
     "training_limits",
