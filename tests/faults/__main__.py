@@ -1,40 +1,87 @@
-"""Interrupts and damages a training job many times, and prints what became of it.
+"""Interrupts and damages training jobs many times, and prints what became of them.
 
-``python -m tests.faults --runs 100`` takes about 20 seconds a run on two cores.
+``python -m tests.faults --runs 300 --jobs 2`` takes about 45 minutes on two cores.
 """
 
 import argparse
 import concurrent.futures
+import queue
 import sys
+import threading
 import time
 
+from lightning_sm._lightning import installed_namespaces
 from tests.faults.campaign import can_mount, play, reference
-from tests.faults.plan import DAMAGES, KILLS, draw
+from tests.faults.plan import DAMAGES, KILLS, KNOWN, LIBRARY, WHERES, draw
+from tests.faults.server import Server
+from tests.helpers.processes import ROOT
 
 
 def main(arguments=None):
-    """Play the runs; return 0 if nothing was lost in any."""
+    """Play the runs; return 0 if none ended otherwise than the README says."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--runs", type=int, default=10, help="how many faults")
     parser.add_argument("--seed", type=int, default=0, help="of the first; each further one has the next")
     parser.add_argument("--jobs", type=int, default=1, help="how many at the same time")
+    parser.add_argument("--setup", action="append", choices=sorted(LIBRARY), help="only this one, or these")
     chosen = parser.parse_args(arguments)
     mounts = can_mount()
     if not mounts:
         print("Without the right to mount there is no full disk and no read-only directory.")
-    faults = [draw(seed, mounts=mounts) for seed in range(chosen.seed, chosen.seed + chosen.runs)]
+    setups = chosen.setup or sorted(LIBRARY)
+    faults = [draw(seed, setups, mounts=mounts) for seed in range(chosen.seed, chosen.seed + chosen.runs)]
     started = time.monotonic()
-    worlds = sorted({(fault.hosts, fault.processes) for fault in faults})
-    expected = {world: reference(*world) for world in worlds}
     verdicts = []
-    with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
-        for verdict in pool.map(lambda fault: play(fault, expected[fault.hosts, fault.processes]), faults):
+    with _Player(chosen.jobs) as player, concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
+        for verdict in pool.map(player.play, faults):
             verdicts.append(verdict)
             print(_line(verdict), flush=True)
-    print(_table(verdicts))
-    failed = [verdict for verdict in verdicts if verdict.problem]
-    print(f"{len(verdicts) - len(failed)} passed, {len(failed)} failed in {time.monotonic() - started:.0f} s")
+    print("\n".join(["", _by_kill(verdicts), "", _by_setup(verdicts), ""]))
+    failed = [verdict for verdict in verdicts if _end(verdict) == "failed"]
+    ends = ", ".join(
+        f"{sum(_end(verdict) == end for verdict in verdicts)} {end}" for end in ("equal", "known", "failed")
+    )
+    print(f"{ends} in {time.monotonic() - started:.0f} s")
     return 1 if failed or not verdicts else 0
+
+
+class _Player:
+    """Plays faults, each with a server of its own, and each set-up once in each world without any."""
+
+    def __init__(self, jobs):
+        self._servers = queue.Queue()
+        for _ in range(jobs):
+            self._servers.put(Server(installed_namespaces()[0].name, ROOT))
+        self._lock = threading.Lock()
+        self._expected = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        while not self._servers.empty():
+            self._servers.get().end()
+
+    def play(self, fault):
+        server = self._servers.get()
+        try:
+            return play(server, fault, self._reference(server, fault.setup, fault.hosts, fault.processes))
+        finally:
+            self._servers.put(server)
+
+    def _reference(self, server, *world):
+        with self._lock:
+            lock = self._expected.setdefault(world, [threading.Lock()])
+        with lock[0]:
+            if len(lock) == 1:
+                lock.append(reference(server, *world))
+            return lock[1]
+
+
+def _end(verdict):
+    if verdict.problem is None:
+        return "equal"
+    return "known" if verdict.fault.setup in KNOWN else "failed"
 
 
 def _line(verdict):
@@ -42,19 +89,39 @@ def _line(verdict):
     return f"seed {verdict.fault.seed}: {verdict.fault}: {end}"
 
 
-def _table(verdicts):
-    """Counts by what ended the job: how often, what then happened to its newest checkpoint, and what became of it."""
-    heads = ["ended by", "runs", "times", *DAMAGES, "equal weights", "most steps lost", "most seconds lost"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+def _table(heads, rows):
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (heads, ["---"] * len(heads), *rows))
+
+
+def _by_kill(verdicts):
+    """Counts by what ended the job: how often, amid what, what then happened to its newest checkpoint, and the end."""
+    rows = []
     for kill in KILLS:
         group = [verdict for verdict in verdicts if verdict.fault.kill == kill]
         good = [verdict for verdict in group if verdict.problem is None]
-        times = sum(len(verdict.fault.moments) for verdict in group)
-        damages = [sum(verdict.fault.damage == damage for verdict in group) for damage in DAMAGES]
+        moments = [moment.where for verdict in group for moment in verdict.fault.moments]
+        two = sum(verdict.fault.hosts * verdict.fault.processes > 1 for verdict in group)
+        damages = [sum(verdict.fault.damage == damage for verdict in group) for damage in DAMAGES[1:]]
         steps, seconds = (max((getattr(v, f"lost_{what}") for v in good), default=0) for what in ("steps", "seconds"))
-        cells = [kill, len(group), times, *damages, f"{len(good)} of {len(group)}", steps, f"{seconds:.1f}"]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(["", *lines])
+        cells = [kill, len(group), two, sum(verdict.times for verdict in group), *map(moments.count, WHERES), *damages]
+        rows.append([*cells, *_ends(group), steps, f"{seconds:.1f}"])
+    heads = ["ended by", "runs", "of two processes", "times", *(f"in {where}" for where in WHERES), *DAMAGES[1:]]
+    return _table([*heads, "equal end", "known limit", "most steps lost", "most seconds lost"], rows)
+
+
+def _by_setup(verdicts):
+    """Counts by what was trained."""
+    rows = []
+    for name in sorted({verdict.fault.setup for verdict in verdicts}):
+        group = [verdict for verdict in verdicts if verdict.fault.setup == name]
+        two = sum(verdict.fault.hosts * verdict.fault.processes > 1 for verdict in group)
+        rows.append([name.replace("_", " "), len(group), two, sum(verdict.times for verdict in group), *_ends(group)])
+    return _table(["set-up", "runs", "of two processes", "times", "equal end", "known limit"], rows)
+
+
+def _ends(group):
+    ends = [_end(verdict) for verdict in group]
+    return f"{ends.count('equal')} of {len(group)}", ends.count("known")
 
 
 if __name__ == "__main__":

@@ -1,26 +1,56 @@
 """Damages checkpoint files as an interrupted upload, download or disk does, and reads which ones are whole."""
 
+import json
 import random
 import zipfile
 from pathlib import Path
 
 from lightning_sm._export import load_file
 
-__all__ = ["damage_newest", "whole_checkpoints"]
+__all__ = ["damage_newest", "files_in_part", "whole_checkpoints"]
 
 
 def whole_checkpoints(folder):
-    """The step of each checkpoint that loads, by its name. Every byte is checked."""
+    """The step of each checkpoint from which training can go on, by its path in the folder. Every byte is checked."""
     found = {}
-    for path in sorted(Path(folder).glob("*.ckpt")):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                if archive.testzip() is not None:
-                    continue
-            found[path.name] = int(load_file(str(path), weights_only=False)["global_step"])
-        except (zipfile.BadZipFile, OSError, RuntimeError, KeyError, EOFError):
-            continue
+    for path in _visible(folder, "*.ckpt"):
+        content = _load(path)
+        if content is not None and "optimizer_states" in content:
+            found[str(path.relative_to(folder))] = int(content["global_step"])
     return found
+
+
+def files_in_part(*folders):
+    """Those files that stand under their names and are not whole."""
+    found = []
+    for folder in folders:
+        found += [path for path in _visible(folder, "*.ckpt") if _load(path) is None]
+        found += [path for path in _visible(folder, "*.pt") if _load(path) is None]
+        found += [path for path in _visible(folder, "*.json") if not _is_json(path)]
+    return found
+
+
+def _visible(folder, pattern):
+    paths = sorted(Path(folder).rglob(pattern))
+    return [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+
+
+def _load(path):
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                return None
+        return load_file(str(path), weights_only=False)
+    except (zipfile.BadZipFile, OSError, RuntimeError, KeyError, EOFError):
+        return None
+
+
+def _is_json(path):
+    try:
+        json.loads(path.read_text())
+    except ValueError:
+        return False
+    return True
 
 
 def damage_newest(folder, kind, chance: random.Random):

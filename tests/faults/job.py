@@ -5,30 +5,37 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
+import socket
 import time
 from pathlib import Path
 
-from lightning_sm.rehearse._processes import end_all_with
-from tests.faults import train
-from tests.helpers.environ import without_launcher
+from tests.helpers.environ import torchrun, without_launcher
 from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import ROOT, local_rendezvous
+from tests.helpers.processes import ROOT
 
-__all__ = ["Job", "TOTAL_STEPS"]
-
-TOTAL_STEPS = train.EPOCHS * train.BATCHES
+__all__ = ["Job"]
 
 
 class Job:
-    """A job whose containers come and go. What survives them is the folder ``checkpoints`` of each host, as with S3."""
+    """A job whose containers come and go. What survives them is the folder ``checkpoints`` of each host, as with S3.
 
-    def __init__(self, folder, hosts, processes, options):
+    Args:
+        server: Starts its processes.
+        folder: An empty one.
+        setup: The name of what it trains.
+        hosts: How many hosts. With several, nothing but their files tells a process its rank.
+        processes: How many processes on each host; several get their ranks as from torchrun.
+        options: The group ``sagemaker``.
+        ballast: Megabytes by which each checkpoint and model is larger.
+    """
+
+    def __init__(self, server, folder, setup, hosts, processes, options, ballast=0):
+        assert hosts == 1 or processes == 1
+        self.server = server
         self.folder = Path(folder)
         self.names = [f"algo-{number + 1}" for number in range(hosts)]
-        self.processes = processes
-        self.options = options
+        self.ranks = [(name, local) for name in self.names for local in range(processes)]
+        self.arguments = [setup, str(folder), json.dumps(options), str(ballast)]
         self.attempt = 0
         self.running = []
         for name in self.names:
@@ -36,6 +43,10 @@ class Job:
 
     def checkpoints(self, host="algo-1"):
         return self.folder / host / "checkpoints"
+
+    @property
+    def model(self):
+        return self.folder / "algo-1" / "model"
 
     @property
     def result(self):
@@ -50,48 +61,49 @@ class Job:
         path = self.folder / host / "output" / "failure"
         return path.read_text() if path.exists() else None
 
-    def lines(self, attempt=None):
-        """What the ranks have written in an attempt: their PIDs, and rank zero's steps."""
-        path = self.folder / f"steps-{attempt or self.attempt}.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    def told(self):
+        """What the processes of this attempt have told."""
+        path = self.folder / "told.jsonl"
+        # A line that is being written is not there yet.
+        return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
-    def steps(self, attempt=None):
-        """When each step of an attempt was done."""
-        return {line["step"]: line["time"] for line in self.lines(attempt) if "step" in line}
+    def steps(self):
+        """When each step of this attempt was first done."""
+        times = {}
+        for line in self.told():
+            if "step" in line:
+                times.setdefault(line["step"], line["time"])
+        return times
 
-    @property
-    def began(self):
-        """When the attempt's first rank began to train."""
-        return min(line["time"] for line in self.lines() if "rank" in line)
+    def metrics(self):
+        """Each value that was logged in any attempt: step, name, value."""
+        path = self.folder / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+        return {(step, name, value) for step, values in lines for name, value in values.items()}
 
     def start(self):
         """Start fresh containers with the checkpoints that are there."""
         self.attempt += 1
-        several = len(self.names) * self.processes > 1
-        rendezvous = local_rendezvous()
-        for number, name in enumerate(self.names):
-            variables = self._fresh_container(name)
-            start = []
-            if several:
-                start = ["-m", "torch.distributed.run", "--nnodes", str(len(self.names)), "--node_rank", str(number)]
-                start += ["--nproc_per_node", str(self.processes), *rendezvous]
-            script = [
-                train.__file__,
-                str(self.folder / f"steps-{self.attempt}.jsonl"),
-                str(self.folder / "result.json"),
-            ]
-            with open(self.folder / f"log-{self.attempt}-{number}.txt", "wb") as log:
-                self.running.append(
-                    subprocess.Popen(
-                        [sys.executable, *start, *script, json.dumps(self.options)],
-                        env={**without_launcher(os.environ), **variables},
-                        cwd=self.folder,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        stdin=subprocess.DEVNULL,
-                        start_new_session=True,
-                    )
+        for gone in ("told.jsonl", "result.json"):
+            (self.folder / gone).unlink(missing_ok=True)
+        environs = {name: self._fresh_container(name) for name in self.names}
+        port = str(_free_port())
+        for rank, (name, local) in enumerate(self.ranks):
+            environ = {**without_launcher(os.environ), **environs[name]}
+            if len(self.names) == 1 < len(self.ranks):
+                environ.update(torchrun(rank, len(self.ranks), local, len(self.ranks), 0))
+            if len(self.ranks) > 1:
+                environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+            self.running.append(
+                self.server.start(
+                    "tests.faults.train",
+                    self.arguments,
+                    environ=environ,
+                    folder=self.folder / name,
+                    log=self.folder / f"log-{self.attempt}-{rank}.txt",
+                    code=self.folder / f"code-{self.attempt}-{rank}",
                 )
+            )
         return self
 
     def _fresh_container(self, name):
@@ -103,43 +115,51 @@ class Job:
         environ = OptMl(base).host(name, *self.names, current_instance_type="local").hyperparameters().environ()
         return {**environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "SM_NUM_GPUS": "0"}
 
-    def wait_for_step(self, step, timeout=120.0):
-        """Wait until rank zero has done this step in this attempt; return false where the job ended before."""
+    def wait_for(self, is_there, timeout=120.0):
+        """Wait until what was told in this attempt satisfies a function; return whether it did before its end."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
-            if max(self.steps(), default=0) >= step:
+            ended = all(process.poll() is not None for process in self.running)
+            if is_there(self.told()):
                 return True
-            if all(process.poll() is not None for process in self.running):
+            if ended:
                 return False
-            time.sleep(0.005)
-        raise TimeoutError(f"step {step} was not reached in {timeout} s\n{self.output[-3000:]}")
+            time.sleep(0.003)
+        raise TimeoutError(f"what was waited for did not come in {timeout:.0f} s")
 
-    def kill_rank(self, rank):
-        """SIGKILL one rank."""
-        pids = {line["rank"]: line["pid"] for line in self.lines() if "rank" in line}
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pids[rank], signal.SIGKILL)
+    def signal(self, number, ranks=None):
+        """Send a signal to these ranks, or to all."""
+        for rank, process in enumerate(self.running):
+            if ranks is None or rank in ranks:
+                with contextlib.suppress(ProcessLookupError):
+                    process.signal(number)
 
     def kill_host(self, number):
-        """SIGKILL everything on one host: workers and guards are in sessions of their own."""
-        end_all_with(str(self.folder / self.names[number]))
+        """SIGKILL everything on one host."""
+        _kill_within(self.folder / self.names[number])
 
     def wait(self, timeout):
-        """Wait until each host has ended; return the exit codes, ``None`` for one that had not by then."""
+        """Wait until each process has ended; return the exit codes, ``None`` for one that had not by then.
+
+        Where one of several on a host fails, the others get SIGTERM, as from torchrun.
+        """
         deadline = time.monotonic() + timeout
-        codes = []
-        for process in self.running:
-            try:
-                codes.append(process.wait(max(0.05, deadline - time.monotonic())))
-            except subprocess.TimeoutExpired:
-                codes.append(None)
-        return codes
+        told = len(self.names) > 1
+        while time.monotonic() < deadline:
+            codes = [process.poll() for process in self.running]
+            if None not in codes:
+                break
+            if any(codes) and not told:
+                told = True
+                self.signal(signal.SIGTERM)
+            time.sleep(0.005)
+        return [process.poll() for process in self.running]
 
     def end(self):
         """Take all containers away, as the service does when one has ended."""
-        end_all_with(str(self.folder))
+        _kill_within(self.folder)
         for process in self.running:
-            process.wait()
+            process.wait(10)
         self.running = []
 
     def sync(self):
@@ -147,3 +167,24 @@ class Job:
         for name in self.names[1:]:
             shutil.rmtree(self.checkpoints(name))
             shutil.copytree(self.checkpoints(), self.checkpoints(name))
+
+
+def _kill_within(folder):
+    """SIGKILL every process whose working directory is in a folder. Workers and guards have sessions of their own."""
+    inside = os.path.join(os.path.realpath(folder), "")
+    for _ in range(200):
+        found = False
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                if entry.isdigit() and os.path.join(os.readlink(f"/proc/{entry}/cwd"), "").startswith(inside):
+                    os.kill(int(entry), signal.SIGKILL)
+                    found = True
+        if not found:
+            return
+        time.sleep(0.005)
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,16 +1,54 @@
-"""One run of the campaign as a value: what is started, when and how it ends, what happens to its files."""
+"""One run of the campaign as a value: what is trained, when and how it is ended, what happens to its files."""
 
 import random
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Sequence, Tuple
 
-__all__ = ["DAMAGES", "Fault", "KILLS", "draw"]
+from tests.helpers.setups import SETUPS
+from tests.helpers.setups_callbacks import CALLBACK_SETUPS
+from tests.helpers.setups_data import DATA_SETUPS
 
-#: What ends the job: a rank or everything is killed, a host vanishes, the disk has no room, the directory is read-only.
-KILLS = ("job", "rank", "host", "full disk", "read-only directory")
+__all__ = ["ALONE", "DAMAGES", "Fault", "KILLS", "KNOWN", "LIBRARY", "Moment", "WHERES", "draw"]
+
+#: What ends the job: all is killed, all is asked to stop, a rank is killed, a host vanishes, the disk has no room, the
+#: directory is read-only.
+KILLS = ("job", "SIGTERM", "rank", "host", "full disk", "read-only directory")
+
+#: In the midst of what. A gap is between the last step and the end of the fit.
+WHERES = ("step", "validation", "saving", "export", "gap")
 
 #: What happens to the newest checkpoint before the job starts again. The last one differs between two hosts.
 DAMAGES = ("none", "truncated", "empty", "bit-flipped", "half-synced")
+
+#: What is trained, by name.
+LIBRARY = {**SETUPS, **CALLBACK_SETUPS, **DATA_SETUPS}
+
+#: Set-ups whose resumed runs may end otherwise, each with the README's limit that says so.
+KNOWN = {}
+
+#: Set-ups with batch samplers, which Lightning refuses where there are several processes.
+ALONE = ("batch_sampler_over_random", "own_batch_sampler")
+
+# Seconds between what is waited for and the end, within the writing of a large file.
+_DELAY = 0.06
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When an interruption comes.
+
+    Args:
+        where: One of ``WHERES``.
+        share: After which share of all steps; for exports and gaps, of their events.
+        delay: Seconds from then on.
+    """
+
+    where: str
+    share: float
+    delay: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.share:.2f}"
 
 
 @dataclass(frozen=True)
@@ -19,56 +57,68 @@ class Fault:
 
     Args:
         seed: Of this run; it decides everything else.
+        setup: What is trained, by its name in ``LIBRARY``.
         hosts: How many hosts, each with directories of its own.
-        processes: Processes on each host. One process without a launcher where both are one, else torchrun.
+        processes: Processes on each host.
         kill: One of ``KILLS``.
         damage: One of ``DAMAGES``.
-        moments: After which share of all steps each interruption comes. The damage follows the first.
+        moments: The interruptions. The damage follows the first.
         victim: The rank or host that is killed, where it is one.
         background: Whether checkpoints are saved in the background.
+        ballast: Megabytes that make each file long enough to be caught half written.
     """
 
     seed: int
+    setup: str
     hosts: int
     processes: int
     kill: str
     damage: str
-    moments: Tuple[float, ...]
+    moments: Tuple[Moment, ...]
     victim: int
     background: bool
+    ballast: int
 
     def __str__(self) -> str:
-        mode = ", background" if self.background else ""
-        return f"{self.hosts}x{self.processes}, {self.kill} at {self.moments[0]:.2f}, {self.damage}{mode}"
+        more = ", background" * self.background + f", {self.ballast} MB" * bool(self.ballast)
+        moments = " and ".join(map(str, self.moments))
+        return f"{self.setup}, {self.hosts}x{self.processes}, {self.kill} at {moments}, {self.damage}{more}"
 
 
-def draw(seed: int, *, mounts: bool) -> Fault:
+def draw(seed: int, setups: Sequence[str], *, mounts: bool) -> Fault:
     """Draw the run that belongs to ``seed``.
 
     Args:
-        seed: Any number.
+        seed: Any number. The set-ups take turns.
+        setups: Names of set-ups.
         mounts: Whether this machine lets the campaign mount file systems, which two kinds need.
     """
     chance = random.Random(seed)
-    # Most runs are the cheapest: one process.
-    hosts, processes = chance.choice(((1, 1), (1, 1), (1, 1), (1, 2), (2, 1)))
-    kills = ["job", "job"]
-    if hosts * processes > 1:
-        kills.append("rank")
-    if hosts > 1:
-        kills += ["host", "host"]
-    if mounts and hosts == 1:
-        kills += ["full disk", "read-only directory"]
+    # Two processes in a third of the runs.
+    hosts, processes = chance.choice(((1, 1), (1, 1), (1, 1), (1, 1), (1, 2), (2, 1)))
+    setup = setups[seed % len(setups)]
+    if setup in ALONE:
+        hosts, processes = 1, 1
+    kills = ["job"] * 4 + ["SIGTERM"] * 3
+    kills += ["rank"] * 2 * (hosts * processes > 1) + ["host"] * 2 * (hosts > 1)
+    kills += ["full disk", "read-only directory"] * (mounts and hosts == 1)
     kill = chance.choice(kills)
-    damage = chance.choice(DAMAGES if hosts > 1 else DAMAGES[:-1])
-    moments = tuple(sorted(chance.uniform(0.02, 0.95) for _ in range(chance.choice((1, 1, 2)))))
+    on_disk = kill in ("full disk", "read-only directory")
+    damage = chance.choice(["none", "none", "none", *(DAMAGES if hosts > 1 else DAMAGES[:-1])])
     return Fault(
         seed=seed,
+        setup=setup,
         hosts=hosts,
         processes=processes,
         kill=kill,
         damage=damage,
-        moments=moments,
+        moments=tuple(_moment(chance, on_disk) for _ in range(chance.choice((1, 1, 2)))),
         victim=chance.randrange(hosts * processes),
         background=chance.random() < 0.3,
+        ballast=0 if on_disk else chance.choice((0, 0, 24)),
     )
+
+
+def _moment(chance, on_disk):
+    where = "step" if on_disk else chance.choice(("step", "step", "step", *WHERES))
+    return Moment(where, chance.uniform(0.02, 0.95), chance.uniform(0.0, _DELAY))

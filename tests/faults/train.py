@@ -1,9 +1,9 @@
-"""A training job of a few seconds that writes down each of its steps.
+"""Trains a set-up of the library and writes down what happens, in pauses long enough to be killed in.
 
-It shuffles and drops out at random, so that only a run which goes on exactly where the last one stopped ends with the
-same weights. Arguments: the file for the steps, the file for the weights, the options of ``sagemaker`` as JSON.
+Arguments: the set-up's name, the folder for what is told, the options of ``sagemaker`` as JSON, megabytes of ballast.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -11,70 +11,131 @@ import time
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
 import lightning_sm
+from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import installed_namespaces
-from tests.helpers.tiny import weights
+from tests.faults.plan import LIBRARY
+from tests.helpers.setups import Size
 
 pl = installed_namespaces()[0].module()
 
-EPOCHS, BATCHES, BATCH_SIZE, PAUSE = 10, 20, 4, 0.012
+EPOCHS, BATCHES = 4, 12
+
+# Seconds, for each training batch, each validation batch and each file that is written.
+PAUSE, VALIDATION_PAUSE, FILE_PAUSE = 0.01, 0.01, 0.02
 
 
-class Net(pl.LightningModule):
-    def __init__(self, steps):
-        super().__init__()
-        self.steps = steps
-        layers = [torch.nn.Linear(6, 32), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(32, 1)]
-        self.layers = torch.nn.Sequential(*layers)
+class Teller(pl.Callback):
+    """Writes lines of JSON, one write each, so that those of several ranks stay whole and outlive the process."""
 
-    def training_step(self, batch, batch_index):
-        time.sleep(PAUSE)
-        inputs, targets = batch
-        return torch.nn.functional.mse_loss(self.layers(inputs), targets)
+    def __init__(self, folder):
+        self.path = Path(folder, "told.jsonl")
+        self.step = 0
 
-    def on_train_batch_end(self, *_):
-        if self.trainer.is_global_zero:
-            self._say({"step": self.trainer.global_step, "time": time.time()})
-
-    def on_train_start(self):
-        self._say({"rank": self.trainer.global_rank, "pid": os.getpid(), "time": time.time()})
-
-    def _say(self, what):
-        # One write each: lines of several ranks stay whole, and what is written survives the process.
-        descriptor = os.open(self.steps, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(descriptor, (json.dumps(what) + "\n").encode())
+    def tell(self, **what):
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(descriptor, (json.dumps({**what, "at": self.step, "time": time.time()}) + "\n").encode())
         os.close(descriptor)
 
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=0.01)
+    def on_train_start(self, trainer, *_):
+        self.step = trainer.global_step
+        self.tell(rank=trainer.global_rank, start=trainer.global_step)
+
+    def on_train_batch_end(self, trainer, *_, **__):
+        self.step = trainer.global_step
+        if trainer.is_global_zero:
+            self.tell(step=trainer.global_step)
+        time.sleep(PAUSE)
+
+    def on_validation_batch_start(self, trainer, *_, **__):
+        if trainer.is_global_zero and not trainer.sanity_checking:
+            self.tell(validation=trainer.global_step)
+        time.sleep(VALIDATION_PAUSE)
+
+    def on_train_end(self, trainer, *_):
+        self._gap(trainer)
+
+    def on_fit_end(self, trainer, *_):
+        self._gap(trainer)
+
+    def _gap(self, trainer):
+        if trainer.is_global_zero:
+            self.tell(gap=trainer.global_step)
+            time.sleep(FILE_PAUSE)
+
+    def watch_files(self, **folders):
+        """Tell of each file that is opened for writing or renamed in one of these folders."""
+
+        def hook(event, arguments):
+            if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+                path = arguments[0]
+            elif event == "os.rename":
+                path = arguments[1]
+            else:
+                return
+            for kind, folder in folders.items():
+                if isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path).startswith(folder):
+                    self.tell(**{kind: os.path.basename(os.fsdecode(path))})
+                    time.sleep(FILE_PAUSE)
+
+        sys.addaudithook(hook)
 
 
-def data():
-    generator = torch.Generator().manual_seed(11)
-    # Enough for all ranks: each has BATCHES batches in an epoch.
-    count = BATCHES * BATCH_SIZE * int(os.environ.get("WORLD_SIZE", "1"))
-    inputs = torch.randn(count, 6, generator=generator)
-    return DataLoader(TensorDataset(inputs, inputs.sum(dim=1, keepdim=True)), batch_size=BATCH_SIZE, shuffle=True)
+class Metrics(pl.loggers.logger.Logger):
+    """Writes down each logged value, exactly."""
+
+    name = version = "campaign"
+
+    def __init__(self, folder):
+        super().__init__()
+        self.path = Path(folder, "metrics.jsonl")
+
+    def log_hyperparams(self, *_, **__):
+        pass
+
+    @pl.utilities.rank_zero_only
+    def log_metrics(self, metrics, step=None):
+        with open(self.path, "a") as file:
+            file.write(json.dumps([step, {name: repr(float(value)) for name, value in metrics.items()}]) + "\n")
 
 
-def main(steps, result, options):
-    pl.seed_everything(3)
-    trainer = pl.Trainer(
-        **lightning_sm.trainer_settings(
-            sagemaker=json.loads(options),
-            max_epochs=EPOCHS,
-            accelerator="cpu",
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-    )
-    model = Net(steps)
-    trainer.fit(model, data())
+def digest(state):
+    """One word for all tensors, but the ballast."""
+    total = hashlib.sha256()
+    for name in sorted(state):
+        if "ballast" not in name and torch.is_tensor(state[name]):
+            total.update(name.encode() + state[name].detach().cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()[:16]
+
+
+def main(name, folder, options, ballast):
+    job = TrainingJob.resolve()
+    teller = Teller(folder)
+    teller.watch_files(saving=str(job.checkpoint_dir), export=str(job.model_dir))
+    pl.seed_everything(7)
+    made = LIBRARY[name](pl, Size(EPOCHS, BATCHES, int(os.environ.get("WORLD_SIZE", len(job.hosts)))))
+    made.model.register_buffer("ballast", torch.arange(int(ballast) * 2**18, dtype=torch.float32))
+    arguments = {
+        "accelerator": "cpu",
+        "max_epochs": EPOCHS,
+        "logger": Metrics(folder),
+        "log_every_n_steps": 1,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        **made.arguments,
+    }
+    arguments["callbacks"] = [teller, *arguments.get("callbacks", [])]
+    trainer = pl.Trainer(**lightning_sm.trainer_settings(sagemaker=json.loads(options), **arguments))
+    trainer.fit(made.model, made.train, made.val)
     if trainer.is_global_zero:
-        Path(result).write_text(json.dumps({"weights": weights(model), "steps": trainer.global_step}))
+        model = torch.load(os.path.join(job.model_dir, "model.pt"), weights_only=True)
+        result = {
+            "steps": trainer.global_step,
+            "weights": digest(made.model.state_dict()),
+            "exported": digest(model.get("state_dict", model)),
+        }
+        Path(folder, "result.json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

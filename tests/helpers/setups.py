@@ -1,7 +1,7 @@
 """A library of training set-ups, to be interrupted anywhere and compared with a run that nothing interrupted.
 
 Each is a function of :data:`SETUPS` under its name. It is given a Lightning namespace (``pytorch_lightning`` or
-``lightning.pytorch``) and a :class:`Size`, and builds everything anew, as a new process would. Seed before it is called.
+``lightning.pytorch``) and a :class:`Size`, and builds everything anew, as a new process would. Seed before that.
 """
 
 import random

@@ -1,0 +1,205 @@
+"""Set-ups whose data, samplers and random numbers keep a state of their own, as in ``tests.helpers.setups``."""
+
+import numpy
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
+
+from tests.helpers.setups import BATCH_SIZE, Numbers, Setup, in_order, net, shuffled
+
+__all__ = ["DATA_SETUPS"]
+
+DATA_SETUPS = {}
+
+
+def setup(function):
+    """Add a function to this part of the library under its name."""
+    DATA_SETUPS[function.__name__] = function
+    return function
+
+
+def _sampled(pl, size, sampler):
+    data = DataLoader(Numbers(size.samples), batch_size=BATCH_SIZE, sampler=sampler)
+    # Lightning would put a sampler of its own in the place of this one.
+    return Setup(net(pl)(), data, arguments={"use_distributed_sampler": False} if size.ranks > 1 else {})
+
+
+@setup
+def loader_with_generator(pl, size):
+    return Setup(net(pl)(), shuffled(size, generator=torch.Generator().manual_seed(3)), in_order())
+
+
+@setup
+def sampler_with_generator(pl, size):
+    sampler = RandomSampler(range(size.samples), generator=torch.Generator().manual_seed(4))
+    return _sampled(pl, size, sampler)
+
+
+class OwnSampler(Sampler):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+
+class ByNumpy(OwnSampler):
+    def __init__(self, count):
+        super().__init__(count)
+        self.generator = numpy.random.default_rng(5)
+
+    def __iter__(self):
+        return iter(self.generator.permutation(self.count).tolist())
+
+
+@setup
+def sampler_with_numpy(pl, size):
+    return _sampled(pl, size, ByNumpy(size.samples))
+
+
+class Lazily(OwnSampler):
+    def __iter__(self):
+        for _ in range(self.count):
+            yield int(torch.randint(self.count, ()))
+
+
+@setup
+def sampler_that_draws_lazily(pl, size):
+    return _sampled(pl, size, Lazily(size.samples))
+
+
+class ByEpoch(OwnSampler):
+    """Has another order each time, by a number that it keeps."""
+
+    def __init__(self, count):
+        super().__init__(count)
+        self.epoch = 0
+
+    def __iter__(self):
+        self.epoch += 1
+        order = torch.randperm(self.count, generator=torch.Generator().manual_seed(self.epoch))
+        return iter(order.tolist())
+
+
+@setup
+def sampler_that_counts_epochs(pl, size):
+    return _sampled(pl, size, ByEpoch(size.samples))
+
+
+class Stream(IterableDataset):
+    def __init__(self, size):
+        self.data = Numbers(size.batches * BATCH_SIZE)
+
+    def __iter__(self):
+        return (self.data[index] for index in range(len(self.data)))
+
+
+@setup
+def stream(pl, size):
+    return Setup(net(pl)(), DataLoader(Stream(size), batch_size=BATCH_SIZE), in_order())
+
+
+class LoaderWithState:
+    """Counts what it has handed out, as torchdata's does."""
+
+    def __init__(self, size):
+        self.loader = DataLoader(Stream(size), batch_size=BATCH_SIZE)
+        self.batches = size.batches
+        self.taken = 0
+
+    def __len__(self):
+        return self.batches
+
+    def __iter__(self):
+        self.taken %= self.batches
+        for index, batch in enumerate(self.loader):
+            if index >= self.taken:
+                self.taken = index + 1
+                yield batch
+
+    def state_dict(self):
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state):
+        self.taken = state["taken"]
+
+
+@setup
+def stream_with_state(pl, size):
+    return Setup(net(pl)(), LoaderWithState(size), in_order())
+
+
+@setup
+def data_module_with_state(pl, size):
+    class Data(pl.LightningDataModule):
+        """Makes its samples larger from batch to batch."""
+
+        def __init__(self):
+            super().__init__()
+            self.count = 0
+
+        def train_dataloader(self):
+            return shuffled(size)
+
+        def val_dataloader(self):
+            return in_order()
+
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            if not self.trainer.training:
+                return batch
+            self.count += 1
+            return [batch[0] * (1 + 0.01 * self.count), batch[1]]
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    return Setup(net(pl)(), Data())
+
+
+@setup
+def augmenting_workers(pl, size):
+    return Setup(net(pl)(), shuffled(size, noisy=True, num_workers=1))
+
+
+@setup
+def persistent_workers(pl, size):
+    return Setup(net(pl)(), shuffled(size, num_workers=2, persistent_workers=True), in_order())
+
+
+# --- random numbers of ranks
+
+
+@setup
+def seeds_by_rank(pl, size):
+    class Net(net(pl)):
+        def on_fit_start(self):
+            torch.manual_seed(20 + self.global_rank)
+
+    return Setup(Net(), shuffled(size))
+
+
+@setup
+def uneven_draws(pl, size):
+    class Net(net(pl)):
+        def training_step(self, batch, batch_idx):
+            torch.rand(self.global_rank * (1 + batch_idx))
+            return self.loss(batch)
+
+    return Setup(Net(), shuffled(size))
+
+
+# --- schedulers beside validation
+
+
+@setup
+def plateau_by_step(pl, size):
+    class Net(net(pl)):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.8, threshold=10.0)
+            config = {"scheduler": scheduler, "monitor": "val_loss", "interval": "step", "frequency": size.batches // 2}
+            return {"optimizer": optimizer, "lr_scheduler": {**config, "strict": False}}
+
+    return Setup(Net(), shuffled(size), in_order(3), {"val_check_interval": size.batches // 2})
