@@ -45,6 +45,9 @@ class TrainingJob:
 
     Args:
         in_container: Whether this process runs in a SageMaker training container.
+        name: The training job's name, which a restart keeps: ``TRAINING_JOB_NAME``, ``TRAINING_JOB_ARN``, else the
+            SDK's hyperparameter ``sagemaker_job_name`` and ``SAGEMAKER_JOB_NAME``, which jobs of one tuning job share
+            and which is not read there. ``None`` where nothing tells. Other hosts of ``mpirun`` may lack it.
         current_host: This host's name, such as ``algo-1``.
         hosts: All hosts of the job, in the order that SageMaker lists them.
         current_group_name: The instance group of this host; ``None`` in local mode.
@@ -65,6 +68,7 @@ class TrainingJob:
     """
 
     in_container: bool = False
+    name: Optional[str] = None
     current_host: Optional[str] = None
     hosts: Tuple[str, ...] = ()
     current_group_name: Optional[str] = None

@@ -72,6 +72,7 @@ def read_training_job(environ: Optional[Mapping[str, str]] = None) -> TrainingJo
     output_data_dir = reader.directory("output_data_dir", "SM_OUTPUT_DATA_DIR", "output", "data")
     return TrainingJob(
         in_container=True,
+        name=_read_name(reader, hyperparameters),
         current_host=current_host,
         hosts=hosts,
         current_group_name=reader.text(
@@ -96,6 +97,20 @@ def read_training_job(environ: Optional[Mapping[str, str]] = None) -> TrainingJo
         checkpoint_dir=_read_checkpoint_dir(reader, output_data_dir),
         sources=reader.sources,
     )
+
+
+def _read_name(reader: _Reader, hyperparameters: Hyperparameters) -> Optional[str]:
+    found = [(name, reader.environ.get(name)) for name in ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")]
+    # SDK v2 prepares the hyperparameters of a tuning job once, so that all its training jobs have one name there.
+    if "_tuning_objective_metric" not in hyperparameters.reserved:
+        found.append(("sagemaker_job_name", hyperparameters.reserved.get("sagemaker_job_name")))
+        found.append(("SAGEMAKER_JOB_NAME", reader.environ.get("SAGEMAKER_JOB_NAME")))
+    for source, value in found:
+        name = value.rpartition("/")[2].strip() if isinstance(value, str) else ""
+        if name:
+            reader.sources["name"] = source
+            return name
+    return None
 
 
 def _read_hosts(reader: _Reader, resources: Dict[str, Any], path: str) -> Tuple[str, ...]:

@@ -26,8 +26,9 @@ class SageMakerOptions:
             run the model once, instead of its ``example_input_array`` or its first batch.
         export_serving: Whether ``code/inference.py`` and ``code/requirements.txt`` are written beside the model, so
             that SageMaker's PyTorch inference container serves the archive as it is.
-        resume: ``auto`` to go on from the newest checkpoint of an interrupted run that loads, ``never`` to start
-            afresh, ``require`` to stop where there is none.
+        resume: ``auto`` to go on from the newest checkpoint of this job that loads, and to stop where there are those
+            of another job; ``always`` to take those of another job, too; ``never`` to start afresh; ``require`` to stop
+            where there is none.
         save_every: The time between two checkpoints for resuming, such as ``10m`` or ``90s``, where no callback of the
             project saves regularly. They are also saved at the end of each epoch.
         async_save: Whether checkpoints are written in the background while training goes on.

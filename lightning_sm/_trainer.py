@@ -9,6 +9,7 @@ from lightning_sm._failure import failure_reported
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
 from lightning_sm._options import SageMakerOptions
+from lightning_sm._resume import JobIdentity
 from lightning_sm._routing import checkpoint_dir, may_replace
 from lightning_sm._saving._periodic import periodic_checkpoints, save_interval
 from lightning_sm._settings import Settings
@@ -81,7 +82,7 @@ def own_callbacks(
     if job.in_container:
         own += _safe_saves(present, namespace, options)
         own += _checkpoints_in_place(arguments, present, job, namespace, options, settings)
-        own += _auto_resume(arguments, present, job, namespace, options)
+        own += _auto_resume(arguments, present, job, namespace, options, _identity(arguments, job, config))
         own += _data_position(present, namespace, options)
     export = _absent("ModelExport", present, namespace)
     if export is not None and options.export and (job.in_container or options.model_dir is not None):
@@ -132,19 +133,28 @@ def _saves(arguments: Dict[str, Any]) -> bool:
     return arguments.get("enable_checkpointing") is not False and not arguments.get("barebones")
 
 
+def _identity(arguments: Dict[str, Any], job: TrainingJob, config: Optional[str]) -> JobIdentity:
+    if config is None:
+        return JobIdentity.of(job, {"trainer": arguments})
+    import yaml
+
+    return JobIdentity.of(job, yaml.safe_load(config))
+
+
 def _auto_resume(
     arguments: Dict[str, Any],
     present: Sequence[Any],
     job: TrainingJob,
     namespace: Namespace,
     options: SageMakerOptions,
+    identity: JobIdentity,
 ) -> List[Any]:
     auto_resume = _absent("AutoResume", present, namespace)
     if auto_resume is None or not _saves(arguments):
         return []
     directory, _ = checkpoint_dir(job, options)
     with failure_reported(job):
-        callback = auto_resume(directory, options.resume)
+        callback = auto_resume(directory, options.resume, identity)
         if "://" not in directory:
             return [callback]
         if options.resume == "require":

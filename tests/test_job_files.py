@@ -198,3 +198,20 @@ def test_input_mode_that_is_no_text(opt_ml):
     opt_ml.host("algo-1").write("inputdataconfig.json", {"training": {"TrainingInputMode": ["File"]}})
     with pytest.raises(JobConfigError, match="TrainingInputMode of channel 'training'"):
         TrainingJob.resolve(opt_ml.environ())
+
+
+@pytest.mark.parametrize(
+    ("variables", "reserved", "name", "source"),
+    [
+        ({"TRAINING_JOB_NAME": "a", "TRAINING_JOB_ARN": "x/b"}, {"sagemaker_job_name": "c"}, "a", "TRAINING_JOB_NAME"),
+        ({"TRAINING_JOB_ARN": "arn:aws:sagemaker:x:1:training-job/b"}, {}, "b", "TRAINING_JOB_ARN"),
+        ({}, {"sagemaker_job_name": "c"}, "c", "sagemaker_job_name"),
+        ({"SAGEMAKER_JOB_NAME": "d"}, {}, "d", "SAGEMAKER_JOB_NAME"),
+        ({"SAGEMAKER_JOB_NAME": ""}, {}, None, None),
+        # The training jobs of a tuning job share what the SDK wrote down.
+        ({}, {"sagemaker_job_name": "c", "_tuning_objective_metric": "loss"}, None, None),
+    ],
+)  # fmt: skip
+def test_the_jobs_name(opt_ml, variables, reserved, name, source):
+    job = TrainingJob.resolve(opt_ml.host("algo-1").hyperparameters(**reserved).environ(**variables))
+    assert (job.name, job.sources.get("name")) == (name, source)

@@ -117,7 +117,7 @@ def test_what_does_not_resume(job, arguments, options):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"resume": "yes"}, r"sagemaker\.resume is 'yes'.* HINT: Choose one of auto, never, require"),
+        ({"resume": "yes"}, r"sagemaker\.resume is 'yes'.* HINT: Choose one of auto, always, never, require"),
         ({"resume": "yes", "checkpoint_dir": "memory://x"}, r"sagemaker\.resume is 'yes'"),
         ({"resume": "require", "checkpoint_dir": "memory://x"}, "memory://x is not on this host.* HINT: "),
     ],

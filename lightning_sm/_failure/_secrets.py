@@ -3,47 +3,32 @@
 import json
 import os
 import re
-from typing import Any, Iterator, List, Mapping, Optional, Pattern, Tuple
+from functools import lru_cache
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Match, Optional, Pattern
+from urllib.parse import quote
 
+from lightning_sm._failure._secret_patterns import NAME, PATTERNS
 from lightning_sm._job import TrainingJob
 
-__all__ = ["MASK", "Masker", "sounds_secret"]
+__all__ = ["MASK", "Masker", "mask_forms", "sounds_secret"]
 
 MASK = "***"
 
-# A tokenizer or a number of tokens is no secret.
-_NAME = r"(?:secret|token(?!iz|s(?![a-z]))|passw(?:or)?d|passphrase|(?:api|access|private|signing)[_-]?key|credential)"
-_SOUNDS_SECRET = re.compile(_NAME, re.IGNORECASE)
+# Eight times what SageMaker shows. More text would hold the interpreter's lock while other ranks wait for this one.
+_MOST = 8 * 1024
+# Whatever a message holds, no value of a secret is looked for further on.
+_MOST_OF_VALUES = 1024 * 1024
+# A secret that the cut went through is at most this long, or is told by its beginning.
+_LONGEST = 256
+
 # Shorter values, and words that are everywhere, would tear the text to pieces and protect nobody.
 _LEAST = 4
 _WORDS = frozenset({"true", "false", "none", "null", "auto"})
 
-# What is secret by its form, each with what remains of it.
-_FORMS: Tuple[Tuple[Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.DOTALL), remains)
-    for pattern, remains in (
-        (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", MASK),
-        (r"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^\s/?#'\"]*@", rf"\1{MASK}@"),
-        (r"\b((?i:bearer|basic|aws4-hmac-sha256)\s+)(?=[^\s]*[0-9=._~/+-])[A-Za-z0-9._~+/=-]{8,}", rf"\1{MASK}"),
-        (
-            rf"(?i)(\b[\w.-]*(?:{_NAME}|signature)[\w-]*[\"']?\s*[=:]\s*(?:b?[\"'](?=[^\"']))?)"
-            r"(?!\*\*\*)[^\s\"',;&)}\]]+",
-            rf"\1{MASK}",
-        ),
-        (r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}\b", MASK),
-        # A secret access key: 40 characters of base64, which a digest in hexadecimal is not.
-        (r"(?<![A-Za-z0-9/+=])(?=[^\s]{0,39}[A-Z])(?=[^\s]{0,39}[g-z])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])", MASK),
-        # A session token.
-        (r"(?<![A-Za-z0-9/+=])(?=[a-z0-9/+]*[A-Z])(?=[A-Za-z/+]*[0-9])[A-Za-z0-9/+]{100,}={0,2}", MASK),
-        (r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk-)[A-Za-z0-9_-]{16,}", MASK),
-        (r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*", MASK),
-    )
-)
-
 
 def sounds_secret(name: str) -> bool:
     """Whether a hyperparameter or variable of this name holds a secret."""
-    return _SOUNDS_SECRET.search(name) is not None
+    return re.search(NAME, name, re.IGNORECASE) is not None
 
 
 class Masker:
@@ -68,12 +53,82 @@ class Masker:
         self._values = sorted({spelt for value in found for spelt in _spellings(value)}, key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
-        """Return ``text`` without secrets."""
+        """Return the first 8,192 characters of ``text`` without secrets, or a little less of a longer text."""
+        text = text[:_MOST_OF_VALUES]
         for value in self._values:
             text = text.replace(value, MASK)
-        for pattern, remains in _FORMS:
-            text = pattern.sub(remains, text)
-        return text
+        masked = mask_forms(text[:_MOST])
+        if len(text) <= _MOST:
+            return masked
+        # The cut may have left half of a secret, which nothing tells from a word.
+        return masked[: max(len(masked) - _LONGEST, masked.rfind(MASK) + len(MASK))]
+
+
+def mask_forms(text: str) -> str:
+    """Mask what is secret by its form, in a time that grows with the length of ``text`` and not with its square."""
+    for pattern in PATTERNS:
+        lowered = text.lower()
+        if not pattern.keywords or any(keyword in lowered for keyword in pattern.keywords):
+            text = _compiled(pattern.pattern).sub(_replacement(pattern.name), text)
+    return text
+
+
+@lru_cache(maxsize=None)
+def _compiled(pattern: str) -> Pattern[str]:
+    return re.compile(pattern)
+
+
+@lru_cache(maxsize=None)
+def _replacement(name: str) -> Callable[[Match[str]], str]:
+    is_ordinary = _ORDINARY.get(name)
+
+    def replace(match: Match[str]) -> str:
+        group = "secret" if "secret" in match.re.groupindex else 0
+        if match[group].startswith(MASK) or (is_ordinary is not None and is_ordinary(match)):
+            return match[0]
+        start, whole_start = match.start(group), match.start()
+        return f"{match[0][: start - whole_start]}{MASK}{match[0][match.end(group) - whole_start :]}"
+
+    return replace
+
+
+def _is_path(match: Match[str]) -> bool:
+    """Base64 has a slash in 64 characters, on average."""
+    return match[0].count("/") > 3 + len(match[0]) // 32
+
+
+def _is_placeholder(match: Match[str]) -> bool:
+    """Such as ``--token TOKEN`` in the usage of a program."""
+    secret = match["secret"]
+    return (
+        secret.isupper()
+        and secret.replace("_", "") in match[0].upper().replace("-", "").replace("_", "")[: -len(secret)]
+    )
+
+
+def _has_one_case(match: Match[str]) -> bool:
+    return match[0].lower() == match[0] or match[0].upper() == match[0]
+
+
+_KEY_WORDS = re.compile(r"(?i)wandb|w&b|api|key|token|log ?in|secret|credential")
+_DIGEST_WORDS = re.compile(
+    r"(?i)sha-?1|digest|commit|\brev|hash|check ?sum|snapshot|blob|\bgit|etag|\bHEAD\b|branch|merge|fingerprint|version"
+)
+
+
+def _is_digest(match: Match[str]) -> bool:
+    before, after = match.string[max(0, match.start() - 48) : match.start()], match.string[match.end() :][:24]
+    return _KEY_WORDS.search(before) is None and _DIGEST_WORDS.search(f"{before} {after}") is not None
+
+
+# What has the form of a secret, and is none.
+_ORDINARY: Dict[str, Callable[[Match[str]], bool]] = {
+    "aws secret access key": _is_path,
+    "long base64": _is_path,
+    "lines of base64": lambda match: _has_one_case(match) or _is_path(match),
+    "option": _is_placeholder,
+    "wandb or other key of 40 hexadecimal digits": _is_digest,
+}
 
 
 def _secret_values(values: Any, is_secret: bool = False) -> Iterator[str]:
@@ -91,5 +146,11 @@ def _secret_values(values: Any, is_secret: bool = False) -> Iterator[str]:
 
 
 def _spellings(value: str) -> List[str]:
-    """A value as it may stand in a message: as it is, in one line, quoted by Python, or quoted by JSON."""
-    return [value, " ".join(value.split()), repr(value)[1:-1], json.dumps(value)[1:-1]]
+    """A value as it may stand in a message: as it is, in one line, quoted by Python, by JSON, or for a URL."""
+    return [
+        value,
+        " ".join(value.split()),
+        repr(value)[1:-1],
+        json.dumps(value)[1:-1],
+        quote(value, safe="", errors="replace"),
+    ]

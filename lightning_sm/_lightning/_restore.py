@@ -1,9 +1,26 @@
-"""The moment at which a fit restores a checkpoint."""
+"""The moment at which a trainer restores a checkpoint."""
 
 from inspect import signature
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, ContextManager, Optional, Tuple
 
-__all__ = ["around_restore"]
+__all__ = ["around_load", "around_restore"]
+
+
+def around_load(trainer: Any, found: Callable[[Any], ContextManager[Any]]) -> None:
+    """Take part once when a test, validation or prediction loads a checkpoint, or does without one.
+
+    Args:
+        trainer: The trainer, before that moment.
+        found: Gets the path that Lightning would load, or ``None``; gives the one to load in its place for that time.
+    """
+    connector = _connector_of(trainer)
+
+    def resume_start(checkpoint_path: Any = None, **more: Any) -> None:
+        connector.__dict__.pop("resume_start", None)
+        with found(checkpoint_path) as path:
+            connector.resume_start(path, **more)
+
+    connector.resume_start = resume_start
 
 
 def around_restore(
@@ -25,8 +42,7 @@ def around_restore(
         explain: Turns an error from restoring the chosen checkpoint into one that people understand.
         restored: Called when everything has been restored, before the first batch.
     """
-    named = "_checkpoint_connector" if hasattr(trainer, "_checkpoint_connector") else "checkpoint_connector"
-    connector = getattr(trainer, named)
+    connector = _connector_of(trainer)
     for left in ("restore_model", "restore_training_state"):  # by a fit that failed on the way
         connector.__dict__.pop(left, None)
 
@@ -58,3 +74,8 @@ def around_restore(
 
     connector.resume_start = resume_start
     connector.resume_end = resume_end
+
+
+def _connector_of(trainer: Any) -> Any:
+    named = "_checkpoint_connector" if hasattr(trainer, "_checkpoint_connector") else "checkpoint_connector"
+    return getattr(trainer, named)

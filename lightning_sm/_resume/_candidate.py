@@ -2,14 +2,17 @@
 
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from lightning_sm._resume._contents import read_contents
+from lightning_sm._resume._identity import JobIdentity
 from lightning_sm._resume._records import DamagedError, check_and_digest
 from lightning_sm._resume._sharded import META, check_and_digest_folder, folder_size
 
-__all__ = ["Candidate", "REPLACED_WEIGHTS", "list_candidates"]
+__all__ = ["Candidate", "REPLACED_WEIGHTS", "STAMP", "list_candidates", "own_first"]
 
+#: Key of a checkpoint below which stands which job wrote it.
+STAMP = "lightning_sm_job"
 #: Key of a checkpoint that was saved while a validation had put other weights into the model.
 REPLACED_WEIGHTS = "lightning_sm_replaced_weights"
 _SUFFIX = ".ckpt"
@@ -27,6 +30,7 @@ class Candidate:
         batches: The batches that were trained, which go further than the steps where gradients are accumulated.
         epochs_done: The epochs that were trained to their end: validation comes before it.
         is_folder: Whether it is a folder of shards.
+        job: The job that wrote it; ``None`` where it does not say so.
         problem: Why it cannot be used, as far as can be told without reading all of it.
     """
 
@@ -37,6 +41,7 @@ class Candidate:
     batches: int = 0
     epochs_done: int = 0
     is_folder: bool = False
+    job: Optional[JobIdentity] = None
     problem: Optional[str] = None
 
     @property
@@ -71,6 +76,15 @@ def list_candidates(directory: str) -> List[Candidate]:
     """
     found = [_read(directory, name) for name in _names(directory)]
     return sorted(found, key=lambda candidate: (candidate.problem is None, candidate.age), reverse=True)
+
+
+def own_first(candidates: Sequence[Candidate], job: JobIdentity) -> List[Candidate]:
+    """Return the checkpoints that the job wrote itself, then those that do not say who did, then those of other jobs.
+
+    In between they stay in their order.
+    """
+    ranks = {True: 0, None: 1, False: 2}
+    return sorted(candidates, key=lambda each: ranks[None if each.job is None else each.job.is_same_job(job)])
 
 
 def _names(directory: str, below: str = "") -> Iterator[str]:
@@ -121,6 +135,7 @@ def _described(contents: Dict[Any, Any], name: str, size: int, is_folder: bool) 
         batches=batches if isinstance(batches, int) else 0,
         epochs_done=epochs if isinstance(epochs, int) else 0,
         is_folder=is_folder,
+        job=JobIdentity.from_plain(contents.get(STAMP)),
     )
 
 

@@ -6,12 +6,16 @@ from typing import Any, Iterator, Optional, Tuple
 
 from lightning_sm._agree import all_true, broadcast
 from lightning_sm._log import log
-from lightning_sm._resume._candidate import Candidate, list_candidates
+from lightning_sm._resume._candidate import Candidate, list_candidates, own_first
+from lightning_sm._resume._identity import JobIdentity
 from lightning_sm._resume._loading import why_not_weights_only
 from lightning_sm._resume._records import DamagedError
 from lightning_sm._resume._sharded import META
 
 __all__ = ["Choice", "Rejected", "choose"]
+
+
+_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,13 @@ class Choice:
         candidate: The newest checkpoint that is whole, loads, and is the same on every host; ``None`` if there is none.
         untrusted: Why it cannot be loaded with ``weights_only=True``; ``None`` if it can.
         rejected: The others that were looked at.
+        other_job: Why none is taken, where the newest that could be is another job's.
     """
 
     candidate: Optional[Candidate] = None
     untrusted: Optional[str] = None
     rejected: Tuple[Rejected, ...] = ()
+    other_job: Optional[str] = None
 
     def __str__(self) -> str:
         chosen = "No checkpoint to resume from" if self.candidate is None else f"Resuming from {self.candidate}"
@@ -64,31 +70,40 @@ class _Offer:
     digest: str = ""
     untrusted: Optional[str] = None
     rejected: Tuple[Rejected, ...] = ()
+    other_job: Optional[str] = None
 
 
-def choose(trainer: Any, directory: str) -> Choice:
+def choose(trainer: Any, directory: str, job: JobIdentity = JobIdentity(), *, of_any_job: bool = False) -> Choice:  # noqa: B008 - it is frozen
     """Choose the newest checkpoint that is whole, loads and is the same file on every host. Every rank must call it.
 
-    Rank zero reads the checkpoints; the first process of each other host reads those that rank zero would take.
+    Rank zero reads the checkpoints; the first process of each other host reads those that rank zero would take. The
+    job's own go before those that do not say whose they are, and these before those of other jobs.
 
     Args:
         trainer: The trainer, whose process group exists.
         directory: The checkpoint directory, which has the same path on every host.
+        job: This job, as rank zero knows it.
+        of_any_job: Whether a checkpoint that another job wrote may be taken.
     """
-    offers = _offers(directory) if trainer.is_global_zero else iter(())
+    offers = _offers(directory, job, of_any_job) if trainer.is_global_zero else iter(())
     lacking: Tuple[Rejected, ...] = ()
     while True:
         offer = broadcast(trainer, next(offers, _Offer()))
+        if offer.other_job is not None:
+            return Choice(None, None, (*offer.rejected, *lacking), offer.other_job)
         if offer.candidate is None or all_true(trainer, _is_here(trainer, directory, offer)):
             return Choice(offer.candidate, offer.untrusted, (*offer.rejected, *lacking))
         lacking += (Rejected(offer.candidate.name, "not every host has this very file"),)
 
 
-def _offers(directory: str) -> Iterator[_Offer]:
+def _offers(directory: str, job: JobIdentity, of_any_job: bool) -> Iterator[_Offer]:
     """Yield the checkpoints that load, the newest first, and in the end one that only says what was rejected."""
-    candidates = list_candidates(directory)
+    candidates = own_first(list_candidates(directory), job)
     rejected = [Rejected(each.name, each.problem) for each in candidates if each.problem is not None]
     for candidate in (each for each in candidates if each.problem is None):
+        if candidate.job is not None and not of_any_job and not candidate.job.is_same_job(job):
+            yield _Offer(rejected=tuple(rejected), other_job=_whose(candidate, job))
+            return
         try:
             digest = candidate.digest(directory, check=True)
         except (DamagedError, OSError) as error:
@@ -103,6 +118,14 @@ def _offers(directory: str) -> Iterator[_Offer]:
             continue
         yield _Offer(candidate, digest, untrusted, tuple(rejected))
     yield _Offer(rejected=tuple(rejected))
+
+
+def _whose(candidate: Candidate, job: JobIdentity) -> str:
+    assert candidate.job is not None
+    text = f"{candidate} was written by {candidate.job}, and this is {job}"
+    differences = candidate.job.differences(job)
+    more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+    return f"{text}; they differ in {', '.join(differences[:_SHOWN])}{more}" if differences else text
 
 
 def _is_here(trainer: Any, directory: str, offer: _Offer) -> bool:

@@ -26,16 +26,20 @@ class Finished:
         epoch: The epoch that the checkpoint says.
         global_step: The optimizer steps that it says.
         limits: What ended the training, such as ``max_epochs``; with others there may be more to train.
+        job_name: The job that trained; ``None`` where it has no name.
     """
 
     checkpoint: str
     epoch: int
     global_step: int
     limits: Mapping[str, Any] = field(default_factory=dict)
+    job_name: Optional[str] = None
 
     def is_end_of(self, candidate: Candidate, limits: Mapping[str, Any]) -> bool:
         """Whether a job with these limits that has this checkpoint has nothing left to train."""
         same = (self.checkpoint, self.global_step) == (candidate.name, candidate.global_step)
+        if self.job_name is not None and candidate.job is not None and candidate.job.name is not None:
+            same = same and self.job_name == candidate.job.name
         return same and self.limits == _plain(limits)
 
 

@@ -13,9 +13,11 @@ from lightning_sm._lightning._restore import around_restore
 from lightning_sm._lightning._shims import save_checkpoint_at_end
 from lightning_sm._log import log
 from lightning_sm._resume import (
+    STAMP,
     Candidate,
     Choice,
     Finished,
+    JobIdentity,
     choose,
     list_candidates,
     read_finished,
@@ -33,8 +35,13 @@ else:
 
 __all__ = ["AutoResumeMixin"]
 
-_MODES = ("auto", "never", "require")
+_MODES = ("auto", "always", "never", "require")
 _AFRESH = "Set sagemaker.resume to never, or sagemaker.checkpoint_dir to an empty directory, to train from scratch."
+
+_OTHER_JOB = (
+    "Give each job a checkpoint_s3_uri of its own. To go on with that training, set sagemaker.resume to always; to "
+    "start a new one from its weights, name the checkpoint as ckpt_path."
+)
 
 # Directories in which a training of this process has come to its end: what is there belongs to that one.
 _ended_here: Set[str] = set()
@@ -44,29 +51,35 @@ class AutoResumeMixin(_Base):
     """Go on from the newest checkpoint of an interrupted job that is whole, loads and is the same on every host.
 
     SageMaker restarts an interrupted job in a fresh container, whose checkpoint directory holds what had been uploaded.
-    Nothing else tells that it is a restart. A path that is given to ``fit`` wins. A job that had trained to its end
-    (``finished.json`` in the directory says so) trains no further and exports its model again, unless its limits have
-    changed since.
+    A path that is given to ``fit`` wins. A job that had trained to its end (``finished.json`` in the directory says so)
+    trains no further and exports its model again, unless its limits have changed since.
+
+    Each checkpoint says which job wrote it: the job's name, and a digest of each setting that says what is trained. A
+    restart has the same name. Where one of the two jobs has none, the settings decide. With ``auto``, a job does not go
+    on from checkpoints that another job has left in the same directory, nor train beside them.
 
     Args:
         directory: The job's checkpoint directory, which has the same path on every host.
-        resume: ``auto`` to train from scratch where no checkpoint can be used, ``never`` to do so always, ``require``
-            to stop where there is none.
+        resume: ``auto`` to train from scratch where no checkpoint can be used, ``always`` to do so and to take
+            checkpoints of other jobs, too, ``never`` to train from scratch always, ``require`` to stop where there is
+            none, of whichever job.
+        identity: What tells this job from others; by default, the job's name and hyperparameters.
 
     Raises:
-        CheckpointError: ``resume`` is none of these, there is no checkpoint to go on from although one is required,
-            those that are whole do not load, or the chosen one does not fit the model.
+        CheckpointError: ``resume`` is none of these, the checkpoints are another job's, there is no checkpoint to go on
+            from although one is required, those that are whole do not load, or the chosen one does not fit the model.
     """
 
     namespace: Namespace
 
-    def __init__(self, directory: str, resume: str = "auto") -> None:
+    def __init__(self, directory: str, resume: str = "auto", identity: Optional[JobIdentity] = None) -> None:
         super().__init__()
         if resume not in _MODES:
             raise CheckpointError(f"sagemaker.resume is {resume!r}.", hint=f"Choose one of {', '.join(_MODES)}.")
         self._job = TrainingJob.resolve()
         self.directory = directory
         self.resume = resume
+        self.identity = JobIdentity.of(self._job) if identity is None else identity
         self._chosen: Optional[Candidate] = None
         self._had_finished = False
         self._least: Tuple[Any, Any] = (None, None)
@@ -81,6 +94,10 @@ class AutoResumeMixin(_Base):
                 explain=self._explain,
                 restored=lambda: self._restored(trainer, pl_module),
             )
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        """Write into each checkpoint which job it is of."""
+        checkpoint[STAMP] = self.identity.as_plain()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Save the end of the training if no callback has done so."""
@@ -101,7 +118,8 @@ class AutoResumeMixin(_Base):
             newest = self._newest()
             if newest is not None and newest.global_step >= trainer.global_step:
                 limits = training_limits(self.namespace, trainer)
-                self._note_end(Finished(newest.name, newest.epoch, newest.global_step, limits))
+                name = self.identity.name
+                self._note_end(Finished(newest.name, newest.epoch, newest.global_step, limits, name))
 
     def _note_end(self, finished: Finished) -> None:
         try:
@@ -116,6 +134,7 @@ class AutoResumeMixin(_Base):
             choice = Choice() if path or not self._may_resume(trainer) else self._agree(trainer)
             self._chosen = choice.candidate
             self._had_finished = broadcast(trainer, trainer.is_global_zero and self._is_finished(trainer))
+            self._refuse_unsigned()
         if path and trainer.is_global_zero:
             log.info("Resuming from %s, which ckpt_path names; %s is not searched", path, self.directory)
         if trainer.local_rank == 0 and not self._had_finished:
@@ -137,16 +156,19 @@ class AutoResumeMixin(_Base):
         return False
 
     def _agree(self, trainer: Any) -> Choice:
-        choice = choose(trainer, self.directory)
+        choice = choose(trainer, self.directory, self.identity, of_any_job=self.resume in ("always", "require"))
         if trainer.is_global_zero:
             for rejected in choice.rejected:
                 log.warning("%s", rejected)
+        if choice.other_job is not None:
+            raise CheckpointError(f"In {self.directory}, {choice.other_job}.", hint=_OTHER_JOB)
         if choice.candidate is None:
             self._refuse_if_needed(choice)
             if choice.rejected and trainer.is_global_zero:
                 log.warning("No checkpoint in %s can be used: training starts from scratch", self.directory)
         elif trainer.is_global_zero:
             log.info("Resuming from %s in %s", choice.candidate, self.directory)
+            self._tell_whose(choice.candidate)
             if choice.untrusted is not None:
                 log.warning(
                     "%s is loaded with weights_only=False, which runs code that it names (%s). It is trusted because "
@@ -155,6 +177,18 @@ class AutoResumeMixin(_Base):
                     _short(choice.untrusted),
                 )
         return choice
+
+    def _tell_whose(self, candidate: Candidate) -> None:
+        if candidate.job is None:
+            log.warning("%s does not say which job wrote it; it is taken for one of this job's", candidate.name)
+        elif not candidate.job.is_same_job(self.identity):
+            log.warning(
+                "%s was written by %s, and this is %s. It is taken because sagemaker.resume is %s.",
+                candidate.name,
+                candidate.job,
+                self.identity,
+                self.resume,
+            )
 
     def _refuse_if_needed(self, choice: Choice) -> None:
         reasons = _short("; ".join(map(str, choice.rejected)) or "there is none")
@@ -172,12 +206,19 @@ class AutoResumeMixin(_Base):
             return False
         return finished.is_end_of(self._chosen, training_limits(self.namespace, trainer))
 
+    def _refuse_unsigned(self) -> None:
+        if self._had_finished and self.resume == "auto" and self._chosen is not None and self._chosen.job is None:
+            problem = f"The training in {self.directory} had finished, and {self._chosen} does not say whose it is."
+            raise CheckpointError(problem, hint=_OTHER_JOB)
+
     def _restored(self, trainer: Any, pl_module: Any) -> None:
         """Skip the training of a job that had finished; its loop then calls no hook of the training's end."""
         if not self._had_finished:
             return
         if trainer.is_global_zero:
-            log.info("This job had finished with %s; nothing is left to train", self._chosen)
+            own = self._chosen is None or self._chosen.job is None or self._chosen.job.is_same_job(self.identity)
+            whose = "This job" if own else "That job"
+            log.info("%s had finished with %s; nothing is left to train", whose, self._chosen)
         loop = trainer.fit_loop
         self._least = loop.min_epochs, loop.epoch_loop.min_steps
         # A checkpoint from within the last epoch, by a validation, does not count that one.
@@ -196,8 +237,11 @@ class AutoResumeMixin(_Base):
         return better
 
     def _newest(self) -> Optional[Candidate]:
-        candidates = list_candidates(self.directory)
-        return candidates[0] if candidates and candidates[0].problem is None else None
+        """The newest that this job wrote itself."""
+        for candidate in list_candidates(self.directory):
+            if candidate.problem is None and candidate.job is not None and candidate.job.is_same_job(self.identity):
+                return candidate
+        return None
 
 
 def _short(text: str) -> str:

@@ -1,10 +1,13 @@
-"""``SafeSaves``: checkpoints are saved atomically, and in the background where that is wanted."""
+"""``SafeSaves``: checkpoints are saved atomically, in the background where that is wanted, and load on every host."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning._restore import around_load
 from lightning_sm._lightning._shims import innermost_wrapper, save_by_time, strategy_of
 from lightning_sm._log import log
+from lightning_sm._resume import on_every_host
 from lightning_sm._saving._atomic_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
 from lightning_sm._saving._background_io import BackgroundCheckpointIOMixin, background_checkpoint_io
 from lightning_sm._saving._names import heed_unwritten_names
@@ -23,12 +26,15 @@ class SafeSavesMixin(_Base):
 
     A strategy that writes checkpoints by itself, such as DeepSpeed's or a sharded one, is left alone.
 
+    ``trainer.test``, ``validate`` and ``predict`` load the checkpoint that global rank 0 names on every rank. Where
+    hosts do not have the file of rank 0, it is sent to them, up to 64 GiB and 10 minutes.
+
     Args:
         async_save: Whether checkpoints are written in the background while training goes on. Everything has been
             written when training ends, and an error of the last save is raised then.
 
     Raises:
-        CheckpointError: A checkpoint could not be saved.
+        CheckpointError: A checkpoint could not be saved, or not be sent to a host that lacks it.
     """
 
     namespace: Namespace
@@ -39,8 +45,9 @@ class SafeSavesMixin(_Base):
         self._background: Optional[Any] = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
-        """Install what saves."""
+        """Install what saves, or what lets a checkpoint of the main host load on every host."""
         if stage != "fit":
+            around_load(trainer, partial(on_every_host, trainer))
             return
         strategy = strategy_of(trainer)
         if _saves_by_itself(strategy):

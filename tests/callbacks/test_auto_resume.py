@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lightning_sm._lightning import installed_namespaces
+from lightning_sm._resume import STAMP, JobIdentity
 from lightning_sm.callbacks import _auto_resume, callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.tiny import loader, tiny_model, weights
@@ -28,6 +29,7 @@ class Job:
         self.pl = namespace.module()
         self.directory = directory
         self.export = export
+        self.identity = JobIdentity("this-job")
 
     def fit(self, epochs=3, *, resume="auto", stop_after=None, model=None, callbacks=(), ckpt_path=None, **arguments):
         """Fit, and return the trainer. ``steps`` counts what was trained; ``said`` has the log's lines."""
@@ -45,7 +47,7 @@ class Job:
         each_epoch = self.pl.callbacks.ModelCheckpoint(
             self.directory, "last", mode="max", every_n_epochs=1, save_on_train_epoch_end=True
         )
-        own = [callback_class(self.namespace, "AutoResume")(str(self.directory), resume), *callbacks]
+        own = [callback_class(self.namespace, "AutoResume")(str(self.directory), resume, self.identity), *callbacks]
         own.append(callback_class(self.namespace, "ModelExport")(str(self.export)))
         trainer = self.pl.Trainer(
             max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
@@ -60,8 +62,9 @@ class Job:
             self.fit(stop_after=after, **more)
         return self
 
-    def new_process(self):
+    def new_process(self, identity=None):
         _auto_resume._ended_here.clear()
+        self.identity = identity or self.identity
         return self
 
     @property
@@ -153,7 +156,7 @@ def test_never_starts_from_scratch_and_says_what_is_there(job, uninterrupted):
 
 @pytest.mark.parametrize("value", ["yes", "Auto", "", None, True])
 def test_any_other_word_is_refused(job, value):
-    with pytest.raises(CheckpointError, match="HINT: Choose one of auto, never, require"):
+    with pytest.raises(CheckpointError, match="HINT: Choose one of auto, always, never, require"):
         job.fit(resume=value)
 
 
@@ -306,6 +309,96 @@ def test_the_model_is_exported_where_the_end_cannot_be_noted(job, monkeypatch):
     assert job.exported()
 
 
+OTHER = JobIdentity("other-job", {"model.lr": "1"})
+
+
+@pytest.mark.parametrize("has_finished", [True, False])
+def test_another_job_stops_and_is_told_what_to_do(job, has_finished):
+    if has_finished:
+        job.fit(epochs=2)
+    else:
+        job.interrupted(after=EPOCH + 1)
+    left = {path: path.read_bytes() for path in job.directory.iterdir()}
+    with pytest.raises(CheckpointError) as caught:
+        job.new_process(OTHER).fit(epochs=2)
+    text = str(caught.value)
+    assert "was written by the job this-job, and this is the job other-job; they differ in model.lr" in text
+    assert "checkpoint_s3_uri of its own" in text
+    assert "sagemaker.resume to always" in text
+    assert "ckpt_path" in text
+    assert job.steps == 0
+    assert {path: path.read_bytes() for path in job.directory.iterdir()} == left
+
+
+@pytest.mark.parametrize("resume", ["always", "require"])
+def test_another_job_goes_on_where_that_is_asked_for(job, uninterrupted, resume):
+    job.interrupted(after=EPOCH + 1)
+    job.new_process(OTHER).fit(resume=resume)
+    assert job.steps == 2 * EPOCH
+    assert job.weights == uninterrupted
+    assert any("was written by the job this-job, and this is the job other-job." in line for line in job.said)
+    # From then on they are its own.
+    job.new_process().fit(resume="auto")
+    assert job.steps == 0
+    assert any("This job had finished" in line for line in job.said)
+
+
+def test_the_model_of_another_job_is_told_of(job):
+    job.fit(epochs=2)
+    job.new_process(OTHER).fit(epochs=2, resume="always")
+    assert job.steps == 0
+    assert any("That job had finished" in line for line in job.said)
+
+
+def test_another_job_may_start_from_its_weights(job):
+    job.fit(epochs=1)
+    (saved,) = job.checkpoints
+    job.new_process(OTHER).fit(epochs=2, ckpt_path=str(saved))
+    assert job.steps == EPOCH
+
+
+def test_a_restart_may_change_its_settings(job, uninterrupted):
+    job.interrupted(after=EPOCH + 1)
+    job.new_process(JobIdentity("this-job", {"model.lr": "1"})).fit()
+    assert job.weights == uninterrupted
+
+
+def test_without_names_the_settings_decide(job, uninterrupted):
+    job.new_process(JobIdentity(None, {"model.lr": "1"})).interrupted(after=EPOCH + 1)
+    with pytest.raises(CheckpointError, match=r"a job without a name.* differ in model\.lr"):
+        job.new_process(JobIdentity(None, {"model.lr": "2"})).fit()
+    job.new_process(JobIdentity("this-job", {"model.lr": "1"})).fit()
+    assert job.weights == uninterrupted
+
+
+def test_its_own_go_before_newer_ones_of_another_job(job, uninterrupted):
+    job.interrupted(after=2 * EPOCH + 1)
+    newer = job.directory / "newer.ckpt"
+    job.checkpoints[0].rename(newer)
+    job.new_process(OTHER).interrupted(after=EPOCH + 1, resume="never")
+    job.fit()
+    assert job.steps == 2 * EPOCH
+    assert job.weights == uninterrupted
+
+
+def unsigned(directory):
+    for path in directory.glob("*.ckpt"):
+        content = torch.load(path)
+        del content[STAMP]
+        torch.save(content, path)
+
+
+def test_checkpoints_that_say_nothing_of_their_job(job, uninterrupted):
+    job.interrupted(after=EPOCH + 1)
+    unsigned(job.directory)
+    job.fit()
+    assert job.weights == uninterrupted
+    assert any("does not say which job wrote it" in line for line in job.said)
+    unsigned(job.directory)
+    with pytest.raises(CheckpointError, match=r"had finished, and last.* does not say whose it is"):
+        job.new_process().fit()
+
+
 def test_a_second_training_of_one_program_does_not_take_the_firsts_checkpoints(job):
     job.fit(epochs=2)
     job.fit(epochs=2)
@@ -337,6 +430,7 @@ def test_validation_restores_nothing(job):
 
 def test_a_job_of_the_cli_that_is_started_again(opt_ml, monkeypatch):
     _auto_resume._ended_here.clear()
+    monkeypatch.setenv("TRAINING_JOB_NAME", "the-job")
     container = Container(opt_ml, monkeypatch).hyperparameters(**{"trainer.max_epochs": 2, "seed_everything": 1})
     opt_ml.write("checkpointconfig.json", {"LocalPath": str(container.base / "checkpoints")})
     first = container.cli(run=True)
@@ -349,6 +443,19 @@ def test_a_job_of_the_cli_that_is_started_again(opt_ml, monkeypatch):
     assert again.trainer.global_step == first.trainer.global_step
     after = torch.load(container.model / "model.pt")
     assert all(torch.equal(after[name], exported[name]) for name in exported)
+    # Another job on the same prefix does not hand out this one's model.
+    _auto_resume._ended_here.clear()
+    (container.model / "model.pt").unlink()
+    monkeypatch.setenv("TRAINING_JOB_NAME", "another-job")
+    container.hyperparameters(**{"trainer.max_epochs": 2, "seed_everything": 1, "model.lr": 0.5})
+    with pytest.raises(
+        CheckpointError, match=r"the job the-job, and this is the job another-job; they differ in model\.lr"
+    ):
+        container.cli(run=True)
+    assert "ckpt_path" in container.failure
+    assert not (container.model / "model.pt").exists()
+    (container.base / "output" / "failure").unlink()
+    monkeypatch.setenv("TRAINING_JOB_NAME", "the-job")
     # With another model the reason is what SageMaker shows.
     _auto_resume._ended_here.clear()
     (container.code / "wide_model.py").write_text(

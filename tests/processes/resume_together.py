@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import lightning_sm
 from lightning_sm._lightning import Namespace
+from lightning_sm._resume import JobIdentity
 from lightning_sm.callbacks import _auto_resume, callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.tiny import loader, tiny_model, weights
@@ -23,9 +24,11 @@ from tests.resume.checkpoints import damage
 _EPOCHS = [f"of-epoch-{epoch}.ckpt" for epoch in range(3)]
 
 
-def _fit(pl, directory, *, resume="auto", model=None, epochs=3, keep=False, ckpt_path=None):
+def _fit(pl, directory, *, resume="auto", model=None, epochs=3, keep=False, ckpt_path=None, job="this-job"):
     _auto_resume._ended_here.clear()  # as in a new process
-    own = [callback_class(Namespace(pl.__name__), "AutoResume")(str(directory), resume)]
+    # Launchers over ssh hand the name to the first host only.
+    identity = JobIdentity(None if dist.is_initialized() and dist.get_rank() else job)
+    own = [callback_class(Namespace(pl.__name__), "AutoResume")(str(directory), resume, identity)]
     if keep:
         own.append(pl.callbacks.ModelCheckpoint(directory, "of-{epoch}", save_top_k=-1, every_n_epochs=1))
         own[-1].CHECKPOINT_EQUALS_CHAR = "-"
@@ -99,6 +102,8 @@ def main(folder, namespace):
     seen["never"] = _attempt(pl, directory, resume="never")
     prepare(*_EPOCHS)
     seen["ckpt_path"] = _attempt(pl, directory, ckpt_path=str(directory / _EPOCHS[0]))
+    prepare(*_EPOCHS)
+    seen["another job"] = _attempt(pl, directory, job="another-job")
     prepare(*_EPOCHS)
     seen["changed model"] = _attempt(pl, directory, model=_wider(pl))
     # Only rank zero's host has it, as the upload of another host may have lost it.

@@ -59,6 +59,15 @@ def test_both_stop_where_a_checkpoint_is_required(results):
         assert "not every host has this very file" in result["require"]["error"]
 
 
+def test_both_stop_before_the_checkpoints_of_another_job(results):
+    for result in results:
+        error = result["another job"]["error"]
+        assert (
+            "of-epoch-2.ckpt (epoch 2, step 12) was written by the job this-job, and this is the job another-job"
+            in error
+        )
+
+
 def test_both_stop_where_the_model_has_changed(results):
     for result in results:
         error = result["changed model"]["error"]
