@@ -23,7 +23,7 @@ from lightning_sm._routing import Consumer, Routing, build_routing
 from lightning_sm._routing._classes import find_class, options_from
 from lightning_sm._settings import Settings
 from lightning_sm._topology import Launcher, Topology
-from lightning_sm._trainer import add_environment, as_list, own_callbacks
+from lightning_sm._trainer import add_environment, as_list, own_callbacks, stay_on_one_host
 from lightning_sm._tree import as_config
 
 if TYPE_CHECKING:
@@ -197,6 +197,7 @@ class SageMakerCLIMixin(_Base):
     def _instantiate_trainer(self, config: Dict[str, Any], callbacks: List[Any]) -> Any:
         if self.job.in_container:
             add_environment(config, self.topology, self.namespace)
+        stay_on_one_host(config, self.topology, self.namespace)
         if self.subcommand in (None, "fit"):
             if config.get("callbacks") is not None:
                 config["callbacks"] = as_list(config["callbacks"])  # Lightning 1.5 would extend it as it stands
@@ -205,6 +206,7 @@ class SageMakerCLIMixin(_Base):
                 config,
                 present,
                 job=self.job,
+                topology=self.topology,
                 namespace=self.namespace,
                 options=self._get(self.config_init, "sagemaker"),
                 settings=self.sagemaker_settings,

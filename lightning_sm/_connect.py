@@ -1,6 +1,7 @@
 """What we tell a Lightning as soon as it is loaded."""
 
 import functools
+from typing import Any
 
 from lightning_sm._lightning._around_import import AroundImport, around_import
 from lightning_sm._lightning._faults import check_before_import, explain_failed_import, tell_unverified
@@ -25,7 +26,7 @@ def connect_when_loaded() -> None:
 
 def _connect(namespace: Namespace) -> None:
     from lightning_sm._environment import SageMakerEnvironment
-    from lightning_sm._lightning._shims import add_legacy_environment_methods
+    from lightning_sm._lightning._shims import add_legacy_environment_methods, ask_environment
     from lightning_sm._topology import Topology
     from lightning_sm.strategies import register_strategies
 
@@ -34,6 +35,7 @@ def _connect(namespace: Namespace) -> None:
     environments.ClusterEnvironment.register(SageMakerEnvironment)
     add_legacy_environment_methods(namespace, SageMakerEnvironment)
     register_strategies(namespace)
+    ask_environment(namespace, _check_single_device)
     try:
         topology = Topology.resolve()
     except LightningSMError as error:
@@ -43,3 +45,18 @@ def _connect(namespace: Namespace) -> None:
     rank = topology.global_rank
     if rank is not None or topology.node_rank:
         set_rank_zero_rank(topology.node_rank if rank is None else rank)
+
+
+def _check_single_device(environment: Any) -> None:
+    """Refuse to train alone where the environment is ours and the job has a larger world; else say it in a line."""
+    from lightning_sm._environment import SageMakerEnvironment
+    from lightning_sm._topology import Topology
+
+    if isinstance(environment, SageMakerEnvironment):
+        environment.validate_settings(1, 1)
+        return
+    try:
+        if SageMakerEnvironment.detect():
+            Topology.resolve().check_world(1, 1)
+    except LightningSMError as error:
+        log.warning("This process trains alone: %s", error)

@@ -14,7 +14,6 @@ from lightning_sm._main_host import refuse_busy_port, wait_for_name
 from lightning_sm._process_group import destroy_at_exit
 from lightning_sm._reading import read_count
 from lightning_sm._topology import Launcher, Topology
-from lightning_sm.errors import TopologyError
 
 __all__ = ["SageMakerEnvironment"]
 
@@ -143,7 +142,7 @@ class SageMakerEnvironment:
 
     def _check_world_size(self) -> None:
         if self.topology.is_external and self._trainer_world_size not in (None, self._world_size):
-            self._refuse(f"devices times num_nodes is {self._trainer_world_size} in the Trainer")
+            self.topology.refuse(f"devices times num_nodes is {self._trainer_world_size} in the Trainer")
 
     def global_rank(self) -> int:
         """This process's place among all."""
@@ -180,18 +179,9 @@ class SageMakerEnvironment:
         given = (num_devices, num_nodes)
         # Where hosts have unequal numbers of processes, the product is not the world size.
         if topology.is_external and given != (topology.local_world_size, topology.num_nodes):
-            self._refuse(f"devices={num_devices} and num_nodes={num_nodes} in the Trainer")
+            topology.refuse(f"devices={num_devices} and num_nodes={num_nodes} in the Trainer")
         if topology.launcher == Launcher.HOST and num_nodes != topology.num_nodes:
-            self._refuse(f"num_nodes={num_nodes} in the Trainer")
-
-    def _refuse(self, what: str) -> None:
-        topology = self.topology
-        devices = "" if topology.local_world_size is None else f"devices={topology.local_world_size}, "
-        raise TopologyError(
-            f"{what}, but the job has this world: {topology}.",
-            hint=f"Set Trainer({devices}num_nodes={topology.num_nodes}), or take both from the job with "
-            "Trainer(**lightning_sm.trainer_settings()) or strategy='smddp'.",
-        )
+            topology.refuse(f"num_nodes={num_nodes} in the Trainer")
 
     def teardown(self) -> None:
         """Keep everything for the next call of the trainer, and see to it that gloo groups end with the program."""

@@ -3,7 +3,7 @@
 import os
 import socket
 from dataclasses import dataclass, field, fields
-from typing import Mapping, Optional
+from typing import Mapping, NoReturn, Optional
 
 from lightning_sm._job import TrainingJob
 from lightning_sm.errors import TopologyError
@@ -102,6 +102,34 @@ class Topology:
         environ = os.environ if environ is None else environ
         job = TrainingJob.resolve(environ) if job is None else job
         return read_topology(environ, job, socket.gethostname() if hostname is None else hostname)
+
+    def check_world(self, world_size: int, num_nodes: int) -> None:
+        """Compare the world that a ``Trainer`` has with the world that the launcher made.
+
+        Args:
+            world_size: Processes in the trainer's world.
+            num_nodes: Hosts in the trainer's world.
+
+        Raises:
+            TopologyError: They differ, so that each process would train in a world of its own.
+        """
+        if self.is_external and world_size != self.world_size:
+            self.refuse(f"The Trainer's world has {world_size} process(es)")
+        if self.launcher == Launcher.HOST and num_nodes != self.num_nodes:
+            self.refuse(f"num_nodes={num_nodes} in the Trainer")
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise the error that tells what the ``Trainer`` has and which world the job has.
+
+        Raises:
+            TopologyError: Always.
+        """
+        devices = "" if self.local_world_size is None else f"devices={self.local_world_size}, "
+        raise TopologyError(
+            f"{what}, but the job has this world: {self}.",
+            hint=f"Set Trainer({devices}num_nodes={self.num_nodes}), or take both from the job with "
+            "Trainer(**lightning_sm.trainer_settings()) or strategy='smddp'.",
+        )
 
     @property
     def is_external(self) -> bool:

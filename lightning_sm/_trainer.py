@@ -8,6 +8,7 @@ from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
+from lightning_sm._log import log
 from lightning_sm._options import SageMakerOptions
 from lightning_sm._resume import JobIdentity
 from lightning_sm._routing import checkpoint_dir, may_replace
@@ -18,7 +19,11 @@ from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from lightning_sm.strategies._smddp import SMDDPMixin
 
-__all__ = ["add_environment", "as_list", "own_callbacks"]
+__all__ = ["add_environment", "as_list", "own_callbacks", "stay_on_one_host"]
+
+# Set for the processes that Lightning starts from here, so that they count the hosts as this one did.
+_ONE_HOST = "LIGHTNING_SM_ONE_HOST"
+_CLUSTERS = ("MASTER_PORT", "SLURM_", "LSB_", "JSM_", "PMI_", "PMIX_", "OMPI_", "TPU_", "XLA_", "XRT_", "PJRT_")
 
 
 def as_list(value: Any) -> List[Any]:
@@ -44,11 +49,36 @@ def add_environment(arguments: Dict[str, Any], topology: Topology, namespace: Na
         arguments["plugins"] = [*plugins, SageMakerEnvironment(topology)]
 
 
+def stay_on_one_host(arguments: Dict[str, Any], topology: Topology, namespace: Namespace) -> None:
+    """Train on this host alone where a config names several and no launcher or cluster has started this process.
+
+    Such is the config of a job of several hosts on a laptop. Lightning would wait there without end, at a port that it
+    has chosen by chance and that no other host can know.
+
+    Args:
+        arguments: The trainer's arguments, which are changed.
+        topology: The world that the launcher made.
+        namespace: Lightning's namespace.
+    """
+    num_nodes = arguments.get("num_nodes")
+    if topology.launcher != Launcher.LOCAL or not isinstance(num_nodes, int) or num_nodes < 2:
+        return
+    environment = namespace.module("plugins.environments").ClusterEnvironment
+    brought = [getattr(arguments.get("strategy"), "cluster_environment", None), *as_list(arguments.get("plugins"))]
+    in_cluster = any(name.startswith(_CLUSTERS) for name in os.environ)
+    if any(isinstance(given, environment) for given in brought) or (in_cluster and _ONE_HOST not in os.environ):
+        return
+    log.warning("trainer.num_nodes is %s, but no launcher or cluster started this process: one host trains.", num_nodes)
+    os.environ[_ONE_HOST] = "1"
+    arguments["num_nodes"] = 1
+
+
 def own_callbacks(
     arguments: Dict[str, Any],
     present: Sequence[Any],
     *,
     job: TrainingJob,
+    topology: Topology,
     namespace: Namespace,
     options: SageMakerOptions,
     settings: Settings,
@@ -56,8 +86,8 @@ def own_callbacks(
 ) -> List[Any]:
     """Send checkpoints of the callbacks that are there to the job's directory, and return the callbacks to add.
 
-    Outside a container there is one to add only where ``sagemaker.model_dir`` says where a model should go, and one
-    where ``sagemaker.max_runtime`` says how long the program may run.
+    Outside a container there is one to add only under an external launcher, one where ``sagemaker.model_dir`` says
+    where a model should go, and one where ``sagemaker.max_runtime`` says how long the program may run.
 
     Lightning's own ``ModelCheckpoint`` is configured, never subclassed: its saved state is found again by the name of
     its class.
@@ -66,6 +96,7 @@ def own_callbacks(
         arguments: The trainer's arguments.
         present: All callbacks that the trainer will get.
         job: The job.
+        topology: The world that the launcher made.
         namespace: Lightning's namespace.
         options: The ``sagemaker`` group.
         settings: What was said explicitly, so that it stays.
@@ -79,6 +110,9 @@ def own_callbacks(
         JobConfigError: ``sagemaker.max_runtime`` is no duration.
     """
     own: List[Any] = []
+    world_check = _absent("WorldCheck", present, namespace)
+    if world_check is not None and topology.launcher != Launcher.LOCAL:
+        own.append(world_check(topology))
     if job.in_container:
         own += _safe_saves(present, namespace, options)
         own += _checkpoints_in_place(arguments, present, job, namespace, options, settings)

@@ -3,7 +3,7 @@
 from typing import Any, Dict, Optional
 
 from lightning_sm._failure import failure_reported, read_job
-from lightning_sm._lightning import choose_namespace
+from lightning_sm._lightning import choose_namespace, namespace_of
 from lightning_sm._log import log
 from lightning_sm._options import SageMakerOptions
 from lightning_sm._routing import build_routing
@@ -15,7 +15,9 @@ from lightning_sm._trainer import add_environment, as_list, own_callbacks
 __all__ = ["trainer_settings"]
 
 
-def trainer_settings(*, sagemaker: Optional[Dict[str, Any]] = None, **trainer_arguments: Any) -> Dict[str, Any]:
+def trainer_settings(
+    *, sagemaker: Optional[Dict[str, Any]] = None, trainer_class: Optional[type] = None, **trainer_arguments: Any
+) -> Dict[str, Any]:
     """Return the arguments of a ``Trainer``, completed with what SageMaker decides.
 
     ``Trainer(**trainer_settings(max_epochs=5))`` trains in the launcher's world, logs below the output directory, keeps
@@ -27,17 +29,21 @@ def trainer_settings(*, sagemaker: Optional[Dict[str, Any]] = None, **trainer_ar
 
     Args:
         sagemaker: What the ``sagemaker`` group of the CLI takes, such as ``{"checkpoint_dir": "/opt/ml/checkpoints"}``.
+        trainer_class: The ``Trainer`` that the arguments are for, which tells ``pytorch_lightning`` from
+            ``lightning.pytorch`` in a program that imports both; by default the arguments tell, as far as they can.
         **trainer_arguments: Arguments of the ``Trainer``.
 
     Raises:
         JobConfigError: A file or variable of the job is broken.
-        TopologyError: The launcher's numbers do not make a world.
+        TopologyError: The launcher's numbers do not make a world, or another number of hosts is asked for.
         OutputError: The checkpoint directory cannot be written.
     """
     job = read_job()
     with failure_reported(job):
         topology = Topology.resolve(job=job)
-        namespace = choose_namespace()
+        given = [trainer_arguments.get(name) for name in ("callbacks", "strategy", "logger", "plugins")]
+        objects = (type(entry) for value in given for entry in as_list(value))
+        namespace = namespace_of(trainer_class, *objects) or choose_namespace()
         options = SageMakerOptions(**(sagemaker or {}))
         # A list of ready-made loggers or callbacks counts as one value here, which nothing looks into.
         settings = Settings.collect(given={"trainer": trainer_arguments})
@@ -51,7 +57,7 @@ def trainer_settings(*, sagemaker: Optional[Dict[str, Any]] = None, **trainer_ar
             namespace=namespace.name,
         )
         routed = routing.as_config().get("trainer", {})
-        arguments = {**routed, **trainer_arguments}
+        arguments = {**trainer_arguments, **routed}
         logger = routed.get("logger")
         if logger is not None:
             logger_class = find_class(namespace, logger["class_path"])
@@ -60,7 +66,15 @@ def trainer_settings(*, sagemaker: Optional[Dict[str, Any]] = None, **trainer_ar
         if job.in_container:
             add_environment(arguments, topology, namespace)
         present = as_list(arguments.get("callbacks"))
-        own = own_callbacks(arguments, present, job=job, namespace=namespace, options=options, settings=settings)
+        own = own_callbacks(
+            arguments,
+            present,
+            job=job,
+            topology=topology,
+            namespace=namespace,
+            options=options,
+            settings=settings,
+        )
         if own:
             arguments["callbacks"] = [*present, *own]
     if routing and topology.is_rank_zero:

@@ -14,6 +14,7 @@ from lightning_sm.errors import CheckpointError
 from lightning_sm.strategies import smddp_strategy_class
 
 PL = Namespace("pytorch_lightning")
+LAPTOP = Topology(Launcher.LOCAL)
 ONE_HOST = Topology(Launcher.HOST, main_address="127.0.0.1", main_port=7777)
 
 
@@ -63,11 +64,12 @@ def job(tmp_path):
     )
 
 
-def own(job, present=(), arguments=None, settings=None, **options):
+def own(job, present=(), arguments=None, settings=None, topology=LAPTOP, **options):
     callbacks = own_callbacks(
         arguments or {},
         list(present),
         job=job,
+        topology=topology,
         namespace=PL,
         options=SageMakerOptions(**options),
         settings=settings or Settings(),
@@ -90,6 +92,7 @@ def test_own_callbacks(job):
     assert own(job, export=False) == [name for name in callbacks if name != "ModelExport"]
     assert own(job, [model_export_class(PL)()]) == [name for name in callbacks if name != "ModelExport"]
     assert own(job, [callback_class(PL, "SafeSaves")()]) == callbacks[1:]
+    assert own(job, topology=ONE_HOST) == ["WorldCheck", *callbacks]
     without = [name for name in callbacks if name != "DataPosition"]
     assert own(job, resume="never") == own(job, [callback_class(PL, "DataPosition")()]) == without
 

@@ -8,7 +8,7 @@ from lightning_sm import SageMakerEnvironment, trainer_settings
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning._shims import strategy_of
 from lightning_sm.callbacks import model_export_class
-from lightning_sm.errors import JobConfigError, OutputError
+from lightning_sm.errors import JobConfigError, OutputError, TopologyError
 from tests.helpers.environ import torchrun
 from tests.projects.container import Container, log_lines
 
@@ -160,6 +160,29 @@ def test_either_namespace(container, monkeypatch, namespace):
     assert namespace.owns(type(settings["logger"]))
     assert all(namespace.owns(type(callback)) for callback in settings["callbacks"])
     assert namespace.module().Trainer(**settings).log_dir.startswith(str(container.base))
+
+
+def test_none_leaves_a_setting_open(container, in_environ):
+    in_environ(torchrun(3, 4, 1, 2, 1, 2))
+    settings = trainer_settings(devices=None, num_nodes=1, strategy=None)
+    assert (settings["devices"], settings["num_nodes"], settings["strategy"]) == (2, 2, "smddp")
+
+
+def test_another_number_of_hosts_is_a_reason(container, in_environ):
+    in_environ(torchrun(3, 4, 1, 2, 1, 2))
+    with pytest.raises(TopologyError, match="the command line said num_nodes=3, but the job has this world"):
+        trainer_settings(num_nodes=3)
+    assert container.failure.startswith("TopologyError: ")
+
+
+@pytest.mark.skipif(not all(space.is_installed for space in NAMESPACES), reason="needs both of Lightning's namespaces")
+def test_the_namespace_is_that_of_what_is_given(container):
+    for namespace in NAMESPACES:
+        given = {"trainer_class": namespace.module().Trainer}, {"callbacks": namespace.module("callbacks").Timer()}
+        for arguments in given:
+            settings = trainer_settings(**arguments, sagemaker={"max_runtime": "1h"})
+            assert "trainer_class" not in settings
+            assert all(namespace.owns(type(callback)) for callback in settings["callbacks"])
 
 
 def test_the_table_is_printed_once(container):

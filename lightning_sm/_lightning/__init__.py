@@ -4,7 +4,13 @@ Nothing here imports Lightning or torch before somebody asks for a class that ne
 """
 
 from lightning_sm._lightning._classes import Deferred, namespaced_class
-from lightning_sm._lightning._namespaces import NAMESPACES, Namespace, choose_namespace, installed_namespaces
+from lightning_sm._lightning._namespaces import (
+    NAMESPACES,
+    Namespace,
+    choose_namespace,
+    installed_namespaces,
+    namespace_of,
+)
 from lightning_sm._lightning._rank_zero import set_rank_zero_rank
 
 __all__ = [
@@ -13,6 +19,7 @@ __all__ = [
     "Namespace",
     "choose_namespace",
     "installed_namespaces",
+    "namespace_of",
     "namespaced_class",
     "set_rank_zero_rank",
 ]

@@ -11,7 +11,7 @@ from typing import Optional, Tuple
 
 from lightning_sm.errors import LightningSMError
 
-__all__ = ["NAMESPACES", "Namespace", "choose_namespace", "installed_namespaces"]
+__all__ = ["NAMESPACES", "Namespace", "choose_namespace", "installed_namespaces", "namespace_of"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,13 @@ def installed_namespaces() -> Tuple[Namespace, ...]:
     return tuple(namespace for namespace in NAMESPACES if namespace.is_installed)
 
 
+def namespace_of(*classes: Optional[type]) -> Optional[Namespace]:
+    """The namespace of the first of these classes that comes from one."""
+    installed = installed_namespaces()
+    found = (space for cls in classes for space in installed if cls is not None and space.owns(cls))
+    return next(found, None)
+
+
 def choose_namespace(model_class: Optional[type] = None) -> Namespace:
     """Choose the namespace: the model's, else the only one loaded, else the only one installed, else the first.
 
@@ -83,9 +90,8 @@ def choose_namespace(model_class: Optional[type] = None) -> Namespace:
             "Neither pytorch_lightning nor lightning can be imported.",
             hint="Add pytorch-lightning to the requirements.txt beside your script.",
         )
-    if model_class is not None:
-        owners = [namespace for namespace in installed if namespace.owns(model_class)]
-        if owners:
-            return owners[0]
+    owner = namespace_of(model_class)
+    if owner is not None:
+        return owner
     loaded = [namespace for namespace in installed if namespace.is_loaded]
     return (loaded or list(installed))[0]

@@ -1,37 +1,82 @@
 """Routes the world that the launcher made into the trainer's settings."""
 
-from typing import Any, Iterator, Tuple
+from typing import Any, Iterator, Optional, Tuple
 
 from lightning_sm._job import TrainingJob
-from lightning_sm._routing._value import RoutedSetting
+from lightning_sm._routing._value import RoutedSetting, said
 from lightning_sm._settings import Settings
 from lightning_sm._topology import Launcher, Topology
 
 __all__ = ["route_world"]
 
+_NODES, _DEVICES, _ACCELERATOR = "trainer.num_nodes", "trainer.devices", "trainer.accelerator"
+# What LightningCLI writes with --print_config where nobody said anything (None up to 1.9), and "all there are".
+_OPEN = {_NODES: (1, "1"), _DEVICES: (-1, "-1")}
+
 
 def route_world(job: TrainingJob, topology: Topology, settings: Settings) -> Iterator[RoutedSetting]:
-    """Yield ``num_nodes``, ``devices``, ``accelerator`` and ``strategy`` as far as nobody set them."""
-    for key, value, source in _world(job, topology):
-        if value is not None and settings.get(key) is None and not settings.is_opaque(key):
-            yield RoutedSetting(key, value, source)
+    """Yield ``num_nodes``, ``devices``, ``accelerator`` and ``strategy`` as far as they are open.
+
+    ``auto`` and the defaults that LightningCLI prints leave them open. A number of hosts or devices that stands in a
+    config file and cannot be had here gives way, too: a config that another job saved holds that job's world.
+
+    Raises:
+        TopologyError: The command line, a hyperparameter or a program asks for another number of hosts.
+    """
+    for key, value, source in _world(job, topology, settings):
+        given = settings.get(key)
+        if value is None or settings.is_opaque(key):
+            continue
+        if not _is_open(key, given):
+            if key == _NODES and settings.is_explicit(key) and given not in (value, str(value)):
+                topology.refuse(f"{settings.origin(key)} said num_nodes={given}")
+            if settings.is_explicit(key) or not _gives_way(key, given, topology, job):
+                continue
+        if given is None or given not in (value, str(value)):
+            yield RoutedSetting(key, value, source, said(settings, key))
 
 
-def _world(job: TrainingJob, topology: Topology) -> Iterator[Tuple[str, Any, str]]:
+def _is_open(key: str, given: Any) -> bool:
+    return given is None or (isinstance(given, (str, int)) and (given == "auto" or given in _OPEN.get(key, ())))
+
+
+def _gives_way(key: str, given: Any, topology: Topology, job: TrainingJob) -> bool:
+    """Whether what a config file says cannot be had here. A list of devices is meant as it stands."""
+    if key == _NODES:
+        return True
+    count = _count(given)
+    if key != _DEVICES or count is None:
+        return False
+    return topology.is_external or count > (job.num_gpus or count)
+
+
+def _count(given: Any) -> Optional[int]:
+    """The number of devices that ``devices`` asks for, where it is a number."""
+    if isinstance(given, str) and given.isdigit():
+        return int(given)
+    return given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else None
+
+
+def _world(job: TrainingJob, topology: Topology, settings: Settings) -> Iterator[Tuple[str, Any, str]]:
     if topology.launcher == Launcher.LOCAL:
         return
     sources = topology.sources
-    yield "trainer.num_nodes", topology.num_nodes, sources.get("num_nodes", "default")
+    yield _NODES, topology.num_nodes, sources.get("num_nodes", "default")
+    accelerator, given = settings.get(_ACCELERATOR), settings.get(_DEVICES)
+    # Whoever asks for CPUs on a host with GPUs has not asked for as many processes as there are GPUs.
+    gpus = job.num_gpus if _is_open(_ACCELERATOR, accelerator) or accelerator in ("gpu", "cuda") else None
     if topology.is_external:
-        yield "trainer.devices", topology.local_world_size, sources["local_world_size"]
-    elif job.num_gpus:
-        yield "trainer.devices", job.num_gpus, "SM_NUM_GPUS"
+        yield _DEVICES, topology.local_world_size, sources["local_world_size"]
+    elif gpus:
+        yield _DEVICES, gpus, "SM_NUM_GPUS"
     if not job.in_container:
         return
     if job.num_gpus:
-        yield "trainer.accelerator", "gpu", "SM_NUM_GPUS"
+        yield _ACCELERATOR, "gpu", "SM_NUM_GPUS"
     elif job.num_gpus == 0 and not job.num_neurons:
-        yield "trainer.accelerator", "cpu", "SM_NUM_GPUS"
-    processes = topology.world_size if topology.is_external else topology.num_nodes * (job.num_gpus or 1)
+        yield _ACCELERATOR, "cpu", "SM_NUM_GPUS"
+    count = len(given) if isinstance(given, list) else _count(given)
+    local = min(count or gpus, gpus) if gpus else count or 1
+    processes = topology.world_size if topology.is_external else topology.num_nodes * local
     if processes is not None and processes > 1 and not job.num_neurons:
         yield "trainer.strategy", "smddp", f"{processes} processes by {topology.launcher}"

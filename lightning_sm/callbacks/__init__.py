@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lightning_sm.callbacks._graceful_stop import GracefulStopMixin as GracefulStop
     from lightning_sm.callbacks._model_export import ModelExportMixin as ModelExport
     from lightning_sm.callbacks._safe_saves import SafeSavesMixin as SafeSaves
+    from lightning_sm.callbacks._world_check import WorldCheckMixin as WorldCheck
 
 __all__ = [
     "AutoResume",
@@ -18,6 +19,7 @@ __all__ = [
     "GracefulStop",
     "ModelExport",
     "SafeSaves",
+    "WorldCheck",
     "callback_class",
     "model_export_class",
 ]
@@ -29,6 +31,7 @@ _MIXINS = {
     "GracefulStop": "lightning_sm.callbacks._graceful_stop:GracefulStopMixin",
     "ModelExport": "lightning_sm.callbacks._model_export:ModelExportMixin",
     "SafeSaves": "lightning_sm.callbacks._safe_saves:SafeSavesMixin",
+    "WorldCheck": "lightning_sm.callbacks._world_check:WorldCheckMixin",
 }
 
 

@@ -4,6 +4,7 @@ from lightning_sm._job import TrainingJob
 from lightning_sm._routing._world import route_world
 from lightning_sm._settings import Settings
 from lightning_sm._topology import Launcher, Topology
+from lightning_sm.errors import TopologyError
 
 SOURCES = {"num_nodes": "hosts", "local_world_size": "LOCAL_WORLD_SIZE"}
 
@@ -55,11 +56,68 @@ def test_a_laptop_decides_itself():
     assert world(topology(Launcher.LOCAL), in_container=False) == {}
 
 
-def test_what_was_given_stays_whoever_gave_it(tmp_path):
+def in_file(tmp_path, text):
     path = tmp_path / "a.yaml"
-    path.write_text("trainer: {devices: 1, strategy: ddp}")
-    settings = Settings.collect([str(path)], {"trainer": {"num_nodes": 1}}, ["--trainer.accelerator+=cpu"])
+    path.write_text(f"trainer: {text}")
+    return str(path)
+
+
+def test_what_was_given_stays(tmp_path):
+    file = in_file(tmp_path, "{devices: [0, 1, 2, 3], strategy: ddp, num_nodes: 2}")
+    settings = Settings.collect([file], {}, ["--trainer.accelerator+=cpu"])
     assert world(topology(Launcher.TORCHRUN, 2, 4), settings, num_gpus=4) == {}
+    settings = Settings.collect((), {"trainer": {"devices": 1, "num_nodes": 2}}, ["--trainer.strategy=ddp"])
+    assert world(topology(Launcher.TORCHRUN, 2, 4), settings, num_gpus=0) == {"accelerator": "cpu"}
+
+
+@pytest.mark.parametrize("open_", ["auto", None])
+def test_what_lightning_prints_leaves_everything_open(tmp_path, open_):
+    text = f"{{devices: {open_ or 'null'}, strategy: {open_ or 'null'}, num_nodes: 1, accelerator: {open_ or 'null'}}}"
+    settings = Settings.collect([in_file(tmp_path, text)])
+    expected = {"num_nodes": 2, "devices": 4, "accelerator": "gpu", "strategy": "smddp"}
+    assert world(topology(Launcher.TORCHRUN, 2, 4), settings, num_gpus=4) == expected
+    typed = Settings.collect((), {}, [f"--trainer.strategy={open_ or 'null'}", "--trainer.num_nodes=1"])
+    assert world(topology(Launcher.TORCHRUN, 2, 4), typed, num_gpus=4) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "topology", "expected"),
+    [
+        ("{num_nodes: 3, devices: 8}", topology(Launcher.TORCHRUN, 2, 4), {"num_nodes": 2, "devices": 4}),
+        ("{num_nodes: '3', devices: '8'}", topology(Launcher.MPI, 2, 4), {"num_nodes": 2, "devices": 4}),
+        ("{num_nodes: 2, devices: 8}", topology(Launcher.HOST, 1), {"num_nodes": 1, "devices": 4}),
+        # A part of the host's GPUs, which Lightning starts a process for each.
+        ("{num_nodes: 1, devices: 2}", topology(Launcher.HOST, 1), {}),
+        ("{devices: -1}", topology(Launcher.HOST, 1), {"num_nodes": 1, "devices": 4}),
+    ],
+)
+def test_another_jobs_world_in_a_config_file_gives_way(tmp_path, text, topology, expected):
+    settings = Settings.collect([in_file(tmp_path, text)], {"trainer": {"accelerator": "gpu", "strategy": "ddp"}})
+    assert world(topology, settings, num_gpus=4) == expected
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_another_number_of_hosts_is_refused(typed):
+    given = {"typed": ["--trainer.num_nodes=3"]} if typed else {"hyperparameters": {"trainer": {"num_nodes": 3}}}
+    with pytest.raises(TopologyError, match=r"said num_nodes=3, but the job has this world.*HINT"):
+        world(topology(Launcher.HOST, 2), Settings.collect((), **given))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        # CPUs on a host with GPUs: one process, as elsewhere, not one for each GPU.
+        ({"accelerator": "cpu"}, {"num_nodes": 1}),
+        ({"accelerator": "cpu", "devices": 2}, {"num_nodes": 1, "strategy": "smddp"}),
+        ({"accelerator": "cuda"}, {"num_nodes": 1, "devices": 4, "strategy": "smddp"}),
+        ({"devices": 1}, {"num_nodes": 1, "accelerator": "gpu"}),
+        ({"devices": [3]}, {"num_nodes": 1, "accelerator": "gpu"}),
+        ({"devices": [2, 3]}, {"num_nodes": 1, "accelerator": "gpu", "strategy": "smddp"}),
+    ],
+)
+def test_processes_that_lightning_starts(given, expected):
+    settings = Settings.collect(given={"trainer": given})
+    assert world(topology(Launcher.HOST, 1), settings, num_gpus=4) == expected
 
 
 def test_sources():

@@ -32,6 +32,7 @@ from lightning_sm._lightning._shims._ranges import (
 )
 from lightning_sm._lightning._shims._strategies import (
     add_legacy_environment_methods,
+    ask_environment,
     backend_variable,
     ddp_base_path,
     heed_written_num_nodes,
@@ -46,6 +47,7 @@ __all__ = [
     "Shim",
     "add_any_data_module",
     "add_legacy_environment_methods",
+    "ask_environment",
     "backend_variable",
     "cli_base_path",
     "configs_must_be_whole",

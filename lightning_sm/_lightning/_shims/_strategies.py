@@ -2,13 +2,14 @@
 
 import importlib
 import os
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from lightning_sm._lightning._namespaces import Namespace
 from lightning_sm._lightning._shims._ranges import needs
 
 __all__ = [
     "add_legacy_environment_methods",
+    "ask_environment",
     "backend_variable",
     "ddp_base_path",
     "heed_written_num_nodes",
@@ -27,6 +28,32 @@ def add_legacy_environment_methods(namespace: Namespace, environment: Any) -> No
     if needs("add_legacy_environment_methods", namespace):
         environment.master_address = lambda self: self.main_address
         environment.master_port = lambda self: self.main_port
+
+
+def ask_environment(namespace: Namespace, check: Callable[[Any], None]) -> None:
+    """Let the strategy of a single device have the trainer's environment checked before it trains.
+
+    Every other strategy asks its environment who it is; this one takes the process for the only one of the world.
+
+    Args:
+        namespace: Lightning's namespace.
+        check: Called with the environment that the ``Trainer`` chose, at the start of each ``fit``.
+    """
+    if needs("ddp_base_path", namespace):
+        strategy_class = namespace.module("plugins").SingleDevicePlugin
+    else:
+        strategy_class = namespace.module("strategies").SingleDeviceStrategy
+    if hasattr(strategy_class, "_lightning_sm_inherited"):
+        return
+    strategy_class._lightning_sm_inherited = strategy_class.setup_environment
+
+    def setup_environment(self: Any) -> None:
+        trainer = self.lightning_module.trainer
+        if trainer.state.fn == "fit":
+            check(trainer._accelerator_connector.cluster_environment)
+        self._lightning_sm_inherited()
+
+    strategy_class.setup_environment = setup_environment
 
 
 def backend_variable(namespace: Namespace) -> Optional[str]:

@@ -1,0 +1,187 @@
+"""A trainer whose world is not the job's does not train, whatever the way there."""
+
+import os
+
+import pytest
+
+from lightning_sm import Launcher, SageMakerEnvironment, Topology, trainer_settings
+from lightning_sm._lightning import NAMESPACES, Namespace
+from lightning_sm._lightning._shims import strategy_of
+from lightning_sm.callbacks import callback_class
+from lightning_sm.errors import LightningSMError, TopologyError
+from tests.helpers.environ import mpirun, torchrun
+from tests.helpers.tiny import loader, tiny_model
+from tests.projects.container import Container, log_lines
+
+PL = Namespace("pytorch_lightning")
+_HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1234"}
+_LAUNCHERS = {
+    "torchrun": torchrun(1, 2, 1, 2, 0, 1, MASTER_ADDR="127.0.0.1"),
+    "mpirun": mpirun(1, 2, 1, 2, **_HERE),
+    "variables": {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **_HERE},
+    "one_per_host": _HERE,
+}
+
+
+@pytest.fixture
+def container(opt_ml, monkeypatch):
+    return Container(opt_ml, monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def one_namespace(monkeypatch):
+    monkeypatch.setattr("lightning_sm._trainer_settings.choose_namespace", lambda: PL)
+
+
+def launch(container, in_environ, launcher):
+    """Two processes on this host, or one on each of two hosts."""
+    if launcher == "one_per_host":
+        container.opt_ml.host("algo-2", "algo-1", "algo-2")
+    in_environ(_LAUNCHERS[launcher])
+
+
+def quiet(**arguments):
+    return {"accelerator": "cpu", "max_epochs": 1, "logger": False, "enable_progress_bar": False, **arguments}
+
+
+def printed(container, capsys, *words):
+    """The config that LightningCLI prints where nobody said anything about the world, as a file of the project."""
+    container.leave()
+    with pytest.raises(SystemExit):
+        container.cli("--config", "config.yaml", *words, "--print_config")
+    (container.code / "printed.yaml").write_text(capsys.readouterr().out)
+    for name, value in container.variables.items():
+        container.monkeypatch.setenv(name, value)
+    container.hyperparameters(config="printed.yaml")
+
+
+@pytest.mark.parametrize("launcher", list(_LAUNCHERS))
+def test_a_printed_config_leaves_the_world_open(container, in_environ, capsys, launcher):
+    printed(container, capsys)
+    assert "num_nodes: 1" in (container.code / "printed.yaml").read_text()
+    launch(container, in_environ, launcher)
+    trainer = container.cli().trainer
+    assert (trainer.world_size, trainer.global_rank) == (2, 1)
+    assert type(strategy_of(trainer)).__name__ == "SMDDPStrategy"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "one_per_host"])
+def test_what_lightning_would_print_as_arguments_of_a_script(container, in_environ, launcher):
+    launch(container, in_environ, launcher)
+    settings = trainer_settings(accelerator="auto", devices="auto", num_nodes=1, strategy="auto")
+    assert (settings["num_nodes"], settings["strategy"]) == (2 if launcher == "one_per_host" else 1, "smddp")
+    assert PL.module().Trainer(**settings).world_size == 2
+
+
+def test_a_config_that_a_job_of_two_hosts_saved_is_accepted_on_one(container, in_environ, capsys):
+    printed(container, capsys, "--trainer.num_nodes=2", "--trainer.devices=4", "--trainer.strategy=smddp")
+    in_environ(_LAUNCHERS["torchrun"])
+    with log_lines() as lines:
+        trainer = container.cli().trainer
+    assert (trainer.world_size, trainer.num_nodes) == (2, 1)
+    in_environ({"RANK": "0", "LOCAL_RANK": "0"})
+    with log_lines() as lines:
+        container.cli()
+    (table,) = (line for line in lines if "SageMaker settings" in line)
+    assert "trainer.num_nodes = 1 ← GROUP_WORLD_SIZE (printed.yaml said 2)" in table
+    assert "trainer.devices = 2 ← LOCAL_WORLD_SIZE (printed.yaml said 4)" in table
+
+
+def test_a_config_of_two_hosts_on_a_laptop(container, capsys, monkeypatch):
+    printed(container, capsys, "--trainer.num_nodes=2", "--trainer.strategy=ddp", "--trainer.devices=1")
+    container.leave()
+    monkeypatch.setenv("LIGHTNING_SM_ONE_HOST", "")
+    monkeypatch.delenv("LIGHTNING_SM_ONE_HOST")
+    words = ("--config", "printed.yaml", "--trainer.accelerator=cpu", "--data.data_dir=here")
+    with log_lines() as lines:
+        assert container.cli(*words).trainer.world_size == 1
+    assert lines == ["trainer.num_nodes is 2, but no launcher or cluster started this process: one host trains."]
+    # Lightning sets the port for the processes that it starts from here.
+    monkeypatch.setenv("MASTER_PORT", "1234")
+    assert container.cli(*words).trainer.world_size == 1
+    monkeypatch.delenv("LIGHTNING_SM_ONE_HOST")
+    assert container.cli(*words).trainer.world_size == 2
+
+
+@pytest.mark.parametrize("given", [{"devices": 1}, {"devices": 1, "num_nodes": 1, "strategy": "auto"}])
+@pytest.mark.parametrize("in_container", [True, False])
+def test_a_script_that_asks_for_one_device(container, in_environ, given, in_container):
+    if not in_container:
+        container.leave()
+    in_environ(_LAUNCHERS["torchrun"])
+    given = {name: value for name, value in given.items() if in_container or name != "strategy"}
+    settings = trainer_settings(**quiet(**{**given, "strategy": _single_device()}), sagemaker={"export": False})
+    with pytest.raises(TopologyError, match=r"in the Trainer|The Trainer's world has 1 process"):
+        PL.module().Trainer(**settings).fit(tiny_model(PL.module()), loader())
+
+
+def _single_device():
+    """The name, or before Lightning 1.6 the class, that trains on one device whatever else was said."""
+    strategies = PL.module("strategies" if PL.version >= (1, 6) else "plugins")
+    if PL.version >= (1, 6):
+        return strategies.SingleDeviceStrategy(device="cpu")
+    return strategies.SingleDevicePlugin(device="cpu")
+
+
+@pytest.mark.parametrize("launcher", list(_LAUNCHERS))
+def test_an_environment_beside_a_single_device(container, in_environ, launcher):
+    launch(container, in_environ, launcher)
+    trainer = PL.module().Trainer(**quiet(devices=1, plugins=[SageMakerEnvironment()], enable_checkpointing=False))
+    model = tiny_model(PL.module())
+    with pytest.raises(TopologyError, match="num_nodes=1 in the Trainer, but the job has this world"):
+        trainer.fit(model, loader())
+    assert trainer.global_step == 0
+    # Lightning recommends to test on one device, also in a job of several processes.
+    assert trainer.test(model, loader(), verbose=False)
+
+
+def test_one_process_is_a_world(container, in_environ):
+    in_environ(_HERE)
+    trainer = PL.module().Trainer(**quiet(devices=1, plugins=[SageMakerEnvironment()], enable_checkpointing=False))
+    trainer.fit(tiny_model(PL.module()), loader())
+    assert trainer.global_step == 8
+
+
+def test_without_us_one_line_says_that_a_process_trains_alone(container, in_environ):
+    launch(container, in_environ, "torchrun")
+    with log_lines() as lines:
+        PL.module().Trainer(**quiet(devices=1, enable_checkpointing=False)).fit(tiny_model(PL.module()), loader())
+    (line,) = (line for line in lines if "trains alone" in line)
+    assert "has 1 process(es), but the job has this world: launcher='torchrun'" in line
+
+
+@pytest.mark.skipif(not all(space.is_installed for space in NAMESPACES), reason="needs both of Lightning's namespaces")
+def test_a_trainer_of_the_other_namespace(container, in_environ):
+    settings = trainer_settings(**quiet(), sagemaker={"export": False})
+    other = NAMESPACES[0].module()
+    with pytest.raises(LightningSMError, match=r"The Trainer is lightning\.pytorch\..*made for pytorch_lightning"):
+        other.Trainer(**settings).fit(tiny_model(other), loader())
+
+
+@pytest.mark.parametrize(
+    ("topology", "world", "fits"),
+    [
+        (Topology(Launcher.TORCHRUN, world_size=4, local_world_size=2, num_nodes=2), (4, 2), True),
+        # Hosts with unequal numbers of processes.
+        (Topology(Launcher.TORCHRUN, world_size=4, local_world_size=3, num_nodes=2), (4, 1), True),
+        (Topology(Launcher.MPI, world_size=4, local_world_size=2, num_nodes=2), (1, 1), False),
+        (Topology(Launcher.HOST, num_nodes=2), (8, 2), True),
+        (Topology(Launcher.HOST, num_nodes=2), (8, 1), False),
+        (Topology(Launcher.LOCAL), (3, 3), True),
+    ],
+)
+def test_check_world(topology, world, fits):
+    if fits:
+        topology.check_world(*world)
+    else:
+        with pytest.raises(TopologyError, match="the job has this world"):
+            topology.check_world(*world)
+
+
+def test_it_checks_fit_only():
+    callback = callback_class(PL, "WorldCheck")(Topology(Launcher.HOST, num_nodes=2))
+    trainer = PL.module().Trainer(**quiet(devices=1, enable_checkpointing=False))
+    callback.setup(trainer, None, "test")
+    with pytest.raises(TopologyError):
+        callback.setup(trainer, None, "fit")
+    assert "LIGHTNING_SM_ONE_HOST" not in os.environ
