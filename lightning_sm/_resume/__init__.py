@@ -5,6 +5,7 @@ from lightning_sm._resume._choice import Choice, choose
 from lightning_sm._resume._every_host import on_every_host
 from lightning_sm._resume._finished import Finished, read_finished, remove_finished, training_limits, write_finished
 from lightning_sm._resume._identity import JobIdentity
+from lightning_sm._resume._search import will_be_found
 
 __all__ = [
     "Candidate",
@@ -19,5 +20,6 @@ __all__ = [
     "read_finished",
     "remove_finished",
     "training_limits",
+    "will_be_found",
     "write_finished",
 ]

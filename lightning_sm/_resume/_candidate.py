@@ -2,11 +2,12 @@
 
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from lightning_sm._resume._contents import read_contents
 from lightning_sm._resume._identity import JobIdentity
 from lightning_sm._resume._records import DamagedError, check_and_digest
+from lightning_sm._resume._search import checkpoint_names
 from lightning_sm._resume._sharded import META, check_and_digest_folder, folder_size
 
 __all__ = ["Candidate", "REPLACED_WEIGHTS", "STAMP", "list_candidates", "own_first"]
@@ -15,7 +16,6 @@ __all__ = ["Candidate", "REPLACED_WEIGHTS", "STAMP", "list_candidates", "own_fir
 STAMP = "lightning_sm_job"
 #: Key of a checkpoint that was saved while a validation had put other weights into the model.
 REPLACED_WEIGHTS = "lightning_sm_replaced_weights"
-_SUFFIX = ".ckpt"
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,8 @@ class Candidate:
 
 
 def list_candidates(directory: str) -> List[Candidate]:
-    """Return the checkpoints in a directory and in the folders in it, the newest first, those with a problem last.
-
-    Checkpoints are files and folders named ``*.ckpt``. Hidden ones are somebody's unfinished work.
-    """
-    found = [_read(directory, name) for name in _names(directory)]
+    """Return the checkpoints below a directory, the newest first, those with a problem last."""
+    found = [_read(directory, name) for name in checkpoint_names(directory)]
     return sorted(found, key=lambda candidate: (candidate.problem is None, candidate.age), reverse=True)
 
 
@@ -85,23 +82,6 @@ def own_first(candidates: Sequence[Candidate], job: JobIdentity) -> List[Candida
     """
     ranks = {True: 0, None: 1, False: 2}
     return sorted(candidates, key=lambda each: ranks[None if each.job is None else each.job.is_same_job(job)])
-
-
-def _names(directory: str, below: str = "") -> Iterator[str]:
-    try:
-        entries = sorted(os.listdir(os.path.join(directory, below)))
-    except OSError:
-        return
-    for entry in entries:
-        name = os.path.join(below, entry)
-        path = os.path.join(directory, name)
-        # A symlink that leads nowhere is no checkpoint, but what is left of one.
-        if entry.startswith(".") or not os.path.exists(path):
-            continue
-        if entry.endswith(_SUFFIX):
-            yield name
-        elif os.path.isdir(path) and not below:
-            yield from _names(directory, entry)
 
 
 def _read(directory: str, name: str) -> Candidate:

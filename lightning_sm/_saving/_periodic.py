@@ -8,6 +8,7 @@ from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import keep_newest, last_needs_best, save_last_as_file, write_over_own
 from lightning_sm._log import log
+from lightning_sm._resume import will_be_found
 from lightning_sm._saving._when_due import WhenDue
 from lightning_sm.errors import CheckpointError
 
@@ -103,18 +104,16 @@ def _write_last_as_file(callback: Any, namespace: Namespace) -> None:
 
 def _keeps_newest(callback: Any, directory: str, namespace: Namespace) -> bool:
     """Whether the newest that a callback saves is always there to go on from."""
-    if callback.save_weights_only or not _is_within(callback.dirpath, directory):
+    if callback.save_weights_only or callback.dirpath is None:
         return False
+    names: List[str] = []
     by_age = callback.monitor is None or (callback.monitor == "step" and callback.mode == "max")
     if by_age and callback.save_top_k != 0:
-        return True
-    return bool(callback.save_last) and not last_needs_best(namespace)
-
-
-def _is_within(path: Any, directory: str) -> bool:
-    if path is None or "://" in str(path):
-        return False
-    return os.path.join(os.path.realpath(path), "").startswith(os.path.join(os.path.realpath(directory), ""))
+        names.append(callback.filename or "{epoch}-{step}")
+    if callback.save_last and not last_needs_best(namespace):
+        names.append(callback.CHECKPOINT_NAME_LAST)
+    paths = (os.path.join(callback.dirpath, f"{name}{callback.FILE_EXTENSION}") for name in names)
+    return any(will_be_found(directory, path) for path in paths)
 
 
 def _saves_each_epoch(callback: Any) -> bool:

@@ -119,6 +119,22 @@ def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(job, uninterrupted
     assert any(line.startswith(f"Rejected {newest.name}: the bytes of its record") for line in job.said)
 
 
+@pytest.mark.parametrize(
+    ("below", "filename"), [("exp/run1", "{epoch}"), ("exp", "run1/two/{epoch}"), ("a/b/c/d", None)]
+)
+def test_checkpoints_may_be_deep_below(job, below, filename):
+    def deep():
+        folder = str(job.directory / below)
+        return [job.pl.callbacks.ModelCheckpoint(folder, filename, every_n_train_steps=2, every_n_epochs=0)]
+
+    job.interrupted(after=EPOCH + 5, callbacks=deep())
+    for path in job.checkpoints:
+        path.unlink()
+    job.fit(callbacks=deep())
+    assert job.steps < 3 * EPOCH
+    assert any(line.startswith(f"Resuming from {below}/") for line in job.said)
+
+
 def test_where_all_are_damaged_it_says_so_and_starts_from_scratch(job, uninterrupted):
     job.interrupted(after=EPOCH + 1)
     for path in job.checkpoints:

@@ -40,7 +40,7 @@ def test_what_is_said_of_it(tmp_path):
 
 
 def test_what_is_no_candidate(tmp_path):
-    for name in (".last.ckpt", ".hidden/a.ckpt", "a.ckpt.sagemaker-uploading", "a.ckpt.partial", "one/two/deep.ckpt"):
+    for name in (".last.ckpt", ".hidden/a.ckpt", "a.ckpt.sagemaker-uploading", "a.ckpt.partial", "one/.two/deep.ckpt"):
         write(tmp_path / name)
     (tmp_path / "gone.ckpt").symlink_to(tmp_path / "nowhere")
     (tmp_path / "finished.json").write_text("{}")

@@ -57,6 +57,21 @@ def test_what_is_added_to_what_is_there(arguments, expected):
     assert added(here(**arguments)) == expected
 
 
+@pytest.mark.parametrize(
+    ("below", "arguments", "expected"),
+    [
+        ("exp/run1", {}, [BY_TIME]),
+        ("", {"filename": "exp/run1/{epoch}"}, [BY_TIME]),
+        (".exp", {}, [BY_EPOCH, BY_TIME]),
+        ("exp.ckpt", {}, [BY_EPOCH, BY_TIME]),
+        ("", {"filename": ".{epoch}"}, [BY_EPOCH, BY_TIME]),
+        ("../elsewhere", {}, [BY_EPOCH, BY_TIME]),
+    ],
+)
+def test_only_what_a_restart_finds_counts(below, arguments, expected):
+    assert added(ModelCheckpoint(dirpath=f"/opt/ml/checkpoints/{below}", **arguments)) == expected
+
+
 def test_the_last_one_of_a_callback_with_a_metric_counts_where_each_epoch_has_one():
     expected = ["resume-last", BY_TIME] if last_needs_best(PL) else [BY_TIME]
     assert added(here(monitor="val_loss", save_last=True)) == expected
