@@ -3,7 +3,7 @@
 import os
 from contextlib import suppress
 
-from lightning_sm._failure._reason import MOST
+from lightning_sm._failure._reason import MOST, printable
 from lightning_sm._failure._secrets import Masker
 from lightning_sm._job import TrainingJob
 from lightning_sm._log import log
@@ -24,12 +24,12 @@ def write_failure(job: TrainingJob, reason: str) -> None:
     """
     if job.failure_file is None:
         return
-    text = Masker(job)(reason)[:MOST]
+    text = printable(Masker(job)(reason))[:MOST]
     try:
         os.makedirs(os.path.dirname(job.failure_file), exist_ok=True)
         # Whole from the first moment on, for whoever looks at it while ranks are being killed.
         with open(job.failure_file, "xb", buffering=0) as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
+            file.write(text.encode("utf-8"))
     except OSError as error:
         if not os.path.isfile(job.failure_file):
             log.warning("The failure reason could not be written to %s: %s", job.failure_file, error)

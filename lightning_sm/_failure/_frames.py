@@ -13,7 +13,7 @@ __all__ = ["QuotedTraceback", "user_frames"]
 _LIBRARIES = ("site-packages", "dist-packages")
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _STANDARD = tuple({os.path.realpath(sysconfig.get_paths()[name]) for name in ("stdlib", "platstdlib")})
-_QUOTED_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
+_QUOTED_FRAME = re.compile(r'^[ \t]*File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE)
 _HEADER = "Traceback (most recent call last):"
 
 # File, line, function.

@@ -1,15 +1,21 @@
 """``Reason``: why the job failed, as one frozen value and as the line that SageMaker shows of it."""
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from lightning_sm._failure._frames import QuotedTraceback, user_frames
 from lightning_sm.errors import LightningSMError
 
-__all__ = ["MOST", "Reason"]
+__all__ = ["MOST", "Reason", "message_of", "printable"]
 
 # SageMaker shows this much of the file: DescribeTrainingJob, FailureReason.
 MOST = 1024
+
+_MOST_MEMBERS = 5
+# Colours and cursor movements of a terminal; and what no log shows, or shows as a line or direction of its own.
+_TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Reason:
         """Build the reason from an exception.
 
         Of chained exceptions the first in time is the cause. An error of ours explains what was raised before it, so
-        it is the cause itself.
+        it is the cause itself. A group of exceptions is followed by its members.
 
         Args:
             error: The exception that ended the program.
@@ -61,14 +67,18 @@ class Reason:
             cause = f"{type(first).__name__}: {first.problem}"
             hint = None if first.hint is None else _line(mask(first.hint))
             return cls(_line(mask(cause)), rank, host, later=later, hint=hint)
-        frames = user_frames(first.__traceback__, _message(first)) or user_frames(error.__traceback__)
-        return cls(_line(mask(_head(first))), rank, host, frames, later)
+        inner = next(iter(_members(first)), first)
+        frames = user_frames(inner.__traceback__, message_of(inner)) or user_frames(error.__traceback__)
+        return cls(_line(mask(_head(first))), rank, host, tuple(_line(mask(frame)) for frame in frames), later)
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> "Reason":
         """Take what :meth:`as_message` made, also of another version of this package."""
         known = {name: value for name, value in message.items() if name in cls.__dataclass_fields__}
-        return cls(**{**known, "frames": tuple(known.get("frames", ()))})
+        shown: Dict[str, Any] = {
+            name: _line(value) if isinstance(value, str) else value for name, value in known.items()
+        }
+        return cls(**{**shown, "frames": tuple(_line(frame) for frame in known.get("frames", ()))})
 
     def as_message(self) -> Dict[str, Any]:
         """Return what can be sent to another process as JSON."""
@@ -114,24 +124,53 @@ def _chain(error: BaseException) -> List[BaseException]:
     return chain
 
 
+def _members(error: BaseException) -> List[BaseException]:
+    """What a group of exceptions holds, each by its first cause, groups in it resolved; empty for any other exception.
+
+    The class is built in since Python 3.11; before, the package exceptiongroup has one of the same name.
+    """
+    members: List[BaseException] = []
+    seen, waiting = {id(error)}, [error]
+    while waiting:
+        each = waiting.pop(0)
+        if any(cls.__name__ == "BaseExceptionGroup" for cls in type(each).__mro__):
+            firsts = [_chain(member)[-1] for member in getattr(each, "exceptions", ())]
+            waiting[:0] = [first for first in firsts if id(first) not in seen]
+            seen.update(map(id, firsts))
+        elif each is not error:
+            members.append(each)
+    return members
+
+
 def _head(error: BaseException) -> str:
-    """Class and message; of a traceback that the message quotes, its end."""
-    message = _message(error)
+    """Class and message; of a traceback that the message quotes, its end; of a group, the heads of its members."""
+    message = message_of(error)
     quoted = QuotedTraceback.cause(message)
     if quoted is not None:
         return quoted
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    head = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    members = _members(error)
+    if not members:
+        return head
+    more = [f"and {len(members) - _MOST_MEMBERS} more"] if len(members) > _MOST_MEMBERS else []
+    return f"{head}: {'; '.join([*map(_head, members[:_MOST_MEMBERS]), *more])}"
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """Return what ``str(error)`` says, also where a class of somebody else cannot be asked."""
     try:
         return str(error)
-    except Exception:  # a class of somebody else may not be able to tell it
-        return ""
+    except Exception as problem:
+        return f"(its __str__ raised {type(problem).__name__})"
+
+
+def printable(text: str) -> str:
+    """Escape what cannot be written as UTF-8, or would change how a log is shown."""
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), _TERMINAL.sub("", text))
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))
 
 
 def _cut(text: str, most: int) -> str:

@@ -4,6 +4,8 @@ import re
 import socket
 from typing import Iterator, Optional, Sequence
 
+from lightning_sm._failure._reason import message_of
+
 __all__ = ["looks_secondary", "peer_host"]
 
 # torch's own, since 2.0 and 2.2: torch/csrc/Exceptions.h.
@@ -27,7 +29,7 @@ def looks_secondary(error: BaseException) -> bool:
     """
     if type(error).__name__ in _CLASSES:
         return True
-    return isinstance(error, RuntimeError) and _MESSAGES.search(str(error)) is not None
+    return isinstance(error, RuntimeError) and _MESSAGES.search(message_of(error)) is not None
 
 
 def peer_host(message: str, hosts: Sequence[str]) -> Optional[str]:

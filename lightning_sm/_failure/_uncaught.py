@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Iterator, Optional, Tuple, Type
 
 from lightning_sm._failure._file import write_failure
-from lightning_sm._failure._reason import Reason
+from lightning_sm._failure._reason import Reason, message_of
 from lightning_sm._failure._secondary import looks_secondary, peer_host
 from lightning_sm._failure._secrets import Masker
 from lightning_sm._failure._watching import current_watch
@@ -95,7 +95,7 @@ def report(error: BaseException) -> None:
     if world_size > 1 and (looks_secondary(error) or looks_secondary(_root(error))):
         first = None if watch is None else watch.wait_for_first(_ROOT_SECONDS)
         if first is None:
-            peer = peer_host(str(error), job.hosts)
+            peer = peer_host(message_of(error), job.hosts)
             named = "" if peer is None else f" ({peer})"
             reason = Reason(f"Lost contact with other ranks{named}: {reason.cause}", rank, host, reason.frames)
         else:

@@ -39,6 +39,11 @@ def test_what_no_encoding_has(job):
     assert reason(job) == "a\\udcffb"
 
 
+def test_what_is_escaped_is_cut_too(job):
+    write_failure(job, "\udcff" * 1000)
+    assert reason(job) == ("\\udcff" * 1000)[:1024]
+
+
 def test_a_reason_can_be_taken_back(job):
     write_failure(job, "Rank 1 was killed; 2 oom kills")
     withdraw_failure(job, "KeyError")

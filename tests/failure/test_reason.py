@@ -1,10 +1,13 @@
+import builtins
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_sm._failure._reason import MOST, Reason
+from lightning_sm._failure._secondary import looks_secondary
 from lightning_sm.errors import ExportError, TopologyError
 
 
@@ -123,6 +126,84 @@ def test_errors_that_name_each_other_as_cause():
     first, second = KeyError("first"), KeyError("second")
     first.__cause__, second.__cause__ = second, first
     assert Reason.of(first).cause == "KeyError: 'second'"
+
+
+class Group(Exception):
+    """As Python 3.11 has it built in, and the package exceptiongroup brings it."""
+
+    def __init__(self, message, exceptions):
+        super().__init__(message)
+        self.exceptions = tuple(exceptions)
+
+
+Group.__name__ = "BaseExceptionGroup"
+_GROUPS = [Group, *([builtins.ExceptionGroup] if hasattr(builtins, "ExceptionGroup") else [])]
+
+
+@pytest.mark.parametrize("group", _GROUPS)
+def test_the_members_of_a_group(group):
+    def member():
+        raise ValueError("no such column")
+
+    def chained():
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise OSError("then") from error
+
+    inner = group("inner", [caught(chained), *(OSError(number) for number in range(6))])
+    reason = Reason.of(raising(group("workers", [caught(member), inner])))
+    assert reason.cause.startswith(f"{group.__name__}: workers")
+    assert reason.cause.endswith(
+        ": ValueError: no such column; KeyError: 'first'; OSError: 0; OSError: 1; OSError: 2; and 3 more"
+    )
+    assert reason.frames[-1].endswith(" in member")
+
+
+def test_a_group_within_a_chain_and_one_that_holds_itself():
+    def chained():
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise Group("later", [ValueError("x")]) from error
+
+    assert Reason.of(caught(chained)).later == "BaseExceptionGroup: later: ValueError: x"
+    endless = Group("endless", [])
+    endless.exceptions = (endless, KeyError("x"))
+    assert Reason.of(endless).cause == "BaseExceptionGroup: endless: KeyError: 'x'"
+
+
+def test_a_message_that_cannot_be_told():
+    class Silent(RuntimeError):
+        def __str__(self):
+            raise ValueError("no words")
+
+    error = raising(Silent())
+    assert Reason.of(error).cause == "Silent: (its __str__ raised ValueError)"
+    assert not looks_secondary(error)
+
+
+def test_only_what_can_be_written_and_shown():
+    text = "\x1b[1;31mred\x1b[0m, a\x07bell \udc80\u202e\u2028 é 🙂"
+    reason = Reason.of(raising(ValueError(text * 200)), host="algo-1")
+    shown = str(reason)
+    assert len(shown) == len(shown.encode("utf-8", "backslashreplace").decode()) <= MOST
+    assert shown.startswith("ValueError: red, a\\x07bell \\udc80\\u202e é 🙂")
+    message = {**reason.as_message(), "cause": text, "frames": [text], "host": "a\x1b[2Jb"}
+    assert "\x1b" not in str(Reason.from_message(message))
+    assert Reason.from_message(message).host == "ab"
+
+
+def test_lines_of_files_with_odd_names_are_masked_and_written(tmp_path):
+    code = compile("1 / 0", str(tmp_path / "hunter2\udc80" / "train.py"), "exec")
+    reason = Reason.of(caught(lambda: exec(code)), mask=lambda text: text.replace("hunter2", "***"))
+    assert reason.frames[-1] == "***\\udc80/train.py:1 in <module>"
+
+
+def test_a_message_of_many_empty_lines_takes_no_time():
+    began = time.thread_time()
+    Reason.of(raising(ValueError("\n" * 200_000)))
+    assert time.thread_time() - began < 1
 
 
 _text = st.text(max_size=1500)

@@ -145,12 +145,12 @@ def test_a_worker_that_torchrun_starts_again_has_not_failed(opt_ml):
 def test_an_error_that_cannot_be_told_is_printed_all_the_same(opt_ml):
     opt_ml.host("algo-1")
     code = """
-class Silent(Exception):
+class Silent(RuntimeError):
     def __str__(self):
         raise ValueError("no words")
 raise Silent()
 """
-    assert _ended(opt_ml, code).startswith("Silent (on algo-1; at <string>:6")
+    assert _ended(opt_ml, code).startswith("Silent: (its __str__ raised ValueError) (on algo-1; at <string>:6")
 
 
 @pytest.mark.parametrize(
