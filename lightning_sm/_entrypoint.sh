@@ -32,7 +32,14 @@ is_ours() {
 
 # Whether mpirun or torchrun started process $1, or one above it.
 is_launched() {
-  grep -qzE '^(OMPI_COMM_WORLD_RANK|TORCHELASTIC_RUN_ID)=' "/proc/$1/environ" 2>/dev/null && is_ours "$1"
+  local variable
+  while IFS= read -r -d '' variable; do
+    # In a trap, a return without a number means the number from before the trap.
+    case "$variable" in
+      OMPI_COMM_WORLD_RANK=* | TORCHELASTIC_RUN_ID=*) is_ours "$1"; return $? ;;
+    esac
+  done 2>/dev/null <"/proc/$1/environ"
+  return 1
 }
 
 is_rank() { is_launched "$1" && catches "$1"; }

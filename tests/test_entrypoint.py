@@ -1,6 +1,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -67,7 +68,7 @@ class Box:
         (self.folder / f"{name}.py").write_text(text.replace("NAME", repr(name)))
         return self
 
-    def run(self, *command, until=()):
+    def run(self, *command, until=(), path=None):
         """Start the entry point around a command; stop it when the log has all of the lines; return code and log."""
         made = make_entrypoint(command) if command else make_entrypoint()
         log = self.folder / "log"
@@ -77,7 +78,7 @@ class Box:
                 cwd=self.folder,
                 env={
                     **os.environ,
-                    "PATH": f"{self.folder}:{os.environ['PATH']}",
+                    "PATH": f"{self.folder}:{path or os.environ['PATH']}",
                     "SAGEMAKER_BASE_DIR": str(self.folder),
                 },
                 stdout=file,
@@ -141,6 +142,20 @@ def test_ranks_hear_it_and_neither_their_launcher_nor_their_workers(box):
     assert code == 143
     assert log.count("heard") == 1
     assert "rank heard" in log
+
+
+def test_bash_and_coreutils_are_enough(box):
+    """Images without grep, awk, sed and ps exist."""
+    tools = box.folder / "tools"
+    tools.mkdir()
+    for name in ("bash", "cat", "sleep", "readlink"):
+        (tools / name).symlink_to(shutil.which(name))
+    box.python("user", LAUNCHER).python("rank", RANK)
+    code, log = box.run(until=["rank listens", "worker listens"], path=tools)
+    assert code == 143
+    assert log.count("heard") == 1
+    assert "rank heard" in log
+    assert "not found" not in log
 
 
 def test_ranks_of_somebody_else_hear_nothing(box):
