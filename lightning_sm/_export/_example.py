@@ -1,11 +1,12 @@
 """``Example``: the input with which a model is traced, and with which an exported one is compared."""
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from lightning_sm.errors import ExportError
 
-__all__ = ["Example", "example_of_array", "example_of_batch", "example_of_call", "example_of_shape"]
+__all__ = ["Example", "check_call", "example_of_array", "example_of_batch", "example_of_call", "example_of_shape"]
 
 _HINT = "Set sagemaker.export_example_input to the shape of an input, such as [1, 3, 32, 32]."
 
@@ -49,6 +50,32 @@ class Example:
         if len(sizes) != 1 or 0 in sizes:
             return None
         return Example(tuple(torch.cat([argument, argument]) for argument in self.arguments), self.source)
+
+
+def check_call(module: Any, count: int, source: str) -> None:
+    """Find out from its signature, without a call, whether ``forward`` takes an example.
+
+    Args:
+        module: The model or its part.
+        count: How many positional arguments the example has.
+        source: Where they come from, in words.
+
+    Raises:
+        ExportError: It asks for more, or for fewer.
+    """
+    try:
+        parameters = signature(module.forward)
+    except (TypeError, ValueError):  # code without a signature, such as torch's own
+        return
+    try:
+        parameters.bind(*range(count))
+    except TypeError as error:
+        name = type(module).__name__
+        raise ExportError(
+            f"The model cannot be run for export: {name}.forward{parameters} cannot be called with {source} ({error}).",
+            hint=f"Set example_input_array in {name} to a tuple of tensors, one for each input, or sagemaker.export to "
+            "state_dict, safetensors or checkpoint, which do not run the model.",
+        ) from None
 
 
 def example_of_shape(shape: Sequence[int]) -> Example:

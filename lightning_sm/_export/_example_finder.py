@@ -4,6 +4,7 @@ from typing import Any, Optional, Tuple
 
 from lightning_sm._export._example import (
     Example,
+    check_call,
     example_of_array,
     example_of_batch,
     example_of_call,
@@ -34,16 +35,23 @@ class ExampleFinder:
         """Look at the options and the module.
 
         Raises:
-            ExportError: ``example_input_array`` holds something else than tensors.
+            ExportError: ``example_input_array`` holds something else than tensors, or ``forward`` cannot be called with
+                the example that there is or will be.
         """
         self.stop()
         array = getattr(module, "example_input_array", None)
+        part = module if self._plan.submodule is None else module.get_submodule(self._plan.submodule)
         if self._plan.example_shape is not None:
+            check_call(part, 1, "sagemaker.export_example_input, which is one tensor")
             self.example = example_of_shape(self._plan.example_shape)
         elif self._plan.submodule is not None:
-            self._hook = module.get_submodule(self._plan.submodule).register_forward_pre_hook(self._see_call)
+            self._hook = part.register_forward_pre_hook(self._see_call)
         elif array is not None:
-            self.example = example_of_array(array)
+            example = example_of_array(array)
+            check_call(part, len(example.arguments), "its example_input_array")
+            self.example = example
+        else:
+            check_call(part, 1, "the first part of a batch, which is one tensor")
 
     def see_batch(self, batch: Any) -> None:
         """Look at a batch before it is used.
@@ -73,6 +81,8 @@ class ExampleFinder:
             self._hook.remove()
         self._hook = None
 
-    def _see_call(self, _: Any, arguments: Tuple[Any, ...]) -> None:
+    def _see_call(self, part: Any, arguments: Tuple[Any, ...]) -> None:
         self.stop()
-        self.example = example_of_call(arguments)
+        example = example_of_call(arguments)
+        check_call(part, len(example.arguments), "the positional arguments of its first call")
+        self.example = example

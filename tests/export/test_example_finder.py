@@ -72,3 +72,47 @@ def test_a_part_whose_arguments_have_names():
     finder.start(model)
     with pytest.raises(ExportError, match="the first call holds nothing, no tensors"):
         model.part(input=BATCH[0])
+
+
+class Two(Model):
+    def forward(self, samples, mask, scale=1.0):
+        return super().forward(samples) * mask * scale
+
+
+@pytest.mark.parametrize(
+    ("plan", "array", "says"),
+    [
+        (ExportPlan(), None, "the first part of a batch, which is one tensor"),
+        (ExportPlan(example_shape=(1, 4)), None, "sagemaker.export_example_input, which is one tensor"),
+        (ExportPlan(), torch.ones(1, 4), "its example_input_array"),
+        (ExportPlan(), (torch.ones(1, 4),) * 4, "its example_input_array"),
+    ],
+)
+def test_a_forward_that_takes_other_inputs_is_no_surprise_after_training(plan, array, says):
+    model = Two()
+    model.example_input_array = array
+    with pytest.raises(ExportError, match=rf"forward\(samples, mask, scale=1.0\) cannot be called with {says}"):
+        ExampleFinder(plan).start(model)
+
+
+def test_a_forward_of_two_inputs_that_has_both():
+    model = Two()
+    model.example_input_array = (torch.ones(1, 4), torch.ones(1, 3))
+    finder = ExampleFinder(ExportPlan())
+    finder.start(model)
+    assert len(finder.example.arguments) == 2
+
+
+def test_a_part_that_is_called_with_some_names():
+    model = Model()
+    model.part = Two()
+    finder = ExampleFinder(ExportPlan(submodule="part"))
+    finder.start(model)
+    with pytest.raises(ExportError, match="the positional arguments of its first call"):
+        model.part(BATCH[0], mask=torch.ones(2, 3))
+
+
+def test_code_without_a_signature_is_run():
+    model = Model()
+    model.forward = min
+    ExampleFinder(ExportPlan()).start(model)
