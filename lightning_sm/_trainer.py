@@ -117,7 +117,7 @@ def own_callbacks(
         own += _safe_saves(present, namespace, options)
         own += _checkpoints_in_place(arguments, present, job, namespace, options, settings)
         own += _auto_resume(arguments, present, job, namespace, options, _identity(arguments, job, config))
-        own += _data_position(present, namespace, options)
+        own += _positions(present, namespace, options)
     export = _absent("ModelExport", present, namespace)
     if export is not None and options.export and (job.in_container or options.model_dir is not None):
         own.append(
@@ -157,9 +157,11 @@ def _safe_saves(present: Sequence[Any], namespace: Namespace, options: SageMaker
     return [] if safe_saves is None else [safe_saves(async_save=options.async_save)]
 
 
-def _data_position(present: Sequence[Any], namespace: Namespace, options: SageMakerOptions) -> List[Any]:
-    data_position = _absent("DataPosition", present, namespace)
-    return [] if data_position is None or options.resume == "never" else [data_position()]
+def _positions(present: Sequence[Any], namespace: Namespace, options: SageMakerOptions) -> List[Any]:
+    if options.resume == "never":
+        return []
+    absent = (_absent(name, present, namespace) for name in ("DataPosition", "FinetuningState"))
+    return [callback() for callback in absent if callback is not None]
 
 
 def _saves(arguments: Dict[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from lightning_sm._lightning._classes import resolve_class
 if TYPE_CHECKING:
     from lightning_sm.callbacks._auto_resume import AutoResumeMixin as AutoResume
     from lightning_sm.callbacks._data_position import DataPositionMixin as DataPosition
+    from lightning_sm.callbacks._finetuning_state import FinetuningStateMixin as FinetuningState
     from lightning_sm.callbacks._graceful_stop import GracefulStopMixin as GracefulStop
     from lightning_sm.callbacks._model_export import ModelExportMixin as ModelExport
     from lightning_sm.callbacks._safe_saves import SafeSavesMixin as SafeSaves
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AutoResume",
     "DataPosition",
+    "FinetuningState",
     "GracefulStop",
     "ModelExport",
     "SafeSaves",
@@ -28,6 +30,7 @@ __all__ = [
 _MIXINS = {
     "AutoResume": "lightning_sm.callbacks._auto_resume:AutoResumeMixin",
     "DataPosition": "lightning_sm.callbacks._data_position:DataPositionMixin",
+    "FinetuningState": "lightning_sm.callbacks._finetuning_state:FinetuningStateMixin",
     "GracefulStop": "lightning_sm.callbacks._graceful_stop:GracefulStopMixin",
     "ModelExport": "lightning_sm.callbacks._model_export:ModelExportMixin",
     "SafeSaves": "lightning_sm.callbacks._safe_saves:SafeSavesMixin",
