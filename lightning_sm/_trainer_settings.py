@@ -1,12 +1,14 @@
 """``trainer_settings``: gives a script what the CLI gives its users."""
 
-from typing import Any, Dict, Optional
+from dataclasses import replace
+from typing import Any, Dict, Iterator, Optional
 
 from lightning_sm._failure import failure_reported, read_job
-from lightning_sm._lightning import choose_namespace, namespace_of
+from lightning_sm._job import TrainingJob
+from lightning_sm._lightning import Namespace, choose_namespace, namespace_of
 from lightning_sm._log import log
 from lightning_sm._options import SageMakerOptions
-from lightning_sm._routing import build_routing
+from lightning_sm._routing import RoutedSetting, build_routing, may_replace, output_dir
 from lightning_sm._routing._classes import find_class
 from lightning_sm._settings import Settings
 from lightning_sm._topology import Topology
@@ -22,7 +24,9 @@ def trainer_settings(
 
     ``Trainer(**trainer_settings(max_epochs=5))`` trains in the launcher's world, logs below the output directory, keeps
     checkpoints in the job's checkpoint directory and exports the best model. What is given here wins, but a local
-    ``dirpath`` of a ``ModelCheckpoint`` gives way to the job's checkpoint directory, as one in a config file does.
+    ``dirpath`` of a ``ModelCheckpoint`` gives way to the job's checkpoint directory, as one in a config file does, and
+    the local ``save_dir`` of a ``CSVLogger`` or ``TensorBoardLogger`` to the output directory. Other loggers that write
+    to a local directory are named in the log.
     Outside a container the arguments come back as they were, but for the world of an external launcher (``torchrun``).
 
     It reads what :class:`~lightning_sm.TrainingJob` and :class:`~lightning_sm.Topology` name.
@@ -65,6 +69,8 @@ def trainer_settings(
             arguments["logger"] = logger_class(**logger["init_args"])
         if job.in_container:
             add_environment(arguments, topology, namespace)
+            redirected = tuple(_redirect_loggers(trainer_arguments.get("logger"), job, options, namespace))
+            routing = replace(routing, settings=(*routing.settings, *redirected))
         present = as_list(arguments.get("callbacks"))
         own = own_callbacks(
             arguments,
@@ -80,3 +86,39 @@ def trainer_settings(
     if routing and topology.is_rank_zero:
         log.info("%s", routing.table())
     return arguments
+
+
+def _redirect_loggers(
+    given: Any, job: TrainingJob, options: SageMakerOptions, namespace: Namespace
+) -> Iterator[RoutedSetting]:
+    """Let ready-made loggers write to the output directory, and warn of those that cannot be told to.
+
+    The others are lost: SageMaker keeps its own directories only.
+    """
+    loggers = namespace.module("loggers")
+    directory, source = output_dir(job, options)
+    for index, logger in enumerate(as_list(None if isinstance(given, bool) else given)):
+        old = getattr(logger, "save_dir", None)
+        if not isinstance(old, str) or not may_replace(old, job):
+            continue
+        if isinstance(logger, (loggers.CSVLogger, loggers.TensorBoardLogger)) and logger._experiment is None:
+            # Lightning's versions keep it under one of these names, or both.
+            for name in {"_save_dir", "_root_dir"} & vars(logger).keys():
+                setattr(logger, name, directory)
+        if logger.save_dir == directory:
+            place = f"trainer.logger[{index}]" if isinstance(given, (list, tuple)) else "trainer.logger"
+            yield RoutedSetting(f"{place}.save_dir", directory, source, f"the script said {old}")
+        elif not _sends(logger):
+            log.warning(
+                "%s writes to %s, which SageMaker does not keep. HINT: Give it a directory below %s.",
+                type(logger).__name__,
+                old,
+                directory,
+            )
+
+
+def _sends(logger: Any) -> bool:
+    """Whether a logger's output leaves the host by itself, so that its directory is a buffer only."""
+    services = ("WandbLogger", "CometLogger", "NeptuneLogger", "LitLogger")
+    is_service = any(cls.__name__ in services for cls in type(logger).__mro__)
+    return is_service and not getattr(logger, "_offline", False)

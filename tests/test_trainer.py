@@ -84,6 +84,7 @@ def test_own_callbacks(job):
         "ModelCheckpoint",
         "AutoResume",
         "DataPosition",
+        "FinetuningState",
         "ModelExport",
         "GracefulStop",
     ]
@@ -93,8 +94,9 @@ def test_own_callbacks(job):
     assert own(job, [model_export_class(PL)()]) == [name for name in callbacks if name != "ModelExport"]
     assert own(job, [callback_class(PL, "SafeSaves")()]) == callbacks[1:]
     assert own(job, topology=ONE_HOST) == ["WorldCheck", *callbacks]
-    without = [name for name in callbacks if name != "DataPosition"]
-    assert own(job, resume="never") == own(job, [callback_class(PL, "DataPosition")()]) == without
+    positions = ["DataPosition", "FinetuningState"]
+    without = [name for name in callbacks if name not in positions]
+    assert own(job, resume="never") == own(job, [callback_class(PL, name)() for name in positions]) == without
 
 
 @pytest.mark.parametrize(

@@ -213,3 +213,60 @@ def test_errors_are_reasons(container):
 
 def test_it_is_public():
     assert isinstance(lightning_sm.trainer_settings, types.FunctionType)
+
+
+@pytest.mark.parametrize("kind", ["CSVLogger", "TensorBoardLogger"])
+def test_loggers_of_the_script_write_to_the_output_directory(container, kind):
+    logger_class = getattr(PL.module("loggers"), kind)
+    loggers = [logger_class("logs", name="mine"), logger_class(str(container.base / "output" / "data" / "own"))]
+    with log_lines() as lines:
+        settings = trainer_settings(**quiet(logger=loggers))
+    output = str(container.base / "output" / "data")
+    assert settings["logger"] == loggers
+    assert [logger.save_dir for logger in loggers] == [output, os.path.join(output, "own")]
+    assert any(
+        f"trainer.logger[0].save_dir = {output} ←" in line and "(the script said logs)" in line for line in lines
+    )
+    loggers[0].log_metrics({"loss": 1.0}, step=0)
+    loggers[0].save()
+    assert os.listdir(os.path.join(output, "mine", "version_0"))
+    assert not os.path.exists("logs")
+
+
+def test_a_logger_that_has_begun_to_write_is_named(container):
+    logger = PL.module("loggers").CSVLogger("logs")
+    assert logger.experiment
+    with log_lines() as lines:
+        trainer_settings(logger=logger)
+    assert logger.save_dir == "logs"
+    (line,) = (line for line in lines if "does not keep" in line)
+    assert line.startswith("CSVLogger writes to logs, which SageMaker does not keep. HINT: Give it a directory below ")
+
+
+def test_a_logger_that_nobody_knows_is_named(container):
+    class Mine(PL.module("loggers").CSVLogger):
+        @property
+        def save_dir(self):
+            return "mine"
+
+    with log_lines() as lines:
+        trainer_settings(logger=[Mine("mine")])
+    assert any(line.startswith("Mine writes to mine, which SageMaker does not keep.") for line in lines)
+
+
+@pytest.mark.parametrize(("offline", "warned"), [(False, False), (True, True)])
+def test_a_logger_that_sends_is_left_alone(container, offline, warned):
+    class WandbLogger(PL.module("loggers").CSVLogger):
+        save_dir = "wandb"
+        _offline = offline
+
+    with log_lines() as lines:
+        trainer_settings(logger=WandbLogger("wandb"))
+    assert any("does not keep" in line for line in lines) is warned
+
+
+def test_loggers_outside_a_container_stay(container):
+    container.leave()
+    logger = PL.module("loggers").CSVLogger("logs")
+    trainer_settings(logger=logger)
+    assert logger.save_dir == "logs"
