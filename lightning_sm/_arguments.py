@@ -1,9 +1,11 @@
 """``JobArguments``: the subcommand, config files and values of a run inside a job, whoever wrote them on the line."""
 
+import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from lightning_sm._config_files import LISTS
 from lightning_sm._hyperparameters import Hyperparameters, is_reserved
 from lightning_sm._job import TrainingJob
 from lightning_sm._tree import nest
@@ -28,26 +30,43 @@ class JobArguments:
         configs: Config files in the order in which they apply: the hyperparameter ``config``, then those typed.
         hyperparameters: The user's hyperparameters as nested values.
         typed: The other words that a person typed (in a shell entry point, or in SDK v3's ``command``).
+        listed: Words for hyperparameters that set an argument of the last of several callbacks or loggers, such as
+            ``trainer.callbacks.patience``, which only a word can.
+        named: The same hyperparameters but those, by their names.
+        texts: The numbers and booleans among them as they were written.
     """
 
     subcommand: Optional[str]
     configs: Tuple[str, ...] = ()
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     typed: Tuple[str, ...] = ()
+    listed: Tuple[str, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, words: Sequence[str], job: TrainingJob, subcommands: Collection[str]) -> "JobArguments":
+    def read(
+        cls,
+        words: Sequence[str],
+        job: TrainingJob,
+        subcommands: Collection[str],
+        ignored: Collection[str] = (),
+    ) -> "JobArguments":
         """Sort the words of the command line and the job's hyperparameters.
 
         Args:
             words: The command line without the program's name.
             job: The job.
             subcommands: The subcommands that the CLI has; empty for one that has none.
+            ignored: Hyperparameters that the script reads itself; ``-`` and ``_`` are the same in them.
 
         Raises:
             HyperparameterError: The subcommand is unknown, or a config file is not found.
         """
-        values = dict(job.hyperparameters.values)
+        scripts = {name.lstrip("-").replace("-", "_") for name in ignored}
+        values = {
+            name: value for name, value in job.hyperparameters.values.items() if name.replace("-", "_") not in scripts
+        }
         typed = _without_hyperparameters(words, job.hyperparameters)
         asked = values.pop("subcommand", None)
         subcommand, typed = _take_subcommand(typed, subcommands, asked, job.in_container)
@@ -58,10 +77,33 @@ class JobArguments:
             raise HyperparameterError(
                 f"The hyperparameter 'config' is {named!r}.", hint="Give one path, or a list of paths."
             )
+        numbers = [name for name, value in values.items() if isinstance(value, (bool, int, float))]
+        texts = {name: job.hyperparameters.text(name) for name in numbers}
         if subcommand is not None:
             values = {_without_prefix(name, subcommand): value for name, value in values.items()}
+            texts = {_without_prefix(name, subcommand): text for name, text in texts.items()}
+        listed = {name: value for name, value in values.items() if _is_of_last(name, values)}
+        values = {name: value for name, value in values.items() if name not in listed}
         found = tuple(_find_config(path, job) for path in [*named, *configs])
-        return cls(subcommand, found, nest(values), tuple(typed))
+        flags = tuple(f"--{name}={_word(value)}" for name, value in listed.items())
+        return cls(subcommand, found, nest(values), tuple(typed), flags, values, texts)
+
+    def with_texts(self, names: Collection[str]) -> "JobArguments":
+        """Hand on these hyperparameters as the text that they were written as."""
+        texts = {name: self.texts[name] for name in names}
+        return replace(self, hyperparameters=nest({**self.named, **texts}), named={**self.named, **texts})
+
+
+def _is_of_last(name: str, values: Mapping[str, Any]) -> bool:
+    """Whether a name is an argument below callbacks or loggers, of which no hyperparameter names a class."""
+    whole = next((whole for whole in LISTS if name.startswith(f"{whole}.")), None)
+    if whole is None or name[len(whole) + 1 :] in ("class_path", "init_args", "dict_kwargs"):
+        return False
+    return not isinstance(values.get(whole), (str, dict)) and f"{whole}.class_path" not in values
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _without_hyperparameters(words: Sequence[str], hyperparameters: Hyperparameters) -> List[str]:

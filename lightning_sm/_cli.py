@@ -1,14 +1,14 @@
 """What ``SageMakerCLI`` adds to Lightning's CLI, in either namespace."""
 
 import sys
-import tempfile
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._arguments import JobArguments
 from lightning_sm._closest import closest_keys
-from lightning_sm._command_line import command_line, deep_merge, refusing
+from lightning_sm._command_line import CommandLine, config_words, deep_merge, refusing
 from lightning_sm._failure import failure_reported, read_job
+from lightning_sm._given import MARK, add_marks, read_given, set_entry
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import (
     add_any_data_module,
@@ -98,7 +98,7 @@ class SageMakerCLIMixin(_Base):
             else:
                 parsed = self._parse_object(parser, given if isinstance(given, dict) else given.as_dict())
         if not parsed:
-            with failure_reported(self.job), refusing([parser], lambda: None):
+            with failure_reported(self.job), refusing([parser], lambda _: None):
                 super().parse_arguments(parser, *args)
         elif self.routing and self.topology.is_rank_zero:
             log.info("%s", self.routing.table())
@@ -107,11 +107,27 @@ class SageMakerCLIMixin(_Base):
         arguments = JobArguments.read(words, self.job, self._subcommands)
         if arguments.subcommand is None and self._subcommands:
             return False
-        self._decide(parser, arguments)
-        whole = configs_must_be_whole(self.namespace)
-        with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder, self._refusing(parser, arguments):
-            line = command_line(folder, arguments, self.routing.as_config(), whole=whole)
-            self.config = parse_words(self.namespace, parser, line)
+        subparser = self._subparser(parser, arguments)
+        files = list(default_configs(parser, subparser))
+        said, project = self._said(subparser, arguments, files)
+        self.sagemaker_settings = said
+        options_from(said)  # has the better words where a channel is mapped to no parameter
+        arguments = arguments.with_texts(self._only_text(subparser, arguments, said))
+        with self._refusing(parser, arguments):
+            whole = configs_must_be_whole(self.namespace)
+            line = CommandLine.of(arguments, always=files, whole=whole)
+            line.read_sections_with(subparser, arguments.subcommand)
+
+            def parse(words: Sequence[str]) -> Any:
+                return parse_words(self.namespace, parser, words, defaults=False)
+
+            self._decide(read_given(parse, subparser, line.front, line.layers, said, project))
+            routed = self.routing.as_config(entries=False)
+            line = CommandLine.of(arguments, whole=whole, routed=routed)
+            line.read_sections_with(subparser, arguments.subcommand)
+            add_marks(subparser)["routed"] = lambda values: self._set_entries(subparser, values)
+            words = [*line.words, *(() if whole else config_words(routed)), f"{MARK}=routed"]
+            self.config = parse_words(self.namespace, parser, words)
         return True
 
     def _parse_object(self, parser: Any, values: Dict[str, Any]) -> bool:
@@ -122,7 +138,9 @@ class SageMakerCLIMixin(_Base):
         if subcommand is None and self._subcommands:
             return False
         given = values.get(subcommand, {}) if subcommand is not None else values
-        self._decide(parser, arguments, given)
+        subparser = self._subparser(parser, arguments)
+        settings, _ = self._said(subparser, arguments, list(default_configs(parser, subparser)), given)
+        self._decide(settings)
         config = deep_merge(as_config(self.sagemaker_settings.tree), self.routing.as_config())
         with self._refusing(parser, arguments):
             self.config = parser.parse_object(
@@ -139,33 +157,51 @@ class SageMakerCLIMixin(_Base):
         hint = "Name a checkpoint of this model as ckpt_path, or the model's class that the checkpoint was made with."
         subparser = self._parser(self.config.get("subcommand"))
         parsers = [self.parser] if subparser is self.parser else [self.parser, subparser]
-        with failure_reported(self.job), refusing(parsers, lambda: hint):
+        with failure_reported(self.job), refusing(parsers, lambda _: hint):
             parent._parse_ckpt_path()
 
     @property
     def _subcommands(self) -> Dict[str, Any]:
         return dict(self.subcommands()) if hasattr(self, "_subcommand_method_arguments") else {}
 
-    def _refusing(self, parser: Any, arguments: JobArguments) -> ContextManager[None]:
-        subparser = parser if arguments.subcommand is None else self._parser(arguments.subcommand)
-        parsers = [parser] if subparser is parser else [parser, subparser]
-        fed = {key: source for key, source in self.routing.origins.items() if not key.startswith("trainer.")}
-        origins = {**fed, **self.sagemaker_settings.origins}
-        settings = replace(self.sagemaker_settings, origins=origins)
-        return refusing(parsers, lambda: closest_keys(subparser, settings, self._find_class))
+    def _subparser(self, parser: Any, arguments: JobArguments) -> Any:
+        return parser if arguments.subcommand is None else self._parser(arguments.subcommand)
 
-    def _decide(self, parser: Any, arguments: JobArguments, given: Optional[Mapping[str, Any]] = None) -> None:
-        """Gather what was said, and decide what is left."""
-        subparser = parser if arguments.subcommand is None else self._parser(arguments.subcommand)
+    def _refusing(self, parser: Any, arguments: JobArguments) -> ContextManager[None]:
+        subparser = self._subparser(parser, arguments)
+        parsers = [parser] if subparser is parser else [parser, subparser]
+        said = self.sagemaker_settings
+
+        def hint(_: str) -> Optional[str]:
+            fed = {key: source for key, source in self.routing.origins.items() if not key.startswith("trainer.")}
+            settings = replace(said, origins={**fed, **said.origins})
+            return closest_keys(subparser, settings, self._find_class)
+
+        return refusing(parsers, hint)
+
+    def _said(
+        self,
+        subparser: Any,
+        arguments: JobArguments,
+        files: Sequence[str],
+        given: Optional[Mapping[str, Any]] = None,
+    ) -> Tuple[Settings, Dict[str, Any]]:
+        """Gather what was said, without a parser, and the project's own defaults."""
         classes = {"trainer": self.trainer_class, "model": self.model_class, "data": self.datamodule_class}
+        project = project_defaults(subparser, classes)
         settings = Settings.collect(
-            [*default_configs(parser, subparser), *arguments.configs],
+            [*files, *arguments.configs],
             arguments.hyperparameters,
             arguments.typed,
             arguments.subcommand,
-            defaults=project_defaults(subparser, classes),
+            defaults=project,
             given=given,
+            listed=arguments.listed,
         )
+        return settings, project
+
+    def _decide(self, settings: Settings) -> None:
+        """Decide what is left."""
         self.sagemaker_settings = settings
         self.routing = build_routing(
             self.job,
@@ -176,6 +212,14 @@ class SageMakerCLIMixin(_Base):
             find_class=self._find_class,
             namespace=self.namespace.name,
         )
+
+    def _set_entries(self, subparser: Any, values: Any) -> None:
+        for setting in self.routing.settings:
+            if setting.is_of_entry:
+                set_entry(subparser, values, setting.key, setting.value)
+
+    def _only_text(self, subparser: Any, arguments: JobArguments, said: Settings) -> List[str]:
+        return []
 
     def _consumer(self, settings: Settings) -> Optional[Consumer]:
         """The data module, or the model where there is none."""

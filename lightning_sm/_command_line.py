@@ -2,45 +2,90 @@
 
 import os
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._arguments import JobArguments
-from lightning_sm._config_files import load_config, write_config
-from lightning_sm._settings import Settings
+from lightning_sm._config_files import config_text, load_config
+from lightning_sm._given import MARK, Layer, add_marks
+from lightning_sm._settings import COMMAND_LINE, CONFIG, HYPERPARAMETER, VARIABLE, Settings
 from lightning_sm._tree import as_config
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["command_line", "deep_merge", "refusing"]
+__all__ = ["CommandLine", "config_words", "deep_merge", "refusing"]
 
 
-def command_line(folder: str, arguments: JobArguments, routed: Mapping[str, Any], *, whole: bool) -> List[str]:
-    """Return words from which the parser takes each setting in its turn: the later wins.
+@dataclass(frozen=True)
+class CommandLine:
+    """The words of a run, from which a parser takes each setting in its turn: the later wins.
 
     Args:
-        folder: Where to write the files that the words name.
-        arguments: What was said.
-        routed: What SageMaker decides, which holds nothing that hyperparameters or a person decided.
-        whole: Whether one file must hold everything but the typed words.
+        front: Words before the layers: config files in sections such as ``fit:``, as LightningCLI wants them, and the
+            subcommand.
+        layers: What config files, hyperparameters and a person set.
+        sections: Files of which a section is read at a mark of this name, because a file without sections goes before.
     """
-    subcommand = [] if arguments.subcommand is None else [arguments.subcommand]
-    if whole:
-        settings = Settings.collect(arguments.configs, arguments.hyperparameters, (), arguments.subcommand)
-        merged = deep_merge(as_config(settings.tree), routed)
-        return [*subcommand, *_config_words(folder, "merged.yaml", merged), *arguments.typed]
-    # Files with sections, such as "fit:", are read before the subcommand, as LightningCLI wants them.
-    sections: List[str] = []
-    plain: List[str] = []
-    for path in arguments.configs:
-        in_sections = arguments.subcommand is not None and arguments.subcommand in load_config(path)
-        (sections if in_sections else plain).extend(["--config", path])
-    return [
-        *sections,
-        *subcommand,
-        *plain,
-        *_config_words(folder, "hyperparameters.yaml", arguments.hyperparameters),
-        *arguments.typed,
-        *_config_words(folder, "sagemaker.yaml", routed),
-    ]
+
+    front: Tuple[str, ...]
+    layers: Tuple[Layer, ...]
+    sections: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        arguments: JobArguments,
+        *,
+        always: Sequence[str] = (),
+        whole: bool = False,
+        routed: Optional[Mapping[str, Any]] = None,
+    ) -> "CommandLine":
+        """Write the words of a run.
+
+        Args:
+            arguments: What was said.
+            always: Config files below all others and below variables, for a parser that is asked for no defaults.
+            whole: Whether one config must hold everything but the typed words.
+            routed: What that config holds beside.
+        """
+        configs = [*always, *arguments.configs]
+        subcommand = () if arguments.subcommand is None else (arguments.subcommand,)
+        typed = [Layer(HYPERPARAMETER, arguments.listed), Layer(COMMAND_LINE, arguments.typed)]
+        if whole:
+            settings = Settings.collect(configs, arguments.hyperparameters, (), arguments.subcommand)
+            merged = Layer(CONFIG, config_words(deep_merge(as_config(settings.tree), routed or {})))
+            return cls(subcommand, (merged, *typed), {})
+        front: List[str] = []
+        layers: List[Layer] = []
+        sections: Dict[str, str] = {}
+        for index, path in enumerate(configs):
+            in_sections = arguments.subcommand is not None and arguments.subcommand in load_config(path)
+            if in_sections and not any(layer.words for layer in layers):
+                front += ["--config", path]
+            elif in_sections:
+                sections[f"section-{index}"] = path
+                layers.append(Layer(os.path.basename(path), (f"{MARK}=section-{index}",)))
+            else:
+                layers.append(Layer(os.path.basename(path), ("--config", path)))
+            if index == len(always) - 1:
+                layers.append(Layer(VARIABLE, ()))
+        layers.append(Layer(HYPERPARAMETER, config_words(arguments.hyperparameters)))
+        return cls((*front, *subcommand), (*layers, *typed), sections)
+
+    @property
+    def words(self) -> List[str]:
+        """All words."""
+        return [*self.front, *(word for layer in self.layers for word in layer.words)]
+
+    def read_sections_with(self, parser: Any, subcommand: Optional[str]) -> None:
+        """Let a parser read the sections of files that come after a file without sections."""
+        reached = add_marks(parser)
+        for name, path in self.sections.items():
+            reached[name] = lambda values, path=path: _read_section(parser, values, path, str(subcommand))  # type: ignore[misc]
+
+
+def config_words(content: Mapping[str, Any]) -> Tuple[str, ...]:
+    """The words that set nested values; as text and not as a file, so that paths in it begin where the run does."""
+    return ("--config", config_text(content)) if content else ()
 
 
 def deep_merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Dict[str, Any]:
@@ -53,14 +98,14 @@ def deep_merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Dict[str, A
 
 
 @contextmanager
-def refusing(parsers: Sequence[Any], hint: Callable[[], Optional[str]]) -> Iterator[None]:
+def refusing(parsers: Sequence[Any], hint: Callable[[str], Optional[str]]) -> Iterator[None]:
     """Turn argparse's silent exit into an error that reaches the job's failure reason.
 
     An abbreviated key is refused too: whoever asks what a person has set would not find it.
 
     Args:
         parsers: The parser and those of its subcommands that are in use.
-        hint: Finds what to do about it.
+        hint: Finds what to do about the parser's problem.
 
     Raises:
         HyperparameterError: The parser refused something.
@@ -68,7 +113,7 @@ def refusing(parsers: Sequence[Any], hint: Callable[[], Optional[str]]) -> Itera
 
     def refuse(message: object, *_: Any, **__: Any) -> None:
         problem = " ".join(str(message).split())
-        raise HyperparameterError(problem, hint=hint() or "Run the same command with --help to see every key.")
+        raise HyperparameterError(problem, hint=hint(problem) or "Run the same command with --help to see every key.")
 
     allowed = [parser.allow_abbrev for parser in parsers]
     for parser in parsers:
@@ -81,8 +126,12 @@ def refusing(parsers: Sequence[Any], hint: Callable[[], Optional[str]]) -> Itera
             parser.allow_abbrev = was_allowed
 
 
-def _config_words(folder: str, name: str, content: Mapping[str, Any]) -> Iterator[str]:
-    if content:
-        path = os.path.join(folder, name)
-        write_config(path, content)
-        yield from ("--config", path)
+def _read_section(parser: Any, values: Any, path: str, subcommand: str) -> None:
+    from jsonargparse.typing import Path_fr
+
+    section = load_config(path)[subcommand]
+    if not isinstance(section, Mapping):
+        raise HyperparameterError(f"The section {subcommand!r} of the config file {path} is {section!r}.")
+    flag = "--config"
+    with Path_fr(path).relative_path_context():
+        parser._option_string_actions[flag](parser, values, config_text(section), flag)

@@ -1,16 +1,16 @@
-"""Reads config files as LightningCLI does, and writes such files so that every value is read back as it was."""
+"""Reads config files as LightningCLI does, and writes configs from which every value is read back as it was."""
 
 import os
 from typing import Any, Dict, Mapping
 
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["load_config", "load_included", "read_value", "write_config"]
+__all__ = ["LISTS", "config_text", "load_config", "load_included", "read_value"]
 
 # The groups for which a config may name a file instead, and which routing looks into. Other values that end like a
 # config file are a path of the user's, such as annotations of many megabytes.
 _GROUPS = frozenset({"data", "lr_scheduler", "model", "optimizer", "sagemaker", "trainer"})
-_LISTS = frozenset({"trainer.callbacks", "trainer.logger"})
+LISTS = frozenset({"trainer.callbacks", "trainer.logger"})
 
 
 def load_config(path: str) -> Dict[str, Any]:
@@ -37,7 +37,7 @@ def load_included(key: str, value: Any, folder: str) -> Any:
     if not isinstance(value, str) or not value.endswith((".yaml", ".yml", ".json")):
         return value
     path = os.path.join(folder, value)
-    if (key in _GROUPS or key in _LISTS) and os.path.isfile(path):
+    if (key in _GROUPS or key in LISTS) and os.path.isfile(path):
         return load_config(path) if key in _GROUPS else _load(path)
     return value
 
@@ -52,8 +52,8 @@ def read_value(text: str) -> Any:
         return text
 
 
-def write_config(path: str, content: Mapping[str, Any]) -> None:
-    """Write a config file.
+def config_text(content: Mapping[str, Any]) -> str:
+    """Write a config.
 
     Strings and keys are quoted, because jsonargparse reads ``1e-3`` as a number where PyYAML does not; JSON would not
     do, because YAML knows neither its ``NaN`` nor its escapes of characters beyond the basic plane.
@@ -65,8 +65,7 @@ def write_config(path: str, content: Mapping[str, Any]) -> None:
             return True
 
     Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
-    with open(path, "w", encoding="utf-8") as file:
-        yaml.dump(dict(content), file, Dumper=Dumper, sort_keys=False)
+    return str(yaml.dump(dict(content), Dumper=Dumper, sort_keys=False))
 
 
 def _load(path: str) -> Any:

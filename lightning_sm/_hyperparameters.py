@@ -27,14 +27,16 @@ class Hyperparameters:
         values: The user's, by their exact names: numbers, booleans, ``None``, strings, lists and dicts.
         reserved: SageMaker's own (``sagemaker_*``, ``_tuning_objective_metric``, ``mp_parameters``).
         source: The file or variable that they were read from.
+        texts: What the file holds, before it was decoded.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     reserved: Mapping[str, Any] = field(default_factory=dict)
     source: Optional[str] = None
+    texts: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def from_file(cls, content: Any, source: str) -> "Hyperparameters":
+    def from_file(cls, content: Any, source: str, *, sdk_v3: bool = False) -> "Hyperparameters":
         """Type the content of ``hyperparameters.json``, in which SageMaker keeps every value as a string.
 
         SDK v2 encodes each value as JSON, so the types come back whole. Plain API calls and SDK v3 leave strings as
@@ -42,12 +44,18 @@ class Hyperparameters:
         script's name is one); there, what looks like a single number, boolean or null stays text, from which the
         parameter's own type decides, as it does on a command line.
 
+        Args:
+            content: What the file holds.
+            source: Its path.
+            sdk_v3: Whether it is known that SDK v3 started the job.
+
         Raises:
             JobConfigError: The content is no JSON object.
         """
         raw = expect_mapping(content, source)
-        encoded = all(_is_json(value) for value in raw.values())
-        return cls._split({name: _typed(value, keep_text=not encoded) for name, value in raw.items()}, source)
+        plain = sdk_v3 or not all(_is_json(value) for value in raw.values())
+        values = {name: _typed(value, keep_text=plain) for name, value in raw.items()}
+        return cls._split(values, source, {name: value for name, value in raw.items() if isinstance(value, str)})
 
     @classmethod
     def from_variable(cls, content: Any, framework: Any, source: str) -> "Hyperparameters":
@@ -60,10 +68,17 @@ class Hyperparameters:
         return cls._split(values, source)
 
     @classmethod
-    def _split(cls, values: Dict[str, Any], source: str) -> "Hyperparameters":
+    def _split(
+        cls, values: Dict[str, Any], source: str, texts: Optional[Mapping[str, str]] = None
+    ) -> "Hyperparameters":
         users = {name: value for name, value in values.items() if not is_reserved(name)}
         reserved = {name: value for name, value in values.items() if is_reserved(name)}
-        return cls(users, reserved, source)
+        return cls(users, reserved, source, texts or {})
+
+    def text(self, name: str) -> str:
+        """The value of ``name`` as it was written, a string without quotes."""
+        value = self.values[name]
+        return value if isinstance(value, str) else self.texts.get(name, json.dumps(value))
 
     def enabled(self, name: str) -> bool:
         """Whether one of SageMaker's own switches is on; ``"true"`` as a string counts, as it does for the toolkit."""

@@ -68,7 +68,9 @@ def read_training_job(environ: Optional[Mapping[str, str]] = None) -> TrainingJo
             hint="Both come from SageMaker; set neither SM_CURRENT_HOST nor SM_HOSTS yourself.",
         )
     groups = _read_groups(reader, resources, path)
-    hyperparameters = _read_hyperparameters(reader)
+    channels = _read_channels(reader)
+    # SDK v3 brings its container scripts in this channel.
+    hyperparameters = _read_hyperparameters(reader, sdk_v3="sm_drivers" in channels)
     output_data_dir = reader.directory("output_data_dir", "SM_OUTPUT_DATA_DIR", "output", "data")
     return TrainingJob(
         in_container=True,
@@ -88,7 +90,7 @@ def read_training_job(environ: Optional[Mapping[str, str]] = None) -> TrainingJo
         ),
         num_gpus=read_count(reader.environ, "SM_NUM_GPUS"),
         num_neurons=read_count(reader.environ, "SM_NUM_NEURONS"),
-        channels=_read_channels(reader),
+        channels=channels,
         hyperparameters=hyperparameters,
         base_dir=reader.base_dir,
         model_dir=reader.directory("model_dir", "SM_MODEL_DIR", "model"),
@@ -143,11 +145,11 @@ def _read_groups(reader: _Reader, resources: Dict[str, Any], path: str) -> Tuple
     return tuple(read)
 
 
-def _read_hyperparameters(reader: _Reader) -> Hyperparameters:
+def _read_hyperparameters(reader: _Reader, *, sdk_v3: bool) -> Hyperparameters:
     content, path = reader.file("hyperparameters.json")
     if content is not None:
         reader.sources["hyperparameters"] = path
-        return Hyperparameters.from_file(content, path)
+        return Hyperparameters.from_file(content, path, sdk_v3=sdk_v3)
     content = read_json_variable(reader.environ, "SM_HPS")
     framework = read_json_variable(reader.environ, "SM_FRAMEWORK_PARAMS")
     reader.sources["hyperparameters"] = "SM_HPS"

@@ -1,17 +1,23 @@
 """``Settings``: what was said explicitly, by whom, as one tree of values."""
 
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._config_files import load_config, read_value
 from lightning_sm._tree import merge, nest
 
-__all__ = ["COMMAND_LINE", "HYPERPARAMETER", "PROJECT", "Settings"]
+__all__ = ["COMMAND_LINE", "CONFIG", "HYPERPARAMETER", "PROJECT", "VARIABLE", "Settings"]
 
 COMMAND_LINE = "the command line"
 HYPERPARAMETER = "a hyperparameter"
 PROJECT = "the project's default"
+CONFIG = "a config file"
+# Begins the name of an environment variable that LightningCLI reads (``default_env=True``).
+VARIABLE = "the variable "
+
+_ENTRY = re.compile(r"(.+)\[(\d+)\]")
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Settings:
         *,
         defaults: Optional[Mapping[str, Any]] = None,
         given: Optional[Mapping[str, Any]] = None,
+        listed: Sequence[str] = (),
     ) -> "Settings":
         """Gather the settings of one run.
 
@@ -51,6 +58,7 @@ class Settings:
             subcommand: The subcommand, whose own section of a config file applies as well.
             defaults: What the project itself sets first, by dotted keys.
             given: What a program gives instead of typed words.
+            listed: Words for hyperparameters that set an argument of the last of several classes.
 
         Raises:
             HyperparameterError: A file is missing or is no mapping.
@@ -66,11 +74,12 @@ class Settings:
                 if isinstance(part, dict):
                     merge(tree, origins, nest(part), os.path.basename(path), os.path.dirname(path))
         merge(tree, origins, hyperparameters or {}, HYPERPARAMETER)
-        for key, value in _read_words(typed):
-            if key.endswith("+"):
-                opaque.append(key[:-1])
-            else:
-                merge(tree, origins, nest({key: value}), COMMAND_LINE)
+        for words, origin in ((listed, HYPERPARAMETER), (typed, COMMAND_LINE)):
+            for key, value in _read_words(words):
+                if key.endswith("+"):
+                    opaque.append(key[:-1])
+                else:
+                    merge(tree, origins, nest({key: value}), origin)
         merge(tree, origins, nest(given or {}), COMMAND_LINE)
         return cls(tree, origins, tuple(opaque))
 
@@ -78,18 +87,27 @@ class Settings:
         """The value, or the nested values, of a dotted key; ``None`` where nobody set it."""
         node: Any = self.tree
         for part in key.split("."):
-            if not isinstance(node, Mapping) or part not in node:
+            entry = _ENTRY.fullmatch(part)
+            name = entry[1] if entry else part
+            if not isinstance(node, Mapping) or name not in node:
                 return None
-            node = node[part]
+            node = node[name]
+            if entry:
+                node = node[int(entry[2])] if isinstance(node, list) and int(entry[2]) < len(node) else None
+                node = {**node, **(node.get("init_args") or {})} if isinstance(node, Mapping) else node
         return node
 
     def origin(self, key: str) -> Optional[str]:
         """Who set a key, or set a whole that holds it; ``None`` where nobody did.
 
-        A class that was set by its name alone leaves its arguments open.
+        A class that was set by its name alone leaves its arguments open. What an entry of a list is given counts as
+        its own key, such as ``trainer.callbacks[0].dirpath``, where it is known who gave it.
         """
         if key in self.origins:
             return self.origins[key]
+        entry = _ENTRY.match(key)
+        if entry:
+            return self.origin(entry[1]) if isinstance(self.get(entry[1]), list) else None
         whole = key.rpartition(".")[0]
         while whole:
             if whole in self.origins:
@@ -98,8 +116,9 @@ class Settings:
         return None
 
     def is_explicit(self, key: str) -> bool:
-        """Whether the command line or a hyperparameter set this key, so that nothing may replace it."""
-        return self.origin(key) in (COMMAND_LINE, HYPERPARAMETER) or self.is_opaque(key)
+        """Whether a person, a hyperparameter or a variable set this key, so that nothing may replace it."""
+        origin = self.origin(key)
+        return origin in (COMMAND_LINE, HYPERPARAMETER) or str(origin).startswith(VARIABLE) or self.is_opaque(key)
 
     def is_opaque(self, key: str) -> bool:
         """Whether this key, or a whole that holds it, was set in a way that cannot be followed."""

@@ -1,8 +1,8 @@
 """Trees of settings: dotted keys become nested mappings, and one tree is laid over another."""
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, List, Mapping
 
-from lightning_sm._config_files import load_included
+from lightning_sm._config_files import LISTS, load_included
 from lightning_sm.errors import HyperparameterError
 
 __all__ = ["as_config", "merge", "nest"]
@@ -88,6 +88,11 @@ def merge(
             merge(tree, origins, value, origin, folder, at)
             continue
         key = f"{at}.{name}" if at else str(name)
+        if key.endswith("+") and key[:-1] in LISTS:
+            name, key = str(name)[:-1], key[:-1]
+            tree[name] = [*_as_list(tree.get(name)), *_as_list(load_included(key, value, folder))]
+            origins.setdefault(key, origin)
+            continue
         value = load_included(key, value, folder)
         if isinstance(value, Mapping) and value:
             inner = tree.get(name)
@@ -114,6 +119,10 @@ def merge(
             _forget(origins, key)
             tree[name] = value
             origins[key] = origin
+
+
+def _as_list(value: Any) -> List[Any]:
+    return [] if value is None else list(value) if isinstance(value, list) else [as_config(value)]
 
 
 def _is_other_class(node: Any, class_path: Any) -> bool:

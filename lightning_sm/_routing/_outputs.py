@@ -98,12 +98,12 @@ def _route_entries(
     whole = (key, entries if isinstance(given, list) else entries[0])
     for index, entry in enumerate(entries):
         old = entry["init_args"].get(argument)
-        explicit = old is not None and settings.is_explicit(f"{key}.{argument}")
+        place = f"{key}[{index}]" if isinstance(given, list) else key
+        explicit = old is not None and settings.is_explicit(f"{place}.{argument}")
         if explicit or not concerns(str(entry["class_path"])) or not may_replace(old, job):
             continue
         entry["init_args"][argument] = directory
-        place = f"{key}[{index}]" if isinstance(given, list) else key
-        origin = settings.origin(f"{key}.{argument}") or settings.origin(f"{key}.class_path")
+        origin = settings.origin(f"{place}.{argument}") or settings.origin(f"{key}.class_path")
         before = f"{origin} said {old}" if old is not None else None
         yield RoutedSetting(f"{place}.init_args.{argument}", directory, source, before, config=whole)
 

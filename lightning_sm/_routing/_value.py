@@ -28,6 +28,11 @@ class RoutedSetting:
     replaced: Optional[str] = None
     config: Optional[Tuple[str, Any]] = None
 
+    @property
+    def is_of_entry(self) -> bool:
+        """Whether it is an argument of one of several callbacks or loggers."""
+        return "[" in self.key
+
     def __str__(self) -> str:
         line = f"{self.key} = {self.value} ← {self.source}"
         return f"{line} ({self.replaced})" if self.replaced else line
@@ -47,10 +52,18 @@ class Routing:
     notes: Tuple[str, ...] = ()
     implied: Tuple[Tuple[str, str], ...] = ()
 
-    def as_config(self) -> Dict[str, Any]:
-        """The settings as a nested config."""
+    def as_config(self, *, entries: bool = True) -> Dict[str, Any]:
+        """The settings as a nested config.
+
+        Args:
+            entries: Whether arguments of the entries of a list are in it, for which the list must be set as a whole.
+        """
         nested: Dict[str, Any] = {}
-        routed = [setting.config or (setting.key, setting.value) for setting in self.settings]
+        routed = [
+            setting.config or (setting.key, setting.value)
+            for setting in self.settings
+            if entries or not setting.is_of_entry
+        ]
         needed = [(key, value) for key, value in self.implied if any(_is_in(key, other) for other, _ in routed)]
         for key, value in [*needed, *routed]:
             node = nested

@@ -35,13 +35,13 @@ def configs_must_be_whole(namespace: Namespace) -> bool:
     return needs("configs_must_be_whole", namespace)
 
 
-def parse_words(namespace: Namespace, parser: Any, words: Sequence[str]) -> Any:
+def parse_words(namespace: Namespace, parser: Any, words: Sequence[str], *, defaults: bool = True) -> Any:
     """Parse these words; until 1.7 the parser reads ``sys.argv`` first and may fail there, whatever it is given."""
     given = sys.argv
     if needs("parse_words", namespace):
         sys.argv = given[:1]
     try:
-        return parser.parse_args(list(words))
+        return parser.parse_args(list(words), defaults=defaults)
     finally:
         sys.argv = given
 

@@ -1,0 +1,191 @@
+"""In a job each way of setting something means what it means to the same parser on a laptop."""
+
+import os
+
+import pytest
+
+from lightning_sm._lightning import Namespace
+from tests.projects.container import Container, config_of, loggers_of
+
+PL = Namespace("pytorch_lightning")
+STOP = "{class_path: EarlyStopping, init_args: {monitor: val_loss, patience: 2}}"
+LIST = f"[{STOP}, LearningRateMonitor]"
+
+
+@pytest.fixture
+def container(opt_ml, monkeypatch):
+    return Container(opt_ml, monkeypatch)
+
+
+@pytest.fixture
+def no_fit(monkeypatch):
+    def fit(self, *_, **__):
+        """Train nothing."""
+
+    monkeypatch.setattr(PL.module().Trainer, "fit", fit)
+
+
+def named(cli, name):
+    return [callback for callback in cli.trainer.callbacks if type(callback).__name__ == name]
+
+
+@pytest.mark.parametrize("before", ["{}", "trainer: {callbacks: [LearningRateMonitor]}"])
+def test_a_config_adds_to_callbacks_and_loggers(container, before):
+    container.config(before, "before.yaml")
+    container.config(f"trainer: {{callbacks+: [{STOP}], logger+: [CSVLogger]}}", "more.yaml")
+    cli = container.hyperparameters(config=["config.yaml", "before.yaml", "more.yaml"]).cli()
+    assert [callback.patience for callback in named(cli, "EarlyStopping")] == [2]
+    assert len(named(cli, "LearningRateMonitor")) == (before != "{}")
+    assert [type(logger).__name__ for logger in loggers_of(cli.trainer)] == ["CSVLogger"]
+    assert loggers_of(cli.trainer)[0].save_dir == str(container.base / "output" / "data")
+
+
+def test_a_hyperparameter_adds_to_callbacks_and_loggers(container):
+    container.config("trainer: {callbacks: [{class_path: ModelCheckpoint, init_args: {dirpath: kept}}]}", "save.yaml")
+    stop = {"class_path": "EarlyStopping", "init_args": {"monitor": "val_loss"}}
+    values = {"config": ["config.yaml", "save.yaml"], "trainer.callbacks+": [stop], "trainer.logger+": ["CSVLogger"]}
+    cli = container.hyperparameters(values).cli()
+    assert len(named(cli, "EarlyStopping")) == 1
+    assert loggers_of(cli.trainer)[0].save_dir == str(container.base / "output" / "data")
+    (table,) = [line for line in cli.routing.table().splitlines() if "trainer.callbacks[0]" in line]
+    assert table.endswith("(save.yaml said kept)")
+
+
+def test_what_a_person_adds_stays_and_the_rest_is_routed(container):
+    container.config("trainer: {logger: [{class_path: CSVLogger, init_args: {save_dir: logs}}]}", "log.yaml")
+    cli = container.cli(
+        "--config", "log.yaml", "--trainer.logger+=CSVLogger", "--trainer.logger.save_dir=mine",
+        "--trainer.logger+=CSVLogger",
+    )  # fmt: skip
+    output = str(container.base / "output" / "data")
+    assert [logger.save_dir for logger in loggers_of(cli.trainer)] == [output, "mine", output]
+
+
+SECTIONED, PLAIN = "fit: {trainer: {max_epochs: %s}}\n", "trainer: {max_epochs: %s}\n"
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([PLAIN, SECTIONED], 2),
+        ([SECTIONED, PLAIN], 2),
+        ([PLAIN, SECTIONED, PLAIN, SECTIONED], 4),
+    ],
+)
+def test_config_files_apply_in_their_order_with_and_without_sections(container, no_fit, texts, expected):
+    names = [f"{number}.yaml" for number in range(len(texts))]
+    for number, text in enumerate(texts):
+        container.config(text % (number + 1), names[number])
+    container.hyperparameters(config=["config.yaml", *names])
+    assert container.cli("fit", run=True).trainer.max_epochs == expected
+
+
+def test_a_section_of_a_later_file_has_paths_beside_it(container, no_fit):
+    (container.code / "below").mkdir()
+    container.config("class_path: tiny_model.TinyModel\ninit_args: {size: 17}\n", "below/model.yaml")
+    container.config("fit: {model: model.yaml}", "below/sectioned.yaml")
+    container.hyperparameters(config=["config.yaml", "below/sectioned.yaml"])
+    assert container.cli("fit", run=True).model.given["size"] == 17
+
+
+WITH_PATHS = """
+import os
+from typing import Optional
+from jsonargparse.typing import Path_fr
+from tiny_model import TinyModel
+
+
+class WithPath(TinyModel):
+    def __init__(self, file: Optional[Path_fr] = None, hidden: int = 3, tag: str = "t", maybe_tag: Optional[str] = None,
+                 number: "Optional[int]" = None):
+        super().__init__()
+        self.file = file and os.path.realpath(file if isinstance(file, str) else str(file.absolute))
+        self.own = (tag, maybe_tag, number)
+"""
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model", "model.yaml"),
+        ("trainer", "t.yaml"),
+        ("trainer.callbacks", "cb.yaml"),
+        ("trainer.callbacks.patience", 7),
+        ("model.file", "beside.txt"),
+    ],
+)
+def test_a_hyperparameter_means_what_the_same_words_mean(container, typed, key, value):
+    container.config(WITH_PATHS, "with_paths.py").config("text", "beside.txt")
+    container.config("class_path: tiny_model.TinyModel\ninit_args: {size: 11}\n", "model.yaml")
+    container.config("max_epochs: 12\n", "t.yaml").config(LIST, "cb.yaml")
+    container.config(f"trainer: {{callbacks: [LearningRateMonitor, {STOP}]}}", "stop.yaml")
+    configs = ["config.yaml"]
+    if key.endswith("patience"):
+        configs.append("stop.yaml")
+    if key == "model.file":
+        container.config("model: {class_path: with_paths.WithPath}", "paths.yaml")
+        configs.append("paths.yaml")
+    container.hyperparameters({"config": configs, **({} if typed else {key: value})})
+    cli = container.cli(*([f"--{key}={value}"] if typed else []))
+    found = {
+        "model": lambda: getattr(cli.model, "given", {}).get("size") == 11,
+        "trainer": lambda: cli.trainer.max_epochs == 12,
+        "trainer.callbacks": lambda: len(named(cli, "EarlyStopping")) == 1,
+        "trainer.callbacks.patience": lambda: named(cli, "EarlyStopping")[0].patience == 7,
+        "model.file": lambda: cli.model.file == os.path.realpath("beside.txt"),
+    }
+    assert found[key]()
+
+
+@pytest.mark.parametrize("mode", ["omegaconf", "omegaconf+"])
+def test_interpolation_within_a_routed_list(container, mode):
+    pytest.importorskip("omegaconf")
+    container.config(
+        "model: {init_args: {size: 5}}\n"
+        "trainer:\n  callbacks:\n"
+        "    - {class_path: ModelCheckpoint, init_args: {dirpath: ckpts, every_n_epochs: '${model.init_args.size}'}}\n",
+        "own.yaml",
+    )
+    cli = container.hyperparameters(config=["config.yaml", "own.yaml"]).cli(parser_kwargs={"parser_mode": mode})
+    (saver,) = [each for each in cli.trainer.checkpoint_callbacks if each._every_n_epochs == 5]
+    assert saver.dirpath == str(container.base / "output" / "data" / "checkpoints")
+
+
+@pytest.mark.parametrize("value", ["/data/mine", "s3://bucket/x"])
+def test_a_variable_of_lightning_cli_is_said_for_this_run(container, monkeypatch, value):
+    monkeypatch.setenv("PL_TRAINER__DEFAULT_ROOT_DIR", value)
+    monkeypatch.setenv("PL_TRAINER__NUM_NODES", "1")
+    cli = container.cli(parser_kwargs={"default_env": True})
+    assert config_of(cli)["trainer"]["default_root_dir"] == value
+    assert not {"trainer.default_root_dir", "trainer.num_nodes"} & set(cli.routing.origins)
+    assert "trainer.default_root_dir" in container.cli().routing.origins  # LightningCLI does not read it then
+
+
+def test_a_variable_of_a_subcommand(container, no_fit, monkeypatch):
+    monkeypatch.setenv("PL_FIT__TRAINER__DEFAULT_ROOT_DIR", "/data/mine")
+    cli = container.cli("fit", run=True, parser_kwargs={"default_env": True})
+    assert cli.trainer.default_root_dir == "/data/mine"
+
+
+def test_a_config_named_by_a_variable_is_a_config(container, monkeypatch):
+    container.config("data: {class_path: tiny_data.TinyData, init_args: {data_dir: x, batch_size: 2}}", "more.yaml")
+    monkeypatch.setenv("PL_CONFIG", "more.yaml")
+    cli = container.cli(parser_kwargs={"default_env": True})
+    assert (cli.datamodule.batch_size, cli.datamodule.data_dir) == (2, str(container.channel("training")))
+
+
+def test_a_variable_is_above_a_file_that_the_project_always_reads(container, monkeypatch):
+    container.config("trainer: {max_epochs: 5, default_root_dir: kept}", "always.yaml")
+    monkeypatch.setenv("PL_TRAINER__DEFAULT_ROOT_DIR", "/data/mine")
+    files = [str(container.code / "always.yaml")]
+    cli = container.cli(parser_kwargs={"default_env": True, "default_config_files": files})
+    assert config_of(cli)["trainer"]["default_root_dir"] == "/data/mine"
+    assert cli.trainer.max_epochs == 1  # config.yaml
+
+
+def test_the_projects_default_loggers_take_more_and_are_routed(container):
+    logger = [{"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}}]
+    cli = container.cli("--trainer.logger+=CSVLogger", trainer_defaults={"logger": logger})
+    output = str(container.base / "output" / "data")
+    assert [each.save_dir for each in loggers_of(cli.trainer)] == [output, output]
