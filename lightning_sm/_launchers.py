@@ -143,9 +143,11 @@ def _read_main(parts: _Parts, job: TrainingJob, launcher: str) -> None:
             if not 0 < number < 65536:
                 raise TopologyError(f"{port} is {number}, which is no port.", hint="Use a port between 1 and 65535.")
             parts.put("main_port", number, port)
-    if launcher == Launcher.HOST and job.current_group_name not in job.distribution_groups and job.distribution_groups:
-        # The container names the distribution's master to every host, also to one that trains beside it.
-        parts.put("main_address", hosts[0], "first host of this host's own group")
+    named = parts.values.get("main_address")
+    if launcher == Launcher.HOST and named in job.hosts and named != hosts[0]:
+        # Without a launcher the first host of this world has rank 0. The containers name the first of the sorted list,
+        # or the distribution's master, also to hosts that train beside it.
+        parts.put("main_address", hosts[0], "first host of the group, which has rank 0")
     if "main_address" not in parts.values and hosts:
         parts.put("main_address", hosts[0], "first host of the group")
     if "main_port" not in parts.values and launcher != Launcher.LOCAL:

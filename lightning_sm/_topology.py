@@ -39,6 +39,7 @@ class Topology:
 
     Address and port: ``MASTER_ADDR`` and ``MASTER_PORT`` (SageMaker's PyTorch containers and torchrun), then
     ``SM_MASTER_ADDR`` and ``SM_MASTER_PORT`` (SDK v3), then the first of the hosts that train together, and 7777.
+    On line 4 the first of these hosts has rank 0, and goes before a variable that names another host of the job.
 
     Args:
         launcher: One of :class:`Launcher`.

@@ -109,6 +109,33 @@ def test_main_host_is_the_first_given_not_the_first_sorted(opt_ml):
     assert (topology.node_rank, topology.num_nodes, topology.main_address) == (1, 3, "algo-3")
 
 
+@pytest.mark.parametrize("variable", ["MASTER_ADDR", "SM_MASTER_ADDR"])
+@pytest.mark.parametrize(("current", "nodes"), [("algo-2", (0, 2)), ("algo-1", (1, 2))])
+def test_main_host_without_a_launcher_is_the_one_with_rank_zero(opt_ml, variable, current, nodes):
+    # Without a distribution the toolkit names the first of the sorted hosts.
+    opt_ml.host(current, "algo-1", "algo-2", groups=(group("g", "algo-2", "algo-1"),))
+    topology = _resolve(opt_ml.environ(**{variable: "algo-1", "MASTER_PORT": 7777}))
+    assert (_nodes(topology), topology.main_address) == (nodes, "algo-2")
+    assert topology.sources["main_address"] == "first host of the group, which has rank 0"
+
+
+@pytest.mark.parametrize(("current", "main"), [("algo-1", "algo-1"), ("algo-2", "algo-2")])
+def test_two_groups_without_a_distribution_are_two_worlds(opt_ml, current, main):
+    opt_ml.host(current, "algo-1", "algo-2", groups=(group("one", "algo-1"), group("two", "algo-2")))
+    topology = _resolve(opt_ml.environ(MASTER_ADDR="algo-1"))
+    assert (_nodes(topology), topology.main_address) == ((0, 1), main)
+
+
+def test_an_address_that_is_no_host_of_the_job_is_meant(opt_ml):
+    opt_ml.host("algo-2", "algo-1", "algo-2")
+    assert _resolve(opt_ml.environ(MASTER_ADDR="10.0.0.7")).main_address == "10.0.0.7"
+
+
+def test_a_launchers_main_host_is_its_own(opt_ml):
+    opt_ml.host("algo-1", "algo-1", "algo-2", groups=(group("g", "algo-2", "algo-1"),))
+    assert _resolve(opt_ml.environ(**torchrun(1, 2, 0, 1, 1, MASTER_ADDR="algo-1"))).main_address == "algo-1"
+
+
 _GROUPS = (group("gpu", "algo-3", "algo-1"), group("cpu", "algo-2", "algo-4"))
 
 

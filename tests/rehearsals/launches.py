@@ -38,6 +38,11 @@ LAUNCHES: Dict[str, Launch] = {
     "none_two_hosts": Launch(("--hosts", 2), _TWO, launcher=_PER_HOST),
     "none_two_devices": Launch((), _ONE, 2, ("--devices", "2"), launcher=_PER_HOST),
     "none_local_mode": Launch(("--hosts", 2, "--local-mode-files"), _TWO, launcher=_PER_HOST),
+    # The toolkit names the first of the sorted hosts as the master, whatever the group's order and however many groups.
+    "none_unsorted_group": Launch(
+        ("--instance-groups", "workers=algo-2+algo-1"), (("algo-2", "algo-1"),), launcher=_PER_HOST
+    ),
+    "none_two_groups": Launch(_GROUP_OPTIONS, _GROUPS, launcher=_PER_HOST),
     "torchrun_two_hosts": Launch(("--hosts", 2, "--distribution", "torch_distributed"), _TWO),
     "torchrun_two_by_two": Launch(("--hosts", 2, "--processes", 2, "--distribution", "torch_distributed"), _TWO, 2),
     "torchrun_groups": Launch((*_GROUP_OPTIONS, "--distribution", "torch_distributed"), _GROUPS),
