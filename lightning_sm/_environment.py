@@ -14,6 +14,7 @@ from lightning_sm._main_host import refuse_busy_port, wait_for_name
 from lightning_sm._process_group import destroy_at_exit
 from lightning_sm._reading import read_count
 from lightning_sm._topology import Launcher, Topology
+from lightning_sm.errors import TopologyError
 
 __all__ = ["SageMakerEnvironment"]
 
@@ -55,7 +56,7 @@ class SageMakerEnvironment:
         if self.topology.global_rank is not None:
             return self.topology.global_rank
         # Only zero or not matters before Lightning has counted the devices.
-        return self.topology.node_rank or self.local_rank()
+        return self.node_rank() or self.local_rank()
 
     @staticmethod
     def detect() -> bool:
@@ -72,11 +73,16 @@ class SageMakerEnvironment:
         """The name or address of the host with global rank 0. The first reading waits until the name resolves.
 
         Raises:
-            TopologyError: The name did not resolve within ``resolve_timeout`` seconds, this is rank zero and its port
-                is in use, or Lightning is about to join another world than the launcher made (Lightning before 2.1
-                does not call ``validate_settings``).
+            TopologyError: There are several hosts and nothing names the main one, its name did not resolve within
+                ``resolve_timeout`` seconds, this is rank zero and its port is in use, or Lightning is about to join
+                another world than the launcher made (Lightning before 2.1 does not call ``validate_settings``).
         """
         self._check_world_size()
+        if self.topology.main_address is None and self.topology.num_nodes > 1:
+            raise TopologyError(
+                f"Nothing names the main host of this world: {self.topology}.",
+                hint="Set MASTER_ADDR to the host of rank 0 for every process (mpirun -x MASTER_ADDR=HOST).",
+            )
         address = self.topology.main_address or "127.0.0.1"
         if not self._resolved:
             wait_for_name(address, self.topology.sources.get("main_address"), self._resolve_timeout)
@@ -166,8 +172,10 @@ class SageMakerEnvironment:
         return self.topology.local_rank if count is None else count
 
     def node_rank(self) -> int:
-        """This host's place among the hosts that train together."""
-        return self.topology.node_rank
+        """This host's place among the hosts that train together; where Lightning decides, by its own variables."""
+        if self.topology.launcher != Launcher.LOCAL:
+            return self.topology.node_rank
+        return read_count(os.environ, "NODE_RANK") or read_count(os.environ, "GROUP_RANK") or 0
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
         """Check what the ``Trainer`` was given against the launcher's world.

@@ -11,6 +11,8 @@ __all__ = ["read_topology", "DEFAULT_PORT"]
 
 # The port that SageMaker's PyTorch containers use: sagemaker_pytorch_container/training.py, MASTER_PORT.
 DEFAULT_PORT = 7777
+# How many processes this host has: torch and wrappers, Open MPI, DeepSpeed.
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_SIZE")
 
 
 class _Parts:
@@ -44,7 +46,7 @@ def read_topology(environ: Mapping[str, str], job: TrainingJob, hostname: str) -
     parts = _Parts(environ)
     if environ.get("TORCHELASTIC_RUN_ID") is not None:
         launcher = _torchrun(parts)
-    elif all(environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):
+    elif all(environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")) and _counts_processes(parts, job):
         launcher = _variables(parts, job)
     elif environ.get("OMPI_COMM_WORLD_RANK"):
         launcher = _mpirun(parts)
@@ -69,10 +71,18 @@ def _torchrun(parts: _Parts) -> str:
     return Launcher.TORCHRUN
 
 
+def _counts_processes(parts: _Parts, job: TrainingJob) -> bool:
+    """Whether it can be known how many processes each host has: by a variable, or by SageMaker's list of hosts.
+
+    Elsewhere some launchers (AzureML, wrappers for Slurm) tell ranks alone, by which no process can count the hosts.
+    """
+    return job.in_container or any(parts.environ.get(name) for name in _LOCAL_SIZES)
+
+
 def _variables(parts: _Parts, job: TrainingJob) -> str:
     _world(parts, "RANK", "WORLD_SIZE", "LOCAL_RANK")
     world_size, hosts = parts.values["world_size"], len(job.world_hosts) or 1
-    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+    for name in _LOCAL_SIZES:
         local_size = read_count(parts.environ, name, least=1)
         if local_size is not None:
             break

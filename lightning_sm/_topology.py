@@ -29,13 +29,14 @@ class Topology:
 
     1. ``TORCHELASTIC_RUN_ID`` (torchrun): ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, and for the
        node ``GROUP_RANK``.
-    2. ``RANK``, ``WORLD_SIZE`` and ``LOCAL_RANK`` together (``smddprun`` and other wrappers); the local size from
-       ``LOCAL_WORLD_SIZE``, else ``OMPI_COMM_WORLD_LOCAL_SIZE``, else the world size over the number of hosts.
+    2. ``RANK``, ``WORLD_SIZE`` and ``LOCAL_RANK`` together (``smddprun``, DeepSpeed, other wrappers); the local size
+       from ``LOCAL_WORLD_SIZE``, else ``OMPI_COMM_WORLD_LOCAL_SIZE``, else ``LOCAL_SIZE``, else the world size over the
+       number of hosts. Outside a container, where nothing tells that number, this line does not apply.
     3. ``OMPI_COMM_WORLD_RANK`` (mpirun): ``OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}``. The node is the rank
        over the local size; ``OMPI_COMM_WORLD_NODE_RANK`` is a rank among the processes of one node.
     4. A SageMaker container: one process per host, and Lightning starts the local ones. The node is the place of the
        current host among the hosts that train together, in the order given.
-    5. None of these: a laptop.
+    5. None of these: a laptop, or a cluster that is left to Lightning.
 
     Address and port: ``MASTER_ADDR`` and ``MASTER_PORT`` (SageMaker's PyTorch containers and torchrun), then
     ``SM_MASTER_ADDR`` and ``SM_MASTER_PORT`` (SDK v3), then the first of the hosts that train together, and 7777.

@@ -23,7 +23,7 @@ __all__ = ["add_environment", "as_list", "own_callbacks", "stay_on_one_host"]
 
 # Set for the processes that Lightning starts from here, so that they count the hosts as this one did.
 _ONE_HOST = "LIGHTNING_SM_ONE_HOST"
-_CLUSTERS = ("MASTER_PORT", "SLURM_", "LSB_", "JSM_", "PMI_", "PMIX_", "OMPI_", "TPU_", "XLA_", "XRT_", "PJRT_")
+_CLUSTERS = ("MASTER_PORT", "NODE_RANK", "WORLD_SIZE", "SLURM_", "LSB_", "JSM_", "PMI_", "PMIX_", "OMPI_", "TPU_")
 
 
 def as_list(value: Any) -> List[Any]:

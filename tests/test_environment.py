@@ -153,6 +153,32 @@ def test_world_of_another_size_is_refused_before_joining():
         _ = environment.main_address
 
 
+@pytest.mark.parametrize("local", [{}, {"LOCAL_WORLD_SIZE": 1}], ids=["mpirun", "variables"])
+def test_several_hosts_without_a_main_host(in_environ, local):
+    variables = {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 0, **local} if local else mpirun(1, 2, 0, 1)
+    in_environ({name: str(value) for name, value in variables.items()})
+    environment = SageMakerEnvironment()
+    with pytest.raises(TopologyError, match=r"Nothing names the main host .*num_nodes=2.* HINT: Set MASTER_ADDR"):
+        _ = environment.main_address
+
+
+def test_one_host_without_a_main_host(in_environ):
+    in_environ(mpirun(1, 2, 1, 2))
+    assert SageMakerEnvironment(resolve_timeout=0).topology.main_address == "127.0.0.1"
+
+
+def test_a_cluster_that_is_left_to_lightning(in_environ):
+    # As AzureML has it. Lightning's own environment reads the same variables.
+    in_environ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1"})
+    ours = SageMakerEnvironment()
+    lightnings = installed_namespaces()[0].module("plugins.environments").LightningEnvironment()
+    assert ours.creates_processes_externally
+    assert (ours.local_rank(), ours.node_rank()) == (lightnings.local_rank(), lightnings.node_rank()) == (1, 1)
+    ours.set_world_size(4)
+    ours.set_global_rank(3)
+    assert (ours.world_size(), ours.global_rank()) == (4, 3)
+
+
 def test_name_that_never_resolves(monkeypatch):
     monkeypatch.setattr("lightning_sm._main_host._POLL_SECONDS", 0.01)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: (_ for _ in ()).throw(_MISSING))

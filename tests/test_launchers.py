@@ -30,7 +30,11 @@ _WRAPPER = {"RANK": 3, "WORLD_SIZE": 4, "LOCAL_RANK": 1}
         (torchrun(0, 2, 0, 2, 0), Launcher.TORCHRUN, (0, 2, 0, 2), (0, 1)),
         ({**_WRAPPER, "LOCAL_WORLD_SIZE": 2}, Launcher.VARIABLES, (3, 4, 1, 2), (1, 2)),
         ({**_WRAPPER, "OMPI_COMM_WORLD_LOCAL_SIZE": 2}, Launcher.VARIABLES, (3, 4, 1, 2), (1, 2)),
-        ({"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1}, Launcher.VARIABLES, (1, 2, 1, 2), (0, 1)),
+        # DeepSpeed's launcher.
+        ({**_WRAPPER, "CROSS_RANK": 1, "CROSS_SIZE": 2, "LOCAL_SIZE": 2}, Launcher.VARIABLES, (3, 4, 1, 2), (1, 2)),
+        # AzureML and wrappers for Slurm do not say how many processes each host has: left to Lightning.
+        ({**_WRAPPER, "NODE_RANK": 1}, Launcher.LOCAL, (None, None, 1, None), (0, 1)),
+        ({"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 0}, Launcher.LOCAL, (None, None, 0, None), (0, 1)),
         (mpirun(3, 4, 1, 2), Launcher.MPI, (3, 4, 1, 2), (1, 2)),
         (mpirun(0, 1, 0, 1), Launcher.MPI, (0, 1, 0, 1), (0, 1)),
         ({}, Launcher.LOCAL, (None, None, 0, None), (0, 1)),
@@ -69,6 +73,12 @@ def test_first_row_that_applies_wins(opt_ml, environ, launcher, rank):
     opt_ml.host("algo-2", "algo-1", "algo-2")
     topology = _resolve(opt_ml.environ(**environ))
     assert (topology.launcher, topology.global_rank) == (launcher, rank)
+
+
+def test_rank_variables_in_a_container_are_counted_by_its_hosts(opt_ml):
+    opt_ml.host("algo-2", "algo-1", "algo-2")
+    topology = _resolve(opt_ml.environ(RANK=1, WORLD_SIZE=2, LOCAL_RANK=0))
+    assert (topology.launcher, _world(topology), _nodes(topology)) == (Launcher.VARIABLES, (1, 2, 0, 1), (1, 2))
 
 
 def test_mpi_node_rank_variable_is_not_the_node():

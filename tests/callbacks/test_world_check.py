@@ -103,6 +103,15 @@ def test_a_config_of_two_hosts_on_a_laptop(container, capsys, monkeypatch):
     assert container.cli(*words).trainer.world_size == 2
 
 
+def test_a_foreign_launcher_of_two_hosts_is_left_to_lightning(container, in_environ):
+    container.leave()
+    in_environ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "NODE_RANK": "1", **_HERE})
+    words = ("--config=config.yaml", "--data.data_dir=here", "--trainer.num_nodes=2", "--trainer.devices=1")
+    trainer = container.cli(*words, "--trainer.strategy=ddp", "--trainer.accelerator=cpu").trainer
+    assert (trainer.world_size, trainer.global_rank, trainer.node_rank) == (2, 1, 1)
+    assert type(strategy_of(trainer).cluster_environment).__name__ == "LightningEnvironment"
+
+
 @pytest.mark.parametrize("given", [{"devices": 1}, {"devices": 1, "num_nodes": 1, "strategy": "auto"}])
 @pytest.mark.parametrize("in_container", [True, False])
 def test_a_script_that_asks_for_one_device(container, in_environ, given, in_container):
