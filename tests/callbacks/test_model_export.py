@@ -234,6 +234,7 @@ def test_training_goes_as_it_would_without_an_export(container, name):
 @pytest.mark.parametrize("weights", ["best", "last"])
 @pytest.mark.parametrize("name", ["torchscript", "checkpoint"])
 def test_best_and_last_weights(container, name, weights):
+    torch.manual_seed(5)  # with others the last weights may be the best
     model, data = nets(name)
     best = PL.module("callbacks").ModelCheckpoint(monitor="val_loss", mode="max", dirpath=str(container.base / "best"))
     trainer = a_trainer(
