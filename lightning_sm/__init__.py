@@ -5,6 +5,7 @@ told (the strategy ``smddp``, the environment, this process's rank) it is told w
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any, List
 
 from lightning_sm._connect import connect_when_loaded
@@ -66,3 +67,8 @@ def __dir__() -> List[str]:
 
 
 connect_when_loaded()
+if os.path.isfile(os.path.join(os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml", "input/config/resourceconfig.json")):
+    # Before the script reads its arguments.
+    from lightning_sm._failure import report_usage_errors
+
+    report_usage_errors()

@@ -5,7 +5,13 @@
 """
 
 from lightning_sm._failure._file import write_failure
-from lightning_sm._failure._uncaught import failure_reported, read_job, report_exit, report_uncaught
+from lightning_sm._failure._uncaught import (
+    failure_reported,
+    read_job,
+    report_exit,
+    report_uncaught,
+    report_usage_errors,
+)
 from lightning_sm._failure._watching import set_training, watch_failures
 
 __all__ = [
@@ -13,6 +19,7 @@ __all__ = [
     "read_job",
     "report_exit",
     "report_uncaught",
+    "report_usage_errors",
     "set_training",
     "watch_failures",
     "write_failure",

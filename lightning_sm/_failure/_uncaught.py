@@ -4,7 +4,7 @@ import os
 import sys
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Iterator, Optional, Tuple, Type
+from typing import Any, Iterator, Optional, Tuple, Type
 
 from lightning_sm._failure._file import write_failure
 from lightning_sm._failure._reason import Reason, message_of
@@ -15,9 +15,9 @@ from lightning_sm._job import TrainingJob
 from lightning_sm._log import log
 from lightning_sm._stopping._stop_signal import STOPPED
 from lightning_sm._topology import Topology
-from lightning_sm.errors import LightningSMError
+from lightning_sm.errors import HyperparameterError, LightningSMError
 
-__all__ = ["failure_reported", "read_job", "report", "report_exit", "report_uncaught"]
+__all__ = ["failure_reported", "read_job", "report", "report_exit", "report_uncaught", "report_usage_errors"]
 
 # Longer than it takes the watch to notice that a rank, or the hub, is gone.
 _ROOT_SECONDS = 8.0
@@ -77,6 +77,55 @@ def report_exit(error: BaseException) -> None:
     """
     if isinstance(error, SystemExit) and error.code not in (None, 0, STOPPED):
         report(error)
+
+
+def report_usage_errors() -> None:
+    """From now on, the error with which an ``argparse`` parser ends this program is the job's failure reason.
+
+    ``sys.exit`` is shown to nobody, and the toolkit's own reason has an empty ``ErrorMessage``.
+    """
+    import argparse
+
+    before, pid = argparse.ArgumentParser.exit, os.getpid()
+
+    def leave(self: argparse.ArgumentParser, status: int = 0, message: Optional[str] = None) -> Any:
+        try:
+            before(self, status, message)
+        except SystemExit as error:
+            if error.code in (None, 0) or os.getpid() != pid:
+                raise
+            # jsonargparse, and parsers with an error() of their own, print the message by themselves.
+            caller = sys._getframe(1)
+            said = message or (caller.f_locals.get("message") if caller.f_code.co_name == "error" else None)
+            raise _UsageExit(error.code, str(said or f"exit code {error.code}")) from None
+
+    argparse.ArgumentParser.exit = leave  # type: ignore[method-assign]
+
+
+class _UsageExit(SystemExit):
+    """The end of a program whose arguments were refused. It is one only if nobody catches it.
+
+    The interpreter then asks for ``code``, from no Python function.
+    """
+
+    def __init__(self, code: Any, message: str) -> None:
+        super().__init__(code)
+        self._message = message
+
+    @property
+    def code(self) -> Any:  # type: ignore[override]
+        if sys._getframe().f_back is None:
+            try:
+                report(
+                    HyperparameterError(
+                        f"The script's own parser ended the program: {self._message}",
+                        hint="SageMaker passes each hyperparameter as --name value: one that is not in the script's "
+                        "parser, or is a flag without a value there (store_true), cannot be passed.",
+                    )
+                )
+            except Exception:  # the program ends as it would without this
+                log.exception("The failure could not be reported.")
+        return self.args[0]
 
 
 def report(error: BaseException) -> None:

@@ -170,3 +170,66 @@ def test_an_exit_with_a_code_that_means_failure(opt_ml, in_environ, error, told)
     failure = opt_ml.base / "output" / "failure"
     assert failure.exists() is (told is not None)
     assert told is None or failure.read_text().startswith(told)
+
+
+_PARSER = """
+import sys
+from argparse import ArgumentParser
+import lightning_sm
+parser = ArgumentParser(prog="train.py")
+parser.add_argument("--flag", action="store_true")
+parser.add_argument("--lr", type=float)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "told"),
+    [
+        (
+            "parser.parse_args(['--flag', 'True'])",
+            2,
+            "train.py: error: unrecognized arguments: True (on algo-1) HINT: ",
+        ),
+        ("parser.parse_args(['--lr', 'x'])", 2, "train.py: error: argument --lr: invalid float value: 'x' ("),
+        ("parser.parse_args(['--token', 'hunter2'])", 2, "train.py: error: unrecognized arguments: --token *** ("),
+        ("parser.parse_args(['--help'])", 0, None),
+        # Who catches it goes on, as in a notebook.
+        ("try: parser.parse_args(['x'])\nexcept SystemExit as error: assert error.code == 2", 0, None),
+        ("try: parser.parse_args(['x'])\nexcept SystemExit as error: sys.exit(3)", 3, None),
+        ("import os; os.fork() or parser.parse_args(['x']); os.wait()", 0, None),
+    ],
+)
+def test_the_arguments_that_a_scripts_own_parser_refuses(opt_ml, code, status, told):
+    opt_ml.host("algo-1")
+    done = subprocess.run(
+        [sys.executable, "-c", _PARSER + code],
+        env={**os.environ, **opt_ml.environ()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+    failure = opt_ml.base / "output" / "failure"
+    assert failure.exists() is (told is not None)
+    if told is not None:
+        assert failure.read_text().startswith("HyperparameterError: The script's own parser ended the program: " + told)
+
+
+def test_the_arguments_that_jsonargparse_refuses(opt_ml):
+    opt_ml.host("algo-1")
+    code = "import lightning_sm, jsonargparse\ndef main(lr: float = 1.0): ...\njsonargparse.CLI(main, args=['--x=1'])"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **opt_ml.environ()}, capture_output=True)
+    assert done.returncode == 2
+    told = "The script's own parser ended the program: unrecognized arguments: --x=1 (on algo-1) HINT: "
+    assert told in (opt_ml.base / "output" / "failure").read_text()
+
+
+def test_no_parser_is_touched_outside_a_container(tmp_path):
+    code = "import argparse; before = argparse.ArgumentParser.exit; import lightning_sm\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "assert argparse.ArgumentParser.exit is before"],
+        env={**os.environ, "SAGEMAKER_BASE_DIR": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 0
