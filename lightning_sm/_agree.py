@@ -4,7 +4,7 @@ from typing import Any, List, Sequence, TypeVar
 
 from lightning_sm._lightning._shims import strategy_of
 
-__all__ = ["all_true", "any_true", "broadcast", "sums"]
+__all__ = ["all_true", "any_true", "broadcast", "gather", "sums"]
 
 _Value = TypeVar("_Value")
 
@@ -28,6 +28,20 @@ def sums(trainer: Any, values: Sequence[float]) -> List[float]:
     strategy = strategy_of(trainer)
     total = strategy.reduce(torch.tensor(numbers, device=strategy.root_device), reduce_op="sum")
     return [float(value) for value in total.tolist()]
+
+
+def gather(trainer: Any, value: Any) -> List[Any]:
+    """Return each rank's ``value``, a one-dimensional tensor of bytes of any length. Every rank must call it."""
+    import torch
+
+    if trainer.world_size == 1:
+        return [value]
+    strategy = strategy_of(trainer)
+    lengths = strategy.all_gather(torch.tensor([len(value)], device=strategy.root_device)).flatten().tolist()
+    padded = torch.zeros(max(lengths), dtype=torch.uint8, device=strategy.root_device)
+    padded[: len(value)] = value
+    rows = strategy.all_gather(padded).reshape(len(lengths), -1).cpu()
+    return [row[:length].clone() for row, length in zip(rows, lengths)]
 
 
 def any_true(trainer: Any, flag: bool) -> bool:

@@ -7,21 +7,20 @@ written, and the counters are set from it before the first epoch begins.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, Mapping
+from typing import Any, Callable, Iterator
 
 __all__ = [
     "Moment",
     "Place",
     "batches_taken",
+    "be_lenient",
     "go_on",
     "heed_metrics",
     "iterator_of",
     "left_within_epoch",
-    "metrics_of",
     "place_of",
     "put_at",
     "renew",
-    "set_metrics",
 ]
 
 
@@ -107,10 +106,23 @@ def put_at(trainer: Any, place: Place) -> None:
         inner._restarting = place.moment != Moment.EPOCH_START
         if hasattr(inner, "reset_restart_stage"):
             inner.reset_restart_stage()
+    _reload_as_before(trainer, place)
     # Whether an earlier validation was over says nothing about the one that is due.
     loop.val_loop._has_run = False
     if hasattr(loop.val_loop, "dataloader_progress"):
         loop.val_loop.dataloader_progress.reset_on_run()
+
+
+def _reload_as_before(trainer: Any, place: Place) -> None:
+    """Let ``reload_dataloaders_every_n_epochs`` count from the first epoch, not from that in which a run goes on."""
+    every = trainer.reload_dataloaders_every_n_epochs
+    if not every:
+        return
+    due = place.moment == Moment.EPOCH_START and place.epoch > 0 and place.epoch % every == 0
+    holder = trainer.fit_loop if hasattr(trainer.fit_loop, "_last_train_dl_reload_epoch") else trainer
+    holder._last_train_dl_reload_epoch = place.epoch - (every if due else place.epoch % every)
+    if hasattr(trainer.fit_loop, "_is_fresh_start_epoch"):
+        trainer.fit_loop._is_fresh_start_epoch = not due
 
 
 def _set_progress(progress: Any, count: int) -> None:
@@ -153,13 +165,33 @@ def go_on(trainer: Any, place: Place) -> bool:
     # Lightning has counted one more since, from 2.5 on.
     loop._batches_that_stepped = place.logged_steps
     if moment == Moment.AFTER_BATCH:
-        if _has_metrics(trainer, "step"):
-            return False
-        # A scheduler would ask for one that nobody has asked for before.
-        loop._batches_that_stepped += not loop._should_accumulate()
+        return False
     if moment != Moment.EPOCH_START and loop._num_ready_batches_reached():
         raise StopIteration
     return True
+
+
+def be_lenient(trainer: Any) -> Callable[[], None]:
+    """Let schedulers that are stepped after a batch do without a metric that a checkpoint cannot hold yet.
+
+    The validation that was interrupted may bring it; where nothing does, Lightning would end the training.
+
+    Returns:
+        A function that makes them as strict as they were.
+    """
+    missing = [
+        config
+        for config in trainer.lr_scheduler_configs
+        if config.reduce_on_plateau and config.strict and config.monitor not in trainer.callback_metrics
+    ]
+    for config in missing:
+        config.strict = False
+
+    def undo() -> None:
+        for config in missing:
+            config.strict = True
+
+    return undo
 
 
 def heed_metrics(trainer: Any) -> None:
@@ -172,17 +204,6 @@ def _has_metrics(trainer: Any, interval: str) -> bool:
     """Whether there is a value for each scheduler that follows a metric and is stepped at this interval."""
     followers = [config for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
     return all(config.monitor in trainer.callback_metrics for config in followers if config.interval == interval)
-
-
-def metrics_of(trainer: Any) -> Dict[str, Any]:
-    """The metrics that callbacks and schedulers see, as they are; to ask the trainer may need the other ranks."""
-    metrics = trainer._logger_connector._callback_metrics
-    return {name: value.detach().cpu() for name, value in metrics.items() if hasattr(value, "detach")}
-
-
-def set_metrics(trainer: Any, metrics: Mapping[str, Any], device: Any) -> None:
-    """Let callbacks and schedulers see these metrics."""
-    trainer._logger_connector._callback_metrics.update({name: value.to(device) for name, value in metrics.items()})
 
 
 def batches_taken(trainer: Any, batch: int, length: int) -> int:

@@ -1,11 +1,11 @@
-"""Tells a callback about the data: loaders that are ready, moments between batches and before validations."""
+"""Tells a callback about the data and its moments: loaders made ready, epochs, batches, validations and saves."""
 
 from typing import Any, Callable, List, Tuple
 
 from lightning_sm._lightning._namespaces import Namespace
-from lightning_sm._lightning._shims import strategy_of, train_loaders_method
+from lightning_sm._lightning._shims import saved_by_all_ranks, strategy_of, train_loaders_method
 
-__all__ = ["around_batches", "around_train_loaders", "before_validations"]
+__all__ = ["around_batches", "around_epochs", "around_saves", "around_train_loaders", "before_validations"]
 
 
 def around_train_loaders(
@@ -92,6 +92,63 @@ def before_validations(trainer: Any, function: Callable[[], None]) -> Callable[[
         return start(*args, **kwargs)
 
     return _replace((loop, "on_run_start", on_run_start))
+
+
+def around_epochs(
+    trainer: Any, before: Callable[[], None], before_iterator: Callable[[], None], begin: Callable[[Any], None]
+) -> Callable[[], None]:
+    """Tell of the moments at which an epoch begins.
+
+    Args:
+        trainer: The trainer.
+        before: Is called before anything of the epoch, the hooks at its start among it.
+        before_iterator: Is called before Lightning asks for an iterator over the training data, where it does so now.
+        begin: Is given the object that fetches, when all that is left is the batches.
+
+    Returns:
+        A function that takes this back.
+    """
+    fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    advance, start = fit.on_advance_start, loop.on_run_start
+
+    def on_advance_start(*args: Any, **kwargs: Any) -> None:
+        before()
+        advance(*args, **kwargs)
+
+    def on_run_start(data_fetcher: Any, *args: Any, **kwargs: Any) -> None:
+        before_iterator()
+        start(data_fetcher, *args, **kwargs)
+        begin(data_fetcher)
+
+    return _replace((fit, "on_advance_start", on_advance_start), (loop, "on_run_start", on_run_start))
+
+
+def around_saves(
+    namespace: Namespace, trainer: Any, before: Callable[[], None], after: Callable[[], None]
+) -> Callable[[], None]:
+    """Call ``before`` and ``after`` around each save of a checkpoint in which every rank takes part.
+
+    Args:
+        namespace: Lightning's namespace.
+        trainer: The trainer.
+        before: Is called before the checkpoint is put together. It may talk to other ranks.
+        after: Is called after it.
+
+    Returns:
+        A function that takes this back.
+    """
+    save = trainer.save_checkpoint
+
+    def save_checkpoint(*args: Any, **kwargs: Any) -> Any:
+        if not saved_by_all_ranks(namespace, trainer, 2):
+            return save(*args, **kwargs)
+        before()
+        try:
+            return save(*args, **kwargs)
+        finally:
+            after()
+
+    return _replace((trainer, "save_checkpoint", save_checkpoint))
 
 
 def _replace(*changes: Tuple[Any, str, Callable[..., Any]]) -> Callable[[], None]:

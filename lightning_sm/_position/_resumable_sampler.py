@@ -2,52 +2,85 @@
 
 import contextlib
 import itertools
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional
 
+from lightning_sm._position._generators import (
+    counted,
+    generators_in,
+    numbers_in,
+    read_generator,
+    set_counted,
+    set_generators,
+)
 from lightning_sm._position._random_states import random_states, set_random_states, states_from_plain, states_to_plain
 
 __all__ = ["ResumableSampler", "sampler_of", "unwrap", "wrap"]
 
-# The states of the process's generators ("process") and of those that the sampler holds ("own").
+# The states of the process's generators ("process") and of those that the sampler holds ("own"), and its counters.
 _State = Dict[str, Any]
 # The states when the iterator was "made" and when it "began" to give.
 _Start = Dict[str, _State]
+
+# A sampler that draws as it goes is found out by the first few of its items.
+_WATCHED = 3
 
 
 class ResumableSampler:
     """Stands in for the sampler of a data loader, draws what it draws when it draws it, and remembers how it began.
 
     A sampler decides an epoch's order by what random number generators give it, some when ``iter`` is called, most at
-    the first ``next``. The states at both moments are kept. A resumed epoch sets them again for the length of these
-    two calls, so that the sampler makes the same order, and then takes from it what has been trained, of which no data
-    is loaded. The process's own random numbers go on as if nothing had been drawn.
+    the first ``next``, and some by a number that counts their epochs. The states at both moments are kept. A resumed
+    epoch sets them again for the length of these two calls, so that the sampler makes the same order, and then takes
+    from it what has been trained, of which no data is loaded. The process's own random numbers go on as if nothing had
+    been drawn.
 
     Everything else is the wrapped sampler's: its length, its attributes, ``set_epoch``.
 
     Args:
         sampler: The batch sampler, or the sampler of a loader that does not batch.
+        others: Generators that the sampler leads to and that belong to the data set.
     """
 
-    def __init__(self, sampler: Any) -> None:
+    def __init__(self, sampler: Any, others: Mapping[str, Any] = {}) -> None:
         self.wrapped = sampler
+        self.draws_as_it_goes = False
+        self._others = others
+        self._at_first = numbers_in(sampler)
         self._start: Optional[_Start] = None
         self._resume: Optional[_Start] = None
         self._skip = 0
 
     def start(self) -> Optional[Dict[str, Any]]:
         """How the newest iteration began, as plain values, or None if none has."""
-        return None if self._start is None else {name: _to_plain(state) for name, state in self._start.items()}
+        if self._start is None:
+            return None
+        return {name: _to_plain(state) for name, state in self._start.items()}
 
-    def resume(self, start: Optional[Mapping[str, Any]], skip: int) -> None:
+    def generators(self) -> Dict[str, Any]:
+        """The generators that the sampler and those in it hold, such as the one given to a ``DataLoader``."""
+        return generators_in(self.wrapped, but=self._others)
+
+    def now(self) -> Dict[str, Any]:
+        """What the sampler holds between two iterations, as plain values."""
+        return self._own()
+
+    def set(self, now: Mapping[str, Any]) -> None:
+        """Put back what :meth:`now` told."""
+        set_generators(self.generators(), now["own"])
+        set_counted(self.wrapped, now["numbers"], self._at_first)
+
+    def resume(self, start: Optional[Mapping[str, Any]], skip: int, draws_as_it_goes: bool = False) -> None:
         """Let the next iteration go on where another left off.
 
         Args:
             start: How that iteration began, or None if it is not known or was another rank's; then only the number
                 counts.
             skip: How much of it has been used.
+            draws_as_it_goes: Whether the random numbers of the items that are left are those of the process, then.
         """
         self._resume = {} if start is None else {name: _from_plain(state) for name, state in start.items()}
         self._skip = skip
+        self.draws_as_it_goes = draws_as_it_goes
         # A checkpoint may be written before the first batch is asked for.
         self._start = self._resume or None
 
@@ -57,25 +90,38 @@ class ResumableSampler:
 
     def __iter__(self) -> Iterator[Any]:
         resume = self._resume
-        made = _read(self.wrapped)
         if not resume:
-            return self._walk(iter(self.wrapped), made, resume)
-        with _for_a_moment(self.wrapped, resume["made"]):
+            self._start = {"made": self._read()}
+            return self._walk(iter(self.wrapped), self._start["made"], resume)
+        with self._for_a_moment(resume["made"]):
             iterator = iter(self.wrapped)
         return self._walk(iterator, resume["made"], resume)
 
     def _walk(self, iterator: Iterator[Any], made: _State, resume: Optional[_Start]) -> Iterator[Any]:
-        began = resume["began"] if resume else _read(self.wrapped)
+        began = resume["began"] if resume and "began" in resume else self._read()
         self._start = {"made": made, "began": began}
-        if resume is not None:
-            with _for_a_moment(self.wrapped, began):
+        if resume is None or (resume and "began" not in resume):
+            yield from itertools.islice(iterator, 1)
+            yield from self._watched(iterator)
+        else:
+            with self._for_a_moment(began):
                 # Many a sampler draws only now, at the first of its items.
-                following = list(itertools.islice(iterator, self._skip, self._skip + 1))
+                for _ in itertools.islice(iterator, self._skip):
+                    pass
+                following = list(itertools.islice(iterator, 0 if self.draws_as_it_goes else 1))
             yield from following
         yield from iterator
         if resume is not None:
             # A loader that is shorter than the epoch begins anew within it.
             self.disarm()
+
+    def _watched(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        """The next few items, and whether the sampler draws random numbers for them."""
+        for _ in range(0 if self.draws_as_it_goes else _WATCHED):
+            before = random_states()
+            following = list(itertools.islice(iterator, 1))
+            self.draws_as_it_goes |= not _equal(before, random_states())
+            yield from following
 
     def __len__(self) -> int:
         return len(self.wrapped)
@@ -85,12 +131,36 @@ class ResumableSampler:
             raise AttributeError(name)
         return getattr(self.wrapped, name)
 
+    def _own(self) -> Dict[str, Any]:
+        own = {path: read_generator(generator) for path, generator in self.generators().items()}
+        return {"own": own, "numbers": counted(self.wrapped, self._at_first)}
 
-def wrap(loader: Any) -> None:
-    """Wrap the sampler from which a torch ``DataLoader`` takes what to load, in place, unless that is done."""
+    def _read(self) -> _State:
+        return {"process": random_states(), **self._own()}
+
+    @contextlib.contextmanager
+    def _for_a_moment(self, state: _State) -> Iterator[None]:
+        """Set the generators of the process, which are put back, and what the sampler holds, which goes on from it."""
+        before = random_states()
+        set_random_states(state["process"])
+        self.set(state)
+        try:
+            yield
+        finally:
+            set_random_states(before)
+
+
+def wrap(loader: Any, others: Mapping[str, Any] = {}) -> None:
+    """Wrap the sampler from which a torch ``DataLoader`` takes what to load, in place, unless that is done.
+
+    Args:
+        loader: The loader.
+        others: Generators that belong to its data set, to which the sampler may lead.
+    """
     if sampler_of(loader) is None:
         # The loader itself refuses to have it set, lest the batch size no longer fits; here it is the same sampler.
-        object.__setattr__(loader, _attribute(loader), ResumableSampler(getattr(loader, _attribute(loader))))
+        wrapped = ResumableSampler(getattr(loader, _attribute(loader)), others)
+        object.__setattr__(loader, _attribute(loader), wrapped)
 
 
 def unwrap(loader: Any) -> None:
@@ -110,38 +180,18 @@ def _attribute(loader: Any) -> str:
     return "sampler" if getattr(loader, "batch_sampler", None) is None else "batch_sampler"
 
 
-def _read(sampler: Any) -> Dict[str, Any]:
-    return {"process": random_states(), "own": [generator.get_state() for generator in _generators(sampler)]}
-
-
-@contextlib.contextmanager
-def _for_a_moment(sampler: Any, state: _State) -> Iterator[None]:
-    """Set the generators of the process, which are put back, and those of the sampler, which go on from there."""
-    before = random_states()
-    set_random_states(state["process"])
-    for generator, own in zip(_generators(sampler), state["own"]):
-        generator.set_state(own)
-    try:
-        yield
-    finally:
-        set_random_states(before)
-
-
 def _to_plain(state: Mapping[str, Any]) -> Dict[str, Any]:
-    return {"process": states_to_plain(state["process"]), "own": list(state["own"])}
+    return {**state, "process": states_to_plain(state["process"])}
 
 
 def _from_plain(state: Mapping[str, Any]) -> Dict[str, Any]:
-    return {"process": states_from_plain(state["process"]), "own": [own.cpu() for own in state["own"]]}
+    return {**state, "process": states_from_plain(state["process"])}
 
 
-def _generators(sampler: Any) -> List[Any]:
-    """The torch generators of a sampler and of those that it holds, such as the one given to a ``DataLoader``."""
+def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     import torch
 
-    found: List[Any] = []
-    while sampler is not None:
-        values = vars(sampler).values() if hasattr(sampler, "__dict__") else ()
-        found += [value for value in values if isinstance(value, torch.Generator) and value not in found]
-        sampler = getattr(sampler, "sampler", None)
-    return found
+    same = torch.equal(one["torch"], other["torch"]) and one["python"] == other["python"]
+    if not same or "numpy" not in one:
+        return bool(same)
+    return one["numpy"][2] == other["numpy"][2] and bool((one["numpy"][1] == other["numpy"][1]).all())

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, List, Optional, Sequence
 
-__all__ = ["TrainData", "changes", "keeps_state", "reason_against", "train_data"]
+__all__ = ["TrainData", "changes", "keeps_state", "losses", "reason_against", "train_data"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,24 @@ def reason_against(loader: Any) -> Optional[str]:
     if isinstance(loader.dataset, IterableDataset):
         return f"{type(loader.dataset).__name__} is an IterableDataset, which has no order that could be made again"
     return None
+
+
+def losses(loader: Any, *, draws_as_it_goes: bool) -> List[str]:
+    """Say what of a loader's data may be another than without an interruption within an epoch.
+
+    Args:
+        loader: The loader.
+        draws_as_it_goes: Whether its sampler draws random numbers while the epoch goes on.
+    """
+    said = []
+    if getattr(loader, "num_workers", 0) > 0 and not keeps_state(loader):
+        said.append(
+            f"random numbers that the {loader.num_workers} worker processes draw for {type(loader.dataset).__name__}, "
+            "as for augmentation, start anew (torchdata's StatefulDataLoader keeps a data set's state_dict)"
+        )
+    if draws_as_it_goes:
+        said.append("the sampler draws while the epoch goes on, so that its order may be another (draw it at once)")
+    return said
 
 
 def _length(loader: Any) -> Optional[int]:

@@ -3,33 +3,28 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
+from lightning_sm._agree import gather
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._progress import (
     Moment,
     Place,
-    batches_taken,
+    be_lenient,
     go_on,
     heed_metrics,
     iterator_of,
     left_within_epoch,
-    metrics_of,
     place_of,
     put_at,
     renew,
-    set_metrics,
 )
-from lightning_sm._lightning._shims import resumes_within_epochs, strategy_of
-from lightning_sm._lightning._train_loaders import around_batches, around_train_loaders
+from lightning_sm._lightning._results import set_metrics, set_results
+from lightning_sm._lightning._shims import resumes_within_epochs
+from lightning_sm._lightning._train_loaders import around_batches, around_epochs, around_saves, around_train_loaders
 from lightning_sm._log import log
-from lightning_sm._position._random_states import (
-    random_states,
-    set_random_states,
-    states_from_plain,
-    states_to_plain,
-    torch_states,
-)
-from lightning_sm._position._resumable_sampler import sampler_of, unwrap, wrap
-from lightning_sm._position._train_data import TrainData, changes, keeps_state, reason_against, train_data
+from lightning_sm._position._random_states import random_states, set_random_states
+from lightning_sm._position._rank_state import RankState, from_bytes, to_bytes
+from lightning_sm._position._resumable_sampler import unwrap
+from lightning_sm._position._train_data import TrainData, changes, keeps_state, losses, reason_against, train_data
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback as _Base
@@ -39,6 +34,7 @@ else:
 __all__ = ["DataPositionMixin"]
 
 _NEXT_EPOCH = "The checkpoint is from within an epoch. This Lightning goes on with the next one."
+_ALONE = "other ranks' random numbers and what had been logged in this epoch are not in it"
 _NO_POSITION = "The checkpoint does not say which data of its epoch was next. The data starts anew."
 
 
@@ -67,14 +63,19 @@ class DataPositionMixin(_Base):
         super().__init__()
         self._trainer: Any = None
         self._loaders: List[Any] = []
+        self._rank: Any = None
         self._undo: List[Callable[[], None]] = []
         self._saved: Dict[str, Any] = {}
+        self._state: Dict[str, Any] = {}
         self._place: Optional[Place] = None
         self._iterator: Any = None
         self._seed = 0
         self._validated = True
         self._before: Dict[int, Dict[str, Any]] = {}
         self._after: Dict[str, Any] = {}
+        self._gathered: List[Any] = []
+        self._log_as_ever: Callable[[], Any] = dict
+        self._strict_again: Callable[[], Any] = dict
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
         """Take part in the making of the training data."""
@@ -89,45 +90,46 @@ class DataPositionMixin(_Base):
         if not resumes_within_epochs(self.namespace):
             return
         self._trainer = trainer
+        self._rank = RankState(self.namespace, trainer)
         self._undo = [
-            around_train_loaders(self.namespace, trainer, self._prepare, self._ready),
+            around_train_loaders(self.namespace, trainer, self._rank.prepare, self._ready),
             around_batches(trainer, self._advance, self._before_validation),
+            around_epochs(trainer, self._before_epoch, self._before_iterator, self._begin),
+            around_saves(self.namespace, trainer, self._gather, self._gathered_no_more),
         ]
-
-    def _prepare(self, loader: Any) -> None:
-        if reason_against(loader) is None and not keeps_state(loader):
-            wrap(loader)
 
     def _ready(self, loaders: List[Any]) -> None:
         self._loaders = loaders
+        self._rank.watch(loaders)
 
     # --- saving
 
     def state_dict(self) -> Dict[str, Any]:
-        """Tell where training is, without asking other ranks, as a checkpoint may be written by one rank alone."""
+        """Tell where training is; what other ranks have to add was gathered before, if all of them save."""
         if self._trainer is None or not self._loaders:
             return {}
         place = place_of(self._trainer, self._validated)
-        return {
-            "place": asdict(place),
-            "data": asdict(self._data()),
-            "seed": self._seed,
-            "metrics": metrics_of(self._trainer),
-            "random_states": states_to_plain(self._states_at(place)),
-            "samplers": [None if sampler is None else sampler.start() for sampler in map(sampler_of, self._loaders)],
-        }
+        states = self._gathered or [self._own(place)]
+        ranks = range(len(states)) if self._gathered else [self._trainer.global_rank]
+        return {"place": asdict(place), "data": asdict(self._data()), "ranks": dict(zip(ranks, states))}
 
-    def _states_at(self, place: Place) -> Dict[str, Any]:
+    def _gather(self) -> None:
+        if self._loaders:
+            # What callbacks see at the end of an epoch may be a mean over all ranks, which they make when asked.
+            self._trainer.callback_metrics  # noqa: B018
+            self._gathered = gather(self._trainer, self._own(place_of(self._trainer, self._validated)))
+
+    def _gathered_no_more(self) -> None:
+        self._gathered = []
+
+    def _own(self, place: Place) -> Any:
+        state = self._rank.now(place)
         if place.moment == Moment.AFTER_BATCH and self._trainer.validating:
-            return self._after
-        before = self._before.get(place.batch, {}) if place.moment == Moment.BEFORE_BATCH else {}
-        return {**self._random_states(), **before}
-
-    def _random_states(self) -> Dict[str, Any]:
-        return random_states(self._on_cuda())
-
-    def _on_cuda(self) -> bool:
-        return bool(strategy_of(self._trainer).root_device.type == "cuda")
+            state = self._after
+        elif place.moment == Moment.BEFORE_BATCH:
+            before = self._before.get(place.batch, {})
+            state = {**state, **before, "random_states": {**state["random_states"], **before.get("random_states", {})}}
+        return to_bytes({**state, "seed": self._seed})
 
     def _data(self) -> TrainData:
         return train_data(self._trainer.world_size, self._loaders)
@@ -140,19 +142,24 @@ class DataPositionMixin(_Base):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Put the loops where the checkpoint was written."""
-        if self._trainer is None or not self._saved:
+        if self._trainer is None or "ranks" not in self._saved:
             if trainer.is_global_zero and left_within_epoch(trainer):
                 log.warning(_NEXT_EPOCH if self._trainer is None else _NO_POSITION)
             return
         place = Place(**self._saved["place"])
         changed = changes(TrainData(**self._saved["data"]), self._data())
+        ranks = self._saved["ranks"]
+        self._state = from_bytes(ranks.get(trainer.global_rank, next(iter(ranks.values()))))
+        if len(ranks) < trainer.world_size:
+            # Results that one rank alone has would let it wait for the others at the epoch's end.
+            self._state.update(results=[], metric_states={})
         if place.moment != Moment.EPOCH_START:
             if trainer.is_global_zero:
                 self._say(place, changed)
             if changed:
                 place = Place(place.epoch, 0, Moment.EPOCH_START, logged_steps=place.logged_steps)
         self._place = place
-        set_metrics(trainer, self._saved["metrics"], pl_module.device)
+        set_metrics(trainer, self._state["metrics"], pl_module.device)
         put_at(trainer, place)
 
     def _say(self, place: Place, changed: str) -> None:
@@ -161,63 +168,81 @@ class DataPositionMixin(_Base):
             log.warning("Epoch %d starts anew: the checkpoint is from %s, but %s.", place.epoch, where, changed)
             return
         log.info("Training goes on in %s.", where)
-        reasons = [reason_against(loader) for loader in self._loaders if not keeps_state(loader)]
-        for reason in filter(None, reasons):
-            log.warning("The data starts at its beginning, in %s: %s.", where, reason)
+        for loader, sampler in zip(self._loaders, self._state["samplers"]):
+            reason = None if keeps_state(loader) else reason_against(loader)
+            if reason is not None:
+                log.warning("The data starts at its beginning, in %s: %s.", where, reason)
+            for loss in losses(loader, draws_as_it_goes=bool(sampler and sampler["draws_as_it_goes"])):
+                log.warning("Not as without the interruption, in %s: %s.", where, loss)
+        if len(self._saved["ranks"]) < self._trainer.world_size:
+            log.warning("The checkpoint was written by one rank alone: %s.", _ALONE)
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+    def _before_epoch(self) -> None:
+        """Set what an epoch that is trained from its beginning meets at first."""
+        place = self._place
+        if place is None:
+            self._rank.find()
+        elif place.moment == Moment.EPOCH_START:
+            self._rank.set_logged(self._state)
+            if self._known():
+                self._rank.set_samplers(self._state)
+            self._set_random_numbers()
+
+    def _before_iterator(self) -> None:
         """Tell the samplers where to go on."""
         place = self._place
         if place is None:
             return
-        self._iterator = iterator_of(trainer)
-        if place.moment == Moment.EPOCH_START:
-            self._set_random_states()
-            return
-        known = trainer.global_rank == 0 or self._seeded_alike()
-        for sampler, start in zip(map(sampler_of, self._loaders), self._saved["samplers"]):
-            if sampler is not None:
-                sampler.resume(start if known else None, batches_taken(trainer, place.batch, len(sampler)))
+        self._iterator = iterator_of(self._trainer)
+        if place.moment != Moment.EPOCH_START:
+            self._rank.resume_samplers(self._state, place, known=self._known())
 
-    def _advance(self, data_fetcher: Any, train: Callable[[], None]) -> None:
-        if self._place is not None and not self._take_up(self._place, data_fetcher):
+    def _begin(self, data_fetcher: Any) -> None:
+        """Let all that is to come meet what it would have met."""
+        place = self._place
+        if place is None:
             return
-        batches = self._trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        if self._trainer.accumulate_grad_batches == 1:
-            # Only a checkpoint that is written within a batch needs them; other than torch's cost more than they help.
-            self._before = {batches: torch_states(self._on_cuda())}
-        elif batches % self._trainer.accumulate_grad_batches == 0:
-            self._before = {batches: self._random_states()}
-        train()
-        self._let_samplers_be()
-
-    def _take_up(self, place: Place, data_fetcher: Any) -> bool:
-        """Go on where the checkpoint was written, and tell whether the next batch is due."""
-        self._place = None
         # Where Lightning has made the iterator before the epoch started, it has begun at the beginning.
         made_early = self._iterator is not None and iterator_of(self._trainer) is self._iterator
         self._iterator = None
         if made_early and not any(map(keeps_state, self._loaders)):
+            before = random_states()
             renew(self._trainer, data_fetcher)
+            if place.epoch == 0:
+                # The first epoch's iterator was made before the place.
+                set_random_states(before)
         if place.moment != Moment.EPOCH_START:
-            self._set_random_states()
-        return go_on(self._trainer, place)
+            self._rank.set_logged(self._state)
+            self._log_as_ever = set_results(self._trainer, self._state["results"])
+            self._set_random_numbers()
 
-    def _let_samplers_be(self) -> None:
-        """Let the next iteration be a whole one."""
-        for sampler in filter(None, map(sampler_of, self._loaders)):
-            sampler.disarm()
+    def _advance(self, data_fetcher: Any, train: Callable[[], None]) -> None:
+        place, self._place = self._place, None
+        self._strict_again()
+        if place is not None and not go_on(self._trainer, place):
+            self._strict_again = be_lenient(self._trainer)
+            return
+        batches = self._trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        if self._trainer.accumulate_grad_batches == 1:
+            # Only a checkpoint that is written within a batch needs them; other than torch's cost more than they help.
+            self._before = {batches: self._rank.torch_now()}
+        elif batches % self._trainer.accumulate_grad_batches == 0:
+            self._before = {batches: self._rank.now(place_of(self._trainer, self._validated))}
+        train()
+        self._rank.disarm()
 
-    def _set_random_states(self) -> None:
-        if self._seeded_alike():
-            set_random_states(states_from_plain(self._saved["random_states"]))
+    def _set_random_numbers(self) -> None:
+        if self._seed == self._state["seed"]:
+            self._rank.set_random_numbers(self._state)
 
-    def _seeded_alike(self) -> bool:
-        return bool(self._seed == self._saved["seed"])
+    def _known(self) -> bool:
+        """Whether what is known of the samplers is this rank's."""
+        return self._trainer.global_rank in self._saved["ranks"] or self._seed == self._state["seed"]
 
     def _before_validation(self) -> None:
         self._validated = False
-        self._after = self._random_states()
+        if self._loaders:
+            self._after = self._rank.now(place_of(self._trainer, validated=False))
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Remember that it is over; callbacks that write checkpoints come after this one."""
@@ -226,11 +251,10 @@ class DataPositionMixin(_Base):
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Let schedulers that follow a metric see a resumed epoch."""
         if self._trainer is not None:
-            if self._place is not None:
-                # Lightning 1.x leaves an epoch whose last batch has been trained without asking for another.
-                self._set_random_states()
-                self._place = None
-            self._let_samplers_be()
+            # Lightning 1.x leaves an epoch whose last batch has been trained without asking for another.
+            self._place = None
+            self._rank.disarm()
+            self._log_as_ever()
             heed_metrics(trainer)
 
     # --- the end
@@ -241,8 +265,9 @@ class DataPositionMixin(_Base):
             self._release()
 
     def _release(self) -> None:
-        for undo in self._undo:
+        for undo in (*self._undo, self._log_as_ever, self._strict_again):
             undo()
         for loader in self._loaders:
             unwrap(loader)
         self._undo, self._loaders, self._trainer, self._place = [], [], None, None
+        self._state, self._before, self._after = {}, {}, {}

@@ -168,7 +168,7 @@ def manual_optimization(pl, size):
 
 @setup
 def accumulation(pl, size):
-    return Setup(net(pl)(), shuffled(size, noisy=True), arguments={"accumulate_grad_batches": 2})
+    return Setup(net(pl)(), shuffled(size, noisy=True), arguments={"accumulate_grad_batches": 4})
 
 
 @setup
@@ -217,6 +217,12 @@ def plateau_by_epoch(pl, size):
     return Setup(_scheduled(pl, make=_plateau, monitor="val_loss"), shuffled(size), in_order())
 
 
+@setup
+def plateau_by_step(pl, size):
+    monitored = {"monitor": "val_loss", "interval": "step", "frequency": 3}
+    return Setup(_scheduled(pl, make=_plateau, **monitored), shuffled(size), in_order(), {"val_check_interval": 3})
+
+
 # --- validation
 
 
@@ -234,6 +240,115 @@ def validation_every_second_epoch(pl, size):
 def early_stopping(pl, size):
     stop = pl.callbacks.EarlyStopping("val_loss", patience=1, min_delta=0.5, check_on_train_epoch_end=False)
     return Setup(net(pl)(), shuffled(size), in_order(), {"callbacks": [stop]})
+
+
+# --- what is logged in an epoch
+
+
+def _logging(pl, scheduler=None, **log):
+    class Net(net(pl)):
+        def training_step(self, batch, batch_idx):
+            loss = self.loss(batch)
+            self.log("train_loss", loss, sync_dist=True, **{"on_step": True, "on_epoch": True, **log})
+            if batch_idx == 0:
+                self.log("first_loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+            return loss
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
+            if scheduler is None:
+                return optimizer
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": _plateau(optimizer), **scheduler}}
+
+    return Net()
+
+
+@setup
+def epoch_mean(pl, size):
+    return Setup(_logging(pl), shuffled(size), in_order(), {"val_check_interval": 3})
+
+
+@setup
+def epoch_sum(pl, size):
+    return Setup(_logging(pl, reduce_fx="sum", on_step=False), shuffled(size))
+
+
+@setup
+def epoch_maximum(pl, size):
+    return Setup(_logging(pl, reduce_fx="max"), shuffled(size), arguments={"accumulate_grad_batches": 4})
+
+
+@setup
+def epoch_mean_of_uneven_batches(pl, size):
+    return Setup(_logging(pl), DataLoader(Numbers(size.samples - 1), batch_size=BATCH_SIZE, shuffle=True))
+
+
+@setup
+def early_stopping_on_epoch_mean(pl, size):
+    stop = pl.callbacks.EarlyStopping("train_loss_epoch", patience=1, min_delta=0.5)
+    return Setup(_logging(pl), shuffled(size), arguments={"callbacks": [stop]})
+
+
+@setup
+def plateau_on_epoch_mean(pl, size):
+    return Setup(_logging(pl, scheduler={"monitor": "train_loss_epoch"}), shuffled(size))
+
+
+@setup
+def metric_objects(pl, size):
+    import torchmetrics
+
+    class Net(net(pl)):
+        def __init__(self):
+            super().__init__()
+            pair = {"mse": torchmetrics.MeanSquaredError(), "mae": torchmetrics.MeanAbsoluteError()}
+            self.train_metrics = torchmetrics.MetricCollection(pair)
+            self.own = torchmetrics.MeanSquaredError()
+            self.kept = torchmetrics.CatMetric()
+            self.val_error = torchmetrics.MeanSquaredError()
+
+        def training_step(self, batch, batch_idx):
+            predicted = self.layers(batch[0])
+            for metric in self.train_metrics.values():
+                metric(predicted.detach(), batch[1])
+            self.log("train_mse", self.train_metrics["mse"], on_step=True, on_epoch=True)
+            self.log("train_mae", self.train_metrics["mae"], on_step=False, on_epoch=True)
+            self.own.update(predicted.detach(), batch[1])
+            self.kept.update(predicted.detach().flatten())
+            return nn.functional.mse_loss(predicted, batch[1])
+
+        def on_train_epoch_end(self):
+            self.log_dict({"own": self.own.compute(), "kept": self.kept.compute().std()})
+            self.own.reset()
+            self.kept.reset()
+
+        def validation_step(self, batch, batch_idx):
+            self.val_error(self.layers(batch[0]), batch[1])
+            self.log("val_error", self.val_error, on_step=False, on_epoch=True)
+
+    return Setup(Net(), shuffled(size), in_order(), {"val_check_interval": 3})
+
+
+@setup
+def metric_of_the_run(pl, size):
+    import torchmetrics
+
+    class Net(net(pl)):
+        def __init__(self):
+            super().__init__()
+            self.best = torchmetrics.MinMetric()
+
+        def on_train_start(self):
+            self.best.reset()
+
+        def validation_step(self, batch, batch_idx):
+            # As templates do that keep the best value of a run.
+            self.best(self.loss(batch))
+
+        def on_validation_epoch_end(self):
+            self.log("best", self.best.compute(), sync_dist=True)
+
+    return Setup(Net(), shuffled(size), in_order(), {"val_check_interval": 3})
 
 
 # --- data
@@ -292,6 +407,11 @@ def limited_batches(pl, size):
 
 
 @setup
+def reloaded_loaders(pl, size):
+    return Setup(net(pl)(), shuffled(size), arguments={"reload_dataloaders_every_n_epochs": 2})
+
+
+@setup
 def limited_steps(pl, size):
     steps = size.epochs * size.batches - 2
     return Setup(net(pl)(), shuffled(size), arguments={"max_steps": steps, "max_epochs": -1})
@@ -320,3 +440,156 @@ def batch_sampler_over_random(pl, size):
     data = Numbers(size.samples)
     sampler = BatchSampler(RandomSampler(data, replacement=True, num_samples=len(data)), BATCH_SIZE, drop_last=True)
     return Setup(net(pl)(), DataLoader(data, batch_sampler=sampler))
+
+
+# --- generators of its own
+
+
+@setup
+def loader_with_generator(pl, size):
+    return Setup(net(pl)(), shuffled(size, generator=torch.Generator().manual_seed(3)))
+
+
+@setup
+def loader_with_generator_and_workers(pl, size):
+    return Setup(net(pl)(), shuffled(size, generator=torch.Generator().manual_seed(3), num_workers=1))
+
+
+@setup
+def sampler_with_generator(pl, size):
+    data = Numbers(size.samples)
+    sampler = RandomSampler(data, generator=torch.Generator().manual_seed(3))
+    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=sampler))
+
+
+class Drawn(Sampler):
+    """An order by something that draws; ``draw`` gets the number of samples."""
+
+    def __init__(self, count, draw):
+        self.count = count
+        self.draw = draw
+        self.rng = getattr(draw, "__self__", None)
+
+    def __iter__(self):
+        return iter([int(index) for index in self.draw(self.count)])
+
+    def __len__(self):
+        return self.count
+
+
+def _drawn(pl, size, draw):
+    data = Numbers(size.samples)
+    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=Drawn(len(data), draw)))
+
+
+@setup
+def sampler_with_numpy_generator(pl, size):
+    return _drawn(pl, size, numpy.random.default_rng(5).permutation)
+
+
+@setup
+def sampler_with_numpy_random_state(pl, size):
+    return _drawn(pl, size, numpy.random.RandomState(5).permutation)
+
+
+@setup
+def sampler_with_python_generator(pl, size):
+    class ByPython(Drawn):
+        def __iter__(self):
+            return iter(self.rng.sample(range(self.count), self.count))
+
+    data = Numbers(size.samples)
+    sampler = ByPython(len(data), random.Random(5).sample)
+    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=sampler))
+
+
+class Counting(Sampler):
+    """Shuffles by a seed and the number of times it was asked."""
+
+    def __init__(self, count):
+        self.count = count
+        self.epoch = 0
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(100 + self.epoch)
+        self.epoch += 1
+        return iter(torch.randperm(self.count, generator=generator).tolist())
+
+    def __len__(self):
+        return self.count
+
+
+@setup
+def sampler_that_counts_epochs(pl, size):
+    data = Numbers(size.samples)
+    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=Counting(len(data))))
+
+
+class Lazy(Counting):
+    """Draws one index after the other, from the process's random numbers or its own."""
+
+    def __init__(self, count, rng):
+        super().__init__(count)
+        self.rng = rng
+
+    def __iter__(self):
+        for _ in range(self.count):
+            yield self.rng.randrange(self.count)
+
+
+@setup
+def lazy_sampler(pl, size):
+    data = Numbers(size.samples, noisy=True)
+    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=Lazy(len(data), random)))
+
+
+@setup
+def lazy_sampler_with_generator_and_workers(pl, size):
+    data = Numbers(size.samples)
+    sampler = Lazy(len(data), random.Random(5))
+    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=sampler, num_workers=1))
+
+
+class OwnNoise(Numbers):
+    """Adds noise by generators of its own, one of them a transform's."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.rng = numpy.random.default_rng(9)
+        self.transforms = [Jitter()]
+
+    def __getitem__(self, index):
+        inputs, target = super().__getitem__(index)
+        for transform in self.transforms:
+            inputs = transform(inputs)
+        return inputs + self.rng.normal(), target
+
+
+class Jitter:
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(2)
+
+    def __call__(self, inputs):
+        return inputs + torch.rand(1, generator=self.generator)
+
+
+@setup
+def data_set_with_generators(pl, size):
+    return Setup(net(pl)(), DataLoader(OwnNoise(size.samples), batch_size=BATCH_SIZE, shuffle=True))
+
+
+class CountingLoader(DataLoader):
+    """Tells its sampler the epoch, which it counts itself."""
+
+    epoch_of_loader = 0
+
+    def __iter__(self):
+        self.sampler.epoch = self.epoch_of_loader
+        object.__setattr__(self, "epoch_of_loader", self.epoch_of_loader + 1)
+        return super().__iter__()
+
+
+@setup
+def loader_that_counts_epochs(pl, size):
+    data = Numbers(size.samples)
+    return Setup(net(pl)(), CountingLoader(data, batch_size=BATCH_SIZE, sampler=Counting(len(data))))

@@ -9,6 +9,7 @@ from lightning_sm._lightning._shims._checkpoints import (
     last_needs_best,
     save_by_time,
     save_last_as_file,
+    saved_by_all_ranks,
     write_over_own,
 )
 from lightning_sm._lightning._shims._cli import (
@@ -22,6 +23,7 @@ from lightning_sm._lightning._shims._loops import (
     epochs_trained,
     resumes_within_epochs,
     save_checkpoint_at_end,
+    saves_before_epoch_hooks,
     signal_connector_of,
     steps_taken,
     train_loaders_method,
@@ -66,6 +68,8 @@ __all__ = [
     "save_checkpoint_at_end",
     "save_config_arguments",
     "save_last_as_file",
+    "saved_by_all_ranks",
+    "saves_before_epoch_hooks",
     "signal_connector_of",
     "steps_taken",
     "strategy_of",

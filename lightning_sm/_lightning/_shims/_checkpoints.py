@@ -1,6 +1,7 @@
 """``ModelCheckpoint`` and ``CheckpointIO``."""
 
 import functools
+import sys
 import time
 from typing import Any, Dict
 
@@ -13,6 +14,7 @@ __all__ = [
     "last_needs_best",
     "save_by_time",
     "save_last_as_file",
+    "saved_by_all_ranks",
     "write_over_own",
 ]
 
@@ -66,6 +68,25 @@ def save_last_as_file(namespace: Namespace, checkpoint: Any) -> None:
 
 def _save_instead_of_link(weights_only: bool, trainer: Any, filepath: str, linkpath: str) -> None:
     trainer.save_checkpoint(linkpath, weights_only)
+
+
+def saved_by_all_ranks(namespace: Namespace, trainer: Any, caller: int) -> bool:
+    """Whether a call of ``Trainer.save_checkpoint`` is one that every rank makes, so that the ranks may talk.
+
+    Since 2.1 it ends with a barrier. Before, a program may let one rank alone save, and Lightning's and our own
+    callbacks do not. After an error there may be one rank alone.
+
+    Args:
+        namespace: Lightning's namespace.
+        trainer: The trainer.
+        caller: How many frames above this one the caller is.
+    """
+    if trainer.interrupted:
+        return False
+    if trainer.world_size == 1 or not needs("saved_by_all_ranks", namespace):
+        return True
+    module = str(sys._getframe(caller).f_globals.get("__name__", ""))
+    return module.split(".")[0] in (namespace.name.split(".")[0], "lightning_sm")
 
 
 def write_over_own(namespace: Namespace, checkpoint: Any) -> None:

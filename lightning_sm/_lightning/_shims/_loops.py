@@ -9,6 +9,7 @@ __all__ = [
     "epochs_trained",
     "resumes_within_epochs",
     "save_checkpoint_at_end",
+    "saves_before_epoch_hooks",
     "signal_connector_of",
     "steps_taken",
     "train_loaders_method",
@@ -51,6 +52,11 @@ def train_loaders_method(namespace: Namespace, trainer: Any) -> Tuple[Any, str]:
     if needs("train_loaders_method", namespace):
         return trainer, "reset_train_dataloader"
     return trainer.fit_loop, "setup_data"
+
+
+def saves_before_epoch_hooks(namespace: Namespace) -> bool:
+    """Whether checkpoints at the end of an epoch are written before the model's own hook, which may reset metrics."""
+    return needs("saves_before_epoch_hooks", namespace)
 
 
 def signal_connector_of(trainer: Any) -> Any:

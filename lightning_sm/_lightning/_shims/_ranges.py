@@ -76,6 +76,13 @@ SHIMS = {
             "model_checkpoint.py#L700",
         ),
         Shim("write_over_own", (1, 5), (2, 2), f"{_PR}19064"),
+        Shim(
+            "saved_by_all_ranks",
+            (1, 5),
+            (2, 1),
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/2.0.9/src/lightning/pytorch/trainer/trainer.py#L1296",
+        ),
+        Shim("saves_before_epoch_hooks", (1, 5), (2, 0), f"{_PR}16567"),
         Shim("innermost_wrapper", (1, 7), _OPEN, f"{_PR}13658"),
         Shim("save_last_as_file", (2, 1), (2, 2), f"{_PR}18748"),
         Shim("last_needs_best", (2, 6), _OPEN, f"{_PR}21244"),
