@@ -24,7 +24,10 @@ DAMAGES = ("none", "truncated", "empty", "bit-flipped", "half-synced")
 LIBRARY = {**SETUPS, **CALLBACK_SETUPS, **DATA_SETUPS}
 
 #: Set-ups whose resumed runs may end otherwise, each with the README's limit that says so.
-KNOWN = {}
+KNOWN = {
+    "stream": "an `IterableDataset` starts at its beginning",
+    "augmenting_workers": "random augmentation inside worker processes is not repeated",
+}
 
 #: Set-ups with batch samplers, which Lightning refuses where there are several processes.
 ALONE = ("batch_sampler_over_random", "own_batch_sampler")

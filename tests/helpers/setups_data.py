@@ -111,7 +111,11 @@ class LoaderWithState:
 
     def __iter__(self):
         self.taken %= self.batches
-        for index, batch in enumerate(self.loader):
+        # Not in the generator: to make it draws a random number, which belongs to the start of the epoch.
+        return self._left(iter(self.loader))
+
+    def _left(self, batches):
+        for index, batch in enumerate(batches):
             if index >= self.taken:
                 self.taken = index + 1
                 yield batch
