@@ -2,7 +2,7 @@ import inspect
 from dataclasses import fields
 
 import lightning_sm
-from lightning_sm import SageMakerOptions
+from lightning_sm._options import SageMakerOptions
 
 
 def test_defaults_decide_nothing():

@@ -72,10 +72,24 @@ def test_as_config(tree, config):
     assert as_config(tree) == config
 
 
-@given(st.dictionaries(st.text("ab.", max_size=6), st.integers() | st.text(max_size=3)))
-def test_what_is_nested_is_there(flat):
+@given(st.dictionaries(st.text("ab.", max_size=6), st.integers() | st.text("xy", max_size=3)))
+def test_what_is_nested_is_there_and_nothing_else(flat):
     try:
         nested = nest(flat)
     except HyperparameterError:
         return
-    assert bool(nested) == bool(flat)
+    # A text that other keys go on from is the class whose arguments they are.
+    classes = {
+        key for key, value in flat.items() if isinstance(value, str) and any(k.startswith(f"{key}.") for k in flat)
+    }
+    expected = {f"{key}.class_path" if key in classes else key: value for key, value in flat.items()}
+    assert dict(_leaves(nested)) == expected
+
+
+def _leaves(node, *path):
+    for name, value in node.items():
+        inside = path if name == "init_args" else (*path, name)
+        if isinstance(value, dict):
+            yield from _leaves(value, *inside)
+        else:
+            yield ".".join(inside), value
