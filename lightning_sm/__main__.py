@@ -3,12 +3,36 @@
 import sys
 from typing import Optional, Sequence
 
+from lightning_sm._version import __version__
+
 __all__ = ["main"]
+
+_HELP = """usage: lightning-sm COMMAND ...
+
+Run any PyTorch Lightning project on Amazon SageMaker Training.
+
+commands:
+  fit, validate, test, predict
+                  run a project from its config, as LightningCLI does; `lightning-sm fit --help` lists every setting
+  rehearse        run a training job on this machine with SageMaker's container software
+  entrypoint      print a container entry point that lets a training stop in time
+
+options:
+  -h, --help      show this help message and exit; behind a command, that command's own
+  --version       show the version and exit
+
+In a training container a missing command means fit."""
 
 
 def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
     """Run the command that the first word names; every word that names no other room goes to the CLI."""
     words = list(sys.argv[1:] if args is None else args)
+    if words[:1] in (["-h"], ["--help"]):
+        print(_HELP)
+        return 0
+    if words[:1] == ["--version"]:
+        print(f"lightning-sm {__version__}")
+        return 0
     if words[:1] == ["rehearse"]:
         from lightning_sm.rehearse import main as rehearse
 

@@ -1,8 +1,11 @@
+import subprocess
 import sys
 
 import pytest
 
+import lightning_sm
 from lightning_sm import __main__ as entry
+from lightning_sm._model_class import SUBCOMMANDS
 
 
 def test_other_words_are_the_clis(monkeypatch):
@@ -19,6 +22,37 @@ def test_rehearse_is_its_own_room(monkeypatch):
     monkeypatch.setattr("lightning_sm.rehearse.main", lambda words: received.append(words) or 3)
     assert entry.main(["rehearse", "--hosts", "2"]) == 3
     assert received == [["--hosts", "2"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (["--help"], "usage: lightning-sm COMMAND"),
+        (["-h"], "usage: lightning-sm COMMAND"),
+        (["--version"], f"lightning-sm {lightning_sm.__version__}\n"),
+        (["rehearse", "--help"], "usage: lightning-sm rehearse"),
+        (["entrypoint", "--help"], "usage: lightning-sm entrypoint"),
+    ],
+)
+def test_help_and_version_load_no_torch(words, begins):
+    code = (
+        "import sys, time; from lightning_sm.__main__ import main\n"
+        "try: code = main(sys.argv[1:])\n"
+        "except SystemExit as error: code = error.code\n"
+        "assert not {'torch', 'pytorch_lightning', 'lightning', 'jsonargparse', 'boto3'} & set(sys.modules)\n"
+        "assert time.process_time() < 2\n"
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(begins)
+
+
+def test_help_shows_every_command(capsys):
+    assert entry.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for command in (*SUBCOMMANDS, "rehearse", "entrypoint", "--version"):
+        assert command in shown or command == "tune"  # of Lightning 1.x alone
 
 
 @pytest.mark.parametrize("command", [["-m", "lightning_sm"], ["-c", "from lightning_sm.__main__ import main; main()"]])
