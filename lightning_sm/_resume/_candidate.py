@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._resume._contents import read_contents
 from lightning_sm._resume._identity import JobIdentity
@@ -10,10 +10,12 @@ from lightning_sm._resume._records import DamagedError, check_and_digest
 from lightning_sm._resume._search import checkpoint_names
 from lightning_sm._resume._sharded import META, check_and_digest_folder, folder_size
 
-__all__ = ["Candidate", "REPLACED_WEIGHTS", "STAMP", "list_candidates", "own_first"]
+__all__ = ["Candidate", "FINAL_WEIGHTS", "REPLACED_WEIGHTS", "STAMP", "list_candidates", "own_first"]
 
 #: Key of a checkpoint below which stands which job wrote it.
 STAMP = "lightning_sm_job"
+#: Holds the weights as ``on_train_end`` left them, where callbacks change them there. No training goes on from it.
+FINAL_WEIGHTS = "final-weights.ckpt"
 #: Key of a checkpoint that was saved while a validation had put other weights into the model.
 REPLACED_WEIGHTS = "lightning_sm_replaced_weights"
 
@@ -31,6 +33,7 @@ class Candidate:
         epochs_done: The epochs that were trained to their end: validation comes before it.
         is_folder: Whether it is a folder of shards.
         job: The job that wrote it; ``None`` where it does not say so.
+        stopped_by: The limits of the training, where a callback had asked it to stop.
         problem: Why it cannot be used, as far as can be told without reading all of it.
     """
 
@@ -42,13 +45,15 @@ class Candidate:
     epochs_done: int = 0
     is_folder: bool = False
     job: Optional[JobIdentity] = None
+    stopped_by: Optional[Mapping[str, Any]] = None
     problem: Optional[str] = None
 
     @property
-    def age(self) -> Tuple[int, int, int, int, bool, str]:
+    def age(self) -> Tuple[int, int, int, int, bool, bool, str]:
         """What sorts checkpoints from old to new. Times of files do not: a restored directory has new ones."""
         is_last = os.path.basename(self.name).startswith("last")
-        return self.global_step, self.batches, self.epochs_done, self.epoch, is_last, self.name
+        is_final = self.name == FINAL_WEIGHTS
+        return self.global_step, self.batches, self.epochs_done, self.epoch, is_final, is_last, self.name
 
     def __str__(self) -> str:
         return f"{self.name} (epoch {self.epoch}, step {self.global_step})"
@@ -116,6 +121,7 @@ def _described(contents: Dict[Any, Any], name: str, size: int, is_folder: bool) 
         epochs_done=epochs if isinstance(epochs, int) else 0,
         is_folder=is_folder,
         job=JobIdentity.from_plain(contents.get(STAMP)),
+        stopped_by=_below(contents, STAMP).get("stopped_by"),
     )
 
 

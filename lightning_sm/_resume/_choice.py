@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Collection, Iterator, Optional, Tuple
 
 from lightning_sm._agree import all_true, broadcast
 from lightning_sm._log import log
@@ -73,7 +73,14 @@ class _Offer:
     other_job: Optional[str] = None
 
 
-def choose(trainer: Any, directory: str, job: JobIdentity = JobIdentity(), *, of_any_job: bool = False) -> Choice:  # noqa: B008 - it is frozen
+def choose(
+    trainer: Any,
+    directory: str,
+    job: JobIdentity = JobIdentity(),  # noqa: B008 - it is frozen
+    *,
+    of_any_job: bool = False,
+    without: Collection[str] = (),
+) -> Choice:
     """Choose the newest checkpoint that is whole, loads and is the same file on every host. Every rank must call it.
 
     Rank zero reads the checkpoints; the first process of each other host reads those that rank zero would take. The
@@ -84,8 +91,9 @@ def choose(trainer: Any, directory: str, job: JobIdentity = JobIdentity(), *, of
         directory: The checkpoint directory, which has the same path on every host.
         job: This job, as rank zero knows it.
         of_any_job: Whether a checkpoint that another job wrote may be taken.
+        without: Names of checkpoints that are left out.
     """
-    offers = _offers(directory, job, of_any_job) if trainer.is_global_zero else iter(())
+    offers = _offers(directory, job, of_any_job, without) if trainer.is_global_zero else iter(())
     lacking: Tuple[Rejected, ...] = ()
     while True:
         offer = broadcast(trainer, next(offers, _Offer()))
@@ -96,9 +104,9 @@ def choose(trainer: Any, directory: str, job: JobIdentity = JobIdentity(), *, of
         lacking += (Rejected(offer.candidate.name, "not every host has this very file"),)
 
 
-def _offers(directory: str, job: JobIdentity, of_any_job: bool) -> Iterator[_Offer]:
+def _offers(directory: str, job: JobIdentity, of_any_job: bool, without: Collection[str]) -> Iterator[_Offer]:
     """Yield the checkpoints that load, the newest first, and in the end one that only says what was rejected."""
-    candidates = own_first(list_candidates(directory), job)
+    candidates = [each for each in own_first(list_candidates(directory), job) if each.name not in without]
     rejected = [Rejected(each.name, each.problem) for each in candidates if each.problem is not None]
     for candidate in (each for each in candidates if each.problem is None):
         if candidate.job is not None and not of_any_job and not candidate.job.is_same_job(job):

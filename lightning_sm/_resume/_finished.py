@@ -4,13 +4,13 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._resume._candidate import Candidate
 from lightning_sm._whole_file import put_in_place
 
-__all__ = ["Finished", "read_finished", "remove_finished", "training_limits", "write_finished"]
+__all__ = ["Finished", "plain", "read_finished", "remove_finished", "training_limits", "weight_sums", "write_finished"]
 
 _NAME = "finished.json"
 # What decides when an ``EarlyStopping`` stops.
@@ -27,6 +27,8 @@ class Finished:
         global_step: The optimizer steps that it says.
         limits: What ended the training, such as ``max_epochs``; with others there may be more to train.
         job_name: The job that trained; ``None`` where it has no name.
+        is_over: Whether all hooks of the training's end have been called. Before, the model may get other weights yet.
+        weights: The checkpoint with the weights that those hooks left; ``None`` where they changed none.
     """
 
     checkpoint: str
@@ -34,13 +36,19 @@ class Finished:
     global_step: int
     limits: Mapping[str, Any] = field(default_factory=dict)
     job_name: Optional[str] = None
+    is_over: bool = False
+    weights: Optional[str] = None
 
     def is_end_of(self, candidate: Candidate, limits: Mapping[str, Any]) -> bool:
         """Whether a job with these limits that has this checkpoint has nothing left to train."""
-        same = (self.checkpoint, self.global_step) == (candidate.name, candidate.global_step)
+        same = candidate.name in (self.checkpoint, self.weights) and self.global_step == candidate.global_step
         if self.job_name is not None and candidate.job is not None and candidate.job.name is not None:
             same = same and self.job_name == candidate.job.name
-        return same and self.limits == _plain(limits)
+        return same and self.limits == plain(limits)
+
+    def is_all_of(self, candidate: Candidate) -> bool:
+        """Whether the checkpoint's weights are those of the trained model."""
+        return self.is_over and self.weights in (None, candidate.name)
 
 
 def write_finished(directory: str, finished: Finished) -> None:
@@ -67,8 +75,8 @@ def remove_finished(directory: str) -> None:
         os.remove(os.path.join(directory, _NAME))
 
 
-def _plain(limits: Mapping[str, Any]) -> Any:
-    """As they come back from JSON."""
+def plain(limits: Mapping[str, Any]) -> Any:
+    """The limits as they come back from JSON."""
     return json.loads(json.dumps(limits, default=str))
 
 
@@ -82,3 +90,18 @@ def training_limits(namespace: Namespace, trainer: Any) -> Dict[str, Any]:
                 values = {name.lstrip("_"): getattr(callback, name, None) for name in names}
                 limits.setdefault(kind.__name__, []).append(values)
     return limits
+
+
+def weight_sums(module: Any) -> List[float]:
+    """The sum of each parameter and buffer, by which one can tell that weights were changed."""
+    import torch
+
+    sums: List[float] = []
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            # A part of a tensor that is spread over ranks is compared where it is.
+            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            if local.layout == torch.strided and local.device.type != "meta" and not local.is_complex():
+                precise = torch.float32 if local.device.type == "mps" else torch.float64
+                sums.append(float(local.detach().sum(dtype=precise)))
+    return sums

@@ -12,11 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Deque, List, NamedTuple, Optional
 
 from lightning_sm._lightning import Namespace, namespaced_class
+from lightning_sm._lightning._shims import strategy_of
 from lightning_sm._log import log
 from lightning_sm._saving._snapshot import Snapshot
 from lightning_sm._saving._wrapping_io import WrappingIOMixin, save_options
 
-__all__ = ["BackgroundCheckpointIOMixin", "background_checkpoint_io"]
+__all__ = ["BackgroundCheckpointIOMixin", "background_checkpoint_io", "finish_saves"]
 
 # Two callbacks that save at the same moment, such as the best model and the last, need not wait for each other.
 _MOST_SNAPSHOTS = 2
@@ -138,6 +139,17 @@ class BackgroundCheckpointIOMixin(WrappingIOMixin):
             self._last.result()  # a removal that still waits must find the error, and not remove
         error, self._error = self._error, None
         raise error
+
+
+def finish_saves(trainer: Any) -> None:
+    """Wait for what is being saved in the background, and save in the calling thread from now on.
+
+    Raises:
+        Exception: What the last save failed of.
+    """
+    checkpoint_io = getattr(strategy_of(trainer), "checkpoint_io", None)
+    if isinstance(checkpoint_io, BackgroundCheckpointIOMixin):
+        checkpoint_io.finish()
 
 
 def background_checkpoint_io(namespace: Namespace) -> type:

@@ -3,16 +3,18 @@
 import os
 import textwrap
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
-from lightning_sm._agree import broadcast
+from lightning_sm._agree import any_true, broadcast
 from lightning_sm._failure import failure_reported
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._restore import around_restore
+from lightning_sm._lightning._run_end import after_run, end_skipped_run, stops_now
 from lightning_sm._lightning._shims import save_checkpoint_at_end
 from lightning_sm._log import log
 from lightning_sm._resume import (
+    FINAL_WEIGHTS,
     STAMP,
     Candidate,
     Choice,
@@ -20,11 +22,14 @@ from lightning_sm._resume import (
     JobIdentity,
     choose,
     list_candidates,
+    plain,
     read_finished,
     remove_finished,
     training_limits,
+    weight_sums,
     write_finished,
 )
+from lightning_sm._saving._background_io import finish_saves
 from lightning_sm.callbacks._model_export import exports_of
 from lightning_sm.errors import CheckpointError, LightningSMError
 
@@ -81,13 +86,21 @@ class AutoResumeMixin(_Base):
         self.resume = resume
         self.identity = JobIdentity.of(self._job) if identity is None else identity
         self._chosen: Optional[Candidate] = None
+        self._limits: Dict[str, Any] = {}
         self._had_finished = False
+        self._was_over = False
+        self._is_over = False
+        self._weights: List[float] = []
         self._least: Tuple[Any, Any] = (None, None)
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
         """Take part in what ``fit`` restores; a search for a learning rate or batch size restores nothing."""
-        self._chosen, self._had_finished = None, False
+        self._chosen, self._had_finished, self._was_over, self._is_over = None, False, False, False
         if stage == "fit" and trainer.state.fn == "fit" and not trainer.fast_dev_run:
+            # Other callbacks change the weights in on_train_end, from which no training can go on. To move what is
+            # being called to the front leaves the order in which the others are called as it is.
+            trainer.callbacks.remove(self)
+            trainer.callbacks.insert(0, self)
             around_restore(
                 trainer,
                 choose=lambda path: self._choose(trainer, path),
@@ -96,44 +109,64 @@ class AutoResumeMixin(_Base):
             )
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Write into each checkpoint which job it is of."""
-        checkpoint[STAMP] = self.identity.as_plain()
+        """Write into each checkpoint which job it is of, and whether a callback has asked the training to stop."""
+        stopped_by = plain(self._limits) if stops_now(trainer) else None
+        checkpoint[STAMP] = {**self.identity.as_plain(), "stopped_by": stopped_by}
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Save the end of the training if no callback has done so."""
+        """Save the end of the training if no callback has done so, and note it before the model gets other weights."""
         if trainer.fast_dev_run:
             return
+        self._is_over = True
+        finish_saves(trainer)
         newest = self._newest() if trainer.is_global_zero else None
         if broadcast(trainer, newest is None or newest.global_step < trainer.global_step):
             save_checkpoint_at_end(self.namespace, trainer, os.path.join(self.directory, "final.ckpt"))
+        self._note_end(trainer)
+        self._weights = weight_sums(pl_module)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Note beside the checkpoints that the training has come to its end."""
+        """Remember that this program has trained with this directory."""
         if trainer.fast_dev_run:
             return
         _ended_here.add(os.path.realpath(self.directory))
         if self._had_finished:
             trainer.fit_loop.min_epochs, trainer.fit_loop.epoch_loop.min_steps = self._least
-        elif trainer.is_global_zero:
-            newest = self._newest()
-            if newest is not None and newest.global_step >= trainer.global_step:
-                limits = training_limits(self.namespace, trainer)
-                name = self.identity.name
-                self._note_end(Finished(newest.name, newest.epoch, newest.global_step, limits, name))
 
-    def _note_end(self, finished: Finished) -> None:
+    def _after_run(self, trainer: Any, pl_module: Any) -> None:
+        """Note that the training is over, with the weights that callbacks left at its end."""
+        if not self._is_over:
+            if self._chosen is None or trainer.limit_train_batches == 0:
+                return
+            if self._was_over:
+                for export in exports_of(trainer):
+                    export.on_train_end(trainer, pl_module)
+                return
+            end_skipped_run(trainer)
+        has_changed = any_true(trainer, weight_sums(pl_module) != self._weights)
+        if has_changed:
+            save_checkpoint_at_end(self.namespace, trainer, os.path.join(self.directory, FINAL_WEIGHTS))
+        self._note_end(trainer, is_over=True, weights=FINAL_WEIGHTS if has_changed else None)
+
+    def _note_end(self, trainer: Any, **how: Any) -> None:
+        newest = self._newest() if trainer.is_global_zero else None
+        if newest is None or newest.global_step < trainer.global_step:
+            return
+        name, limits = self.identity.name, self._limits
         try:
-            write_finished(self.directory, finished)
+            write_finished(self.directory, Finished(newest.name, newest.epoch, newest.global_step, limits, name, **how))
         except OSError as error:
             # The model is still to be exported, and a restart finds nothing left to train by itself.
             log.warning("finished.json could not be written to %s (%s)", self.directory, error)
 
     def _choose(self, trainer: Any, path: Any) -> Optional[Tuple[str, bool]]:
         """Return the checkpoint to restore and whether it loads with ``weights_only``."""
+        self._limits = training_limits(self.namespace, trainer)
         with failure_reported(self._job):
             choice = Choice() if path or not self._may_resume(trainer) else self._agree(trainer)
             self._chosen = choice.candidate
-            self._had_finished = broadcast(trainer, trainer.is_global_zero and self._is_finished(trainer))
+            found = self._had_ended() if trainer.is_global_zero else (False, False)
+            self._had_finished, self._was_over = broadcast(trainer, found)
             self._refuse_unsigned()
         if path and trainer.is_global_zero:
             log.info("Resuming from %s, which ckpt_path names; %s is not searched", path, self.directory)
@@ -156,7 +189,15 @@ class AutoResumeMixin(_Base):
         return False
 
     def _agree(self, trainer: Any) -> Choice:
-        choice = choose(trainer, self.directory, self.identity, of_any_job=self.resume in ("always", "require"))
+        finished = read_finished(self.directory)
+        at_end = finished is not None and finished.limits == plain(self._limits) and finished.weights == FINAL_WEIGHTS
+        choice = choose(
+            trainer,
+            self.directory,
+            self.identity,
+            of_any_job=self.resume in ("always", "require"),
+            without=() if at_end else (FINAL_WEIGHTS,),
+        )
         if trainer.is_global_zero:
             for rejected in choice.rejected:
                 log.warning("%s", rejected)
@@ -200,11 +241,14 @@ class AutoResumeMixin(_Base):
             problem = f"sagemaker.resume is require, and no checkpoint in {self.directory} can be used: {reasons}."
             raise CheckpointError(problem, hint="Set it to auto, or check the checkpoint's S3 location.")
 
-    def _is_finished(self, trainer: Any) -> bool:
-        finished = read_finished(self.directory)
-        if self._chosen is None or finished is None:
-            return False
-        return finished.is_end_of(self._chosen, training_limits(self.namespace, trainer))
+    def _had_ended(self) -> Tuple[bool, bool]:
+        """Whether the training had ended, and whether the weights of the checkpoint are those of the trained model."""
+        chosen, finished = self._chosen, read_finished(self.directory)
+        if chosen is None:
+            return False, False
+        if finished is not None and finished.is_end_of(chosen, self._limits):
+            return True, finished.is_all_of(chosen)
+        return chosen.stopped_by == plain(self._limits), False
 
     def _refuse_unsigned(self) -> None:
         if self._had_finished and self.resume == "auto" and self._chosen is not None and self._chosen.job is None:
@@ -212,7 +256,8 @@ class AutoResumeMixin(_Base):
             raise CheckpointError(problem, hint=_OTHER_JOB)
 
     def _restored(self, trainer: Any, pl_module: Any) -> None:
-        """Skip the training of a job that had finished; its loop then calls no hook of the training's end."""
+        """Skip the training of a job that had finished."""
+        after_run(trainer, lambda: self._after_run(trainer, pl_module))
         if not self._had_finished:
             return
         if trainer.is_global_zero:
@@ -224,8 +269,6 @@ class AutoResumeMixin(_Base):
         # A checkpoint from within the last epoch, by a validation, does not count that one.
         loop.min_epochs = loop.epoch_loop.min_steps = None
         trainer.should_stop = True
-        for export in exports_of(trainer):
-            export.on_train_end(trainer, pl_module)
 
     def _explain(self, error: Exception) -> Exception:
         if isinstance(error, LightningSMError):
@@ -237,9 +280,11 @@ class AutoResumeMixin(_Base):
         return better
 
     def _newest(self) -> Optional[Candidate]:
-        """The newest that this job wrote itself."""
+        """The newest that this job wrote itself, and from which training could go on."""
         for candidate in list_candidates(self.directory):
-            if candidate.problem is None and candidate.job is not None and candidate.job.is_same_job(self.identity):
+            if candidate.problem is not None or candidate.job is None or candidate.name == FINAL_WEIGHTS:
+                continue
+            if candidate.job.is_same_job(self.identity):
                 return candidate
         return None
 
