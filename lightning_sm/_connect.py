@@ -1,11 +1,11 @@
 """What we tell a Lightning as soon as it is loaded."""
 
 import functools
-from typing import Any
+from typing import Any, Callable
 
 from lightning_sm._lightning._around_import import AroundImport, around_import
 from lightning_sm._lightning._faults import check_before_import, explain_failed_import, tell_unverified
-from lightning_sm._lightning._namespaces import NAMESPACES, Namespace
+from lightning_sm._lightning._namespaces import NAMESPACES, Namespace, set_unusable
 from lightning_sm._lightning._rank_zero import set_rank_zero_rank
 from lightning_sm._log import log
 from lightning_sm.errors import LightningSMError
@@ -13,21 +13,40 @@ from lightning_sm.errors import LightningSMError
 __all__ = ["connect_when_loaded"]
 
 
+# Lightning's Fabric, which can be used without its Trainer, under both names.
+_FABRICS = (Namespace("lightning.fabric"), Namespace("lightning_fabric"))
+
+
 def connect_when_loaded() -> None:
     """Register our strategies, environment and rank with each Lightning, once it is imported or if it is already."""
     for namespace in NAMESPACES:
         around = AroundImport(
             before=functools.partial(check_before_import, namespace),
-            after=functools.partial(_connect, namespace),
+            after=functools.partial(_attempt, _connect, namespace),
             explain=explain_failed_import,
         )
         around_import(namespace.name, around)
+    for namespace in _FABRICS:
+        after = functools.partial(_attempt, _connect_fabric, namespace)
+        around_import(namespace.name, AroundImport(lambda: None, after, explain_failed_import))
+
+
+def _attempt(connect: Callable[[Namespace], None], namespace: Namespace) -> None:
+    """Connect, but never fail the import of a Lightning that is newer or other than those we know.
+
+    Whoever uses one of our classes with it gets the error.
+    """
+    try:
+        connect(namespace)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        set_unusable(namespace, reason)
+        log.warning("lightning_sm cannot work with this %s and does nothing (%s).", namespace.name, reason)
 
 
 def _connect(namespace: Namespace) -> None:
     from lightning_sm._environment import SageMakerEnvironment
     from lightning_sm._lightning._shims import add_legacy_environment_methods, ask_environment
-    from lightning_sm._topology import Topology
     from lightning_sm.strategies import register_strategies
 
     tell_unverified(namespace)
@@ -36,11 +55,29 @@ def _connect(namespace: Namespace) -> None:
     add_legacy_environment_methods(namespace, SageMakerEnvironment)
     register_strategies(namespace)
     ask_environment(namespace, _check_single_device)
+    _tell_rank()
+
+
+def _connect_fabric(namespace: Namespace) -> None:
+    from lightning_sm._environment import SageMakerEnvironment
+
+    namespace.module("plugins.environments").ClusterEnvironment.register(SageMakerEnvironment)
+    _tell_rank()
+
+
+@functools.lru_cache(maxsize=None)
+def _warn_once(problem: str) -> None:
+    log.warning("The topology of this job cannot be read yet: %s", problem)
+
+
+def _tell_rank() -> None:
+    from lightning_sm._topology import Topology
+
     try:
         topology = Topology.resolve()
     except LightningSMError as error:
         # Importing Lightning must not fail for it; whoever makes an environment or a strategy gets the error whole.
-        log.warning("The topology of this job cannot be read yet: %s", error)
+        _warn_once(str(error))
         return
     rank = topology.global_rank
     if rank is not None or topology.node_rank:

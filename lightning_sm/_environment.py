@@ -9,6 +9,7 @@ from typing import Optional
 from lightning_sm import _lightning
 from lightning_sm._failure import report_uncaught, set_training, watch_failures
 from lightning_sm._job import TrainingJob
+from lightning_sm._lightning._namespaces import check_usable
 from lightning_sm._log import log
 from lightning_sm._main_host import refuse_busy_port, wait_for_name
 from lightning_sm._process_group import destroy_at_exit
@@ -37,9 +38,11 @@ class SageMakerEnvironment:
     Raises:
         JobConfigError: A file or variable of the job is broken.
         TopologyError: The launcher's numbers do not make a world.
+        LightningSMError: The Lightning that is loaded is not one that we know how to work with.
     """
 
     def __init__(self, topology: Optional[Topology] = None, *, resolve_timeout: float = 900.0) -> None:
+        check_usable(*(namespace for namespace in _lightning.NAMESPACES if namespace.is_loaded))
         report_uncaught()
         self.topology = Topology.resolve() if topology is None else topology
         self._resolve_timeout = resolve_timeout

@@ -1,8 +1,14 @@
 """What a fresh program sees, in both orders of import and in both namespaces."""
 
+import os
+import socket
+import sys
+import textwrap
+import types
+
 import pytest
 
-from lightning_sm._lightning import installed_namespaces
+from lightning_sm._lightning import Namespace, installed_namespaces
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.fresh import run_fresh
 
@@ -79,3 +85,85 @@ def test_nothing_changes_on_a_laptop():
         """
     )
     assert said == [[_NAMES[0].split(".")[0], "LightningEnvironment"]]
+
+
+_USE = """
+import lightning_sm.errors
+for use in (
+    lambda: lightning_sm.SMDDPStrategy, lambda: lightning_sm.SageMakerEnvironment(),
+    lambda: lightning_sm.trainer_settings(max_epochs=1), lambda: lightning_sm.SageMakerCLI,
+):
+    try:
+        use()
+        say(None)
+    except lightning_sm.errors.LightningSMError as error:
+        say(str(error))
+"""
+
+
+def test_a_lightning_without_the_registry_that_we_know():
+    said = run_fresh(
+        f"""
+        import {_NAMES[0]} as pl
+        from importlib import import_module
+        for place in ("plugins", "strategies"):
+            for name in ("TrainingTypePluginsRegistry", "StrategyRegistry"):
+                vars(import_module("{_NAMES[0]}." + place)).pop(name, None) if place in dir(pl) else None
+        import lightning_sm
+        say(hasattr(pl.Trainer, "fit"))
+        """
+        + textwrap.indent(_USE, " " * 8)
+    )
+    assert said[0] == [True]
+    for (line,) in said[1:]:
+        assert f"lightning_sm cannot work with this {_NAMES[0]}: " in line
+        assert "Registry" in line
+        assert "HINT: Install a release of Lightning" in line
+
+
+@pytest.mark.parametrize(("version", "reason"), [("2.7rc1", "ModuleNotFoundError"), ("next", "begins with no two")])
+def test_a_lightning_of_the_future(tmp_path, version, reason):
+    (tmp_path / "pytorch_lightning").mkdir()
+    (tmp_path / "pytorch_lightning" / "__init__.py").write_text(f"__version__ = {version!r}")
+    code = "import lightning_sm\nimport pytorch_lightning\nsay(pytorch_lightning.__version__)\n"
+    said = run_fresh(code + _USE, PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
+    assert said[0] == [version]
+    assert all(reason in line for (line,) in said[1:])
+
+
+@pytest.mark.parametrize(("text", "version"), [("2.7rc1", (2, 7)), ("2.7.0.dev20270101", (2, 7)), ("10.0", (10, 0))])
+def test_versions_of_every_spelling(monkeypatch, text, version):
+    module = types.ModuleType(f"made_up_lightning_{text}")
+    module.__version__ = text
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert Namespace(module.__name__).version == version
+
+
+_FABRICS = [("lightning_fabric", "ours_first"), ("lightning.fabric", "fabric_first")]
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize(("name", "order"), [pair for pair in _FABRICS if Namespace(pair[0]).is_installed])
+def test_fabric_alone_takes_the_environment(opt_ml, name, order):
+    imports = ["from lightning_sm import SageMakerEnvironment", f"from {name} import Fabric"]
+    lines = imports if order == "ours_first" else imports[::-1]
+    code = """
+        import sys, torch
+        fabric = Fabric(accelerator="cpu", devices=1, strategy="ddp", plugins=[SageMakerEnvironment()])
+        fabric.launch()
+        model = torch.nn.Linear(2, 1)
+        model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        loss = model(torch.ones(3, 2)).square().mean()
+        fabric.backward(loss)
+        optimizer.step()
+        environment = fabric.strategy.cluster_environment
+        say(type(environment).__name__, environment.main_port, torch.distributed.is_initialized(), fabric.world_size)
+        say(fabric.broadcast(3.0), "pytorch_lightning" in sys.modules)
+        """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = opt_ml.host("algo-1").environ(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS=1)
+    said = run_fresh("\n".join(lines) + textwrap.dedent(code), **variables)
+    assert said[0] == ["SageMakerEnvironment", port, True, 1]
+    assert said[1] == [3.0, False]

@@ -2,10 +2,12 @@
 
 import importlib.abc
 import sys
+from _thread import get_ident
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
 from types import ModuleType
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence, Set
 
 __all__ = ["AroundImport", "around_import"]
 
@@ -15,8 +17,13 @@ class _Loader(importlib.abc.Loader):
         self.loader = loader
         self.around = around
 
+    def __getattr__(self, name: str) -> Any:
+        # Who looks at the spec before the module is loaded asks the loader for its files and code.
+        return getattr(self.__dict__["loader"], name)
+
     def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
-        module: Optional[ModuleType] = self.loader.create_module(spec)
+        create = getattr(self.loader, "create_module", None)
+        module: Optional[ModuleType] = None if create is None else create(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
@@ -26,7 +33,10 @@ class _Loader(importlib.abc.Loader):
         module.__loader__ = self.loader
         self.around.before()
         try:
-            self.loader.exec_module(module)
+            if hasattr(self.loader, "exec_module"):
+                self.loader.exec_module(module)
+            else:
+                self.loader.load_module(module.__name__)  # zipimport until Python 3.9
         except Exception as error:
             better = self.around.explain(error)
             if better is None:
@@ -39,20 +49,41 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, around: "AroundImport") -> None:
         self.name = name
         self.around = around
+        self._asking: Set[int] = set()
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
-        if fullname != self.name:
+        thread = get_ident()
+        if fullname != self.name or thread in self._asking:
             return None
-        # Those before this one have been asked already, and may ask this one themselves.
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            found = finder.find_spec(fullname, path, target)
-            if found is not None:
-                if found.loader is not None:
-                    found.loader = _Loader(found.loader, self.around)
-                return found
+        self._asking.add(thread)
+        try:
+            for finder in self._others():
+                found = _ask(finder, fullname, path, target)
+                if found is not None:
+                    if found.loader is not None:
+                        found.loader = _Loader(found.loader, self.around)
+                    return found
+        finally:
+            self._asking.discard(thread)
         return None
+
+    def _others(self) -> Sequence[Any]:
+        """The finders to ask: those after this one, or all where somebody has put a wrapper in its place."""
+        finders = list(sys.meta_path)
+        # Those before this one have been asked already, and may ask this one themselves.
+        return finders[finders.index(self) + 1 :] if self in finders else finders
+
+
+def _ask(finder: Any, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType]) -> Any:
+    """Ask a finder as Python does, also one that has only ``find_module``, as was allowed until Python 3.11."""
+    if hasattr(finder, "find_spec"):
+        return finder.find_spec(fullname, path, target)
+    if sys.version_info >= (3, 12) or not hasattr(finder, "find_module"):
+        return None
+    loader = finder.find_module(fullname, path)
+    return None if loader is None else spec_from_loader(fullname, loader)
 
 
 @dataclass(frozen=True)

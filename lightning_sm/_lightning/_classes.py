@@ -5,14 +5,19 @@ import functools
 import importlib
 from typing import Any, Callable, Dict, Tuple
 
-from lightning_sm._lightning._namespaces import NAMESPACES, Namespace, choose_namespace, installed_namespaces
+from lightning_sm._lightning._namespaces import (
+    NAMESPACES,
+    Namespace,
+    check_usable,
+    choose_namespace,
+    installed_namespaces,
+)
 
 __all__ = ["Deferred", "namespaced_class", "resolve_class"]
 
 
-@functools.lru_cache(maxsize=None)
 def namespaced_class(namespace: Namespace, name: str, mixin_path: str, base_path: str) -> type:
-    """Make the class ``name`` from our mixin and Lightning's base class of one namespace.
+    """Make the class ``name`` from our mixin and Lightning's base class of one namespace, once.
 
     The mixin holds everything we add and is written against the base; only the base differs.
 
@@ -21,7 +26,16 @@ def namespaced_class(namespace: Namespace, name: str, mixin_path: str, base_path
         name: The public name of the class.
         mixin_path: Where the mixin is, as ``module:name``.
         base_path: Where the base is below the namespace, as ``module:name``.
+
+    Raises:
+        LightningSMError: This Lightning is not one that we know how to work with.
     """
+    check_usable(namespace)
+    return _made(namespace, name, mixin_path, base_path)
+
+
+@functools.lru_cache(maxsize=None)
+def _made(namespace: Namespace, name: str, mixin_path: str, base_path: str) -> type:
     mixin = _attribute(*mixin_path.split(":"))
     module, _, attribute = base_path.partition(":")
     base = getattr(namespace.module(module), attribute)

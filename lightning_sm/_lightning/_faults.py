@@ -110,7 +110,7 @@ def _installed() -> Mapping[str, Version]:
     found = {}
     for package in ("lightning", "pytorch-lightning", "jsonargparse", "torchmetrics"):
         try:
-            found[package] = _version(version(package))
+            found[package] = _version(str(version(package)))  # None where its metadata is damaged
         except PackageNotFoundError:
             continue
     return found

@@ -4,14 +4,23 @@ import functools
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 from lightning_sm.errors import LightningSMError
 
-__all__ = ["NAMESPACES", "Namespace", "choose_namespace", "installed_namespaces", "namespace_of"]
+__all__ = [
+    "NAMESPACES",
+    "Namespace",
+    "check_usable",
+    "choose_namespace",
+    "installed_namespaces",
+    "namespace_of",
+    "set_unusable",
+]
 
 
 @dataclass(frozen=True)
@@ -55,8 +64,33 @@ class Namespace:
 
 @functools.lru_cache(maxsize=None)
 def _version(namespace: Namespace) -> Tuple[int, int]:
-    major, minor = str(namespace.module().__version__).split(".")[:2]
-    return int(major), int(minor)
+    text = str(namespace.module().__version__)
+    found = re.match(r"(\d+)\.(\d+)", text)  # 2.7rc1 is 2.7
+    if found is None:
+        raise LightningSMError(f"The version of {namespace.name} is {text!r}, which begins with no two numbers.")
+    return int(found.group(1)), int(found.group(2))
+
+
+# What went wrong when a namespace was told about us, by its name.
+_unusable: Dict[str, str] = {}
+
+
+def set_unusable(namespace: Namespace, reason: str) -> None:
+    """Note that our classes cannot be used with a namespace, which is said when somebody uses one."""
+    _unusable[namespace.name] = reason
+
+
+def check_usable(*namespaces: Namespace) -> None:
+    """Raise what was noted about these namespaces, if none of them is left to be used.
+
+    Raises:
+        LightningSMError: This Lightning is not one that we know how to work with.
+    """
+    if namespaces and all(namespace.name in _unusable for namespace in namespaces):
+        raise LightningSMError(
+            f"lightning_sm cannot work with this {namespaces[0].name}: {_unusable[namespaces[0].name]}.",
+            hint="Install a release of Lightning that lightning_sm's README lists, or a newer lightning_sm.",
+        )
 
 
 # The first is preferred where both are installed and nothing else decides, as Lightning's documentation does.

@@ -132,3 +132,84 @@ def test_finding_it_calls_nothing(package):
     assert calls == []
     importlib.import_module(package)
     assert calls == [1]
+
+
+class _Wrapper:
+    """A finder in the place of another, as profilers and lazy importers put one there."""
+
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, *arguments):
+        return self.finder.find_spec(*arguments)
+
+
+class _OldFinder:
+    """A finder as it was written before Python 3.4, and was called until 3.11."""
+
+    def __init__(self):
+        self.asked = []
+
+    def find_module(self, fullname, path=None):
+        self.asked.append(fullname)
+        return self if fullname == "made_up" else None
+
+    def load_module(self, fullname):
+        exec("value = 7", sys.modules[fullname].__dict__)
+        return sys.modules[fullname]
+
+
+def test_finders_that_others_have_wrapped(package):
+    calls = []
+    after_import(package, lambda: calls.append(1))
+    sys.meta_path[:] = [_Wrapper(finder) for finder in sys.meta_path if hasattr(finder, "find_spec")]
+    assert importlib.import_module(package).value == 5
+    assert importlib.import_module(f"{package}.below").value == 6
+    assert calls == [1]
+
+
+def test_a_finder_in_front_that_asks_all_others(package):
+    calls = []
+    after_import(package, lambda: calls.append(1))
+
+    class Front:
+        def find_spec(self, *arguments):
+            others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+            return next(filter(None, (finder.find_spec(*arguments) for finder in others)), None)
+
+    sys.meta_path.insert(0, Front())
+    assert importlib.import_module(package).value == 5
+    assert calls == [1]
+
+
+def test_finders_without_find_spec(package):
+    calls, old = [], _OldFinder()
+    after_import(package, lambda: calls.append(1))
+    sys.meta_path.insert(1, object())
+    sys.meta_path.insert(2, old)
+    # As Python does: it asked such finders until 3.11, and passes them over since.
+    expected = (7, ["made_up"]) if sys.version_info < (3, 12) else (5, [])
+    assert (importlib.import_module(package).value, old.asked) == expected
+    assert calls == [1]
+
+
+def test_who_looks_before_the_import_sees_the_modules_own_loader(package):
+    after_import(package, lambda: None)
+    loader = importlib.util.find_spec(package).loader
+    assert loader.get_filename(package).endswith("__init__.py")
+    assert loader.is_package(package)
+    assert "value = 5" in loader.get_source(package)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = loader.no_such_thing
+
+
+def test_a_lazy_import_comes_to_us_too(package):
+    calls = []
+    after_import(package, lambda: calls.append(1))
+    spec = importlib.util.find_spec(package)
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[package] = module
+    spec.loader.exec_module(module)
+    assert calls == []
+    assert (module.value, calls) == (5, [1])
