@@ -60,7 +60,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._asking.add(thread)
         try:
             for finder in self._others():
-                found = _ask(finder, fullname, path, target)
+                found: Optional[ModuleSpec] = _ask(finder, fullname, path, target)
                 if found is not None:
                     if found.loader is not None:
                         found.loader = _Loader(found.loader, self.around)
