@@ -1,8 +1,9 @@
 """Completes the arguments of a ``Trainer`` with objects that no config can hold."""
 
 import os
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
+from lightning_sm._checkpoint_places import CheckpointPlaces, explicit_directories
 from lightning_sm._environment import SageMakerEnvironment
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
@@ -11,8 +12,8 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._log import log
 from lightning_sm._options import SageMakerOptions
 from lightning_sm._resume import JobIdentity
-from lightning_sm._routing import checkpoint_dir, may_replace
-from lightning_sm._saving._periodic import periodic_checkpoints, save_interval
+from lightning_sm._routing import checkpoint_dir
+from lightning_sm._saving._periodic import save_interval
 from lightning_sm._settings import Settings
 from lightning_sm._topology import Launcher, Topology
 from lightning_sm.callbacks import callback_class
@@ -114,8 +115,9 @@ def own_callbacks(
     if world_check is not None and topology.launcher != Launcher.LOCAL:
         own.append(world_check(topology))
     if job.in_container:
-        own += _safe_saves(present, namespace, options)
-        own += _checkpoints_in_place(arguments, present, job, namespace, options, settings)
+        places = _checkpoint_places(arguments, job, namespace, options, settings)
+        own += _safe_saves(present, namespace, options, places)
+        own += _checkpoints_in_place(present, places)
         own += _auto_resume(arguments, present, job, namespace, options, _identity(arguments, job, config))
         own += _positions(present, namespace, options)
     export = _absent("ModelExport", present, namespace)
@@ -152,9 +154,11 @@ def _graceful_stop(
         return [graceful_stop(directory=directory, max_runtime=options.max_runtime)]
 
 
-def _safe_saves(present: Sequence[Any], namespace: Namespace, options: SageMakerOptions) -> List[Any]:
+def _safe_saves(
+    present: Sequence[Any], namespace: Namespace, options: SageMakerOptions, places: CheckpointPlaces
+) -> List[Any]:
     safe_saves = _absent("SafeSaves", present, namespace)
-    return [] if safe_saves is None else [safe_saves(async_save=options.async_save)]
+    return [] if safe_saves is None else [safe_saves(async_save=options.async_save, places=places)]
 
 
 def _positions(present: Sequence[Any], namespace: Namespace, options: SageMakerOptions) -> List[Any]:
@@ -201,43 +205,21 @@ def _auto_resume(
     return []
 
 
-def _checkpoints_in_place(
-    arguments: Dict[str, Any],
-    present: Sequence[Any],
-    job: TrainingJob,
-    namespace: Namespace,
-    options: SageMakerOptions,
-    settings: Settings,
-) -> List[Any]:
-    checkpoint_class = namespace.module("callbacks").ModelCheckpoint
+def _checkpoint_places(
+    arguments: Dict[str, Any], job: TrainingJob, namespace: Namespace, options: SageMakerOptions, settings: Settings
+) -> CheckpointPlaces:
     directory, _ = checkpoint_dir(job, options)
-    checkpoints = [callback for callback in present if isinstance(callback, checkpoint_class)]
-    own: List[Any] = []
-    for callback in checkpoints:
-        if may_replace(callback.dirpath, job) and not _is_explicit(callback, settings):
-            callback.dirpath = directory
     with failure_reported(job):
         seconds = save_interval(options.save_every)
-    if _saves(arguments) and "://" in directory:
-        own += [] if checkpoints else [checkpoint_class(dirpath=directory)]
-    elif _saves(arguments) and not arguments.get("fast_dev_run"):
-        own += periodic_checkpoints(checkpoints, directory, seconds, namespace)
-    if (checkpoints or own) and "://" not in directory:
-        with failure_reported(job):
-            check_writable(directory, "checkpoint directory")
+    is_short = bool(arguments.get("fast_dev_run")) and "://" not in directory
+    adds = _saves(arguments) and not is_short
+    return CheckpointPlaces(directory, job, namespace, explicit_directories(settings), seconds, adds)
+
+
+def _checkpoints_in_place(present: Sequence[Any], places: CheckpointPlaces) -> List[Any]:
+    own = places.complete(present)
+    checkpoint_class = places.namespace.module("callbacks").ModelCheckpoint
+    if "://" not in places.directory and any(isinstance(each, checkpoint_class) for each in (*present, *own)):
+        with failure_reported(places.job):
+            check_writable(places.directory, "checkpoint directory")
     return own
-
-
-def _is_explicit(callback: Any, settings: Settings) -> bool:
-    """Whether a callback's directory was typed or is a hyperparameter, wherever in the config the callback stands."""
-    said = ({key.rpartition(".")[2]: settings.get(key)} for key in settings.origins if settings.is_explicit(key))
-    named = (os.path.realpath(path) for value in said for path in _dirpaths(value))
-    return callback.dirpath is not None and os.path.realpath(callback.dirpath) in named
-
-
-def _dirpaths(value: Any) -> Iterator[str]:
-    """Every ``dirpath`` in nested values."""
-    if isinstance(value, dict) and isinstance(value.get("dirpath"), str):
-        yield value["dirpath"]
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _dirpaths(inner)

@@ -97,6 +97,31 @@ def test_checkpoints_of_the_script_go_to_the_jobs_directory(container):
     assert (added.count("SafeSaves"), added.count("ModelCheckpoint"), added.count("ModelExport")) == (1, 1, 1)
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"monitor": "val_loss"}, {"monitor": "val_loss", "save_last": True}, {}], ids=str
+)
+def test_checkpoints_of_the_model_go_to_the_jobs_directory_and_the_jobs_own_stay(container, arguments):
+    from tiny_data import TinyData
+    from tiny_model import TinyModel
+
+    class Model(TinyModel):
+        def configure_callbacks(self):
+            callbacks = PL.module("callbacks")
+            return [callbacks.EarlyStopping("val_loss"), callbacks.ModelCheckpoint("ckpts", "{epoch}", **arguments)]
+
+    trainer = PL.module().Trainer(**trainer_settings(**quiet(max_epochs=2, num_sanity_val_steps=0)))
+    for _ in range(2):  # in each fit Lightning asks the model again
+        trainer.fit(Model(), TinyData("x"))
+    directory = container.base / "output" / "data" / "checkpoints"
+    assert {callback.dirpath for callback in trainer.checkpoint_callbacks} == {str(directory)}
+    patterns = [callback.filename for callback in trainer.checkpoint_callbacks]
+    assert patterns.count("{epoch}") == 1
+    assert any(pattern.startswith("resume-{epoch}") for pattern in patterns)
+    assert list(directory.glob("epoch=*.ckpt"))
+    assert arguments == {} or list(directory.glob("*last*.ckpt"))
+    assert not (container.code / "ckpts").exists()
+
+
 def test_one_callback_need_not_be_a_list(container):
     export = model_export_class(PL)()
     settings = trainer_settings(callbacks=export)

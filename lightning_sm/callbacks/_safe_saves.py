@@ -3,6 +3,7 @@
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
+from lightning_sm._checkpoint_places import CheckpointPlaces
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._restore import around_load
 from lightning_sm._lightning._shims import innermost_wrapper, save_by_time, strategy_of
@@ -32,6 +33,8 @@ class SafeSavesMixin(_Base):
     Args:
         async_save: Whether checkpoints are written in the background while training goes on. Everything has been
             written when training ends, and an error of the last save is raised then.
+        places: Where checkpoints go and which callbacks save them. The model's ``configure_callbacks`` is looked after,
+            too: what it brings takes the place of a trainer's callbacks of the same class.
 
     Raises:
         CheckpointError: A checkpoint could not be saved, or not be sent to a host that lacks it.
@@ -39,9 +42,10 @@ class SafeSavesMixin(_Base):
 
     namespace: Namespace
 
-    def __init__(self, async_save: bool = False) -> None:
+    def __init__(self, async_save: bool = False, places: Optional[CheckpointPlaces] = None) -> None:
         super().__init__()
         self.async_save = async_save
+        self.places = places
         self._background: Optional[Any] = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
@@ -49,6 +53,9 @@ class SafeSavesMixin(_Base):
         if stage != "fit":
             around_load(trainer, partial(on_every_host, trainer))
             return
+        if self.places is not None:
+            # Lightning sets up callbacks one after another, and so those that are added here, too.
+            trainer.callbacks.extend(self.places.complete(trainer.callbacks))
         strategy = strategy_of(trainer)
         if _saves_by_itself(strategy):
             if trainer.is_global_zero:
