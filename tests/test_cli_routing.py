@@ -244,3 +244,10 @@ def test_a_project_may_keep_its_older_config(container):
     container.cli("--trainer.logger=False", run=True)
     with pytest.raises(RuntimeError, match="config"):
         container.cli("--trainer.logger=False", run=True, save_config_kwargs={"overwrite": False})
+
+
+def test_cpus_on_a_host_with_gpus(container, in_environ):
+    in_environ({"SM_NUM_GPUS": "4"})
+    cli = container.hyperparameters({"trainer.accelerator": "cpu"}).cli()
+    assert "trainer.devices" not in cli.routing.origins
+    assert (cli.trainer.world_size, type(cli.trainer.accelerator).__name__) == (1, "CPUAccelerator")

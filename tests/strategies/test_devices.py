@@ -27,3 +27,11 @@ def test_more_processes_than_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(TopologyError, match=r"started 2 processes .* 1 devices: \['cuda:0'\].*HINT: Start as many"):
         one_device_each(_CUDA[:1], 2)
+
+
+@pytest.mark.parametrize("local_size", [1, 4])
+def test_certain_devices_for_another_number_of_processes(monkeypatch, local_size):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    said = rf"devices=\[2, 3\] in the Trainer, but the launcher started {local_size} processes.*HINT: Leave devices out"
+    with pytest.raises(TopologyError, match=said):
+        one_device_each(_CUDA[2:4], local_size)
