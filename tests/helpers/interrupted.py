@@ -9,9 +9,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import callback_class
+from tests.helpers.setups import SETUPS
 
 NAMESPACE = installed_namespaces()[-1]
 pl = NAMESPACE.module()
+ModelCheckpoint = pl.callbacks.ModelCheckpoint
 
 
 class Numbers(Dataset):
@@ -103,6 +105,14 @@ class Saver(pl.Callback):
         self._at("on_train_epoch_end", trainer)
 
 
+# Lightning 1.5 and 1.6 have no such base, and call all callbacks before the model.
+_Last = getattr(pl.callbacks, "Checkpoint", pl.Callback)
+
+
+class LastSaver(Saver, _Last):
+    """Saves after all hooks of the model, as Lightning's own checkpoint callbacks do."""
+
+
 def path_of(folder, hook, count):
     """Where the checkpoint of a moment is."""
     return str(folder / f"{hook}-{count}.ckpt")
@@ -155,3 +165,60 @@ def same_weights(first, second):
     """Whether two models are bit for bit the same."""
     one, other = first.state_dict(), second.state_dict()
     return all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Logged(pl.loggers.CSVLogger):
+    """Keeps what was logged at which step, in memory."""
+
+    def __init__(self):
+        super().__init__("unused", version=0)
+        self.lines = []
+
+    def log_metrics(self, metrics, step=None):
+        self.lines.append((step, dict(metrics)))
+
+    def log_hyperparams(self, params=None):
+        pass
+
+    def save(self):
+        pass
+
+    def finalize(self, status):
+        pass
+
+
+def train_setup(name, size, savers=(), checkpoint=None, seed=7, **more):
+    """Train a set-up as a new process would, and return its trainer.
+
+    Args:
+        name: Its name in the library.
+        size: A :class:`~tests.helpers.setups.Size`.
+        savers: Callbacks that write checkpoints.
+        checkpoint: The checkpoint to go on from.
+        seed: What ``seed_everything`` is given.
+        more: Further arguments of the ``Trainer``.
+    """
+    pl.seed_everything(seed)
+    made = SETUPS[name](pl, size)
+    arguments = {"max_epochs": size.epochs, "devices": 1, **made.arguments, **more}
+    own = [callback_class(NAMESPACE, "DataPosition")(), *(savers or [LastSaver(None, [])])]
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        logger=Logged(),
+        log_every_n_steps=1,
+        enable_checkpointing=_Last is not pl.Callback or any(isinstance(each, ModelCheckpoint) for each in own),
+        num_sanity_val_steps=1 if made.val is not None else 0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=arguments.pop("callbacks", []) + own,
+        **arguments,
+    )
+    # Something that a resumed run has drawn more of than the run before it.
+    torch.rand(3 if checkpoint else 2)
+    trainer.fit(made.model, made.train, made.val, ckpt_path=checkpoint)
+    return trainer
+
+
+def weights_of(trainer):
+    """Every weight and buffer as a number that JSON keeps exactly."""
+    return {name: value.tolist() for name, value in trainer.lightning_module.state_dict().items()}

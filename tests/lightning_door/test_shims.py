@@ -220,3 +220,22 @@ def test_a_checkpoint_without_a_monitor_is_written_over_its_own_file(version, ow
     _shims.write_over_own(_Namespace(version), checkpoint)
     assert checkpoint.file_exists("last.ckpt", None) is own
     assert checkpoint.file_exists("other.ckpt", None) is others
+
+
+@pytest.mark.parametrize(
+    ("version", "interrupted", "ranks", "caller", "expected"),
+    [
+        ((2, 1), False, 2, "train", True),
+        ((2, 1), True, 2, "pytorch_lightning.callbacks.model_checkpoint", False),
+        ((2, 0), False, 2, "train", False),
+        ((2, 0), False, 1, "train", True),
+        ((2, 0), False, 2, "pytorch_lightning.callbacks.model_checkpoint", True),
+        ((1, 6), False, 2, "lightning_sm._stopping._stopped_checkpoint", True),
+    ],
+)
+def test_which_saves_are_those_of_all_ranks(version, interrupted, ranks, caller, expected):
+    trainer = types.SimpleNamespace(interrupted=interrupted, world_size=ranks)
+    # The function is called by ours, which is called by whoever saves.
+    seen = {"__name__": caller, "ask": lambda: _shims.saved_by_all_ranks(_Namespace(version), trainer, 2)}
+    exec("def save(): return ask()", seen)
+    assert seen["save"]() is expected
