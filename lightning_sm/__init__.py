@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lightning_sm._job import Channel, InstanceGroup, TrainingJob
     from lightning_sm._options import SageMakerOptions
     from lightning_sm._topology import Launcher, Topology
-    from lightning_sm._trainer_settings import trainer_settings
+    from lightning_sm._trainer_settings import job, trainer_settings
     from lightning_sm.callbacks import ModelExport
     from lightning_sm.cli import SageMakerCLI
     from lightning_sm.strategies import SMDDPPlugin, SMDDPStrategy
@@ -36,6 +36,7 @@ __all__ = [
     "SageMakerOptions",
     "Topology",
     "TrainingJob",
+    "job",
     "trainer_settings",
 ]
 
@@ -52,6 +53,7 @@ _MODULES = {
     "SageMakerOptions": "_options",
     "Topology": "_topology",
     "TrainingJob": "_job",
+    "job": "_trainer_settings",
     "trainer_settings": "_trainer_settings",
 }
 

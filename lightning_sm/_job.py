@@ -1,9 +1,11 @@
 """``TrainingJob``: what SageMaker told this host, as one frozen value that knows where each part came from."""
 
 from dataclasses import dataclass, field
-from typing import Mapping, Optional, Tuple
+from typing import List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._hyperparameters import Hyperparameters
+from lightning_sm._log import log
+from lightning_sm.errors import RoutingError
 
 __all__ = ["Channel", "InstanceGroup", "TrainingJob", "SDK_CHANNELS"]
 
@@ -100,6 +102,46 @@ class TrainingJob:
         from lightning_sm._job_files import read_training_job
 
         return read_training_job(environ)
+
+    def channel(self, name: str, default: Optional[str] = None) -> str:
+        """Return the folder that holds a channel's files.
+
+        Args:
+            name: The channel's name, such as ``training``.
+            default: What to return where there is no such channel, such as a folder on a laptop.
+
+        Raises:
+            RoutingError: There is no such channel and no default, or it is a pipe, missing or empty.
+        """
+        from lightning_sm._routing._channels import check_channel
+
+        found = self.channels.get(name)
+        if found is not None:
+            check_channel(found)
+            return found.path
+        if default is None:
+            where = f"The job has no channel {name!r}; it has: {', '.join(sorted(self.data_channels)) or 'none'}"
+            raise RoutingError(
+                f"{where}." if self.in_container else f"There is no channel {name!r}, because this is no training job.",
+                hint=f"Give the job that input channel, or write job.channel({name!r}, default=...).",
+            )
+        if self.in_container:
+            log.info("The job has no channel %r: %s is read instead", name, default)
+        return default
+
+    def hydra_overrides(self, words: Sequence[str]) -> List[str]:
+        """Return what Hydra is to read as its command line.
+
+        SageMaker passes ``--key value``, which Hydra refuses. In a job the hyperparameters take the place of that as
+        ``key=value``, with their types; other words are returned as they are.
+
+        Args:
+            words: ``sys.argv[1:]``.
+        """
+        by_sagemaker = self.in_container and bool(words) and words[0].startswith("-")
+        # Lightning starts the other processes of a host with the words of the first and some of Hydra's.
+        by_lightning = any(word.startswith("hydra.") for word in words)
+        return self.hyperparameters.as_hydra() if by_sagemaker and not by_lightning else list(words)
 
     @property
     def data_channels(self) -> Mapping[str, Channel]:

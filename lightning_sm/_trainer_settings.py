@@ -1,4 +1,4 @@
-"""``trainer_settings``: gives a script what the CLI gives its users."""
+"""``job`` and ``trainer_settings``: give a script what the CLI gives its users."""
 
 from dataclasses import replace
 from typing import Any, Dict, Iterator, Optional
@@ -14,7 +14,24 @@ from lightning_sm._settings import Settings
 from lightning_sm._topology import Topology
 from lightning_sm._trainer import add_environment, as_list, own_callbacks
 
-__all__ = ["trainer_settings"]
+__all__ = ["job", "trainer_settings"]
+
+
+def job() -> TrainingJob:
+    """Return the training job, for a script that needs its channels and hyperparameters.
+
+    Outside a container the job is empty, and defaults hold::
+
+        job = lightning_sm.job()
+        data = MyData(job.channel("training", default="./data"))
+        model = MyModel(lr=job.hyperparameters.get("lr", 0.01))
+
+    From now on an error that ends the program is the job's failure reason.
+
+    Raises:
+        JobConfigError: A file or variable of the job is broken.
+    """
+    return read_job()
 
 
 def trainer_settings(
@@ -42,9 +59,9 @@ def trainer_settings(
         TopologyError: The launcher's numbers do not make a world, or another number of hosts is asked for.
         OutputError: The checkpoint directory cannot be written.
     """
-    job = read_job()
-    with failure_reported(job):
-        topology = Topology.resolve(job=job)
+    this_job = read_job()
+    with failure_reported(this_job):
+        topology = Topology.resolve(job=this_job)
         given = [trainer_arguments.get(name) for name in ("callbacks", "strategy", "logger", "plugins")]
         objects = (type(entry) for value in given for entry in as_list(value))
         namespace = namespace_of(trainer_class, *objects) or choose_namespace()
@@ -52,7 +69,7 @@ def trainer_settings(
         # A list of ready-made loggers or callbacks counts as one value here, which nothing looks into.
         settings = Settings.collect(given={"trainer": trainer_arguments})
         routing = build_routing(
-            job,
+            this_job,
             topology,
             settings,
             options=options,
@@ -67,15 +84,15 @@ def trainer_settings(
             logger_class = find_class(namespace, logger["class_path"])
             assert logger_class is not None, "Lightning has the loggers that the routing names"
             arguments["logger"] = logger_class(**logger["init_args"])
-        if job.in_container:
+        if this_job.in_container:
             add_environment(arguments, topology, namespace)
-            redirected = tuple(_redirect_loggers(trainer_arguments.get("logger"), job, options, namespace))
+            redirected = tuple(_redirect_loggers(trainer_arguments.get("logger"), this_job, options, namespace))
             routing = replace(routing, settings=(*routing.settings, *redirected))
         present = as_list(arguments.get("callbacks"))
         own = own_callbacks(
             arguments,
             present,
-            job=job,
+            job=this_job,
             topology=topology,
             namespace=namespace,
             options=options,

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_sm import Hyperparameters
 from lightning_sm._hyperparameters import is_reserved
-from lightning_sm.errors import JobConfigError
+from lightning_sm.errors import HyperparameterError, JobConfigError
 
 _VALUES = {
     "trainer.max_epochs": 5,
@@ -157,3 +157,53 @@ def test_spellings_hold_what_the_real_toolkit_writes(tmp_path):
     written = json.loads(done.stdout.splitlines()[-1])
     assert written.keys() == _VALUES.keys()
     assert [name for name in written if written[name] not in hyperparameters.spellings(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "default", "expected"),
+    [
+        (0.1, 1.0, 0.1), ("0.1", 1.0, 0.1), (1, 1.0, 1.0), ("1", 2, 1), (1.0, 2, 1), (True, False, True),
+        ("True", False, True), ("false", True, False), ("x", "y", "x"), (5, "y", "5"), ("5", "y", "5"),
+        ("[1, 2]", [], [1, 2]), ([1], (), (1,)), ({"a": 1}, {}, {"a": 1}), (None, 1, None), ("5", None, "5"),
+    ],
+)  # fmt: skip
+def test_a_value_has_the_type_of_its_default(value, default, expected):
+    found = Hyperparameters({"x": value}).get("x", default)
+    assert (found, type(found)) == (expected, type(expected))
+    assert Hyperparameters().get("x", default) == default
+
+
+@pytest.mark.parametrize(
+    ("value", "default"),
+    [("fast", 1.0), ("1.5", 1), (1.5, 1), (True, 1), (1, True), ("yes", True), ("{", {}), ("1", [])],
+)
+def test_a_value_of_another_type_is_an_error(value, default):
+    with pytest.raises(HyperparameterError, match=r"The hyperparameter 'x' is .* HINT: Correct the hyperparameter"):
+        Hyperparameters({"x": value}).get("x", default)
+
+
+def test_a_value_by_its_name():
+    hyperparameters = Hyperparameters({"lr": 0.1}, {"sagemaker_program": "train.py"})
+    assert hyperparameters["lr"] == 0.1
+    assert "lr" in hyperparameters
+    assert "sagemaker_program" not in hyperparameters
+    with pytest.raises(HyperparameterError, match=r"The job has no hyperparameter 'rate'. It has: lr. HINT: "):
+        hyperparameters["rate"]
+
+
+def test_words_for_hydra():
+    values = {
+        "model": "large",
+        "lr": 1e-3,
+        "tag": "5",
+        "none": None,
+        "on": True,
+        "layers": [1, "x y"],
+        "config-name": "b",
+    }
+    assert Hyperparameters(values).as_hydra() == [
+        "--config-name=b", "model=large", "lr=0.001", "tag='5'", "none=null", "on=true", "layers=[1,'x y']",
+    ]  # fmt: skip
+    # Plain API calls do not tell text from numbers; Hydra then reads it as on its command line.
+    untyped = Hyperparameters.from_file({"tag": "5", "name": "two words"}, "hyperparameters.json")
+    assert untyped.as_hydra() == ["tag=5", "name='two words'"]

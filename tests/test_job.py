@@ -3,6 +3,8 @@ import dataclasses
 import pytest
 
 from lightning_sm import Channel, Hyperparameters, InstanceGroup, TrainingJob
+from lightning_sm.errors import RoutingError
+from tests.projects.container import log_lines
 
 _GPU = InstanceGroup("gpu", "ml.p4d.24xlarge", ("algo-3", "algo-1"))
 _CPU = InstanceGroup("cpu", "ml.c5.large", ("algo-2",))
@@ -68,3 +70,25 @@ def test_data_channels_leave_out_the_sdks_own():
 )
 def test_asks_for_smddp(reserved, asks):
     assert TrainingJob(hyperparameters=Hyperparameters(reserved=reserved)).asks_for_smddp is asks
+
+
+def test_a_channel_in_a_job_and_elsewhere(opt_ml):
+    opt_ml.host("algo-1").write("inputdataconfig.json", {"training": {"TrainingInputMode": "File"}, "empty": {}})
+    folder = opt_ml.base / "input" / "data" / "training"
+    folder.mkdir(parents=True)
+    (folder / "x.txt").write_text("x")
+    job = TrainingJob.resolve(opt_ml.environ())
+    assert job.channel("training", default="./data") == job.channel("training") == str(folder)
+    with log_lines() as lines:
+        assert job.channel("labels", default="./labels") == "./labels"
+    assert lines == ["The job has no channel 'labels': ./labels is read instead"]
+    with pytest.raises(RoutingError, match=r"The job has no channel 'labels'; it has: empty, training. HINT: Give"):
+        job.channel("labels")
+    with pytest.raises(RoutingError, match=r"The channel 'empty' at .* does not exist"):
+        job.channel("empty", default="./data")
+
+
+def test_a_channel_outside_a_job():
+    assert TrainingJob().channel("training", default="./data") == "./data"
+    with pytest.raises(RoutingError, match=r"There is no channel 'training', because this is no training job. HINT: "):
+        TrainingJob().channel("training")

@@ -1,0 +1,148 @@
+"""The Hydra example, run as SageMaker's toolkit runs it, and Hydra's grammar."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_sm import Hyperparameters, TrainingJob
+from lightning_sm._export import load_file
+from tests.helpers.environ import without_launcher
+from tests.helpers.opt_ml import OptMl
+from tests.helpers.processes import local_rendezvous
+
+pytest.importorskip("hydra", reason="hydra-core is not installed")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hydra"
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """A copy of the example in a container's code folder, with a function that runs it there."""
+    pytest.importorskip("lightning.pytorch", reason="the example uses lightning.pytorch")
+    opt_ml = OptMl(tmp_path / "ml").host("algo-1")
+    code = tmp_path / "ml" / "code"
+    shutil.copytree(EXAMPLE, code, ignore=shutil.ignore_patterns("outputs", "__pycache__"))
+
+    def run(*words, module=False, **variables):
+        environ = {**without_launcher(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLE.parents[1])}
+        start = ["-m", "train"] if module else ["train.py"]
+        return subprocess.run(
+            [sys.executable, *start, *words],
+            cwd=code,
+            env={**environ, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return opt_ml, code, run
+
+
+def in_job(opt_ml, hyperparameters, encode=json.dumps):
+    """Write the job's files, and return its words and variables as the toolkit makes them."""
+    opt_ml.write("hyperparameters.json", {name: encode(value) for name, value in hyperparameters.items()})
+    opt_ml.write("inputdataconfig.json", {"training": {"TrainingInputMode": "File"}})
+    channel = opt_ml.base / "input" / "data" / "training"
+    channel.mkdir(parents=True)
+    (channel / "numbers.txt").write_text("0 1\n1 2\n2 3\n3 4\n")
+    words = [word for name, value in hyperparameters.items() for word in (f"--{name}", str(value))]
+    output = str(opt_ml.base / "output" / "data")
+    return words, opt_ml.environ(SM_NUM_GPUS=0, SM_MODEL_DIR=opt_ml.base / "model", SM_OUTPUT_DATA_DIR=output)
+
+
+@pytest.mark.parametrize("module", [False, pytest.param(True, marks=pytest.mark.jobs)])
+def test_in_a_job(program, module):
+    opt_ml, code, run = program
+    hyperparameters = {"model": "large", "model.lr": 0.01, "trainer.max_epochs": 2, "+trainer.log_every_n_steps": 1}
+    words, variables = in_job(opt_ml, hyperparameters)
+    done = run(*words, module=module, **variables)
+    assert done.returncode == 0, done.stderr
+    assert load_file(str(opt_ml.base / "model" / "model.pt"), weights_only=True)["layers.0.weight"].shape == (64, 1)
+    output = opt_ml.base / "output" / "data"
+    assert list(output.rglob("metrics.csv"))
+    assert "max_epochs: 2" in (output / "hydra" / ".hydra" / "config.yaml").read_text()
+    assert not (code / "logs").exists()
+    assert not (code / "outputs").exists()
+    assert "test_loss" in done.stdout
+
+
+@pytest.mark.jobs
+def test_numbers_that_came_as_text(program):
+    """SDK v3 and plain API calls leave them so."""
+    opt_ml, _, run = program
+    hyperparameters = {"model": "large", "model.lr": "0.01", "trainer.max_epochs": "1"}
+    words, variables = in_job(opt_ml, hyperparameters, encode=str)
+    done = run(*words, **variables)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.jobs
+def test_an_error_is_the_failure_reason(program):
+    opt_ml, _, run = program
+    words, variables = in_job(opt_ml, {"model.hiden": 3})
+    done = run(*words, **variables)
+    assert done.returncode != 0
+    assert "Key 'hiden' is not in struct" in (opt_ml.base / "output" / "failure").read_text()
+
+
+@pytest.mark.jobs
+def test_two_processes_that_lightning_starts(program):
+    opt_ml, _, run = program
+    hyperparameters = {"trainer.max_epochs": 1, "+trainer.devices": 2, "config-name": "config", "model.hidden": 4}
+    words, variables = in_job(opt_ml, hyperparameters)
+    _, address, _, port = local_rendezvous()
+    done = run(*words, **variables, MASTER_ADDR=address, MASTER_PORT=port)
+    assert done.returncode == 0, done.stderr
+    assert "distributed_backend=gloo" in done.stderr
+    assert "All distributed processes registered. Starting with 2 processes" in done.stderr
+    assert load_file(str(opt_ml.base / "model" / "model.pt"), weights_only=True)["layers.0.weight"].shape == (4, 1)
+
+
+@pytest.mark.jobs
+def test_on_a_laptop(program):
+    _, code, run = program
+    done = run("trainer.max_epochs=1", "model.lr=0.01")
+    assert done.returncode == 0, done.stderr
+    assert (code / "logs").is_dir()
+    assert (code / "outputs" / "hydra").is_dir()
+
+
+VALUES = [
+    1, -2, 1.5, 1e-7, True, False, None, "", "resnet", "a/b.c", "s3://bucket/x y", "1", "1e5", "true", "null", "NaN",
+    "it's", 'a "b"', "a=b,c", "{x}", "[x]", "(x)", "\\", "x\\", "\\'", "a\\\\'b", "x\\\\", "ä", "a: b", " x ",
+    [1, "2", [None, True]], {"a": 1, "b": {"c": "3"}}, {"a b": ["x y"], "2": "it's"}, [], {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_hydra_reads_the_value_that_was_meant(value):
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    (override,) = OverridesParser.create().parse_overrides(Hyperparameters({"model.x": value}).as_hydra())
+    assert not override.is_sweep_override()
+    config = OmegaConf.create({"model": {"x": "before"}})
+    ConfigLoaderImpl._apply_overrides_to_config([override], config)
+    found = OmegaConf.to_container(config)["model"]["x"]
+    if isinstance(value, dict):
+        # Hydra takes a key that looks like a number for one.
+        found = {str(key): entry for key, entry in found.items()}
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_names_of_configs_are_flags():
+    assert Hyperparameters({"x": 1, "config-name": "big"}).as_hydra() == ["--config-name=big", "x=1"]
+
+
+def test_only_sagemakers_words_are_replaced():
+    job = TrainingJob(in_container=True, hyperparameters=Hyperparameters({"x": 1}))
+    assert job.hydra_overrides(["--x", "1"]) == ["x=1"]
+    for words in ([], ["x=2"], ["--config-name=big", "hydra.run.dir=y"]):
+        assert job.hydra_overrides(words) == words
+    assert TrainingJob().hydra_overrides(["--config-name", "big"]) == ["--config-name", "big"]
