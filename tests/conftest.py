@@ -1,5 +1,8 @@
 import os
+import signal
 import sys
+import time
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +29,60 @@ _MAY_STAY = (
 # How fast values are made depends on what else the machine does, and says nothing about our code.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
+
+# What is started inherits it, and so is known by it however far from its parent it has gone.
+_MARK = f"LIGHTNING_SM_TEST_RUN={os.getpid()}"
+os.environ.update([_MARK.split("=")])
+# Python's own, which ends with this process.
+_PYTHONS_OWN = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
+# A guard, or a launcher that ends its workers, needs a moment.
+_SECONDS = 10.0
+_left = []
+
+
+def pytest_sessionfinish(session):
+    """Fail a run that leaves processes behind, and end them."""
+    deadline = time.monotonic() + _SECONDS
+    while _processes() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid, command in _processes().items():
+        _left.append(f"{pid}: {command}")
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if _left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Name what was left."""
+    if _left:
+        terminalreporter.section("processes that the tests left behind", red=True)
+        for line in _left:
+            terminalreporter.write_line(line)
+
+
+def _processes():
+    """The command of each running process that this run has started, or that was started by one, by its PID."""
+    parents, commands, marked = {}, {}, {os.getpid()}
+    for entry in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
+        with suppress(OSError):
+            with open(f"/proc/{entry}/stat") as stat:
+                state, parent = stat.read().rpartition(")")[2].split()[:2]
+            with open(f"/proc/{entry}/cmdline", "rb") as cmdline:
+                command = cmdline.read().replace(b"\0", b" ")
+            if state != "Z" and not any(own in command for own in _PYTHONS_OWN):
+                parents[int(entry)], commands[int(entry)] = int(parent), command.decode(errors="replace").strip()
+            with open(f"/proc/{entry}/environ", "rb") as environ:
+                if _MARK.encode() in environ.read().split(b"\0"):
+                    marked.add(int(entry))
+    found = set()
+    for pid in parents:
+        line = [pid]
+        while line[-1] in parents and len(line) < 1000:
+            line.append(parents[line[-1]])
+        if marked.intersection(line):
+            found.add(pid)
+    return {pid: commands[pid] for pid in found - {os.getpid()}}
 
 
 def pytest_collection_modifyitems(items):
