@@ -33,8 +33,8 @@ settings.load_profile("shared machine")
 # What is started inherits it, and so is known by it however far from its parent it has gone.
 _MARK = f"LIGHTNING_SM_TEST_RUN={os.getpid()}"
 os.environ.update([_MARK.split("=")])
-# Python's own, which ends with this process.
-_PYTHONS_OWN = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
+# Helpers that end with this process: Python's own, and Open MPI's, which Lightning starts where mpi4py is installed.
+_END_WITH_IT = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"--singleton-died-pipe")
 # A guard, or a launcher that ends its workers, needs a moment.
 _SECONDS = 10.0
 _left = []
@@ -70,7 +70,7 @@ def _processes():
                 state, parent = stat.read().rpartition(")")[2].split()[:2]
             with open(f"/proc/{entry}/cmdline", "rb") as cmdline:
                 command = cmdline.read().replace(b"\0", b" ")
-            if state != "Z" and not any(own in command for own in _PYTHONS_OWN):
+            if state != "Z" and not any(own in command for own in _END_WITH_IT):
                 parents[int(entry)], commands[int(entry)] = int(parent), command.decode(errors="replace").strip()
             with open(f"/proc/{entry}/environ", "rb") as environ:
                 if _MARK.encode() in environ.read().split(b"\0"):
