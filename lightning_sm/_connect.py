@@ -1,6 +1,7 @@
 """What we tell a Lightning as soon as it is loaded."""
 
 import functools
+from contextlib import suppress
 from typing import Any, Callable
 
 from lightning_sm._lightning._around_import import AroundImport, around_import
@@ -21,7 +22,7 @@ def connect_when_loaded() -> None:
     """Register our strategies, environment and rank with each Lightning, once it is imported or if it is already."""
     for namespace in NAMESPACES:
         around = AroundImport(
-            before=functools.partial(check_before_import, namespace),
+            before=functools.partial(_prepare, namespace),
             after=functools.partial(_attempt, _connect, namespace),
             explain=explain_failed_import,
         )
@@ -44,11 +45,32 @@ def _attempt(connect: Callable[[Namespace], None], namespace: Namespace) -> None
         log.warning("lightning_sm cannot work with this %s and does nothing (%s).", namespace.name, reason)
 
 
+def _prepare(namespace: Namespace) -> None:
+    _watch_job()
+    check_before_import(namespace)
+
+
+def _watch_job() -> None:
+    """Share failures from here on: a script may build its model, and fail, before it calls anything of ours."""
+    from lightning_sm._failure import is_started_by_rank, report_uncaught, watch_failures
+    from lightning_sm._job import TrainingJob
+    from lightning_sm._topology import Topology
+
+    # Importing Lightning must not fail for it.
+    with suppress(Exception):
+        job = TrainingJob.resolve()
+        topology = Topology.resolve(job=job)
+        if job.in_container and not is_started_by_rank(topology):
+            report_uncaught()
+            watch_failures(job, topology)
+
+
 def _connect(namespace: Namespace) -> None:
     from lightning_sm._environment import SageMakerEnvironment
     from lightning_sm._lightning._shims import add_legacy_environment_methods, ask_environment
     from lightning_sm.strategies import register_strategies
 
+    _watch_job()
     tell_unverified(namespace)
     environments = namespace.module("plugins.environments")
     environments.ClusterEnvironment.register(SageMakerEnvironment)

@@ -7,7 +7,7 @@ import sys
 from typing import Optional
 
 from lightning_sm import _lightning
-from lightning_sm._failure import report_uncaught, set_training, watch_failures
+from lightning_sm._failure import report_uncaught, set_joining, set_training
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning._namespaces import check_usable
 from lightning_sm._log import log
@@ -94,13 +94,7 @@ class SageMakerEnvironment:
             self._announce(address)
         # Whoever asks is about to join. Where Lightning starts the processes, it has to count them first.
         if self.topology.is_external or self._trainer_world_size is not None:
-            watch_failures(
-                TrainingJob.resolve(),
-                rank=self._global_rank,
-                world_size=self._world_size,
-                address=address,
-                port=self.main_port,
-            )
+            set_joining(TrainingJob.resolve(), self.topology, rank=self._global_rank, world_size=self._world_size)
         return address
 
     def _check_port(self) -> None:

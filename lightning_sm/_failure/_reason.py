@@ -72,13 +72,27 @@ class Reason:
         return cls(_line(mask(_head(first))), rank, host, tuple(_line(mask(frame)) for frame in frames), later)
 
     @classmethod
-    def from_message(cls, message: Mapping[str, Any]) -> "Reason":
-        """Take what :meth:`as_message` made, also of another version of this package."""
-        known = {name: value for name, value in message.items() if name in cls.__dataclass_fields__}
-        shown: Dict[str, Any] = {
-            name: _line(value) if isinstance(value, str) else value for name, value in known.items()
-        }
-        return cls(**{**shown, "frames": tuple(_line(frame) for frame in known.get("frames", ()))})
+    def from_message(cls, message: Any) -> "Optional[Reason]":
+        """Take what :meth:`as_message` made, also of another version of this package; ``None`` where it is no reason.
+
+        Nothing of it is believed: whatever has the wrong type or is too long is left out.
+        """
+        known: Mapping[str, Any] = message if isinstance(message, dict) else {}
+        texts = {name: _told(known.get(name)) for name in ("cause", "host", "later", "hint")}
+        cause = texts.pop("cause")
+        if not cause:
+            return None
+        frames = known.get("frames")
+        lines = [_told(frame) for frame in (frames[:8] if isinstance(frames, list) else [])]
+        rank = known.get("rank")
+        is_rank = isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 1 << 20
+        return cls(
+            cause,
+            rank if is_rank else None,
+            frames=tuple(line for line in lines if line),
+            is_loss=known.get("is_loss") is True,
+            **texts,
+        )
 
     def as_message(self) -> Dict[str, Any]:
         """Return what can be sent to another process as JSON."""
@@ -167,6 +181,11 @@ def message_of(error: BaseException) -> str:
 def printable(text: str) -> str:
     """Escape what cannot be written as UTF-8, or would change how a log is shown."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), _TERMINAL.sub("", text))
+
+
+def _told(text: Any) -> Optional[str]:
+    """What another process tells, if it is text."""
+    return _line(text[:MOST])[:MOST] if isinstance(text, str) else None
 
 
 def _line(text: str) -> str:

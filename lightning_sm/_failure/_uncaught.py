@@ -10,7 +10,7 @@ from lightning_sm._failure._file import write_failure
 from lightning_sm._failure._reason import Reason, message_of
 from lightning_sm._failure._secondary import looks_secondary, peer_host
 from lightning_sm._failure._secrets import Masker
-from lightning_sm._failure._watching import current_watch
+from lightning_sm._failure._watching import current_monitor, watch_failures
 from lightning_sm._job import TrainingJob
 from lightning_sm._log import log
 from lightning_sm._stopping._stop_signal import STOPPED
@@ -19,7 +19,7 @@ from lightning_sm.errors import HyperparameterError, LightningSMError
 
 __all__ = ["failure_reported", "read_job", "report", "report_exit", "report_uncaught", "report_usage_errors"]
 
-# Longer than it takes the watch to notice that a rank, or the hub, is gone.
+# Longer than it takes the monitor to notice that a rank, or the server, is gone.
 _ROOT_SECONDS = 8.0
 
 _is_watching = False
@@ -28,12 +28,17 @@ _is_watching = False
 def read_job() -> TrainingJob:
     """Read the job. Where its files are broken, that is the failure reason; so is from now on what ends the program.
 
+    From here on all ranks hear of it, too, as others would wait for half an hour for a rank that does not join them.
+
     Raises:
         JobConfigError: A file or variable of the job is broken.
     """
     report_uncaught()
     with failure_reported(_unread_job()):
-        return TrainingJob.resolve()
+        job = TrainingJob.resolve()
+    with suppress(LightningSMError):  # whoever needs the topology gets the error
+        watch_failures(job, Topology.resolve(job=job))
+    return job
 
 
 @contextmanager
@@ -140,9 +145,9 @@ def report(error: BaseException) -> None:
         return
     rank, host, world_size = _place(job)
     reason = Reason.of(error, rank=rank, host=host, mask=Masker(job))
-    watch = current_watch()
+    monitor = current_monitor()
     if world_size > 1 and (looks_secondary(error) or looks_secondary(_root(error))):
-        first = None if watch is None else watch.wait_for_first(_ROOT_SECONDS)
+        first = None if monitor is None else monitor.wait_for_first(_ROOT_SECONDS)
         if first is None:
             peer = peer_host(message_of(error), job.hosts)
             named = "" if peer is None else f" ({peer})"
@@ -151,8 +156,8 @@ def report(error: BaseException) -> None:
             reason = first
     # Before anybody hears of it: hearing of it, a launcher kills this process.
     write_failure(job, str(reason))
-    if watch is not None:
-        watch.publish(reason)
+    if monitor is not None:
+        monitor.publish(reason)
 
 
 def _unread_job() -> TrainingJob:
@@ -164,10 +169,10 @@ def _unread_job() -> TrainingJob:
 
 def _place(job: TrainingJob) -> Tuple[Optional[int], Optional[str], int]:
     """Global rank, host and world size, as far as they are known."""
-    watch = current_watch()
-    # Where Lightning starts the processes, only the watch was told.
-    if watch is not None:
-        return watch.rank, watch.host, watch.world_size
+    monitor = current_monitor()
+    # Where Lightning starts the processes, only the monitor was told.
+    if monitor is not None:
+        return monitor.process.rank, monitor.process.host, monitor.world_size
     with suppress(LightningSMError):
         topology = Topology.resolve(job=job)
         return topology.global_rank, job.current_host, topology.world_size or topology.num_nodes

@@ -1,71 +1,139 @@
-"""The watch of this process: there is at most one."""
+"""The failure monitor of this process: there is at most one."""
 
 import atexit
 import functools
 import os
+import sys
 from typing import Optional
 
+from lightning_sm._failure._connection import Process
 from lightning_sm._failure._file import withdraw_failure, write_failure
 from lightning_sm._failure._guard import Guard
-from lightning_sm._failure._hub import Hub
 from lightning_sm._failure._kills import with_kills
-from lightning_sm._failure._meeting import meet
+from lightning_sm._failure._monitor import FailureMonitor
 from lightning_sm._failure._reason import Reason
-from lightning_sm._failure._watch import Watch
+from lightning_sm._failure._rendezvous import Address, job_address
 from lightning_sm._job import TrainingJob
 from lightning_sm._log import log
+from lightning_sm._topology import Topology
 
-__all__ = ["current_watch", "set_training", "stop_watching", "tell_job", "watch_failures"]
+__all__ = ["current_monitor", "is_started_by_rank", "set_joining", "set_training", "stop_watching", "watch_failures"]
 
-_watch: Optional[Watch] = None
-_hub: Optional[Hub] = None
-_guard: Optional[Guard] = None
+_monitor: Optional[FailureMonitor] = None
 _pid: Optional[int] = None
+# Tells what a rank starts that a process with its ranks is there already.
+_PLACE = "LIGHTNING_SM_WATCHED"
 
 
-def watch_failures(job: TrainingJob, *, rank: int, world_size: int, address: str, port: int) -> None:
+def watch_failures(job: TrainingJob, topology: Topology) -> None:
     """From now on, hear of the failures of other ranks, and let them hear of this one's. Only the first call counts.
 
-    Outside a container, or alone, there is nothing to watch.
+    It is called as early as the job is read, because others wait for a rank that fails before it has joined them.
+    Outside a container, or alone, there is nothing to watch, and a process that ``multiprocessing`` started is no rank.
 
     Args:
         job: The job.
+        topology: The world that the launcher made.
+    """
+    # Where Lightning starts the processes of a host, the first learns only from the trainer how many there are.
+    has_others = topology.num_nodes > 1 or (topology.world_size or 1) > 1 or topology.local_rank > 0
+    if has_others and not _is_spawned():
+        _watch(job, topology)
+
+
+def set_joining(job: TrainingJob, topology: Topology, *, rank: int, world_size: int) -> None:
+    """Tell the other ranks that this one is about to join the process group.
+
+    Args:
+        job: The job.
+        topology: The world that the launcher made.
         rank: This process's global rank.
         world_size: How many processes train together.
-        address: Where they meet: the host of global rank 0.
-        port: The port there.
     """
-    global _watch, _hub, _pid
-    if job.failure_file is None or world_size < 2 or current_watch() is not None:
-        return
-    _pid = os.getpid()
-    _hub = Hub() if rank == 0 else None
-    joined = functools.partial(_start_guard, job.failure_file, rank, job.current_host or "")
-    find = functools.partial(meet, address=address, port=port, host=job.current_host, hub=_hub, joined=joined)
-    tell, take_back = functools.partial(tell_job, job), functools.partial(take_back_from_job, job)
-    _watch = Watch(rank, world_size, job.current_host, find, tell, take_back)
-    atexit.register(stop_watching)
-    _watch.start()
+    if world_size > 1:
+        _watch(job, topology, rank)
+        monitor = current_monitor()
+        if monitor is not None:
+            monitor.set_joining(rank, world_size)
 
 
-def current_watch() -> Optional[Watch]:
-    """Return the watch of this process; the child of a fork has none."""
-    return _watch if _pid == os.getpid() else None
+def is_started_by_rank(topology: Topology) -> bool:
+    """Whether a rank started this process for something else than to be a rank."""
+    return _is_spawned() or os.environ.get(_PLACE) == _place(topology)
+
+
+def current_monitor() -> Optional[FailureMonitor]:
+    """Return the monitor of this process; the child of a fork has none."""
+    return _monitor if _pid == os.getpid() else None
 
 
 def set_training(is_training: bool) -> None:
-    """Tell the other ranks whether this one is training: only then is its end without a word a failure.
-
-    A graceful stop calls it too, because a rank that is killed while it stops is no failure.
-    """
-    watch = current_watch()
-    if watch is not None:
-        watch.set_training(is_training)
-        if _guard is not None:
-            _guard.set_training(is_training)
+    """Tell the other ranks whether this one is training: only then is its end without a word a failure."""
+    monitor = current_monitor()
+    if monitor is not None:
+        monitor.set_training(is_training)
 
 
-def tell_job(job: TrainingJob, reason: Reason) -> None:
+def stop_watching() -> None:
+    """Leave the other ranks, which is no failure. So ends every program, but for one that is killed."""
+    global _monitor, _pid
+    monitor = current_monitor()
+    _monitor, _pid = None, None
+    if monitor is not None:
+        os.environ.pop(_PLACE, None)
+        monitor.stop()
+
+
+def _watch(job: TrainingJob, topology: Topology, rank: Optional[int] = None) -> None:
+    global _monitor, _pid
+    if job.failure_file is None or current_monitor() is not None:
+        return
+    address = job_address(job, topology)
+    is_main = topology.is_rank_zero if rank is None else rank == 0
+    # Of processes that a strategy spawned, all have read the topology of the one that did.
+    local_rank = rank if rank is not None and _is_spawned() else topology.local_rank
+    process = Process(topology.node_rank, local_rank, job.current_host, topology.global_rank, os.getpid())
+    _pid = os.getpid()
+    _monitor = FailureMonitor(
+        process,
+        topology.world_size or topology.num_nodes,
+        address,
+        functools.partial(_tell_job, job),
+        functools.partial(_take_back_from_job, job),
+        start_guard=functools.partial(_start_guard, job, address if is_main else None),
+        has_joined=_has_joined,
+    )
+    os.environ[_PLACE] = _place(topology)
+    atexit.register(stop_watching)
+    _monitor.start()
+
+
+def _place(topology: Topology) -> str:
+    return f"{topology.node_rank}.{topology.local_rank}"
+
+
+def _is_spawned() -> bool:
+    """Whether ``multiprocessing`` started this process."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
+def _start_guard(job: TrainingJob, server: Optional[Address]) -> Optional[Guard]:
+    try:
+        return Guard(job.failure_file or "", job.current_host, server)
+    except OSError as error:
+        log.warning("No guard could be started beside this rank: %s", error)
+        return None
+
+
+def _has_joined() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    # While it is being imported, parts of it are not there yet.
+    is_initialized = getattr(distributed, "is_initialized", None)
+    return is_initialized is not None and bool(is_initialized())
+
+
+def _tell_job(job: TrainingJob, reason: Reason) -> None:
     """Make another rank's failure this host's failure reason."""
     reason = with_kills(reason, job.current_host)
     # Before the log: the launcher may be about to kill this process too.
@@ -73,34 +141,7 @@ def tell_job(job: TrainingJob, reason: Reason) -> None:
     log.error("Another rank failed: %s", reason)
 
 
-def take_back_from_job(job: TrainingJob, reason: Reason) -> None:
-    """Remove what :func:`tell_job` wrote: the rank that seemed lost is back."""
-    log.warning("Rank %s is back: only its connection was lost.", reason.rank)
+def _take_back_from_job(job: TrainingJob, reason: Reason) -> None:
+    """Remove what :func:`_tell_job` wrote: it turned out to be no failure."""
+    log.warning("That was no failure; rank %s is still there.", reason.rank)
     withdraw_failure(job, reason.cause)
-
-
-def _start_guard(failure_file: str, rank: int, host: str) -> None:
-    global _guard
-    watch = current_watch()
-    if watch is None:
-        return
-    try:
-        guard = Guard(failure_file, rank, host)
-    except OSError as error:
-        log.debug("No guard could be started beside this rank: %s", error)
-        return
-    guard.set_training(watch.is_training)
-    _guard = guard
-
-
-def stop_watching() -> None:
-    """Leave the other ranks, which is no failure. So ends every program, but for one that is killed."""
-    global _watch, _hub, _guard, _pid
-    watch, hub, guard = current_watch(), _hub, _guard
-    _watch, _hub, _guard, _pid = None, None, None, None
-    if watch is not None:
-        if guard is not None:
-            guard.dismiss()
-        watch.stop()
-        if hub is not None:
-            hub.close()

@@ -4,7 +4,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from lightning_sm._agree import any_true
-from lightning_sm._failure import report_exit
+from lightning_sm._failure import report_exit, set_training
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import steps_taken
@@ -75,7 +75,9 @@ class GracefulStopMixin(_Base):
         self._undo: Optional[Callable[[], None]] = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
-        """Look whose handler of SIGTERM is there before Lightning adds its own."""
+        """Look whose handler of SIGTERM is there before Lightning adds its own, and tell that this rank has joined."""
+        # A rank that is killed from here on is missed at once.
+        set_training(True)
         self._signal.prepare()
         self._release_loop()
         if stage == "fit":

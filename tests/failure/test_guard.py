@@ -1,15 +1,21 @@
 import os
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
+from lightning_sm._failure._connection import Process, loss_of
+from lightning_sm._failure._monitor import FailureMonitor
+from lightning_sm._failure._rendezvous import Address
+
 # A process with a guard that ends in some way.
 _CODE = """
 import os, signal, sys, time
 from lightning_sm._failure._guard import Guard
-guard = Guard(sys.argv[1], 1, "algo-2")
+guard = Guard(sys.argv[1], "algo-2")
+guard.tell("training", 1)
 {end}
 """
 
@@ -47,7 +53,13 @@ def test_a_process_that_ends_without_a_word(tmp_path, end):
 
 
 @pytest.mark.parametrize(
-    "end", ["guard.dismiss()", "guard.dismiss(); os._exit(1)", "guard.set_training(False); os._exit(0)"]
+    "end",
+    [
+        "guard.dismiss()",
+        "guard.dismiss(); os._exit(1)",
+        "guard.tell('joining', 1); os._exit(0)",
+        "guard.tell('idle', 1); os._exit(0)",
+    ],
 )
 def test_a_process_that_ends_otherwise(tmp_path, end):
     run(tmp_path / "failure", end)
@@ -83,3 +95,34 @@ def test_a_forks_child_keeps_nobody_waiting(tmp_path):
     )
     until((tmp_path / "failure").exists)
     assert time.monotonic() - started < 8
+
+
+def test_the_guard_beside_the_main_process_tells_others_of_its_end(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    told, address = [], Address("127.0.0.1", (port,), "token", 2)
+    code = f"""
+import os, signal, sys
+from lightning_sm._failure._connection import Process
+from lightning_sm._failure._guard import Guard
+from lightning_sm._failure._monitor import FailureMonitor
+from lightning_sm._failure._rendezvous import Address
+address = Address("127.0.0.1", ({port},), "token", 2)
+monitor = FailureMonitor(
+    Process(0, 0, "algo-1", 0), 2, address, print, print, start_guard=lambda: Guard(sys.argv[1], "algo-1", address)
+)
+monitor.start()
+sys.stdin.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    main = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "failure")], stdin=subprocess.PIPE)
+    monitor = FailureMonitor(Process(1, 0, "algo-2", 1), 2, address, told.append, print, end=print)
+    monitor.start()
+    until(lambda: monitor._main_phase == "training")
+    main.communicate(b"\n")
+    until(lambda: told)
+    assert told == [loss_of(Process(0, 0, "algo-1", 0))]
+    monitor.stop()
+    until(lambda: not _is_guarded(tmp_path / "failure"))
+    assert (tmp_path / "failure").read_text().startswith("Rank 0 on algo-1 was killed")

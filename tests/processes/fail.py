@@ -4,8 +4,9 @@
 
 ``raise``: an exception right after joining. ``exit``: ``sys.exit`` with a message. ``kill``: SIGKILL. ``crash``: as
 gloo aborts. ``deaf``: as ``raise``, while rank 0 is stuck in something that never notices, as a collective of NCCL is
-for half an hour. ``finish``: nobody fails; rank 0 is through long before rank 1, which then ends as no program should,
-but as some do.
+for half an hour. ``model``: an exception in the making of the model, before anything of ours is called. ``main``: rank
+0 is killed as soon as all have joined. ``finish``: nobody fails; rank 0 is through long before rank 1, which then ends
+as no program should, but as some do.
 """
 
 import argparse
@@ -29,16 +30,25 @@ class Fails(pl.Callback):
     def __init__(self, folder, how):
         self.folder, self.how = folder, how
 
+    def on_train_start(self, trainer, pl_module):
+        if self.how == "main" and trainer.global_rank == 0:
+            note(self.folder)
+            fail("kill")
+
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx, *unused):
-        if batch_idx == 1 and trainer.global_rank == 1 and self.how != "finish":
+        if batch_idx == 1 and trainer.global_rank == 1 and self.how not in ("finish", "main"):
             if self.how in ("kill", "crash"):
                 # Only those who have met it miss it, which takes a moment.
                 time.sleep(2)
-            if self.folder is not None:
-                Path(self.folder, "failed-at").write_text(str(time.time()))
+            note(self.folder)
             fail(self.how)
         if batch_idx == 1 and trainer.global_rank == 0 and self.how == "deaf":
             time.sleep(600)
+
+
+def note(folder):
+    if folder is not None:
+        Path(folder, "failed-at").write_text(str(time.time()))
 
 
 def fail(how):
@@ -64,6 +74,9 @@ def main():
     options = parser.parse_args()
     # From here on the toolkit takes every line for its failure reason.
     print("a ValueError, which is only spoken of", flush=True)
+    if options.how == "model" and not lightning_sm.Topology.resolve().is_rank_zero:
+        note(options.folder)
+        fail("raise")
     told = {"devices": options.devices} if options.devices else {}
     arguments = lightning_sm.trainer_settings(
         accelerator="cpu",

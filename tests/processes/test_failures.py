@@ -16,6 +16,8 @@ _LAUNCHES = {
     "torchrun_two_hosts": (lambda job: job.torchrun(2, 1), (), ("algo-1", "algo-2")),
     "mpirun": (lambda job: job.mpirun(2), (), ("algo-1",)),
     "one_process_on_two_hosts": (lambda job: job.one_per_host(2), ("--devices", 1), ("algo-1", "algo-2")),
+    # Lightning starts rank 1.
+    "one_process_on_one_host": (lambda job: job.one_per_host(1), ("--devices", 2), ("algo-1",)),
 }
 
 
@@ -63,10 +65,28 @@ def test_a_rank_that_is_killed_is_the_reason_on_every_host(tmp_path, launch):
         assert reason.startswith(f"Rank 1 on {host} was killed: it ended without an exception (SIGKILL, ")
 
 
+@pytest.mark.parametrize(
+    "launch", ["torchrun_two_hosts", "mpirun", "one_process_on_two_hosts", "one_process_on_one_host"]
+)
+def test_an_error_before_the_ranks_have_joined_is_the_reason_on_every_host(tmp_path, launch):
+    host, reasons = run_everywhere(tmp_path, launch, "model")
+    for reason in reasons:
+        assert reason.startswith("KeyError: 'layers' (")
+        assert f"on {host}; at " in reason
+        assert "fail.py:" in reason
+
+
+@pytest.mark.parametrize("launch", ["torchrun_two_hosts", "one_process_on_two_hosts"])
+def test_rank_zero_killed_in_its_first_second_is_the_reason_on_every_host(tmp_path, launch):
+    _, reasons = run_everywhere(tmp_path, launch, "main")
+    for reason in reasons:
+        assert reason.startswith("Rank 0 on algo-1 was killed: it ended without an exception (SIGKILL, ")
+
+
 def test_a_rank_that_hears_of_nothing_by_itself_is_ended(tmp_path):
     job, reasons = run(tmp_path, "torchrun_two_hosts", "deaf")
     assert reasons["algo-1"].startswith("KeyError: 'layers' (rank 1 on algo-2; at ")
-    assert "This rank still waits for others, which are gone, and is ended now." in job.output
+    assert "Blocked after another rank failed; exiting with code 1." in job.output
 
 
 def test_who_is_through_first_is_missed_by_nobody(tmp_path):
