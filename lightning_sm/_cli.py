@@ -18,7 +18,7 @@ from lightning_sm._lightning._shims import (
 )
 from lightning_sm._log import log
 from lightning_sm._options import SageMakerOptions
-from lightning_sm._project_defaults import default_configs, project_defaults
+from lightning_sm._project_defaults import argument_links, default_configs, project_defaults
 from lightning_sm._routing import Consumer, Routing, build_routing
 from lightning_sm._routing._classes import find_class, options_from
 from lightning_sm._settings import Settings
@@ -121,7 +121,7 @@ class SageMakerCLIMixin(_Base):
             def parse(words: Sequence[str]) -> Any:
                 return parse_words(self.namespace, parser, words, defaults=False)
 
-            self._decide(read_given(parse, subparser, line.front, line.layers, said, project))
+            self._decide(subparser, read_given(parse, subparser, line.front, line.layers, said, project))
             routed = self.routing.as_config(entries=False)
             line = CommandLine.of(arguments, whole=whole, routed=routed)
             line.read_sections_with(subparser, arguments.subcommand)
@@ -140,7 +140,7 @@ class SageMakerCLIMixin(_Base):
         given = values.get(subcommand, {}) if subcommand is not None else values
         subparser = self._subparser(parser, arguments)
         settings, _ = self._said(subparser, arguments, list(default_configs(parser, subparser)), given)
-        self._decide(settings)
+        self._decide(subparser, settings)
         config = deep_merge(as_config(self.sagemaker_settings.tree), self.routing.as_config())
         with self._refusing(parser, arguments):
             self.config = parser.parse_object(
@@ -172,7 +172,10 @@ class SageMakerCLIMixin(_Base):
         parsers = [parser] if subparser is parser else [parser, subparser]
         said = self.sagemaker_settings
 
-        def hint(_: str) -> Optional[str]:
+        def hint(problem: str) -> Optional[str]:
+            refused = self.routing.refused_channel(problem)
+            if refused is not None:
+                return refused
             fed = {key: source for key, source in self.routing.origins.items() if not key.startswith("trainer.")}
             settings = replace(said, origins={**fed, **said.origins})
             return closest_keys(subparser, settings, self._find_class)
@@ -200,7 +203,7 @@ class SageMakerCLIMixin(_Base):
         )
         return settings, project
 
-    def _decide(self, settings: Settings) -> None:
+    def _decide(self, subparser: Any, settings: Settings) -> None:
         """Decide what is left."""
         self.sagemaker_settings = settings
         self.routing = build_routing(
@@ -211,6 +214,7 @@ class SageMakerCLIMixin(_Base):
             consumer=self._consumer(settings),
             find_class=self._find_class,
             namespace=self.namespace.name,
+            links=argument_links(subparser),
         )
 
     def _set_entries(self, subparser: Any, values: Any) -> None:

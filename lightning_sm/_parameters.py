@@ -1,24 +1,113 @@
-"""The parameters that a class can be given."""
+"""The parameters that a class can be given, and what they can hold."""
 
 import inspect
-from typing import Dict
+import os
+import re
+import typing
+from pathlib import PurePath
+from typing import Any, Dict, Iterator
 
-__all__ = ["init_parameters"]
+__all__ = ["init_parameters", "names_a_path", "takes_path", "takes_text_only"]
+
+_NUMBERS = (bool, int, float, complex)
+_PATH_NAME = re.compile(r"(^|_)(dir|dirs|directory|path|root|folder|file|location|data)$")
+# Names in annotations that cannot be evaluated, as those behind TYPE_CHECKING.
+_CONTAINERS = frozenset({"list", "dict", "set", "frozenset", "tuple", "sequence", "mapping", "iterable", "callable"})
+_NOTHING = frozenset({"optional", "union", "none", "nonetype", "typing"})
 
 
 def init_parameters(cls: type) -> Dict[str, inspect.Parameter]:
     """Return the named parameters of a class by name, those behind ``**kwargs`` included.
 
-    The signature of the class itself will not do: Lightning 1.5's data modules have a metaclass that hides it.
+    The signature of the class itself will not do: Lightning 1.5's data modules have a metaclass that hides it. An
+    annotation that was written as text, also by ``from __future__ import annotations``, is evaluated where it can be.
     """
     found: Dict[str, inspect.Parameter] = {}
     for base in cls.__mro__:
         if "__init__" not in vars(base):
             continue
-        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+        function = vars(base)["__init__"]
+        parameters = list(inspect.signature(function).parameters.values())[1:]
         for parameter in parameters:
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                found.setdefault(parameter.name, parameter)
+                found.setdefault(
+                    parameter.name, parameter.replace(annotation=_evaluated(parameter.annotation, function))
+                )
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return found
+
+
+def takes_path(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter can hold a path: ``train: bool``, ``validation: float = 0.2`` or a list cannot."""
+    if isinstance(parameter.default, (*_NUMBERS, list, dict, tuple, set)):
+        return False
+    kinds = tuple(_kinds(parameter.annotation))
+    if any(kind in _NUMBERS for kind in kinds):
+        return False
+    return not kinds or any(_is_path(kind) for kind in kinds)
+
+
+def takes_text_only(annotation: Any) -> bool:
+    """Whether what is annotated so takes text and no number, so that ``123`` can only mean its text."""
+    kinds = set(_kinds(annotation)) - {type(None)}
+    return str in kinds and not kinds & {*_NUMBERS, Any, object}
+
+
+def names_a_path(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter looks as if it held a path, by its type or its name."""
+    kinds = tuple(_kinds(parameter.annotation))
+    named = _PATH_NAME.search(parameter.name) is not None
+    return takes_path(parameter) and (named or any(kind is not Any and _is_path(kind, text=False) for kind in kinds))
+
+
+def _evaluated(annotation: Any, function: Any) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, dict(getattr(function, "__globals__", {})))
+    except Exception:  # names that only a type checker knows, or a syntax of newer Pythons
+        return annotation
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation allows, without ``Optional``; none where it says nothing."""
+    if annotation is inspect.Parameter.empty:
+        return
+    if isinstance(annotation, typing.ForwardRef):
+        annotation = annotation.__forward_arg__
+    if isinstance(annotation, str):
+        yield from _kinds_of_text(annotation)
+    elif hasattr(annotation, "__metadata__"):  # Annotated
+        yield from _kinds(annotation.__origin__)
+    elif hasattr(annotation, "__supertype__"):  # NewType
+        yield from _kinds(annotation.__supertype__)
+    elif isinstance(annotation, typing.TypeVar):
+        yield Any
+    elif _is_union(annotation):
+        for member in annotation.__args__:
+            yield from _kinds(member)
+    elif annotation is not type(None):
+        yield getattr(annotation, "__origin__", None) or annotation
+
+
+def _is_union(annotation: Any) -> bool:
+    return getattr(annotation, "__origin__", None) is typing.Union or type(annotation).__name__ == "UnionType"
+
+
+def _kinds_of_text(text: str) -> Iterator[Any]:
+    known: Dict[str, Any] = {kind.__name__: kind for kind in (*_NUMBERS, str)}
+    names = [name.rpartition(".")[2] for name in re.findall(r"[\w.]+", text)]
+    if any(name.lower() in _CONTAINERS for name in names):
+        yield list
+        return
+    for name in names:
+        if name.lower() not in _NOTHING:
+            yield known.get(name, PurePath if "path" in name.lower() else Any)
+
+
+def _is_path(kind: Any, *, text: bool = True) -> bool:
+    if kind in (Any, object) or (text and kind is str):
+        return True
+    # jsonargparse's own paths had no __fspath__ at first.
+    return isinstance(kind, type) and (issubclass(kind, (os.PathLike, PurePath)) or kind.__name__.startswith("Path_"))

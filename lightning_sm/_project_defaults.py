@@ -2,11 +2,30 @@
 
 import glob
 import os
-from typing import Any, Dict, Iterator, Mapping
+from typing import Any, Dict, Iterator, Mapping, Tuple
 
 from lightning_sm._parameters import init_parameters
+from lightning_sm._routing import Link
 
-__all__ = ["default_configs", "project_defaults"]
+__all__ = ["argument_links", "default_configs", "project_defaults"]
+
+
+def argument_links(parser: Any) -> Tuple[Link, ...]:
+    """What ``parser.link_arguments`` links: the parser sets the target, whatever else is said about it."""
+    group = getattr(parser, "_links_group", None)
+    return tuple(
+        Link(
+            action.target[0],
+            tuple(key for key, _ in action.source),
+            action.compute_fn is None and action.apply_on == "parse" and len(action.source) == 1,
+            _default_of(parser, action.source[0][0]),
+        )
+        for action in (() if group is None else group._group_actions)
+    )
+
+
+def _default_of(parser: Any, key: str) -> Any:
+    return next((action.default for action in parser._actions if action.dest == key), None)
 
 
 def default_configs(*parsers: Any) -> Iterator[str]:

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from lightning_sm._lightning import Namespace
+from lightning_sm.errors import HyperparameterError
 from tests.projects.container import Container, config_of, loggers_of
 
 PL = Namespace("pytorch_lightning")
@@ -189,3 +190,16 @@ def test_the_projects_default_loggers_take_more_and_are_routed(container):
     cli = container.cli("--trainer.logger+=CSVLogger", trainer_defaults={"logger": logger})
     output = str(container.base / "output" / "data")
     assert [each.save_dir for each in loggers_of(cli.trainer)] == [output, output]
+
+
+def test_a_parser_that_refuses_a_channel_is_told_to_whom_it_belongs(container):
+    container.config(
+        "import enum\nfrom tiny_data import TinyData\n"
+        "class Part(enum.Enum):\n    one = 1\n"
+        "class Parts(TinyData):\n    def __init__(self, train: 'Part' = Part.one):\n        super().__init__('x')\n",
+        "parts.py",
+    )
+    container.channels("train").hyperparameters({"data": "parts.Parts", "sagemaker.channels.train": "data.train"})
+    with pytest.raises(HyperparameterError, match=r"HINT: The channel 'train' feeds data.init_args.train; set sagemak"):
+        container.cli()
+    assert "or to '' for none" in container.failure

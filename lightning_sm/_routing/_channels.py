@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 from lightning_sm._job import Channel, TrainingJob
 from lightning_sm._options import SageMakerOptions
-from lightning_sm._parameters import init_parameters
+from lightning_sm._parameters import init_parameters, names_a_path, takes_path
 from lightning_sm._routing._value import RoutedSetting, may_replace, said
 from lightning_sm._settings import Settings
 from lightning_sm.errors import RoutingError
@@ -26,6 +26,8 @@ _MAIN_PARAMETERS = (
     "root",
     "root_dir",
 )
+# How many parameters a line names that an unfed channel could feed.
+_CANDIDATES = 4
 _SUFFIXES = ("dir", "path", "root", "data_dir", "data_path", "data_root", "data", "folder")
 # Channels and parameters shorten the same words differently.
 _SYNONYMS = (("training", "train"), ("validation", "valid", "val"), ("testing", "test"), ("prediction", "predict"))
@@ -56,9 +58,7 @@ class Consumer:
 
     def takes_path(self, parameter: str) -> bool:
         """Whether a parameter can hold a path: ``train: bool`` and ``validation: float = 0.2`` cannot."""
-        found = self.parameters[parameter]
-        kinds = (found.annotation, *getattr(found.annotation, "__args__", ()), type(found.default))
-        return not any(kind in (bool, int, float) or kind in ("bool", "int", "float") for kind in kinds)
+        return takes_path(self.parameters[parameter])
 
 
 def route_channels(
@@ -83,16 +83,22 @@ def route_channels(
         if may_replace(value, job) or name in options.channels:
             check_channel(job.channels[name])
             source = f"channel {name!r}" + (" by sagemaker.channels" if name in options.channels else "")
-            yield RoutedSetting(key, job.channels[name].path, source, said(settings, plain))
+            yield RoutedSetting(key, job.channels[name].path, source, said(settings, plain), channel=name)
 
 
 def unrouted_channels(job: TrainingJob, options: SageMakerOptions, consumer: Optional[Consumer]) -> Tuple[str, ...]:
-    """The channels that feed nothing, one line each, so that nobody has to guess."""
+    """The channels that feed nothing, one line each, with what they could feed, so that nobody has to guess."""
     if consumer is None:
         return ()
+    targets = _targets(job, options, consumer)
+    fed = {_plain(key) for key in targets.values() if key}
+    likely = [f"{consumer.key}.{name}" for name, found in consumer.parameters.items() if names_a_path(found)]
+    possible = [key for key in likely if key not in fed][:_CANDIDATES]
+    of_these = f" ({' or '.join(possible)})" if possible else ""
     return tuple(
-        f"channel {name!r} ({job.channels[name].path}) feeds no parameter; to choose one, set sagemaker.channels.{name}"
-        for name, key in _targets(job, options, consumer).items()
+        f"channel {name!r} ({job.channels[name].path}) feeds no parameter; "
+        f"to choose one{of_these}, set sagemaker.channels.{name}"
+        for name, key in targets.items()
         if key is None and options.channels.get(name) != ""
     )
 

@@ -1,13 +1,31 @@
 """``Routing``: settings that SageMaker decides, each with its source, as a value that can be printed."""
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
 from lightning_sm._job import TrainingJob
 from lightning_sm._settings import Settings
 
-__all__ = ["RoutedSetting", "Routing", "may_replace", "said"]
+__all__ = ["Link", "RoutedSetting", "Routing", "may_replace", "said"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """An argument that the project's CLI takes from others (``parser.link_arguments``).
+
+    Args:
+        target: The key that is set.
+        sources: The keys that it is taken from.
+        is_copy: Whether it is the value of its only source as that was parsed.
+        default: The default of the only source.
+    """
+
+    target: str
+    sources: Tuple[str, ...]
+    is_copy: bool
+    default: Any = None
 
 
 @dataclass(frozen=True)
@@ -20,6 +38,7 @@ class RoutedSetting:
         source: The variable or file that says so.
         replaced: What stood there before and who said that, for the log line.
         config: Key and value as a parser takes them, where they differ: a list of loggers can only be set as a whole.
+        channel: The channel that feeds it.
     """
 
     key: str
@@ -27,6 +46,7 @@ class RoutedSetting:
     source: str
     replaced: Optional[str] = None
     config: Optional[Tuple[str, Any]] = None
+    channel: Optional[str] = None
 
     @property
     def is_of_entry(self) -> bool:
@@ -77,6 +97,17 @@ class Routing:
     def origins(self) -> Dict[str, str]:
         """Who decided each setting, by its key without ``init_args``."""
         return {setting.key.replace(".init_args", ""): setting.source for setting in self.settings}
+
+    def refused_channel(self, problem: str) -> Optional[str]:
+        """What to do where a parser's problem is about a parameter that a channel feeds."""
+        for setting in self.settings:
+            parameter = setting.key.rpartition(".")[2]
+            if setting.channel is not None and re.search(rf"[\"'.]{re.escape(parameter)}[\"']", problem):
+                return (
+                    f"The channel {setting.channel!r} feeds {setting.key}; set sagemaker.channels.{setting.channel} "
+                    "to the parameter that takes its path, or to '' for none."
+                )
+        return None
 
     def table(self) -> str:
         """All settings, one ``value ← source`` a line."""

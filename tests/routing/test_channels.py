@@ -1,4 +1,7 @@
 import os
+import typing
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
 import pytest
@@ -28,7 +31,7 @@ def make_job(tmp_path):
 
 def data_class(source):
     """A class whose constructor has the given parameters."""
-    space = {"Optional": Optional}
+    space = {**vars(typing), "Optional": Optional, "Split": Split, "Path": Path, "os": os}
     exec(f"class Data:\n    def __init__(self, {source}): pass", space)
     return space["Data"]
 
@@ -80,6 +83,46 @@ def test_by_name(make_job, channels, parameters, expected):
 )  # fmt: skip
 def test_a_number_of_the_channels_name_is_no_path(make_job, parameters):
     assert fed(make_job("train"), parameters) == {"data.data_dir": "train"}
+
+
+@dataclass
+class Split:
+    part: int = 1
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    ["'Optional[int]'", "'int | None'", "Split", "Optional[Split]", "List[str]", "'Dict[str, Unknown]'",
+     "Union[str, int]", "Callable", "'typing.Sequence[str]'"],
+)  # fmt: skip
+def test_what_is_no_path_by_its_type(make_job, annotation):
+    assert fed(make_job("train"), f"data_dir, train: {annotation} = None") == {"data.data_dir": "train"}
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    ["str", "'str | None'", "Optional[Path]", "Union[str, os.PathLike]", "'Path_drw'", "'Unknown'", "Any",
+     "TypeVar('T')", "NewType('Folder', str)"],
+)  # fmt: skip
+def test_what_may_be_a_path_by_its_type(make_job, annotation):
+    assert fed(make_job("train"), f"data_dir, train: {annotation} = None") == {"data.train": "train"}
+
+
+def test_annotations_that_are_text_everywhere(make_job):
+    space = {"__name__": "elsewhere"}
+    source = "from __future__ import annotations\nfrom typing import Optional\n"
+    exec(source + "class Data:\n    def __init__(self, data_dir: str, train: Optional[int] = None): pass", space)
+    (setting,) = route_channels(make_job("train"), Settings(), SageMakerOptions(), Consumer("data", space["Data"]))
+    assert setting.key == "data.data_dir"
+
+
+def test_an_unfed_channel_names_what_it_could_feed(make_job):
+    source = "data_dir: str, label_file: str = '', cache: Optional[Path] = None, size: int = 1, kind: str = '', x=None"
+    consumer = Consumer("data", data_class(source))
+    (note,) = unrouted_channels(make_job("training", "labels"), SageMakerOptions(), consumer)
+    assert note.endswith(
+        "feeds no parameter; to choose one (data.label_file or data.cache), set sagemaker.channels.labels"
+    )
 
 
 def test_the_parameters_behind_keywords_count(make_job):

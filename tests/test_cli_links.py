@@ -1,0 +1,81 @@
+"""``link_arguments`` overwrites its target, so routing sets what the target is taken from."""
+
+import os
+
+import pytest
+
+from lightning_sm._lightning import Namespace
+from lightning_sm.cli import sagemaker_cli_class
+from lightning_sm.errors import RoutingError
+from tests.projects.container import Container
+
+
+@pytest.fixture
+def container(opt_ml, monkeypatch):
+    return Container(opt_ml, monkeypatch)
+
+
+def linking(*sources, target="data.init_args.data_dir", defaults=None, **link):
+    class LinkingCLI(sagemaker_cli_class(Namespace("pytorch_lightning"))):
+        def add_arguments_to_parser(self, parser):
+            for source in sources:
+                if "." not in source:
+                    parser.add_argument(f"--{source}", type=str, default=(defaults or {}).get(source, "here"))
+            parser.link_arguments(sources[0] if len(sources) == 1 else tuple(sources), target, **link)
+
+    return LinkingCLI
+
+
+def test_a_channel_feeds_the_source_of_a_link(container):
+    cli = container.cli(cls=linking("data_root"))
+    channel = str(container.channel("training"))
+    assert cli.datamodule.data_dir == channel
+    assert cli.routing.origins["data_root"] == "channel 'training'"
+    assert "data.data_dir" not in cli.routing.origins
+
+
+@pytest.mark.parametrize("how", ["typed", "hyperparameter", "config", "default"])
+def test_a_source_that_was_set_stays(container, how):
+    if how == "hyperparameter":
+        container.hyperparameters(data_root="mine")
+    if how == "config":
+        container.config("data_root: s3://bucket/mine", "root.yaml").hyperparameters(
+            config=["config.yaml", "root.yaml"]
+        )
+    cls = linking("data_root", defaults={"data_root": "hf://mine"} if how == "default" else None)
+    cli = container.cli(*(["--data_root=mine"] if how == "typed" else []), cls=cls)
+    assert cli.datamodule.data_dir.endswith("mine")
+    assert "data_root" not in cli.routing.origins
+
+
+def test_a_local_path_in_a_config_gives_way_and_is_named(container):
+    container.config("data_root: local", "root.yaml").hyperparameters(config=["config.yaml", "root.yaml"])
+    cli = container.cli(cls=linking("data_root"))
+    assert cli.datamodule.data_dir == str(container.channel("training"))
+    assert "(root.yaml said local)" in cli.routing.table()
+
+
+def test_a_link_that_computes_stops_the_job_and_says_how_to_go_on(container):
+    cls = linking("data_root", "part", compute_fn=os.path.join)
+    with pytest.raises(RoutingError, match=r"computed from data_root and part\. HINT: .*sagemaker\.channels"):
+        container.cli(cls=cls)
+    assert container.cli("--data_root=/x", "--part=y", cls=cls).datamodule.data_dir == "/x/y"
+    assert container.cli("--sagemaker.channels", "{training: ''}", cls=cls).datamodule.data_dir == "here/here"
+
+
+def test_a_source_may_be_an_argument_of_another_class(container):
+    container.config(
+        "from tiny_model import TinyModel\nclass Reads(TinyModel):\n"
+        "    def __init__(self, cache_dir: str = 'cache'):\n        super().__init__()\n"
+        "        self.cache_dir = cache_dir\n",
+        "reads.py",
+    )
+    cls = linking("model.init_args.cache_dir")
+    cli = container.hyperparameters(model="reads.Reads").cli(cls=cls)
+    assert cli.model.cache_dir == cli.datamodule.data_dir == str(container.channel("training"))
+
+
+def test_the_root_directory_by_a_link(container):
+    cli = container.cli(cls=linking("run_dir", target="trainer.default_root_dir"))
+    assert cli.trainer.default_root_dir == str(container.base / "output" / "data")
+    assert "run_dir" in cli.routing.origins
