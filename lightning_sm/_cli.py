@@ -1,11 +1,12 @@
 """What ``SageMakerCLI`` adds to Lightning's CLI, in either namespace."""
 
+import inspect
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Collection, ContextManager, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._arguments import JobArguments
-from lightning_sm._closest import closest_keys
+from lightning_sm._closest import closest_keys, own_names
 from lightning_sm._command_line import CommandLine, config_words, deep_merge, refusing
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._given import MARK, add_marks, read_given, set_entry
@@ -18,6 +19,7 @@ from lightning_sm._lightning._shims import (
 )
 from lightning_sm._log import log
 from lightning_sm._options import SageMakerOptions
+from lightning_sm._parameters import init_parameters, takes_text_only
 from lightning_sm._project_defaults import argument_links, default_configs, project_defaults
 from lightning_sm._routing import Consumer, Routing, build_routing
 from lightning_sm._routing._classes import find_class, options_from
@@ -48,6 +50,8 @@ class SageMakerCLIMixin(_Base):
 
     Args:
         *args: What ``LightningCLI`` takes.
+        ignore_hyperparameters: Names of hyperparameters that the script reads by itself, such as those of its own
+            ``argparse``, and that are none of this CLI's settings.
         **kwargs: What ``LightningCLI`` takes. In a container the saved config may overwrite an older one unless
             ``save_config_kwargs`` says otherwise, because a restarted job finds its own.
 
@@ -60,13 +64,15 @@ class SageMakerCLIMixin(_Base):
 
     namespace: Namespace
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, ignore_hyperparameters: Collection[str] = (), **kwargs: Any) -> None:
+        self._ignored = (ignore_hyperparameters,) if isinstance(ignore_hyperparameters, str) else ignore_hyperparameters
         self.job = read_job()
         with failure_reported(self.job):
             self.topology = Topology.resolve(job=self.job)
         self.routing = Routing()
         self.sagemaker_settings = Settings()
         if self.job.in_container:
+            args, kwargs = _by_name(super().__init__, args, kwargs)
             for name, value in save_config_arguments(self.namespace).items():
                 given = kwargs.get(name)
                 kwargs[name] = {**value, **(given or {})} if isinstance(value, dict) else kwargs.get(name, value)
@@ -90,6 +96,7 @@ class SageMakerCLIMixin(_Base):
         """Parse the command line; in a job, together with hyperparameters and what SageMaker decides."""
         if not self._is_active:
             super().parse_arguments(parser, *args)
+            self._fill_options()
             return
         given = args[0] if args and args[0] is not None else sys.argv[1:]
         with failure_reported(self.job):
@@ -100,11 +107,19 @@ class SageMakerCLIMixin(_Base):
         if not parsed:
             with failure_reported(self.job), refusing([parser], lambda _: None):
                 super().parse_arguments(parser, *args)
-        elif self.routing and self.topology.is_rank_zero:
+        self._fill_options()
+        if parsed and self.routing and self.topology.is_rank_zero:
             log.info("%s", self.routing.table())
 
+    def _fill_options(self) -> None:
+        """Let an empty group (``sagemaker:`` and nothing below it) mean that nothing is set."""
+        subcommand = self.config.get("subcommand")
+        config = self.config if subcommand is None else self.config[subcommand]
+        if config.get("sagemaker", "") is None:
+            config["sagemaker"] = type(config)(**asdict(SageMakerOptions()))
+
     def _parse_words(self, parser: Any, words: Sequence[str]) -> bool:
-        arguments = JobArguments.read(words, self.job, self._subcommands)
+        arguments = JobArguments.read(words, self.job, self._subcommands, self._ignored)
         if arguments.subcommand is None and self._subcommands:
             return False
         subparser = self._subparser(parser, arguments)
@@ -121,7 +136,8 @@ class SageMakerCLIMixin(_Base):
             def parse(words: Sequence[str]) -> Any:
                 return parse_words(self.namespace, parser, words, defaults=False)
 
-            self._decide(subparser, read_given(parse, subparser, line.front, line.layers, said, project))
+            settings = read_given(parse, subparser, line.front, line.layers, said, project)
+            self._decide(subparser, settings, arguments.subcommand)
             routed = self.routing.as_config(entries=False)
             line = CommandLine.of(arguments, whole=whole, routed=routed)
             line.read_sections_with(subparser, arguments.subcommand)
@@ -133,14 +149,15 @@ class SageMakerCLIMixin(_Base):
     def _parse_object(self, parser: Any, values: Dict[str, Any]) -> bool:
         """Parse what a program hands over as a mapping, which counts as typed."""
         subcommand = values.get("subcommand")
-        arguments = JobArguments.read([] if subcommand is None else [subcommand], self.job, self._subcommands)
+        words = [] if subcommand is None else [subcommand]
+        arguments = JobArguments.read(words, self.job, self._subcommands, self._ignored)
         subcommand = arguments.subcommand
         if subcommand is None and self._subcommands:
             return False
         given = values.get(subcommand, {}) if subcommand is not None else values
         subparser = self._subparser(parser, arguments)
         settings, _ = self._said(subparser, arguments, list(default_configs(parser, subparser)), given)
-        self._decide(subparser, settings)
+        self._decide(subparser, settings, subcommand)
         config = deep_merge(as_config(self.sagemaker_settings.tree), self.routing.as_config())
         with self._refusing(parser, arguments):
             self.config = parser.parse_object(
@@ -173,12 +190,10 @@ class SageMakerCLIMixin(_Base):
         said = self.sagemaker_settings
 
         def hint(problem: str) -> Optional[str]:
-            refused = self.routing.refused_channel(problem)
-            if refused is not None:
-                return refused
             fed = {key: source for key, source in self.routing.origins.items() if not key.startswith("trainer.")}
             settings = replace(said, origins={**fed, **said.origins})
-            return closest_keys(subparser, settings, self._find_class)
+            hints = (closest_keys(subparser, settings, self._find_class), own_names(subparser, said))
+            return " ".join(hint for hint in hints if hint) or self.routing.refused_channel(problem)
 
         return refusing(parsers, hint)
 
@@ -203,7 +218,7 @@ class SageMakerCLIMixin(_Base):
         )
         return settings, project
 
-    def _decide(self, subparser: Any, settings: Settings) -> None:
+    def _decide(self, subparser: Any, settings: Settings, subcommand: Optional[str]) -> None:
         """Decide what is left."""
         self.sagemaker_settings = settings
         self.routing = build_routing(
@@ -215,6 +230,7 @@ class SageMakerCLIMixin(_Base):
             find_class=self._find_class,
             namespace=self.namespace.name,
             links=argument_links(subparser),
+            trains=self._may_fit(subcommand),
         )
 
     def _set_entries(self, subparser: Any, values: Any) -> None:
@@ -223,7 +239,20 @@ class SageMakerCLIMixin(_Base):
                 set_entry(subparser, values, setting.key, setting.value)
 
     def _only_text(self, subparser: Any, arguments: JobArguments, said: Settings) -> List[str]:
-        return []
+        """The numbers among the hyperparameters that can only mean their text, as the same word on the line would."""
+        return [name for name in arguments.texts if takes_text_only(self._annotation(subparser, name, said))]
+
+    def _annotation(self, subparser: Any, name: str, said: Settings) -> Any:
+        for action in subparser._actions:
+            if action.dest == name:
+                return getattr(action, "_typehint", None) or action.type
+        group, _, parameter = name.replace(".init_args", "").rpartition(".")
+        named = said.get(group) if group else None
+        path = named if isinstance(named, str) else said.get(f"{group}.class_path")
+        fixed = {"model": self.model_class, "data": self.datamodule_class}.get(group)
+        cls = self._find_class(path) if isinstance(path, str) else fixed
+        found = init_parameters(cls).get(parameter) if isinstance(cls, type) else None
+        return found.annotation if found is not None else None
 
     def _consumer(self, settings: Settings) -> Optional[Consumer]:
         """The data module, or the model where there is none."""
@@ -246,7 +275,7 @@ class SageMakerCLIMixin(_Base):
         if self.job.in_container:
             add_environment(config, self.topology, self.namespace)
         stay_on_one_host(config, self.topology, self.namespace)
-        if self.subcommand in (None, "fit"):
+        if self._may_fit(self.subcommand):
             if config.get("callbacks") is not None:
                 config["callbacks"] = as_list(config["callbacks"])  # Lightning 1.5 would extend it as it stands
             present = [*as_list(config.get("callbacks")), *callbacks, *as_list(self.trainer_defaults.get("callbacks"))]
@@ -263,6 +292,20 @@ class SageMakerCLIMixin(_Base):
             callbacks = [*callbacks, *own]
         return super()._instantiate_trainer(config, callbacks)
 
+    @staticmethod
+    def _may_fit(subcommand: Optional[str]) -> bool:
+        """Whether a subcommand trains: Lightning's ``fit``, and a project's own, which may call it."""
+        return subcommand not in ("validate", "test", "predict", "tune")
+
     def _config_yaml(self) -> str:
         config = self.config.get(str(self.subcommand), self.config)
         return str(self._parser(self.subcommand).dump(config, skip_none=False))
+
+
+def _by_name(function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+    """Turn positional arguments into named ones, except where Python has to say what is wrong with them."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(names) or set(names[: len(args)]) & set(kwargs):
+        return args, kwargs
+    return (), {**dict(zip(names, args)), **kwargs}

@@ -4,9 +4,22 @@ import difflib
 from typing import Any, Callable, Iterator, List, Mapping, Optional
 
 from lightning_sm._parameters import init_parameters
-from lightning_sm._settings import Settings
+from lightning_sm._settings import HYPERPARAMETER, Settings
 
-__all__ = ["closest_keys"]
+__all__ = ["closest_keys", "own_names"]
+
+# What scripts that know no LightningCLI call it.
+_USUAL_NAMES = {
+    "epochs": "max_epochs",
+    "num_epochs": "max_epochs",
+    "n_epochs": "max_epochs",
+    "steps": "max_steps",
+    "gpus": "devices",
+    "num_gpus": "devices",
+    "learning_rate": "lr",
+    "lr": "learning_rate",
+    "seed": "seed_everything",
+}
 
 
 def closest_keys(parser: Any, settings: Settings, find_class: Callable[[str], Optional[type]]) -> Optional[str]:
@@ -23,11 +36,42 @@ def closest_keys(parser: Any, settings: Settings, find_class: Callable[[str], Op
         if key in known or _is_part(known, key):
             continue
         possible = [other for other in known if not key.startswith(f"{other}.")]
-        abbreviated = [other for other in possible if other.startswith(key)]
-        near = difflib.get_close_matches(key, abbreviated or possible, n=1, cutoff=0.5) or abbreviated
+        near = _nearest(key, possible)
         if near:
             hints.append(f"{key!r} (by {settings.origins[key]}) is no key; did you mean {near[0]!r}?")
     return " ".join(hints) or None
+
+
+def own_names(parser: Any, settings: Settings) -> Optional[str]:
+    """Return a hint where hyperparameters without a dot are no keys, which a script may read by itself."""
+    known = {str(action.dest).partition(".")[0] for action in parser._actions}
+    names = [key for key, origin in settings.origins.items() if origin == HYPERPARAMETER and key not in known]
+    plain = [name for name in names if "." not in name]
+    return (
+        f"A hyperparameter that the script itself reads belongs into ignore_hyperparameters={plain}." if plain else None
+    )
+
+
+def _nearest(key: str, possible: List[str]) -> List[str]:
+    """The likeliest key: one that ends alike, with the group that was named, comes before all others."""
+    last = _last(key)
+    abbreviated = [other for other in possible if other.startswith(key)]
+    for alike in (last, _USUAL_NAMES.get(last)):
+        same = [other for other in possible if _last(other) == alike]
+        if same:
+            # Settings of the model are what scripts name without a group.
+            same.sort(key=lambda other: (-_likeness(key, other), not other.startswith("model."), other))
+            return same[:1]
+    return difflib.get_close_matches(key, abbreviated or possible, n=1, cutoff=0.5) or abbreviated
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2].replace("-", "_")
+
+
+def _likeness(key: str, other: str) -> float:
+    group = key.rpartition(".")[0]
+    return difflib.SequenceMatcher(None, group, other.rpartition(".")[0]).ratio() if group else 0.0
 
 
 def _known_keys(parser: Any, settings: Settings, find_class: Callable[[str], Optional[type]]) -> Iterator[str]:

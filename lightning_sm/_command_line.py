@@ -14,6 +14,8 @@ from lightning_sm.errors import HyperparameterError
 
 __all__ = ["CommandLine", "config_words", "deep_merge", "refusing"]
 
+_CONFIG_PREFIX = 'Parser key "config": '
+
 
 @dataclass(frozen=True)
 class CommandLine:
@@ -112,7 +114,10 @@ def refusing(parsers: Sequence[Any], hint: Callable[[str], Optional[str]]) -> It
     """
 
     def refuse(message: object, *_: Any, **__: Any) -> None:
-        problem = " ".join(str(message).split())
+        # A config within the line is refused first by itself, and then again as a word of the line.
+        problem = " ".join(str(message).split()).partition(" HINT: ")[0]
+        while problem.startswith(_CONFIG_PREFIX):
+            problem = problem[len(_CONFIG_PREFIX) :]
         raise HyperparameterError(problem, hint=hint(problem) or "Run the same command with --help to see every key.")
 
     allowed = [parser.allow_abbrev for parser in parsers]

@@ -1,9 +1,12 @@
 """The ``sagemaker`` group of settings."""
 
-from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Union
+import difflib
+from dataclasses import dataclass, field, fields
+from typing import Any, Dict, List, Mapping, Optional, Union
 
-__all__ = ["SageMakerOptions"]
+from lightning_sm.errors import HyperparameterError
+
+__all__ = ["SageMakerOptions", "options_of"]
 
 
 @dataclass
@@ -49,3 +52,25 @@ class SageMakerOptions:
     save_every: str = "10m"
     async_save: bool = False
     max_runtime: Optional[str] = None
+
+
+def options_of(given: Optional[Mapping[str, Any]]) -> SageMakerOptions:
+    """Return the options that a script hands over by their names.
+
+    Args:
+        given: The options, such as ``{"save_every": "5m"}``; ``None`` for none.
+
+    Raises:
+        HyperparameterError: It is no mapping, or a name is unknown.
+    """
+    known = [option.name for option in fields(SageMakerOptions)]
+    if given is not None and not isinstance(given, Mapping):
+        raise HyperparameterError(f"sagemaker is {given!r}.", hint='Give a dict, such as {"save_every": "5m"}.')
+    for name in given or {}:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
+            raise HyperparameterError(
+                f"sagemaker has no option {name!r}.",
+                hint=f"Did you mean {close!r}? There are {', '.join(known)}.",
+            )
+    return SageMakerOptions(**(given or {}))

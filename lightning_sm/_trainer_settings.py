@@ -7,7 +7,7 @@ from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace, choose_namespace, namespace_of
 from lightning_sm._log import log
-from lightning_sm._options import SageMakerOptions
+from lightning_sm._options import SageMakerOptions, options_of
 from lightning_sm._routing import RoutedSetting, build_routing, may_replace, output_dir
 from lightning_sm._routing._classes import find_class
 from lightning_sm._settings import Settings
@@ -57,6 +57,7 @@ def trainer_settings(
     Raises:
         JobConfigError: A file or variable of the job is broken.
         TopologyError: The launcher's numbers do not make a world, or another number of hosts is asked for.
+        HyperparameterError: ``sagemaker`` is no mapping of known options.
         OutputError: The checkpoint directory cannot be written.
     """
     this_job = read_job()
@@ -65,7 +66,7 @@ def trainer_settings(
         given = [trainer_arguments.get(name) for name in ("callbacks", "strategy", "logger", "plugins")]
         objects = (type(entry) for value in given for entry in as_list(value))
         namespace = namespace_of(trainer_class, *objects) or choose_namespace()
-        options = SageMakerOptions(**(sagemaker or {}))
+        options = options_of(sagemaker)
         # A list of ready-made loggers or callbacks counts as one value here, which nothing looks into.
         settings = Settings.collect(given={"trainer": trainer_arguments})
         routing = build_routing(

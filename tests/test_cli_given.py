@@ -1,10 +1,16 @@
 """In a job each way of setting something means what it means to the same parser on a laptop."""
 
 import os
+import sys
+from dataclasses import asdict
+from inspect import signature
 
 import pytest
 
+from lightning_sm import SageMakerOptions
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning._shims import save_config_arguments
+from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import HyperparameterError
 from tests.projects.container import Container, config_of, loggers_of
 
@@ -98,10 +104,10 @@ from tiny_model import TinyModel
 
 class WithPath(TinyModel):
     def __init__(self, file: Optional[Path_fr] = None, hidden: int = 3, tag: str = "t", maybe_tag: Optional[str] = None,
-                 number: "Optional[int]" = None):
+                 number: Optional[int] = None):
         super().__init__()
         self.file = file and os.path.realpath(file if isinstance(file, str) else str(file.absolute))
-        self.own = (tag, maybe_tag, number)
+        self.own = {"tag": tag, "maybe_tag": maybe_tag, "number": number, "hidden": hidden}
 """
 
 
@@ -203,3 +209,132 @@ def test_a_parser_that_refuses_a_channel_is_told_to_whom_it_belongs(container):
     with pytest.raises(HyperparameterError, match=r"HINT: The channel 'train' feeds data.init_args.train; set sagemak"):
         container.cli()
     assert "or to '' for none" in container.failure
+
+
+@pytest.mark.parametrize("class_mode", ["named", "fixed"])
+@pytest.mark.parametrize(
+    ("name", "written", "expected"),
+    [
+        ("tag", 123, "123"),
+        ("tag", 1.5, "1.5"),
+        ("tag", True, "true"),
+        ("maybe_tag", 20240101, "20240101"),
+        ("hidden", 7, 7),
+        ("number", 8, 8),
+    ],
+)
+def test_a_number_for_a_parameter_of_text_is_its_text(container, class_mode, name, written, expected):
+    container.config(WITH_PATHS, "with_paths.py")
+    values = {f"model.{name}": written, "note": 5}
+    if class_mode == "named":
+        cli = container.hyperparameters({"model": "with_paths.WithPath", **values}).cli(cls=noting())
+    else:
+        import with_paths
+
+        container.config("data: {class_path: tiny_data.TinyData}", "data.yaml").hyperparameters(
+            config="data.yaml", **values
+        )
+        cli = container.cli(cls=noting(), model_class=with_paths.WithPath)
+        sys.modules.pop("with_paths")
+    assert cli.model.own[name] == expected
+    assert config_of(cli)["note"] == "5"
+
+
+def noting():
+    class NotingCLI(sagemaker_cli_class(PL)):
+        def add_arguments_to_parser(self, parser):
+            parser.add_argument("--note", type=str, default="")
+
+    return NotingCLI
+
+
+def test_the_text_of_a_number_is_what_was_written(container):
+    container.config(WITH_PATHS, "with_paths.py")
+    content = {"config": '"config.yaml"', "model": '"with_paths.WithPath"', "model.tag": "1.50", "model.hidden": "3"}
+    container.opt_ml.write("hyperparameters.json", content)
+    own = container.cli("--model.tag", "1.5", "--model.hidden", "3").model.own
+    assert (own["tag"], own["hidden"]) == ("1.50", 3)
+
+
+def test_an_error_has_one_hint(container):
+    with pytest.raises(HyperparameterError) as caught:
+        container.hyperparameters({"model.flag": "perhaps"}).cli()
+    assert str(caught.value).count("HINT: ") == 1
+    assert str(caught.value).startswith('Parser key "model"')
+
+
+@pytest.mark.parametrize("how", ["config", "hyperparameter", "laptop"])
+def test_an_empty_group_sets_nothing(container, how):
+    if how == "hyperparameter":
+        container.hyperparameters(sagemaker=None)
+    else:
+        container.config("sagemaker:\n").hyperparameters()
+    words = ["--config", "config.yaml", "--data.data_dir=x"] if how == "laptop" else []
+    cli = (container.leave() if how == "laptop" else container).cli(*words)
+    assert config_of(cli)["sagemaker"] == asdict(SageMakerOptions())
+
+
+def test_the_scripts_own_hyperparameters(container):
+    container.hyperparameters({"run-name": "a", "fold": 3, "model.size": 9})
+    words = ["--run-name", "a", "--fold", "3", "--model.size", "9"]
+    cli = container.cli(*words, ignore_hyperparameters=["run_name", "--fold"])
+    assert cli.model.given["size"] == 9
+    with pytest.raises(HyperparameterError, match="ignore_hyperparameters"):
+        container.cli(*words, ignore_hyperparameters="fold")
+
+
+@pytest.mark.parametrize("name", ["save_config_kwargs", "save_config_overwrite"])
+def test_arguments_by_position(container, name):
+    if name not in save_config_arguments(PL):
+        pytest.skip("this Lightning names the argument otherwise")
+    own = {"overwrite": True, "config_filename": "mine.yaml"} if name == "save_config_kwargs" else False
+    make = sagemaker_cli_class(PL)
+    container.monkeypatch.setattr("sys.argv", ["train.py", "--trainer.logger=False"])
+    callback = signature(make.__mro__[2].__init__).parameters["save_config_callback"].default
+    names = list(signature(make.__mro__[2].__init__).parameters)[1:]
+    values = {"save_config_callback": callback, name: own}
+    before = [values.get(each) for each in names[: names.index(name) + 1]]
+    cli = make(*before, run=False)
+    kept = getattr(cli, name)
+    assert kept == own
+    with pytest.raises(TypeError):
+        make(*before, **{name: own}, run=False)
+
+
+def test_a_subcommand_of_the_project_that_trains_is_resumable_and_exports(container):
+    if PL.version < (1, 7):
+        pytest.skip("this Lightning looks for subcommands in its Trainer only")
+
+    class Trainer(PL.module().Trainer):
+        def tune_and_fit(self, model, **kwargs):
+            """Train."""
+            self.fit(model, **kwargs)
+
+    class OwnCLI(sagemaker_cli_class(PL)):
+        @staticmethod
+        def subcommands():
+            return {**PL.module("cli").LightningCLI.subcommands(), "tune_and_fit": {"model", "kwargs"}}
+
+        def tune_and_fit(self, model, **kwargs):
+            self.trainer.fit(model, datamodule=self.datamodule)
+
+    container.hyperparameters(subcommand="tune_and_fit", **{"trainer.logger": False})
+    cli = container.cli(cls=OwnCLI, run=True, trainer_class=Trainer)
+    assert {"AutoResume", "DataPosition", "ModelExport"} <= {type(each).__name__ for each in cli.trainer.callbacks}
+    assert (container.model / "model.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("subcommand", "setting", "shown"),
+    [("fit", None, ["checkpoints in", "trained model in"]), ("validate", None, []),
+     ("fit", "trainer.enable_checkpointing", ["trained model in"])],
+)  # fmt: skip
+def test_the_table_shows_what_is_passed_on(container, monkeypatch, no_fit, subcommand, setting, shown):
+    def validate(self, *_, **__):
+        """Look at nothing."""
+
+    monkeypatch.setattr(PL.module().Trainer, "validate", validate)
+    container.hyperparameters({"subcommand": subcommand, **({setting: False} if setting else {})})
+    table = container.cli(run=True).routing.table()
+    lines = ("checkpoints in", "trained model in")
+    assert [line for line in lines if line in table] == shown

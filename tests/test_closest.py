@@ -69,3 +69,27 @@ def test_below_a_class_below_a_class(parser):
 
 def test_a_group_is_not_what_somebody_meant(parser):
     assert "did you mean 'model'" not in (hint(parser, model={"class_path": "m.Model", "init_args": {"x": 1}}) or "")
+
+
+@pytest.mark.parametrize(
+    ("key", "close"),
+    [
+        ("lr", "model.lr"),
+        ("learning_rate", "model.lr"),
+        ("learning-rate", "model.lr"),
+        ("epochs", "trainer.max_epochs"),
+        ("data_dir", "data.data_dir"),
+        ("model_dir", "sagemaker.model_dir"),
+        ("batch_size", "model.batch_size"),
+        ("dat.batch_size", "data.batch_size"),
+        ("gpus", "trainer.devices"),
+        ("max-epochs", "trainer.max_epochs"),
+        ("seed", "seed_everything"),
+    ],
+)
+def test_an_equal_last_component_comes_first(parser, key, close):
+    for name in ("data.data_dir", "data.val_dir", "data.batch_size", "lr_scheduler", "trainer.min_epochs", "model.lr",
+                 "trainer.check_val_every_n_epoch", "sagemaker.model_dir", "trainer.devices", "model.batch_size",
+                 "seed_everything"):  # fmt: skip
+        parser.add_argument(f"--{name}", dest=name)
+    assert f"did you mean {close!r}?" in hint(parser, **{key: 1})

@@ -1,8 +1,11 @@
 import inspect
 from dataclasses import fields
 
+import pytest
+
 import lightning_sm
-from lightning_sm._options import SageMakerOptions
+from lightning_sm._options import SageMakerOptions, options_of
+from lightning_sm.errors import HyperparameterError
 
 
 def test_defaults_decide_nothing():
@@ -15,3 +18,23 @@ def test_defaults_decide_nothing():
 def test_every_option_is_explained():
     for field in fields(SageMakerOptions):
         assert f"    {field.name}: " in inspect.getdoc(SageMakerOptions)
+
+
+def test_options_by_their_names():
+    assert options_of(None) == options_of({}) == SageMakerOptions()
+    assert options_of({"save_every": "5m"}).save_every == "5m"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"save_evry": "5m"}, r"no option 'save_evry'\. HINT: Did you mean 'save_every'\? There are channels, "),
+        ({1: 2}, "no option 1"),
+        ("5m", r"sagemaker is '5m'\. HINT: Give a dict"),
+    ],
+)
+def test_options_that_there_are_not(given, message):
+    with pytest.raises(HyperparameterError, match=message):
+        options_of(given)
+    with pytest.raises(HyperparameterError, match=message):
+        lightning_sm.trainer_settings(sagemaker=given)

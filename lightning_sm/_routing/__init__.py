@@ -37,6 +37,7 @@ def build_routing(
     find_class: FindClass,
     namespace: str,
     links: Sequence[Link] = (),
+    trains: bool = True,
 ) -> Routing:
     """Decide every routed setting.
 
@@ -52,6 +53,7 @@ def build_routing(
         find_class: Finds a class by the name that a config gives it.
         namespace: Lightning's namespace, for the default logger.
         links: Arguments that the parser takes from others.
+        trains: Whether the run may train, so that there is something to save and to export.
 
     Raises:
         RoutingError: It is open which parameter a channel feeds, the channel holds no files to read, or the parameter
@@ -66,7 +68,11 @@ def build_routing(
             *route_channels(job, settings, options, consumer),
         ]
         routed += [other for each in decided for other in _at_source(each, links, settings, job)]
-        notes = directories(job, options) + unrouted_channels(job, options, consumer)
+        saves = (
+            settings.get("trainer.enable_checkpointing") is not False and settings.get("trainer.barebones") is not True
+        )
+        written = directories(job, options) if trains else ()
+        notes = (written if saves else written[1:]) + unrouted_channels(job, options, consumer)
     # A config that sets arguments of a class must name the class, which may come from the command line only.
     implied = [
         (f"{key}.class_path", path)
