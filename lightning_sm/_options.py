@@ -4,7 +4,7 @@ import difflib
 from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List, Mapping, Optional, Union
 
-from lightning_sm.errors import HyperparameterError
+from lightning_sm.errors import OptionError
 
 __all__ = ["SageMakerOptions", "options_of"]
 
@@ -61,15 +61,15 @@ def options_of(given: Optional[Mapping[str, Any]]) -> SageMakerOptions:
         given: The options, such as ``{"save_every": "5m"}``; ``None`` for none.
 
     Raises:
-        HyperparameterError: It is no mapping, or a name is unknown.
+        OptionError: It is no mapping, or a name is unknown.
     """
     known = [option.name for option in fields(SageMakerOptions)]
     if given is not None and not isinstance(given, Mapping):
-        raise HyperparameterError(f"sagemaker is {given!r}.", hint='Give a dict, such as {"save_every": "5m"}.')
+        raise OptionError(f"sagemaker is {given!r}.", hint='Give a dict, such as {"save_every": "5m"}.')
     for name in given or {}:
         if name not in known:
             close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
-            raise HyperparameterError(
+            raise OptionError(
                 f"sagemaker has no option {name!r}.",
                 hint=f"Did you mean {close!r}? There are {', '.join(known)}.",
             )

@@ -57,7 +57,7 @@ def trainer_settings(
     Raises:
         JobConfigError: A file or variable of the job is broken.
         TopologyError: The launcher's numbers do not make a world, or another number of hosts is asked for.
-        HyperparameterError: ``sagemaker`` is no mapping of known options.
+        OptionError: ``sagemaker`` is no mapping of known options.
         OutputError: The checkpoint directory cannot be written.
     """
     this_job = read_job()

@@ -7,6 +7,7 @@ __all__ = [
     "JobConfigError",
     "TopologyError",
     "HyperparameterError",
+    "OptionError",
     "RoutingError",
     "OutputError",
     "CheckpointError",
@@ -40,6 +41,10 @@ class TopologyError(LightningSMError, ValueError):
 
 class HyperparameterError(LightningSMError, ValueError):
     """A hyperparameter or an argument of the command line cannot be used."""
+
+
+class OptionError(HyperparameterError, TypeError):
+    """A script hands over ``sagemaker`` options that there are not."""
 
 
 class RoutingError(LightningSMError, ValueError):

@@ -5,7 +5,7 @@ import pytest
 
 import lightning_sm
 from lightning_sm._options import SageMakerOptions, options_of
-from lightning_sm.errors import HyperparameterError
+from lightning_sm.errors import OptionError
 
 
 def test_defaults_decide_nothing():
@@ -34,7 +34,7 @@ def test_options_by_their_names():
     ],
 )
 def test_options_that_there_are_not(given, message):
-    with pytest.raises(HyperparameterError, match=message):
+    with pytest.raises(OptionError, match=message):
         options_of(given)
-    with pytest.raises(HyperparameterError, match=message):
+    with pytest.raises(OptionError, match=message):
         lightning_sm.trainer_settings(sagemaker=given)
