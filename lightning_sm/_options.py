@@ -32,6 +32,8 @@ class SageMakerOptions:
         resume: ``auto`` to go on from the newest checkpoint of this job that loads, and to stop where there are those
             of another job; ``always`` to take those of another job, too; ``never`` to start afresh; ``require`` to stop
             where there is none.
+        resume_weights_only: Whether only such checkpoints are resumed from, and exported as the best, that torch loads
+            with ``weights_only=True``, which runs no code that a file names.
         save_every: The time between two checkpoints for resuming, such as ``10m`` or ``90s``, where no callback of the
             project saves regularly. They are also saved at the end of each epoch.
         async_save: Whether checkpoints are written in the background while training goes on.
@@ -49,6 +51,7 @@ class SageMakerOptions:
     export_example_input: Optional[List[int]] = None
     export_serving: bool = False
     resume: str = "auto"
+    resume_weights_only: bool = False
     save_every: str = "10m"
     async_save: bool = False
     max_runtime: Optional[str] = None

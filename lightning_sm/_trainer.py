@@ -131,6 +131,7 @@ def own_callbacks(
                 export_submodule=options.export_submodule,
                 export_example_input=options.export_example_input,
                 export_serving=options.export_serving,
+                weights_only=options.resume_weights_only,
             )
         )
     own += _graceful_stop(arguments, present, job, namespace, options)
@@ -194,7 +195,7 @@ def _auto_resume(
         return []
     directory, _ = checkpoint_dir(job, options)
     with failure_reported(job):
-        callback = auto_resume(directory, options.resume, identity)
+        callback = auto_resume(directory, options.resume, identity, options.resume_weights_only)
         if "://" not in directory:
             return [callback]
         if options.resume == "require":

@@ -1,5 +1,6 @@
 """Makes the :class:`Source` of an export from a module and its weights."""
 
+from inspect import signature
 from typing import Any, Mapping, Optional
 
 from lightning_sm._export._example import Example
@@ -22,6 +23,7 @@ def make_source(
     rebuild: bool = False,
     hparams: Optional[Mapping[str, Any]] = None,
     config: Optional[str] = None,
+    weights_only: bool = False,
 ) -> Source:
     """Choose the weights, and for formats that run the model make a copy that has them.
 
@@ -34,13 +36,13 @@ def make_source(
         rebuild: Whether a copy is made from the class, because the module's own tensors are parts.
         hparams: Arguments for that.
         config: The configuration as YAML, which may hold them, too.
+        weights_only: Whether no code of the best checkpoint may run when it is loaded.
 
     Raises:
         ExportError: The checkpoint cannot be read, or no copy can be made.
     """
     try:
-        # This run wrote the checkpoint. It holds more than weights, which newer torch loads only from whom one trusts.
-        weights = last["state_dict"] if best is None else load_file(best, weights_only=False)["state_dict"]
+        weights = last["state_dict"] if best is None else _load_best(best, weights_only)["state_dict"]
         checkpoint = last if best is None and plan.format.name == "checkpoint" else None
         part = part_of_state_dict(weights, plan.submodule)
         if not plan.format.runs_model:
@@ -60,6 +62,24 @@ def make_source(
             f"The model could not be made ready for its export as {plan.format.name} "
             f"({type(error).__name__}: {' '.join(str(error).split())}).",
             hint="The checkpoints are kept. Set sagemaker.export to state_dict, which needs no copy of the model.",
+        ) from error
+
+
+def _load_best(best: str, weights_only: bool) -> Any:
+    import torch
+
+    # This run wrote the checkpoint. It holds more than weights, which newer torch loads only from whom one trusts.
+    if not weights_only:
+        return load_file(best, weights_only=False)
+    try:
+        if "weights_only" not in signature(torch.load).parameters:
+            raise ValueError("this torch cannot restrict what a file may hold")
+        return load_file(best, weights_only=True)
+    except Exception as error:  # each version has exceptions of its own
+        raise ExportError(
+            f"The best checkpoint {best} cannot be loaded without running its code ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:300]}), which sagemaker.resume_weights_only forbids.",
+            hint="Set sagemaker.export_weights to last, or save plain values and tensors only.",
         ) from error
 
 

@@ -105,6 +105,8 @@ def _described(contents: Dict[Any, Any], name: str, size: int, is_folder: bool) 
     epoch, step = contents.get("epoch"), contents.get("global_step")
     if not isinstance(epoch, int) or not isinstance(step, int):
         raise DamagedError("it is no checkpoint of Lightning's: it tells no epoch and step")
+    if not isinstance(contents.get("pytorch-lightning_version"), str):
+        raise DamagedError("it is no checkpoint of Lightning's: it tells no version of Lightning")
     if not is_folder and "optimizer_states" not in contents:
         raise DamagedError("it holds weights only (save_weights_only), from which no training can go on")
     if contents.get(REPLACED_WEIGHTS):

@@ -1,14 +1,15 @@
 """``Choice``: the checkpoint that all ranks go on from, and what became of each other one."""
 
 import os
+import textwrap
 from dataclasses import dataclass
-from typing import Any, Collection, Iterator, Optional, Tuple
+from typing import Any, Collection, Iterator, Optional, Sequence, Tuple
 
 from lightning_sm._agree import all_true, broadcast
 from lightning_sm._log import log
 from lightning_sm._resume._candidate import Candidate, list_candidates, own_first
 from lightning_sm._resume._identity import JobIdentity
-from lightning_sm._resume._loading import why_not_weights_only
+from lightning_sm._resume._loading import load_with_code, why_not_weights_only
 from lightning_sm._resume._records import DamagedError
 from lightning_sm._resume._sharded import META
 
@@ -79,6 +80,7 @@ def choose(
     job: JobIdentity = JobIdentity(),  # noqa: B008 - it is frozen
     *,
     of_any_job: bool = False,
+    weights_only: bool = False,
     without: Collection[str] = (),
 ) -> Choice:
     """Choose the newest checkpoint that is whole, loads and is the same file on every host. Every rank must call it.
@@ -91,9 +93,14 @@ def choose(
         directory: The checkpoint directory, which has the same path on every host.
         job: This job, as rank zero knows it.
         of_any_job: Whether a checkpoint that another job wrote may be taken.
+        weights_only: Whether a checkpoint is taken only if it loads with ``weights_only=True``, which runs no code.
         without: Names of checkpoints that are left out.
     """
-    offers = _offers(directory, job, of_any_job, without) if trainer.is_global_zero else iter(())
+    candidates: Tuple[Candidate, ...] = ()
+    if trainer.is_global_zero:
+        listed = own_first(list_candidates(directory), job)
+        candidates = tuple(each for each in listed if each.name not in without)
+    offers = _offers(directory, candidates, None if of_any_job else job, weights_only)
     lacking: Tuple[Rejected, ...] = ()
     while True:
         offer = broadcast(trainer, next(offers, _Offer()))
@@ -104,12 +111,13 @@ def choose(
         lacking += (Rejected(offer.candidate.name, "not every host has this very file"),)
 
 
-def _offers(directory: str, job: JobIdentity, of_any_job: bool, without: Collection[str]) -> Iterator[_Offer]:
-    """Yield the checkpoints that load, the newest first, and in the end one that only says what was rejected."""
-    candidates = [each for each in own_first(list_candidates(directory), job) if each.name not in without]
+def _offers(
+    directory: str, candidates: Sequence[Candidate], job: Optional[JobIdentity], weights_only: bool
+) -> Iterator[_Offer]:
+    """Yield the checkpoints that load, in their order, and in the end one that only says what was rejected."""
     rejected = [Rejected(each.name, each.problem) for each in candidates if each.problem is not None]
     for candidate in (each for each in candidates if each.problem is None):
-        if candidate.job is not None and not of_any_job and not candidate.job.is_same_job(job):
+        if job is not None and candidate.job is not None and not candidate.job.is_same_job(job):
             yield _Offer(rejected=tuple(rejected), other_job=_whose(candidate, job))
             return
         try:
@@ -117,15 +125,31 @@ def _offers(directory: str, job: JobIdentity, of_any_job: bool, without: Collect
         except (DamagedError, OSError) as error:
             rejected.append(Rejected(candidate.name, str(error)))
             continue
-        try:
-            path = os.path.join(directory, candidate.name)
-            untrusted = why_not_weights_only(os.path.join(path, META) if candidate.is_folder else path)
-        except Exception as error:  # a class of the project's may raise anything
-            reason = f"it does not load ({type(error).__name__}: {' '.join(str(error).split())})"
+        path = os.path.join(directory, candidate.name, META if candidate.is_folder else "").rstrip("/")
+        untrusted = why_not_weights_only(path)
+        reason = None if untrusted is None else _why_not_with_code(candidate.name, path, untrusted, weights_only)
+        if reason is None:
+            yield _Offer(candidate, digest, untrusted, tuple(rejected))
+        else:
             rejected.append(Rejected(candidate.name, reason, is_whole=True))
-            continue
-        yield _Offer(candidate, digest, untrusted, tuple(rejected))
     yield _Offer(rejected=tuple(rejected))
+
+
+def _why_not_with_code(name: str, path: str, untrusted: str, weights_only: bool) -> Optional[str]:
+    """Load a checkpoint that needs code, if that may be, and say why not if it cannot be."""
+    if weights_only:
+        return f"it runs code when it is loaded ({untrusted}), which sagemaker.resume_weights_only forbids"
+    log.warning(
+        "%s is loaded with weights_only=False, which runs code that it names (%s). It is trusted because it is in the "
+        "job's own checkpoint directory.",
+        name,
+        textwrap.shorten(untrusted, 600, placeholder=" …"),
+    )
+    try:
+        load_with_code(path)
+    except Exception as error:  # a class of the project's may raise anything
+        return f"it does not load ({type(error).__name__}: {' '.join(str(error).split())})"
+    return None
 
 
 def _whose(candidate: Candidate, job: JobIdentity) -> str:

@@ -69,6 +69,8 @@ class AutoResumeMixin(_Base):
             checkpoints of other jobs, too, ``never`` to train from scratch always, ``require`` to stop where there is
             none, of whichever job.
         identity: What tells this job from others; by default, the job's name and hyperparameters.
+        weights_only: Whether no code of a checkpoint may run when it is loaded. One that loads only with
+            ``weights_only=False`` is then not taken. A path that is given to ``fit`` is the caller's business.
 
     Raises:
         CheckpointError: ``resume`` is none of these, the checkpoints are another job's, there is no checkpoint to go on
@@ -77,13 +79,20 @@ class AutoResumeMixin(_Base):
 
     namespace: Namespace
 
-    def __init__(self, directory: str, resume: str = "auto", identity: Optional[JobIdentity] = None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        resume: str = "auto",
+        identity: Optional[JobIdentity] = None,
+        weights_only: bool = False,
+    ) -> None:
         super().__init__()
         if resume not in _MODES:
             raise CheckpointError(f"sagemaker.resume is {resume!r}.", hint=f"Choose one of {', '.join(_MODES)}.")
         self._job = TrainingJob.resolve()
         self.directory = directory
         self.resume = resume
+        self.weights_only = weights_only
         self.identity = JobIdentity.of(self._job) if identity is None else identity
         self._chosen: Optional[Candidate] = None
         self._limits: Dict[str, Any] = {}
@@ -196,6 +205,7 @@ class AutoResumeMixin(_Base):
             self.directory,
             self.identity,
             of_any_job=self.resume in ("always", "require"),
+            weights_only=self.weights_only,
             without=() if at_end else (FINAL_WEIGHTS,),
         )
         if trainer.is_global_zero:
@@ -210,13 +220,6 @@ class AutoResumeMixin(_Base):
         elif trainer.is_global_zero:
             log.info("Resuming from %s in %s", choice.candidate, self.directory)
             self._tell_whose(choice.candidate)
-            if choice.untrusted is not None:
-                log.warning(
-                    "%s is loaded with weights_only=False, which runs code that it names (%s). It is trusted because "
-                    "it is in the job's own checkpoint directory.",
-                    choice.candidate.name,
-                    _short(choice.untrusted),
-                )
         return choice
 
     def _tell_whose(self, candidate: Candidate) -> None:
@@ -236,7 +239,10 @@ class AutoResumeMixin(_Base):
         if choice.unloadable:
             # To train from scratch would throw away what was trained, because of a name that has changed.
             problem = f"The checkpoints in {self.directory} are whole, but this program cannot load them: {reasons}."
-            raise CheckpointError(problem, hint=f"Bring back the classes that they name. {_AFRESH}")
+            hint = "Bring back the classes that they name."
+            if self.weights_only:
+                hint = "Set sagemaker.resume_weights_only to false if you trust them."
+            raise CheckpointError(problem, hint=f"{hint} {_AFRESH}")
         if self.resume == "require":
             problem = f"sagemaker.resume is require, and no checkpoint in {self.directory} can be used: {reasons}."
             raise CheckpointError(problem, hint="Set it to auto, or check the checkpoint's S3 location.")
@@ -273,7 +279,10 @@ class AutoResumeMixin(_Base):
     def _explain(self, error: Exception) -> Exception:
         if isinstance(error, LightningSMError):
             return error
-        problem = f"{self._chosen} does not fit this model or trainer: {_short(str(error))}"
+        reason = _short(str(error))
+        if isinstance(error, KeyError) and " " not in reason:
+            reason = f"it lacks the entry {reason}"
+        problem = f"{self._chosen} does not fit this model or trainer: {reason}"
         better = CheckpointError(problem, hint=f"Bring back what has changed since it was saved. {_AFRESH}")
         with suppress(CheckpointError), failure_reported(self._job):
             raise better

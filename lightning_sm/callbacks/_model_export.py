@@ -60,6 +60,7 @@ class ModelExportMixin(_Base):
             tensor that it is or begins with), for a part of the model the first input that it gets.
         export_serving: Whether ``code/inference.py``, ``code/requirements.txt`` and the project's imported modules are
             written beside the model, so that SageMaker's PyTorch inference container serves the archive as it is.
+        weights_only: Whether no code of the best checkpoint may run when it is loaded.
 
     Raises:
         OutputError: The directory cannot be written. It is tried before training starts.
@@ -78,11 +79,13 @@ class ModelExportMixin(_Base):
         export_submodule: Optional[str] = None,
         export_example_input: Optional[List[int]] = None,
         export_serving: bool = False,
+        weights_only: bool = False,
     ) -> None:
         super().__init__()
         self._job = TrainingJob.resolve()
         self.model_dir = model_dir or self._job.model_dir
         self.config = config
+        self.weights_only = weights_only
         with failure_reported(self._job):
             self.plan = ExportPlan.read(export, export_weights, export_submodule, export_example_input, export_serving)
         self._examples = ExampleFinder(self.plan or ExportPlan())
@@ -190,6 +193,7 @@ class ModelExportMixin(_Base):
             rebuild=is_sharded(trainer),
             hparams=self._hparams(pl_module),
             config=self.config,
+            weights_only=self.weights_only,
         )
         summary = summary_of(self.namespace, trainer, pl_module, plan, best, self._hparams(pl_module))
         if self._steps is not None:

@@ -31,7 +31,18 @@ class Job:
         self.export = export
         self.identity = JobIdentity("this-job")
 
-    def fit(self, epochs=3, *, resume="auto", stop_after=None, model=None, callbacks=(), ckpt_path=None, **arguments):
+    def fit(
+        self,
+        epochs=3,
+        *,
+        resume="auto",
+        stop_after=None,
+        model=None,
+        callbacks=(),
+        ckpt_path=None,
+        weights_only=False,
+        **arguments,
+    ):
         """Fit, and return the trainer. ``steps`` counts what was trained; ``said`` has the log's lines."""
         model = tiny_model(self.pl) if model is None else model
         self.model, self.steps = model, 0
@@ -47,7 +58,10 @@ class Job:
         each_epoch = self.pl.callbacks.ModelCheckpoint(
             self.directory, "last", mode="max", every_n_epochs=1, save_on_train_epoch_end=True
         )
-        own = [callback_class(self.namespace, "AutoResume")(str(self.directory), resume, self.identity), *callbacks]
+        own = [
+            callback_class(self.namespace, "AutoResume")(str(self.directory), resume, self.identity, weights_only),
+            *callbacks,
+        ]
         own.append(callback_class(self.namespace, "ModelExport")(str(self.export)))
         trainer = self.pl.Trainer(
             max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
@@ -246,6 +260,49 @@ def test_what_is_whole_and_does_not_load_stops(job, monkeypatch):
     monkeypatch.delattr(checkpoints, "Extra")
     with pytest.raises(CheckpointError, match=r"are whole, but this program cannot load them: .*AttributeError"):
         job.fit(epochs=4)
+
+
+def test_a_foreign_file_is_rejected_by_its_name(job, uninterrupted):
+    job.interrupted(after=EPOCH + 1)
+    (job.directory / "pretrained").mkdir()
+    torch.save({"epoch": 9, "global_step": 999, "optimizer_states": []}, job.directory / "pretrained" / "net.ckpt")
+    (job.directory / "pretrained" / "other.ckpt").write_text("model_checkpoint_path: other")
+    job.fit()
+    assert job.steps == 2 * EPOCH
+    assert job.weights == uninterrupted
+    assert (
+        "Rejected pretrained/net.ckpt: it is no checkpoint of Lightning's: it tells no version of Lightning" in job.said
+    )
+    assert any(
+        line.startswith("Rejected pretrained/other.ckpt: it is truncated, or no file of torch's") for line in job.said
+    )
+
+
+def test_a_checkpoint_that_lacks_something_says_what(job):
+    job.interrupted(after=EPOCH + 1)
+    (saved,) = job.checkpoints
+    content = torch.load(saved)
+    del content["state_dict"]
+    torch.save(content, saved)
+    with pytest.raises(CheckpointError, match=r"last.*\.ckpt .* does not fit .*: it lacks the entry 'state_dict'"):
+        job.fit()
+
+
+def test_code_of_checkpoints_may_be_forbidden(job):
+    from tests.resume import checkpoints
+
+    class Saves(job.pl.Callback):
+        def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+            checkpoint["extra"] = checkpoints.Extra()
+
+    job.interrupted(after=EPOCH + 1, callbacks=[Saves()])
+    before = checkpoints.Extra.loaded
+    with pytest.raises(
+        CheckpointError, match=r"resume_weights_only forbids\. HINT: Set sagemaker\.resume_weights_only to"
+    ):
+        job.fit(weights_only=True)
+    assert checkpoints.Extra.loaded == before
+    assert job.steps == 0
 
 
 def test_a_finished_job_trains_no_further_and_exports_again(job, uninterrupted):

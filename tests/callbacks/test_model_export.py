@@ -14,6 +14,7 @@ from tests.export.formats import needs
 from tests.helpers.processes import local_rendezvous
 from tests.projects.container import Container, log_lines
 from tests.projects.nets import Dictionaries, Headless, Net, loader
+from tests.resume.checkpoints import Extra
 
 PL = Namespace("pytorch_lightning")
 
@@ -252,6 +253,21 @@ def test_best_and_last_weights(container, name, weights):
     else:
         assert_equal(torch.jit.load(str(container.model / "model.pt")).state_dict(), expected)
     assert container.summary["checkpoint"] == (best.best_model_path if weights == "best" else None)
+
+
+def test_no_code_of_the_best_checkpoint_runs_where_that_is_forbidden(container):
+    class Saves(PL.module().Callback):
+        def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+            checkpoint["extra"] = Extra()
+
+    model, data = nets("state_dict")
+    best = PL.module("callbacks").ModelCheckpoint(monitor="val_loss", dirpath=str(container.base / "best"))
+    before = Extra.loaded
+    with pytest.raises(
+        ExportError, match=r"sagemaker\.resume_weights_only forbids\. HINT: Set sagemaker\.export_weights"
+    ):
+        fit_net(container, model, data, best, Saves(), weights_only=True)
+    assert Extra.loaded == before
 
 
 def test_an_example_is_the_first_batch_that_is_seen(container):

@@ -27,6 +27,7 @@ def write(path, step=10, epoch=1, batches=None, epochs_done=1, **more):
     content = {
         "epoch": epoch,
         "global_step": step,
+        "pytorch-lightning_version": "2.0.0",
         "loops": {"fit_loop": loops},
         "state_dict": {"weight": torch.arange(4000.0), "bias": torch.nn.Parameter(torch.ones(3))},
         "optimizer_states": [{"state": {0: {"momentum": torch.ones(4000)}}, "param_groups": [{"lr": 0.1}]}],

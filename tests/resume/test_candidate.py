@@ -72,6 +72,7 @@ def test_a_damaged_one_comes_last_with_its_reason(tmp_path, kind, reason):
         ({"optimizer_states": None}, "it holds weights only"),
         ({"global_step": None}, "it tells no epoch and step"),
         ({"epoch": "three"}, "it tells no epoch and step"),
+        ({"pytorch-lightning_version": None}, "it tells no version of Lightning"),
     ],
 )
 def test_from_which_no_training_can_go_on(tmp_path, more, reason):

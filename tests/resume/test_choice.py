@@ -4,7 +4,8 @@ import torch
 
 from lightning_sm._resume import choose
 from lightning_sm._resume._choice import Choice, Rejected
-from lightning_sm._resume._loading import why_not_weights_only
+from lightning_sm._resume._loading import load_with_code, why_not_weights_only
+from tests.projects.container import log_lines
 from tests.resume import checkpoints
 from tests.resume.checkpoints import Extra, damage, write
 
@@ -54,16 +55,49 @@ def test_what_is_whole_and_does_not_load(trainer, tmp_path, monkeypatch):
     assert "Extra" in rejected.reason
 
 
-@pytest.mark.skipif("weights_only" not in torch.load.__code__.co_varnames, reason="torch before 1.13 cannot restrict")
+CANNOT_RESTRICT = "weights_only" not in torch.load.__code__.co_varnames
+
+
+@pytest.mark.skipif(CANNOT_RESTRICT, reason="torch before 1.13 cannot restrict")
 def test_only_what_needs_it_is_trusted(tmp_path):
     plain = tmp_path / "plain.ckpt"
     torch.save({"epoch": 1, "state_dict": {"weight": torch.ones(2)}}, plain)
     assert why_not_weights_only(str(plain)) is None
     before = Extra.loaded
-    why = why_not_weights_only(str(write(tmp_path / "extra.ckpt", extra=Extra())))
+    path = str(write(tmp_path / "extra.ckpt", extra=Extra()))
+    why = why_not_weights_only(path)
     assert "tests.resume.checkpoints" in why or "Unsupported" in why
     assert "trust" not in why
+    assert Extra.loaded == before
+    load_with_code(path)
     assert Extra.loaded == before + 1
+
+
+def test_the_warning_comes_before_the_code_runs(trainer, tmp_path, monkeypatch):
+    write(tmp_path / "extra.ckpt", extra=Extra())
+    with log_lines() as said:
+        monkeypatch.setattr(Extra, "__setstate__", lambda self, state: said.append("loaded"))
+        assert choose(trainer, str(tmp_path)).candidate.name == "extra.ckpt"
+    warning, *loaded = said
+    assert warning.startswith("extra.ckpt is loaded with weights_only=False, which runs code that it names (")
+    assert set(loaded) == {"loaded"}
+
+
+def test_no_code_runs_where_that_is_forbidden(trainer, tmp_path):
+    write(tmp_path / "a.ckpt", step=1)
+    write(tmp_path / "b.ckpt", step=2, extra=Extra())
+    before = Extra.loaded
+    choice = choose(trainer, str(tmp_path), weights_only=True)
+    assert Extra.loaded == before
+    # torch 1.13 lets no parameter pass, which this file holds.
+    if why_not_weights_only(str(tmp_path / "a.ckpt")) is None:
+        assert choice.candidate.name == "a.ckpt"
+    else:
+        assert choice.candidate is None
+    (*_, rejected) = sorted(choice.unloadable, key=lambda rejected: rejected.name)
+    assert rejected.name == "b.ckpt"
+    assert "runs code when it is loaded (" in rejected.reason
+    assert "sagemaker.resume_weights_only forbids" in rejected.reason
 
 
 def test_a_choice_can_be_printed_and_compared():

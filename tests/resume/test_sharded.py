@@ -18,7 +18,7 @@ def folder(tmp_path):
     """What Lightning's sharded strategies write."""
     path = tmp_path / "epoch=0-step=8.ckpt"
     dcp.save({"model": {"weight": torch.arange(4000.0)}, "count": 3}, checkpoint_id=str(path))
-    torch.save({"epoch": 0, "global_step": 8, "loops": {}}, path / "meta.pt")
+    torch.save({"epoch": 0, "pytorch-lightning_version": "2.0.0", "global_step": 8, "loops": {}}, path / "meta.pt")
     return path
 
 
