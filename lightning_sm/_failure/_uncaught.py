@@ -1,19 +1,21 @@
 """Makes what ends the program the job's failure reason."""
 
+import atexit
 import os
 import sys
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Iterator, Optional, Tuple, Type
 
-from lightning_sm._failure._file import write_failure
+from lightning_sm._failure._ending import ends_well, is_good_code, watch_ending
+from lightning_sm._failure._file import withdraw_unconfirmed, write_failure
 from lightning_sm._failure._reason import Reason, message_of
 from lightning_sm._failure._secondary import looks_secondary, peer_host
 from lightning_sm._failure._secrets import Masker
 from lightning_sm._failure._watching import current_monitor, watch_failures
 from lightning_sm._job import TrainingJob
 from lightning_sm._log import log
-from lightning_sm._stopping._stop_signal import STOPPED
+from lightning_sm._process_group import destroy_at_exit
 from lightning_sm._topology import Topology
 from lightning_sm.errors import HyperparameterError, LightningSMError
 
@@ -23,6 +25,8 @@ __all__ = ["failure_reported", "read_job", "report", "report_exit", "report_unca
 _ROOT_SECONDS = 8.0
 
 _is_watching = False
+# What was written of an error that the program may yet catch: by which process, of which job.
+_unconfirmed: Optional[Tuple[int, TrainingJob, Reason]] = None
 
 
 def read_job() -> TrainingJob:
@@ -43,12 +47,12 @@ def read_job() -> TrainingJob:
 
 @contextmanager
 def failure_reported(job: TrainingJob) -> Iterator[None]:
-    """Write each of our own errors that leaves the block as the job's failure reason."""
+    """Write each of our own errors that leaves the block as the job's failure reason, unless the program catches it."""
     try:
         yield
     except LightningSMError as error:
         rank, host, _ = _place(job)
-        write_failure(job, str(Reason.of(error, rank=rank, host=host, mask=Masker(job))))
+        _write_unconfirmed(job, Reason.of(error, rank=rank, host=host, mask=Masker(job)))
         raise
 
 
@@ -62,6 +66,7 @@ def report_uncaught() -> None:
     if _is_watching:
         return
     _is_watching = True
+    watch_ending()
     before, pid = sys.excepthook, os.getpid()
 
     def report_and_print(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
@@ -76,12 +81,39 @@ def report_uncaught() -> None:
 
 
 def report_exit(error: BaseException) -> None:
-    """Report a ``sys.exit`` with a code that means failure. The interpreter shows it to nobody.
+    """Report a ``sys.exit`` within a fit, unless its code means no failure or the program catches it.
 
-    After SIGTERM a program that was asked to stop has done so.
+    The interpreter shows it to nobody.
     """
-    if isinstance(error, SystemExit) and error.code not in (None, 0, STOPPED):
-        report(error)
+    if isinstance(error, SystemExit) and not is_good_code(error.code):
+        found = _find_reason(error)
+        if found is not None:
+            _write_unconfirmed(*found)
+
+
+def _write_unconfirmed(job: TrainingJob, reason: Reason) -> None:
+    """Write what is a failure if the program ends with it; other ranks hear of it only then."""
+    global _unconfirmed
+    write_failure(job, str(reason), is_final=False)
+    if _unconfirmed is None:
+        # Handlers run in reverse order: the others should hear of it before this rank's group is destroyed.
+        destroy_at_exit()
+        atexit.register(_confirm)
+    _unconfirmed = (os.getpid(), job, reason)
+
+
+def _confirm() -> None:
+    global _unconfirmed
+    unconfirmed, _unconfirmed = _unconfirmed, None
+    if unconfirmed is None or unconfirmed[0] != os.getpid():
+        return
+    _, job, reason = unconfirmed
+    if ends_well():
+        withdraw_unconfirmed(job)
+        return
+    monitor = current_monitor()
+    if monitor is not None:
+        monitor.publish(reason)
 
 
 def report_usage_errors() -> None:
@@ -138,11 +170,26 @@ def report(error: BaseException) -> None:
 
     Where the error looks as if another rank's end brought it about, that rank's failure is reported.
     """
+    global _unconfirmed
+    found = _find_reason(error)
+    if found is None:
+        return
+    job, reason = found
+    _unconfirmed = None
+    # Before anybody hears of it: hearing of it, a launcher kills this process.
+    write_failure(job, str(reason))
+    monitor = current_monitor()
+    if monitor is not None:
+        monitor.publish(reason)
+
+
+def _find_reason(error: BaseException) -> Optional[Tuple[TrainingJob, Reason]]:
+    """Return the job and why it fails, or ``None`` where that is nobody's concern."""
     job = _unread_job()
     with suppress(LightningSMError):
         job = TrainingJob.resolve()
     if not job.in_container or _will_be_restarted():
-        return
+        return None
     rank, host, world_size = _place(job)
     reason = Reason.of(error, rank=rank, host=host, mask=Masker(job))
     monitor = current_monitor()
@@ -154,10 +201,7 @@ def report(error: BaseException) -> None:
             reason = Reason(f"Lost contact with other ranks{named}: {reason.cause}", rank, host, reason.frames)
         else:
             reason = first
-    # Before anybody hears of it: hearing of it, a launcher kills this process.
-    write_failure(job, str(reason))
-    if monitor is not None:
-        monitor.publish(reason)
+    return job, reason
 
 
 def _unread_job() -> TrainingJob:

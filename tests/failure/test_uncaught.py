@@ -233,3 +233,66 @@ def test_no_parser_is_touched_outside_a_container(tmp_path):
         check=False,
     )
     assert done.returncode == 0
+
+
+_FIT = """
+import contextlib, os, sys
+from lightning_sm import _failure, TrainingJob
+from lightning_sm.errors import OutputError
+_failure.report_uncaught()
+
+def fit(error):
+    try:
+        raise error
+    except BaseException as caught:
+        _failure.report_exit(caught)
+        raise
+
+def ours():
+    with _failure.failure_reported(TrainingJob.resolve()):
+        raise OutputError("no space")
+
+def caught(function, *arguments):
+    with contextlib.suppress(BaseException):
+        function(*arguments)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        # The program catches it and ends well.
+        ("caught(ours)", None),
+        ("caught(fit, SystemExit(3))", None),
+        ("caught(fit, SystemExit(3)); sys.exit(0)", None),
+        ("sys.exit(caught(ours))", None),
+        ("caught(ours); sys.exit(143)", None),
+        ("caught(ours); os.fork() or sys.exit(1); os.wait()", None),
+        # It ends with what it caught, or with what followed from it.
+        ("ours()", "OutputError: no space"),
+        ("caught(ours); sys.exit(1)", "OutputError: no space"),
+        ("caught(ours); raise SystemExit(1)", "OutputError: no space"),
+        ("fit(SystemExit('no data'))", "SystemExit: no data"),
+        ("try: fit(SystemExit('no data'))\nfinally: print()", "SystemExit: no data"),
+        ("with contextlib.suppress(ValueError): fit(SystemExit(4))", "SystemExit: 4"),
+        # A later failure is the true one.
+        ("caught(ours); raise KeyError('true')", "KeyError: 'true'"),
+        ("caught(fit, SystemExit(3)); ours()", "OutputError: no space"),
+        ("caught(fit, SystemExit(3)); caught(fit, SystemExit('true')); sys.exit(2)", "SystemExit: true"),
+    ],
+)
+def test_what_the_program_catches_is_a_failure_only_if_it_ends_with_one(opt_ml, lines, told):
+    opt_ml.host("algo-1")
+    environ = {**os.environ, **opt_ml.environ()}
+    subprocess.run([sys.executable, "-c", _FIT + lines], env=environ, capture_output=True, check=False)
+    failure = opt_ml.base / "output" / "failure"
+    assert failure.exists() is (told is not None)
+    assert told is None or failure.read_text().startswith(told)
+
+
+def test_what_another_process_wrote_is_not_withdrawn(opt_ml):
+    opt_ml.host("algo-1")
+    other = "open(TrainingJob.resolve().failure_file, 'w').write('theirs')"
+    code = f"{_FIT}\ncaught(ours)\n{other}"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **opt_ml.environ()}, check=True)
+    assert (opt_ml.base / "output" / "failure").read_text() == "theirs"
