@@ -78,6 +78,11 @@ def parser() -> argparse.ArgumentParser:
     )
 
     files = made.add_argument_group("files")
+    files.add_argument(
+        "--no-requirements",
+        action="store_true",
+        help="do not install requirements.txt (by default it goes into a Python environment of the rehearsal's own)",
+    )
     files.add_argument("--checkpoint-dir", metavar="DIR", help="stands for CheckpointConfig's S3 prefix, both ways")
     files.add_argument("--output-dir", metavar="DIR", help="collect model.tar.gz, output.tar.gz and checkpoints here")
     files.add_argument("--keep", action="store_true", help="leave the rehearsal's own folder and tell where it is")

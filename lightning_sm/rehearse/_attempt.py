@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import queue
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from ._container import NOT_STARTED
 from ._errors import RehearsalError
 from ._hosts import RunningHost, prepare_host
-from ._logs import LogLine, read_lines, topologies_in
+from ._logs import LogLine, error_line, read_lines, topologies_in
 from ._outcome import Attempt, HostOutcome
 from ._plan import Plan
 from ._request import Limits
@@ -31,6 +32,8 @@ class _Play:
         self._plan, self._tree, self._say = plan, tree, say
         self._lines: queue.Queue[Tuple[str, str]] = queue.Queue()
         self._topologies: Dict[str, List[Tuple[int, Dict[str, Any]]]] = {host: [] for host in plan.request.hosts}
+        # The last lines of each host, of which one may tell what its failure reason does not.
+        self._texts: Dict[str, Deque[str]] = {host: collections.deque(maxlen=200) for host in plan.request.hosts}
         self.is_stop_due = False
         self._switch = start_switch(plan.request.hosts, plan.request.link)
         self.hosts = [RunningHost(plan, tree, host, self._lines) for host in plan.request.hosts]
@@ -47,6 +50,7 @@ class _Play:
                 for topology in topologies_in(line.text):
                     rank = topology.get("global_rank", line.rank)
                     self._topologies[line.host].append((rank if isinstance(rank, int) else -1, topology))
+                self._texts[line.host].append(line.text)
                 stop_at = self._plan.request.limits.stop_at
                 self.is_stop_due |= stop_at is not None and stop_at in line.text
                 self._say(line)
@@ -76,6 +80,7 @@ class _Play:
             seconds=round(host.seconds, 1),
             ended_because=because,
             failure=text,
+            error_line=None if code in (None, 0) else error_line(self._texts[host.host]),
             topologies=tuple(sorted(self._topologies[host.host], key=lambda pair: pair[0])),
         )
 

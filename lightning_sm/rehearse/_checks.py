@@ -28,11 +28,11 @@ def scripts_path(path: str) -> str:
     return os.pathsep.join(dict.fromkeys([*own, *path.split(os.pathsep), "/usr/sbin", "/sbin"]))
 
 
-def container_path(request: RehearsalRequest, variables: Mapping[str, str]) -> str:
+def container_path(request: RehearsalRequest, variables: Mapping[str, str], python: Optional[Path] = None) -> str:
     """``PATH`` of the containers. What the request puts there comes first: a wrapper stands before what it wraps."""
-    machine = scripts_path(variables.get("PATH", os.defpath))
     own = dict(request.environment).get("PATH")
-    return machine if own is None else f"{own}{os.pathsep}{machine}"
+    commands = None if python is None else str(python / "bin")
+    return os.pathsep.join(filter(None, [own, commands, scripts_path(variables.get("PATH", os.defpath))]))
 
 
 def check_software(request: RehearsalRequest) -> None:
@@ -46,8 +46,6 @@ def check_software(request: RehearsalRequest) -> None:
         for module in ("sagemaker_training", "sagemaker_pytorch_container"):
             if importlib.util.find_spec(module) is None:
                 raise _missing(f"SageMaker's training toolkit (module {module})")
-        if shutil.which("train", path=path) is None:
-            raise _missing("The toolkit's command 'train'")
     elif request.code is not None:
         drivers_folder()
     if request.distribution == "torch_distributed" and shutil.which("torchrun", path=path) is None:

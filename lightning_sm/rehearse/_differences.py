@@ -20,7 +20,6 @@ def differences(request: RehearsalRequest, isolation: str) -> Tuple[str, ...]:
 
 
 def _of_isolation(request: RehearsalRequest, isolation: str) -> Iterator[str]:
-    requirements = request.sdk == "v2" and request.code is not None and (request.code / "requirements.txt").exists()
     if isolation == "loopback":
         yield (
             "Hosts share this machine's file system, /tmp, host name and ports; on SageMaker they share nothing. "
@@ -30,10 +29,8 @@ def _of_isolation(request: RehearsalRequest, isolation: str) -> Iterator[str]:
         yield "Hosts are named 127.0.0.K; on SageMaker algo-K, and socket.gethostname() says so."
         if request.channels:
             yield "Channels are links to your own folders: a program that writes into one changes your data."
-        if requirements:
-            yield "requirements.txt is installed into this Python environment; on SageMaker into the container's."
     else:
-        yield "Hosts have no way out of their network: downloads and pip install fail only here."
+        yield "Hosts have no way out of their network: downloads and a program's own pip install fail only here."
     if isolation == "userns":
         yield "Outside /opt, /etc and /tmp the hosts see your own files, and what they write there stays."
     if request.limits.interrupt_after is not None:

@@ -88,6 +88,7 @@ def request_from_body(body: Mapping[str, Any], options: argparse.Namespace) -> R
         link=link_from(options),
         local_mode_files=options.local_mode_files,
         processes=options.processes,
+        install_requirements=not options.no_requirements,
         archive_uri=archive if source is None else None,
         output_uri=output if _remote(output) else None,
         checkpoint_uri=checkpoints.get("S3Uri") if _remote(checkpoints.get("S3Uri", "")) else None,

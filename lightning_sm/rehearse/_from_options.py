@@ -77,6 +77,7 @@ def request_from_options(options: argparse.Namespace) -> RehearsalRequest:
         local_mode_files=options.local_mode_files,
         processes=options.processes,
         mpi_options=options.mpi_options or "",
+        install_requirements=not options.no_requirements,
         command=COMMAND if sdk == "v3" else entrypoint_from(options.entrypoint),
     )
 

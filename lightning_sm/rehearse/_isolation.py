@@ -105,7 +105,8 @@ def _unfit(request: RehearsalRequest, name: str) -> Optional[str]:
         return None
     if request.distribution in MPIRUN:
         return f"{request.distribution} logs in to each host by ssh on port 22, which hosts of one network cannot share"
-    if request.command != ("train",) and not any("SAGEMAKER_BASE_DIR" in word for word in request.command):
+    knows_base = any("SAGEMAKER_BASE_DIR" in word for word in request.command)
+    if request.command[-1:] != ("train",) and not knows_base:
         return "this entry point uses /opt/ml by its absolute name"
     if request.link.shaped or request.limits.names_after:
         return "hosts without a network of their own cannot have --bandwidth, --latency or --names-after"

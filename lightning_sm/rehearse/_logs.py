@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Optional, Sequence
 
-__all__ = ["TOPOLOGY_MARKER", "LogLine", "read_lines", "topologies_in"]
+__all__ = ["TOPOLOGY_MARKER", "LogLine", "error_line", "read_lines", "topologies_in"]
 
 #: A program tells the rehearsal how it sees itself by printing this, followed by a JSON object, anywhere in a line:
 #: ``print("lightning_sm topology: " + json.dumps({"global_rank": 0, "world_size": 2}))``. It shows up in the summary.
@@ -23,6 +23,10 @@ _RANKS = (
 
 # Before each of the first two: with unbuffered output, a line and its end are two writes.
 _TAG = re.compile(r"(?=\[\d+,(?:mpirank:\d+,algo-)?\d+\]<std(?:out|err)>:)")
+
+# What the toolkit says of a failure without knowing its cause.
+_TOOLKIT = re.compile(r"sagemaker-training-toolkit|^(?:ExecuteUserScriptError|ExitCode|ErrorMessage|Command) ?")
+_ERROR = re.compile(r"(?i)\w*error\b|\w*exception\b|\bkilled\b|\bfatal\b|no such file|not found")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,12 @@ def read_lines(host: str, raw: str, mpi_hosts: Sequence[str] = ()) -> Iterator[L
     for part in parts:
         if part or len(parts) == 1:
             yield _read(host, part, mpi_hosts)
+
+
+def error_line(texts: Sequence[str]) -> Optional[str]:
+    """The line of a program's log that tells best why it failed: the last that names an error, else the last."""
+    own = [text.strip() for text in texts if text.strip() and not _TOOLKIT.search(text)]
+    return next((text for text in reversed(own) if _ERROR.search(text)), own[-1] if own else None)
 
 
 def _read(host: str, text: str, mpi_hosts: Sequence[str]) -> LogLine:

@@ -13,7 +13,10 @@ REASON_LENGTH = 1024
 
 @dataclass(frozen=True)
 class HostOutcome:
-    """How one host ended. ``exit_code`` is ``None`` when it was ended by the rehearsal; ``ended_because`` says why."""
+    """How one host ended. ``exit_code`` is ``None`` when it was ended by the rehearsal; ``ended_because`` says why.
+
+    ``error_line`` is the line of its log that tells best why it failed.
+    """
 
     host: str
     group: str
@@ -21,6 +24,7 @@ class HostOutcome:
     seconds: float
     ended_because: Optional[str] = None
     failure: Optional[str] = None
+    error_line: Optional[str] = None
     topologies: Tuple[Tuple[int, Dict[str, Any]], ...] = ()
 
 

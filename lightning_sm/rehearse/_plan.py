@@ -71,7 +71,7 @@ def make_plan(request: RehearsalRequest, isolation: str, variables: Mapping[str,
         request = request.with_hyperparameters({"sagemaker_submit_directory": f'"{archive}"'})
     home = "/root" if isolation == "netns" else variables.get("HOME", "/")
     environment = container_environment(request, variables, home=home)
-    environment["PATH"] = container_path(request, variables)
+    environment["PATH"] = container_path(request, variables, tree.python if tree.python.exists() else None)
     if not namespaced and "TMPDIR" in variables and "TMPDIR" not in environment:
         environment["TMPDIR"] = variables["TMPDIR"]
     return Plan(request, isolation, tuple(environment.items()), home, stream)

@@ -102,6 +102,7 @@ class RehearsalRequest:
     checkpoint_config: bool = False
     processes: Optional[int] = None
     mpi_options: str = ""
+    install_requirements: bool = True
     archive_uri: Optional[str] = None
     output_uri: Optional[str] = None
     checkpoint_uri: Optional[str] = None

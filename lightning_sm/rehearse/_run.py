@@ -23,6 +23,7 @@ from ._isolation import Isolation, choose
 from ._outcome import Outcome
 from ._plan import Plan, make_plan
 from ._processes import end_all_with
+from ._python import make_python
 from ._request import RehearsalRequest
 from ._s3 import send_results
 from ._summary import Summary
@@ -62,6 +63,7 @@ def rehearse(
             pack_source(request.code, tree.archive)
         elif request.code is not None:
             write_drivers(tree.drivers, request)
+        notes = make_python(request, tree)
         plan = make_plan(request, isolation.name, os.environ, tree, stream)
         outcome = _play(plan, isolation, tree)
         collected = _deliver(tree, request.output_dir)
@@ -72,6 +74,7 @@ def rehearse(
         end_all_with(str(tree.root))
         if keep:
             shutil.rmtree(tree.keys, ignore_errors=True)
+            shutil.rmtree(tree.python, ignore_errors=True)
         else:
             tree.remove()
     return Summary(
@@ -80,7 +83,7 @@ def rehearse(
         distribution=request.distribution,
         sdk=request.sdk,
         outcome=outcome,
-        warnings=(*outcome.warnings, *differences(request, isolation.name)),
+        warnings=(*outcome.warnings, *notes, *differences(request, isolation.name)),
         collected=collected,
         kept=str(tree.root) if keep else None,
     )

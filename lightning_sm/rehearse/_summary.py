@@ -57,10 +57,9 @@ class Summary:
         lines = ["", f"{self.job_name}: {self.outcome.status}"]
         if self.outcome.reason is not None:
             lines.append("Failure reason:")
-            reason = (
-                self.outcome.reason or "(empty, as the console would show it: the program's own words are in the log)"
-            )
+            reason = self.outcome.reason or "(empty, as the console would show it)"
             lines += [f"  {line}" for line in reason.splitlines()]
+            lines += _instead(self.outcome)
         for number, attempt in enumerate(self.outcome.attempts, start=1):
             if len(self.outcome.attempts) > 1:
                 lines.append(f"Start {number}, ended by {attempt.ended_by} after {attempt.seconds} s")
@@ -77,6 +76,15 @@ class Summary:
         return "\n".join(lines)
 
 
+def _instead(outcome: Outcome) -> List[str]:
+    """Where to look when the reason is empty, or is the toolkit's and has no message."""
+    failed = outcome.attempts[-1].failed_host
+    if failed is None or (outcome.reason and 'ErrorMessage ""' not in outcome.reason):
+        return []
+    told = "nothing" if failed.error_line is None else failed.error_line
+    return [f"  The log of {failed.host} tells more: {told}"]
+
+
 def _host(host: HostOutcome) -> Dict[str, Any]:
     return {
         "host": host.host,
@@ -85,6 +93,7 @@ def _host(host: HostOutcome) -> Dict[str, Any]:
         "seconds": host.seconds,
         "ended_because": host.ended_because,
         "failure": host.failure,
+        "error_line": host.error_line,
         "topologies": [{"rank": rank, "topology": topology} for rank, topology in host.topologies],
     }
 

@@ -49,6 +49,11 @@ class Tree:
         return self.shared / "sourcedir.tar.gz"
 
     @property
+    def python(self) -> Path:
+        """The containers' Python environment, which lies beside ``root`` because hosts do not see what is below it."""
+        return self.root.with_name(f"{self.root.name}-python")
+
+    @property
     def drivers(self) -> Path:
         """The channel of SDK v3's driver scripts."""
         return self.root / "drivers"
@@ -80,3 +85,4 @@ class Tree:
     def remove(self) -> None:
         """Remove everything. Safe to call from both processes, in any order."""
         shutil.rmtree(self.root, ignore_errors=True)
+        shutil.rmtree(self.python, ignore_errors=True)

@@ -105,11 +105,6 @@ class TestDifferences:
         assert any("SDK v2 refuses torch_distributed on ml.m5.xlarge" in text for text in differences(cpu, "netns"))
         assert not any("refuses" in text for text in differences(gpu, "netns"))
 
-    def test_requirements_of_loopback(self, source: Path) -> None:
-        source.joinpath("requirements.txt").write_text("")
-        texts = differences(request(source, "plain.py"), "loopback")
-        assert any("requirements.txt is installed into this Python environment" in text for text in texts)
-
     def test_v3(self, source: Path) -> None:
         made = request(source, "--sdk", "v3", "--channel", f"my-data={source}", "plain.py", "--a.b", "it's")
         assert len([text for text in differences(made, "netns") if "ends the job" in text]) == 3
