@@ -66,7 +66,8 @@ def _make_environment(folder: Path) -> None:
     venv.EnvBuilder(with_pip=False, symlinks=True).create(str(folder))
     python = folder / "bin" / "python"
     known = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+    # By name, as Debian's own Python has another scheme by default.
+    site = sysconfig.get_path("purelib", "posix_prefix", vars={"base": str(folder), "platbase": str(folder)})
     # With their own .pth files, so that editable installs are seen, too.
     lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in known)
     Path(site, "lightning_sm_rehearsal.pth").write_text(lines, encoding="utf-8")
