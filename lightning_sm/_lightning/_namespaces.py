@@ -112,6 +112,8 @@ def namespace_of(*classes: Optional[type]) -> Optional[Namespace]:
 def choose_namespace(model_class: Optional[type] = None) -> Namespace:
     """Choose the namespace: the model's, else the only one loaded, else the only one installed, else the first.
 
+    Where several are loaded, because a library imports the other one, what the program itself imported goes first.
+
     Args:
         model_class: The class of the user's model, where it is known.
 
@@ -128,4 +130,15 @@ def choose_namespace(model_class: Optional[type] = None) -> Namespace:
     if owner is not None:
         return owner
     loaded = [namespace for namespace in installed if namespace.is_loaded]
+    if len(loaded) > 1:
+        loaded.sort(key=lambda namespace: not _is_imported_by_program(namespace))
     return (loaded or list(installed))[0]
+
+
+def _is_imported_by_program(namespace: Namespace) -> bool:
+    """Whether the main module knows a module or class of this namespace by a name."""
+    known = list(vars(sys.modules["__main__"]).values()) if "__main__" in sys.modules else []
+    modules = [value.__name__ for value in known if isinstance(value, ModuleType)]
+    # `import lightning as L` stands for lightning.pytorch.
+    below = any(name == namespace.name.partition(".")[0] or name.startswith(f"{namespace.name}.") for name in modules)
+    return below or any(isinstance(value, type) and namespace.owns(value) for value in known)

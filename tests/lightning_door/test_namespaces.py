@@ -1,3 +1,4 @@
+import sys
 import types
 
 import pytest
@@ -48,6 +49,24 @@ def test_the_models_own_namespace_wins(monkeypatch):
     assert choose_namespace(type("Model", (), {})).name == "lightning.pytorch"
 
 
+@pytest.mark.parametrize(
+    ("known", "chosen"),
+    [
+        (types.ModuleType("pytorch_lightning"), "pytorch_lightning"),
+        (types.ModuleType("pytorch_lightning.callbacks"), "pytorch_lightning"),
+        (type("Trainer", (), {"__module__": "pytorch_lightning.trainer.trainer"}), "pytorch_lightning"),
+        (types.ModuleType("lightning"), "lightning.pytorch"),
+        (types.ModuleType("lightning_sm"), "lightning.pytorch"),
+    ],
+    ids=str,
+)
+def test_of_two_that_are_loaded_the_programs_own_wins(monkeypatch, known, chosen):
+    # A library has imported the other one.
+    monkeypatch.setattr(_namespaces, "NAMESPACES", (_fake("lightning.pytorch"), _fake("pytorch_lightning")))
+    monkeypatch.setattr(sys.modules["__main__"], "known_by_the_program", known, raising=False)
+    assert choose_namespace().name == chosen
+
+
 def test_no_lightning_at_all(monkeypatch):
     monkeypatch.setattr(_namespaces, "NAMESPACES", (_fake("lightning.pytorch", installed=False),))
     with pytest.raises(LightningSMError, match=r"Neither .* can be imported. HINT: Add pytorch-lightning"):
@@ -82,8 +101,6 @@ def test_finding_out_imports_nothing(monkeypatch, tmp_path):
 
 
 def test_a_loaded_one_is_installed(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "lightning_made_up", types.ModuleType("lightning_made_up"))
     assert Namespace("lightning_made_up").is_loaded
     assert Namespace("lightning_made_up").is_installed
