@@ -21,16 +21,17 @@ def route_world(job: TrainingJob, topology: Topology, settings: Settings) -> Ite
     config file and cannot be had here gives way, too: a config that another job saved holds that job's world.
 
     Raises:
-        TopologyError: The command line, a hyperparameter or a program asks for another number of hosts.
+        TopologyError: The command line, a hyperparameter or a program asks for another number of hosts or processes.
     """
     for key, value, source in _world(job, topology, settings):
         given = settings.get(key)
         if value is None or settings.is_opaque(key):
             continue
         if not _is_open(key, given):
-            if key == _NODES and settings.is_explicit(key) and given not in (value, str(value)):
-                topology.refuse(f"{settings.origin(key)} said num_nodes={given}")
-            if settings.is_explicit(key) or not _gives_way(key, given, topology, job):
+            if settings.is_explicit(key):
+                _refuse_other(key, given, topology, settings)
+                continue
+            if not _gives_way(key, given, topology, job):
                 continue
         if given is None or given not in (value, str(value)):
             yield RoutedSetting(key, value, source, said(settings, key))
@@ -38,6 +39,14 @@ def route_world(job: TrainingJob, topology: Topology, settings: Settings) -> Ite
 
 def _is_open(key: str, given: Any) -> bool:
     return given is None or (isinstance(given, (str, int)) and (given == "auto" or given in _OPEN.get(key, ())))
+
+
+def _refuse_other(key: str, given: Any, topology: Topology, settings: Settings) -> None:
+    """Refuse a number that is not the job's and that somebody has set for this run."""
+    expected = {_NODES: topology.num_nodes, _DEVICES: topology.local_world_size}.get(key)
+    count = _count(given)
+    if None not in (expected, count) and count != expected:
+        topology.refuse(f"{settings.origin(key)} said {key.partition('.')[2]}={given}")
 
 
 def _gives_way(key: str, given: Any, topology: Topology, job: TrainingJob) -> bool:
@@ -51,7 +60,7 @@ def _gives_way(key: str, given: Any, topology: Topology, job: TrainingJob) -> bo
 
 
 def _count(given: Any) -> Optional[int]:
-    """The number of devices that ``devices`` asks for, where it is a number."""
+    """The number of devices or hosts that is asked for, where it is a number."""
     if isinstance(given, str) and given.isdigit():
         return int(given)
     return given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else None

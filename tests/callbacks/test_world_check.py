@@ -112,14 +112,14 @@ def test_a_foreign_launcher_of_two_hosts_is_left_to_lightning(container, in_envi
     assert type(strategy_of(trainer).cluster_environment).__name__ == "LightningEnvironment"
 
 
-@pytest.mark.parametrize("given", [{"devices": 1}, {"devices": 1, "num_nodes": 1, "strategy": "auto"}])
 @pytest.mark.parametrize("in_container", [True, False])
-def test_a_script_that_asks_for_one_device(container, in_environ, given, in_container):
+def test_a_script_that_asks_for_one_device(container, in_environ, in_container):
     if not in_container:
         container.leave()
     in_environ(_LAUNCHERS["torchrun"])
-    given = {name: value for name, value in given.items() if in_container or name != "strategy"}
-    settings = trainer_settings(**quiet(**{**given, "strategy": _single_device()}), sagemaker={"export": False})
+    with pytest.raises(TopologyError, match="the command line said devices=1, but the job has this world"):
+        trainer_settings(strategy="auto", devices=1)
+    settings = trainer_settings(**quiet(strategy=_single_device()), sagemaker={"export": False})
     with pytest.raises(TopologyError, match=r"in the Trainer|The Trainer's world has 1 process"):
         PL.module().Trainer(**settings).fit(tiny_model(PL.module()), loader())
 

@@ -66,8 +66,10 @@ def test_what_was_given_stays(tmp_path):
     file = in_file(tmp_path, "{devices: [0, 1, 2, 3], strategy: ddp, num_nodes: 2}")
     settings = Settings.collect([file], {}, ["--trainer.accelerator+=cpu"])
     assert world(topology(Launcher.TORCHRUN, 2, 4), settings, num_gpus=4) == {}
-    settings = Settings.collect((), {"trainer": {"devices": 1, "num_nodes": 2}}, ["--trainer.strategy=ddp"])
+    settings = Settings.collect((), {"trainer": {"devices": 4, "num_nodes": 2}}, ["--trainer.strategy=ddp"])
     assert world(topology(Launcher.TORCHRUN, 2, 4), settings, num_gpus=0) == {"accelerator": "cpu"}
+    settings = Settings.collect((), {"trainer": {"devices": 1, "num_nodes": 2}}, ["--trainer.strategy=ddp"])
+    assert world(topology(Launcher.HOST, 2), settings, num_gpus=4) == {"accelerator": "gpu"}
 
 
 @pytest.mark.parametrize("open_", ["auto", None])
@@ -96,11 +98,12 @@ def test_another_jobs_world_in_a_config_file_gives_way(tmp_path, text, topology,
     assert world(topology, settings, num_gpus=4) == expected
 
 
-@pytest.mark.parametrize("typed", [True, False])
-def test_another_number_of_hosts_is_refused(typed):
-    given = {"typed": ["--trainer.num_nodes=3"]} if typed else {"hyperparameters": {"trainer": {"num_nodes": 3}}}
-    with pytest.raises(TopologyError, match=r"said num_nodes=3, but the job has this world.*HINT"):
-        world(topology(Launcher.HOST, 2), Settings.collect((), **given))
+@pytest.mark.parametrize("how", ["typed", "hyperparameters", "given"])
+@pytest.mark.parametrize(("name", "value"), [("num_nodes", 3), ("devices", 1), ("devices", "8")])
+def test_another_world_is_refused(how, name, value):
+    given = [f"--trainer.{name}={value}"] if how == "typed" else {"trainer": {name: value}}
+    with pytest.raises(TopologyError, match=rf"said {name}={value}, but the job has this world.*HINT"):
+        world(topology(Launcher.TORCHRUN, 2, 4), Settings.collect(**{how: given}))
 
 
 @pytest.mark.parametrize(
