@@ -291,10 +291,20 @@ def test_a_part_of_a_model_that_has_no_forward(container):
     assert not model.encoder._forward_pre_hooks
 
 
+class TwoInputs(Net):
+    def forward(self, samples, mask):
+        return super().forward(samples) * mask
+
+
 @pytest.mark.parametrize(
     ("model_class", "options", "message"),
     [
         (Headless, {"export": "torchscript"}, "Headless has none"),
+        (
+            TwoInputs,
+            {"export": "torchscript"},
+            "cannot be called with the first part of a batch",
+        ),
         (Net, {"export_submodule": "backbone"}, "Net has no such part"),
         (Dictionaries, {"export": "torchscript"}, "the first batch holds dict, no tensors"),
         (Headless, {"export": "torchscript", "export_submodule": "head"}, "without a call of it"),
