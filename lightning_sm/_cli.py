@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Collection, ContextManager, Dict, List, M
 from lightning_sm._arguments import JobArguments
 from lightning_sm._closest import closest_keys, own_names
 from lightning_sm._command_line import CommandLine, config_words, deep_merge, refusing
+from lightning_sm._config_files import config_text
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._given import MARK, add_marks, read_given, set_entry
 from lightning_sm._lightning import Namespace
@@ -288,6 +289,7 @@ class SageMakerCLIMixin(_Base):
                 options=self._get(self.config_init, "sagemaker"),
                 settings=self.sagemaker_settings,
                 config=self._config_yaml(),
+                portable_config=self._portable_config(),
             )
             callbacks = [*callbacks, *own]
         return super()._instantiate_trainer(config, callbacks)
@@ -300,6 +302,14 @@ class SageMakerCLIMixin(_Base):
     def _config_yaml(self) -> str:
         config = self.config.get(str(self.subcommand), self.config)
         return str(self._parser(self.subcommand).dump(config, skip_none=False))
+
+    def _portable_config(self) -> Optional[str]:
+        """The config without what SageMaker decided, which can be run elsewhere; ``None`` where nothing was decided."""
+        import yaml
+
+        if not self.routing.settings:
+            return None
+        return config_text(self.routing.undone(yaml.safe_load(self._config_yaml()), self.sagemaker_settings))
 
 
 def _by_name(function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:

@@ -55,8 +55,9 @@ def read_value(text: str) -> Any:
 def config_text(content: Mapping[str, Any]) -> str:
     """Write a config.
 
-    Strings and keys are quoted, because jsonargparse reads ``1e-3`` as a number where PyYAML does not; JSON would not
-    do, because YAML knows neither its ``NaN`` nor its escapes of characters beyond the basic plane.
+    Strings and keys that do not begin with a letter are quoted, because jsonargparse reads ``1e-3`` as a number where
+    PyYAML does not; JSON would not do, because YAML knows neither its ``NaN`` nor its escapes of characters beyond the
+    basic plane.
     """
     import yaml
 
@@ -64,7 +65,10 @@ def config_text(content: Mapping[str, Any]) -> str:
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
-    Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+    def represent(dumper: Any, text: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text[:1].isalpha() else '"')
+
+    Dumper.add_representer(str, represent)
     return str(yaml.dump(dict(content), Dumper=Dumper, sort_keys=False))
 
 

@@ -84,6 +84,7 @@ def own_callbacks(
     options: SageMakerOptions,
     settings: Settings,
     config: Optional[str] = None,
+    portable_config: Optional[str] = None,
 ) -> List[Any]:
     """Send checkpoints of the callbacks that are there to the job's directory, and return the callbacks to add.
 
@@ -102,6 +103,7 @@ def own_callbacks(
         options: The ``sagemaker`` group.
         settings: What was said explicitly, so that it stays.
         config: The resolved configuration as YAML, to be exported beside the model.
+        portable_config: The same without what SageMaker decided.
 
     Raises:
         OutputError: The checkpoint directory cannot be written.
@@ -126,6 +128,7 @@ def own_callbacks(
             export(
                 model_dir=options.model_dir,
                 config=config,
+                portable_config=portable_config,
                 export=options.export,
                 export_weights=options.export_weights,
                 export_submodule=options.export_submodule,

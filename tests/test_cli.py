@@ -56,7 +56,7 @@ def test_the_other_subcommands_run(container, subcommand):
 def test_two_lines_are_a_complete_entry_point(container):
     ran = container.run("train.py", "--config", "config.yaml")
     assert ran.returncode == 0, ran.stderr
-    assert sorted(os.listdir(container.model)) == ["config.yaml", "model.json", "model.pt"]
+    assert sorted(os.listdir(container.model)) == ["config.resolved.yaml", "config.yaml", "model.json", "model.pt"]
     assert ran.stderr.count("SageMaker settings:") == 1
     assert container.failure is None
     again = container.run("train.py", "--config", "config.yaml")

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 from lightning_sm._log import log
 
-__all__ = ["BestCheckpoint", "find_best"]
+__all__ = ["BestCheckpoint", "find_best", "why_not_best"]
 
 
 @dataclass(frozen=True)
@@ -37,3 +37,19 @@ def find_best(trainer: Any) -> Optional[BestCheckpoint]:
         kind = "is a folder" if os.path.isdir(path) else "is not there any more"
         log.warning("The best checkpoint %s %s. The weights that training ended with are exported.", path, kind)
     return None
+
+
+def why_not_best(trainer: Any, weights: str) -> str:
+    """Why there is no best checkpoint to export, in a few words.
+
+    Args:
+        trainer: The trainer.
+        weights: ``best`` or ``last``, as it was asked for.
+    """
+    if weights != "best":
+        return "sagemaker.export_weights is last"
+    monitored = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
+    for monitor in monitored:
+        if monitor not in (None, "step"):
+            return f"no checkpoint with the best {monitor} can be read"
+    return "no ModelCheckpoint monitors a metric"

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from lightning_sm.errors import ExportError
 
-__all__ = ["as_json_values", "check_rebuildable", "saved_hparams"]
+__all__ = ["as_json_values", "check_rebuildable", "saved_hparams", "values_for_json"]
 
 
 def saved_hparams(module: Any) -> Optional[Dict[str, Any]]:
@@ -30,6 +30,14 @@ def as_json_values(hparams: Optional[Mapping[str, Any]]) -> Optional[Dict[str, A
     except (TypeError, ValueError):
         return None
     return values
+
+
+def values_for_json(hparams: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
+    """Those that JSON can hold; ``None`` where there are none at all."""
+    if hparams is None:
+        return None
+    held = {str(name): as_json_values({str(name): value}) for name, value in hparams.items()}
+    return {name: value[name] for name, value in held.items() if value is not None}
 
 
 def check_rebuildable(module: Any, hparams: Optional[Mapping[str, Any]], config: Optional[str], why: str) -> None:

@@ -21,7 +21,8 @@ class ModelSummary:
         monitor: The name of that metric.
         epoch: Epochs that were trained.
         global_step: Optimizer steps that were taken.
-        hparams: The hyperparameters that the model saved, where JSON can hold them all.
+        hparams: The hyperparameters that the model saved, as far as JSON can hold them. Where the archive must be able
+            to make the model anew, all of them or ``None``.
         format: The name of the format.
         file: The file that holds the model.
         files: All files that were written, except ``model.json``.

@@ -26,6 +26,7 @@ def write_model(
     plan: ExportPlan = ExportPlan(),  # noqa: B008 - it is frozen
     serving: Optional[Serving] = None,
     model_class: Optional[type] = None,
+    resolved_config: Optional[str] = None,
 ) -> str:
     """Write the model, ``model.json`` and, where there is one, ``config.yaml``.
 
@@ -36,10 +37,11 @@ def write_model(
         directory: The model directory.
         source: What is exported.
         summary: The content of ``model.json``, as far as it is known before.
-        config: The resolved configuration as YAML.
+        config: The configuration as YAML, for ``config.yaml``.
         plan: The format.
         serving: The code for an inference container, where it is wanted.
         model_class: The model's class, with which that code is tried.
+        resolved_config: The resolved configuration, for ``config.resolved.yaml``, where ``config`` is another.
 
     Returns:
         The path of the model's file.
@@ -53,6 +55,8 @@ def write_model(
         comparison, details = plan.format.write(source, os.path.join(staging, plan.format.file))
         if config is not None:
             _write(os.path.join(staging, "config.yaml"), config)
+        if resolved_config is not None:
+            _write(os.path.join(staging, "config.resolved.yaml"), resolved_config)
         if serving is not None:
             serving.write(staging)
         summary = replace(

@@ -1,12 +1,15 @@
 """``Routing``: settings that SageMaker decides, each with its source, as a value that can be printed."""
 
+import copy
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._job import TrainingJob
 from lightning_sm._settings import Settings
+from lightning_sm._tree import as_config
 
 __all__ = ["Link", "RoutedSetting", "Routing", "may_replace", "said"]
 
@@ -93,6 +96,27 @@ class Routing:
             node[last] = value
         return nested
 
+    def undone(self, config: Mapping[str, Any], settings: Settings) -> Dict[str, Any]:
+        """Return a resolved config in which each routed setting is again what was said, or is left out.
+
+        Args:
+            config: The nested config.
+            settings: What was said.
+        """
+        undone: Dict[str, Any] = copy.deepcopy(dict(config))
+        for setting in self.settings:
+            entry = re.fullmatch(r"(.+)\[(\d+)\]\.init_args\.(.+)", setting.key)
+            if entry is None:
+                key = setting.config[0] if setting.config else setting.key
+                _put(undone, key.split("."), as_config(settings.get(key.replace(".init_args", ""))))
+                continue
+            entries, said = _at(undone, entry[1].split(".")), settings.get(entry[1])
+            with suppress(IndexError, KeyError, TypeError, AttributeError):  # a list that is written in another way
+                before = said[int(entry[2])] if isinstance(said, list) else said
+                before = before if isinstance(before, Mapping) else {}
+                _put(entries[int(entry[2])]["init_args"], [entry[3]], before.get("init_args", before).get(entry[3]))
+        return undone
+
     @property
     def origins(self) -> Dict[str, str]:
         """Who decided each setting, by its key without ``init_args``."""
@@ -126,6 +150,22 @@ def may_replace(value: Any, job: TrainingJob) -> bool:
     # The script's own folder is below the base directory too; what stands there is the user's, not SageMaker's.
     code = os.path.join(base, "code")
     return not os.path.isabs(path) or not _is_below(path, base) or _is_below(path, code)
+
+
+def _at(node: Any, keys: Sequence[str]) -> Any:
+    for key in keys:
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node
+
+
+def _put(node: Dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    *parents, last = keys
+    inner = _at(node, parents)
+    if isinstance(inner, dict):
+        if value is None:
+            inner.pop(last, None)
+        else:
+            inner[last] = value
 
 
 def _is_in(class_key: str, key: str) -> bool:

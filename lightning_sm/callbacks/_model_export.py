@@ -13,6 +13,7 @@ from lightning_sm._export import (
     find_best,
     make_source,
     saved_hparams,
+    why_not_best,
     write_model,
 )
 from lightning_sm._failure import failure_reported
@@ -61,6 +62,8 @@ class ModelExportMixin(_Base):
         export_serving: Whether ``code/inference.py``, ``code/requirements.txt`` and the project's imported modules are
             written beside the model, so that SageMaker's PyTorch inference container serves the archive as it is.
         weights_only: Whether no code of the best checkpoint may run when it is loaded.
+        portable_config: The configuration without what SageMaker decided, for ``config.yaml``; the resolved one then is
+            ``config.resolved.yaml``.
 
     Raises:
         OutputError: The directory cannot be written. It is tried before training starts.
@@ -80,11 +83,13 @@ class ModelExportMixin(_Base):
         export_example_input: Optional[List[int]] = None,
         export_serving: bool = False,
         weights_only: bool = False,
+        portable_config: Optional[str] = None,
     ) -> None:
         super().__init__()
         self._job = TrainingJob.resolve()
         self.model_dir = model_dir or self._job.model_dir
         self.config = config
+        self.portable_config = portable_config
         self.weights_only = weights_only
         with failure_reported(self._job):
             self.plan = ExportPlan.read(export, export_weights, export_submodule, export_example_input, export_serving)
@@ -199,8 +204,12 @@ class ModelExportMixin(_Base):
         if self._steps is not None:
             summary = replace(summary, global_step=self._steps)
         serving = self._serving(pl_module)
-        path = write_model(directory, source, summary, self.config, plan, serving, type(pl_module))
-        which = "the last model" if best is None else f"the best model ({best.monitor} {best.score:.4g})"
+        configs = (self.config, None) if self.portable_config is None else (self.portable_config, self.config)
+        path = write_model(directory, source, summary, configs[0], plan, serving, type(pl_module), configs[1])
+        if best is None:
+            which = f"the last model ({why_not_best(trainer, plan.weights)})"
+        else:
+            which = f"the best model ({best.monitor} {best.score:.4g})"
         log.info("Exported %s to %s", which, path)
 
     def _hparams(self, pl_module: Any) -> Optional[Dict[str, Any]]:

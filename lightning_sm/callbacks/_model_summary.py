@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, Mapping, Optional
 
-from lightning_sm._export import BestCheckpoint, ExportPlan, ModelSummary, distribution_versions
+from lightning_sm._export import BestCheckpoint, ExportPlan, ModelSummary, distribution_versions, values_for_json
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import epochs_trained
 from lightning_sm._version import __version__
@@ -26,7 +26,7 @@ def summary_of(
         module: The model that was trained.
         plan: What is exported.
         best: The best checkpoint, where its weights are taken.
-        hparams: What the model saved; written only where the archive must be able to make the model anew.
+        hparams: What the model saved.
     """
     import torch
 
@@ -45,7 +45,7 @@ def summary_of(
         monitor=None if best is None else best.monitor,
         epoch=epochs_trained(namespace, trainer),
         global_step=int(trainer.global_step),
-        hparams=hparams if plan.serving else None,
+        hparams=hparams if plan.serving else values_for_json(hparams),
     )
 
 

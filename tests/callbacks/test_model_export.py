@@ -66,8 +66,51 @@ def test_the_last_model_where_nothing_is_monitored(container):
         "pytorch_lightning": PL.module().__version__,
         "torch": str(torch.__version__),
     }
-    assert sorted(os.listdir(container.model)) == ["config.yaml", "model.json", "model.pt"]
+    assert sorted(os.listdir(container.model)) == ["config.resolved.yaml", "config.yaml", "model.json", "model.pt"]
     assert "class_path: tiny_model.TinyModel" in (container.model / "config.yaml").read_text()
+
+
+def test_the_exported_config_runs_on_a_laptop(container):
+    import yaml
+
+    container.config("trainer:\n  logger:\n    class_path: CSVLogger\n    init_args: {save_dir: logs, name: '1e-3'}\n")
+    checkpoint = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "mine", "monitor": "val_loss"}}
+    hyperparameters = {"trainer.callbacks": [checkpoint], "data.batch_size": 2, "trainer.max_epochs": 1}
+    container.opt_ml.host("algo-1")
+    fit(container, **hyperparameters)
+    text = (container.model / "config.yaml").read_text()
+    exported = yaml.safe_load(text)
+    assert str(container.base) not in text
+    assert not {"num_nodes", "accelerator", "default_root_dir"} & set(exported["trainer"])
+    assert exported["data"]["init_args"]["batch_size"] == 2
+    assert exported["trainer"]["logger"]["init_args"] == {"save_dir": "logs", "name": "1e-3"}
+    assert exported["trainer"]["callbacks"][0]["init_args"]["monitor"] == "val_loss"
+    resolved = yaml.safe_load((container.model / "config.resolved.yaml").read_text())
+    assert resolved["data"]["init_args"]["data_dir"] == str(container.channel("training"))
+    assert resolved["trainer"]["default_root_dir"].startswith(str(container.base))
+    container.leave()
+    config = container.code / "exported.yaml"
+    config.write_text(text)
+    data_dir = ["--data.data_dir=here"] if "data_dir" not in exported["data"]["init_args"] else []
+    cli = container.cli("fit", "--config", str(config), *data_dir, run=True)
+    assert cli.trainer.global_step == 4
+
+
+def test_the_log_says_why_it_is_the_last_model(container):
+    for options, why in (
+        ({}, "no ModelCheckpoint monitors a metric"),
+        ({"sagemaker.export_weights": "last", "trainer.callbacks": [BEST]}, "sagemaker.export_weights is last"),
+    ):
+        with log_lines() as said:
+            fit(container, **{"sagemaker.resume": "never", **options})
+        assert any(line.startswith(f"Exported the last model ({why}) to ") for line in said)
+
+
+def test_the_summary_has_the_hyperparameters_that_json_can_hold(container):
+    model, data = nets("state_dict")
+    model.hparams.unusual = object()
+    fit_net(container, model, data)
+    assert container.summary["hparams"] == {"lr": 0.1, "width": 5}
 
 
 def test_the_export_can_be_turned_off(container):
@@ -104,7 +147,7 @@ def test_a_crash_in_the_middle_leaves_the_old_model(container, monkeypatch):
     with pytest.raises(ExportError, match="No space left"):
         fit(container, **{"trainer.max_epochs": 3})
     assert_equal(exported(container), before)
-    assert sorted(os.listdir(container.model)) == ["config.yaml", "model.json", "model.pt"]
+    assert sorted(os.listdir(container.model)) == ["config.resolved.yaml", "config.yaml", "model.json", "model.pt"]
     assert container.failure.startswith("ExportError: The model could not be written")
 
 
@@ -186,7 +229,7 @@ def test_two_processes_write_one_model(container):
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("Exported the last model") == 1
     assert ran.stderr.count("SageMaker settings:") == 1
-    assert sorted(os.listdir(container.model)) == ["config.yaml", "model.json", "model.pt"]
+    assert sorted(os.listdir(container.model)) == ["config.resolved.yaml", "config.yaml", "model.json", "model.pt"]
     assert container.summary["global_step"] == 1
 
 
@@ -333,7 +376,13 @@ def test_the_options_of_a_job(container):
         "trainer.callbacks": [BEST],
     }
     cli = fit(container, **values)
-    assert sorted(os.listdir(container.model)) == ["code", "config.yaml", "model.ckpt", "model.json"]
+    assert sorted(os.listdir(container.model)) == [
+        "code",
+        "config.resolved.yaml",
+        "config.yaml",
+        "model.ckpt",
+        "model.json",
+    ]
     assert container.summary["checkpoint"] is None
     found = _export.load_file(str(container.model / "model.ckpt"), weights_only=False)
     assert_equal(found["state_dict"], cli.model.state_dict())
