@@ -6,8 +6,8 @@ written, and the counters are set from it before the first epoch begins.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Iterator, Optional
 
 __all__ = [
     "Moment",
@@ -18,6 +18,7 @@ __all__ = [
     "heed_metrics",
     "iterator_of",
     "left_within_epoch",
+    "make_up",
     "place_of",
     "put_at",
     "renew",
@@ -43,7 +44,9 @@ class Place:
         moment: One of :class:`Moment`.
         last_batch: Whether Lightning took the batch before for the epoch's last one.
         logged_steps: The step that loggers are at.
-        schedulers_due: Whether schedulers that follow a metric have yet to be stepped for the epoch before.
+        schedulers_due: Whether schedulers that follow a metric have yet to be stepped, for the epoch before or, within
+            an epoch, after the validation that is over.
+        loaded_in: The epoch in which the data loaders were made, if they may be made anew later.
     """
 
     epoch: int
@@ -52,6 +55,7 @@ class Place:
     last_batch: bool = False
     logged_steps: int = 0
     schedulers_due: bool = False
+    loaded_in: Optional[int] = None
 
 
 def place_of(trainer: Any, validated: bool) -> Place:
@@ -61,20 +65,34 @@ def place_of(trainer: Any, validated: bool) -> Place:
         trainer: The trainer, in ``fit``.
         validated: Whether the newest validation is over.
     """
+    loaded_in = getattr(_holder(trainer), "_last_train_dl_reload_epoch", -math.inf)
+    known = int(loaded_in) if trainer.reload_dataloaders_every_n_epochs and math.isfinite(loaded_in) else None
+    return replace(_place_of(trainer, validated), loaded_in=known)
+
+
+def _place_of(trainer: Any, validated: bool) -> Place:
     loop, epoch = trainer.fit_loop.epoch_loop, trainer.fit_loop.epoch_progress.current
     batches, steps = loop.batch_progress, int(loop._batches_that_stepped)
     # An epoch has been "started" when its first batch is due; its last one lets it be "processed".
     if epoch.started == epoch.processed:
         due = epoch.completed < epoch.processed and loop._num_ready_batches_reached()
         return Place(epoch.processed, 0, Moment.EPOCH_START, logged_steps=steps, schedulers_due=due)
-    batch, last = batches.current.processed, bool(batches.is_last_batch)
+    batch, begun = batches.current.processed, batches.current.ready > batches.current.processed
+    # While a batch is being trained, it may be the last one, but not what was trained.
+    last = bool(batches.is_last_batch) and not begun
     waiting = 0 if last or batch == trainer.num_training_batches else batch % trainer.accumulate_grad_batches
-    if waiting or batches.current.ready > batch:
+    if waiting or begun:
         return Place(epoch.processed, batch - waiting, Moment.BEFORE_BATCH, logged_steps=steps)
     if batches.current.completed < batch or (trainer.validating and not validated):
         return Place(epoch.processed, batch, Moment.AFTER_BATCH, last, steps)
-    # Lightning counts this step only after the validation that follows the batch.
-    return Place(epoch.processed, batch, Moment.BEFORE_BATCH, last, steps + bool(trainer.validating))
+    # Lightning counts this step, and steps the schedulers, only after the validation that follows the batch.
+    due = bool(trainer.validating)
+    return Place(epoch.processed, batch, Moment.BEFORE_BATCH, last, steps + due, schedulers_due=due)
+
+
+def _holder(trainer: Any) -> Any:
+    """What knows in which epoch the data loaders were made."""
+    return trainer.fit_loop if hasattr(trainer.fit_loop, "_last_train_dl_reload_epoch") else trainer
 
 
 def left_within_epoch(trainer: Any) -> bool:
@@ -95,7 +113,7 @@ def put_at(trainer: Any, place: Place) -> None:
     epoch run, and its batches are counted from there.
     """
     fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
-    if place.schedulers_due and _has_metrics(trainer, "epoch"):
+    if place.moment == Moment.EPOCH_START and place.schedulers_due and _has_metrics(trainer, "epoch"):
         _set_progress(fit.epoch_progress, place.epoch - 1)
         loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
     _set_progress(fit.epoch_progress, place.epoch)
@@ -115,13 +133,11 @@ def put_at(trainer: Any, place: Place) -> None:
 
 def _reload_as_before(trainer: Any, place: Place) -> None:
     """Let ``reload_dataloaders_every_n_epochs`` count from the first epoch, not from that in which a run goes on."""
-    every = trainer.reload_dataloaders_every_n_epochs
-    if not every:
+    if place.loaded_in is None or not trainer.reload_dataloaders_every_n_epochs:
         return
-    due = place.moment == Moment.EPOCH_START and place.epoch > 0 and place.epoch % every == 0
-    holder = trainer.fit_loop if hasattr(trainer.fit_loop, "_last_train_dl_reload_epoch") else trainer
-    holder._last_train_dl_reload_epoch = place.epoch - (every if due else place.epoch % every)
+    _holder(trainer)._last_train_dl_reload_epoch = place.loaded_in
     if hasattr(trainer.fit_loop, "_is_fresh_start_epoch"):
+        due = place.epoch - place.loaded_in >= trainer.reload_dataloaders_every_n_epochs
         trainer.fit_loop._is_fresh_start_epoch = not due
 
 
@@ -169,6 +185,19 @@ def go_on(trainer: Any, place: Place) -> bool:
     if moment != Moment.EPOCH_START and loop._num_ready_batches_reached():
         raise StopIteration
     return True
+
+
+def make_up(trainer: Any, place: Place) -> None:
+    """Do what followed a batch and will not be done by the loop, when it is about to run."""
+    loop = trainer.fit_loop.epoch_loop
+    # Lightning 1.x leaves an epoch whose last batch has been trained, where no validation is due.
+    left = place.moment == Moment.AFTER_BATCH and loop.done
+    if left or (place.moment == Moment.BEFORE_BATCH and place.schedulers_due):
+        strict_again = be_lenient(trainer)
+        loop.update_lr_schedulers("step", update_plateau_schedulers=True)
+        strict_again()
+    if left:
+        loop._batches_that_stepped += not loop._should_accumulate()
 
 
 def be_lenient(trainer: Any) -> Callable[[], None]:

@@ -111,10 +111,15 @@ class RankState:
             set_counted(loader, saved["numbers"], at_first)
         set_random_states(states_from_plain(state["random_states"]))
 
-    def set_samplers(self, state: Mapping[str, Any]) -> None:
-        """Set what the samplers hold between two epochs."""
+    def set_samplers(self, state: Mapping[str, Any], *, only_unasked: bool = False) -> None:
+        """Set what the samplers hold.
+
+        Args:
+            state: The saved state.
+            only_unasked: Whether those are left out that go on already. Others may not be asked before the next epoch.
+        """
         for sampler, saved in zip(map(sampler_of, self._loaders), state["samplers"]):
-            if sampler is not None and saved is not None:
+            if sampler is not None and saved is not None and not (only_unasked and sampler.asked):
                 sampler.set(saved["now"])
 
     def resume_samplers(self, state: Mapping[str, Any], place: Place, *, known: bool) -> None:
@@ -129,6 +134,11 @@ class RankState:
             if sampler is not None and saved is not None:
                 taken = batches_taken(self._trainer, place.batch, len(sampler))
                 sampler.resume(saved["start"] if known else None, taken, saved["draws_as_it_goes"])
+
+    @staticmethod
+    def has_begun(state: Mapping[str, Any]) -> bool:
+        """Whether a state was read when there was an iterator over the data."""
+        return any(saved is not None and saved["start"] is not None for saved in state["samplers"])
 
     def disarm(self) -> None:
         """Let the next iterations over the loaders be whole ones."""

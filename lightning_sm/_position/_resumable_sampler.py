@@ -44,6 +44,7 @@ class ResumableSampler:
     def __init__(self, sampler: Any, others: Mapping[str, Any] = {}) -> None:
         self.wrapped = sampler
         self.draws_as_it_goes = False
+        self.asked = False
         self._others = others
         self._at_first = numbers_in(sampler)
         self._start: Optional[_Start] = None
@@ -80,6 +81,7 @@ class ResumableSampler:
         """
         self._resume = {} if start is None else {name: _from_plain(state) for name, state in start.items()}
         self._skip = skip
+        self.asked = False
         self.draws_as_it_goes = draws_as_it_goes
         # A checkpoint may be written before the first batch is asked for.
         self._start = self._resume or None
@@ -100,6 +102,7 @@ class ResumableSampler:
     def _walk(self, iterator: Iterator[Any], made: _State, resume: Optional[_Start]) -> Iterator[Any]:
         began = resume["began"] if resume and "began" in resume else self._read()
         self._start = {"made": made, "began": began}
+        self.asked = True
         if resume is None or (resume and "began" not in resume):
             yield from itertools.islice(iterator, 1)
             yield from self._watched(iterator)

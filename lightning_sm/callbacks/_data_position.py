@@ -13,6 +13,7 @@ from lightning_sm._lightning._progress import (
     heed_metrics,
     iterator_of,
     left_within_epoch,
+    make_up,
     place_of,
     put_at,
     renew,
@@ -21,7 +22,6 @@ from lightning_sm._lightning._results import set_metrics, set_results
 from lightning_sm._lightning._shims import resumes_within_epochs
 from lightning_sm._lightning._train_loaders import around_batches, around_epochs, around_saves, around_train_loaders
 from lightning_sm._log import log
-from lightning_sm._position._random_states import random_states, set_random_states
 from lightning_sm._position._rank_state import RankState, from_bytes, to_bytes
 from lightning_sm._position._resumable_sampler import unwrap
 from lightning_sm._position._train_data import TrainData, changes, keeps_state, losses, reason_against, train_data
@@ -69,6 +69,7 @@ class DataPositionMixin(_Base):
         self._state: Dict[str, Any] = {}
         self._place: Optional[Place] = None
         self._iterator: Any = None
+        self._begun = False
         self._seed = 0
         self._validated = True
         self._before: Dict[int, Dict[str, Any]] = {}
@@ -182,7 +183,10 @@ class DataPositionMixin(_Base):
         place = self._place
         if place is None:
             self._rank.find()
-        elif place.moment == Moment.EPOCH_START:
+            return
+        # Newer Lightnings have made the first epoch's iterator already.
+        self._begun = place.moment != Moment.EPOCH_START or (place.epoch == 0 and self._rank.has_begun(self._state))
+        if not self._begun:
             self._rank.set_logged(self._state)
             if self._known():
                 self._rank.set_samplers(self._state)
@@ -194,7 +198,7 @@ class DataPositionMixin(_Base):
         if place is None:
             return
         self._iterator = iterator_of(self._trainer)
-        if place.moment != Moment.EPOCH_START:
+        if self._begun:
             self._rank.resume_samplers(self._state, place, known=self._known())
 
     def _begin(self, data_fetcher: Any) -> None:
@@ -206,15 +210,15 @@ class DataPositionMixin(_Base):
         made_early = self._iterator is not None and iterator_of(self._trainer) is self._iterator
         self._iterator = None
         if made_early and not any(map(keeps_state, self._loaders)):
-            before = random_states()
             renew(self._trainer, data_fetcher)
-            if place.epoch == 0:
-                # The first epoch's iterator was made before the place.
-                set_random_states(before)
-        if place.moment != Moment.EPOCH_START:
+        if self._begun:
+            if self._known():
+                self._rank.set_samplers(self._state, only_unasked=True)
             self._rank.set_logged(self._state)
-            self._log_as_ever = set_results(self._trainer, self._state["results"])
+            if self._state["results"]:
+                self._log_as_ever = set_results(self._trainer, self._state["results"])
             self._set_random_numbers()
+        make_up(self._trainer, place)
 
     def _advance(self, data_fetcher: Any, train: Callable[[], None]) -> None:
         place, self._place = self._place, None
@@ -223,7 +227,7 @@ class DataPositionMixin(_Base):
             self._strict_again = be_lenient(self._trainer)
             return
         batches = self._trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        if self._trainer.accumulate_grad_batches == 1:
+        if batches > 0 and self._trainer.accumulate_grad_batches == 1:
             # Only a checkpoint that is written within a batch needs them; other than torch's cost more than they help.
             self._before = {batches: self._rank.torch_now()}
         elif batches % self._trainer.accumulate_grad_batches == 0:

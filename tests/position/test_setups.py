@@ -8,11 +8,12 @@ from tests.helpers.setups import SETUPS, Size
 pytestmark = pytest.mark.skipif(NAMESPACE.version < (1, 6), reason="Lightning 1.5 goes on with the next epoch")
 
 SIZE = Size(epochs=3, batches=6)
-# In an epoch of six batches: within the second, at its end, within its first validation, after the first.
+# In an epoch of six batches: within the first, after the last of the second, within a validation, after it, in between.
 MOMENTS = [
     ("on_train_batch_end", 3),
-    ("on_train_batch_end", 10),
+    ("on_train_batch_end", 12),
     ("on_validation_batch_end", 1),
+    ("on_validation_end", 1),
     ("on_train_epoch_end", 1),
 ]
 
