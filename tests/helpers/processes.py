@@ -20,6 +20,7 @@ __all__ = ["Job", "STANDINS", "local_rendezvous"]
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins"
+_GUARD = b"lightning_sm._failure._guard"
 
 
 def _free_port():
@@ -48,6 +49,8 @@ class Job:
         # One thread each: with more, sums come in another order and weights differ in their last bits.
         self.variables.update(OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join([str(ROOT), *map(str, path)]))
         self.variables.update({name: str(value) for name, value in variables.items()})
+        # By this the processes are found that are in no group of the job: torchrun's workers, guards.
+        self.variables["TESTS_JOB"] = self._mark = f"{os.getpid()}-{self.folder}"
 
     def plain(self):
         """Without any launcher and outside a container: Lightning starts the other processes."""
@@ -103,8 +106,7 @@ class Job:
         except subprocess.TimeoutExpired:
             self.codes = [None]
         finally:
-            for process in running:
-                _end_group(process)
+            _end_all(running, self._mark)
         self.output = "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("log-*.txt")))
         return self
 
@@ -116,7 +118,32 @@ class Job:
         return [found[f"rank-{rank}.json"] for rank in range(count)]
 
 
-def _end_group(process):
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _end_all(running, mark):
+    """End what is left of a job, also what is in a session of its own."""
+    for process in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    _kill(pid for pid, command in marked(mark) if _GUARD not in command)
+    # Guards end by themselves, as in a container, when they have written why their ranks are gone.
+    deadline = time.monotonic() + 10
+    while marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    _kill(pid for pid, _ in marked(mark))
+    for process in running:
+        process.wait()
+
+
+def _kill(pids):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def marked(mark):
+    """The processes that have the mark of a job among their variables, each with its command."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if f"TESTS_JOB={mark}".encode() in Path("/proc", pid, "environ").read_bytes().split(b"\0"):
+                found.append((int(pid), Path("/proc", pid, "cmdline").read_bytes()))
+    return found
