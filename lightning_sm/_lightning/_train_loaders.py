@@ -5,7 +5,14 @@ from typing import Any, Callable, List, Tuple
 from lightning_sm._lightning._namespaces import Namespace
 from lightning_sm._lightning._shims import saved_by_all_ranks, strategy_of, train_loaders_method
 
-__all__ = ["around_batches", "around_epochs", "around_saves", "around_train_loaders", "before_validations"]
+__all__ = [
+    "after_batch_hooks",
+    "around_batches",
+    "around_epochs",
+    "around_saves",
+    "around_train_loaders",
+    "before_validations",
+]
 
 
 def around_train_loaders(
@@ -72,6 +79,41 @@ def around_batches(
     return _replace(
         (loop, "advance", lambda fetcher: advance(fetcher, lambda: train(fetcher))), (loop.val_loop, "run", run)
     )
+
+
+def after_batch_hooks(trainer: Any, function: Callable[[], None]) -> Callable[[], None]:
+    """Call ``function`` after each training batch when callbacks, the model and the strategy have seen its end.
+
+    A callback's own ``on_train_batch_end`` comes before the model's. Lightning's counters are the same in both. Several
+    functions are called in the order in which they were added.
+
+    Args:
+        trainer: The trainer.
+        function: Takes nothing.
+
+    Returns:
+        A function that takes this back.
+    """
+    connector = getattr(trainer, "_logger_connector", None) or trainer.logger_connector
+    functions: List[Callable[[], None]] = vars(connector).setdefault("_lightning_sm_after_batch", [])
+    if "on_batch_end" not in vars(connector):
+        end = connector.on_batch_end
+
+        def on_batch_end(*args: Any, **kwargs: Any) -> Any:
+            # Lightning calls it after batches of a validation, too.
+            if trainer.training:
+                for each in list(functions):
+                    each()
+            return end(*args, **kwargs)
+
+        connector.on_batch_end = on_batch_end
+    functions.append(function)
+
+    def undo() -> None:
+        if function in functions:
+            functions.remove(function)
+
+    return undo
 
 
 def before_validations(trainer: Any, function: Callable[[], None]) -> Callable[[], None]:

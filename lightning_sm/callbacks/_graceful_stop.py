@@ -1,14 +1,14 @@
 """``GracefulStop``: leaves a fit in time, with a checkpoint and an exported model."""
 
 import time
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from lightning_sm._agree import any_true
 from lightning_sm._failure import report_exit, set_training
 from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import steps_taken
-from lightning_sm._lightning._train_loaders import before_validations
+from lightning_sm._lightning._train_loaders import after_batch_hooks, before_validations
 from lightning_sm._log import log
 from lightning_sm._resume import REPLACED_WEIGHTS
 from lightning_sm._shared_look import SharedLook
@@ -72,7 +72,7 @@ class GracefulStopMixin(_Base):
         self._save_seconds = 0.0
         self._weights = TrainedWeights(self.namespace)
         self._has_warned = False
-        self._undo: Optional[Callable[[], None]] = None
+        self._undo: List[Callable[[], None]] = []
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
         """Look whose handler of SIGTERM is there before Lightning adds its own, and tell that this rank has joined."""
@@ -81,7 +81,10 @@ class GracefulStopMixin(_Base):
         self._signal.prepare()
         self._release_loop()
         if stage == "fit":
-            self._undo = before_validations(trainer, lambda: self._weights.note(pl_module))
+            self._undo = [
+                before_validations(trainer, lambda: self._weights.note(pl_module)),
+                after_batch_hooks(trainer, lambda: self._after_batch(trainer, pl_module)),
+            ]
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """Until the training starts there is nothing to save."""
@@ -110,7 +113,7 @@ class GracefulStopMixin(_Base):
         """Note how long a checkpoint took that was saved before."""
         self._note_saved()
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+    def _after_batch(self, trainer: Any, pl_module: Any) -> None:
         """Stop here if any rank has a reason to, and gradients have just been used up."""
         steps = steps_taken(self.namespace, trainer)
         if steps != self._steps:
@@ -166,9 +169,9 @@ class GracefulStopMixin(_Base):
             raise SystemExit(STOPPED)
 
     def _release_loop(self) -> None:
-        if self._undo is not None:
-            self._undo()
-        self._undo = None
+        for undo in self._undo:
+            undo()
+        self._undo = []
         self._weights.forget()
 
     def _note_saved(self) -> None:

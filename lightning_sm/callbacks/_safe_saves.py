@@ -1,12 +1,13 @@
 """``SafeSaves``: checkpoints are saved atomically, in the background where that is wanted, and load on every host."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from lightning_sm._checkpoint_places import CheckpointPlaces
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._restore import around_load
 from lightning_sm._lightning._shims import innermost_wrapper, save_by_time, strategy_of
+from lightning_sm._lightning._train_loaders import after_batch_hooks
 from lightning_sm._log import log
 from lightning_sm._resume import on_every_host
 from lightning_sm._saving._atomic_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
@@ -26,6 +27,9 @@ class SafeSavesMixin(_Base):
     """Put ``AtomicCheckpointIO`` around the strategy's ``CheckpointIO`` when ``fit`` begins.
 
     A strategy that writes checkpoints by itself, such as DeepSpeed's or a sharded one, is left alone.
+
+    What checkpoint callbacks save after a training batch is saved when the model's own ``on_train_batch_end`` is over,
+    too, which Lightning calls after theirs: a moving average that the model keeps is then that of the same step.
 
     ``trainer.test``, ``validate`` and ``predict`` load the checkpoint that global rank 0 names on every rank. Where
     hosts do not have the file of rank 0, it is sent to them, up to 64 GiB and 10 minutes.
@@ -47,6 +51,8 @@ class SafeSavesMixin(_Base):
         self.async_save = async_save
         self.places = places
         self._background: Optional[Any] = None
+        self._due: List[Callable[[], None]] = []
+        self._undo: List[Callable[[], None]] = []
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
         """Install what saves, or what lets a checkpoint of the main host load on every host."""
@@ -56,6 +62,10 @@ class SafeSavesMixin(_Base):
         if self.places is not None:
             # Lightning sets up callbacks one after another, and so those that are added here, too.
             trainer.callbacks.extend(self.places.complete(trainer.callbacks))
+        self._release()
+        self._undo = [after_batch_hooks(trainer, lambda: self._save_what_is_due(trainer, pl_module))]
+        for checkpoint in trainer.checkpoint_callbacks:
+            self._defer(checkpoint)
         strategy = strategy_of(trainer)
         if _saves_by_itself(strategy):
             if trainer.is_global_zero:
@@ -73,10 +83,6 @@ class SafeSavesMixin(_Base):
             remove_outlived(trainer)
         take_over_last(trainer)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
-        """Save by time where Lightning does not."""
-        save_by_time(self.namespace, trainer, pl_module)
-
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Wait for what is being saved. What other callbacks save after this is saved at once."""
         self._finish()
@@ -87,10 +93,43 @@ class SafeSavesMixin(_Base):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Wait for what is being saved. An error of that is not the reason why training failed."""
+        self._release()
         try:
             self._finish()
         except Exception as error:
             log.error("%s", error)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
+        """Leave the callbacks as they were."""
+        if stage == "fit":
+            self._release()
+
+    def _defer(self, checkpoint: Any) -> None:
+        """Let a callback save after a batch when the model's hook is over; until then only note that it would."""
+        own, save = vars(checkpoint).get("on_train_batch_end"), checkpoint.on_train_batch_end
+
+        def on_train_batch_end(*args: Any, **kwargs: Any) -> None:
+            self._due.append(lambda: save(*args, **kwargs))
+
+        def undo() -> None:
+            del checkpoint.on_train_batch_end
+            if own is not None:
+                checkpoint.on_train_batch_end = own
+
+        checkpoint.on_train_batch_end = on_train_batch_end
+        self._undo.append(undo)
+
+    def _save_what_is_due(self, trainer: Any, pl_module: Any) -> None:
+        """Save, also by time where Lightning does not."""
+        due, self._due = self._due, []
+        save_by_time(self.namespace, trainer, pl_module)
+        for save in due:
+            save()
+
+    def _release(self) -> None:
+        for undo in self._undo:
+            undo()
+        self._undo, self._due = [], []
 
     def _finish(self) -> None:
         if self._background is not None:

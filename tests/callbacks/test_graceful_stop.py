@@ -445,3 +445,18 @@ def test_checkpoints_of_other_weights_are_marked_and_no_job_goes_on_from_them(tr
     after, within = list_candidates(str(tmp_path / "saved"))
     assert (after.name, after.problem) == ("after.ckpt", None)
     assert within.problem == "it was saved while a validation had put other weights into the model"
+
+
+def averaging_model():
+    """Keeps a moving average of a weight by its own hook at the end of a batch."""
+    model = tiny_model(PL)
+    model.register_buffer("average", torch.zeros(8, 4))
+    model.on_train_batch_end = lambda *_: model.average.mul_(0.9).add_(model.layers[0].weight.detach(), alpha=0.1)
+    return model
+
+
+def test_what_the_model_does_at_the_end_of_a_batch_is_in_the_checkpoint(trainer, tmp_path):
+    whole, stopped = averaging_model(), averaging_model()
+    fit(trainer(max_steps=3), whole)
+    assert_stops(143, lambda: fit(trainer(Kill("step", 3)), stopped))
+    assert torch.equal(stopped_content(tmp_path)["state_dict"]["average"], whole.average)

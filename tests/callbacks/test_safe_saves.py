@@ -1,6 +1,7 @@
 import os
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._shims import strategy_of
 from lightning_sm._saving._atomic_io import AtomicCheckpointIOMixin
 from lightning_sm._saving._background_io import BackgroundCheckpointIOMixin
+from lightning_sm._saving._when_due import WhenDue
 from lightning_sm._trainer_settings import trainer_settings
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
@@ -210,3 +212,26 @@ def test_a_script_gets_it_too(container):
     assert callback.async_save
     fit(PL.module().Trainer(enable_progress_bar=False, **settings))
     assert list((container.base / "output" / "data" / "checkpoints").glob("last*.ckpt"))
+
+
+@pytest.mark.parametrize("kind", ["steps", "time"])
+def test_what_the_model_does_at_the_end_of_a_batch_is_in_each_checkpoint(tmp_path, kind):
+    if kind == "steps":
+        saves = PL.module("callbacks").ModelCheckpoint(str(tmp_path), "{step}", every_n_train_steps=1, save_top_k=-1)
+    else:
+        saves = PL.module("callbacks").ModelCheckpoint(
+            str(tmp_path), "{step}", train_time_interval=timedelta(microseconds=1), save_top_k=-1
+        )
+        saves.on_train_batch_end = WhenDue(saves)
+    before = vars(saves).get("on_train_batch_end")
+    model = tiny_model(PL.module())
+    model.register_buffer("batches", torch.zeros(()))
+    model.on_train_batch_end = lambda *_: model.batches.add_(1)
+    trainer = PL.module().Trainer(
+        max_epochs=1, logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
+        devices=1, callbacks=[SAFE(), saves],
+    )  # fmt: skip
+    trainer.fit(model, loader())
+    contents = [torch.load(str(path)) for path in tmp_path.glob("*.ckpt")]
+    assert sorted(content["state_dict"]["batches"].item() for content in contents) == list(range(1, 9))
+    assert vars(saves).get("on_train_batch_end") is before
