@@ -129,6 +129,9 @@ class SageMakerCLIMixin(_Base):
         self.sagemaker_settings = said
         options_from(said)  # has the better words where a channel is mapped to no parameter
         arguments = arguments.with_texts(self._only_text(subparser, arguments, said))
+        # Asked for in the middle of a line, it prints what was read up to there.
+        prints = [word for word in arguments.typed if word.partition("=")[0] == "--print_config"]
+        arguments = replace(arguments, typed=tuple(word for word in arguments.typed if word not in prints))
         with self._refusing(parser, arguments):
             whole = configs_must_be_whole(self.namespace)
             line = CommandLine.of(arguments, always=files, whole=whole)
@@ -143,7 +146,7 @@ class SageMakerCLIMixin(_Base):
             line = CommandLine.of(arguments, whole=whole, routed=routed)
             line.read_sections_with(subparser, arguments.subcommand)
             add_marks(subparser)["routed"] = lambda values: self._set_entries(subparser, values)
-            words = [*line.words, *(() if whole else config_words(routed)), f"{MARK}=routed"]
+            words = [*line.words, *(() if whole else config_words(routed)), f"{MARK}=routed", *prints]
             self.config = parse_words(self.namespace, parser, words)
         return True
 

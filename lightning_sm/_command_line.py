@@ -1,7 +1,7 @@
 """Writes the command line by which a run inside a job is parsed, and keeps the parser from ending the program."""
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -138,5 +138,6 @@ def _read_section(parser: Any, values: Any, path: str, subcommand: str) -> None:
     if not isinstance(section, Mapping):
         raise HyperparameterError(f"The section {subcommand!r} of the config file {path} is {section!r}.")
     flag = "--config"
-    with Path_fr(path).relative_path_context():
+    # jsonargparse before 4.19 has no such context.
+    with getattr(Path_fr(path), "relative_path_context", nullcontext)():
         parser._option_string_actions[flag](parser, values, config_text(section), flag)

@@ -338,3 +338,33 @@ def test_the_table_shows_what_is_passed_on(container, monkeypatch, no_fit, subco
     table = container.cli(run=True).routing.table()
     lines = ("checkpoints in", "trained model in")
     assert [line for line in lines if line in table] == shown
+
+
+def test_print_config_prints_the_whole(container, capsys):
+    words = ["--print_config", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=mine"]
+    with pytest.raises(SystemExit):
+        container.cli(*words)
+    printed = capsys.readouterr().out
+    assert "dirpath: mine" in printed
+    assert "lightning-sm-mark" not in printed
+    assert f"data_dir: {container.channel('training')}" in printed
+
+
+def test_values_that_only_the_parser_can_read_stay_in_a_routed_list(container):
+    container.config(
+        "from typing import Callable\nfrom pytorch_lightning.callbacks import Callback\n"
+        "def note(*args):\n    pass\n"
+        "class Hook(Callback):\n    def __init__(self, function: Callable = note):\n        self.function = function\n",
+        "hooks.py",
+    )
+    hook, save = "{class_path: hooks.Hook, init_args: {function: hooks.note}}", "{class_path: ModelCheckpoint}"
+    container.config(f"trainer: {{callbacks: [{hook}, {save}]}}", "hooks.yaml")
+    cli = container.hyperparameters(config=["config.yaml", "hooks.yaml"]).cli()
+    assert named(cli, "Hook")[0].function.__name__ == "note"
+    assert "trainer.callbacks[1].dirpath" in cli.routing.origins
+
+
+def test_a_value_that_a_config_said_too_is_still_the_hyperparameters(container):
+    container.config("data: {class_path: tiny_data.TinyData, init_args: {data_dir: here}}", "here.yaml")
+    container.hyperparameters({"config": ["config.yaml", "here.yaml"], "data.data_dir": "here"})
+    assert container.cli().datamodule.data_dir == "here"

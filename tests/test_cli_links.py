@@ -56,7 +56,7 @@ def test_a_local_path_in_a_config_gives_way_and_is_named(container):
 
 
 def test_a_link_that_computes_stops_the_job_and_says_how_to_go_on(container):
-    cls = linking("data_root", "part", compute_fn=os.path.join)
+    cls = linking("data_root", "part", compute_fn=lambda root, part: os.path.join(root, part))
     with pytest.raises(RoutingError, match=r"computed from data_root and part\. HINT: .*sagemaker\.channels"):
         container.cli(cls=cls)
     assert container.cli("--data_root=/x", "--part=y", cls=cls).datamodule.data_dir == "/x/y"
