@@ -215,3 +215,11 @@ def test_input_mode_that_is_no_text(opt_ml):
 def test_the_jobs_name(opt_ml, variables, reserved, name, source):
     job = TrainingJob.resolve(opt_ml.host("algo-1").hyperparameters(**reserved).environ(**variables))
     assert (job.name, job.sources.get("name")) == (name, source)
+
+
+@pytest.mark.parametrize(("channel", "expected"), [("sm_drivers", "20240101"), ("training", 20240101)])
+def test_text_that_looks_like_a_number_stays_text_in_jobs_of_sdk_v3(opt_ml, channel, expected):
+    opt_ml.host("algo-1").write("inputdataconfig.json", {channel: {"TrainingInputMode": "File"}})
+    opt_ml.write("hyperparameters.json", {"run_id": "20240101", "layers": "[1, 2]"})
+    values = TrainingJob.resolve(opt_ml.environ()).hyperparameters.values
+    assert values == {"run_id": expected, "layers": [1, 2]}
