@@ -97,7 +97,7 @@ def play(server, fault, expected):
         try:
             return _judge(fault, job, expected)
         except (AssertionError, TimeoutError, FileNotFoundError) as error:
-            return Verdict(fault, problem=f"{type(error).__name__}: {error}\n{job.output[-3000:]}")
+            return Verdict(fault, f"{type(error).__name__}: {error}\n{job.output[-3000:]}", max(0, job.attempt - 1))
 
 
 def _judge(fault, job, expected):
