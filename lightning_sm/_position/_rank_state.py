@@ -60,7 +60,7 @@ class RankState:
     def watch(self, loaders: Sequence[Any]) -> None:
         """Take these loaders for those of the training."""
         self._loaders = list(loaders)
-        self._at_first = [numbers_in(loader) for loader in loaders]
+        self._at_first = [{} if keeps_state(loader) else numbers_in(loader) for loader in loaders]
         self.find()
 
     def find(self) -> None:
@@ -83,7 +83,8 @@ class RankState:
             "loaders": [
                 {
                     "generators": {path: read_generator(generator) for path, generator in generators.items()},
-                    "numbers": counted(loader, at_first),
+                    # Lightning restores what a loader keeps itself, and an iterator may have begun with it.
+                    "numbers": {} if keeps_state(loader) else counted(loader, at_first),
                 }
                 for loader, generators, at_first in zip(self._loaders, self._generators, self._at_first)
             ],

@@ -209,7 +209,8 @@ class DataPositionMixin(_Base):
         # Where Lightning has made the iterator before the epoch started, it has begun at the beginning.
         made_early = self._iterator is not None and iterator_of(self._trainer) is self._iterator
         self._iterator = None
-        if made_early and not any(map(keeps_state, self._loaders)):
+        # Within an epoch a loader that keeps its state has gone on with it.
+        if made_early and (place.moment == Moment.EPOCH_START or not any(map(keeps_state, self._loaders))):
             renew(self._trainer, data_fetcher)
         if self._begun:
             if self._known():

@@ -4,6 +4,7 @@ import pytest
 
 from tests.helpers.interrupted import NAMESPACE, LastSaver, path_of, train_setup, weights_of
 from tests.helpers.setups import SETUPS, Size
+from tests.helpers.setups_data import DATA_SETUPS
 
 pytestmark = pytest.mark.skipif(NAMESPACE.version < (1, 6), reason="Lightning 1.5 goes on with the next epoch")
 
@@ -30,3 +31,9 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, name):
         assert resumed.global_step == whole.global_step, moment
         logged = resumed.logger.lines
         assert logged == whole.logger.lines[len(whole.logger.lines) - len(logged) :], moment
+
+
+@pytest.mark.skipif(NAMESPACE.version < (2, 2), reason="Lightning restores no state of loaders before 2.2")
+def test_a_loader_that_keeps_its_own_state(tmp_path, monkeypatch):
+    monkeypatch.setitem(SETUPS, "stream_with_state", DATA_SETUPS["stream_with_state"])
+    test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, "stream_with_state")
