@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lightning_sm._failure._connection import LONGEST_LINE, Connection, Process, early_exit_of, loss_of
+from lightning_sm._failure._connection import LONGEST_LINE, Connection, Process, _read, early_exit_of, loss_of
 from lightning_sm._failure._monitor import FailureMonitor
 from lightning_sm._failure._reason import Reason
 from lightning_sm._failure._rendezvous import Address
@@ -346,6 +346,10 @@ def test_a_line_that_is_no_message_ends_its_connection_only(job, line):
             raise ConnectionResetError
     ranks[1].monitor.publish(_REASON)
     assert ranks[0].told == [_REASON]
+
+
+def test_brackets_deeper_than_the_interpreter_goes_are_no_message():
+    assert _read(b"[" * 20_000) is None
 
 
 def test_a_line_without_an_end_is_not_kept(job):
