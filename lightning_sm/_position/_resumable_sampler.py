@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from typing import Any, Dict, Iterator, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 from lightning_sm._position._generators import (
     counted,
@@ -48,6 +48,7 @@ class ResumableSampler:
         self._others = others
         self._at_first = numbers_in(sampler)
         self._start: Optional[_Start] = None
+        self._told: Tuple[Optional[_Start], Dict[str, Any]] = (None, {})
         self._resume: Optional[_Start] = None
         self._skip = 0
 
@@ -55,7 +56,10 @@ class ResumableSampler:
         """How the newest iteration began, as plain values, or None if none has."""
         if self._start is None:
             return None
-        return {name: _to_plain(state) for name, state in self._start.items()}
+        # It stays the same for a whole epoch.
+        if self._told[0] is not self._start:
+            self._told = self._start, {name: _to_plain(state) for name, state in self._start.items()}
+        return self._told[1]
 
     def generators(self) -> Dict[str, Any]:
         """The generators that the sampler and those in it hold, such as the one given to a ``DataLoader``."""

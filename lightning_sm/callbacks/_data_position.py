@@ -42,19 +42,22 @@ class DataPositionMixin(_Base):
     """Save in every checkpoint where training is in its data, and go on there when ``fit`` is given the checkpoint.
 
     Lightning saves how many batches of an epoch have been trained, but starts the epoch's data at their beginning and
-    saves no random numbers. With this callback a resumed run trains the batches that are left, in the order they had,
-    each once, and with the random numbers that they would have met: its weights equal those of a run that was never
-    interrupted, where the operations themselves are deterministic. It changes nothing about a run that is not resumed.
+    saves no random numbers and no sums of what is logged. With this callback a resumed run trains the batches that are
+    left, in the order they had, each once, and with the random numbers that they would have met, and its epoch's
+    metrics are those of the whole epoch: its weights equal those of a run that was never interrupted, where the
+    operations themselves are deterministic. It changes nothing about a run that is not resumed.
 
-    The random numbers are those of global rank 0. They are set on each rank that was seeded alike, as
-    ``seed_everything`` does; other ranks keep their own.
+    Each rank's state is gathered when all ranks save. Random numbers are set on each rank that is seeded as it was.
+    Generators of torch, numpy and Python that samplers, data sets and collate functions hold go on, too, and so do
+    numbers by which samplers and loaders count their epochs.
 
     What cannot be restored is said in a line of the log: a data set without an order of its own (``IterableDataset``)
     starts anew; with another world size or other batches the epoch starts anew. Random numbers that worker processes
-    draw for the batches which are left do not follow those drawn before. A checkpoint that is written while a batch is
-    being trained, as after an exception, has torch's random numbers of before the batch, and later ones of numpy and
-    Python. Lightning 1.5 has no way to start within an
-    epoch, and goes on with the next one. Loaders that keep their own state are Lightning's, which restores them.
+    draw for the batches which are left do not follow those drawn before, and neither may the order of a sampler that
+    draws while the epoch goes on. A checkpoint that is written while a batch is being trained, as after an exception,
+    has torch's random numbers of before the batch, and later ones of numpy and Python; one that a rank writes alone
+    has nothing of the others. Lightning 1.5 has no way to start within an epoch, and goes on with the next one.
+    Loaders that keep their own state are Lightning's, which restores them.
     """
 
     namespace: Namespace

@@ -6,6 +6,7 @@ Each is a function of :data:`SETUPS` under its name. It is given a Lightning nam
 
 import random
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Callable, Dict
 
 import numpy
@@ -593,3 +594,31 @@ class CountingLoader(DataLoader):
 def loader_that_counts_epochs(pl, size):
     data = Numbers(size.samples)
     return Setup(net(pl)(), CountingLoader(data, batch_size=BATCH_SIZE, sampler=Counting(len(data))))
+
+
+# --- loaders that keep their own state, which Lightning restores from 2.2 on
+
+if find_spec("torchdata") is not None:
+
+    class Stateful(OwnNoise):
+        """Keeps its generators in what a ``StatefulDataLoader`` asks for, in each worker process."""
+
+        def state_dict(self):
+            return {"numpy": self.rng.bit_generator.state, "torch": self.transforms[0].generator.get_state()}
+
+        def load_state_dict(self, state):
+            self.rng.bit_generator.state = state["numpy"]
+            self.transforms[0].generator.set_state(state["torch"])
+
+    @setup
+    def stateful_loader(pl, size):
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        return Setup(net(pl)(), StatefulDataLoader(Numbers(size.samples), batch_size=BATCH_SIZE, shuffle=True))
+
+    @setup
+    def stateful_loader_with_workers(pl, size):
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        loader = StatefulDataLoader(Stateful(size.samples), batch_size=BATCH_SIZE, shuffle=True, num_workers=1)
+        return Setup(net(pl)(), loader)
