@@ -124,4 +124,6 @@ def draw(seed: int, setups: Sequence[str], *, mounts: bool) -> Fault:
 
 def _moment(chance, on_disk):
     where = "step" if on_disk else chance.choice(("step", "step", "step", *WHERES))
-    return Moment(where, chance.uniform(0.02, 0.95), chance.uniform(0.0, _DELAY))
+    share, delay = chance.uniform(0.02, 0.95), chance.uniform(0.0, _DELAY)
+    # A validation is over by then.
+    return Moment(where, share, delay if where in ("saving", "export") else 0.0)
