@@ -146,8 +146,9 @@ def test_an_environment_that_the_trainer_would_replace(version, kept):
 def test_the_parser_sees_only_these_words(monkeypatch, version, hidden):
     seen = []
 
-    def parse_args(*args):
+    def parse_args(*args, defaults):
         seen.append((args, sys.argv))  # which argparse takes its program's name from, too
+        assert defaults
         raise SystemExit
 
     monkeypatch.setattr(sys, "argv", ["train.py", "--trainer.logger", "false"])
