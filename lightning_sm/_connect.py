@@ -67,7 +67,8 @@ def _watch_job() -> None:
 
 def _connect(namespace: Namespace) -> None:
     from lightning_sm._environment import SageMakerEnvironment
-    from lightning_sm._lightning._shims import add_legacy_environment_methods, ask_environment
+    from lightning_sm._lightning._shims import add_legacy_environment_methods
+    from lightning_sm._lightning._single_device import ask_environment
     from lightning_sm.strategies import register_strategies
 
     _watch_job()

@@ -234,8 +234,10 @@ def test_the_saved_config_shows_what_was_routed_and_bears_a_restart(container):
     saved = yaml.safe_load((container.base / "output" / "data" / "config.yaml").read_text())
     assert saved["data"]["init_args"]["data_dir"] == str(container.channel("training"))
     assert saved["trainer"]["default_root_dir"] == output(container)
+    resolved = yaml.safe_load((container.model / "config.resolved.yaml").read_text())
+    assert resolved["data"] == saved["data"]
     exported = yaml.safe_load((container.model / "config.yaml").read_text())
-    assert exported["data"] == saved["data"]
+    assert exported["data"]["init_args"] == {"batch_size": 4, "val_dir": "val"}
 
 
 def test_a_project_may_keep_its_older_config(container):

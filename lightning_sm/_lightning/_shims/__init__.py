@@ -34,13 +34,13 @@ from lightning_sm._lightning._shims._ranges import (
 )
 from lightning_sm._lightning._shims._strategies import (
     add_legacy_environment_methods,
-    ask_environment,
     backend_variable,
     ddp_base_path,
     heed_written_num_nodes,
     keep_cluster_environment,
     register_strategy,
     replace_infinite_barrier,
+    single_device_class,
     strategy_of,
 )
 
@@ -49,7 +49,6 @@ __all__ = [
     "Shim",
     "add_any_data_module",
     "add_legacy_environment_methods",
-    "ask_environment",
     "backend_variable",
     "cli_base_path",
     "configs_must_be_whole",
@@ -63,6 +62,7 @@ __all__ = [
     "parse_words",
     "register_strategy",
     "replace_infinite_barrier",
+    "single_device_class",
     "resumes_within_epochs",
     "save_by_time",
     "save_checkpoint_at_end",

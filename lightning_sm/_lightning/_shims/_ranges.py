@@ -39,15 +39,9 @@ SHIMS = {
     shim.name: shim
     for shim in (
         Shim("add_legacy_environment_methods", (1, 5), (1, 6), f"{_PR}10103"),
-        Shim(
-            "ask_environment",
-            (1, 5),
-            _OPEN,
-            "https://github.com/Lightning-AI/pytorch-lightning/blob/2.6.0/src/lightning/pytorch/strategies/"
-            "single_device.py#L33",
-        ),
         Shim("ddp_base_path", (1, 5), (1, 6), f"{_PR}11142"),
         Shim("register_strategy", (1, 5), (1, 6), f"{_PR}11233"),
+        Shim("single_device_class", (1, 5), (1, 6), f"{_PR}11182"),
         Shim("strategy_of", (1, 5), (1, 6), f"{_PR}11141"),
         Shim("signal_connector_of", (1, 5), (1, 6), f"{_PR}11513"),
         Shim("epochs_trained", (1, 5), (1, 6), f"{_PR}8578"),

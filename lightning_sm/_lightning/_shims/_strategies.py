@@ -2,20 +2,20 @@
 
 import importlib
 import os
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from lightning_sm._lightning._namespaces import Namespace
 from lightning_sm._lightning._shims._ranges import needs
 
 __all__ = [
     "add_legacy_environment_methods",
-    "ask_environment",
     "backend_variable",
     "ddp_base_path",
     "heed_written_num_nodes",
     "keep_cluster_environment",
     "register_strategy",
     "replace_infinite_barrier",
+    "single_device_class",
     "strategy_of",
 ]
 
@@ -28,32 +28,6 @@ def add_legacy_environment_methods(namespace: Namespace, environment: Any) -> No
     if needs("add_legacy_environment_methods", namespace):
         environment.master_address = lambda self: self.main_address
         environment.master_port = lambda self: self.main_port
-
-
-def ask_environment(namespace: Namespace, check: Callable[[Any], None]) -> None:
-    """Let the strategy of a single device have the trainer's environment checked before it trains.
-
-    Every other strategy asks its environment who it is; this one takes the process for the only one of the world.
-
-    Args:
-        namespace: Lightning's namespace.
-        check: Called with the environment that the ``Trainer`` chose, at the start of each ``fit``.
-    """
-    if needs("ddp_base_path", namespace):
-        strategy_class = namespace.module("plugins").SingleDevicePlugin
-    else:
-        strategy_class = namespace.module("strategies").SingleDeviceStrategy
-    if hasattr(strategy_class, "_lightning_sm_inherited"):
-        return
-    strategy_class._lightning_sm_inherited = strategy_class.setup_environment
-
-    def setup_environment(self: Any) -> None:
-        trainer = self.lightning_module.trainer
-        if trainer.state.fn == "fit":
-            check(trainer._accelerator_connector.cluster_environment)
-        self._lightning_sm_inherited()
-
-    strategy_class.setup_environment = setup_environment
 
 
 def backend_variable(namespace: Namespace) -> Optional[str]:
@@ -135,6 +109,13 @@ def replace_infinite_barrier(namespace: Namespace) -> None:
         return self._lightning_sm_enter()
 
     barrier.__enter__ = enter
+
+
+def single_device_class(namespace: Namespace) -> type:
+    """Return the class that trains on a single device, which 1.5 calls a plugin."""
+    if needs("single_device_class", namespace):
+        return namespace.module("plugins").SingleDevicePlugin  # type: ignore[no-any-return]
+    return namespace.module("strategies").SingleDeviceStrategy  # type: ignore[no-any-return]
 
 
 def strategy_of(trainer: Any) -> Any:
