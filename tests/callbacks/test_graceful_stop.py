@@ -132,7 +132,8 @@ def test_a_restarted_job_goes_on_by_itself_to_the_same_weights(trainer, tmp_path
     assert_stops(143, lambda: fit(restartable(Kill("step", 3))))
     with log_lines() as lines:
         fit(restartable(), again)
-    assert lines[0].startswith("Resuming from stopped-step=3.ckpt (epoch 0, step 3)")
+    # torch 1.13 cannot load it with weights_only, of which a warning comes first.
+    assert [line for line in lines if line.startswith("Resuming from stopped-step=3.ckpt (epoch 0, step 3)")]
     assert weights(again) == weights(whole)
 
 
