@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, List, Optional, Sequence
 
-__all__ = ["TrainData", "changes", "keeps_state", "losses", "reason_against", "train_data"]
+__all__ = ["TrainData", "changes", "keeps_state", "losses", "reason_against", "set_epoch", "train_data"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,15 @@ def changes(saved: TrainData, now: TrainData) -> str:
 def keeps_state(loader: Any) -> bool:
     """Whether a loader saves its own position, as torchdata's ``StatefulDataLoader`` does."""
     return callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell a loader's sampler the epoch that is to be trained, as Lightning does at its start."""
+    samplers = (getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None))
+    for sampler in samplers:
+        tell = getattr(sampler, "set_epoch", None)
+        if callable(tell):
+            tell(epoch)
 
 
 def reason_against(loader: Any) -> Optional[str]:

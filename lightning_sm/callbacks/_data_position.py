@@ -24,7 +24,15 @@ from lightning_sm._lightning._train_loaders import around_batches, around_epochs
 from lightning_sm._log import log
 from lightning_sm._position._rank_state import RankState, from_bytes, to_bytes
 from lightning_sm._position._resumable_sampler import unwrap
-from lightning_sm._position._train_data import TrainData, changes, keeps_state, losses, reason_against, train_data
+from lightning_sm._position._train_data import (
+    TrainData,
+    changes,
+    keeps_state,
+    losses,
+    reason_against,
+    set_epoch,
+    train_data,
+)
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback as _Base
@@ -96,11 +104,17 @@ class DataPositionMixin(_Base):
         self._trainer = trainer
         self._rank = RankState(self.namespace, trainer)
         self._undo = [
-            around_train_loaders(self.namespace, trainer, self._rank.prepare, self._ready),
+            around_train_loaders(self.namespace, trainer, self._prepare, self._ready),
             around_batches(trainer, self._advance, self._before_validation),
             around_epochs(trainer, self._before_epoch, self._before_iterator, self._begin),
             around_saves(self.namespace, trainer, self._gather, self._gathered_no_more),
         ]
+
+    def _prepare(self, loader: Any) -> None:
+        self._rank.prepare(loader)
+        if keeps_state(loader) and "place" in self._saved and not self._state:
+            # Lightning lets it go on before it tells the sampler in which epoch.
+            set_epoch(loader, self._saved["place"]["epoch"])
 
     def _ready(self, loaders: List[Any]) -> None:
         self._loaders = loaders

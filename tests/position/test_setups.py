@@ -1,9 +1,10 @@
 """Each set-up of the library, interrupted at several moments and resumed, ends as the run that nothing interrupted."""
 
 import pytest
+from torch.utils.data import DistributedSampler
 
 from tests.helpers.interrupted import NAMESPACE, LastSaver, path_of, train_setup, weights_of
-from tests.helpers.setups import SETUPS, Size
+from tests.helpers.setups import BATCH_SIZE, SETUPS, Numbers, Setup, Size, net
 from tests.helpers.setups_data import DATA_SETUPS
 
 pytestmark = pytest.mark.skipif(NAMESPACE.version < (1, 6), reason="Lightning 1.5 goes on with the next epoch")
@@ -21,9 +22,13 @@ MOMENTS = [
 
 @pytest.mark.parametrize("name", sorted(SETUPS))
 def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, name):
-    saver = LastSaver(tmp_path, MOMENTS)
+    check(tmp_path, name, MOMENTS)
+
+
+def check(tmp_path, name, moments):
+    saver = LastSaver(tmp_path, moments)
     whole = train_setup(name, SIZE, [saver])
-    written = [moment for moment in MOMENTS if moment[1] <= saver.calls.get(moment[0], 0)]
+    written = [moment for moment in moments if moment[1] <= saver.calls.get(moment[0], 0)]
     assert len(written) >= 3
     for moment in written:
         resumed = train_setup(name, SIZE, checkpoint=path_of(tmp_path, *moment))
@@ -37,3 +42,18 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, name):
 def test_a_loader_that_keeps_its_own_state(tmp_path, monkeypatch):
     monkeypatch.setitem(SETUPS, "stream_with_state", DATA_SETUPS["stream_with_state"])
     test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, "stream_with_state")
+
+
+@pytest.mark.skipif(NAMESPACE.version < (2, 2), reason="Lightning restores no state of loaders before 2.2")
+def test_a_loader_that_keeps_its_own_state_and_whose_sampler_shuffles_by_the_epoch(tmp_path, monkeypatch):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader(pl, size):
+        numbers = Numbers(size.samples)
+        sampler = DistributedSampler(numbers, num_replicas=1, rank=0)
+        return Setup(net(pl)(), stateful.StatefulDataLoader(numbers, batch_size=BATCH_SIZE, sampler=sampler))
+
+    monkeypatch.setitem(SETUPS, "loader", loader)
+    # Within the second epoch, whose order is not the first one's.
+    moments = [("on_train_batch_end", 9), ("on_train_epoch_end", 1), ("on_train_epoch_end", 2)]
+    check(tmp_path, "loader", moments)
