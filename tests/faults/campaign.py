@@ -13,8 +13,10 @@ from tests.faults.damage import damage_newest, files_in_part, whole_checkpoints
 from tests.faults.job import Job
 from tests.faults.plan import Fault
 
-__all__ = ["SAVE_EVERY", "Reference", "Verdict", "can_mount", "play", "reference"]
+__all__ = ["DIFFERS", "SAVE_EVERY", "Reference", "Verdict", "can_mount", "play", "reference"]
 
+#: Begins the problem of a run that ended, but with other values.
+DIFFERS = "other than without interruption"
 #: Seconds between two checkpoints by time. Those at the end of each epoch come on top.
 SAVE_EVERY = 0.2
 
@@ -132,7 +134,7 @@ def _judge(fault, job, expected):
     codes = job.wait(180)
     assert set(codes) == {0}, f"exit codes {codes} at the end"
     differences = _differences(fault, job, expected, resumptions)
-    assert not differences, f"other than without interruption: {'; '.join(differences)}"
+    assert not differences, f"{DIFFERS}: {'; '.join(differences)}"
     return Verdict(fault, None, times, lost_steps, lost_seconds)
 
 

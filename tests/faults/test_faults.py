@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from lightning_sm._lightning import installed_namespaces
-from tests.faults.__main__ import _by_kill, _by_setup
-from tests.faults.campaign import Verdict, play, reference
+from tests.faults.__main__ import _by_kill, _by_setup, _end
+from tests.faults.campaign import DIFFERS, Verdict, play, reference
 from tests.faults.damage import damage_newest, files_in_part, whole_checkpoints
 from tests.faults.plan import ALONE, DAMAGES, KILLS, KNOWN, LIBRARY, WHERES, Fault, Moment, draw
 from tests.faults.server import Server
@@ -88,8 +88,10 @@ def test_the_tables_count_what_was_lost_and_what_failed(monkeypatch):
         Verdict(replace(FAULT, moments=twice), times=2, lost_steps=3, lost_seconds=0.24),
         Verdict(replace(FAULT, damage="empty"), times=1, lost_steps=7, lost_seconds=0.11),
         Verdict(replace(FAULT, kill="rank", processes=2), problem="the weights differ", times=1, lost_steps=90),
-        Verdict(replace(FAULT, kill="rank", hosts=2, setup="stream"), problem="the weights differ", times=1),
+        Verdict(replace(FAULT, kill="rank", hosts=2, setup="stream"), problem=f"{DIFFERS}: weights 1, not 2", times=1),
     ]
+    assert [_end(verdict) for verdict in verdicts] == ["equal", "equal", "failed", "known"]
+    assert _end(replace(verdicts[3], problem="exit codes {'algo-1': 1} at the end")) == "failed"
     rows = [line.strip("| ").split(" | ") for line in _by_kill(verdicts).splitlines()[2:]]
     assert rows[0] == ["job", "2", "0", "3", "2", "0", "0", "0", "1", "0", "1", "0", "0", "2 of 2", "0", "7", "0.2"]
     assert rows[2] == ["rank", "2", "2", "2", "2", *"0000", *"0000", "0 of 2", "1", "0", "0.0"]
