@@ -1,7 +1,7 @@
 """What one rank needs to go on as if it had never stopped, beside its place in the epoch."""
 
 import json
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning._progress import Moment, Place, batches_taken
@@ -29,7 +29,7 @@ from lightning_sm._position._random_states import (
     torch_states,
 )
 from lightning_sm._position._resumable_sampler import sampler_of, wrap
-from lightning_sm._position._train_data import keeps_state, reason_against
+from lightning_sm._position._train_data import keeps_order, keeps_state, reason_against
 
 __all__ = ["RankState", "from_bytes", "to_bytes"]
 
@@ -49,17 +49,28 @@ class RankState:
         self._on_cuda = bool(strategy_of(trainer).root_device.type == "cuda")
         self._metrics_known_between = not saves_before_epoch_hooks(namespace)
         self._loaders: List[Any] = []
+        self._prepared = 0
         self._generators: List[Dict[str, Any]] = []
         self._at_first: List[Dict[str, Any]] = []
 
-    def prepare(self, loader: Any) -> None:
-        """Make a loader's sampler one that can go on, before Lightning asks for an iterator."""
-        if reason_against(loader) is None and not keeps_state(loader):
+    def prepare(self, loader: Any, begun: Optional[Mapping[str, Any]]) -> None:
+        """Make a loader's sampler one that can go on, before Lightning asks for an iterator.
+
+        Args:
+            loader: The loader.
+            begun: The saved state, if an epoch goes on that had begun with it.
+        """
+        if not keeps_order(loader) if keeps_state(loader) else reason_against(loader) is None:
             wrap(loader, _of_data(loader))
+        sampler, saved = sampler_of(loader), begun["samplers"][self._prepared :] if begun else []
+        self._prepared += 1
+        if keeps_state(loader) and sampler is not None and saved and saved[0] is not None:
+            # It leaves out itself what it has given.
+            sampler.resume(saved[0]["start"], 0, saved[0]["draws_as_it_goes"])
 
     def watch(self, loaders: Sequence[Any]) -> None:
         """Take these loaders for those of the training."""
-        self._loaders = list(loaders)
+        self._loaders, self._prepared = list(loaders), 0
         self._at_first = [{} if keeps_state(loader) else numbers_in(loader) for loader in loaders]
         self.find()
 
@@ -131,8 +142,9 @@ class RankState:
             place: Where the training goes on.
             known: Whether the state is this rank's, or one that was seeded alike.
         """
-        for sampler, saved in zip(map(sampler_of, self._loaders), state["samplers"]):
-            if sampler is not None and saved is not None:
+        for loader, saved in zip(self._loaders, state["samplers"]):
+            sampler = sampler_of(loader)
+            if sampler is not None and saved is not None and not keeps_state(loader):
                 taken = batches_taken(self._trainer, place.batch, len(sampler))
                 sampler.resume(saved["start"] if known else None, taken, saved["draws_as_it_goes"])
 

@@ -13,6 +13,7 @@ from lightning_sm._position._generators import (
     set_generators,
 )
 from lightning_sm._position._random_states import random_states, set_random_states, states_from_plain, states_to_plain
+from lightning_sm._position._train_data import keeps_state
 
 __all__ = ["ResumableSampler", "sampler_of", "unwrap", "wrap"]
 
@@ -166,25 +167,30 @@ def wrap(loader: Any, others: Mapping[str, Any] = {}) -> None:
     """
     if sampler_of(loader) is None:
         # The loader itself refuses to have it set, lest the batch size no longer fits; here it is the same sampler.
-        wrapped = ResumableSampler(getattr(loader, _attribute(loader)), others)
-        object.__setattr__(loader, _attribute(loader), wrapped)
+        owner, name = _place(loader)
+        object.__setattr__(owner, name, ResumableSampler(getattr(owner, name), others))
 
 
 def unwrap(loader: Any) -> None:
     """Give a loader its own sampler back, if it was wrapped."""
     sampler = sampler_of(loader)
     if sampler is not None:
-        object.__setattr__(loader, _attribute(loader), sampler.wrapped)
+        object.__setattr__(*_place(loader), sampler.wrapped)
 
 
 def sampler_of(loader: Any) -> Optional[ResumableSampler]:
     """Return what :func:`wrap` put into a loader, or None."""
-    sampler = getattr(loader, _attribute(loader), None)
+    owner, name = _place(loader)
+    sampler = getattr(owner, name, None)
     return sampler if isinstance(sampler, ResumableSampler) else None
 
 
-def _attribute(loader: Any) -> str:
-    return "sampler" if getattr(loader, "batch_sampler", None) is None else "batch_sampler"
+def _place(loader: Any) -> Tuple[Any, str]:
+    batches = getattr(loader, "batch_sampler", None)
+    if batches is None:
+        return loader, "sampler"
+    # A loader that keeps its own state needs its own batch sampler.
+    return (batches, "sampler") if keeps_state(loader) else (loader, "batch_sampler")
 
 
 def _to_plain(state: Mapping[str, Any]) -> Dict[str, Any]:

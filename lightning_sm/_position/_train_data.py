@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, List, Optional, Sequence
 
-__all__ = ["TrainData", "changes", "keeps_state", "losses", "reason_against", "set_epoch", "train_data"]
+__all__ = ["TrainData", "changes", "keeps_order", "keeps_state", "losses", "reason_against", "set_epoch", "train_data"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,26 @@ def changes(saved: TrainData, now: TrainData) -> str:
 def keeps_state(loader: Any) -> bool:
     """Whether a loader saves its own position, as torchdata's ``StatefulDataLoader`` does."""
     return callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
+
+
+def keeps_order(loader: Any) -> bool:
+    """Whether a loader that saves its own position saves the order of its sampler, too.
+
+    torchdata's knows what its own samplers hold, and those with a state; of any other, as of the one that Lightning
+    puts in where there are several processes, it knows only how much of it was used.
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = getattr(batches, "sampler", None)
+    return (
+        reason_against(loader) is not None
+        or not _of_torchdata(batches)
+        or _of_torchdata(sampler)
+        or callable(getattr(sampler, "state_dict", None))
+    )
+
+
+def _of_torchdata(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "torchdata"
 
 
 def set_epoch(loader: Any, epoch: int) -> None:

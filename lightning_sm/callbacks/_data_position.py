@@ -111,10 +111,14 @@ class DataPositionMixin(_Base):
         ]
 
     def _prepare(self, loader: Any) -> None:
-        self._rank.prepare(loader)
-        if keeps_state(loader) and "place" in self._saved and not self._state:
-            # Lightning lets it go on before it tells the sampler in which epoch.
-            set_epoch(loader, self._saved["place"]["epoch"])
+        if "ranks" not in self._saved or self._state:
+            self._rank.prepare(loader, None)
+            return
+        # Lightning lets a loader that keeps its state go on before a fit starts, and before it tells the epoch.
+        place, state = Place(**self._saved["place"]), self._read()
+        self._rank.prepare(loader, state if self._has_begun(place, state) and self._known(state) else None)
+        if keeps_state(loader):
+            set_epoch(loader, place.epoch)
 
     def _ready(self, loaders: List[Any]) -> None:
         self._loaders = loaders
@@ -166,9 +170,8 @@ class DataPositionMixin(_Base):
             return
         place = Place(**self._saved["place"])
         changed = changes(TrainData(**self._saved["data"]), self._data())
-        ranks = self._saved["ranks"]
-        self._state = from_bytes(ranks.get(trainer.global_rank, next(iter(ranks.values()))))
-        if len(ranks) < trainer.world_size:
+        self._state = self._read()
+        if len(self._saved["ranks"]) < trainer.world_size:
             # Results that one rank alone has would let it wait for the others at the epoch's end.
             self._state.update(results=[], metric_states={})
         if place.moment != Moment.EPOCH_START:
@@ -179,6 +182,10 @@ class DataPositionMixin(_Base):
         self._place = place
         set_metrics(trainer, self._state["metrics"], pl_module.device)
         put_at(trainer, place)
+
+    def _read(self) -> Dict[str, Any]:
+        ranks = self._saved["ranks"]
+        return from_bytes(ranks.get(self._trainer.global_rank, next(iter(ranks.values()))))
 
     def _say(self, place: Place, changed: str) -> None:
         where = f"epoch {place.epoch} after {place.batch} batches"
@@ -201,13 +208,16 @@ class DataPositionMixin(_Base):
         if place is None:
             self._rank.find()
             return
-        # Newer Lightnings have made the first epoch's iterator already.
-        self._begun = place.moment != Moment.EPOCH_START or (place.epoch == 0 and self._rank.has_begun(self._state))
+        self._begun = self._has_begun(place, self._state)
         if not self._begun:
             self._rank.set_logged(self._state)
-            if self._known():
+            if self._known(self._state):
                 self._rank.set_samplers(self._state)
             self._set_random_numbers()
+
+    def _has_begun(self, place: Place, state: Dict[str, Any]) -> bool:
+        # Newer Lightnings have made the first epoch's iterator already.
+        return place.moment != Moment.EPOCH_START or (place.epoch == 0 and self._rank.has_begun(state))
 
     def _before_iterator(self) -> None:
         """Tell the samplers where to go on."""
@@ -216,7 +226,7 @@ class DataPositionMixin(_Base):
             return
         self._iterator = iterator_of(self._trainer)
         if self._begun:
-            self._rank.resume_samplers(self._state, place, known=self._known())
+            self._rank.resume_samplers(self._state, place, known=self._known(self._state))
 
     def _begin(self, data_fetcher: Any) -> None:
         """Let all that is to come meet what it would have met."""
@@ -230,7 +240,7 @@ class DataPositionMixin(_Base):
         if made_early and (place.moment == Moment.EPOCH_START or not any(map(keeps_state, self._loaders))):
             renew(self._trainer, data_fetcher)
         if self._begun:
-            if self._known():
+            if self._known(self._state):
                 self._rank.set_samplers(self._state, only_unasked=True)
             self._rank.set_logged(self._state)
             if self._state["results"]:
@@ -257,9 +267,9 @@ class DataPositionMixin(_Base):
         if self._seed == self._state["seed"]:
             self._rank.set_random_numbers(self._state)
 
-    def _known(self) -> bool:
+    def _known(self, state: Dict[str, Any]) -> bool:
         """Whether what is known of the samplers is this rank's."""
-        return self._trainer.global_rank in self._saved["ranks"] or self._seed == self._state["seed"]
+        return self._trainer.global_rank in self._saved["ranks"] or self._seed == state["seed"]
 
     def _before_validation(self) -> None:
         self._validated = False

@@ -1,6 +1,7 @@
 """Each set-up of the library, interrupted at several moments and resumed, ends as the run that nothing interrupted."""
 
 import pytest
+import torch
 from torch.utils.data import DistributedSampler
 
 from tests.helpers.interrupted import NAMESPACE, LastSaver, path_of, train_setup, weights_of
@@ -44,13 +45,33 @@ def test_a_loader_that_keeps_its_own_state(tmp_path, monkeypatch):
     test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, "stream_with_state")
 
 
+class _Eager(torch.utils.data.Sampler):
+    """Draws as Lightning's ``DistributedSamplerWrapper`` does, when it is asked for an iterator."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __len__(self):
+        return len(self.sampler)
+
+    def __iter__(self):
+        return iter(list(self.sampler))
+
+
 @pytest.mark.skipif(NAMESPACE.version < (2, 2), reason="Lightning restores no state of loaders before 2.2")
-def test_a_loader_that_keeps_its_own_state_and_whose_sampler_shuffles_by_the_epoch(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["by the epoch", "by torch", "by a generator", "as Lightning's for several processes"])
+def test_a_loader_that_keeps_its_own_state_and_whose_sampler_shuffles(tmp_path, monkeypatch, kind):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader(pl, size):
         numbers = Numbers(size.samples)
-        sampler = DistributedSampler(numbers, num_replicas=1, rank=0)
+        own = type(stateful.StatefulDataLoader(numbers, shuffle=True).sampler)
+        sampler = {
+            "by the epoch": lambda: DistributedSampler(numbers, num_replicas=1, rank=0),
+            "by torch": lambda: torch.utils.data.SubsetRandomSampler(range(len(numbers))),
+            "by a generator": lambda: torch.utils.data.RandomSampler(numbers, generator=torch.Generator()),
+            "as Lightning's for several processes": lambda: _Eager(own(numbers)),
+        }[kind]()
         return Setup(net(pl)(), stateful.StatefulDataLoader(numbers, batch_size=BATCH_SIZE, sampler=sampler))
 
     monkeypatch.setitem(SETUPS, "loader", loader)
