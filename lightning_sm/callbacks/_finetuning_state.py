@@ -1,9 +1,10 @@
 """``FinetuningState``: layers that Lightning's finetuning callbacks had unfrozen are so after a resume, too."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict, List, Set
 
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning._shims import strategy_of
 from lightning_sm._log import log
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ class FinetuningStateMixin(_Base):
     leaves the parameters of layers that it had unfrozen without gradients (``callbacks/finetuning.py``,
     ``on_fit_start``). Within an epoch it would also change learning rates a second time for that epoch. Without such a
     callback this one does nothing. Lightning 1.5 has no place for what is saved, and a line of the log says so.
+
+    ``DistributedDataParallel`` averages the gradients of the parameters that are trainable when it is made, which is
+    before a finetuning callback unfreezes any: each process would train those on its own part of the data
+    (https://github.com/Lightning-AI/pytorch-lightning/issues/20340), and a resumed run would go on with those of one.
+    So it is made anew when more are trainable.
     """
 
     namespace: Namespace
@@ -30,13 +36,15 @@ class FinetuningStateMixin(_Base):
         self._finetuning: List[Any] = []
         self._pl_module: Any = None
         self._epoch = -1
+        self._averaged: Set[str] = set()
+        self._looked = -1
         self._saved: Dict[str, Any] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: Any = None) -> None:
         """Look for finetuning callbacks; a checkpoint is loaded after this."""
         kind = self.namespace.module("callbacks").BaseFinetuning
         self._finetuning = [callback for callback in trainer.callbacks if stage == "fit" and isinstance(callback, kind)]
-        self._pl_module, self._epoch, self._saved = pl_module, -1, {}
+        self._pl_module, self._epoch, self._looked, self._saved = pl_module, -1, -1, {}
 
     def state_dict(self) -> Dict[str, Any]:
         """Tell which parameters are trainable, which layers keep running statistics, and which epoch has begun."""
@@ -57,6 +65,7 @@ class FinetuningStateMixin(_Base):
         """Set what the checkpoint says."""
         if not self._finetuning:
             return
+        self._averaged = _trainable(pl_module)
         if self._saved:
             self._restore(pl_module)
             for callback in self._finetuning:
@@ -69,6 +78,18 @@ class FinetuningStateMixin(_Base):
         """Remember that finetuning callbacks have seen the start of this epoch."""
         self._epoch = trainer.current_epoch
 
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        """Let all processes train what has been unfrozen together, when all callbacks have seen the epoch's start."""
+        if not self._finetuning or self._looked == trainer.current_epoch:
+            return
+        self._looked = trainer.current_epoch
+        trainable = _trainable(pl_module)
+        if not trainable <= self._averaged:
+            told = _wrap_again(strategy_of(trainer), pl_module)
+            if told and trainer.is_global_zero:
+                log.info(told)
+            self._averaged = trainable
+
     def teardown(self, trainer: Any, pl_module: Any, stage: Any = None) -> None:
         """Let go of the model."""
         self._finetuning, self._pl_module = [], None
@@ -80,6 +101,23 @@ class FinetuningStateMixin(_Base):
         for name, module in pl_module.named_modules():
             if hasattr(module, "track_running_stats"):
                 module.track_running_stats = name in running
+
+
+def _trainable(pl_module: Any) -> Set[str]:
+    return {name for name, parameter in pl_module.named_parameters() if parameter.requires_grad}
+
+
+def _wrap_again(strategy: Any, pl_module: Any) -> str:
+    from torch.nn.parallel import DistributedDataParallel
+
+    if not isinstance(strategy.model, DistributedDataParallel):
+        return ""
+    if getattr(strategy, "_ddp_comm_state", None) is not None:
+        # It may hold tensors that fit the gradients of before.
+        return "Each process trains alone the layers that are unfrozen now: the strategy has a ddp_comm_state."
+    strategy.model = pl_module
+    strategy.configure_ddp()
+    return "Gradients of the layers that are unfrozen now are averaged over all processes."
 
 
 def _once(callback: Any, epoch: int, trainer: Any, pl_module: Any, *more: Any) -> None:

@@ -1,8 +1,18 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
+import lightning_sm
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import callback_class
+from tests.helpers.environ import torchrun, without_launcher
+from tests.helpers.processes import ROOT, local_rendezvous
 from tests.helpers.tiny import loader
 from tests.projects.container import log_lines
 
@@ -27,7 +37,7 @@ class Model(PL.LightningModule):
         return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
 
-def run(tmp_path, *more, filtered=True, ckpt_path=None, epochs=5, own=True):
+def run(tmp_path, *more, filtered=True, ckpt_path=None, epochs=5, own=True, **arguments):
     model = Model(filtered)
     ours = ["DataPosition", "FinetuningState"] if own else []
     finetuning = PL.callbacks.BackboneFinetuning(1, lambda epoch: 1.5, train_bn=False)
@@ -36,7 +46,7 @@ def run(tmp_path, *more, filtered=True, ckpt_path=None, epochs=5, own=True):
         default_root_dir=str(tmp_path),
         max_epochs=epochs,
         accelerator="cpu",
-        devices=1,
+        **{"devices": 1, **arguments},
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -84,3 +94,36 @@ def test_a_checkpoint_without_the_state_is_told(tmp_path):
     with log_lines() as lines:
         run(tmp_path, ckpt_path=path)
     assert "Layers that BackboneFinetuning had unfrozen before this fit began are frozen again." in lines
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not HAS_STATE, reason="Lightning 1.5 keeps no state_dict of callbacks")
+def test_processes_train_unfrozen_layers_together(tmp_path):
+    environ = {**without_launcher(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", __name__, str(tmp_path), local_rendezvous()[-1]]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    assert "unfrozen now are averaged over all processes" in ended.stderr + ended.stdout
+
+
+def _as_two_processes(folder, port):
+    """Train with each of two processes, and write its weights as ``rank-N.json`` in a folder."""
+    # Before anything has started a thread.
+    child = os.fork()
+    signal.alarm(60)
+    rank = 1 if child == 0 else 0
+    os.environ.update(torchrun(rank, 2, rank, 2, 0, MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
+    environment = lightning_sm.SageMakerEnvironment()
+    weights = run(folder, epochs=3, devices=2, strategy="ddp", plugins=[environment])
+    Path(folder, f"rank-{rank}.json").write_text(json.dumps(weights))
+    torch.distributed.barrier()
+    if child:
+        _, status = os.waitpid(child, 0)
+        return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_as_two_processes(*sys.argv[1:]))
