@@ -86,6 +86,7 @@ class DataPositionMixin(_Base):
         self._before: Dict[int, Dict[str, Any]] = {}
         self._after: Dict[str, Any] = {}
         self._gathered: List[Any] = []
+        self._computed: Dict[str, Any] = {}
         self._log_as_ever: Callable[[], Any] = dict
         self._strict_again: Callable[[], Any] = dict
 
@@ -209,6 +210,10 @@ class DataPositionMixin(_Base):
             self._rank.find()
             return
         self._begun = self._has_begun(place, self._state)
+        if self._begun and place.last_batch:
+            # Lightning's SWA sets batch norm's statistics to zero where the epoch begins that computes them.
+            buffers = self._trainer.lightning_module.named_buffers()
+            self._computed = {name: buffer.clone() for name, buffer in buffers}
         if not self._begun:
             self._rank.set_logged(self._state)
             if self._known(self._state):
@@ -233,6 +238,10 @@ class DataPositionMixin(_Base):
         place = self._place
         if place is None:
             return
+        for name, buffer in self._trainer.lightning_module.named_buffers():
+            if name in self._computed:
+                buffer.copy_(self._computed[name])
+        self._computed = {}
         # Where Lightning has made the iterator before the epoch started, it has begun at the beginning.
         made_early = self._iterator is not None and iterator_of(self._trainer) is self._iterator
         self._iterator = None
@@ -302,4 +311,4 @@ class DataPositionMixin(_Base):
         for loader in self._loaders:
             unwrap(loader)
         self._undo, self._loaders, self._trainer, self._place = [], [], None, None
-        self._state, self._before, self._after = {}, {}, {}
+        self._state, self._before, self._after, self._computed = {}, {}, {}, {}

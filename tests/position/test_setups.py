@@ -6,6 +6,7 @@ from torch.utils.data import DistributedSampler
 
 from tests.helpers.interrupted import NAMESPACE, LastSaver, path_of, train_setup, weights_of
 from tests.helpers.setups import BATCH_SIZE, SETUPS, Numbers, Setup, Size, net
+from tests.helpers.setups_callbacks import CALLBACK_SETUPS
 from tests.helpers.setups_data import DATA_SETUPS
 
 pytestmark = pytest.mark.skipif(NAMESPACE.version < (1, 6), reason="Lightning 1.5 goes on with the next epoch")
@@ -78,3 +79,10 @@ def test_a_loader_that_keeps_its_own_state_and_whose_sampler_shuffles(tmp_path, 
     # Within the second epoch, whose order is not the first one's.
     moments = [("on_train_batch_end", 9), ("on_train_epoch_end", 1), ("on_train_epoch_end", 2)]
     check(tmp_path, "loader", moments)
+
+
+@pytest.mark.skipif(NAMESPACE.version < (2,), reason="a resumed average ends otherwise in Lightning 1.9")
+def test_statistics_of_batch_norm_that_have_been_computed_after_the_last_epoch(tmp_path, monkeypatch):
+    monkeypatch.setitem(SETUPS, "averaging", CALLBACK_SETUPS["stochastic_weight_averaging"])
+    moments = [("on_train_batch_end", 22), ("on_train_batch_end", 24), ("on_validation_end", 4)]
+    check(tmp_path, "averaging", moments)
