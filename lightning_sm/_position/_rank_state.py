@@ -29,7 +29,7 @@ from lightning_sm._position._random_states import (
     torch_states,
 )
 from lightning_sm._position._resumable_sampler import sampler_of, wrap
-from lightning_sm._position._train_data import keeps_order, keeps_state, reason_against
+from lightning_sm._position._train_data import is_of_torchdata, keeps_order, keeps_state, reason_against
 
 __all__ = ["RankState", "from_bytes", "to_bytes"]
 
@@ -114,12 +114,18 @@ class RankState:
             "metrics": metrics_of(self._trainer),
         }
 
-    def set_random_numbers(self, state: Mapping[str, Any]) -> None:
-        """Set the generators of the process, of the loaders and of the data sets."""
+    def set_random_numbers(self, state: Mapping[str, Any], *, begun: bool) -> None:
+        """Set the generators of the process, of the loaders and of the data sets.
+
+        Args:
+            state: The saved state.
+            begun: Whether an epoch goes on, whose order a loader that keeps its own state knows.
+        """
         for loader, generators, at_first, saved in zip(
             self._loaders, self._generators, self._at_first, state["loaders"]
         ):
-            set_generators(generators, saved["generators"])
+            if not (begun and keeps_state(loader)):
+                set_generators(generators, saved["generators"])
             set_counted(loader, saved["numbers"], at_first)
         set_random_states(states_from_plain(state["random_states"]))
 
@@ -166,9 +172,12 @@ class RankState:
 
 def _generators(loader: Any) -> Dict[str, Any]:
     """The generators that draw when data is loaded, or when a loader makes an iterator, but for its sampler's."""
-    if keeps_state(loader):
-        return {}
     sampler = sampler_of(loader)
+    if keeps_state(loader):
+        # Between two epochs Lightning drops what torchdata's samplers would draw the next order from.
+        batches = getattr(loader, "batch_sampler", None)
+        held = {"batch_sampler": batches} if is_of_torchdata(batches) else {}
+        return generators_in(held, but={} if sampler is None else sampler.generators())
     return {
         **_of_data(loader),
         **generators_in(

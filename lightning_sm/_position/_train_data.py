@@ -3,7 +3,17 @@
 from dataclasses import dataclass
 from typing import Any, List, Optional, Sequence
 
-__all__ = ["TrainData", "changes", "keeps_order", "keeps_state", "losses", "reason_against", "set_epoch", "train_data"]
+__all__ = [
+    "TrainData",
+    "changes",
+    "is_of_torchdata",
+    "keeps_order",
+    "keeps_state",
+    "losses",
+    "reason_against",
+    "set_epoch",
+    "train_data",
+]
 
 
 @dataclass(frozen=True)
@@ -63,13 +73,14 @@ def keeps_order(loader: Any) -> bool:
     sampler = getattr(batches, "sampler", None)
     return (
         reason_against(loader) is not None
-        or not _of_torchdata(batches)
-        or _of_torchdata(sampler)
+        or not is_of_torchdata(batches)
+        or is_of_torchdata(sampler)
         or callable(getattr(sampler, "state_dict", None))
     )
 
 
-def _of_torchdata(value: Any) -> bool:
+def is_of_torchdata(value: Any) -> bool:
+    """Whether an object is one of torchdata's, which need not be installed."""
     return type(value).__module__.partition(".")[0] == "torchdata"
 
 

@@ -274,7 +274,7 @@ class DataPositionMixin(_Base):
 
     def _set_random_numbers(self) -> None:
         if self._seed == self._state["seed"]:
-            self._rank.set_random_numbers(self._state)
+            self._rank.set_random_numbers(self._state, begun=self._begun)
 
     def _known(self, state: Dict[str, Any]) -> bool:
         """Whether what is known of the samplers is this rank's."""

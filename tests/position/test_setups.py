@@ -46,6 +46,13 @@ def test_a_loader_that_keeps_its_own_state(tmp_path, monkeypatch):
     test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, "stream_with_state")
 
 
+@pytest.mark.skipif(NAMESPACE.version < (2, 2), reason="Lightning restores no state of loaders before 2.2")
+@pytest.mark.parametrize("name", ["stateful_loader", "stateful_loader_with_workers"])
+def test_a_loader_that_keeps_its_own_state_goes_on_between_any_two_epochs(tmp_path, name):
+    pytest.importorskip("torchdata.stateful_dataloader")
+    check(tmp_path, name, [("on_train_epoch_end", 1), ("on_train_epoch_end", 2), ("on_train_batch_end", 13)])
+
+
 class _Eager(torch.utils.data.Sampler):
     """Draws as Lightning's ``DistributedSamplerWrapper`` does, when it is asked for an iterator."""
 
