@@ -4,13 +4,22 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._resume._candidate import Candidate
 from lightning_sm._whole_file import put_in_place
 
-__all__ = ["Finished", "plain", "read_finished", "remove_finished", "training_limits", "weight_sums", "write_finished"]
+__all__ = [
+    "Finished",
+    "plain",
+    "read_finished",
+    "remove_finished",
+    "tensor_sums",
+    "training_limits",
+    "weight_sums",
+    "write_finished",
+]
 
 _NAME = "finished.json"
 # What decides when an ``EarlyStopping`` stops.
@@ -94,14 +103,19 @@ def training_limits(namespace: Namespace, trainer: Any) -> Dict[str, Any]:
 
 def weight_sums(module: Any) -> List[float]:
     """The sum of each parameter and buffer, by which one can tell that weights were changed."""
+    return [float(total) for total in tensor_sums((*module.parameters(), *module.buffers()))]
+
+
+def tensor_sums(tensors: Iterable[Any]) -> List[Any]:
+    """The sum of each tensor, where the tensor is: nothing waits for a GPU here."""
     import torch
 
-    sums: List[float] = []
+    sums: List[Any] = []
     with torch.no_grad():
-        for tensor in (*module.parameters(), *module.buffers()):
+        for tensor in tensors:
             # A part of a tensor that is spread over ranks is compared where it is.
             local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
             if local.layout == torch.strided and local.device.type != "meta" and not local.is_complex():
                 precise = torch.float32 if local.device.type == "mps" else torch.float64
-                sums.append(float(local.detach().sum(dtype=precise)))
+                sums.append(local.detach().sum(dtype=precise))
     return sums

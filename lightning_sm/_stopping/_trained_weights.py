@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 from lightning_sm._agree import all_true
 from lightning_sm._lightning import Namespace
 from lightning_sm._log import log
+from lightning_sm._resume import tensor_sums
 
 __all__ = ["TrainedWeights"]
 
@@ -97,18 +98,7 @@ def _overrides(owner: Any, base: type, name: str) -> bool:
 
 
 def _sums(pl_module: Any) -> List[Any]:
-    """The sum of each parameter, where the parameter is."""
-    import torch
-
-    sums: List[Any] = []
-    with torch.no_grad():
-        for parameter in pl_module.parameters():
-            # A part of a tensor that is spread over ranks is compared where it is.
-            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-            if local.is_floating_point() and local.layout == torch.strided and local.device.type != "meta":
-                precise = torch.float32 if local.device.type == "mps" else torch.float64
-                sums.append(local.detach().sum(dtype=precise))
-    return sums
+    return tensor_sums(parameter for parameter in pl_module.parameters() if parameter.is_floating_point())
 
 
 def _numbers(sums: Sequence[Any]) -> List[float]:

@@ -1,14 +1,12 @@
 """A training run that writes checkpoints at chosen moments, and runs that go on from one of them."""
 
-import random
-
-import numpy
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import callback_class
+from tests.helpers import setups
 from tests.helpers.setups import SETUPS
 
 NAMESPACE = installed_namespaces()[-1]
@@ -16,21 +14,14 @@ pl = NAMESPACE.module()
 ModelCheckpoint = pl.callbacks.ModelCheckpoint
 
 
-class Numbers(Dataset):
-    """``size`` samples of four numbers; ``noisy`` ones differ each time, by all three sources of random numbers."""
+class Numbers(setups.Numbers):
+    """``size`` samples of four numbers, each with its index."""
 
     def __init__(self, size=24, noisy=False):
-        self.data = torch.randn(size, 4, generator=torch.Generator().manual_seed(1))
-        self.noisy = noisy
-
-    def __len__(self):
-        return len(self.data)
+        super().__init__(size, noisy)
 
     def __getitem__(self, index):
-        sample = self.data[index]
-        if self.noisy:
-            sample = sample + torch.rand(1) + random.random() + numpy.random.rand()
-        return sample.float(), index
+        return super().__getitem__(index)[0], index
 
 
 class Model(pl.LightningModule):
