@@ -8,16 +8,16 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, List
 
-from lightning_sm._connect import connect_when_loaded
+from lightning_sm._register import connect_when_loaded
 from lightning_sm._version import __version__
 
 if TYPE_CHECKING:
-    from lightning_sm._environment import SageMakerEnvironment
-    from lightning_sm._hyperparameters import Hyperparameters
-    from lightning_sm._job import Channel, InstanceGroup, TrainingJob
-    from lightning_sm._options import SageMakerOptions
-    from lightning_sm._topology import Launcher, Topology
-    from lightning_sm._trainer_settings import job, trainer_settings
+    from lightning_sm._config.options import SageMakerOptions
+    from lightning_sm._distributed.environment import SageMakerEnvironment
+    from lightning_sm._sagemaker.hyperparameters import Hyperparameters
+    from lightning_sm._sagemaker.job import Channel, InstanceGroup, TrainingJob
+    from lightning_sm._sagemaker.topology import Launcher, Topology
+    from lightning_sm._trainer_defaults import job, trainer_settings
     from lightning_sm.callbacks import ModelExport
     from lightning_sm.cli import SageMakerCLI
     from lightning_sm.strategies import SMDDPPlugin, SMDDPStrategy
@@ -41,20 +41,20 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Channel": "_job",
-    "Hyperparameters": "_hyperparameters",
-    "InstanceGroup": "_job",
-    "Launcher": "_topology",
+    "Channel": "_sagemaker.job",
+    "Hyperparameters": "_sagemaker.hyperparameters",
+    "InstanceGroup": "_sagemaker.job",
+    "Launcher": "_sagemaker.topology",
     "ModelExport": "callbacks",
     "SMDDPPlugin": "strategies",
     "SMDDPStrategy": "strategies",
     "SageMakerCLI": "cli",
-    "SageMakerEnvironment": "_environment",
-    "SageMakerOptions": "_options",
-    "Topology": "_topology",
-    "TrainingJob": "_job",
-    "job": "_trainer_settings",
-    "trainer_settings": "_trainer_settings",
+    "SageMakerEnvironment": "_distributed.environment",
+    "SageMakerOptions": "_config.options",
+    "Topology": "_sagemaker.topology",
+    "TrainingJob": "_sagemaker.job",
+    "job": "_trainer_defaults",
+    "trainer_settings": "_trainer_defaults",
 }
 
 

@@ -38,7 +38,7 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
 
         return rehearse(words[1:])
     if words[:1] == ["entrypoint"]:
-        from lightning_sm._entrypoint import main as entrypoint
+        from lightning_sm._sagemaker.entrypoint import main as entrypoint
 
         return entrypoint(words[1:])
     from lightning_sm.cli import main as cli

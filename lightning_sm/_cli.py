@@ -5,29 +5,30 @@ import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Collection, ContextManager, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._arguments import JobArguments
-from lightning_sm._closest import closest_keys, own_names
-from lightning_sm._command_line import CommandLine, config_words, deep_merge, refusing
-from lightning_sm._config_files import config_text
+from lightning_sm._config.arguments import JobArguments
+from lightning_sm._config.channels import Consumer
+from lightning_sm._config.classes import find_class, options_from
+from lightning_sm._config.command_line import CommandLine, config_words, deep_merge, refusing
+from lightning_sm._config.config_files import as_config, config_text
+from lightning_sm._config.given import MARK, add_marks, read_given, set_entry
+from lightning_sm._config.options import SageMakerOptions
+from lightning_sm._config.project_defaults import argument_links, default_configs, project_defaults
+from lightning_sm._config.routed import Routing
+from lightning_sm._config.routing import build_routing
+from lightning_sm._config.settings import Settings
+from lightning_sm._config.signatures import init_parameters, takes_text_only
+from lightning_sm._config.suggest import closest_keys, own_names
 from lightning_sm._failure import failure_reported, read_job
-from lightning_sm._given import MARK, add_marks, read_given, set_entry
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning._shims import (
+from lightning_sm._lightning.compat import (
     add_any_data_module,
     configs_must_be_whole,
     parse_words,
     save_config_arguments,
 )
-from lightning_sm._log import log
-from lightning_sm._options import SageMakerOptions
-from lightning_sm._parameters import init_parameters, takes_text_only
-from lightning_sm._project_defaults import argument_links, default_configs, project_defaults
-from lightning_sm._routing import Consumer, Routing, build_routing
-from lightning_sm._routing._classes import find_class, options_from
-from lightning_sm._settings import Settings
-from lightning_sm._topology import Launcher, Topology
-from lightning_sm._trainer import add_environment, as_list, own_callbacks, stay_on_one_host
-from lightning_sm._tree import as_config
+from lightning_sm._logging import log
+from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm._trainer_defaults import add_environment, as_list, own_callbacks, stay_on_one_host
 
 if TYPE_CHECKING:
     from pytorch_lightning.cli import LightningCLI as _Base

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence
 
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class
-from lightning_sm._lightning._classes import resolve_class
-from lightning_sm._lightning._shims import cli_base_path
+from lightning_sm._lightning.classes import resolve_class
+from lightning_sm._lightning.compat import cli_base_path
 
 if TYPE_CHECKING:
     from lightning_sm._cli import SageMakerCLIMixin as SageMakerCLI
@@ -40,7 +40,7 @@ def main(args: Optional[Sequence[str]] = None) -> None:
     Raises:
         LightningSMError: See :class:`SageMakerCLI`.
     """
-    from lightning_sm._model_class import find_model_class, named_settings
+    from lightning_sm._config.classes import find_model_class, named_settings
 
     words: List[str] = list(sys.argv[1:] if args is None else args)
     # The working directory is where a project's modules are; scripts elsewhere and console scripts do not look there.

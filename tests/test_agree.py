@@ -10,10 +10,9 @@ import pytorch_lightning as pl
 import torch.distributed as dist
 
 import lightning_sm
-from lightning_sm._agree import all_true, any_true, broadcast, sums
-from lightning_sm._lightning._shims import strategy_of
-from lightning_sm._resume import choose
-from lightning_sm._shared_look import SharedLook
+from lightning_sm._checkpoint.resume import choose
+from lightning_sm._lightning.collectives import SharedLook, all_true, any_true, broadcast, sums
+from lightning_sm._lightning.compat_strategies import strategy_of
 from tests.helpers.environ import torchrun, without_launcher
 from tests.helpers.processes import ROOT, local_rendezvous
 from tests.resume.checkpoints import write

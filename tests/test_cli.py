@@ -6,7 +6,7 @@ import pytest
 
 from lightning_sm import SageMakerOptions
 from lightning_sm._lightning import NAMESPACES, Namespace
-from lightning_sm._lightning._shims import cli_base_path
+from lightning_sm._lightning.compat import cli_base_path
 from lightning_sm.cli import main, sagemaker_cli_class
 from lightning_sm.errors import LightningSMError
 from tests.projects.container import Container, config_of
@@ -116,7 +116,7 @@ def test_the_model_decides_on_the_namespace(container):
 @pytest.fixture
 def one_namespace(monkeypatch):
     """A project imports one Lightning; the process of these tests may have loaded both."""
-    monkeypatch.setattr("lightning_sm._lightning._classes.choose_namespace", lambda: Namespace("pytorch_lightning"))
+    monkeypatch.setattr("lightning_sm._lightning.classes.choose_namespace", lambda: Namespace("pytorch_lightning"))
 
 
 def test_a_project_may_subclass(container, one_namespace, monkeypatch):

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from lightning_sm._hyperparameters import Hyperparameters
 from lightning_sm._lightning import Namespace
+from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm.errors import HyperparameterError
 from tests.projects.container import Container, loggers_of
 

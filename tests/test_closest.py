@@ -2,8 +2,8 @@ import argparse
 
 import pytest
 
-from lightning_sm._closest import closest_keys
-from lightning_sm._settings import Settings
+from lightning_sm._config.settings import Settings
+from lightning_sm._config.suggest import closest_keys
 
 
 class Net:

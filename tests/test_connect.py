@@ -17,8 +17,8 @@ _LOOK = """
 from importlib import import_module
 from lightning_sm import SMDDPStrategy, SageMakerEnvironment
 from lightning_sm._lightning import NAMESPACES
-from lightning_sm._lightning._rank_zero import _MODULES
-from lightning_sm._lightning._shims import ddp_base_path, strategy_of
+from lightning_sm._lightning.compat_strategies import ddp_base_path, strategy_of
+from lightning_sm._lightning.namespaces import _MODULES
 namespace = next(entry for entry in NAMESPACES if entry.name == pl.__name__)
 module, base = ddp_base_path(namespace).split(":")
 for name in ("smddp", "smddp_find_unused_parameters_false", "smddp_find_unused_parameters_true"):
@@ -79,7 +79,7 @@ def test_nothing_changes_on_a_laptop():
         f"""
         import lightning_sm
         import {_NAMES[0]} as pl
-        from lightning_sm._lightning._shims import strategy_of
+        from lightning_sm._lightning.compat_strategies import strategy_of
         strategy = strategy_of(pl.Trainer(accelerator="cpu", strategy="ddp", devices=1, logger=False))
         say(type(strategy).__module__.split(".")[0], type(strategy.cluster_environment).__name__)
         """

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from lightning_sm import __main__ as entry
-from lightning_sm._entrypoint import main, make_entrypoint
+from lightning_sm._sagemaker.entrypoint import main, make_entrypoint
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="a container is Linux: the script reads /proc"

@@ -8,7 +8,7 @@ import pytest
 
 from lightning_sm import Launcher, SageMakerEnvironment, Topology
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._lightning._shims import strategy_of
+from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm.errors import JobConfigError, TopologyError
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.rank_zero import rank_zero_onlys
@@ -180,7 +180,7 @@ def test_a_cluster_that_is_left_to_lightning(in_environ):
 
 
 def test_name_that_never_resolves(monkeypatch):
-    monkeypatch.setattr("lightning_sm._main_host._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("lightning_sm._distributed.environment._POLL_SECONDS", 0.01)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: (_ for _ in ()).throw(_MISSING))
     topology = _external(main_address="algo-9", sources={"main_address": "MASTER_ADDR"})
     environment = SageMakerEnvironment(topology, resolve_timeout=0.05)
@@ -198,8 +198,10 @@ def test_name_that_resolves_late(monkeypatch):
             raise answer
         return answer
 
-    monkeypatch.setattr("lightning_sm._main_host._POLL_SECONDS", 0.01)
-    monkeypatch.setattr("lightning_sm._main_host.log.warning", lambda *args: warnings.append(args[0] % args[1:]))
+    monkeypatch.setattr("lightning_sm._distributed.environment._POLL_SECONDS", 0.01)
+    monkeypatch.setattr(
+        "lightning_sm._distributed.environment.log.warning", lambda *args: warnings.append(args[0] % args[1:])
+    )
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     environment = SageMakerEnvironment(_external(main_address="algo-1"), resolve_timeout=5)
     assert environment.main_address == "algo-1"

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from lightning_sm import Hyperparameters
-from lightning_sm._hyperparameters import is_reserved
+from lightning_sm._sagemaker.hyperparameters import is_reserved
 from lightning_sm.errors import HyperparameterError, JobConfigError
 
 _VALUES = {

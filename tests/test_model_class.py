@@ -1,8 +1,8 @@
 import pytest
 
-from lightning_sm._job import TrainingJob
-from lightning_sm._model_class import find_model_class, named_settings
-from lightning_sm._settings import Settings
+from lightning_sm._config.classes import find_model_class, named_settings
+from lightning_sm._config.settings import Settings
+from lightning_sm._sagemaker.job import TrainingJob
 from tests.projects.container import Container
 
 

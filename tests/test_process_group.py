@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from lightning_sm import _process_group
-from lightning_sm._process_group import destroy_at_exit
+from lightning_sm._lightning import collectives
+from lightning_sm._lightning.collectives import destroy_at_exit
 from tests.helpers.environ import torchrun
 
 
@@ -13,7 +13,7 @@ def registered(monkeypatch):
     """What is registered to run at exit, in place of registering it."""
     pytest.importorskip("torch.distributed")  # torch registers things of its own when it is imported
     functions = []
-    monkeypatch.setattr(_process_group, "_registered", False)
+    monkeypatch.setattr(collectives, "_registered", False)
     monkeypatch.setattr(atexit, "register", functions.append)
     return functions
 

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from lightning_sm._reading import (
+from lightning_sm._sagemaker.json_input import (
     expect_mapping,
     expect_names,
     expect_path,

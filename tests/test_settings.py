@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_sm._settings import COMMAND_LINE, HYPERPARAMETER, PROJECT, Settings
+from lightning_sm._config.settings import COMMAND_LINE, HYPERPARAMETER, PROJECT, Settings
 from lightning_sm.errors import HyperparameterError, LightningSMError
 
 

@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
-from lightning_sm import _shared_look
-from lightning_sm._shared_look import Rhythm, SharedLook
+from lightning_sm._lightning import collectives
+from lightning_sm._lightning.collectives import Rhythm, SharedLook
 
 
 class Clock:
@@ -51,7 +51,7 @@ class World:
         self.checks = [SharedLook() for _ in range(size)]
         self.trainers = [SimpleNamespace(world_size=size, is_global_zero=rank == 0) for rank in range(size)]
         self.total = None
-        monkeypatch.setattr(_shared_look, "sums", self._sums)
+        monkeypatch.setattr(collectives, "sums", self._sums)
 
     def _sums(self, trainer, values):
         self.said.append(list(values))

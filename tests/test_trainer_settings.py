@@ -6,7 +6,7 @@ import pytest
 import lightning_sm
 from lightning_sm import SageMakerEnvironment, trainer_settings
 from lightning_sm._lightning import NAMESPACES, Namespace
-from lightning_sm._lightning._shims import strategy_of
+from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm.callbacks import model_export_class
 from lightning_sm.errors import JobConfigError, OutputError, TopologyError
 from tests.helpers.environ import torchrun
@@ -25,7 +25,7 @@ def container(opt_ml, monkeypatch):
 @pytest.fixture(autouse=True)
 def one_namespace(monkeypatch):
     """A script imports one Lightning; the process of these tests may have loaded both."""
-    monkeypatch.setattr("lightning_sm._trainer_settings.choose_namespace", lambda: PL)
+    monkeypatch.setattr("lightning_sm._trainer_defaults.choose_namespace", lambda: PL)
 
 
 def names(callbacks):
@@ -180,7 +180,7 @@ def test_a_strategy_of_the_scripts_own_gets_the_environment(container, in_enviro
 
 @pytest.mark.parametrize("namespace", [space for space in NAMESPACES if space.is_installed], ids=str)
 def test_either_namespace(container, monkeypatch, namespace):
-    monkeypatch.setattr("lightning_sm._trainer_settings.choose_namespace", lambda: namespace)
+    monkeypatch.setattr("lightning_sm._trainer_defaults.choose_namespace", lambda: namespace)
     settings = trainer_settings(**quiet())
     assert namespace.owns(type(settings["logger"]))
     assert all(namespace.owns(type(callback)) for callback in settings["callbacks"])

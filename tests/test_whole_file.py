@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from lightning_sm._whole_file import PatientFile, put_in_place, remove, removed_on_error
+from lightning_sm._atomic_file import PatientFile, put_in_place, remove, removed_on_error
 
 
 class Broken:
@@ -42,7 +42,7 @@ def test_a_mount_that_cannot_be_told_to_flush(tmp_path, monkeypatch, number):
     def fsync(_):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("lightning_sm._whole_file.os.fsync", fsync)
+    monkeypatch.setattr("lightning_sm._atomic_file.os.fsync", fsync)
     if number == errno.EINVAL:
         put_in_place(str(tmp_path / "partial"), str(tmp_path / "final"))
         assert (tmp_path / "final").read_text() == "new"

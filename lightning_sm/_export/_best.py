@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from lightning_sm._log import log
+from lightning_sm._logging import log
 
 __all__ = ["BestCheckpoint", "find_best", "why_not_best"]
 

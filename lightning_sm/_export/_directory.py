@@ -5,7 +5,7 @@ import os
 import tempfile
 from typing import List
 
-from lightning_sm._whole_file import flush
+from lightning_sm._atomic_file import flush
 from lightning_sm.errors import OutputError
 
 __all__ = ["SUMMARY", "check_writable", "files_below", "take_places"]

@@ -6,7 +6,7 @@ import threading
 from types import FrameType
 from typing import Any, NoReturn, Optional, Tuple
 
-from lightning_sm._stopping._stop_signal import STOPPED
+from lightning_sm._shutdown import STOPPED
 
 __all__ = ["ends_well", "is_good_code", "watch_ending"]
 

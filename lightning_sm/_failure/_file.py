@@ -6,8 +6,8 @@ from typing import Dict
 
 from lightning_sm._failure._reason import MOST, printable
 from lightning_sm._failure._secrets import Masker
-from lightning_sm._job import TrainingJob
-from lightning_sm._log import log
+from lightning_sm._logging import log
+from lightning_sm._sagemaker.job import TrainingJob
 
 __all__ = ["withdraw_failure", "withdraw_unconfirmed", "write_failure"]
 

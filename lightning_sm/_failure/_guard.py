@@ -21,7 +21,7 @@ from lightning_sm._failure._file import write_failure
 from lightning_sm._failure._kills import with_kills
 from lightning_sm._failure._rendezvous import Address
 from lightning_sm._failure._server import FailureServer
-from lightning_sm._job import TrainingJob
+from lightning_sm._sagemaker.job import TrainingJob
 
 __all__ = ["Guard"]
 

@@ -13,7 +13,7 @@ from lightning_sm._failure._connection import Connection, Message, Phase, Proces
 from lightning_sm._failure._guard import Guard
 from lightning_sm._failure._reason import Reason
 from lightning_sm._failure._rendezvous import Address
-from lightning_sm._log import log
+from lightning_sm._logging import log
 
 __all__ = ["FailureMonitor"]
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Iterator, List, Optional, Tuple
 
-from lightning_sm._job import TrainingJob
-from lightning_sm._topology import Topology
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.topology import Topology
 
 __all__ = ["Address", "job_address", "listen"]
 

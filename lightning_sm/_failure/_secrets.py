@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Match, Optional
 from urllib.parse import quote
 
 from lightning_sm._failure._secret_patterns import NAME, PATTERNS
-from lightning_sm._job import TrainingJob
+from lightning_sm._sagemaker.job import TrainingJob
 
 __all__ = ["MASK", "Masker", "mask_forms", "sounds_secret"]
 

@@ -13,10 +13,10 @@ from lightning_sm._failure._reason import Reason, message_of
 from lightning_sm._failure._secondary import looks_secondary, peer_host
 from lightning_sm._failure._secrets import Masker
 from lightning_sm._failure._watching import current_monitor, watch_failures
-from lightning_sm._job import TrainingJob
-from lightning_sm._log import log
-from lightning_sm._process_group import destroy_at_exit
-from lightning_sm._topology import Topology
+from lightning_sm._lightning.collectives import destroy_at_exit
+from lightning_sm._logging import log
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import HyperparameterError, LightningSMError
 
 __all__ = ["failure_reported", "read_job", "report", "report_exit", "report_uncaught", "report_usage_errors"]

@@ -13,9 +13,9 @@ from lightning_sm._failure._kills import with_kills
 from lightning_sm._failure._monitor import FailureMonitor
 from lightning_sm._failure._reason import Reason
 from lightning_sm._failure._rendezvous import Address, job_address
-from lightning_sm._job import TrainingJob
-from lightning_sm._log import log
-from lightning_sm._topology import Topology
+from lightning_sm._logging import log
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.topology import Topology
 
 __all__ = ["current_monitor", "is_started_by_rank", "set_joining", "set_training", "stop_watching", "watch_failures"]
 

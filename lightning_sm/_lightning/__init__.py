@@ -3,15 +3,15 @@
 Nothing here imports Lightning or torch before somebody asks for a class that needs them.
 """
 
-from lightning_sm._lightning._classes import Deferred, namespaced_class
-from lightning_sm._lightning._namespaces import (
+from lightning_sm._lightning.classes import Deferred, namespaced_class
+from lightning_sm._lightning.namespaces import (
     NAMESPACES,
     Namespace,
     choose_namespace,
     installed_namespaces,
     namespace_of,
+    set_rank_zero_rank,
 )
-from lightning_sm._lightning._rank_zero import set_rank_zero_rank
 
 __all__ = [
     "Deferred",

@@ -3,16 +3,16 @@
 from typing import TYPE_CHECKING, Any
 
 from lightning_sm._lightning import Namespace, namespaced_class
-from lightning_sm._lightning._classes import resolve_class
+from lightning_sm._lightning.classes import resolve_class
 
 if TYPE_CHECKING:
-    from lightning_sm.callbacks._auto_resume import AutoResumeMixin as AutoResume
-    from lightning_sm.callbacks._data_position import DataPositionMixin as DataPosition
-    from lightning_sm.callbacks._finetuning_state import FinetuningStateMixin as FinetuningState
-    from lightning_sm.callbacks._graceful_stop import GracefulStopMixin as GracefulStop
-    from lightning_sm.callbacks._model_export import ModelExportMixin as ModelExport
-    from lightning_sm.callbacks._safe_saves import SafeSavesMixin as SafeSaves
-    from lightning_sm.callbacks._world_check import WorldCheckMixin as WorldCheck
+    from lightning_sm.callbacks.auto_resume import AutoResumeMixin as AutoResume
+    from lightning_sm.callbacks.data_position import DataPositionMixin as DataPosition
+    from lightning_sm.callbacks.finetuning_state import FinetuningStateMixin as FinetuningState
+    from lightning_sm.callbacks.graceful_stop import GracefulStopMixin as GracefulStop
+    from lightning_sm.callbacks.model_export import ModelExportMixin as ModelExport
+    from lightning_sm.callbacks.safe_saves import SafeSavesMixin as SafeSaves
+    from lightning_sm.callbacks.world_check import WorldCheckMixin as WorldCheck
 
 __all__ = [
     "AutoResume",
@@ -28,13 +28,13 @@ __all__ = [
 
 # Where the mixin of each public callback is.
 _MIXINS = {
-    "AutoResume": "lightning_sm.callbacks._auto_resume:AutoResumeMixin",
-    "DataPosition": "lightning_sm.callbacks._data_position:DataPositionMixin",
-    "FinetuningState": "lightning_sm.callbacks._finetuning_state:FinetuningStateMixin",
-    "GracefulStop": "lightning_sm.callbacks._graceful_stop:GracefulStopMixin",
-    "ModelExport": "lightning_sm.callbacks._model_export:ModelExportMixin",
-    "SafeSaves": "lightning_sm.callbacks._safe_saves:SafeSavesMixin",
-    "WorldCheck": "lightning_sm.callbacks._world_check:WorldCheckMixin",
+    "AutoResume": "lightning_sm.callbacks.auto_resume:AutoResumeMixin",
+    "DataPosition": "lightning_sm.callbacks.data_position:DataPositionMixin",
+    "FinetuningState": "lightning_sm.callbacks.finetuning_state:FinetuningStateMixin",
+    "GracefulStop": "lightning_sm.callbacks.graceful_stop:GracefulStopMixin",
+    "ModelExport": "lightning_sm.callbacks.model_export:ModelExportMixin",
+    "SafeSaves": "lightning_sm.callbacks.safe_saves:SafeSavesMixin",
+    "WorldCheck": "lightning_sm.callbacks.world_check:WorldCheckMixin",
 }
 
 

@@ -5,9 +5,10 @@ import os
 import pytest
 import torch
 
+from lightning_sm._checkpoint.candidates import STAMP
+from lightning_sm._checkpoint.identity import JobIdentity
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._resume import STAMP, JobIdentity
-from lightning_sm.callbacks import _auto_resume, callback_class
+from lightning_sm.callbacks import auto_resume, callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import Container, log_lines
@@ -77,7 +78,7 @@ class Job:
         return self
 
     def new_process(self, identity=None):
-        _auto_resume._ended_here.clear()
+        auto_resume._ended_here.clear()
         self.identity = identity or self.identity
         return self
 
@@ -96,7 +97,7 @@ class Job:
 @pytest.fixture(params=installed_namespaces(), ids=lambda namespace: namespace.name)
 def job(request, tmp_path):
     logging.getLogger("lightning_sm").setLevel(logging.INFO)
-    _auto_resume._ended_here.clear()
+    auto_resume._ended_here.clear()
     (tmp_path / "checkpoints").mkdir()
     return Job(request.param, tmp_path / "checkpoints", tmp_path / "model")
 
@@ -376,7 +377,7 @@ def test_the_model_is_exported_where_the_end_cannot_be_noted(job, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_auto_resume, "write_finished", full)
+    monkeypatch.setattr(auto_resume, "write_finished", full)
     job.fit(epochs=1)
     assert any("finished.json could not be written" in line and "No space left" in line for line in job.said)
     assert job.exported()
@@ -502,14 +503,14 @@ def test_validation_restores_nothing(job):
 
 
 def test_a_job_of_the_cli_that_is_started_again(opt_ml, monkeypatch):
-    _auto_resume._ended_here.clear()
+    auto_resume._ended_here.clear()
     monkeypatch.setenv("TRAINING_JOB_NAME", "the-job")
     container = Container(opt_ml, monkeypatch).hyperparameters(**{"trainer.max_epochs": 2, "seed_everything": 1})
     opt_ml.write("checkpointconfig.json", {"LocalPath": str(container.base / "checkpoints")})
     first = container.cli(run=True)
     exported = torch.load(container.model / "model.pt")
     (container.model / "model.pt").unlink()
-    _auto_resume._ended_here.clear()
+    auto_resume._ended_here.clear()
     with log_lines() as said:
         again = container.cli(run=True)
     assert any("This job had finished with last" in line for line in said)
@@ -517,7 +518,7 @@ def test_a_job_of_the_cli_that_is_started_again(opt_ml, monkeypatch):
     after = torch.load(container.model / "model.pt")
     assert all(torch.equal(after[name], exported[name]) for name in exported)
     # Another job on the same prefix does not hand out this one's model.
-    _auto_resume._ended_here.clear()
+    auto_resume._ended_here.clear()
     (container.model / "model.pt").unlink()
     monkeypatch.setenv("TRAINING_JOB_NAME", "another-job")
     container.hyperparameters(**{"trainer.max_epochs": 2, "seed_everything": 1, "model.lr": 0.5})
@@ -530,7 +531,7 @@ def test_a_job_of_the_cli_that_is_started_again(opt_ml, monkeypatch):
     (container.base / "output" / "failure").unlink()
     monkeypatch.setenv("TRAINING_JOB_NAME", "the-job")
     # With another model the reason is what SageMaker shows.
-    _auto_resume._ended_here.clear()
+    auto_resume._ended_here.clear()
     (container.code / "wide_model.py").write_text(
         "import torch\n"
         "from tiny_model import TinyModel\n"

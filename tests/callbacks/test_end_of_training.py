@@ -6,9 +6,9 @@ import signal
 import pytest
 import torch
 
+from lightning_sm._checkpoint.identity import JobIdentity
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._resume import JobIdentity
-from lightning_sm.callbacks import _auto_resume, callback_class
+from lightning_sm.callbacks import auto_resume, callback_class
 from tests.helpers.tiny import loader, tiny_model
 from tests.projects.container import log_lines
 
@@ -93,7 +93,7 @@ class Fit:
 
     def run(self, prepare=lambda own: None, epochs=3, more=(), **arguments):
         """Fit as a new process would. ``prepare`` gets the callbacks by their names."""
-        _auto_resume._ended_here.clear()
+        auto_resume._ended_here.clear()
         pl.seed_everything(3)
         own = {
             name: callback_class(NAMESPACE, name)(*arguments)

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lightning_sm._checkpoint.candidates import REPLACED_WEIGHTS, list_candidates
 from lightning_sm._export import load_file
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._resume import REPLACED_WEIGHTS, list_candidates
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import ExportError, JobConfigError
 from tests.helpers.tiny import loader, tiny_model, weights
@@ -211,7 +211,7 @@ def test_max_runtime_that_is_no_duration():
 
 def test_saves_are_timed(trainer, tmp_path, monkeypatch):
     clock = iter(range(10_000))
-    monkeypatch.setattr("lightning_sm.callbacks._graceful_stop.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("lightning_sm.callbacks.graceful_stop.time", SimpleNamespace(monotonic=lambda: next(clock)))
     checkpoint = PL.callbacks.ModelCheckpoint(dirpath=str(tmp_path / "own"))
     then = trainer(checkpoint, enable_checkpointing=True)
     fit(then)
@@ -281,7 +281,7 @@ def test_in_another_thread_the_signal_is_left_alone(trainer, tmp_path):
 
 
 def test_ranks_with_unequal_validations_look_after_them_only(trainer, tmp_path, monkeypatch):
-    monkeypatch.setattr("lightning_sm.callbacks._graceful_stop.may_leave_anywhere", lambda *_: False)
+    monkeypatch.setattr("lightning_sm.callbacks.graceful_stop.may_leave_anywhere", lambda *_: False)
     kill = Kill("validation", 2)
     assert_stops(143, lambda: fit(trainer(kill)))
     assert kill.seen == ["step"] * BATCHES + ["validation"] * BATCHES + ["validated"] + ["step"]

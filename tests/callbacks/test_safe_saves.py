@@ -6,12 +6,12 @@ from datetime import timedelta
 import pytest
 import torch
 
+from lightning_sm._checkpoint.async_io import BackgroundCheckpointIOMixin
+from lightning_sm._checkpoint.atomic_io import AtomicCheckpointIOMixin
+from lightning_sm._checkpoint.periodic import WhenDue
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning._shims import strategy_of
-from lightning_sm._saving._atomic_io import AtomicCheckpointIOMixin
-from lightning_sm._saving._background_io import BackgroundCheckpointIOMixin
-from lightning_sm._saving._when_due import WhenDue
-from lightning_sm._trainer_settings import trainer_settings
+from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._trainer_defaults import trainer_settings
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.tiny import loader, tiny_model
@@ -24,7 +24,7 @@ SAFE = callback_class(PL, "SafeSaves")
 
 @pytest.fixture
 def container(opt_ml, monkeypatch):
-    monkeypatch.setattr("lightning_sm._trainer_settings.choose_namespace", lambda: PL)
+    monkeypatch.setattr("lightning_sm._trainer_defaults.choose_namespace", lambda: PL)
     return Container(opt_ml, monkeypatch)
 
 
@@ -110,7 +110,7 @@ def test_a_strategy_that_saves_by_itself_is_left_alone(tmp_path):
     trainer = a_trainer(tmp_path)
     strategy = Own()
     with pytest.MonkeyPatch.context() as patch, log_lines() as lines:
-        patch.setattr("lightning_sm.callbacks._safe_saves.strategy_of", lambda _: strategy)
+        patch.setattr("lightning_sm.callbacks.safe_saves.strategy_of", lambda _: strategy)
         SAFE().setup(trainer, None, "fit")
         assert lines == ["Own writes checkpoints by itself, as it does elsewhere"]
         strategy._state_dict_type = "full"

@@ -6,7 +6,7 @@ import pytest
 
 from lightning_sm import Launcher, SageMakerEnvironment, Topology, trainer_settings
 from lightning_sm._lightning import NAMESPACES, Namespace
-from lightning_sm._lightning._shims import strategy_of
+from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import LightningSMError, TopologyError
 from tests.helpers.environ import mpirun, torchrun
@@ -30,7 +30,7 @@ def container(opt_ml, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def one_namespace(monkeypatch):
-    monkeypatch.setattr("lightning_sm._trainer_settings.choose_namespace", lambda: PL)
+    monkeypatch.setattr("lightning_sm._trainer_defaults.choose_namespace", lambda: PL)
 
 
 def launch(container, in_environ, launcher):

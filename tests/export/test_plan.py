@@ -2,8 +2,8 @@ import importlib.util
 
 import pytest
 
+from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._export import FORMATS, ExportPlan
-from lightning_sm._options import SageMakerOptions
 from lightning_sm.errors import ExportError
 
 

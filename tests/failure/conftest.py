@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_sm._job import TrainingJob
+from lightning_sm._sagemaker.job import TrainingJob
 
 
 @pytest.fixture

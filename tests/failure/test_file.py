@@ -1,8 +1,8 @@
 import pytest
 
 from lightning_sm._failure._file import withdraw_failure, write_failure
-from lightning_sm._hyperparameters import Hyperparameters
-from lightning_sm._job import TrainingJob
+from lightning_sm._sagemaker.hyperparameters import Hyperparameters
+from lightning_sm._sagemaker.job import TrainingJob
 from tests.helpers.failure_file import reason
 from tests.projects.container import log_lines
 

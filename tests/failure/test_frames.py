@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from lightning_sm._failure._frames import QuotedTraceback, user_frames
-from lightning_sm._topology import Topology
+from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import TopologyError
 
 

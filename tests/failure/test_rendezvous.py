@@ -4,8 +4,8 @@ import pytest
 
 from lightning_sm._failure import _rendezvous
 from lightning_sm._failure._rendezvous import Address, job_address, listen
-from lightning_sm._job import TrainingJob
-from lightning_sm._topology import Topology
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.topology import Topology
 
 
 def free_port():

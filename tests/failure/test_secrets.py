@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_sm._failure._secrets import MASK, Masker, sounds_secret
-from lightning_sm._hyperparameters import Hyperparameters
-from lightning_sm._job import TrainingJob
+from lightning_sm._sagemaker.hyperparameters import Hyperparameters
+from lightning_sm._sagemaker.job import TrainingJob
 
 # As AWS documents them, of nobody's account.
 _KEY_ID, _KEY = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

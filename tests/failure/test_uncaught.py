@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from lightning_sm._failure import failure_reported, read_job, report_exit
-from lightning_sm._job import TrainingJob
+from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import HyperparameterError, JobConfigError, OutputError
 from tests.helpers.environ import torchrun
 from tests.helpers.failure_file import reason

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 import lightning_sm
-from lightning_sm._job import TrainingJob
 from lightning_sm._lightning import installed_namespaces
+from lightning_sm._sagemaker.job import TrainingJob
 from tests.faults.plan import LIBRARY
 from tests.helpers.setups import Size
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from lightning_sm._lightning._rank_zero import _MODULES
+from lightning_sm._lightning.namespaces import _MODULES
 
 __all__ = ["rank_zero_onlys"]
 

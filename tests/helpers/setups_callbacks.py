@@ -7,7 +7,7 @@ import torch
 import torchmetrics
 from torch import nn
 
-from lightning_sm._job import TrainingJob
+from lightning_sm._sagemaker.job import TrainingJob
 from tests.helpers.setups import Setup, in_order, net, shuffled
 
 __all__ = ["CALLBACK_SETUPS"]

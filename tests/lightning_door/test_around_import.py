@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lightning_sm._lightning._around_import import AroundImport, around_import
+from lightning_sm._lightning.import_hook import AroundImport, around_import
 
 
 def after_import(name, after):

@@ -4,8 +4,8 @@ import pytest
 
 from lightning_sm import SMDDPStrategy
 from lightning_sm._lightning import NAMESPACES, Deferred, installed_namespaces
-from lightning_sm._lightning._classes import resolve_class
-from lightning_sm._lightning._shims import ddp_base_path
+from lightning_sm._lightning.classes import resolve_class
+from lightning_sm._lightning.compat_strategies import ddp_base_path
 from lightning_sm.strategies import smddp_strategy_class
 from tests.helpers.fresh import run_fresh
 

@@ -4,9 +4,14 @@ import types
 
 import pytest
 
-from lightning_sm._lightning import _faults
-from lightning_sm._lightning._faults import check_before_import, explain_failed_import, known_faults, tell_unverified
-from lightning_sm._lightning._namespaces import installed_namespaces
+from lightning_sm._lightning import incompatible
+from lightning_sm._lightning.incompatible import (
+    check_before_import,
+    explain_failed_import,
+    known_faults,
+    tell_unverified,
+)
+from lightning_sm._lightning.namespaces import installed_namespaces
 from lightning_sm.errors import LightningSMError
 
 _PARSER = "jsonargparse[signatures]==4.21.0"
@@ -34,7 +39,7 @@ def test_known_faults(versions, pins):
 
 @pytest.mark.parametrize("package", ["lightning", "pytorch-lightning"])
 def test_compromised_release_is_not_imported(monkeypatch, package):
-    monkeypatch.setattr(_faults, "_installed", lambda: {package: (2, 6, 3)})
+    monkeypatch.setattr(incompatible, "_installed", lambda: {package: (2, 6, 3)})
     says = r"lightning\S* is not imported: .* compromised releases\. HINT: Put .*!=2\.6\.2,!=2\.6\.3"
     with pytest.raises(LightningSMError, match=says):
         check_before_import(installed_namespaces()[0])
@@ -42,8 +47,8 @@ def test_compromised_release_is_not_imported(monkeypatch, package):
 
 def test_other_faults_are_told(monkeypatch):
     told = []
-    monkeypatch.setattr(_faults.log, "warning", lambda *args: told.append(args[0] % args[1:]))
-    monkeypatch.setattr(_faults, "_installed", lambda: {"pytorch-lightning": (1, 7, 0), "torchmetrics": (1, 2, 0)})
+    monkeypatch.setattr(incompatible.log, "warning", lambda *args: told.append(args[0] % args[1:]))
+    monkeypatch.setattr(incompatible, "_installed", lambda: {"pytorch-lightning": (1, 7, 0), "torchmetrics": (1, 2, 0)})
     check_before_import(installed_namespaces()[0])
     assert told == [
         "Lightning 1.7 cannot be imported beside torchmetrics 1 and later. "
@@ -52,7 +57,7 @@ def test_other_faults_are_told(monkeypatch):
 
 
 def test_what_is_installed_here_has_no_faults():
-    assert known_faults(_faults._installed()) == []
+    assert known_faults(incompatible._installed()) == []
 
 
 @pytest.mark.parametrize(
@@ -78,11 +83,11 @@ def test_unverified_pair_is_a_debug_line(monkeypatch, version, lines):
     torch.__version__ = version
     monkeypatch.setitem(sys.modules, "torch", torch)
     told = []
-    monkeypatch.setattr(_faults.log, "debug", lambda *args: told.append(args[0] % args[1:]))
+    monkeypatch.setattr(incompatible.log, "debug", lambda *args: told.append(args[0] % args[1:]))
     tell_unverified(types.SimpleNamespace(name="pytorch_lightning", version=(2, 6)))
     assert len(told) == lines
     assert all("pytorch_lightning 2.6 with torch 9.9 is no verified pair." in line for line in told)
 
 
 def test_debug_lines_are_not_shown_by_default():
-    assert _faults.log.level > logging.DEBUG
+    assert incompatible.log.level > logging.DEBUG

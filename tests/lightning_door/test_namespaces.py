@@ -3,8 +3,8 @@ import types
 
 import pytest
 
-from lightning_sm._lightning import _namespaces
-from lightning_sm._lightning._namespaces import NAMESPACES, Namespace, choose_namespace, installed_namespaces
+from lightning_sm._lightning import namespaces
+from lightning_sm._lightning.namespaces import NAMESPACES, Namespace, choose_namespace, installed_namespaces
 from lightning_sm.errors import LightningSMError
 
 _UNIFIED, _CLASSIC = NAMESPACES
@@ -38,12 +38,12 @@ def test_the_preferred_one_is_first():
 )
 def test_choice(monkeypatch, unified, classic, chosen):
     fakes = (_fake("lightning.pytorch", **unified), _fake("pytorch_lightning", **classic))
-    monkeypatch.setattr(_namespaces, "NAMESPACES", fakes)
+    monkeypatch.setattr(namespaces, "NAMESPACES", fakes)
     assert choose_namespace().name == chosen
 
 
 def test_the_models_own_namespace_wins(monkeypatch):
-    monkeypatch.setattr(_namespaces, "NAMESPACES", (_fake("lightning.pytorch"), _fake("pytorch_lightning")))
+    monkeypatch.setattr(namespaces, "NAMESPACES", (_fake("lightning.pytorch"), _fake("pytorch_lightning")))
     base = type("LightningModule", (), {"__module__": "pytorch_lightning.core.module"})
     assert choose_namespace(type("Model", (base,), {})).name == "pytorch_lightning"
     assert choose_namespace(type("Model", (), {})).name == "lightning.pytorch"
@@ -62,13 +62,13 @@ def test_the_models_own_namespace_wins(monkeypatch):
 )
 def test_of_two_that_are_loaded_the_programs_own_wins(monkeypatch, known, chosen):
     # A library has imported the other one.
-    monkeypatch.setattr(_namespaces, "NAMESPACES", (_fake("lightning.pytorch"), _fake("pytorch_lightning")))
+    monkeypatch.setattr(namespaces, "NAMESPACES", (_fake("lightning.pytorch"), _fake("pytorch_lightning")))
     monkeypatch.setattr(sys.modules["__main__"], "known_by_the_program", known, raising=False)
     assert choose_namespace().name == chosen
 
 
 def test_no_lightning_at_all(monkeypatch):
-    monkeypatch.setattr(_namespaces, "NAMESPACES", (_fake("lightning.pytorch", installed=False),))
+    monkeypatch.setattr(namespaces, "NAMESPACES", (_fake("lightning.pytorch", installed=False),))
     with pytest.raises(LightningSMError, match=r"Neither .* can be imported. HINT: Add pytorch-lightning"):
         choose_namespace()
 

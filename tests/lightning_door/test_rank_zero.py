@@ -3,8 +3,7 @@ import types
 
 import pytest
 
-from lightning_sm._lightning._namespaces import installed_namespaces
-from lightning_sm._lightning._rank_zero import _MODULES, set_rank_zero_rank
+from lightning_sm._lightning.namespaces import _MODULES, installed_namespaces, set_rank_zero_rank
 
 
 @pytest.mark.parametrize("name", _MODULES)

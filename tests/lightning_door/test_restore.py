@@ -2,7 +2,7 @@ import types
 
 import pytest
 
-from lightning_sm._lightning._restore import around_restore
+from lightning_sm._lightning.trainer_hooks import around_restore
 
 
 class _Connector:

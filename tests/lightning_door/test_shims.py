@@ -3,8 +3,8 @@ import types
 
 import pytest
 
-from lightning_sm._lightning import _shims, installed_namespaces
-from lightning_sm._lightning._shims import SHIMS, Shim
+from lightning_sm._lightning import compat, installed_namespaces
+from lightning_sm._lightning.compat import SHIMS, Shim
 from tests.helpers.fresh import run_fresh
 
 _OLD, _NEW = (1, 5), (2, 6)
@@ -25,7 +25,7 @@ class _Namespace:
 
 @pytest.mark.parametrize("shim", SHIMS.values(), ids=lambda shim: shim.name)
 def test_each_shim_is_a_function_with_a_reason(shim):
-    assert callable(getattr(_shims, shim.name))
+    assert callable(getattr(compat, shim.name))
     assert shim.link.startswith("https://github.com/")
     assert (1, 5) <= shim.since < shim.until
 
@@ -55,7 +55,7 @@ def test_serves_from_the_first_version_up_to_the_last(version, serves):
     ],
 )
 def test_answers_by_version(function, version, answer):
-    assert getattr(_shims, function)(_Namespace(version)) == answer
+    assert getattr(compat, function)(_Namespace(version)) == answer
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ def test_answers_by_version(function, version, answer):
 )
 def test_backend_variable_counts_where_lightning_reads_it(monkeypatch, version, value, backend):
     monkeypatch.setenv("PL_TORCH_DISTRIBUTED_BACKEND", value)
-    assert _shims.backend_variable(_Namespace(version)) == backend
+    assert compat.backend_variable(_Namespace(version)) == backend
 
 
 @pytest.mark.parametrize(("version", "registry"), [(_OLD, "TrainingTypePluginsRegistry"), (_NEW, "StrategyRegistry")])
 def test_strategies_are_registered_where_lightning_looks(version, registry):
     calls = []
     recorder = types.SimpleNamespace(register=lambda *args, **kwargs: calls.append((args, kwargs)))
-    _shims.register_strategy(_Namespace(version, **{registry: recorder}), "smddp", int, "About.", find_unused=True)
+    compat.register_strategy(_Namespace(version, **{registry: recorder}), "smddp", int, "About.", find_unused=True)
     assert calls == [(("smddp", int), {"description": "About.", "override": True, "find_unused": True})]
 
 
@@ -80,15 +80,15 @@ def test_methods_that_became_properties(version, has):
         main_address = "algo-1"
         main_port = 7777
 
-    _shims.add_legacy_environment_methods(_Namespace(version), Environment)
+    compat.add_legacy_environment_methods(_Namespace(version), Environment)
     assert hasattr(Environment, "master_address") is has
     if has:
         assert (Environment().master_address(), Environment().master_port()) == ("algo-1", 7777)
 
 
 def test_strategy_of_either_kind_of_trainer():
-    assert _shims.strategy_of(types.SimpleNamespace(strategy=1)) == 1
-    assert _shims.strategy_of(types.SimpleNamespace(training_type_plugin=2)) == 2
+    assert compat.strategy_of(types.SimpleNamespace(strategy=1)) == 1
+    assert compat.strategy_of(types.SimpleNamespace(training_type_plugin=2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_epochs_that_were_trained(version, current, completed, epochs):
     progress = types.SimpleNamespace(total=types.SimpleNamespace(completed=completed))
     fit_loop = types.SimpleNamespace(epoch_progress=progress)
     trainer = types.SimpleNamespace(current_epoch=current, fit_loop=fit_loop)
-    assert _shims.epochs_trained(_Namespace(version), trainer) == epochs
+    assert compat.epochs_trained(_Namespace(version), trainer) == epochs
 
 
 @pytest.mark.parametrize(("version", "step"), [(_OLD, 9), ((1, 6), 10), (_NEW, 10)])
@@ -113,7 +113,7 @@ def test_the_step_of_a_checkpoint_at_the_end(version, step):
     saved = []
     trainer = types.SimpleNamespace(fit_loop=types.SimpleNamespace(global_step=10))
     trainer.save_checkpoint = lambda path: saved.append((path, trainer.fit_loop.global_step))
-    _shims.save_checkpoint_at_end(_Namespace(version), trainer, "final.ckpt")
+    compat.save_checkpoint_at_end(_Namespace(version), trainer, "final.ckpt")
     assert saved == [("final.ckpt", step)]
     assert trainer.fit_loop.global_step == 10
 
@@ -124,7 +124,7 @@ def test_a_number_of_nodes_that_is_written_past_the_setter(version, heeded):
         def nodes_of_the_job(self, num_nodes):
             return num_nodes + 1
 
-    _shims.heed_written_num_nodes(_Namespace(version), Strategy)
+    compat.heed_written_num_nodes(_Namespace(version), Strategy)
     strategy = Strategy()
     strategy._num_nodes = 3
     assert strategy._num_nodes == heeded
@@ -135,7 +135,7 @@ def test_an_environment_that_the_trainer_would_replace(version, kept):
     class Strategy:
         cluster_environment = None
 
-    _shims.keep_cluster_environment(_Namespace(version), Strategy)
+    compat.keep_cluster_environment(_Namespace(version), Strategy)
     strategy = Strategy()
     for environment in (None, "a", "b"):
         strategy.cluster_environment = environment
@@ -153,7 +153,7 @@ def test_the_parser_sees_only_these_words(monkeypatch, version, hidden):
 
     monkeypatch.setattr(sys, "argv", ["train.py", "--trainer.logger", "false"])
     with pytest.raises(SystemExit):
-        _shims.parse_words(_Namespace(version), types.SimpleNamespace(parse_args=parse_args), ["fit"])
+        compat.parse_words(_Namespace(version), types.SimpleNamespace(parse_args=parse_args), ["fit"])
     assert sys.argv == ["train.py", "--trainer.logger", "false"]
     assert seen == [((["fit"],), ["train.py"] if hidden else sys.argv)]
 
@@ -165,7 +165,7 @@ def test_any_data_module_can_be_named(version, there, added):
         _actions=[types.SimpleNamespace(dest=name) for name in there],
         add_subclass_arguments=lambda cls, key, **more: asked.append((cls, key, more["required"])),
     )
-    _shims.add_any_data_module(_Namespace(version, LightningDataModule=int), parser)
+    compat.add_any_data_module(_Namespace(version, LightningDataModule=int), parser)
     assert asked == ([(int, "data", False)] if added else [])
 
 
@@ -202,7 +202,7 @@ def test_a_last_checkpoint_is_saved_where_it_would_be_a_link(version, saved):
     calls = []
     trainer = types.SimpleNamespace(save_checkpoint=lambda *arguments: calls.append(arguments))
     checkpoint = types.SimpleNamespace(save_weights_only=True, _link_checkpoint=lambda *_: None)
-    _shims.save_last_as_file(_Namespace(version), checkpoint)
+    compat.save_last_as_file(_Namespace(version), checkpoint)
     checkpoint._link_checkpoint(trainer, "best.ckpt", "last.ckpt")
     assert calls == saved
 
@@ -218,7 +218,7 @@ def test_a_checkpoint_without_a_monitor_is_written_over_its_own_file(version, ow
             return True
 
     checkpoint = Checkpoint()
-    _shims.write_over_own(_Namespace(version), checkpoint)
+    compat.write_over_own(_Namespace(version), checkpoint)
     assert checkpoint.file_exists("last.ckpt", None) is own
     assert checkpoint.file_exists("other.ckpt", None) is others
 
@@ -231,12 +231,12 @@ def test_a_checkpoint_without_a_monitor_is_written_over_its_own_file(version, ow
         ((2, 0), False, 2, "train", False),
         ((2, 0), False, 1, "train", True),
         ((2, 0), False, 2, "pytorch_lightning.callbacks.model_checkpoint", True),
-        ((1, 6), False, 2, "lightning_sm._stopping._stopped_checkpoint", True),
+        ((1, 6), False, 2, "lightning_sm._shutdown", True),
     ],
 )
 def test_which_saves_are_those_of_all_ranks(version, interrupted, ranks, caller, expected):
     trainer = types.SimpleNamespace(interrupted=interrupted, world_size=ranks)
     # The function is called by ours, which is called by whoever saves.
-    seen = {"__name__": caller, "ask": lambda: _shims.saved_by_all_ranks(_Namespace(version), trainer, 2)}
+    seen = {"__name__": caller, "ask": lambda: compat.saved_by_all_ranks(_Namespace(version), trainer, 2)}
     exec("def save(): return ask()", seen)
     assert seen["save"]() is expected

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sm._lightning._faults import VERIFIED
-from lightning_sm._lightning._shims import SHIMS
+from lightning_sm._lightning.compat import SHIMS
+from lightning_sm._lightning.incompatible import VERIFIED
 from tests.matrix.rows import FOR_CI, ROWS
 
 _HERE = Path(__file__).resolve().parent

@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from lightning_sm._position._random_states import random_states, set_random_states, states_from_plain, states_to_plain
+from lightning_sm._checkpoint.rng_state import random_states, set_random_states, states_from_plain, states_to_plain
 
 
 def draw():

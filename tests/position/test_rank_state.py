@@ -5,10 +5,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_sm._position._generators import generators_in, read_generator, set_generators
-from lightning_sm._position._random_states import random_states, states_to_plain
-from lightning_sm._position._rank_state import from_bytes, to_bytes
-from lightning_sm._position._train_data import losses
+from lightning_sm._checkpoint.rank_state import from_bytes, to_bytes
+from lightning_sm._checkpoint.rng_state import (
+    generators_in,
+    random_states,
+    read_generator,
+    set_generators,
+    states_to_plain,
+)
+from lightning_sm._checkpoint.train_data import losses
 
 
 class Holder:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
-from lightning_sm._position._resumable_sampler import ResumableSampler, sampler_of, unwrap, wrap
+from lightning_sm._checkpoint.sampler import ResumableSampler, sampler_of, unwrap, wrap
 
 
 def batches(size=12, generator=None):

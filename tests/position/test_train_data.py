@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_sm._position._train_data import TrainData, changes, keeps_state, reason_against, train_data
+from lightning_sm._checkpoint.train_data import TrainData, changes, keeps_state, reason_against, train_data
 
 
 class Stream(IterableDataset):

@@ -37,8 +37,8 @@ def main(folder, namespace):
     import torch
 
     import lightning_sm
+    from lightning_sm._checkpoint import broadcast_files
     from lightning_sm._export import load_file
-    from lightning_sm._resume import _every_host
     from lightning_sm.errors import CheckpointError
     from tests.helpers.tiny import loader, tiny_model, weights
 
@@ -84,11 +84,11 @@ def main(folder, namespace):
         Path(best.best_model_path).write_bytes(b"of another training")
     seen["another version"] = load(trainer.test, "best")
     seen["files in the end"] = sorted(os.listdir(shared))
-    largest, _every_host._LARGEST = _every_host._LARGEST, 10
+    largest, broadcast_files._LARGEST = broadcast_files._LARGEST, 10
     seen["too large"] = load(trainer.test, "best")
-    _every_host._LARGEST = largest
+    broadcast_files._LARGEST = largest
     if rank == 1:
-        _every_host.tempfile.gettempdir = lambda: "/dev/null"
+        broadcast_files.tempfile.gettempdir = lambda: "/dev/null"
     seen["no room"] = load(trainer.test, "best")
     seen["left"] = [name for name in os.listdir(os.environ["TMPDIR"]) if name.startswith("lightning-sm-")]
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(seen))

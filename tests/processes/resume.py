@@ -50,7 +50,7 @@ def of_one_rank(folder):
     """Whether ranks go on together from a checkpoint that rank zero has made without asking the others."""
     two = {"devices": 2, "strategy": "ddp"}
     within = ModelCheckpoint(folder, "{step}", every_n_train_steps=3, save_top_k=-1)
-    with mock.patch("lightning_sm._lightning._train_loaders.saved_by_all_ranks", return_value=False):
+    with mock.patch("lightning_sm._lightning.train_loop_hooks.saved_by_all_ranks", return_value=False):
         whole = train_setup("epoch_mean", SIZE, [within], **two)
     resumed = train_setup("epoch_mean", SIZE, checkpoint=str(Path(folder, "step=3.ckpt")), **two)
     return weights_of(resumed) == weights_of(whole)

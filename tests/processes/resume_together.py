@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 import lightning_sm
+from lightning_sm._checkpoint.identity import JobIdentity
 from lightning_sm._lightning import Namespace
-from lightning_sm._resume import JobIdentity
-from lightning_sm.callbacks import _auto_resume, callback_class
+from lightning_sm.callbacks import auto_resume, callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.resume.checkpoints import damage
@@ -25,7 +25,7 @@ _EPOCHS = [f"of-epoch-{epoch}.ckpt" for epoch in range(3)]
 
 
 def _fit(pl, directory, *, resume="auto", model=None, epochs=3, keep=False, ckpt_path=None, job="this-job"):
-    _auto_resume._ended_here.clear()  # as in a new process
+    auto_resume._ended_here.clear()  # as in a new process
     # Launchers over ssh hand the name to the first host only.
     identity = JobIdentity(None if dist.is_initialized() and dist.get_rank() else job)
     own = [callback_class(Namespace(pl.__name__), "AutoResume")(str(directory), resume, identity)]

@@ -3,7 +3,7 @@ import os
 import pytest
 import torch
 
-from lightning_sm._resume import list_candidates
+from lightning_sm._checkpoint.candidates import list_candidates
 from tests.resume.checkpoints import damage, write
 
 
@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_read(tmp_path, monkeypatch):
     def broken(path):
         raise OSError(5, "Input/output error", path)
 
-    monkeypatch.setattr("lightning_sm._resume._records.os.path.getsize", broken)
+    monkeypatch.setattr("lightning_sm._checkpoint.contents.os.path.getsize", broken)
     (candidate,) = list_candidates(str(tmp_path))
     assert "Input/output error" in candidate.problem
 

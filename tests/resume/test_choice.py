@@ -2,9 +2,8 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from lightning_sm._resume import choose
-from lightning_sm._resume._choice import Choice, Rejected
-from lightning_sm._resume._loading import load_with_code, why_not_weights_only
+from lightning_sm._checkpoint.contents import load_with_code, why_not_weights_only
+from lightning_sm._checkpoint.resume import Choice, Rejected, choose
 from tests.projects.container import log_lines
 from tests.resume import checkpoints
 from tests.resume.checkpoints import Extra, damage, write

@@ -5,8 +5,7 @@ import pickle
 import pytest
 import torch
 
-from lightning_sm._resume._contents import Opaque, read_contents, read_pickle
-from lightning_sm._resume._records import DamagedError
+from lightning_sm._checkpoint.contents import DamagedError, Opaque, read_contents, read_pickle
 from tests.resume.checkpoints import Extra, write
 
 

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightning_sm._resume import _every_host, on_every_host
+from lightning_sm._checkpoint import broadcast_files
+from lightning_sm._checkpoint.broadcast_files import on_every_host
 from lightning_sm.errors import CheckpointError
 
 
@@ -15,13 +16,13 @@ class Hosts:
 
     def __init__(self, monkeypatch, tmp_path):
         self.monkeypatch, self.sent, self.replayed = monkeypatch, [], 0
-        monkeypatch.setattr(_every_host.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
-        monkeypatch.setattr(_every_host, "_CHUNK", 100)
+        monkeypatch.setattr(broadcast_files.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+        monkeypatch.setattr(broadcast_files, "_CHUNK", 100)
 
     def enter(self, rank, path, *, lacks=True, failed=False):
         answers = iter([lacks, failed])
-        self.monkeypatch.setattr(_every_host, "broadcast", self._send if rank == 0 else self._replay)
-        self.monkeypatch.setattr(_every_host, "any_true", lambda _, flag: any([flag, next(answers)]))
+        self.monkeypatch.setattr(broadcast_files, "broadcast", self._send if rank == 0 else self._replay)
+        self.monkeypatch.setattr(broadcast_files, "any_true", lambda _, flag: any([flag, next(answers)]))
         strategy = SimpleNamespace(barrier=lambda name: None)
         trainer = SimpleNamespace(
             world_size=2, num_nodes=2, local_rank=0, global_rank=rank, is_global_zero=rank == 0, strategy=strategy
@@ -98,9 +99,9 @@ def test_one_host_finds_its_own_files():
 def test_a_file_without_checksums_is_compared_as_it_is(tmp_path):
     path = tmp_path / "old.ckpt"
     path.write_bytes(b"one")
-    one = _every_host._File.read(str(path))
+    one = broadcast_files._File.read(str(path))
     path.write_bytes(b"two")
-    assert _every_host._File.read(str(path)) != one
+    assert broadcast_files._File.read(str(path)) != one
 
 
 @pytest.mark.parametrize(
@@ -108,13 +109,13 @@ def test_a_file_without_checksums_is_compared_as_it_is(tmp_path):
     [("_LARGEST", 10, "are more than the 10 that are sent"), ("_LONGEST_SECONDS", -1.0, "takes more than -1 s")],
 )
 def test_there_is_a_bound(hosts, checkpoint, monkeypatch, constant, value, reason):
-    monkeypatch.setattr(_every_host, constant, value)
+    monkeypatch.setattr(broadcast_files, constant, value)
     with pytest.raises(CheckpointError, match=reason), hosts.enter(0, checkpoint):
         pass
     checkpoint.unlink()
     with pytest.raises(CheckpointError, match=reason), hosts.enter(1, checkpoint):
         pass
-    assert not any(os.scandir(_every_host.tempfile.gettempdir()))
+    assert not any(os.scandir(broadcast_files.tempfile.gettempdir()))
 
 
 def test_a_host_that_cannot_write_goes_on_receiving(hosts, checkpoint, tmp_path):

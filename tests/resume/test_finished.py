@@ -3,15 +3,9 @@ import datetime
 import pytest
 import pytorch_lightning as pl
 
+from lightning_sm._checkpoint.candidates import Candidate
+from lightning_sm._checkpoint.finished import Finished, read_finished, remove_finished, training_limits, write_finished
 from lightning_sm._lightning import Namespace
-from lightning_sm._resume import (
-    Candidate,
-    Finished,
-    read_finished,
-    remove_finished,
-    training_limits,
-    write_finished,
-)
 
 PL = Namespace("pytorch_lightning")
 END = Finished("last.ckpt", 9, 500, {"max_epochs": 10, "max_steps": -1})

@@ -1,7 +1,7 @@
 import pytest
 
 from lightning_sm import Hyperparameters, TrainingJob
-from lightning_sm._resume import JobIdentity
+from lightning_sm._checkpoint.identity import JobIdentity
 
 CONFIG = {
     "model": {"class_path": "Net", "init_args": {"lr": 0.1, "sizes": [1, 2]}},

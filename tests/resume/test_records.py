@@ -4,14 +4,14 @@ import zipfile
 import pytest
 import torch
 
-from lightning_sm._resume import _records
-from lightning_sm._resume._records import DamagedError, check_and_digest, list_records, read_record
+from lightning_sm._checkpoint import contents
+from lightning_sm._checkpoint.contents import DamagedError, check_and_digest, list_records, read_record
 from tests.resume.checkpoints import damage, write
 
 
 @pytest.mark.parametrize("chunk", [1, 1000, 4096, 10**6])
 def test_the_digest_is_the_files_in_pieces_of_any_size(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(_records, "_CHUNK", chunk)
+    monkeypatch.setattr(contents, "_CHUNK", chunk)
     path = write(tmp_path / "a.ckpt")
     assert check_and_digest(str(path)) == hashlib.sha256(path.read_bytes()).hexdigest()
     damage(path, "flipped bit in a tensor")

@@ -2,8 +2,7 @@ import os
 
 import pytest
 
-from lightning_sm._resume import will_be_found
-from lightning_sm._resume._search import checkpoint_names
+from lightning_sm._checkpoint.candidates import checkpoint_names, will_be_found
 
 PATHS = [
     ("a.ckpt", True),

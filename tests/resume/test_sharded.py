@@ -4,9 +4,8 @@ import shutil
 import pytest
 import torch
 
-from lightning_sm._resume import list_candidates
-from lightning_sm._resume._loading import why_not_weights_only
-from lightning_sm._resume._records import DamagedError
+from lightning_sm._checkpoint.candidates import list_candidates
+from lightning_sm._checkpoint.contents import DamagedError, why_not_weights_only
 
 dcp = pytest.importorskip("torch.distributed.checkpoint")
 if not hasattr(dcp, "save"):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_sm._job import Channel, TrainingJob
-from lightning_sm._options import SageMakerOptions
-from lightning_sm._routing._channels import Consumer, check_channel, route_channels, unrouted_channels
-from lightning_sm._settings import Settings
+from lightning_sm._config.channels import Consumer, check_channel, route_channels, unrouted_channels
+from lightning_sm._config.options import SageMakerOptions
+from lightning_sm._config.settings import Settings
+from lightning_sm._sagemaker.job import Channel, TrainingJob
 from lightning_sm.errors import LightningSMError, RoutingError
 
 

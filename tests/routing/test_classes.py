@@ -1,9 +1,9 @@
 import pytest
 
+from lightning_sm._config.classes import find_class, import_class, options_from
+from lightning_sm._config.options import SageMakerOptions
+from lightning_sm._config.settings import Settings
 from lightning_sm._lightning import Namespace
-from lightning_sm._options import SageMakerOptions
-from lightning_sm._routing._classes import find_class, import_class, options_from
-from lightning_sm._settings import Settings
 from lightning_sm.errors import RoutingError
 
 PL = Namespace("pytorch_lightning")

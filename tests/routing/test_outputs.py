@@ -2,10 +2,10 @@ import importlib.util
 
 import pytest
 
-from lightning_sm._job import TrainingJob
-from lightning_sm._options import SageMakerOptions
-from lightning_sm._routing._outputs import checkpoint_dir, default_logger, directories, output_dir, route_outputs
-from lightning_sm._settings import Settings
+from lightning_sm._config.options import SageMakerOptions
+from lightning_sm._config.outputs import checkpoint_dir, default_logger, directories, output_dir, route_outputs
+from lightning_sm._config.settings import Settings
+from lightning_sm._sagemaker.job import TrainingJob
 
 JOB = TrainingJob(
     in_container=True,

@@ -2,10 +2,9 @@ import os
 
 import pytest
 
-from lightning_sm._job import TrainingJob
-from lightning_sm._routing import RoutedSetting, Routing, may_replace
-from lightning_sm._routing._value import said
-from lightning_sm._settings import Settings
+from lightning_sm._config.routed import RoutedSetting, Routing, may_replace, said
+from lightning_sm._config.settings import Settings
+from lightning_sm._sagemaker.job import TrainingJob
 
 
 def test_a_line():

@@ -1,9 +1,9 @@
 import pytest
 
-from lightning_sm._job import TrainingJob
-from lightning_sm._routing._world import route_world
-from lightning_sm._settings import Settings
-from lightning_sm._topology import Launcher, Topology
+from lightning_sm._config.routing import route_world
+from lightning_sm._config.settings import Settings
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm.errors import TopologyError
 
 SOURCES = {"num_nodes": "hosts", "local_world_size": "LOCAL_WORLD_SIZE"}

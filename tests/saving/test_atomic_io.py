@@ -8,9 +8,9 @@ import time
 import pytest
 import torch
 
+from lightning_sm._checkpoint.async_io import background_checkpoint_io
+from lightning_sm._checkpoint.atomic_io import atomic_checkpoint_io
 from lightning_sm._lightning import Namespace
-from lightning_sm._saving._atomic_io import atomic_checkpoint_io
-from lightning_sm._saving._background_io import background_checkpoint_io
 from lightning_sm.errors import CheckpointError
 from tests.projects.container import log_lines
 
@@ -72,7 +72,7 @@ def test_the_file_is_flushed_before_it_gets_its_name_and_the_name_after(atomic, 
     def fsync(descriptor):
         done.append((os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))[:10], path.exists()))
 
-    monkeypatch.setattr("lightning_sm._whole_file.os.fsync", fsync)
+    monkeypatch.setattr("lightning_sm._atomic_file.os.fsync", fsync)
     atomic.save_checkpoint({"step": torch.tensor(1)}, str(path))
     assert done == [(".last.ckpt", False), (tmp_path.name[:10], True)]
 

@@ -4,9 +4,9 @@ import threading
 import pytest
 import torch
 
+from lightning_sm._checkpoint.async_io import background_checkpoint_io
+from lightning_sm._checkpoint.atomic_io import atomic_checkpoint_io
 from lightning_sm._lightning import Namespace
-from lightning_sm._saving._atomic_io import atomic_checkpoint_io
-from lightning_sm._saving._background_io import background_checkpoint_io
 from lightning_sm.errors import CheckpointError
 from tests.projects.container import log_lines
 from tests.saving.test_atomic_io import readings

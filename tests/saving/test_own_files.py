@@ -2,8 +2,8 @@ import os
 
 import torch
 
+from lightning_sm._checkpoint.periodic import periodic_checkpoints
 from lightning_sm._lightning import Namespace
-from lightning_sm._saving._periodic import periodic_checkpoints
 from lightning_sm.callbacks import callback_class
 from tests.helpers.tiny import loader, tiny_model
 

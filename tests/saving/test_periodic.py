@@ -4,9 +4,9 @@ from datetime import timedelta
 import pytest
 import torch
 
+from lightning_sm._checkpoint.periodic import periodic_checkpoints, save_interval
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning._shims import keep_newest, last_needs_best
-from lightning_sm._saving._periodic import periodic_checkpoints, save_interval
+from lightning_sm._lightning.compat import keep_newest, last_needs_best
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.tiny import loader, tiny_model

@@ -4,7 +4,7 @@ import io
 import pytest
 import torch
 
-from lightning_sm._saving._snapshot import Snapshot
+from lightning_sm._checkpoint.async_io import Snapshot
 
 
 def test_a_copy_stays_as_it_is_while_everything_changes():

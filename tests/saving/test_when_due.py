@@ -4,11 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_sm import _shared_look
-from lightning_sm._lightning import Namespace
-from lightning_sm._saving import _when_due
-from lightning_sm._saving._periodic import periodic_checkpoints
-from lightning_sm._saving._when_due import WhenDue
+from lightning_sm._checkpoint import periodic
+from lightning_sm._checkpoint.periodic import WhenDue, periodic_checkpoints
+from lightning_sm._lightning import Namespace, collectives
 
 
 class Checkpoint:
@@ -20,14 +18,14 @@ class Checkpoint:
 
     def on_train_batch_end(self, trainer, pl_module, batch):
         self.called.append(batch)
-        self._last_time_checked = _when_due.time.monotonic()
+        self._last_time_checked = periodic.time.monotonic()
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = SimpleNamespace(now=0.0)
     now.monotonic = lambda: now.now
-    monkeypatch.setattr(_when_due, "time", now)
+    monkeypatch.setattr(periodic, "time", now)
     return now
 
 
@@ -53,7 +51,7 @@ def test_the_first_rank_decides_for_all_and_they_seldom_ask(clock, monkeypatch):
             assert list(values) == [False, 0]
         return asked[-1]
 
-    monkeypatch.setattr(_shared_look, "sums", sums)
+    monkeypatch.setattr(collectives, "sums", sums)
     for batch in range(300):
         clock.now = 0.1 * batch
         for rank, save in enumerate(saves):

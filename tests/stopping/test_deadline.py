@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from lightning_sm._job import TrainingJob
-from lightning_sm._stopping._deadline import Deadline, read_deadline, seconds_running
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._shutdown import Deadline, read_deadline, seconds_running
 from lightning_sm.errors import JobConfigError
 
 
@@ -32,8 +32,8 @@ def test_it_is_near_as_soon_as_the_margin_begins():
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="there is no /proc")
 def test_time_counts_from_the_start_of_the_process():
     code = (
-        "import time; time.sleep(1); from lightning_sm._stopping._deadline import read_deadline;"
-        "from lightning_sm._job import TrainingJob;"
+        "import time; time.sleep(1); from lightning_sm._shutdown import read_deadline;"
+        "from lightning_sm._sagemaker.job import TrainingJob;"
         "d = read_deadline('60', TrainingJob()); print(time.monotonic() - d.started)"
     )
     began = time.monotonic()
@@ -43,9 +43,7 @@ def test_time_counts_from_the_start_of_the_process():
 
 def test_in_a_container_time_counts_from_its_first_process(monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        "lightning_sm._stopping._deadline.seconds_running", lambda process: asked.append(process) or 5.0
-    )
+    monkeypatch.setattr("lightning_sm._shutdown.seconds_running", lambda process: asked.append(process) or 5.0)
     monkeypatch.delenv("SAGEMAKER_BASE_DIR", raising=False)
     deadline = read_deadline("1h", TrainingJob(in_container=True))
     assert deadline.seconds == 3600

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_sm._stopping._stop_signal import STOPPED, StopSignal
+from lightning_sm._shutdown import STOPPED, StopSignal
 
 # Before it is in place, Lightning's own handling has nothing to put back.
 _TRAINER = SimpleNamespace(_signal_connector=SimpleNamespace(_original_handlers={}))
@@ -41,7 +41,7 @@ def test_a_signal_can_end_the_program_at_once(stop):
 _CHILDREN = """
 import os, signal, sys, time
 from types import SimpleNamespace
-from lightning_sm._stopping._stop_signal import StopSignal
+from lightning_sm._shutdown import StopSignal
 stop = StopSignal()
 stop.prepare()
 early = os.fork() or time.sleep(60) or os._exit(0)

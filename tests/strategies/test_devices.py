@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from lightning_sm._distributed.smddp import one_device_each
 from lightning_sm.errors import TopologyError
-from lightning_sm.strategies._devices import one_device_each
 
 _CUDA = [torch.device("cuda", index) for index in range(8)]
 _CPU = [torch.device("cpu")]

@@ -2,7 +2,7 @@ import pytest
 
 import lightning_sm
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._lightning._shims import strategy_of
+from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm.strategies import register_strategies, smddp_strategy_class
 
 

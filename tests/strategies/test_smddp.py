@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from lightning_sm import SageMakerEnvironment
+from lightning_sm._distributed import smddp
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._lightning._shims import strategy_of
+from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm.errors import SMDDPUnavailableError, TopologyError
-from lightning_sm.strategies import _smddp, smddp_strategy_class
+from lightning_sm.strategies import smddp_strategy_class
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.tiny import loader, tiny_model
 
@@ -104,7 +105,7 @@ def test_the_environment_stays_that_of_the_job_also_by_name(in_environ, launcher
 
 def test_the_backend_and_its_reason_are_one_line_of_rank_zero(in_environ, opt_ml, monkeypatch):
     told = []
-    monkeypatch.setattr(_smddp.log, "info", lambda *args: told.append(args[0] % args[1:]))
+    monkeypatch.setattr(smddp.log, "info", lambda *args: told.append(args[0] % args[1:]))
     monkeypatch.setattr(_BASE, "setup_distributed", lambda self: None)
     opt_ml.host("algo-1").hyperparameters(sagemaker_distributed_dataparallel_enabled=True)
     for rank in (0, 1):
@@ -129,7 +130,7 @@ def test_smddp_is_joined_without_a_device(in_environ, monkeypatch):
     monkeypatch.setitem(sys.modules, "smdistributed.dataparallel.torch.torch_smddp", types.ModuleType("smddp"))
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **kwargs: joined.append((args, kwargs)))
     monkeypatch.setattr(_BASE, "setup_distributed", lambda self: None)
-    monkeypatch.setattr(_smddp, "replace_infinite_barrier", lambda namespace: None)
+    monkeypatch.setattr(smddp, "replace_infinite_barrier", lambda namespace: None)
     in_environ(torchrun(1, 2, 0, 1, 1, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234))
     strategy_of(_trainer(strategy=_strategy(process_group_backend="smddp"))).setup_distributed()
     ((name,), arguments) = joined[0]

@@ -1,0 +1,1 @@
+"""Settings of a run: who gave which value, and which values SageMaker decides."""

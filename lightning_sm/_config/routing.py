@@ -1,0 +1,196 @@
+"""Routes the world that the launcher made into the trainer's settings.
+
+Turns a job and what was said explicitly into the settings that SageMaker decides.
+"""
+
+import os
+from dataclasses import replace
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
+
+from lightning_sm._config.channels import Consumer, route_channels, unrouted_channels
+from lightning_sm._config.options import SageMakerOptions
+from lightning_sm._config.outputs import FindClass, checkpoint_dir, directories, output_dir, route_outputs
+from lightning_sm._config.routed import Link, RoutedSetting, Routing, may_replace, said
+from lightning_sm._config.settings import Settings
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm.errors import RoutingError
+
+__all__ = [
+    "route_world",
+    "Consumer",
+    "FindClass",
+    "Link",
+    "RoutedSetting",
+    "Routing",
+    "build_routing",
+    "checkpoint_dir",
+    "may_replace",
+    "output_dir",
+]
+
+_NODES, _DEVICES, _ACCELERATOR = "trainer.num_nodes", "trainer.devices", "trainer.accelerator"
+# What LightningCLI writes with --print_config where nobody said anything (None up to 1.9), and "all there are".
+_OPEN = {_NODES: (1, "1"), _DEVICES: (-1, "-1")}
+
+
+def route_world(job: TrainingJob, topology: Topology, settings: Settings) -> Iterator[RoutedSetting]:
+    """Yield ``num_nodes``, ``devices``, ``accelerator`` and ``strategy`` as far as they are open.
+
+    ``auto`` and the defaults that LightningCLI prints leave them open. A number of hosts or devices that stands in a
+    config file and cannot be had here gives way, too: a config that another job saved holds that job's world.
+
+    Raises:
+        TopologyError: The command line, a hyperparameter or a program asks for another number of hosts or processes.
+    """
+    for key, value, source in _world(job, topology, settings):
+        given = settings.get(key)
+        if value is None or settings.is_opaque(key):
+            continue
+        if not _is_open(key, given):
+            if settings.is_explicit(key):
+                _refuse_other(key, given, topology, settings)
+                continue
+            if not _gives_way(key, given, topology, job):
+                continue
+        if given is None or given not in (value, str(value)):
+            yield RoutedSetting(key, value, source, said(settings, key))
+
+
+def _is_open(key: str, given: Any) -> bool:
+    return given is None or (isinstance(given, (str, int)) and (given == "auto" or given in _OPEN.get(key, ())))
+
+
+def _refuse_other(key: str, given: Any, topology: Topology, settings: Settings) -> None:
+    """Refuse a number that is not the job's and that somebody has set for this run."""
+    expected = {_NODES: topology.num_nodes, _DEVICES: topology.local_world_size}.get(key)
+    count = _count(given)
+    if None not in (expected, count) and count != expected:
+        topology.refuse(f"{settings.origin(key)} said {key.partition('.')[2]}={given}")
+
+
+def _gives_way(key: str, given: Any, topology: Topology, job: TrainingJob) -> bool:
+    """Whether what a config file says cannot be had here. A list of devices is meant as it stands."""
+    if key == _NODES:
+        return True
+    count = _count(given)
+    if key != _DEVICES or count is None:
+        return False
+    return topology.is_external or count > (job.num_gpus or count)
+
+
+def _count(given: Any) -> Optional[int]:
+    """The number of devices or hosts that is asked for, where it is a number."""
+    if isinstance(given, str) and given.isdigit():
+        return int(given)
+    return given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else None
+
+
+def _world(job: TrainingJob, topology: Topology, settings: Settings) -> Iterator[Tuple[str, Any, str]]:
+    if topology.launcher == Launcher.LOCAL:
+        return
+    sources = topology.sources
+    yield _NODES, topology.num_nodes, sources.get("num_nodes", "default")
+    accelerator, given = settings.get(_ACCELERATOR), settings.get(_DEVICES)
+    # Whoever asks for CPUs on a host with GPUs has not asked for as many processes as there are GPUs.
+    gpus = job.num_gpus if _is_open(_ACCELERATOR, accelerator) or accelerator in ("gpu", "cuda") else None
+    if topology.is_external:
+        yield _DEVICES, topology.local_world_size, sources["local_world_size"]
+    elif gpus:
+        yield _DEVICES, gpus, "SM_NUM_GPUS"
+    if not job.in_container:
+        return
+    if job.num_gpus:
+        yield _ACCELERATOR, "gpu", "SM_NUM_GPUS"
+    elif job.num_gpus == 0 and not job.num_neurons:
+        yield _ACCELERATOR, "cpu", "SM_NUM_GPUS"
+    count = len(given) if isinstance(given, list) else _count(given)
+    local = min(count or gpus, gpus) if gpus else count or 1
+    processes = topology.world_size if topology.is_external else topology.num_nodes * local
+    if processes is not None and processes > 1 and not job.num_neurons:
+        yield "trainer.strategy", "smddp", f"{processes} processes by {topology.launcher}"
+
+
+def build_routing(
+    job: TrainingJob,
+    topology: Topology,
+    settings: Settings,
+    *,
+    options: SageMakerOptions,
+    consumer: Optional[Consumer],
+    find_class: FindClass,
+    namespace: str,
+    links: Sequence[Link] = (),
+    trains: bool = True,
+) -> Routing:
+    """Decide every routed setting.
+
+    Outside a container only the world of an external launcher is taken, because otherwise each of its processes would
+    train alone; directories are left as they are.
+
+    Args:
+        job: The job.
+        topology: The world that the launcher made.
+        settings: What was said explicitly.
+        options: The ``sagemaker`` group.
+        consumer: The class that reads data, where there is one.
+        find_class: Finds a class by the name that a config gives it.
+        namespace: Lightning's namespace, for the default logger.
+        links: Arguments that the parser takes from others.
+        trains: Whether the run may train, so that there is something to save and to export.
+
+    Raises:
+        RoutingError: It is open which parameter a channel feeds, the channel holds no files to read, or the parameter
+            is computed from other arguments.
+    """
+    world = route_world(job, topology, settings)
+    routed: List[RoutedSetting] = [other for each in world for other in _at_source(each, links, settings, job)]
+    notes: Tuple[str, ...] = ()
+    if job.in_container:
+        decided = [
+            *route_outputs(job, settings, options, find_class, namespace),
+            *route_channels(job, settings, options, consumer),
+        ]
+        routed += [other for each in decided for other in _at_source(each, links, settings, job)]
+        saves = (
+            settings.get("trainer.enable_checkpointing") is not False and settings.get("trainer.barebones") is not True
+        )
+        written = directories(job, options) if trains else ()
+        notes = (written if saves else written[1:]) + unrouted_channels(job, options, consumer)
+    # A config that sets arguments of a class must name the class, which may come from the command line only.
+    implied = [
+        (f"{key}.class_path", path)
+        for key, path in ((key, settings.get(f"{key}.class_path")) for key in ("model", "data"))
+        if isinstance(path, str)
+    ]
+    if consumer is not None and consumer.class_path is not None:
+        implied.append((f"{consumer.key}.class_path", consumer.class_path))
+    return Routing(tuple(routed), notes, tuple(implied))
+
+
+def _at_source(
+    setting: RoutedSetting, links: Sequence[Link], settings: Settings, job: TrainingJob
+) -> Iterator[RoutedSetting]:
+    """Set what a linked argument is taken from, because the link overwrites the argument itself."""
+    link = next((link for link in links if _plain(link.target) == _plain(setting.key)), None)
+    if link is None:
+        yield setting
+        return
+    if any(settings.is_explicit(_plain(source)) for source in link.sources):
+        return
+    source = link.sources[0]
+    old = settings.get(_plain(source))
+    old = link.default if old is None else old
+    if not link.is_copy:
+        if setting.channel is not None:
+            raise RoutingError(
+                f"{setting.key}, which the {setting.source} would feed, is computed from {' and '.join(link.sources)}.",
+                hint=f"Set {' or '.join(link.sources)} as a hyperparameter, or set "
+                f"sagemaker.channels.{setting.channel} to another parameter, or to '' for none.",
+            )
+    elif old is None or (os.path.isabs(str(setting.value)) and may_replace(old, job)):
+        yield replace(setting, key=source, replaced=said(settings, _plain(source)), config=None)
+
+
+def _plain(key: str) -> str:
+    return key.replace(".init_args", "")

@@ -1,0 +1,1 @@
+"""The cluster environment and the strategy that Lightning is given."""

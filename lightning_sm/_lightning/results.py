@@ -1,0 +1,174 @@
+"""What has been logged in the epoch that is being trained: Lightning's sums, and the states of torchmetrics' objects.
+
+Lightning saves neither, so that the mean of an epoch which is resumed would be that of its second part.
+"""
+
+import sys
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
+
+from lightning_sm._lightning.compat_strategies import strategy_of
+
+__all__ = ["metric_states", "metrics_of", "results_of", "set_metric_states", "set_metrics", "set_results"]
+
+# Bytes of a metric that collects, such as one that keeps all predictions. It is gathered from each rank at each save.
+_LARGE = 4 * 2**20
+
+# What ``LightningModule.log`` was told.
+_SAID = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
+
+
+def metrics_of(trainer: Any) -> Dict[str, Any]:
+    """The metrics that callbacks and schedulers see, as they are; to ask the trainer may need the other ranks."""
+    metrics = trainer._logger_connector._callback_metrics
+    return {name: value.detach() for name, value in metrics.items() if hasattr(value, "detach")}
+
+
+def set_metrics(trainer: Any, metrics: Mapping[str, Any], device: Any) -> None:
+    """Let callbacks and schedulers see these metrics."""
+    trainer._logger_connector._callback_metrics.update({name: value.to(device) for name, value in metrics.items()})
+
+
+def results_of(trainer: Any) -> List[Dict[str, Any]]:
+    """This rank's part of what the training has logged in its epoch."""
+    found = []
+    for result in trainer.fit_loop.epoch_loop._results.values():
+        # Lightning 1.x has dictionaries of results, too.
+        if not hasattr(result, "is_tensor") or result.has_reset or result.meta.sync._group is not None:
+            continue
+        meta = result.meta
+        sums = [name for name in ("value", "cumulated_batch_size") if result.is_tensor and hasattr(result, name)]
+        found.append(
+            {
+                **{name: getattr(meta, name) for name in _SAID},
+                "fx": meta.fx,
+                "name": meta.name,
+                "reduce_fx": meta.reduce_fx.__name__,
+                "sync_dist": bool(meta.sync.should),
+                "rank_zero_only": bool(meta.sync.rank_zero_only),
+                "sums": {name: _copy(getattr(result, name)) for name in sums},
+                "on_last_step": _copy(result._forward_cache) if hasattr(result._forward_cache, "detach") else None,
+            }
+        )
+    return found
+
+
+def set_results(trainer: Any, saved: List[Dict[str, Any]]) -> Callable[[], None]:
+    """Put back what :func:`results_of` told, in the middle of an epoch, before its next batch.
+
+    Returns:
+        A function that takes back what this does to the trainer, for the end of the epoch.
+    """
+    import torch
+
+    module, results = trainer.lightning_module, trainer.fit_loop.epoch_loop._results
+    log, earlier = results.log, {}
+    for entry in saved:
+        said = {name: entry[name] for name in (*_SAID, "reduce_fx", "rank_zero_only")}
+        key = f"{entry['fx']}.{entry['name']}"
+        value = torch.zeros((), device=module.device) if entry["sums"] else _attribute(module, entry)
+        if value is None or key in results:
+            continue
+        log(entry["fx"], entry["name"], value, **said, sync_dist_fn=strategy_of(trainer).reduce, batch_size=1)
+        results[key].meta.sync.should = entry["sync_dist"]
+        _set(results[key], entry, module.device)
+        earlier[key] = entry
+
+    def log_first(fx: str, name: str, *args: Any, **kwargs: Any) -> None:
+        # What the program says about a value now need not be what it said before it was interrupted.
+        key = f"{fx}.{name}"
+        entry = earlier.pop(key, None)
+        if entry is not None:
+            del results[key]
+        log(fx, name, *args, **kwargs)
+        if entry is not None and entry["sums"] and results[key].is_tensor:
+            _add(results[key], entry)
+
+    results.log = log_first
+    # Lightning takes the first batch since its start for the first of the epoch.
+    trainer._logger_connector._first_loop_iter = False
+    return lambda: vars(results).pop("log", None)
+
+
+def _attribute(module: Any, entry: Mapping[str, Any]) -> Any:
+    return dict(module.named_modules()).get(entry["metric_attribute"])
+
+
+def _set(result: Any, entry: Mapping[str, Any], device: Any) -> None:
+    for name, value in entry["sums"].items():
+        setattr(result, name, value.to(device))
+    cache = entry["on_last_step"]
+    result._forward_cache = None if cache is None else cache.to(device)
+
+
+def _add(result: Any, entry: Mapping[str, Any]) -> None:
+    """Put together what was logged before the interruption and the first value since."""
+    if not result.meta.on_epoch:
+        return
+    for name, value in entry["sums"].items():
+        now = getattr(result, name)
+        extreme = result.meta.is_max_reduction or result.meta.is_min_reduction
+        before = value.to(now.device)
+        setattr(result, name, result.meta.reduce_fx(before, now) if extreme else before + now)
+
+
+def metric_states(trainer: Any, *, between_epochs: bool) -> Dict[str, Any]:
+    """The states of the torchmetrics objects that the model holds, by their names in it.
+
+    Left out are those that Lightning is about to reset: at the end of an epoch or of a validation, what was logged as
+    an object.
+
+    Args:
+        trainer: The trainer.
+        between_epochs: Whether the epoch's training is over.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    over = [loop._results] if between_epochs else []
+    over += [loop.val_loop._results] if trainer.validating else []
+    reset = {id(result.value) for results in over for result in results.values() if not getattr(result, "is_tensor", 1)}
+    return {
+        name: {
+            "states": {state: _copy(value) for state, value in states.items()},
+            "updates": int(getattr(metric, "_update_count", 1)),
+        }
+        for name, metric, states in _metrics(trainer.lightning_module)
+        if id(metric) not in reset and _bytes(states) <= _LARGE
+    }
+
+
+def _metrics(module: Any) -> Iterator[Tuple[str, Any, Dict[str, Any]]]:
+    torchmetrics = sys.modules["torchmetrics"]
+    leaders = {}
+    for each in module.modules():
+        if isinstance(each, torchmetrics.MetricCollection) and getattr(each, "_groups_checked", False):
+            # Metrics that need the same states share them, and only the first of a group is up to date.
+            for first, *others in each._groups.values():
+                leaders.update({id(each._modules[other]): each._modules[first] for other in others})
+    for name, metric in module.named_modules():
+        if isinstance(metric, torchmetrics.Metric):
+            leader = leaders.get(id(metric), metric)
+            yield name, metric, {state: getattr(leader, state) for state in metric._defaults}
+
+
+def set_metric_states(trainer: Any, saved: Mapping[str, Any]) -> None:
+    """Put back what :func:`metric_states` told."""
+    module = trainer.lightning_module
+    for name, metric, states in _metrics(module):
+        if name not in saved or saved[name]["states"].keys() != states.keys():
+            continue
+        for state, value in saved[name]["states"].items():
+            moved = [item.to(module.device) for item in value] if isinstance(value, list) else value.to(module.device)
+            setattr(metric, state, moved)
+        metric._computed = None
+        for count, value in (("_update_count", saved[name]["updates"]), ("_update_called", saved[name]["updates"] > 0)):
+            if count in vars(metric):
+                setattr(metric, count, value)
+
+
+def _copy(value: Any) -> Any:
+    # What a list holds is not changed in place.
+    return [item.detach() for item in value] if isinstance(value, list) else value.detach().clone()
+
+
+def _bytes(states: Mapping[str, Any]) -> int:
+    tensors = (item for value in states.values() for item in (value if isinstance(value, list) else [value]))
+    return sum(item.numel() * item.element_size() for item in tensors)

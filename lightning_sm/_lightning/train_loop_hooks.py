@@ -1,0 +1,222 @@
+"""Tells a callback about the data and its moments: loaders made ready, epochs, batches, validations and saves.
+
+The first batch of training data, where no training has shown one.
+"""
+
+from typing import Any, Callable, List, Tuple
+
+from lightning_sm._lightning.compat import saved_by_all_ranks, train_loaders_method
+from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.namespaces import Namespace
+
+__all__ = [
+    "after_batch_hooks",
+    "around_batches",
+    "around_epochs",
+    "around_saves",
+    "around_train_loaders",
+    "before_validations",
+    "first_train_batch",
+]
+
+
+def around_train_loaders(
+    namespace: Namespace, trainer: Any, prepare: Callable[[Any], None], ready: Callable[[List[Any]], None]
+) -> Callable[[], None]:
+    """Call ``prepare`` with each loader of training data before Lightning iterates over it.
+
+    The strategy's ``process_dataloader`` is where a loader comes by when Lightning has given it a distributed sampler.
+
+    Args:
+        namespace: Lightning's namespace.
+        trainer: The trainer.
+        prepare: Is given one loader.
+        ready: Is given all of them, when Lightning is through with them.
+
+    Returns:
+        A function that takes this back.
+    """
+    found: List[Any] = []
+    inside: List[bool] = []
+    owner, name = train_loaders_method(namespace, trainer)
+    strategy = strategy_of(trainer)
+    make, process = getattr(owner, name), strategy.process_dataloader
+
+    def make_loaders(*args: Any, **kwargs: Any) -> Any:
+        found.clear()
+        inside.append(True)
+        try:
+            return make(*args, **kwargs)
+        finally:
+            inside.pop()
+            if found:
+                ready(list(found))
+
+    def process_dataloader(dataloader: Any) -> Any:
+        if inside:
+            prepare(dataloader)
+            found.append(dataloader)
+        return process(dataloader)
+
+    return _replace((owner, name, make_loaders), (strategy, "process_dataloader", process_dataloader))
+
+
+def around_batches(
+    trainer: Any, advance: Callable[[Any, Callable[[], None]], None], before_validation: Callable[[], None]
+) -> Callable[[], None]:
+    """Let ``advance`` stand where the epoch's loop fetches and trains one batch.
+
+    Args:
+        trainer: The trainer.
+        advance: Is given the object that fetches, and a function that fetches and trains.
+        before_validation: Is called before each validation, and before it draws random numbers.
+
+    Returns:
+        A function that takes this back.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    train, validate = loop.advance, loop.val_loop.run
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before_validation()
+        return validate(*args, **kwargs)
+
+    return _replace(
+        (loop, "advance", lambda fetcher: advance(fetcher, lambda: train(fetcher))), (loop.val_loop, "run", run)
+    )
+
+
+def after_batch_hooks(trainer: Any, function: Callable[[], None]) -> Callable[[], None]:
+    """Call ``function`` after each training batch when callbacks, the model and the strategy have seen its end.
+
+    A callback's own ``on_train_batch_end`` comes before the model's. Lightning's counters are the same in both. Several
+    functions are called in the order in which they were added.
+
+    Args:
+        trainer: The trainer.
+        function: Takes nothing.
+
+    Returns:
+        A function that takes this back.
+    """
+    connector = getattr(trainer, "_logger_connector", None) or trainer.logger_connector
+    functions: List[Callable[[], None]] = vars(connector).setdefault("_lightning_sm_after_batch", [])
+    if "on_batch_end" not in vars(connector):
+        end = connector.on_batch_end
+
+        def on_batch_end(*args: Any, **kwargs: Any) -> Any:
+            # Lightning calls it after batches of a validation, too.
+            if trainer.training:
+                for each in list(functions):
+                    each()
+            return end(*args, **kwargs)
+
+        connector.on_batch_end = on_batch_end
+    functions.append(function)
+
+    def undo() -> None:
+        if function in functions:
+            functions.remove(function)
+
+    return undo
+
+
+def before_validations(trainer: Any, function: Callable[[], None]) -> Callable[[], None]:
+    """Call ``function`` before the first hook of each validation within a fit, sanity checks included.
+
+    Args:
+        trainer: The trainer.
+        function: Takes nothing.
+
+    Returns:
+        A function that takes this back.
+    """
+    loop = trainer.fit_loop.epoch_loop.val_loop
+    start = loop.on_run_start
+
+    def on_run_start(*args: Any, **kwargs: Any) -> Any:
+        function()
+        return start(*args, **kwargs)
+
+    return _replace((loop, "on_run_start", on_run_start))
+
+
+def around_epochs(
+    trainer: Any, before: Callable[[], None], before_iterator: Callable[[], None], begin: Callable[[Any], None]
+) -> Callable[[], None]:
+    """Tell of the moments at which an epoch begins.
+
+    Args:
+        trainer: The trainer.
+        before: Is called before anything of the epoch, the hooks at its start among it.
+        before_iterator: Is called before Lightning asks for an iterator over the training data, where it does so now.
+        begin: Is given the object that fetches, when all that is left is the batches.
+
+    Returns:
+        A function that takes this back.
+    """
+    fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    advance, start = fit.on_advance_start, loop.on_run_start
+
+    def on_advance_start(*args: Any, **kwargs: Any) -> None:
+        before()
+        advance(*args, **kwargs)
+
+    def on_run_start(data_fetcher: Any, *args: Any, **kwargs: Any) -> None:
+        before_iterator()
+        start(data_fetcher, *args, **kwargs)
+        begin(data_fetcher)
+
+    return _replace((fit, "on_advance_start", on_advance_start), (loop, "on_run_start", on_run_start))
+
+
+def around_saves(
+    namespace: Namespace, trainer: Any, before: Callable[[], None], after: Callable[[], None]
+) -> Callable[[], None]:
+    """Call ``before`` and ``after`` around each save of a checkpoint in which every rank takes part.
+
+    Args:
+        namespace: Lightning's namespace.
+        trainer: The trainer.
+        before: Is called before the checkpoint is put together. It may talk to other ranks.
+        after: Is called after it.
+
+    Returns:
+        A function that takes this back.
+    """
+    save = trainer.save_checkpoint
+
+    def save_checkpoint(*args: Any, **kwargs: Any) -> Any:
+        if not saved_by_all_ranks(namespace, trainer, 2):
+            return save(*args, **kwargs)
+        before()
+        try:
+            return save(*args, **kwargs)
+        finally:
+            after()
+
+    return _replace((trainer, "save_checkpoint", save_checkpoint))
+
+
+def _replace(*changes: Tuple[Any, str, Callable[..., Any]]) -> Callable[[], None]:
+    for owner, name, function in changes:
+        setattr(owner, name, function)
+
+    def undo() -> None:
+        for owner, name, _ in changes:
+            vars(owner).pop(name, None)
+
+    return undo
+
+
+def first_train_batch(trainer: Any) -> Any:
+    """Ask for the first batch of training data, without touching torch's seed.
+
+    A fit that was over before it began, because its job had finished before, has its loaders and used none of them.
+    """
+    import torch
+
+    # Lightning 2.0 moved it from the connector to the loop.
+    source = getattr(trainer.fit_loop, "_data_source", None) or trainer._data_connector._train_dataloader_source
+    with torch.random.fork_rng(devices=[]):
+        return next(iter(source.dataloader()))

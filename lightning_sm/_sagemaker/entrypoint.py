@@ -1,0 +1,94 @@
+"""``lightning-sm entrypoint``: an entry point for a training container that hands SIGTERM on to the training."""
+
+import argparse
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence, Tuple
+
+__all__ = ["Entrypoint", "main", "make_entrypoint"]
+
+_SCRIPT = Path(__file__).with_name("entrypoint.sh")
+
+# What a training image is started with: the toolkit's command, and around it what the Deep Learning Containers add.
+_TOOLKIT = ("train",)
+_DLC = ("bash", "-m", "start_with_right_hostname.sh", "train")
+
+_EPILOG = """StopTrainingJob, a time limit and the end of a spot instance reach process 1 of the container as
+SIGTERM. The toolkit does not hand it on, so that a job trains on until it is killed 120 seconds later. With this entry
+point the training hears it, and lightning-sm saves a checkpoint and exports the model. The job also fails where the
+toolkit would report success beside a failure reason.
+
+example:
+  Estimator(..., **json.loads(subprocess.check_output(["lightning-sm", "entrypoint", "--format", "estimator"])))"""
+
+
+@dataclass(frozen=True)
+class Entrypoint:
+    """What a container is started with.
+
+    Args:
+        entrypoint: The words of ``ContainerEntrypoint``.
+        arguments: The words of ``ContainerArguments``: the lines of a bash script, since the service takes at most 256
+            characters for a word, and no line break in it.
+    """
+
+    entrypoint: Tuple[str, ...]
+    arguments: Tuple[str, ...]
+
+    def as_request(self) -> Dict[str, List[str]]:
+        """For ``AlgorithmSpecification`` of a CreateTrainingJob request."""
+        return {"ContainerEntrypoint": list(self.entrypoint), "ContainerArguments": list(self.arguments)}
+
+    def as_estimator(self) -> Dict[str, List[str]]:
+        """For an estimator of SageMaker's SDK v2."""
+        return {"container_entry_point": list(self.entrypoint), "container_arguments": list(self.arguments)}
+
+
+def make_entrypoint(command: Sequence[str] = _TOOLKIT) -> Entrypoint:
+    """Make the entry point around the command that the container would be started with.
+
+    Args:
+        command: The words of that command.
+    """
+    lines = (line.strip() for line in _SCRIPT.read_text(encoding="utf-8").splitlines())
+    script = tuple(
+        line.replace("@COMMAND@", " ".join(shlex.quote(word) for word in command))
+        for line in lines
+        if line and not line.startswith("#")
+    )
+    return Entrypoint(("/bin/bash", "-c", "IFS=$'\\n'; eval \"$*\"", "lightning-sm"), script)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run the command line and return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="lightning-sm entrypoint",
+        description="Print a container entry point that lets a training stop in time.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--format",
+        choices=("request", "estimator", "script"),
+        default="request",
+        help="request: JSON for AlgorithmSpecification of CreateTrainingJob (default); estimator: JSON of arguments of "
+        "an estimator of SDK v2; script: the bash script itself",
+    )
+    parser.add_argument(
+        "--dlc",
+        action="store_true",
+        help="start what AWS's Deep Learning Containers start: " + " ".join(_DLC),
+    )
+    parser.add_argument("command", nargs="*", help="the container's own command, after -- (default: train)")
+    options = parser.parse_args(argv)
+    if options.dlc and options.command:
+        parser.error("--dlc and a command exclude each other")
+    made = make_entrypoint(_DLC if options.dlc else options.command or _TOOLKIT)
+    if options.format == "script":
+        print("\n".join(made.arguments))
+    else:
+        print(json.dumps(made.as_request() if options.format == "request" else made.as_estimator(), indent=2))
+    return 0

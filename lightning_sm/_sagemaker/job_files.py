@@ -1,0 +1,205 @@
+"""Reads a ``TrainingJob`` from the files below ``/opt/ml/input/config`` and from SageMaker's variables."""
+
+import os
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from lightning_sm._sagemaker.hyperparameters import Hyperparameters
+from lightning_sm._sagemaker.job import Channel, InstanceGroup, TrainingJob
+from lightning_sm._sagemaker.json_input import (
+    expect_mapping,
+    expect_names,
+    expect_path,
+    read_count,
+    read_json_file,
+    read_json_variable,
+)
+from lightning_sm.errors import JobConfigError
+
+__all__ = ["read_training_job"]
+
+
+class _Reader:
+    """Reads one host's files and variables, and notes where each answer came from."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.environ = environ
+        self.sources: Dict[str, str] = {}
+        self.base_dir = environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml"
+        self.config_dir = environ.get("SM_INPUT_CONFIG_DIR") or os.path.join(self.base_dir, "input", "config")
+
+    def directory(self, field: str, variable: str, *below_base: str) -> str:
+        if self.environ.get(variable):
+            self.sources[field] = variable
+            return self.environ[variable]
+        self.sources[field] = "SAGEMAKER_BASE_DIR" if self.environ.get("SAGEMAKER_BASE_DIR") else "SageMaker's layout"
+        return os.path.join(self.base_dir, *below_base)
+
+    def text(self, field: str, value: Any, source: str, variable: str) -> Optional[str]:
+        """Return a string from the resource file, else from a variable."""
+        if isinstance(value, str) and value:
+            self.sources[field] = source
+            return value
+        if value is not None and not isinstance(value, str):
+            raise JobConfigError(f"{field} in {source} should be a string, and is {value!r}.")
+        if self.environ.get(variable):
+            self.sources[field] = variable
+            return self.environ[variable]
+        return None
+
+    def file(self, name: str) -> Tuple[Optional[Any], str]:
+        path = os.path.join(self.config_dir, name)
+        return read_json_file(path), path
+
+
+def read_training_job(environ: Optional[Mapping[str, str]] = None) -> TrainingJob:
+    """Do the work of :meth:`TrainingJob.resolve`."""
+    reader = _Reader(os.environ if environ is None else environ)
+    resources, path = reader.file("resourceconfig.json")
+    by_variables = bool(reader.environ.get("SM_CURRENT_HOST")) and bool(reader.environ.get("SM_HOSTS"))
+    if resources is None and not by_variables:
+        return TrainingJob()
+    resources = {} if resources is None else expect_mapping(resources, path)
+    hosts = _read_hosts(reader, resources, path)
+    current_host = reader.text("current_host", resources.get("current_host"), path, "SM_CURRENT_HOST")
+    if current_host is None or current_host not in hosts:
+        raise JobConfigError(
+            f"The current host is {current_host!r} by {reader.sources.get('current_host', 'nobody')}, "
+            f"which is not among the hosts {list(hosts)} by {reader.sources['hosts']}.",
+            hint="Both come from SageMaker; set neither SM_CURRENT_HOST nor SM_HOSTS yourself.",
+        )
+    groups = _read_groups(reader, resources, path)
+    channels = _read_channels(reader)
+    # SDK v3 brings its container scripts in this channel.
+    hyperparameters = _read_hyperparameters(reader, sdk_v3="sm_drivers" in channels)
+    output_data_dir = reader.directory("output_data_dir", "SM_OUTPUT_DATA_DIR", "output", "data")
+    return TrainingJob(
+        in_container=True,
+        name=_read_name(reader, hyperparameters),
+        current_host=current_host,
+        hosts=hosts,
+        current_group_name=reader.text(
+            "current_group_name", resources.get("current_group_name"), path, "SM_CURRENT_INSTANCE_GROUP"
+        ),
+        instance_groups=groups,
+        distribution_groups=_read_distribution_groups(reader, hyperparameters),
+        current_instance_type=reader.text(
+            "current_instance_type", resources.get("current_instance_type"), path, "SM_CURRENT_INSTANCE_TYPE"
+        ),
+        network_interface_name=reader.text(
+            "network_interface_name", resources.get("network_interface_name"), path, "SM_NETWORK_INTERFACE_NAME"
+        ),
+        num_gpus=read_count(reader.environ, "SM_NUM_GPUS"),
+        num_neurons=read_count(reader.environ, "SM_NUM_NEURONS"),
+        channels=channels,
+        hyperparameters=hyperparameters,
+        base_dir=reader.base_dir,
+        model_dir=reader.directory("model_dir", "SM_MODEL_DIR", "model"),
+        output_data_dir=output_data_dir,
+        failure_file=os.path.join(reader.directory("failure_file", "SM_OUTPUT_DIR", "output"), "failure"),
+        checkpoint_dir=_read_checkpoint_dir(reader, output_data_dir),
+        sources=reader.sources,
+    )
+
+
+def _read_name(reader: _Reader, hyperparameters: Hyperparameters) -> Optional[str]:
+    found = [(name, reader.environ.get(name)) for name in ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")]
+    # SDK v2 prepares the hyperparameters of a tuning job once, so that all its training jobs have one name there.
+    if "_tuning_objective_metric" not in hyperparameters.reserved:
+        found.append(("sagemaker_job_name", hyperparameters.reserved.get("sagemaker_job_name")))
+        found.append(("SAGEMAKER_JOB_NAME", reader.environ.get("SAGEMAKER_JOB_NAME")))
+    for source, value in found:
+        name = value.rpartition("/")[2].strip() if isinstance(value, str) else ""
+        if name:
+            reader.sources["name"] = source
+            return name
+    return None
+
+
+def _read_hosts(reader: _Reader, resources: Dict[str, Any], path: str) -> Tuple[str, ...]:
+    hosts, source = resources.get("hosts"), f"hosts in {path}"
+    if hosts is None:
+        hosts, source = read_json_variable(reader.environ, "SM_HOSTS"), "SM_HOSTS"
+    names = expect_names(hosts, source)
+    if not names:
+        raise JobConfigError(f"{source} is an empty list.")
+    reader.sources["hosts"] = source
+    return tuple(names)
+
+
+def _read_groups(reader: _Reader, resources: Dict[str, Any], path: str) -> Tuple[InstanceGroup, ...]:
+    groups = resources.get("instance_groups")
+    if groups is None:
+        return ()
+    where = f"instance_groups in {path}"
+    if not isinstance(groups, list):
+        raise JobConfigError(f"{where} should be a JSON list, and is {groups!r}.")
+    read: List[InstanceGroup] = []
+    for group in groups:
+        entry = expect_mapping(group, f"An entry of {where}")
+        name, instance_type = entry.get("instance_group_name"), entry.get("instance_type")
+        if not isinstance(name, str) or not isinstance(instance_type, (str, type(None))):
+            raise JobConfigError(f"An entry of {where} has no proper instance_group_name and instance_type: {entry!r}.")
+        hosts = expect_names(entry.get("hosts"), f"hosts of group {name!r} in {path}")
+        read.append(InstanceGroup(name, instance_type, tuple(hosts)))
+    reader.sources["instance_groups"] = path
+    return tuple(read)
+
+
+def _read_hyperparameters(reader: _Reader, *, sdk_v3: bool) -> Hyperparameters:
+    content, path = reader.file("hyperparameters.json")
+    if content is not None:
+        reader.sources["hyperparameters"] = path
+        return Hyperparameters.from_file(content, path, sdk_v3=sdk_v3)
+    content = read_json_variable(reader.environ, "SM_HPS")
+    framework = read_json_variable(reader.environ, "SM_FRAMEWORK_PARAMS")
+    reader.sources["hyperparameters"] = "SM_HPS"
+    return Hyperparameters.from_variable({} if content is None else content, framework or {}, "SM_HPS")
+
+
+def _read_distribution_groups(reader: _Reader, hyperparameters: Hyperparameters) -> Tuple[str, ...]:
+    name = "sagemaker_distribution_instance_groups"
+    groups = hyperparameters.reserved.get(name)
+    if groups is None:
+        return ()
+    reader.sources["distribution_groups"] = name
+    return tuple(expect_names(groups, f"The hyperparameter {name}"))
+
+
+def _read_channels(reader: _Reader) -> Dict[str, Channel]:
+    data_dir = os.path.join(reader.directory("input_dir", "SM_INPUT_DIR", "input"), "data")
+    content, path = reader.file("inputdataconfig.json")
+    if content is not None:
+        reader.sources["channels"] = path
+        modes = {
+            name: expect_mapping(entry, f"Channel {name!r} in {path}").get("TrainingInputMode")
+            for name, entry in expect_mapping(content, path).items()
+        }
+    else:
+        reader.sources["channels"] = "SM_CHANNELS"
+        listed = read_json_variable(reader.environ, "SM_CHANNELS")
+        modes = dict.fromkeys(expect_names([] if listed is None else listed, "SM_CHANNELS"))
+    for name, mode in modes.items():
+        expect_path(name, f"The name of a channel in {reader.sources['channels']}")
+        if not isinstance(mode, (str, type(None))):
+            raise JobConfigError(f"TrainingInputMode of channel {name!r} in {path} should be text, and is {mode!r}.")
+    return {
+        name: Channel(name, reader.environ.get(f"SM_CHANNEL_{name.upper()}") or os.path.join(data_dir, name), mode)
+        for name, mode in modes.items()
+    }
+
+
+def _read_checkpoint_dir(reader: _Reader, output_data_dir: str) -> str:
+    content, path = reader.file("checkpointconfig.json")
+    if content is not None:
+        local_path = expect_mapping(content, path).get("LocalPath")
+        if local_path is not None and not (isinstance(local_path, str) and os.path.isabs(local_path)):
+            raise JobConfigError(f"LocalPath in {path} should be an absolute path, and is {local_path!r}.")
+        if local_path:
+            reader.sources["checkpoint_dir"] = path
+            return expect_path(local_path, f"LocalPath in {path}")
+    default = os.path.join(reader.base_dir, "checkpoints")
+    if os.path.isdir(default):
+        reader.sources["checkpoint_dir"] = default
+        return default
+    reader.sources["checkpoint_dir"] = reader.sources["output_data_dir"]
+    return os.path.join(output_data_dir, "checkpoints")

@@ -1,0 +1,361 @@
+"""Completes the arguments of a ``Trainer`` with objects that no config can hold.
+
+``job`` and ``trainer_settings``: give a script what the CLI gives its users.
+"""
+
+import os
+from dataclasses import replace
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+from lightning_sm._checkpoint.identity import JobIdentity
+from lightning_sm._checkpoint.periodic import save_interval
+from lightning_sm._config.checkpoint_places import CheckpointPlaces, explicit_directories
+from lightning_sm._config.classes import find_class
+from lightning_sm._config.options import SageMakerOptions, options_of
+from lightning_sm._config.outputs import checkpoint_dir, output_dir
+from lightning_sm._config.routed import RoutedSetting, may_replace
+from lightning_sm._config.routing import build_routing
+from lightning_sm._config.settings import Settings
+from lightning_sm._distributed.environment import SageMakerEnvironment
+from lightning_sm._distributed.smddp import SMDDPMixin
+from lightning_sm._export import check_writable
+from lightning_sm._failure import failure_reported, read_job
+from lightning_sm._lightning import Namespace, choose_namespace, namespace_of
+from lightning_sm._logging import log
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm.callbacks import callback_class
+from lightning_sm.errors import CheckpointError
+
+__all__ = ["add_environment", "as_list", "own_callbacks", "stay_on_one_host", "job", "trainer_settings"]
+
+# Set for the processes that Lightning starts from here, so that they count the hosts as this one did.
+_ONE_HOST = "LIGHTNING_SM_ONE_HOST"
+_CLUSTERS = ("MASTER_PORT", "NODE_RANK", "WORLD_SIZE", "SLURM_", "LSB_", "JSM_", "PMI_", "PMIX_", "OMPI_", "TPU_")
+
+
+def as_list(value: Any) -> List[Any]:
+    """Return one or several, as Lightning's arguments take them, as a list."""
+    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def add_environment(arguments: Dict[str, Any], topology: Topology, namespace: Namespace) -> None:
+    """Put a :class:`SageMakerEnvironment` among the trainer's plugins where its strategy brings none along.
+
+    Args:
+        arguments: The trainer's arguments, which are changed.
+        topology: The world that the launcher made.
+        namespace: Lightning's namespace.
+    """
+    strategy = arguments.get("strategy")
+    brings_one = isinstance(strategy, SMDDPMixin) or (isinstance(strategy, str) and strategy.startswith("smddp"))
+    if topology.launcher == Launcher.LOCAL or brings_one or getattr(strategy, "cluster_environment", None) is not None:
+        return
+    plugins = as_list(arguments.get("plugins"))
+    environment = namespace.module("plugins.environments").ClusterEnvironment
+    if not any(isinstance(plugin, environment) for plugin in plugins):
+        arguments["plugins"] = [*plugins, SageMakerEnvironment(topology)]
+
+
+def stay_on_one_host(arguments: Dict[str, Any], topology: Topology, namespace: Namespace) -> None:
+    """Train on this host alone where a config names several and no launcher or cluster has started this process.
+
+    Such is the config of a job of several hosts on a laptop. Lightning would wait there without end, at a port that it
+    has chosen by chance and that no other host can know.
+
+    Args:
+        arguments: The trainer's arguments, which are changed.
+        topology: The world that the launcher made.
+        namespace: Lightning's namespace.
+    """
+    num_nodes = arguments.get("num_nodes")
+    if topology.launcher != Launcher.LOCAL or not isinstance(num_nodes, int) or num_nodes < 2:
+        return
+    environment = namespace.module("plugins.environments").ClusterEnvironment
+    brought = [getattr(arguments.get("strategy"), "cluster_environment", None), *as_list(arguments.get("plugins"))]
+    in_cluster = any(name.startswith(_CLUSTERS) for name in os.environ)
+    if any(isinstance(given, environment) for given in brought) or (in_cluster and _ONE_HOST not in os.environ):
+        return
+    log.warning("trainer.num_nodes is %s, but no launcher or cluster started this process: one host trains.", num_nodes)
+    os.environ[_ONE_HOST] = "1"
+    arguments["num_nodes"] = 1
+
+
+def own_callbacks(
+    arguments: Dict[str, Any],
+    present: Sequence[Any],
+    *,
+    job: TrainingJob,
+    topology: Topology,
+    namespace: Namespace,
+    options: SageMakerOptions,
+    settings: Settings,
+    config: Optional[str] = None,
+    portable_config: Optional[str] = None,
+) -> List[Any]:
+    """Send checkpoints of the callbacks that are there to the job's directory, and return the callbacks to add.
+
+    Outside a container there is one to add only under an external launcher, one where ``sagemaker.model_dir`` says
+    where a model should go, and one where ``sagemaker.max_runtime`` says how long the program may run.
+
+    Lightning's own ``ModelCheckpoint`` is configured, never subclassed: its saved state is found again by the name of
+    its class.
+
+    Args:
+        arguments: The trainer's arguments.
+        present: All callbacks that the trainer will get.
+        job: The job.
+        topology: The world that the launcher made.
+        namespace: Lightning's namespace.
+        options: The ``sagemaker`` group.
+        settings: What was said explicitly, so that it stays.
+        config: The resolved configuration as YAML, to be exported beside the model.
+        portable_config: The same without what SageMaker decided.
+
+    Raises:
+        OutputError: The checkpoint directory cannot be written.
+        ExportError: ``sagemaker.export`` or what refines it has no meaning, or needs a package that is missing.
+        CheckpointError: ``sagemaker.save_every`` is no duration, ``sagemaker.resume`` is none of its words, or it is
+            ``require`` and the checkpoint directory is remote.
+        JobConfigError: ``sagemaker.max_runtime`` is no duration.
+    """
+    own: List[Any] = []
+    world_check = _absent("WorldCheck", present, namespace)
+    if world_check is not None and topology.launcher != Launcher.LOCAL:
+        own.append(world_check(topology))
+    if job.in_container:
+        places = _checkpoint_places(arguments, job, namespace, options, settings)
+        own += _safe_saves(present, namespace, options, places)
+        own += _checkpoints_in_place(present, places)
+        own += _auto_resume(arguments, present, job, namespace, options, _identity(arguments, job, config))
+        own += _positions(present, namespace, options)
+    export = _absent("ModelExport", present, namespace)
+    if export is not None and options.export and (job.in_container or options.model_dir is not None):
+        own.append(
+            export(
+                model_dir=options.model_dir,
+                config=config,
+                portable_config=portable_config,
+                export=options.export,
+                export_weights=options.export_weights,
+                export_submodule=options.export_submodule,
+                export_example_input=options.export_example_input,
+                export_serving=options.export_serving,
+                weights_only=options.resume_weights_only,
+            )
+        )
+    own += _graceful_stop(arguments, present, job, namespace, options)
+    return own
+
+
+def _absent(name: str, present: Sequence[Any], namespace: Namespace) -> Any:
+    """Return a callback's class, or ``None`` where one of it is there already."""
+    wanted = callback_class(namespace, name)
+    return None if any(isinstance(callback, wanted) for callback in present) else wanted
+
+
+def _graceful_stop(
+    arguments: Dict[str, Any], present: Sequence[Any], job: TrainingJob, namespace: Namespace, options: SageMakerOptions
+) -> List[Any]:
+    graceful_stop = _absent("GracefulStop", present, namespace)
+    if graceful_stop is None or not (job.in_container or options.max_runtime is not None):
+        return []
+    directory = checkpoint_dir(job, options)[0] if _saves(arguments) and job.in_container else None
+    with failure_reported(job):
+        return [graceful_stop(directory=directory, max_runtime=options.max_runtime)]
+
+
+def _safe_saves(
+    present: Sequence[Any], namespace: Namespace, options: SageMakerOptions, places: CheckpointPlaces
+) -> List[Any]:
+    safe_saves = _absent("SafeSaves", present, namespace)
+    return [] if safe_saves is None else [safe_saves(async_save=options.async_save, places=places)]
+
+
+def _positions(present: Sequence[Any], namespace: Namespace, options: SageMakerOptions) -> List[Any]:
+    if options.resume == "never":
+        return []
+    absent = (_absent(name, present, namespace) for name in ("DataPosition", "FinetuningState"))
+    return [callback() for callback in absent if callback is not None]
+
+
+def _saves(arguments: Dict[str, Any]) -> bool:
+    """Whether the trainer is to save checkpoints at all."""
+    return arguments.get("enable_checkpointing") is not False and not arguments.get("barebones")
+
+
+def _identity(arguments: Dict[str, Any], job: TrainingJob, config: Optional[str]) -> JobIdentity:
+    if config is None:
+        return JobIdentity.of(job, {"trainer": arguments})
+    import yaml
+
+    return JobIdentity.of(job, yaml.safe_load(config))
+
+
+def _auto_resume(
+    arguments: Dict[str, Any],
+    present: Sequence[Any],
+    job: TrainingJob,
+    namespace: Namespace,
+    options: SageMakerOptions,
+    identity: JobIdentity,
+) -> List[Any]:
+    auto_resume = _absent("AutoResume", present, namespace)
+    if auto_resume is None or not _saves(arguments):
+        return []
+    directory, _ = checkpoint_dir(job, options)
+    with failure_reported(job):
+        callback = auto_resume(directory, options.resume, identity, options.resume_weights_only)
+        if "://" not in directory:
+            return [callback]
+        if options.resume == "require":
+            raise CheckpointError(
+                f"sagemaker.resume is require, and the checkpoint directory {directory} is not on this host.",
+                hint="Name a local directory; SageMaker downloads it from S3 before a restarted job begins.",
+            )
+    return []
+
+
+def _checkpoint_places(
+    arguments: Dict[str, Any], job: TrainingJob, namespace: Namespace, options: SageMakerOptions, settings: Settings
+) -> CheckpointPlaces:
+    directory, _ = checkpoint_dir(job, options)
+    with failure_reported(job):
+        seconds = save_interval(options.save_every)
+    is_short = bool(arguments.get("fast_dev_run")) and "://" not in directory
+    adds = _saves(arguments) and not is_short
+    return CheckpointPlaces(directory, job, namespace, explicit_directories(settings), seconds, adds)
+
+
+def _checkpoints_in_place(present: Sequence[Any], places: CheckpointPlaces) -> List[Any]:
+    own = places.complete(present)
+    checkpoint_class = places.namespace.module("callbacks").ModelCheckpoint
+    if "://" not in places.directory and any(isinstance(each, checkpoint_class) for each in (*present, *own)):
+        with failure_reported(places.job):
+            check_writable(places.directory, "checkpoint directory")
+    return own
+
+
+def job() -> TrainingJob:
+    """Return the training job, for a script that needs its channels and hyperparameters.
+
+    Outside a container the job is empty, and defaults hold::
+
+        job = lightning_sm.job()
+        data = MyData(job.channel("training", default="./data"))
+        model = MyModel(lr=job.hyperparameters.get("lr", 0.01))
+
+    From now on an error that ends the program is the job's failure reason.
+
+    Raises:
+        JobConfigError: A file or variable of the job is broken.
+    """
+    return read_job()
+
+
+def trainer_settings(
+    *, sagemaker: Optional[Dict[str, Any]] = None, trainer_class: Optional[type] = None, **trainer_arguments: Any
+) -> Dict[str, Any]:
+    """Return the arguments of a ``Trainer``, completed with what SageMaker decides.
+
+    ``Trainer(**trainer_settings(max_epochs=5))`` trains in the launcher's world, logs below the output directory, keeps
+    checkpoints in the job's checkpoint directory and exports the best model. What is given here wins, but a local
+    ``dirpath`` of a ``ModelCheckpoint`` gives way to the job's checkpoint directory, as one in a config file does, and
+    the local ``save_dir`` of a ``CSVLogger`` or ``TensorBoardLogger`` to the output directory. Other loggers that write
+    to a local directory are named in the log.
+    Outside a container the arguments come back as they were, but for the world of an external launcher (``torchrun``).
+
+    It reads what :class:`~lightning_sm.TrainingJob` and :class:`~lightning_sm.Topology` name.
+
+    Args:
+        sagemaker: What the ``sagemaker`` group of the CLI takes, such as ``{"checkpoint_dir": "/opt/ml/checkpoints"}``.
+        trainer_class: The ``Trainer`` that the arguments are for, which tells ``pytorch_lightning`` from
+            ``lightning.pytorch`` in a program that imports both; by default the arguments tell, as far as they can.
+        **trainer_arguments: Arguments of the ``Trainer``.
+
+    Raises:
+        JobConfigError: A file or variable of the job is broken.
+        TopologyError: The launcher's numbers do not make a world, or another number of hosts is asked for.
+        OptionError: ``sagemaker`` is no mapping of known options.
+        OutputError: The checkpoint directory cannot be written.
+    """
+    this_job = read_job()
+    with failure_reported(this_job):
+        topology = Topology.resolve(job=this_job)
+        given = [trainer_arguments.get(name) for name in ("callbacks", "strategy", "logger", "plugins")]
+        objects = (type(entry) for value in given for entry in as_list(value))
+        namespace = namespace_of(trainer_class, *objects) or choose_namespace()
+        options = options_of(sagemaker)
+        # A list of ready-made loggers or callbacks counts as one value here, which nothing looks into.
+        settings = Settings.collect(given={"trainer": trainer_arguments})
+        routing = build_routing(
+            this_job,
+            topology,
+            settings,
+            options=options,
+            consumer=None,
+            find_class=lambda name: find_class(namespace, name),
+            namespace=namespace.name,
+        )
+        routed = routing.as_config().get("trainer", {})
+        arguments = {**trainer_arguments, **routed}
+        logger = routed.get("logger")
+        if logger is not None:
+            logger_class = find_class(namespace, logger["class_path"])
+            assert logger_class is not None, "Lightning has the loggers that the routing names"
+            arguments["logger"] = logger_class(**logger["init_args"])
+        if this_job.in_container:
+            add_environment(arguments, topology, namespace)
+            redirected = tuple(_redirect_loggers(trainer_arguments.get("logger"), this_job, options, namespace))
+            routing = replace(routing, settings=(*routing.settings, *redirected))
+        present = as_list(arguments.get("callbacks"))
+        own = own_callbacks(
+            arguments,
+            present,
+            job=this_job,
+            topology=topology,
+            namespace=namespace,
+            options=options,
+            settings=settings,
+        )
+        if own:
+            arguments["callbacks"] = [*present, *own]
+    if routing and topology.is_rank_zero:
+        log.info("%s", routing.table())
+    return arguments
+
+
+def _redirect_loggers(
+    given: Any, job: TrainingJob, options: SageMakerOptions, namespace: Namespace
+) -> Iterator[RoutedSetting]:
+    """Let ready-made loggers write to the output directory, and warn of those that cannot be told to.
+
+    The others are lost: SageMaker keeps its own directories only.
+    """
+    loggers = namespace.module("loggers")
+    directory, source = output_dir(job, options)
+    for index, logger in enumerate(as_list(None if isinstance(given, bool) else given)):
+        old = getattr(logger, "save_dir", None)
+        if not isinstance(old, str) or not may_replace(old, job):
+            continue
+        if isinstance(logger, (loggers.CSVLogger, loggers.TensorBoardLogger)) and logger._experiment is None:
+            # Lightning's versions keep it under one of these names, or both.
+            for name in {"_save_dir", "_root_dir"} & vars(logger).keys():
+                setattr(logger, name, directory)
+        if logger.save_dir == directory:
+            place = f"trainer.logger[{index}]" if isinstance(given, (list, tuple)) else "trainer.logger"
+            yield RoutedSetting(f"{place}.save_dir", directory, source, f"the script said {old}")
+        elif not _sends(logger):
+            log.warning(
+                "%s writes to %s, which SageMaker does not keep. HINT: Give it a directory below %s.",
+                type(logger).__name__,
+                old,
+                directory,
+            )
+
+
+def _sends(logger: Any) -> bool:
+    """Whether a logger's output leaves the host by itself, so that its directory is a buffer only."""
+    services = ("WandbLogger", "CometLogger", "NeptuneLogger", "LitLogger")
+    is_service = any(cls.__name__ in services for cls in type(logger).__mro__)
+    return is_service and not getattr(logger, "_offline", False)
