@@ -11,7 +11,7 @@ from lightning_sm._failure._watching import stop_watching
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 from tests.helpers.rank_zero import rank_zero_onlys
-from tests.matrix.skips import SKIPS, installed_version
+from tests.helpers.skips import SKIPS, installed_version
 
 # What libraries set for good when they are imported or seeded.
 _MAY_STAY = (

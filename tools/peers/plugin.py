@@ -1,6 +1,6 @@
 """A pytest plugin that puts our classes in the place of Lightning's before its tests import them, and notes outcomes.
 
-Loaded with ``-p tests.peers.plugin``. Lightning's test files, ``conftest.py`` and settings stay as they are.
+Loaded with ``-p tools.peers.plugin``. Lightning's test files, ``conftest.py`` and settings stay as they are.
 """
 
 import json
@@ -26,7 +26,7 @@ _outcomes: Dict[str, Tuple[str, str]] = {}
 
 
 def pytest_addoption(parser: Any) -> None:
-    """Add the options that ``python -m tests.peers`` gives."""
+    """Add the options that ``python -m tools.peers`` gives."""
     group = parser.getgroup("lightning_sm")
     group.addoption("--lightning-sm", choices=(ALONE, IMPORTED, SWAPPED), default=SWAPPED)
     group.addoption("--lightning-sm-outcomes", metavar="FILE", help="where to write each test's outcome")

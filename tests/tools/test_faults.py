@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from lightning_sm._lightning import installed_namespaces
-from tests.faults.__main__ import _by_kill, _by_setup, _end
-from tests.faults.campaign import DIFFERS, Verdict, play, reference
-from tests.faults.damage import damage_newest, files_in_part, whole_checkpoints
-from tests.faults.plan import ALONE, DAMAGES, KILLS, KNOWN, LIBRARY, WHERES, Fault, Moment, draw
-from tests.faults.server import Server
-from tests.helpers.processes import ROOT
+from tools import ROOT
+from tools.faults.__main__ import _by_kill, _by_setup, _end
+from tools.faults.campaign import DIFFERS, Verdict, play, reference
+from tools.faults.damage import damage_newest, files_in_part, whole_checkpoints
+from tools.faults.plan import ALONE, DAMAGES, KILLS, KNOWN, LIBRARY, WHERES, Fault, Moment, draw
+from tools.faults.server import Server
 
 NAMES = sorted(LIBRARY)
 

@@ -10,13 +10,16 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from tests.matrix.rows import FOR_CI, ROWS, Row
+from tools import ROOT
+from tools.matrix.rows import FOR_CI, ROWS, Row
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
 _REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
 _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "tensorboard")
 # What a row runs: everything that Lightning's version can make a difference to.
-_TESTS = ("tests", *(f"--ignore=tests/{name}" for name in ("examples", "peers", "rehearse", "rehearsals")))
+_TESTS = (
+    "tests",
+    *(f"--ignore=tests/{name}" for name in ("examples", "rehearse", "rehearsals", "tools/test_peers.py")),
+)
 
 
 def find_python(version: str) -> Optional[str]:
@@ -70,7 +73,7 @@ def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float
             or run(*pip, f"torch=={row.torch}")
             or (0 if keeps_torch(row, inside, environ) else 3)
             or run(*pip, *requirements(row, pinned=not freeze))
-            or run(*pip, "--no-deps", str(_REPOSITORY))
+            or run(*pip, "--no-deps", str(ROOT))
         )
         if status:
             return status, time.monotonic() - started, 0.0
@@ -79,7 +82,7 @@ def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float
         installed = time.monotonic()
         tests = {**os.environ, "LIGHTNING_SM_ROW": row.name, "OMP_NUM_THREADS": "1"}
         command = [inside, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *_TESTS, *extra]
-        status = subprocess.run(command, env=tests, cwd=_REPOSITORY, check=False).returncode
+        status = subprocess.run(command, env=tests, cwd=ROOT, check=False).returncode
         return status, installed - started, time.monotonic() - installed
 
 
@@ -106,7 +109,7 @@ def _write_pins(row: Row, python: str, environ: Dict[str, str]) -> None:
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Run the chosen rows one after the other; return 0 if all passed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.matrix", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="names of rows; see --list")
     parser.add_argument("--all", action="store_true", help="every row")
     parser.add_argument("--ci", action="store_true", help="the rows that run on each submission")

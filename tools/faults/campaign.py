@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass
 from typing import Optional
 
-from tests.faults.damage import damage_newest, files_in_part, whole_checkpoints
-from tests.faults.job import Job
-from tests.faults.plan import Fault
+from tools.faults.damage import damage_newest, files_in_part, whole_checkpoints
+from tools.faults.job import Job
+from tools.faults.plan import Fault
 
 __all__ = ["DIFFERS", "SAVE_EVERY", "Reference", "Verdict", "can_mount", "play", "reference"]
 

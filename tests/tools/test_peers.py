@@ -1,10 +1,10 @@
-"""How ``python -m tests.peers`` judges what Lightning's tests found."""
+"""How ``python -m tools.peers`` judges what Lightning's tests found."""
 
 import pytest
 
-from tests.peers.comparison import compare
-from tests.peers.plugin import name_alone
-from tests.peers.suites import EXPECTED, SUITES
+from tools.peers.comparison import compare
+from tools.peers.plugin import name_alone
+from tools.peers.suites import EXPECTED, SUITES
 
 _REASONS = {"f.py::known": "ours says it otherwise"}
 

@@ -15,11 +15,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from tests.peers.comparison import Comparison, compare
-from tests.peers.plugin import ALONE, IMPORTED, SWAPPED
-from tests.peers.suites import EXPECTED, SUITES, Suite
+from tools import ROOT
+from tools.peers.comparison import Comparison, compare
+from tools.peers.plugin import ALONE, IMPORTED, SWAPPED
+from tools.peers.suites import EXPECTED, SUITES, Suite
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
 _PACKAGE = "lightning"
 _FOLDERS = ("tests_fabric", "tests_pytorch")
 _SECONDS = 1800
@@ -89,10 +89,10 @@ def run(suite: Suite, mode: str, tests: Path, folder: Path) -> Outcomes:
     file = folder / "outcomes.json"
     if file.exists():
         file.unlink()
-    path = os.pathsep.join(filter(None, [str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     environ = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     environ.setdefault("OMP_NUM_THREADS", "1")
-    plugin = ["-p", "tests.peers.plugin", "--lightning-sm", mode, "--lightning-sm-outcomes", str(file)]
+    plugin = ["-p", "tools.peers.plugin", "--lightning-sm", mode, "--lightning-sm-outcomes", str(file)]
     settings = ["-c", "../pyproject.toml", "--rootdir=.", "-p", "no:cacheprovider", "-q", "--color=no"]
     command = [sys.executable, "-m", "pytest", *plugin, *settings, suite.path]
     try:
@@ -160,7 +160,7 @@ def judge(suites: Sequence[Suite], tests: Path, folder: Path) -> bool:
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Run the chosen suites; return 0 if every difference is an expected one."""
     names = {suite.name: suite for suite in SUITES}
-    parser = argparse.ArgumentParser(prog="python -m tests.peers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.peers", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"one or more of {', '.join(names)}; else all")
     parser.add_argument("--checkout", type=Path, metavar="PATH", help="Lightning's repository at the installed version")
     chosen = parser.parse_args(arguments)

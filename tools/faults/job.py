@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.helpers.environ import torchrun, without_launcher
 from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import ROOT
+from tools import ROOT
 
 __all__ = ["Job"]
 
@@ -96,7 +96,7 @@ class Job:
                 environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
             self.running.append(
                 self.server.start(
-                    "tests.faults.train",
+                    "tools.faults.train",
                     self.arguments,
                     environ=environ,
                     folder=self.folder / name,

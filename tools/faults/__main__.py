@@ -1,6 +1,6 @@
 """Interrupts and damages training jobs many times, and prints what became of them.
 
-``python -m tests.faults --runs 300 --jobs 2`` takes about 16 minutes on two cores.
+``python -m tools.faults --runs 300 --jobs 2`` takes about 16 minutes on two cores.
 """
 
 import argparse
@@ -11,15 +11,15 @@ import threading
 import time
 
 from lightning_sm._lightning import installed_namespaces
-from tests.faults.campaign import DIFFERS, can_mount, play, reference
-from tests.faults.plan import DAMAGES, KILLS, KNOWN, LIBRARY, WHERES, draw
-from tests.faults.server import Server
-from tests.helpers.processes import ROOT
+from tools import ROOT
+from tools.faults.campaign import DIFFERS, can_mount, play, reference
+from tools.faults.plan import DAMAGES, KILLS, KNOWN, LIBRARY, WHERES, draw
+from tools.faults.server import Server
 
 
 def main(arguments=None):
     """Play the runs; return 0 if none ended otherwise than the README says."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
     parser.add_argument("--runs", type=int, default=10, help="how many faults")
     parser.add_argument("--seed", type=int, default=0, help="of the first; each further one has the next")
     parser.add_argument("--jobs", type=int, default=1, help="how many at the same time")

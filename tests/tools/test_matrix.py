@@ -1,14 +1,11 @@
-"""The rows, the shims, the verified pairs and the README tell of the same versions."""
-
-from pathlib import Path
+"""The rows, the shims, the verified pairs and the documentation tell of the same versions."""
 
 import pytest
 
 from lightning_sm._lightning.compat import SHIMS
 from lightning_sm._lightning.incompatible import VERIFIED
-from tests.matrix.rows import FOR_CI, ROWS
-
-_HERE = Path(__file__).resolve().parent
+from tools import ROOT
+from tools.matrix.rows import FOR_CI, ROWS
 
 
 @pytest.mark.parametrize("shim", SHIMS.values(), ids=list(SHIMS))
@@ -31,7 +28,7 @@ def test_names_are_different_and_ci_runs_some():
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_each_row_is_pinned(row):
-    pins = (_HERE / "requirements" / f"{row.name}.txt").read_text(encoding="utf-8").splitlines()
+    pins = (ROOT / "tools" / "matrix" / "requirements" / f"{row.name}.txt").read_text(encoding="utf-8").splitlines()
     assert f"torch=={row.torch}" in pins
     assert f"pytorch-lightning=={row.lightning}" in pins
     assert (f"lightning=={row.lightning}" in pins) == row.both
@@ -39,9 +36,11 @@ def test_each_row_is_pinned(row):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
-def test_readme_tells_each_row(row):
-    readme = (_HERE.parents[1] / "README.md").read_text(encoding="utf-8")
-    line = next((line for line in readme.splitlines() if line.startswith(f"| {row.python} | {row.torch} |")
+def test_documentation_tells_each_row(row):
+    documents = "\n".join(
+        path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    )
+    line = next((line for line in documents.splitlines() if line.startswith(f"| {row.python} | {row.torch} |")
                  and f"| {row.lightning} |" in line), None)  # fmt: skip
     assert line is not None
     assert f"`{row.line}`" in line

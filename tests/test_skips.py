@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.matrix.rows import ROWS
-from tests.matrix.skips import SKIPS, Skip, installed_version
+from tests.helpers.processes import ROOT
+from tests.helpers.skips import SKIPS, Skip, installed_version
+from tools.matrix.rows import ROWS
 
 _IDS = [skip.test for skip in SKIPS]
 
@@ -22,9 +22,7 @@ def collected():
     """The ids of all tests in the files that the list names."""
     files = sorted({skip.test.partition("::")[0] for skip in SKIPS})
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-o", "addopts="]
-    done = subprocess.run(
-        [*command, *files], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True, timeout=120, check=True
-    )
+    done = subprocess.run([*command, *files], cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 

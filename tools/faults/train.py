@@ -15,8 +15,8 @@ import torch
 import lightning_sm
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._sagemaker.job import TrainingJob
-from tests.faults.plan import LIBRARY
 from tests.helpers.setups import Size
+from tools.faults.plan import LIBRARY
 
 pl = installed_namespaces()[0].module()
 

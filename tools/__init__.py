@@ -1,0 +1,9 @@
+"""Programs for those who work on the package: ``python -m tools.matrix``, ``tools.peers`` and ``tools.faults``.
+
+They may import ``tests.helpers`` and ``tests.standins``, which they share with the tests, and no test.
+"""
+
+from pathlib import Path
+
+#: The repository's root.
+ROOT = Path(__file__).resolve().parents[1]
