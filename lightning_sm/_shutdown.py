@@ -26,6 +26,7 @@ from lightning_sm._lightning.collectives import all_true, broadcast
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.trainer_hooks import leave_behind
 from lightning_sm._logging import log
+from lightning_sm._sagemaker.exit_codes import STOPPED
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import JobConfigError
 
@@ -34,7 +35,6 @@ __all__ = [
     "read_deadline",
     "seconds_running",
     "may_leave_anywhere",
-    "STOPPED",
     "StopSignal",
     "save_directory",
     "save_stopped",
@@ -116,10 +116,6 @@ def may_leave_anywhere(trainer: Any, batches: Sequence[float]) -> bool:
         return True
     counts = [float(count) for count in batches]
     return all_true(trainer, counts == broadcast(trainer, counts) and math.inf not in counts)
-
-
-#: What a program that SIGTERM ended exits with, as shells count it.
-STOPPED = 128 + int(signal.SIGTERM)
 
 
 class StopSignal:

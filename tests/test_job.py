@@ -81,8 +81,8 @@ def test_a_channel_in_a_job_and_elsewhere(opt_ml):
     assert job.channel("training", default="./data") == job.channel("training") == str(folder)
     with log_lines() as lines:
         assert job.channel("labels", default="./labels") == "./labels"
-    assert lines == ["The job has no channel 'labels': ./labels is read instead"]
-    with pytest.raises(RoutingError, match=r"The job has no channel 'labels'; it has: empty, training. HINT: Give"):
+    assert lines == ["The job has no channel 'labels'; using the default ./labels"]
+    with pytest.raises(RoutingError, match=r"The job has no channel 'labels'. Its channels: empty, training"):
         job.channel("labels")
     with pytest.raises(RoutingError, match=r"The channel 'empty' at .* does not exist"):
         job.channel("empty", default="./data")
@@ -90,5 +90,5 @@ def test_a_channel_in_a_job_and_elsewhere(opt_ml):
 
 def test_a_channel_outside_a_job():
     assert TrainingJob().channel("training", default="./data") == "./data"
-    with pytest.raises(RoutingError, match=r"There is no channel 'training', because this is no training job. HINT: "):
+    with pytest.raises(RoutingError, match=r"No channel .training.: this process does not run in .* HINT: "):
         TrainingJob().channel("training")

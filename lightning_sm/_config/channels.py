@@ -1,8 +1,6 @@
 """Routes input channels into the parameters of the data module."""
 
 import inspect
-import os
-import stat
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
@@ -10,10 +8,10 @@ from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.routed import RoutedSetting, may_replace, said
 from lightning_sm._config.settings import Settings
 from lightning_sm._config.signatures import init_parameters, names_a_path, takes_path
-from lightning_sm._sagemaker.job import Channel, TrainingJob
+from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import RoutingError
 
-__all__ = ["Consumer", "check_channel", "route_channels", "unrouted_channels"]
+__all__ = ["Consumer", "route_channels", "unrouted_channels"]
 
 _MAIN_CHANNELS = ("training", "train")
 _MAIN_PARAMETERS = (
@@ -81,7 +79,7 @@ def route_channels(
         if value is None and consumer is not None and plain.startswith(f"{consumer.key}."):
             value = _default(consumer, plain.rpartition(".")[2])
         if may_replace(value, job) or name in options.channels:
-            check_channel(job.channels[name])
+            job.channels[name].validate()
             source = f"channel {name!r}" + (" by sagemaker.channels" if name in options.channels else "")
             yield RoutedSetting(key, job.channels[name].path, source, said(settings, plain), channel=name)
 
@@ -101,35 +99,6 @@ def unrouted_channels(job: TrainingJob, options: SageMakerOptions, consumer: Opt
         for name, key in targets.items()
         if key is None and options.channels.get(name) != ""
     )
-
-
-def check_channel(channel: Channel) -> None:
-    """Refuse a channel that holds no files.
-
-    Raises:
-        RoutingError: It is a pipe, missing or empty.
-    """
-    where = f"The channel {channel.name!r} at {channel.path}"
-    if channel.input_mode == "Pipe" or _is_fifo(channel.path) or _is_fifo(f"{channel.path}_0"):
-        raise RoutingError(
-            f"{where} is a pipe, which no data module reads.", hint="Set the channel's input mode to File or FastFile."
-        )
-    try:
-        empty = os.path.isdir(channel.path) and not os.listdir(channel.path)
-    except OSError as error:
-        raise RoutingError(f"{where} cannot be read ({error}).", hint="Check who may read it.") from error
-    if empty or not os.path.exists(channel.path):
-        raise RoutingError(
-            f"{where} {'is empty' if empty else 'does not exist'}.",
-            hint="Check the channel's S3 prefix: it must name at least one object.",
-        )
-
-
-def _is_fifo(path: str) -> bool:
-    try:
-        return stat.S_ISFIFO(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return False
 
 
 def _targets(job: TrainingJob, options: SageMakerOptions, consumer: Optional[Consumer]) -> Dict[str, Optional[str]]:

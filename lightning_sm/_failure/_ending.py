@@ -6,7 +6,7 @@ import threading
 from types import FrameType
 from typing import Any, NoReturn, Optional, Tuple
 
-from lightning_sm._shutdown import STOPPED
+from lightning_sm._sagemaker.exit_codes import STOPPED
 
 __all__ = ["ends_well", "is_good_code", "watch_ending"]
 

@@ -1,72 +1,116 @@
-"""``TrainingJob``: what SageMaker told this host, as one frozen value that knows where each part came from."""
+"""``TrainingJob``: the training job as SageMaker describes it to this host, as one frozen value."""
 
 from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
+from lightning_sm._sagemaker.job_files import Channel, InstanceGroup, read_job_fields
 from lightning_sm.errors import RoutingError
 
-__all__ = ["Channel", "InstanceGroup", "TrainingJob", "SDK_CHANNELS"]
+__all__ = ["Channel", "InstanceGroup", "TrainingJob"]
 
-# Channels that SDK v3 adds for itself: sagemaker-train, sagemaker/train/constants.py.
-SDK_CHANNELS = frozenset({"code", "sm_drivers", "recipe"})
-
-
-@dataclass(frozen=True)
-class InstanceGroup:
-    """A group of equal instances: ``instance_groups`` of ``resourceconfig.json``."""
-
-    name: str
-    instance_type: Optional[str]
-    hosts: Tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Channel:
-    """An input channel: an entry of ``inputdataconfig.json``.
-
-    Args:
-        name: The channel's name.
-        path: The folder that holds its files.
-        input_mode: ``File``, ``FastFile`` or ``Pipe``; ``None`` where only the variables tell of the channel.
-    """
-
-    name: str
-    path: str
-    input_mode: Optional[str] = None
+# Channels that SDK v3 adds itself: sagemaker-train, sagemaker/train/constants.py.
+_SDK_CHANNELS = frozenset({"code", "sm_drivers", "recipe"})
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """The training job as this host sees it. Outside a container every part is empty and ``in_container`` is false.
+    """The SageMaker training job, as this host sees it.
 
-    Files come before variables: ``resourceconfig.json``, ``inputdataconfig.json``, ``hyperparameters.json`` and
-    ``checkpointconfig.json`` of the local host are right under every launcher, ``SM_*`` are not (``mpirun`` hands the
-    master's to every host). Read it with :meth:`resolve`.
+    Read it with :meth:`resolve`. Outside a SageMaker training container every field is empty and ``in_container`` is
+    false. Where a file and a variable describe the same thing, the file is used: the files of the local host are right
+    under every launcher, while ``mpirun`` exports the first host's ``SM_*`` variables to all hosts.
+
+    Files, in ``input/config`` below the base directory. The service writes them on each host before the container
+    starts:
+
+    ``resourceconfig.json``
+      Hosts, instance groups, instance type and network interface. Its presence, or that of both ``SM_CURRENT_HOST``
+      and ``SM_HOSTS``, makes ``in_container`` true. The SDK's local mode writes no instance groups.
+
+    ``inputdataconfig.json``
+      The input channels with their input modes. Absent in a job without input channels.
+
+    ``hyperparameters.json``
+      The hyperparameters, each as a string; see :class:`~lightning_sm.Hyperparameters`.
+
+    ``checkpointconfig.json``
+      ``LocalPath``, the directory that the service synchronizes with S3. Absent in a job without ``CheckpointConfig``.
+
+    Environment variables set by the service for the container:
+
+    ``TRAINING_JOB_NAME``, ``TRAINING_JOB_ARN``
+      The name of the job. ``mpirun`` does not export them to other hosts.
+
+    Environment variables set by the training toolkit (SDK v2) or the container drivers (SDK v3) before the script
+    starts. Absent in containers with an entry point of their own:
+
+    ``SM_HOSTS``, ``SM_CURRENT_HOST``
+      All hosts as a JSON list, and this one. Used where ``resourceconfig.json`` does not have the value.
+
+    ``SM_CURRENT_INSTANCE_GROUP``, ``SM_CURRENT_INSTANCE_TYPE``, ``SM_NETWORK_INTERFACE_NAME``
+      The same for this host's instance group, instance type and network interface.
+
+    ``SM_NUM_GPUS``, ``SM_NUM_NEURONS``
+      Accelerators of this host.
+
+    ``SM_CHANNELS``, ``SM_CHANNEL_<NAME>``
+      The names of the channels, used where there is no ``inputdataconfig.json``; the directory of each channel, by
+      default ``<SM_INPUT_DIR>/data/<name>``.
+
+    ``SM_HPS``, ``SM_FRAMEWORK_PARAMS``
+      The user's and SageMaker's own hyperparameters, used where there is no ``hyperparameters.json``.
+
+    ``SM_INPUT_DIR``, ``SM_INPUT_CONFIG_DIR``, ``SM_MODEL_DIR``, ``SM_OUTPUT_DIR``, ``SM_OUTPUT_DATA_DIR``
+      Directories instead of ``input``, ``input/config``, ``model``, ``output`` and ``output/data`` below the base
+      directory.
+
+    ``SAGEMAKER_JOB_NAME``
+      The name of the job where neither the service's variables nor the hyperparameter ``sagemaker_job_name`` name it.
+
+    Environment variables set by the user, in a rehearsal by ``lightning-sm rehearse``:
+
+    ``SAGEMAKER_BASE_DIR``
+      The base directory instead of ``/opt/ml``.
+
+    Sources: ``sagemaker_training/environment.py``, ``sagemaker_training/params.py``, and AWS, "How Amazon SageMaker
+    Provides Training Information".
 
     Args:
         in_container: Whether this process runs in a SageMaker training container.
-        name: The training job's name, which a restart keeps: ``TRAINING_JOB_NAME``, ``TRAINING_JOB_ARN``, else the
-            SDK's hyperparameter ``sagemaker_job_name`` and ``SAGEMAKER_JOB_NAME``, which jobs of one tuning job share
-            and which is not read there. ``None`` where nothing tells. Other hosts of ``mpirun`` may lack it.
-        current_host: This host's name, such as ``algo-1``.
-        hosts: All hosts of the job, in the order that SageMaker lists them.
+        name: The name of the training job, which a restart keeps. ``None`` where nothing tells it, as for hosts that
+            ``mpirun`` reached. In a tuning job the SDK's hyperparameter and ``SAGEMAKER_JOB_NAME`` are not used,
+            because all training jobs of the tuning job share them.
+        current_host: The name of this host, such as ``algo-1``.
+        hosts: All hosts of the job, in SageMaker's order.
         current_group_name: The instance group of this host; ``None`` in local mode.
         instance_groups: All instance groups; empty in local mode.
-        distribution_groups: The names of the groups that take part in the distribution, where the job names them.
-        current_instance_type: Such as ``ml.p4d.24xlarge``.
-        network_interface_name: Such as ``eth0``.
-        num_gpus: GPUs of this host; ``None`` where nothing tells.
-        num_neurons: Neuron cores of this host, on Trainium; ``None`` where nothing tells.
-        channels: The input channels by name, the SDK's own among them (see :attr:`data_channels`).
-        hyperparameters: The user's hyperparameters, typed, and SageMaker's own.
-        base_dir: ``/opt/ml``, or ``SAGEMAKER_BASE_DIR`` in a rehearsal.
-        model_dir: What is uploaded as ``model.tar.gz``.
-        output_data_dir: What is uploaded as ``output.tar.gz``.
+        distribution_groups: The names of the groups that take part in the distribution (hyperparameter
+            ``sagemaker_distribution_instance_groups``); empty where the job names none.
+        current_instance_type: The instance type of this host, such as ``ml.p4d.24xlarge``.
+        network_interface_name: The network interface between hosts, such as ``eth0``.
+        num_gpus: GPUs of this host; ``None`` if unknown.
+        num_neurons: Neuron cores of this host, on Trainium; ``None`` if unknown.
+        channels: The input channels by name, including those of the SDK itself (see :attr:`data_channels`).
+        hyperparameters: The user's and SageMaker's own hyperparameters.
+        base_dir: ``/opt/ml``, or ``SAGEMAKER_BASE_DIR``.
+        model_dir: The directory that is uploaded as ``model.tar.gz``.
+        output_data_dir: The directory that is uploaded as ``output.tar.gz``.
         failure_file: The file whose first 1,024 characters become the job's failure reason.
-        checkpoint_dir: What is synchronised with S3 while the job runs, or a folder below ``output_data_dir``.
-        sources: Where each part came from, by its name here.
+        checkpoint_dir: ``LocalPath``, else ``checkpoints`` below the base directory if it exists, else ``checkpoints``
+            below ``output_data_dir``.
+        sources: The file or variable that each field was read from, by the name of the field.
+
+    Example::
+
+        >>> job = TrainingJob.resolve({"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"})
+        >>> job.in_container, job.current_host, job.world_hosts, job.model_dir
+        (True, 'algo-2', ('algo-1', 'algo-2'), '/opt/ml/model')
+        >>> job.sources["current_host"]
+        'SM_CURRENT_HOST'
+        >>> TrainingJob.resolve({}).in_container
+        False
     """
 
     in_container: bool = False
@@ -91,70 +135,78 @@ class TrainingJob:
 
     @classmethod
     def resolve(cls, environ: Optional[Mapping[str, str]] = None) -> "TrainingJob":
-        """Read the job from its files and variables.
+        """Read the job from its files and environment variables.
 
         Args:
-            environ: The variables to read instead of ``os.environ``.
+            environ: The environment variables instead of ``os.environ``.
 
         Raises:
-            JobConfigError: A file or variable is broken, or they contradict each other.
+            JobConfigError: A file or variable is malformed, or two of them contradict each other.
         """
-        from lightning_sm._sagemaker.job_files import read_training_job
-
-        return read_training_job(environ)
+        return cls(**read_job_fields(environ))
 
     def channel(self, name: str, default: Optional[str] = None) -> str:
-        """Return the folder that holds a channel's files.
+        """Return the directory of an input channel.
 
         Args:
-            name: The channel's name, such as ``training``.
-            default: What to return where there is no such channel, such as a folder on a laptop.
+            name: The name of the channel, such as ``training``.
+            default: The directory to return where the job has no such channel, such as one on a laptop.
 
         Raises:
-            RoutingError: There is no such channel and no default, or it is a pipe, missing or empty.
-        """
-        from lightning_sm._config.channels import check_channel
+            RoutingError: There is no such channel and no default, or the channel is a pipe, missing or empty.
 
+        Example::
+
+            >>> TrainingJob.resolve({}).channel("training", default="./data")
+            './data'
+        """
         found = self.channels.get(name)
         if found is not None:
-            check_channel(found)
+            found.validate()
             return found.path
         if default is None:
-            where = f"The job has no channel {name!r}; it has: {', '.join(sorted(self.data_channels)) or 'none'}"
+            names = ", ".join(sorted(self.data_channels)) or "none"
             raise RoutingError(
-                f"{where}." if self.in_container else f"There is no channel {name!r}, because this is no training job.",
-                hint=f"Give the job that input channel, or write job.channel({name!r}, default=...).",
+                f"The job has no channel {name!r}. Its channels: {names}."
+                if self.in_container
+                else f"No channel {name!r}: this process does not run in a SageMaker training job.",
+                hint=f"Add that input channel to the job, or set a default: job.channel({name!r}, default=...).",
             )
         if self.in_container:
-            log.info("The job has no channel %r: %s is read instead", name, default)
+            log.info("The job has no channel %r; using the default %s", name, default)
         return default
 
     def hydra_overrides(self, words: Sequence[str]) -> List[str]:
-        """Return what Hydra is to read as its command line.
+        """Return the arguments that Hydra is to parse.
 
-        SageMaker passes ``--key value``, which Hydra refuses. In a job the hyperparameters take the place of that as
-        ``key=value``, with their types; other words are returned as they are.
+        SageMaker passes ``--key value``, which Hydra does not accept. In a training job these arguments are replaced
+        by the hyperparameters as ``key=value``; other arguments are returned unchanged.
 
         Args:
             words: ``sys.argv[1:]``.
+
+        Example::
+
+            >>> environ = {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1", "SM_HPS": '{"lr": 0.1}'}
+            >>> TrainingJob.resolve(environ).hydra_overrides(["--lr", "0.1"])
+            ['lr=0.1']
         """
         by_sagemaker = self.in_container and bool(words) and words[0].startswith("-")
-        # Lightning starts the other processes of a host with the words of the first and some of Hydra's.
+        # Lightning starts further local processes with the first one's arguments and some of Hydra's.
         by_lightning = any(word.startswith("hydra.") for word in words)
         return self.hyperparameters.as_hydra() if by_sagemaker and not by_lightning else list(words)
 
     @property
     def data_channels(self) -> Mapping[str, Channel]:
-        """The channels that carry the user's data: all but the SDK's own."""
-        return {name: channel for name, channel in self.channels.items() if name not in SDK_CHANNELS}
+        """The channels that carry the user's data: all but those of the SDK itself."""
+        return {name: channel for name, channel in self.channels.items() if name not in _SDK_CHANNELS}
 
     @property
     def world_hosts(self) -> Tuple[str, ...]:
-        """The hosts that train together with this one, in the order given. The first is the master.
+        """The hosts that train together with this one, in SageMaker's order. The first one is the main host.
 
-        They are those of the distribution's groups where this host is in one of them, else those of this host's own
-        group, else all (local mode names no groups). Source: ``sagemaker_training/environment.py``,
-        ``get_distribution_hosts``.
+        These are the hosts of the distribution's groups if this host belongs to one of them, else the hosts of its own
+        group, else all hosts (local mode). Source: ``sagemaker_training/environment.py``, ``get_distribution_hosts``.
         """
         names = self.distribution_groups
         if self.current_group_name not in names:

@@ -1,10 +1,11 @@
-"""Reads a ``TrainingJob`` from the files below ``/opt/ml/input/config`` and from SageMaker's variables."""
+"""Reads the fields of a ``TrainingJob`` from ``/opt/ml/input/config`` and from SageMaker's environment variables."""
 
 import os
+import stat
+from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
-from lightning_sm._sagemaker.job import Channel, InstanceGroup, TrainingJob
 from lightning_sm._sagemaker.json_input import (
     expect_mapping,
     expect_names,
@@ -13,13 +14,88 @@ from lightning_sm._sagemaker.json_input import (
     read_json_file,
     read_json_variable,
 )
-from lightning_sm.errors import JobConfigError
+from lightning_sm.errors import JobConfigError, RoutingError
 
-__all__ = ["read_training_job"]
+__all__ = ["Channel", "InstanceGroup", "read_job_fields"]
+
+
+@dataclass(frozen=True)
+class InstanceGroup:
+    """A group of instances of one type: an entry of ``instance_groups`` in ``resourceconfig.json``.
+
+    The service writes that file on each host. The SDK's local mode writes no groups.
+
+    Args:
+        name: ``instance_group_name``, such as ``homogeneousCluster``, the only group of most jobs.
+        instance_type: ``instance_type``, such as ``ml.p4d.24xlarge``; ``None`` if the file does not tell.
+        hosts: ``hosts``, in the order of the file.
+
+    Example::
+
+        >>> InstanceGroup("gpu", "ml.p4d.24xlarge", ("algo-1", "algo-2")).hosts
+        ('algo-1', 'algo-2')
+    """
+
+    name: str
+    instance_type: Optional[str]
+    hosts: Tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Channel:
+    """An input channel of the job: an entry of ``inputdataconfig.json``.
+
+    The service writes that file on each host of a job with input channels. Elsewhere the variable ``SM_CHANNELS`` lists
+    the names of the channels.
+
+    Args:
+        name: The name of the channel.
+        path: The directory that holds its files: the variable ``SM_CHANNEL_<NAME>``, which the training toolkit sets,
+            else ``input/data/<name>`` below the base directory.
+        input_mode: ``File``, ``FastFile`` or ``Pipe``; ``None`` if only ``SM_CHANNELS`` names the channel.
+
+    Example::
+
+        >>> Channel("training", "/opt/ml/input/data/training", "FastFile").path
+        '/opt/ml/input/data/training'
+    """
+
+    name: str
+    path: str
+    input_mode: Optional[str] = None
+
+    def validate(self) -> None:
+        """Check that the channel holds files.
+
+        Raises:
+            RoutingError: It is a pipe, missing, empty or not readable.
+        """
+        where = f"The channel {self.name!r} at {self.path}"
+        if self.input_mode == "Pipe" or _is_fifo(self.path) or _is_fifo(f"{self.path}_0"):
+            raise RoutingError(
+                f"{where} is a pipe, which no data module reads.",
+                hint="Set the channel's input mode to File or FastFile.",
+            )
+        try:
+            empty = os.path.isdir(self.path) and not os.listdir(self.path)
+        except OSError as error:
+            raise RoutingError(f"{where} cannot be read ({error}).", hint="Check its permissions.") from error
+        if empty or not os.path.exists(self.path):
+            raise RoutingError(
+                f"{where} {'is empty' if empty else 'does not exist'}.",
+                hint="Check the channel's S3 prefix: it must name at least one object.",
+            )
+
+
+def _is_fifo(path: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 class _Reader:
-    """Reads one host's files and variables, and notes where each answer came from."""
+    """Reads this host's files and variables, and records the source of each field."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
@@ -51,13 +127,20 @@ class _Reader:
         return read_json_file(path), path
 
 
-def read_training_job(environ: Optional[Mapping[str, str]] = None) -> TrainingJob:
-    """Do the work of :meth:`TrainingJob.resolve`."""
+def read_job_fields(environ: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
+    """Return the fields of a ``TrainingJob`` by name; none of them outside a training container.
+
+    Args:
+        environ: The environment variables instead of ``os.environ``.
+
+    Raises:
+        JobConfigError: A file or variable is malformed, or two of them contradict each other.
+    """
     reader = _Reader(os.environ if environ is None else environ)
     resources, path = reader.file("resourceconfig.json")
     by_variables = bool(reader.environ.get("SM_CURRENT_HOST")) and bool(reader.environ.get("SM_HOSTS"))
     if resources is None and not by_variables:
-        return TrainingJob()
+        return {}
     resources = {} if resources is None else expect_mapping(resources, path)
     hosts = _read_hosts(reader, resources, path)
     current_host = reader.text("current_host", resources.get("current_host"), path, "SM_CURRENT_HOST")
@@ -69,10 +152,10 @@ def read_training_job(environ: Optional[Mapping[str, str]] = None) -> TrainingJo
         )
     groups = _read_groups(reader, resources, path)
     channels = _read_channels(reader)
-    # SDK v3 brings its container scripts in this channel.
+    # The channel in which SDK v3 brings its container drivers.
     hyperparameters = _read_hyperparameters(reader, sdk_v3="sm_drivers" in channels)
     output_data_dir = reader.directory("output_data_dir", "SM_OUTPUT_DATA_DIR", "output", "data")
-    return TrainingJob(
+    return dict(
         in_container=True,
         name=_read_name(reader, hyperparameters),
         current_host=current_host,

@@ -11,9 +11,9 @@ from lightning_sm._lightning.collectives import SharedLook, any_true
 from lightning_sm._lightning.compat import steps_taken
 from lightning_sm._lightning.train_loop_hooks import after_batch_hooks, before_validations
 from lightning_sm._logging import log
+from lightning_sm._sagemaker.exit_codes import STOPPED
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._shutdown import (
-    STOPPED,
     Deadline,
     StopSignal,
     may_leave_anywhere,

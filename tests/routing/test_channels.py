@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_sm._config.channels import Consumer, check_channel, route_channels, unrouted_channels
+from lightning_sm._config.channels import Consumer, route_channels, unrouted_channels
 from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.settings import Settings
 from lightning_sm._sagemaker.job import Channel, TrainingJob
@@ -241,13 +241,13 @@ def test_channels_without_files(tmp_path, kind):
         path.write_text("1")
         path = path / "y"
     with pytest.raises(RoutingError, match=r"The channel 'x' at .* HINT: "):
-        check_channel(Channel("x", str(path), mode))
+        Channel("x", str(path), mode).validate()
 
 
 def test_channels_with_files(tmp_path):
     (tmp_path / "file").write_text("1")
-    check_channel(Channel("x", str(tmp_path), "FastFile"))
-    check_channel(Channel("x", str(tmp_path / "file"), None))
+    Channel("x", str(tmp_path), "FastFile").validate()
+    Channel("x", str(tmp_path / "file"), None).validate()
 
 
 _NAMES = st.sampled_from(["training", "train", "val", "code", "x", "x-y"])

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_sm._shutdown import STOPPED, StopSignal
+from lightning_sm._sagemaker.exit_codes import STOPPED
+from lightning_sm._shutdown import StopSignal
 
 # Before it is in place, Lightning's own handling has nothing to put back.
 _TRAINER = SimpleNamespace(_signal_connector=SimpleNamespace(_original_handlers={}))
