@@ -3,11 +3,15 @@ import types
 
 import pytest
 
-from lightning_sm._lightning import compat, installed_namespaces
+from lightning_sm._lightning import compat, compat_strategies, installed_namespaces
 from lightning_sm._lightning.compat import SHIMS, Shim
 from tests.helpers.fresh import run_fresh
 
 _OLD, _NEW = (1, 5), (2, 6)
+
+
+def _function(name):
+    return getattr(compat if hasattr(compat, name) else compat_strategies, name)
 
 
 class _Namespace:
@@ -25,7 +29,7 @@ class _Namespace:
 
 @pytest.mark.parametrize("shim", SHIMS.values(), ids=lambda shim: shim.name)
 def test_each_shim_is_a_function_with_a_reason(shim):
-    assert callable(getattr(compat, shim.name))
+    assert callable(_function(shim.name))
     assert shim.link.startswith("https://github.com/")
     assert (1, 5) <= shim.since < shim.until
 
@@ -55,7 +59,7 @@ def test_serves_from_the_first_version_up_to_the_last(version, serves):
     ],
 )
 def test_answers_by_version(function, version, answer):
-    assert getattr(compat, function)(_Namespace(version)) == answer
+    assert _function(function)(_Namespace(version)) == answer
 
 
 @pytest.mark.parametrize(
@@ -63,14 +67,14 @@ def test_answers_by_version(function, version, answer):
 )
 def test_backend_variable_counts_where_lightning_reads_it(monkeypatch, version, value, backend):
     monkeypatch.setenv("PL_TORCH_DISTRIBUTED_BACKEND", value)
-    assert compat.backend_variable(_Namespace(version)) == backend
+    assert compat_strategies.backend_variable(_Namespace(version)) == backend
 
 
 @pytest.mark.parametrize(("version", "registry"), [(_OLD, "TrainingTypePluginsRegistry"), (_NEW, "StrategyRegistry")])
 def test_strategies_are_registered_where_lightning_looks(version, registry):
     calls = []
     recorder = types.SimpleNamespace(register=lambda *args, **kwargs: calls.append((args, kwargs)))
-    compat.register_strategy(_Namespace(version, **{registry: recorder}), "smddp", int, "About.", find_unused=True)
+    compat_strategies.register_strategy(_Namespace(version, **{registry: recorder}), "smddp", int, "About.", find_unused=True)
     assert calls == [(("smddp", int), {"description": "About.", "override": True, "find_unused": True})]
 
 
@@ -80,15 +84,15 @@ def test_methods_that_became_properties(version, has):
         main_address = "algo-1"
         main_port = 7777
 
-    compat.add_legacy_environment_methods(_Namespace(version), Environment)
+    compat_strategies.add_legacy_environment_methods(_Namespace(version), Environment)
     assert hasattr(Environment, "master_address") is has
     if has:
         assert (Environment().master_address(), Environment().master_port()) == ("algo-1", 7777)
 
 
 def test_strategy_of_either_kind_of_trainer():
-    assert compat.strategy_of(types.SimpleNamespace(strategy=1)) == 1
-    assert compat.strategy_of(types.SimpleNamespace(training_type_plugin=2)) == 2
+    assert compat_strategies.strategy_of(types.SimpleNamespace(strategy=1)) == 1
+    assert compat_strategies.strategy_of(types.SimpleNamespace(training_type_plugin=2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -124,7 +128,7 @@ def test_a_number_of_nodes_that_is_written_past_the_setter(version, heeded):
         def nodes_of_the_job(self, num_nodes):
             return num_nodes + 1
 
-    compat.heed_written_num_nodes(_Namespace(version), Strategy)
+    compat_strategies.heed_written_num_nodes(_Namespace(version), Strategy)
     strategy = Strategy()
     strategy._num_nodes = 3
     assert strategy._num_nodes == heeded
@@ -135,7 +139,7 @@ def test_an_environment_that_the_trainer_would_replace(version, kept):
     class Strategy:
         cluster_environment = None
 
-    compat.keep_cluster_environment(_Namespace(version), Strategy)
+    compat_strategies.keep_cluster_environment(_Namespace(version), Strategy)
     strategy = Strategy()
     for environment in (None, "a", "b"):
         strategy.cluster_environment = environment
@@ -179,10 +183,10 @@ def test_infinite_barrier_makes_no_group_beside_smddp_and_stays_elsewhere(namesp
         import torch.distributed as dist
         import {namespace.name}
         from {fabric}.utilities.distributed import _InfiniteBarrier as Barrier
-        from lightning_sm._lightning import NAMESPACES, _shims
+        from lightning_sm._lightning import NAMESPACES, compat_strategies
         namespace = next(entry for entry in NAMESPACES if entry.name == "{namespace.name}")
         for _ in range(2):
-            _shims.replace_infinite_barrier(namespace)
+            compat_strategies.replace_infinite_barrier(namespace)
         with Barrier() as barrier:
             say("no group", barrier.group is None)
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
