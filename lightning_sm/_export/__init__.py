@@ -1,38 +1,35 @@
-"""Writes a trained model into the model directory, in one of several formats, whole or not at all."""
+"""Exports a trained model into the model directory, in one of six formats, with the code to serve it if wanted."""
 
-from lightning_sm._export._best import BestCheckpoint, find_best, why_not_best
-from lightning_sm._export._check import check_model
-from lightning_sm._export._directory import check_writable
-from lightning_sm._export._example import Example
-from lightning_sm._export._example_finder import ExampleFinder
-from lightning_sm._export._files import load_file
-from lightning_sm._export._formats import FORMATS
-from lightning_sm._export._hparams import as_json_values, saved_hparams, values_for_json
-from lightning_sm._export._make_source import make_source
-from lightning_sm._export._plan import ExportPlan
-from lightning_sm._export._serving import Serving, distribution_versions
-from lightning_sm._export._source import Source
-from lightning_sm._export._summary import ModelSummary
-from lightning_sm._export._write import write_model
+from lightning_sm._export.check import check_model, json_round_trip, saved_hparams
+from lightning_sm._export.compare import compare_outputs, compare_tensors
+from lightning_sm._export.example import Example, ExampleFinder
+from lightning_sm._export.plan import ExportFormat, ExportPlan, ExportWeights
+from lightning_sm._export.serving import Serving, distribution_versions
+from lightning_sm._export.source import Source, load_file, make_source
+from lightning_sm._export.summary import BestCheckpoint, ModelSummary, find_best, summarize, why_last_weights
+from lightning_sm._export.writer import check_writable, write_model
 
 __all__ = [
     "BestCheckpoint",
     "Example",
     "ExampleFinder",
+    "ExportFormat",
     "ExportPlan",
-    "FORMATS",
+    "ExportWeights",
     "ModelSummary",
     "Serving",
     "Source",
-    "as_json_values",
     "check_model",
     "check_writable",
+    "compare_outputs",
+    "compare_tensors",
     "distribution_versions",
     "find_best",
+    "json_round_trip",
     "load_file",
     "make_source",
     "saved_hparams",
-    "values_for_json",
-    "why_not_best",
+    "summarize",
+    "why_last_weights",
     "write_model",
 ]

@@ -1,87 +1,38 @@
-"""What a trainer and its model have to say for ``model.json``.
-
-``ModelExport``: writes the best model into SageMaker's model directory when training ends.
-"""
+"""``ModelExport``: writes the best model into SageMaker's model directory when training ends."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Union
 
 from lightning_sm._export import (
-    BestCheckpoint,
     ExampleFinder,
+    ExportFormat,
     ExportPlan,
-    ModelSummary,
+    ExportWeights,
     Serving,
-    as_json_values,
     check_model,
     check_writable,
-    distribution_versions,
     find_best,
+    json_round_trip,
     make_source,
     saved_hparams,
-    values_for_json,
-    why_not_best,
+    summarize,
+    why_last_weights,
     write_model,
 )
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat import epochs_trained, steps_taken
+from lightning_sm._lightning.compat import steps_taken
 from lightning_sm._lightning.sharded import full_checkpoint, full_state_dict, is_sharded, saves_by_itself
 from lightning_sm._lightning.train_loop_hooks import first_train_batch
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm._version import __version__
-
-__all__ = ["summary_of", "ModelExportMixin", "exports_of"]
-
-
-def summary_of(
-    namespace: Namespace,
-    trainer: Any,
-    module: Any,
-    plan: ExportPlan,
-    best: Optional[BestCheckpoint],
-    hparams: Optional[Mapping[str, Any]],
-) -> ModelSummary:
-    """Say what is known of an export before anything is written.
-
-    Args:
-        namespace: Lightning's namespace.
-        trainer: The trainer.
-        module: The model that was trained.
-        plan: What is exported.
-        best: The best checkpoint, where its weights are taken.
-        hparams: What the model saved.
-    """
-    import torch
-
-    cls = type(module)
-    return ModelSummary(
-        class_path=f"{cls.__module__}.{cls.__qualname__}",
-        metrics=_metrics(trainer.callback_metrics),
-        versions={
-            "lightning_sm": __version__,
-            namespace.name: str(namespace.module().__version__),
-            "torch": str(torch.__version__),
-            **distribution_versions(plan.format.packages()),
-        },
-        checkpoint=None if best is None else best.path,
-        score=None if best is None else best.score,
-        monitor=None if best is None else best.monitor,
-        epoch=epochs_trained(namespace, trainer),
-        global_step=int(trainer.global_step),
-        hparams=hparams if plan.serving else values_for_json(hparams),
-    )
-
-
-def _metrics(metrics: Mapping[str, Any]) -> Dict[str, float]:
-    return {name: float(value) for name, value in metrics.items() if not hasattr(value, "numel") or value.numel() == 1}
-
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback as _Base
 else:
     _Base = object
+
+__all__ = ["ModelExportMixin", "exports_of"]
 
 
 class ModelExportMixin(_Base):
@@ -143,8 +94,9 @@ class ModelExportMixin(_Base):
         self.portable_config = portable_config
         self.weights_only = weights_only
         with failure_reported(self._job):
-            self.plan = ExportPlan.read(export, export_weights, export_submodule, export_example_input, export_serving)
-        self._examples = ExampleFinder(self.plan or ExportPlan())
+            self.plan = ExportPlan.parse(export, export_weights, export_submodule, export_example_input, export_serving)
+        plan = self.plan or ExportPlan()
+        self._examples = ExampleFinder(plan.submodule, plan.example_shape)
         self._last: Mapping[str, Any] = {}
         self._steps: Optional[int] = None
 
@@ -169,8 +121,8 @@ class ModelExportMixin(_Base):
                 saved_by_strategy=saves_by_itself(trainer),
             )
             self._serving(pl_module)
-            if self.plan.format.runs_model:
-                self._examples.start(pl_module)
+            if self.plan.format.is_graph:
+                self._examples.attach(pl_module)
 
     def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
         """Keep the first batch, where one is needed as an example; the sanity check may show it."""
@@ -184,7 +136,7 @@ class ModelExportMixin(_Base):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
         """Find out whether the part to export was run."""
         with failure_reported(self._job):
-            self._examples.after_batch()
+            self._examples.check_called()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Gather the weights, in which every rank of a sharded strategy takes part."""
@@ -192,7 +144,7 @@ class ModelExportMixin(_Base):
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Write the model from global rank 0, now that every checkpoint has been saved."""
-        self._examples.stop()
+        self._examples.detach()
         if not self._is_active:
             return
         if not self._last:
@@ -207,7 +159,7 @@ class ModelExportMixin(_Base):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Leave the model as it was."""
-        self._examples.stop()
+        self._examples.detach()
 
     def export_now(self, trainer: Any, pl_module: Any) -> None:
         """Write the model as the fit has it now, for a fit that is left before its end. Every rank must call it."""
@@ -223,23 +175,23 @@ class ModelExportMixin(_Base):
     def _gather(self, trainer: Any, *, has_ended: bool) -> None:
         if not self._is_active or self.plan is None:
             return
-        if self.plan.format.name == "checkpoint":
+        if self.plan.format is ExportFormat.CHECKPOINT:
             self._last = full_checkpoint(self.namespace, trainer, has_ended=has_ended)
         else:
             self._last = {"state_dict": full_state_dict(trainer)}
 
     def _see(self, batch: Any) -> None:
-        if self._is_active and self.plan is not None and self.plan.format.runs_model:
+        if self._is_active and self.plan is not None and self.plan.format.is_graph:
             with failure_reported(self._job):
-                self._examples.see_batch(batch)
+                self._examples.observe_batch(batch)
 
     def _write(self, trainer: Any, pl_module: Any) -> None:
         plan, directory = self.plan, self.model_dir
         assert plan is not None
         assert directory is not None
-        best = find_best(trainer) if plan.weights == "best" else None
-        if plan.format.runs_model and self._examples.example is None and plan.submodule is None:
-            self._examples.see_batch(first_train_batch(trainer))
+        best = find_best(trainer) if plan.weights is ExportWeights.BEST else None
+        if plan.format.is_graph and self._examples.example is None and plan.submodule is None:
+            self._examples.observe_batch(first_train_batch(trainer))
         source = make_source(
             plan,
             pl_module,
@@ -251,14 +203,14 @@ class ModelExportMixin(_Base):
             config=self.config,
             weights_only=self.weights_only,
         )
-        summary = summary_of(self.namespace, trainer, pl_module, plan, best, self._hparams(pl_module))
+        summary = summarize(self.namespace, trainer, pl_module, plan, best, self._hparams(pl_module))
         if self._steps is not None:
             summary = replace(summary, global_step=self._steps)
         serving = self._serving(pl_module)
         configs = (self.config, None) if self.portable_config is None else (self.portable_config, self.config)
         path = write_model(directory, source, summary, configs[0], plan, serving, type(pl_module), configs[1])
         if best is None:
-            which = f"the last model ({why_not_best(trainer, plan.weights)})"
+            which = f"the last model ({why_last_weights(trainer, plan.weights)})"
         else:
             which = f"the best model ({best.monitor} {best.score:.4g})"
         log.info("Exported %s to %s", which, path)
@@ -267,14 +219,14 @@ class ModelExportMixin(_Base):
         """What the model saved, as it can be kept where the archive must be able to make the model anew."""
         assert self.plan is not None
         hparams = saved_hparams(pl_module)
-        return as_json_values(hparams) if self.plan.serving else hparams
+        return json_round_trip(hparams) if self.plan.serving else hparams
 
     def _serving(self, pl_module: Any) -> Optional[Serving]:
         assert self.plan is not None
         if not self.plan.serving:
             return None
         name = self.namespace.name.partition(".")[0].replace("_", "-")
-        return Serving.of(type(pl_module), self.plan.format, name)
+        return Serving.collect(type(pl_module), self.plan.format, name)
 
 
 def exports_of(trainer: Any) -> List[Any]:

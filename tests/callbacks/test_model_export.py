@@ -143,7 +143,7 @@ def test_a_crash_in_the_middle_leaves_the_old_model(container, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lightning_sm._export._directory.flush", full)  # loggers call os.fsync, too
+    monkeypatch.setattr("lightning_sm._export.writer.flush", full)  # loggers call os.fsync, too
     with pytest.raises(ExportError, match="No space left"):
         fit(container, **{"trainer.max_epochs": 3})
     assert_equal(exported(container), before)
@@ -310,7 +310,7 @@ def test_no_code_of_the_best_checkpoint_runs_where_that_is_forbidden(container):
     best = PL.module("callbacks").ModelCheckpoint(monitor="val_loss", dirpath=str(container.base / "best"))
     before = Extra.loaded
     with pytest.raises(
-        ExportError, match=r"sagemaker\.resume_weights_only forbids\. HINT: Set sagemaker\.export_weights"
+        ExportError, match=r"sagemaker\.resume_weights_only requires\. HINT: Set sagemaker\.export_weights"
     ):
         fit_net(container, model, data, best, Saves(), weights_only=True)
     assert Extra.loaded == before
@@ -349,11 +349,11 @@ class TwoInputs(Net):
         (
             TwoInputs,
             {"export": "torchscript"},
-            "cannot be called with the first part of a batch",
+            "cannot be called with the first element of a batch",
         ),
-        (Net, {"export_submodule": "backbone"}, "Net has no such part"),
+        (Net, {"export_submodule": "backbone"}, "Net has no such submodule"),
         (Dictionaries, {"export": "torchscript"}, "the first batch holds dict, no tensors"),
-        (Headless, {"export": "torchscript", "export_submodule": "head"}, "without a call of it"),
+        (Headless, {"export": "torchscript", "export_submodule": "head"}, "was not called in the first training batch"),
     ],
 )
 def test_what_cannot_be_exported_is_told_before_the_second_step(container, model_class, options, message):
@@ -448,11 +448,11 @@ def test_a_best_checkpoint_that_cannot_be_read_as_a_file(container, tmp_path):
     callback = model_export_class(PL)()
     trainer = a_trainer(container, callback, more=[best])
     trainer.fit(model, **data)
-    for path, words in ((str(tmp_path), "is a folder"), (str(tmp_path / "gone"), "is not there any more")):
+    for path, words in ((str(tmp_path), "is a directory"), (str(tmp_path / "gone"), "does not exist any more")):
         best.best_model_path = path
         with log_lines() as lines:
             callback.export_now(trainer, model)
-        assert f"{path} {words}. The weights that training ended with are exported." in lines[0]
+        assert f"Best checkpoint {path} {words}; exporting the last weights instead" in lines[0]
         assert container.summary["checkpoint"] is None
     assert_equal(exported(container), model.state_dict())
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lightning_sm._export import ExportPlan, check_model
+from lightning_sm._export import ExportFormat, ExportPlan, check_model, json_round_trip, saved_hparams
 from lightning_sm.errors import ExportError
 from tests.projects.nets import Headless, Net
 
@@ -18,39 +18,37 @@ class Demanding(Net):
 @pytest.mark.parametrize("submodule", [None, "encoder", "encoder.0"])
 @pytest.mark.parametrize("name", ["state_dict", "torchscript"])
 def test_what_can_be_exported(name, submodule):
-    check(ExportPlan(name, submodule=submodule), Net())
+    check(ExportPlan(ExportFormat(name), submodule=submodule), Net())
 
 
 def test_a_part_that_does_not_exist():
-    message = (
-        "export_submodule is backbone, and Net has no such part. HINT: Set it to one of: encoder, encoder.0, .*head"
-    )
-    with pytest.raises(ExportError, match=message):
+    message = "backbone, and Net has no such submodule. HINT: Set it to one of: encoder, encoder.0, .*head"
+    with pytest.raises(ExportError, match=f"export_submodule is {message}"):
         check(ExportPlan(submodule="backbone"), Net())
 
 
 def test_nothing_to_run():
-    check(ExportPlan("state_dict"), Headless())
+    check(ExportPlan(ExportFormat.STATE_DICT), Headless())
     with pytest.raises(ExportError, match=r"onnx, which runs forward\(\), and Headless has none"):
-        check(ExportPlan("onnx"), Headless())
-    check(ExportPlan("onnx", submodule="encoder"), Headless())
+        check(ExportPlan(ExportFormat.ONNX), Headless())
+    check(ExportPlan(ExportFormat.ONNX, submodule="encoder"), Headless())
     model = Net()
     model.heads = torch.nn.ModuleDict()
     with pytest.raises(ExportError, match="ModuleDict has none"):
-        check(ExportPlan("onnx", submodule="heads"), model)
+        check(ExportPlan(ExportFormat.ONNX, submodule="heads"), model)
 
 
 def test_checkpoints_in_a_form_of_their_own():
     with pytest.raises(
-        ExportError, match=r"saves checkpoints in a form of its own. HINT: Set sagemaker.export to state"
+        ExportError, match=r"saves checkpoints in a format of its own. HINT: Set sagemaker.export to state"
     ):
-        check(ExportPlan("checkpoint"), Net(), saved_by_strategy=True)
-    check(ExportPlan("state_dict"), Net(), saved_by_strategy=True, sharded=True)
+        check(ExportPlan(ExportFormat.CHECKPOINT), Net(), saved_by_strategy=True)
+    check(ExportPlan(ExportFormat.STATE_DICT), Net(), saved_by_strategy=True, sharded=True)
 
 
 @pytest.mark.parametrize(
     ("plan", "situation"),
-    [(ExportPlan("onnx"), {"sharded": True}), (ExportPlan("state_dict", serving=True), {})],
+    [(ExportPlan(ExportFormat.ONNX), {"sharded": True}), (ExportPlan(ExportFormat.STATE_DICT, serving=True), {})],
 )
 def test_a_model_that_must_be_made_anew(plan, situation):
     model = Demanding("v", depth=2)
@@ -62,3 +60,30 @@ def test_a_model_that_must_be_made_anew(plan, situation):
     check(plan, model, None, "model:\n  vocabulary: v\n", **situation)
     with pytest.raises(ExportError, match="takes vocabulary, depth"):
         check(plan, model, None, "trainer: {}\n", **situation)
+
+
+class Together(Net):
+    def __init__(self, options, extra=1):
+        super().__init__()
+        self._hparams = {}
+        self.save_hyperparameters(options)
+
+
+def test_what_a_model_saved():
+    assert saved_hparams(Net(width=3)) == {"width": 3, "lr": 0.1}
+
+
+def test_options_in_one_argument():
+    found = saved_hparams(Together({"depth": 2}))
+    assert found["options"]["depth"] == 2
+
+
+def test_a_model_that_saved_nothing():
+    assert saved_hparams(object()) is None
+
+
+def test_what_json_can_hold():
+    assert json_round_trip({"sizes": (1, 2), "name": "x"}) == {"sizes": [1, 2], "name": "x"}
+    assert json_round_trip({"loss": object()}) is None
+    assert json_round_trip({"lr": float("nan")}) is None
+    assert json_round_trip(None) is None

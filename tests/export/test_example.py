@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lightning_sm._export._example import example_of_array, example_of_batch, example_of_shape
+from lightning_sm._export import Example, ExampleFinder
 from lightning_sm.errors import ExportError
 
 
@@ -9,16 +9,16 @@ def test_a_shape_gives_the_same_numbers_and_touches_no_seed():
     torch.manual_seed(1)
     expected = torch.rand(1)
     torch.manual_seed(1)
-    first = example_of_shape([2, 3])
+    first = Example.of_shape([2, 3])
     assert torch.equal(torch.rand(1), expected)
-    assert first.about() == {"source": "sagemaker.export_example_input", "shapes": [[2, 3]], "dtypes": ["float32"]}
-    assert torch.equal(first.arguments[0], example_of_shape([2, 3]).arguments[0])
+    assert first.describe() == {"source": "sagemaker.export_example_input", "shapes": [[2, 3]], "dtypes": ["float32"]}
+    assert torch.equal(first.arguments[0], Example.of_shape([2, 3]).arguments[0])
     assert str(first) == "Example(sagemaker.export_example_input: [2, 3])"
 
 
 @pytest.mark.parametrize("batch", [torch.ones(2, 4), (torch.ones(2, 4), torch.zeros(2)), [torch.ones(2, 4), {}]])
 def test_the_first_tensor_of_a_batch_is_copied(batch):
-    example = example_of_batch(batch)
+    example = Example.of_batch(batch)
     (argument,) = example.arguments
     assert argument.shape == (2, 4)
     tensor = batch if isinstance(batch, torch.Tensor) else batch[0]
@@ -28,13 +28,13 @@ def test_the_first_tensor_of_a_batch_is_copied(batch):
 
 def test_a_batch_of_inference_mode_becomes_an_ordinary_tensor():
     with torch.inference_mode():
-        example = example_of_batch([torch.ones(2, 4)])
+        example = Example.of_batch([torch.ones(2, 4)])
     assert not example.arguments[0].is_inference()
 
 
 def test_several_arguments():
-    example = example_of_array((torch.ones(2, 4), torch.ones(2, dtype=torch.int64)))
-    assert example.about() == {
+    example = Example.of_array((torch.ones(2, 4), torch.ones(2, dtype=torch.int64)))
+    assert example.describe() == {
         "source": "example_input_array",
         "shapes": [[2, 4], [2]],
         "dtypes": ["float32", "int64"],
@@ -46,17 +46,131 @@ def test_several_arguments():
 )
 def test_a_batch_without_a_tensor(batch, holds):
     with pytest.raises(ExportError, match=f"the first batch holds {holds}, no tensors. HINT: Set sagemaker.export_ex"):
-        example_of_batch(batch)
+        Example.of_batch(batch)
 
 
 def test_the_precision_of_the_model():
-    example = example_of_array((torch.ones(1, 4), torch.ones(1, dtype=torch.int64)))
-    assert example.cast(torch.nn.Linear(4, 1).double()).about()["dtypes"] == ["float64", "int64"]
+    example = Example.of_array((torch.ones(1, 4), torch.ones(1, dtype=torch.int64)))
+    assert example.cast(torch.nn.Linear(4, 1).double()).describe()["dtypes"] == ["float64", "int64"]
     assert example.cast(torch.nn.ReLU()) is example
 
 
 def test_twice_the_batch():
-    doubled = example_of_array((torch.ones(2, 4), torch.ones(2))).doubled()
+    doubled = Example.of_array((torch.ones(2, 4), torch.ones(2))).doubled()
     assert [argument.shape[0] for argument in doubled.arguments] == [4, 4]
-    assert example_of_array((torch.ones(2, 4), torch.ones(3))).doubled() is None
-    assert example_of_array(torch.tensor(1.0)).doubled() is None
+    assert Example.of_array((torch.ones(2, 4), torch.ones(3))).doubled() is None
+    assert Example.of_array(torch.tensor(1.0)).doubled() is None
+
+
+BATCH = [torch.full((2, 4), 7.0), torch.zeros(2)]
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = torch.nn.Linear(4, 3)
+        self.example_input_array = None
+
+    def forward(self, samples):
+        return self.part(samples * 2)
+
+
+def test_the_shape_comes_before_everything():
+    model = Model()
+    model.example_input_array = torch.ones(1, 4)
+    finder = ExampleFinder(shape=(3, 4))
+    finder.attach(model)
+    finder.observe_batch(BATCH)
+    assert finder.example.describe()["shapes"] == [[3, 4]]
+
+
+def test_the_array_comes_before_the_batch():
+    model = Model()
+    model.example_input_array = torch.ones(1, 4)
+    finder = ExampleFinder()
+    finder.attach(model)
+    finder.observe_batch(BATCH)
+    assert finder.example.source == "example_input_array"
+
+
+def test_the_first_batch_and_no_later_one():
+    finder = ExampleFinder()
+    finder.attach(Model())
+    finder.observe_batch(BATCH)
+    finder.observe_batch("whatever")
+    assert finder.example.arguments[0].mean() == 7
+
+
+def test_the_first_input_of_a_part():
+    model = Model()
+    model.example_input_array = torch.ones(1, 9)  # the whole model's, not the part's
+    finder = ExampleFinder("part")
+    finder.attach(model)
+    finder.observe_batch("whatever")
+    model(BATCH[0])
+    model(BATCH[0] * 3)
+    finder.check_called()
+    assert finder.example.arguments[0].mean() == 14
+    assert not model.part._forward_pre_hooks
+
+
+def test_a_part_that_no_step_uses():
+    model = Model()
+    finder = ExampleFinder("part")
+    finder.attach(model)
+    with pytest.raises(ExportError, match="export_submodule is part, which was not called in the first training batch"):
+        finder.check_called()
+    finder.detach()
+    assert not model.part._forward_pre_hooks
+
+
+def test_a_part_whose_arguments_have_names():
+    model = Model()
+    finder = ExampleFinder("part")
+    finder.attach(model)
+    with pytest.raises(ExportError, match="the first call holds nothing, no tensors"):
+        model.part(input=BATCH[0])
+
+
+class Two(Model):
+    def forward(self, samples, mask, scale=1.0):
+        return super().forward(samples) * mask * scale
+
+
+@pytest.mark.parametrize(
+    ("shape", "array", "says"),
+    [
+        (None, None, "the first element of a batch, which is one tensor"),
+        ((1, 4), None, "sagemaker.export_example_input, which is one tensor"),
+        (None, torch.ones(1, 4), "its example_input_array"),
+        (None, (torch.ones(1, 4),) * 4, "its example_input_array"),
+    ],
+)
+def test_a_forward_that_takes_other_inputs_is_no_surprise_after_training(shape, array, says):
+    model = Two()
+    model.example_input_array = array
+    with pytest.raises(ExportError, match=rf"forward\(samples, mask, scale=1.0\) cannot be called with {says}"):
+        ExampleFinder(shape=shape).attach(model)
+
+
+def test_a_forward_of_two_inputs_that_has_both():
+    model = Two()
+    model.example_input_array = (torch.ones(1, 4), torch.ones(1, 3))
+    finder = ExampleFinder()
+    finder.attach(model)
+    assert len(finder.example.arguments) == 2
+
+
+def test_a_part_that_is_called_with_some_names():
+    model = Model()
+    model.part = Two()
+    finder = ExampleFinder("part")
+    finder.attach(model)
+    with pytest.raises(ExportError, match="the positional arguments of its first call"):
+        model.part(BATCH[0], mask=torch.ones(2, 3))
+
+
+def test_code_without_a_signature_is_run():
+    model = Model()
+    model.forward = min
+    ExampleFinder().attach(model)

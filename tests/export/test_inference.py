@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_sm._export import FORMATS
-from lightning_sm._export._inference import build_model, load_model, model_fn
+from lightning_sm._export import ExportFormat
+from lightning_sm._export.inference import build_model, load_model, model_fn
 from lightning_sm._lightning import Namespace
 from lightning_sm.callbacks import model_export_class
 from lightning_sm.errors import ExportError
@@ -66,7 +66,7 @@ def archive(directory, model, **options):
     return str(directory)
 
 
-@pytest.mark.parametrize("name", sorted(FORMATS))
+@pytest.mark.parametrize("name", sorted(each.value for each in ExportFormat))
 def test_each_format_is_loaded_by_itself(tmp_path, served, name):
     if name == "onnx" and importlib.util.find_spec("onnxruntime") is None:
         pytest.skip("onnxruntime is not installed")
@@ -116,7 +116,7 @@ def test_what_cannot_be_made_anew_is_told_before_training(tmp_path, served):
             pass
 
     model = Unsaved(width=3)
-    with pytest.raises(ExportError, match="The inference container makes Unsaved anew, which takes width"):
+    with pytest.raises(ExportError, match="The inference container instantiates Unsaved again, which takes width"):
         archive(tmp_path / "model", model, export="state_dict")
     assert not list((tmp_path / "model").iterdir())
 
@@ -125,7 +125,7 @@ def test_the_real_toolkits_answer_requests(tmp_path, served):
     for package in ("sagemaker_inference", "sagemaker_pytorch_serving_container"):
         pytest.importorskip(package, reason="pip install sagemaker-inference sagemaker-pytorch-inference")
     model = served(width=3)
-    names = [name for name in sorted(FORMATS) if name != "onnx"]
+    names = [name for name in sorted(each.value for each in ExportFormat) if name != "onnx"]
     directories = [archive(tmp_path / name, model, export=name) for name in names]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     script = str(Path(__file__).with_name("ask_for_predictions.py"))

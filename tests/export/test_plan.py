@@ -3,33 +3,33 @@ import importlib.util
 import pytest
 
 from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._export import FORMATS, ExportPlan
+from lightning_sm._export import ExportFormat, ExportPlan, ExportWeights
 from lightning_sm.errors import ExportError
 
 
 def test_what_the_options_say_by_default():
     options = SageMakerOptions()
-    plan = ExportPlan.read(
+    plan = ExportPlan.parse(
         options.export,
         options.export_weights,
         options.export_submodule,
         options.export_example_input,
         options.export_serving,
     )
-    assert plan == ExportPlan("state_dict", "best", None, None, False)
-    assert plan.format is FORMATS["state_dict"]
+    assert plan == ExportPlan(ExportFormat.STATE_DICT, ExportWeights.BEST, None, None, False)
+    assert str(plan.format) == "state_dict"
 
 
 @pytest.mark.parametrize(
     ("export", "name"), [(True, "state_dict"), ("true", "state_dict"), ("checkpoint", "checkpoint")]
 )
 def test_what_is_exported(export, name):
-    assert ExportPlan.read(export, "last", None, [1, 3], True).format.name == name
+    assert ExportPlan.parse(export, "last", None, [1, 3], True).format is ExportFormat(name)
 
 
 @pytest.mark.parametrize("export", [False, "false", "False"])
 def test_nothing_is_exported(export):
-    assert ExportPlan.read(export) is None
+    assert ExportPlan.parse(export) is None
 
 
 @pytest.mark.parametrize(
@@ -49,17 +49,17 @@ def test_nothing_is_exported(export):
 )
 def test_what_has_no_meaning(options, message):
     with pytest.raises(ExportError, match=message):
-        ExportPlan.read(**options)
+        ExportPlan.parse(**options)
 
 
 @pytest.mark.parametrize("name", ["safetensors", "onnx"])
 def test_a_package_that_is_missing(monkeypatch, name):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ExportError, match=rf"{name}.* cannot be imported. HINT: Add {name}.* to the requirements.txt"):
-        ExportPlan.read(name)
+        ExportPlan.parse(name)
 
 
 def test_a_torch_that_is_too_old(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ExportError, match=r"exported_program, and torch .* has no torch.export, which came with 2.1"):
-        ExportPlan.read("exported_program")
+        ExportPlan.parse("exported_program")

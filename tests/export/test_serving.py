@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from pytorch_lightning import LightningModule
 
-from lightning_sm._export import FORMATS, Serving, distribution_versions
+from lightning_sm._export import ExportFormat, Serving, distribution_versions
 from lightning_sm.errors import ExportError
 from tests.projects.nets import Net
 
@@ -36,7 +36,7 @@ def test_the_code_of_the_project_and_what_it_needs(project, tmp_path):
     (folder / "requirements.txt").write_text(
         "# comment\n\ntimm==1.0\ntorch==2.0\npytorch_lightning>=1\nlightning-sm\ngit+https://example.com/x\n"
     )
-    serving = Serving.of(served, FORMATS["state_dict"], "pytorch-lightning")
+    serving = Serving.collect(served, ExportFormat.STATE_DICT, "pytorch-lightning")
     assert {"served_net.py", "served_parts/__init__.py", "served_parts/blocks.py"} <= set(serving.sources)
     assert "never_imported.py" not in serving.sources
     assert not any(name.startswith(("lightning_sm/", "torch/", "pytorch_lightning/")) for name in serving.sources)
@@ -55,7 +55,7 @@ def test_the_code_of_the_project_and_what_it_needs(project, tmp_path):
 
 @pytest.mark.parametrize("name", ["torchscript", "exported_program"])
 def test_a_graph_needs_no_code_of_the_project(name):
-    assert Serving.of(Net, FORMATS[name], "pytorch-lightning") == Serving()
+    assert Serving.collect(Net, ExportFormat(name), "pytorch-lightning") == Serving()
 
 
 def test_a_class_of_the_script_itself(monkeypatch):
@@ -63,8 +63,8 @@ def test_a_class_of_the_script_itself(monkeypatch):
     with pytest.raises(
         ExportError, match=r"Net is defined in the script itself, .* HINT: Move the class into a module"
     ):
-        Serving.of(Net, FORMATS["state_dict"], "pytorch-lightning")
-    Serving.of(Net, FORMATS["torchscript"], "pytorch-lightning")
+        Serving.collect(Net, ExportFormat.STATE_DICT, "pytorch-lightning")
+    Serving.collect(Net, ExportFormat.TORCHSCRIPT, "pytorch-lightning")
 
 
 def test_a_project_with_a_module_of_that_name(project, monkeypatch):
@@ -72,9 +72,9 @@ def test_a_project_with_a_module_of_that_name(project, monkeypatch):
     (folder / "inference.py").write_text("")
     monkeypatch.setitem(sys.modules, "inference", SimpleNamespace(__file__=str(folder / "inference.py")))
     with pytest.raises(ExportError, match=r"the project has a module inference at .*inference.py. HINT: Rename"):
-        Serving.of(served, FORMATS["state_dict"], "pytorch-lightning")
+        Serving.collect(served, ExportFormat.STATE_DICT, "pytorch-lightning")
 
 
 def test_a_class_of_an_installed_package():
-    serving = Serving.of(LightningModule, FORMATS["state_dict"], "pytorch-lightning")
+    serving = Serving.collect(LightningModule, ExportFormat.STATE_DICT, "pytorch-lightning")
     assert sum(line.startswith("pytorch-lightning==") for line in serving.requirements) == 1

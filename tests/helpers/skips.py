@@ -63,7 +63,7 @@ SKIPS = (
         _SUMS,
     ),
     Skip(
-        "tests/test_export.py::test_what_is_no_plain_value_is_refused[value0]",
+        "tests/export/test_writer.py::test_what_is_no_plain_value_is_refused[value0]",
         lambda lightning, torch: torch < (1, 13),
         _NO_WEIGHTS_ONLY,
     ),

@@ -1,23 +1,23 @@
-"""Compares what was written with what should have been."""
+"""Compares an exported file, loaded again, with the model that was exported."""
 
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
-from lightning_sm._export._example import Example
+from lightning_sm._export.example import Example
 from lightning_sm.errors import ExportError
 
 __all__ = ["compare_outputs", "compare_tensors"]
 
-# The largest difference of two outputs, as a part of the largest number in them: a graph that another engine runs adds
-# up in another order. Tensors that were merely saved must be equal.
+# The largest allowed difference between two outputs, relative to their largest value: another engine adds up the same
+# numbers in another order. Saved tensors must be equal.
 TOLERANCE = 1e-3
 HALF_TOLERANCE = 2e-2
 
 
 def compare_tensors(expected: Mapping[str, Any], loaded: Mapping[str, Any]) -> Dict[str, Any]:
-    """Compare a state dict that was loaded again with its original, bit by bit.
+    """Compare a state dict that was loaded again with the original, bit by bit.
 
     Returns:
-        What ``model.json`` says about it.
+        The entry ``comparison`` of ``model.json``.
 
     Raises:
         ExportError: They differ.
@@ -27,8 +27,8 @@ def compare_tensors(expected: Mapping[str, Any], loaded: Mapping[str, Any]) -> D
     ]
     if differing:
         raise ExportError(
-            f"The exported file does not hold what was saved: {', '.join(differing[:3])} came back different.",
-            hint="Check the disk of the model directory; where it is sound, this is a fault worth reporting.",
+            f"The exported file does not hold what was saved: {', '.join(differing[:3])} differ after loading.",
+            hint="Check the disk of the model directory; if it is healthy, report this as a bug.",
         )
     return {"compared": "tensors", "tensors": len(expected)}
 
@@ -36,65 +36,65 @@ def compare_tensors(expected: Mapping[str, Any], loaded: Mapping[str, Any]) -> D
 def compare_outputs(
     module: Callable[..., Any], loaded: Callable[..., Any], example: Example, what: str
 ) -> Dict[str, Any]:
-    """Run both on the example and compare what they return.
+    """Run the model and the exported one on the example and compare their outputs.
 
     Args:
         module: The model.
-        loaded: What was loaded again.
+        loaded: The exported model, loaded again.
         example: The input.
         what: The name of the format, for the error.
 
     Returns:
-        What ``model.json`` says about it.
+        The entry ``comparison`` of ``model.json``.
 
     Raises:
-        ExportError: They return something else.
+        ExportError: The outputs differ by more than the tolerance.
     """
-    expected, again = run(module, example, seed=0), run(module, example, seed=1)
+    expected, repeated = _run(module, example, seed=0), _run(module, example, seed=1)
     tolerance = _tolerance(expected)
-    if not _close(expected, again, tolerance)[0]:
-        return {"compared": None, "reason": "the model returns something else each time it is run"}
-    equal, difference = _close(expected, run(loaded, example, seed=0), tolerance)
-    if not equal:
+    if not _close(expected, repeated, tolerance)[0]:
+        return {"compared": None, "reason": "the output of the model is not deterministic"}
+    is_close, difference = _close(expected, _run(loaded, example, seed=0), tolerance)
+    if not is_close:
         raise ExportError(
-            f"The model as {what} does not return what the model returns: on {example!r} the difference is "
-            f"{difference:.3g} of the largest number, and {tolerance:.3g} would be allowed.",
-            hint="What forward() does may depend on values, which this format cannot follow; export a part of the "
-            "model with sagemaker.export_submodule, or another format.",
+            f"The output of the model exported as {what} differs from that of the model: on {example!r} the relative "
+            f"difference is {difference:.3g}, and the tolerance {tolerance:.3g}.",
+            hint="forward() may branch on the values of tensors, which this format cannot record; export a submodule "
+            "with sagemaker.export_submodule, or another format.",
         )
-    about: Dict[str, Any] = {"compared": "output", "difference": difference, "tolerance": tolerance}
-    return {**about, "any_batch_size": _takes_any_batch_size(module, loaded, example, tolerance)}
+    comparison: Dict[str, Any] = {"compared": "output", "difference": difference, "tolerance": tolerance}
+    return {**comparison, "any_batch_size": _accepts_any_batch_size(module, loaded, example, tolerance)}
 
 
-def run(module: Callable[..., Any], example: Example, seed: int) -> List[Any]:
-    """All tensors that a call with the example returns, on the CPU. Seeds are as before afterwards."""
+def _run(module: Callable[..., Any], example: Example, seed: int) -> List[Any]:
+    """All tensors in the output for the example, on the CPU; the global seed is restored."""
     import torch
 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         # Some models change their input in place.
-        return _tensors(module(*(argument.clone() for argument in example.arguments)))
+        return _flatten(module(*(argument.clone() for argument in example.arguments)))
 
 
-def _takes_any_batch_size(
+def _accepts_any_batch_size(
     module: Callable[..., Any], loaded: Callable[..., Any], example: Example, tolerance: float
 ) -> bool:
     doubled = example.doubled()
     if doubled is None:
         return False
     try:
-        return _close(run(module, doubled, seed=0), run(loaded, doubled, seed=0), tolerance)[0]
-    except Exception:  # each runtime refuses another size in words and classes of its own
+        return _close(_run(module, doubled, seed=0), _run(loaded, doubled, seed=0), tolerance)[0]
+    except Exception:  # each runtime has its own exceptions for an unexpected shape
         return False
 
 
-def _tensors(value: Any) -> List[Any]:
+def _flatten(value: Any) -> List[Any]:
     if hasattr(value, "detach"):
         return [value.detach().cpu()]
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return [tensor for inner in value for tensor in _tensors(inner)]
+        return [tensor for inner in value for tensor in _flatten(inner)]
     return []
 
 
@@ -104,7 +104,7 @@ def _tolerance(tensors: List[Any]) -> float:
 
 
 def _close(expected: List[Any], found: List[Any], tolerance: float) -> Tuple[bool, float]:
-    """Whether they are as close as they should be, and the largest difference as a part of the largest number."""
+    """Whether the tensors are within the tolerance, and their largest difference relative to the largest value."""
     import torch
 
     if [tensor.shape for tensor in expected] != [tensor.shape for tensor in found]:

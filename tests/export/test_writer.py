@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lightning_sm._export import ModelSummary, Source, check_writable, load_file, write_model
+from lightning_sm._export.writer import files_below, move_into_place
 from lightning_sm.errors import ExportError, OutputError
 
 SUMMARY = ModelSummary("m.Model", {"loss": 0.5}, {"torch": "1"}, "x.ckpt", 0.25, "val_loss", 2, 16)
@@ -77,7 +78,7 @@ def test_what_is_no_plain_value_is_refused(tmp_path, value):
 
 
 @pytest.mark.parametrize(
-    "broken", ["torch.save", "lightning_sm._export._write._write", "lightning_sm._export._directory.flush"]
+    "broken", ["torch.save", "lightning_sm._export.ModelSummary.as_json", "lightning_sm._export.writer.flush"]
 )
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_crash_in_the_middle_leaves_the_old_model(tmp_path, monkeypatch, broken, error):
@@ -112,3 +113,38 @@ def test_a_remote_directory_is_no_directory(tmp_path, monkeypatch):
     with pytest.raises(OutputError, match="s3://bucket/x is not on this host"):
         write_model("s3://bucket/x", Source({}), SUMMARY)
     assert os.listdir(tmp_path) == []
+
+
+def stage(tmp_path, *names):
+    staging = tmp_path / "staging"
+    for name in names:
+        path = staging / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"files": [each for each in names if each != "model.json"]}))
+    return str(staging)
+
+
+def test_the_description_comes_last(tmp_path):
+    staging = stage(tmp_path, "model.json", "model.pt", "code/inference.py", "z.txt")
+    assert files_below(staging) == ["code/inference.py", "model.pt", "z.txt", "model.json"]
+
+
+def test_files_of_an_older_export_go_and_others_stay(tmp_path):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "mine.txt").write_text("somebody's own")
+    move_into_place(stage(tmp_path, "model.json", "model.onnx", "code/inference.py"), str(directory))
+    move_into_place(stage(tmp_path, "model.json", "model.pt"), str(directory))
+    assert files_below(str(directory)) == ["mine.txt", "model.pt", "model.json"]
+
+
+@pytest.mark.parametrize("about", ["[]", "{", '{"files": ["../mine.txt", "/mine.txt", 1]}', '{"files": null}'])
+def test_a_description_that_is_not_ours_removes_nothing(tmp_path, about):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "model.json").write_text(about)
+    (tmp_path / "mine.txt").write_text("somebody's own")
+    move_into_place(stage(tmp_path, "model.json", "model.pt"), str(directory))
+    assert os.listdir(tmp_path / "staging") == []
+    assert (tmp_path / "mine.txt").exists()
+    assert files_below(str(directory)) == ["model.pt", "model.json"]

@@ -1,8 +1,8 @@
-"""Loads the model of this archive for SageMaker's PyTorch inference container.
+"""Loads the model of this archive in SageMaker's PyTorch inference container.
 
-lightning-sm writes this file into the archive as ``code/inference.py``. The container calls ``model_fn``; what comes in
-and goes out is read and written by its own ``input_fn``, ``predict_fn`` and ``output_fn``, which may be added here.
-It needs torch, what ``requirements.txt`` beside it lists, and nothing of lightning-sm.
+lightning-sm copies this file into the archive as ``code/inference.py``. The container calls ``model_fn`` and uses its
+own ``input_fn``, ``predict_fn`` and ``output_fn``, which may be added here. The file needs torch and what
+``requirements.txt`` beside it lists, but not lightning-sm.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from typing import Any, Dict, Mapping, Optional
 
 import torch
 
-__all__ = ["model_fn"]
+__all__ = ["build_model", "load_model", "model_fn", "read_arguments", "read_state_dict"]
 
 
 def model_fn(model_dir: str) -> Any:
@@ -22,24 +22,24 @@ def model_fn(model_dir: str) -> Any:
 
 
 def load_model(model_dir: str, cls: Optional[type] = None) -> Any:
-    """Load the model; ``cls`` is its class where somebody has imported it already."""
+    """Load the model; ``cls`` is its class if it has been imported already."""
     with open(os.path.join(model_dir, "model.json"), encoding="utf-8") as file:
-        about = json.load(file)
-    path = os.path.join(model_dir, about["file"])
-    if about["format"] == "torchscript":
+        summary = json.load(file)
+    path = os.path.join(model_dir, summary["file"])
+    if summary["format"] == "torchscript":
         return torch.jit.load(path, map_location="cpu").eval()
-    if about["format"] == "exported_program":
-        return Program(path)
-    if about["format"] == "onnx":
-        return Session(path)
-    model = build_model(cls or import_object(about["class_path"]), about["hparams"], _read_config(model_dir))
-    target = model if about["submodule"] is None else model.get_submodule(about["submodule"])
-    target.load_state_dict(read_state_dict(path, about["format"]), strict=getattr(model, "strict_loading", True))
+    if summary["format"] == "exported_program":
+        return ExportedProgram(path)
+    if summary["format"] == "onnx":
+        return OnnxSession(path)
+    model = build_model(cls or import_object(summary["class_path"]), summary["hparams"], _read_config(model_dir))
+    target = model if summary["submodule"] is None else model.get_submodule(summary["submodule"])
+    target.load_state_dict(read_state_dict(path, summary["format"]), strict=getattr(model, "strict_loading", True))
     return target.eval()
 
 
 def read_state_dict(path: str, format_name: str) -> Dict[str, Any]:
-    """Read the tensors of a file."""
+    """Read the state dict from a file of the format ``state_dict``, ``checkpoint`` or ``safetensors``."""
     if format_name == "safetensors":
         from safetensors import safe_open
 
@@ -47,18 +47,18 @@ def read_state_dict(path: str, format_name: str) -> Dict[str, Any]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
             shared = {name: kept for name, kept in (file.metadata() or {}).items() if kept in tensors}
         return {**tensors, **{name: tensors[kept] for name, kept in shared.items()}}
-    # A checkpoint holds more than tensors; it is as trustworthy as the code beside it.
+    # A checkpoint holds more than tensors; it is trusted like the code beside it.
     options = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
     loaded: Dict[str, Any] = torch.load(path, map_location="cpu", **options)
     return loaded["state_dict"] if format_name == "checkpoint" else loaded
 
 
 def build_model(cls: Any, hparams: Optional[Mapping[str, Any]], config: Optional[str] = None) -> Any:
-    """Make a model with the hyperparameters that it saved, else with those in the config of its training."""
+    """Instantiate a model with the hyperparameters that it saved, else with those in the config of its training."""
     if hparams is not None:
         given = dict(hparams)
-        instantiator = given.pop("_instantiator", None)  # left by LightningCLI, which knows how to nest objects
-        model = cls(**_taken(cls, given)) if instantiator is None else import_object(instantiator)(cls, given)
+        instantiator = given.pop("_instantiator", None)  # saved by LightningCLI, for nested objects
+        model = cls(**_accepted(cls, given)) if instantiator is None else import_object(instantiator)(cls, given)
     else:
         arguments = read_arguments(config)
         model = cls() if arguments is None else instantiate(cls, arguments)
@@ -67,16 +67,8 @@ def build_model(cls: Any, hparams: Optional[Mapping[str, Any]], config: Optional
     return model
 
 
-def _taken(cls: Any, given: Dict[str, Any]) -> Dict[str, Any]:
-    """Those that the class takes: a model may have saved more than that."""
-    parameters = inspect.signature(cls.__init__).parameters
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
-        return given
-    return {name: value for name, value in given.items() if name in parameters}
-
-
 def read_arguments(config: Optional[str]) -> Optional[Dict[str, Any]]:
-    """The part ``model`` of a config in YAML; ``None`` where there is none."""
+    """The section ``model`` of a config in YAML; ``None`` if there is none."""
     if config is None:
         return None
     import yaml
@@ -86,21 +78,29 @@ def read_arguments(config: Optional[str]) -> Optional[Dict[str, Any]]:
 
 
 def instantiate(cls: Any, arguments: Dict[str, Any]) -> Any:
-    """Make an object from the part of a config file that describes it, nested objects included."""
+    """Instantiate a class from its section of a config file, nested objects included."""
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser()
     add = parser.add_subclass_arguments if "class_path" in arguments else parser.add_class_arguments
     add(cls, "model", fail_untyped=False)
-    # jsonargparse 4.49 renames the method.
+    # jsonargparse 4.49 renamed the method.
     make = parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes
     return make(parser.parse_object({"model": arguments}))["model"]
 
 
 def import_object(path: str) -> Any:
-    """Import something by its full name."""
+    """Import an object by its qualified name."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
+
+
+def _accepted(cls: Any, given: Dict[str, Any]) -> Dict[str, Any]:
+    """The arguments that the constructor accepts; a model may have saved more."""
+    parameters = inspect.signature(cls.__init__).parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return given
+    return {name: value for name, value in given.items() if name in parameters}
 
 
 def _read_config(model_dir: str) -> Optional[str]:
@@ -111,23 +111,23 @@ def _read_config(model_dir: str) -> Optional[str]:
         return file.read()
 
 
-class Program(torch.nn.Module):
-    """A program of ``torch.export``, which has no mode to change and runs on the CPU, for which it was exported."""
+class ExportedProgram(torch.nn.Module):
+    """A program of ``torch.export``, which has no training mode and runs on the CPU, for which it was exported."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
         import torch.export
 
-        # In a list, where no `eval()` and no `to()` looks.
+        # In a list, so that `eval()` and `to()` do not reach it.
         self.program = [torch.export.load(path).module()]
 
     def forward(self, *inputs: Any) -> Any:
-        """Run it."""
+        """Run the program."""
         return self.program[0](*(value.cpu() for value in inputs))
 
 
-class Session(torch.nn.Module):
-    """A model of onnxruntime; what it returns are tensors."""
+class OnnxSession(torch.nn.Module):
+    """An ONNX model, run by onnxruntime; its outputs are tensors."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class Session(torch.nn.Module):
         self.session = onnxruntime.InferenceSession(path, providers=onnxruntime.get_available_providers())
 
     def forward(self, *inputs: Any) -> Any:
-        """Run it."""
+        """Run the model."""
         names = [given.name for given in self.session.get_inputs()]
         found = self.session.run(None, {name: value.cpu().numpy() for name, value in zip(names, inputs)})
         outputs = [torch.as_tensor(value) for value in found]

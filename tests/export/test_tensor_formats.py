@@ -1,16 +1,39 @@
 import pytest
 import torch
 
-from lightning_sm._export._safetensors import load_safetensors, without_twins
+from lightning_sm._export import ExportFormat, ExportPlan, ModelSummary, load_file, make_source, write_model
+from lightning_sm._export.inference import read_state_dict
+from lightning_sm._export.tensor_formats import drop_shared_tensors
 from lightning_sm.errors import ExportError
 from tests.export.formats import export, needs
 from tests.projects.nets import Net, Tied
 
 
+def test_the_last_checkpoint(tmp_path):
+    model = Net()
+    path, about = export(tmp_path, "checkpoint", model)
+    loaded = load_file(path, weights_only=False)
+    assert loaded["epoch"] == 2
+    assert torch.equal(loaded["state_dict"]["head.weight"], model.head.weight)
+    assert about["comparison"] == {"compared": "tensors", "tensors": len(model.state_dict())}
+    assert about["example"] is None
+
+
+def test_the_best_checkpoint_is_the_very_file(tmp_path):
+    best = tmp_path / "best.ckpt"
+    torch.save({"state_dict": Net().state_dict(), "callbacks": {"x": 1}}, best)
+    plan = ExportPlan(ExportFormat.CHECKPOINT)
+    source = make_source(plan, None, {}, str(best))
+    write_model(str(tmp_path / "model"), source, ModelSummary("m.Model"), plan=plan)
+    assert (tmp_path / "model" / "model.ckpt").read_bytes() == best.read_bytes()
+
+
 def test_tensors_that_share_their_memory():
     base = torch.arange(6.0)
-    kept, twins = without_twins({"a": base, "b": base, "part": base[:3], "t": base.view(2, 3).t(), "empty": base[:0]})
-    assert twins == {"b": "a"}
+    kept, shared = drop_shared_tensors(
+        {"a": base, "b": base, "part": base[:3], "t": base.view(2, 3).t(), "empty": base[:0]}
+    )
+    assert shared == {"b": "a"}
     assert set(kept) == {"a", "part", "t", "empty"}
     assert len({value.data_ptr() for value in kept.values() if value.numel()}) == 3
     assert all(value.is_contiguous() for value in kept.values())
@@ -23,7 +46,7 @@ def test_a_fresh_model_takes_the_file(tmp_path, model_class):
     assert about["comparison"] == {"compared": "tensors", "tensors": len(model.state_dict())}
     assert about["details"] == ({"shared": {"decoder.weight": "encoder.0.weight"}} if model_class is Tied else {})
     fresh = model_class()
-    fresh.load_state_dict(load_safetensors(path))
+    fresh.load_state_dict(read_state_dict(path, "safetensors"))
     assert all(torch.equal(value, fresh.state_dict()[name]) for name, value in model.state_dict().items())
     from safetensors.torch import load_model
 
@@ -37,4 +60,4 @@ def test_what_is_no_tensor(tmp_path):
     with pytest.raises(
         ExportError, match=r"hold tensors only: extra of its state_dict.. is a dict. HINT: .* state_dict"
     ):
-        without_twins({"extra": {}})
+        drop_shared_tensors({"extra": {}})

@@ -3,7 +3,9 @@ import copy
 import pytest
 import torch
 
-from lightning_sm._export._module_copy import copy_module, loaded_for_export, part_of_state_dict
+from lightning_sm._export import ExportFormat, ExportPlan, make_source
+from lightning_sm._export.source import copy_module, prepare_module, submodule_state_dict
+from lightning_sm.errors import ExportError
 from tests.projects.nets import Net, Tied
 
 
@@ -20,7 +22,7 @@ def test_a_copy_has_the_same_weights_and_nothing_of_the_training(model_class):
     with pytest.raises(RuntimeError, match="deepcopy"):
         copy.deepcopy(model)  # the loss that was kept has a graph
     copied = copy_module(model)
-    ready = loaded_for_export(copied, model.state_dict(), None)
+    ready = prepare_module(copied, model.state_dict(), None)
     model.eval()
     samples = torch.randn(3, 4)
     assert torch.equal(ready(samples), model(samples))
@@ -41,7 +43,7 @@ def test_the_model_that_trains_stays_as_it_is():
     model = run_once(Net())
     model.losses.append(model.losses)  # whoever looks through it must not go round in circles
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    loaded_for_export(copy_module(model), {name: value * 0 for name, value in before.items()}, "encoder")
+    prepare_module(copy_module(model), {name: value * 0 for name, value in before.items()}, "encoder")
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.requires_grad for parameter in model.parameters())
@@ -49,18 +51,25 @@ def test_the_model_that_trains_stays_as_it_is():
 
 def test_a_part():
     model = Net()
-    part = loaded_for_export(copy_module(model), model.state_dict(), "encoder.0")
+    part = prepare_module(copy_module(model), model.state_dict(), "encoder.0")
     assert isinstance(part, torch.nn.Linear)
     assert not part.training
-    assert set(part_of_state_dict(model.state_dict(), "encoder.0")) == {"weight", "bias"}
-    assert set(part_of_state_dict(model.state_dict(), None)) == set(model.state_dict())
+    assert set(submodule_state_dict(model.state_dict(), "encoder.0")) == {"weight", "bias"}
+    assert set(submodule_state_dict(model.state_dict(), None)) == set(model.state_dict())
 
 
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch.compile came with torch 2.0")
 def test_what_torch_has_compiled_is_exported_as_it_was_written():
     model = Net()
     model.encoder = torch.compile(model.encoder)
-    ready = loaded_for_export(copy_module(model), model.state_dict(), None)
+    ready = prepare_module(copy_module(model), model.state_dict(), None)
     assert type(ready.encoder) is torch.nn.Sequential
-    assert type(loaded_for_export(copy_module(model), model.state_dict(), "encoder")) is torch.nn.Sequential
+    assert type(prepare_module(copy_module(model), model.state_dict(), "encoder")) is torch.nn.Sequential
     assert type(model.encoder) is not torch.nn.Sequential
+
+
+def test_a_best_checkpoint_that_is_damaged(tmp_path):
+    best = tmp_path / "best.ckpt"
+    best.write_bytes(b"no checkpoint")
+    with pytest.raises(ExportError, match="could not be prepared for export as checkpoint"):
+        make_source(ExportPlan(ExportFormat.CHECKPOINT), None, {}, str(best))

@@ -1,0 +1,175 @@
+"""Writes the formats that hold a graph: ``torchscript``, ``exported_program`` and ``onnx``.
+
+Each function runs the model to write it, loads the file again and compares its output. It returns the entries
+``comparison`` and ``details`` of ``model.json``.
+"""
+
+import importlib
+import importlib.util
+from inspect import signature
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from lightning_sm._export.compare import compare_outputs
+from lightning_sm._export.example import Example
+from lightning_sm._export.plan import onnx_uses_torch_export
+from lightning_sm._export.source import Source
+
+__all__ = ["onnx_engine", "write_exported_program", "write_onnx", "write_torchscript"]
+
+# Parameters up to this many bytes are stored in the ONNX file itself; protobuf's limit is 2 GiB.
+_MAX_EMBEDDED_BYTES = 1 << 30
+
+# With older opsets (torch up to 1.12), onnx's own evaluator runs batch normalization in training mode.
+_REFERENCE_OPSET = 14
+
+
+def write_torchscript(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Write a TorchScript graph: scripted, which keeps all branches, or else traced with the example.
+
+    Raises:
+        ExportError: Its output differs from the model's.
+    """
+    import torch
+
+    assert source.example is not None
+    script, method = _script(source.module, source.example.arguments)
+    torch.jit.save(script, path)
+    loaded = torch.jit.load(path, map_location="cpu")
+    return compare_outputs(source.module, loaded, source.example, "torchscript"), {"method": method}
+
+
+def write_exported_program(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Write the graph of ``torch.export``, which torch 2.1 introduced.
+
+    Raises:
+        ExportError: Its output differs from the model's.
+    """
+    import torch
+    import torch.export
+
+    assert source.example is not None
+    torch.export.save(_export_program(source.module, source.example), path)
+    loaded = torch.export.load(path).module()
+    return compare_outputs(source.module, loaded, source.example, "exported_program"), {}
+
+
+def write_onnx(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Write an ONNX file with the exporter that this version of torch uses by default.
+
+    The output is compared where onnxruntime is installed, or onnx's own evaluator supports the file.
+
+    Raises:
+        ExportError: Its output differs from the model's.
+    """
+    import onnx
+    import torch
+
+    assert source.example is not None
+    with torch.no_grad():
+        if onnx_uses_torch_export():
+            _write_onnx_by_torch_export(source, source.example, path)
+        else:
+            _write_onnx_by_torchscript(source, source.example, path)
+    onnx.checker.check_model(path)
+    details = {"exporter": "torch.export" if onnx_uses_torch_export() else "torchscript"}
+    engine = onnx_engine(path)
+    if engine is None:
+        reason = "onnxruntime is not installed, and onnx itself cannot run the file"
+        return {"compared": None, "reason": reason}, details
+    return compare_outputs(source.module, engine[0], source.example, "onnx"), {**details, "engine": engine[1]}
+
+
+def onnx_engine(path: str) -> Optional[Tuple[Callable[..., Any], str]]:
+    """A function that runs the ONNX file, and the name of the installed engine; ``None`` if there is none."""
+    if importlib.util.find_spec("onnxruntime") is not None:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return _onnx_caller(session, [given.name for given in session.get_inputs()]), "onnxruntime"
+    if importlib.util.find_spec("onnx.reference") is not None:
+        reference = importlib.import_module("onnx.reference").ReferenceEvaluator(path)
+        if reference.opsets[""] < _REFERENCE_OPSET:
+            return None
+        return _onnx_caller(reference, reference.input_names), "onnx.reference"
+    return None
+
+
+def _script(module: Any, arguments: Tuple[Any, ...]) -> Tuple[Any, str]:
+    import torch
+
+    # A LightningModule has properties that only its own `to_torchscript` hides from the compiler.
+    own = getattr(module, "to_torchscript", None)
+    try:
+        return (own(method="script") if own else torch.jit.script(module)), "script"
+    except Exception:  # Python that the compiler does not support raises several classes
+        pass
+    with torch.no_grad():
+        if own:
+            return own(method="trace", example_inputs=arguments), "trace"
+        return torch.jit.trace(module, arguments), "trace"
+
+
+def _export_program(module: Any, example: Example) -> Any:
+    """Export with a dynamic batch dimension where the model allows it, else with that of the example."""
+    import torch
+
+    shapes = _dynamic_batch(example)
+    with torch.no_grad():
+        if shapes is not None and "dynamic_shapes" in signature(torch.export.export).parameters:
+            try:
+                # A dimension of size 1 would be specialized.
+                doubled = example.doubled() or example
+                return torch.export.export(module, doubled.arguments, dynamic_shapes=shapes)
+            except Exception:  # a model with a fixed batch size raises one of several classes
+                pass
+        return torch.export.export(module, example.arguments)
+
+
+def _write_onnx_by_torch_export(source: Source, example: Example, path: str) -> None:
+    import torch
+    import torch.export
+
+    size = sum(value.numel() * value.element_size() for value in source.module.parameters())
+    shapes = _dynamic_batch(example)
+    options = {"input_names": _input_names(example), "external_data": size > _MAX_EMBEDDED_BYTES, "verbose": False}
+    if shapes is not None:
+        try:
+            doubled = example.doubled() or example
+            torch.onnx.export(source.module, doubled.arguments, path, dynamic_shapes=shapes, **options)
+            return
+        except Exception:  # a model with a fixed batch size raises one of several classes
+            pass
+    torch.onnx.export(source.module, example.arguments, path, **options)
+
+
+def _write_onnx_by_torchscript(source: Source, example: Example, path: str) -> None:
+    import torch
+
+    names = _input_names(example)
+    axes = {} if example.doubled() is None else {name: {0: "batch"} for name in names}
+    torch.onnx.export(source.module, example.arguments, path, input_names=names, dynamic_axes=axes)
+
+
+def _dynamic_batch(example: Example) -> Optional[Tuple[Any, ...]]:
+    """``dynamic_shapes`` with a dynamic first dimension; ``None`` if the arguments do not share one."""
+    import torch
+
+    if example.doubled() is None or not hasattr(torch.export, "Dim"):
+        return None
+    batch = torch.export.Dim("batch")
+    return tuple({0: batch} for _ in example.arguments)
+
+
+def _input_names(example: Example) -> List[str]:
+    count = len(example.arguments)
+    return ["input"] if count == 1 else [f"input_{index}" for index in range(count)]
+
+
+def _onnx_caller(session: Any, names: Any) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        import torch
+
+        outputs = session.run(None, {name: argument.numpy() for name, argument in zip(names, arguments)})
+        return [torch.as_tensor(value) for value in outputs]
+
+    return call

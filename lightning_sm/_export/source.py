@@ -1,0 +1,196 @@
+"""``Source``: the weights to export and, for graph formats, a copy of the module that has them."""
+
+import copy
+from dataclasses import dataclass
+from inspect import signature
+from itertools import chain
+from typing import Any, Dict, Iterator, Mapping, Optional, Set
+
+from lightning_sm._export.example import Example
+from lightning_sm._export.plan import ExportFormat, ExportPlan
+from lightning_sm.errors import ExportError
+
+__all__ = ["Source", "copy_module", "load_file", "make_source", "prepare_module", "submodule_state_dict"]
+
+# Attributes of Lightning's modules that belong to the run and not to the model.
+_RUN_ATTRIBUTES = ("trainer", "_trainer", "_fabric", "_compiler_ctx")
+# Methods that Lightning replaces in a compiled module.
+_COMPILED_METHODS = ("forward", "training_step", "validation_step", "test_step", "predict_step")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is exported.
+
+    Args:
+        state_dict: Parameters and buffers of the model, or of the exported submodule, on any device.
+        checkpoint: The whole checkpoint that the weights are from, if it is not in a file.
+        checkpoint_path: The file of that checkpoint, if it is in one.
+        module: The model or submodule with these weights, on the CPU and in eval mode, for graph formats.
+        example: An input of it.
+    """
+
+    state_dict: Mapping[str, Any]
+    checkpoint: Optional[Mapping[str, Any]] = None
+    checkpoint_path: Optional[str] = None
+    module: Any = None
+    example: Optional[Example] = None
+
+    def __repr__(self) -> str:
+        origin = self.checkpoint_path or "training"
+        return f"Source({len(self.state_dict)} entries from {origin}, example={self.example!r})"
+
+
+def make_source(
+    plan: ExportPlan,
+    module: Any,
+    last: Mapping[str, Any],
+    best: Optional[str],
+    *,
+    example: Optional[Example] = None,
+    rebuild: bool = False,
+    hparams: Optional[Mapping[str, Any]] = None,
+    config: Optional[str] = None,
+    weights_only: bool = False,
+) -> Source:
+    """Select the weights and, for graph formats, load them into a copy of the module.
+
+    Args:
+        plan: What is exported.
+        module: The trained model, which is not changed.
+        last: The checkpoint at the end of training; of it, at least the ``state_dict``.
+        best: The file of the best checkpoint, if its weights are exported.
+        example: An input of the model or submodule.
+        rebuild: Whether the copy is instantiated from the class, because the module holds only shards of its tensors.
+        hparams: Constructor arguments for that.
+        config: The configuration as YAML, which may hold the constructor arguments, too.
+        weights_only: Whether the best checkpoint is loaded with ``weights_only=True``.
+
+    Raises:
+        ExportError: The checkpoint cannot be read, or the module cannot be copied.
+    """
+    try:
+        weights = last["state_dict"] if best is None else _load_best(best, weights_only)["state_dict"]
+        checkpoint = last if best is None and plan.format is ExportFormat.CHECKPOINT else None
+        selected = submodule_state_dict(weights, plan.submodule)
+        if not plan.format.is_graph:
+            return Source(selected, checkpoint, best)
+        if example is None:
+            raise ExportError(
+                "The model cannot be run for export: training provided no input for it.",
+                hint="Set sagemaker.export_example_input to the shape of an input, such as [1, 3, 32, 32].",
+            )
+        copied = _rebuild(module, hparams, config) if rebuild else copy_module(module)
+        prepared = prepare_module(copied, weights, plan.submodule)
+        return Source(selected, checkpoint, best, prepared, example.cast(prepared))
+    except ExportError:
+        raise
+    except Exception as error:  # whatever a model's own code raises when it is copied
+        raise ExportError(
+            f"The model could not be prepared for export as {plan.format} "
+            f"({type(error).__name__}: {' '.join(str(error).split())}).",
+            hint="The checkpoints are kept. Set sagemaker.export to state_dict, which needs no copy of the model.",
+        ) from error
+
+
+def copy_module(module: Any) -> Any:
+    """Copy a module to the CPU, without gradients and without the trainer.
+
+    A tensor that is registered under several names stays one tensor. Nothing is copied on the module's own device.
+    """
+    import torch
+
+    memo: Dict[int, Any] = {}
+    seen: Set[int] = set()
+    for child in module.modules():
+        for name in _RUN_ATTRIBUTES:
+            if vars(child).get(name) is not None:
+                memo[id(vars(child)[name])] = None
+        # A loss kept as an attribute has a graph, which cannot be copied.
+        for value in _tensors(vars(child), seen):
+            memo[id(value)] = value.detach().cpu().clone()
+    for value in chain(module.parameters(), module.buffers()):
+        if type(value) is torch.nn.Parameter:
+            memo[id(value)] = torch.nn.Parameter(value.detach().cpu().clone(), value.requires_grad)
+        elif type(value) is torch.Tensor:
+            memo[id(value)] = value.detach().cpu().clone()
+    copied = copy.deepcopy(module, memo)
+    if vars(module).get("_compiler_ctx") is not None:
+        for name in _COMPILED_METHODS:
+            vars(copied).pop(name, None)
+    return copied
+
+
+def prepare_module(module: Any, state_dict: Mapping[str, Any], submodule: Optional[str]) -> Any:
+    """Load weights into a copy and return it, or its submodule, on the CPU, in eval mode and without gradients."""
+    module.load_state_dict(state_dict, strict=getattr(module, "strict_loading", True))
+    target = module if submodule is None else module.get_submodule(submodule)
+    return _uncompiled(target).to("cpu").eval().requires_grad_(False)
+
+
+def submodule_state_dict(state_dict: Mapping[str, Any], submodule: Optional[str]) -> Dict[str, Any]:
+    """The entries of a submodule, without its prefix; all of them where ``submodule`` is ``None``.
+
+    >>> submodule_state_dict({"encoder.weight": 1, "head.weight": 2}, "head")
+    {'weight': 2}
+    """
+    prefix = "" if submodule is None else f"{submodule}."
+    return {name[len(prefix) :]: value for name, value in state_dict.items() if name.startswith(prefix)}
+
+
+def load_file(path: str, *, weights_only: bool) -> Any:
+    """Load a file written by ``torch.save`` onto the CPU; ``weights_only`` has no effect before torch 1.13."""
+    import torch
+
+    restricted = {"weights_only": weights_only} if "weights_only" in signature(torch.load).parameters else {}
+    return torch.load(path, map_location="cpu", **restricted)
+
+
+def _load_best(best: str, weights_only: bool) -> Any:
+    import torch
+
+    # This run wrote the checkpoint, so it is trusted unless the user restricts loading.
+    if not weights_only:
+        return load_file(best, weights_only=False)
+    try:
+        if "weights_only" not in signature(torch.load).parameters:
+            raise ValueError("this torch has no weights_only")
+        return load_file(best, weights_only=True)
+    except Exception as error:  # each version has exceptions of its own
+        raise ExportError(
+            f"The best checkpoint {best} cannot be loaded with weights_only=True ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:300]}), which sagemaker.resume_weights_only requires.",
+            hint="Set sagemaker.export_weights to last, or save plain values and tensors only.",
+        ) from error
+
+
+def _rebuild(module: Any, hparams: Optional[Mapping[str, Any]], config: Optional[str]) -> Any:
+    import torch
+
+    from lightning_sm._export.inference import build_model
+
+    with torch.random.fork_rng(devices=[]):
+        return build_model(type(module), hparams, config)
+
+
+def _uncompiled(module: Any) -> Any:
+    """Replace each module that ``torch.compile`` wrapped by the original, since exporters cannot trace the wrapper."""
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if hasattr(child, "_orig_mod"):
+                setattr(parent, name, child._orig_mod)
+    return getattr(module, "_orig_mod", module)
+
+
+def _tensors(values: Any, seen: Set[int]) -> Iterator[Any]:
+    """Every tensor in nested containers that is not a parameter."""
+    import torch
+
+    if id(values) in seen:
+        return
+    seen.add(id(values))
+    if type(values) is torch.Tensor:
+        yield values
+    elif isinstance(values, (list, tuple, dict)):
+        for inner in values.values() if isinstance(values, dict) else values:
+            yield from _tensors(inner, seen)

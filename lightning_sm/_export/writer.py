@@ -1,0 +1,198 @@
+"""Writes a model into the model directory: staged, verified, and then moved into place."""
+
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, Optional
+
+from lightning_sm._atomic_file import flush
+from lightning_sm._export.compare import compare_outputs, compare_tensors
+from lightning_sm._export.graph_formats import write_exported_program, write_onnx, write_torchscript
+from lightning_sm._export.plan import ExportFormat, ExportPlan
+from lightning_sm._export.serving import Serving
+from lightning_sm._export.source import Source
+from lightning_sm._export.summary import ModelSummary
+from lightning_sm._export.tensor_formats import write_checkpoint, write_safetensors, write_state_dict
+from lightning_sm.errors import ExportError, OutputError
+
+__all__ = ["check_writable", "files_below", "move_into_place", "write_model"]
+
+_SUMMARY = "model.json"
+_WRITERS = {
+    ExportFormat.STATE_DICT: write_state_dict,
+    ExportFormat.CHECKPOINT: write_checkpoint,
+    ExportFormat.TORCHSCRIPT: write_torchscript,
+    ExportFormat.ONNX: write_onnx,
+    ExportFormat.EXPORTED_PROGRAM: write_exported_program,
+    ExportFormat.SAFETENSORS: write_safetensors,
+}
+
+
+def write_model(
+    directory: str,
+    source: Source,
+    summary: ModelSummary,
+    config: Optional[str] = None,
+    plan: ExportPlan = ExportPlan(),  # noqa: B008 - it is frozen
+    serving: Optional[Serving] = None,
+    model_class: Optional[type] = None,
+    resolved_config: Optional[str] = None,
+) -> str:
+    """Write the model, ``model.json`` and, if given, ``config.yaml`` and the folder ``code``.
+
+    All files are written to a staging directory, the model is loaded and compared with its source, and only then do the
+    new files replace those of an earlier export.
+
+    Args:
+        directory: The model directory.
+        source: What is exported.
+        summary: The content of ``model.json``, without what the export itself adds.
+        config: The configuration as YAML, for ``config.yaml``.
+        plan: The format and the submodule.
+        serving: The code for the inference container.
+        model_class: The model's class, with which that code is tried.
+        resolved_config: The resolved configuration, for ``config.resolved.yaml``, if ``config`` is not that.
+
+    Returns:
+        The path of the model file.
+
+    Raises:
+        OutputError: The directory is not writable.
+        ExportError: A file could not be written, or differs from its source after loading.
+    """
+    check_writable(directory, "model directory")
+    staging = tempfile.mkdtemp(prefix=".lightning-sm-", dir=directory)
+    try:
+        comparison, details = _WRITERS[plan.format](source, os.path.join(staging, plan.format.file))
+        if config is not None:
+            _write_text(os.path.join(staging, "config.yaml"), config)
+        if resolved_config is not None:
+            _write_text(os.path.join(staging, "config.resolved.yaml"), resolved_config)
+        if serving is not None:
+            serving.write(staging)
+        summary = replace(
+            summary,
+            format=plan.format.value,
+            file=plan.format.file,
+            files=tuple(files_below(staging)),
+            submodule=plan.submodule,
+            example=source.example.describe() if source.example is not None and plan.format.is_graph else None,
+            comparison=comparison,
+            details=details,
+        )
+        _write_text(os.path.join(staging, _SUMMARY), summary.as_json())
+        if serving is not None:
+            _verify_serving(staging, source, plan, model_class)
+        move_into_place(staging, directory)
+    except ExportError:
+        raise
+    except Exception as error:  # torch, pickle and the file system each have exceptions of their own
+        raise ExportError(
+            f"The model could not be written to {directory} as {plan.format} "
+            f"({type(error).__name__}: {' '.join(str(error).split())}).",
+            hint=_hint(plan, error),
+        ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return os.path.join(directory, plan.format.file)
+
+
+def check_writable(directory: str, what: str) -> None:
+    """Create a directory and a temporary file in it, so that a job fails before training and not after it.
+
+    Args:
+        directory: The directory.
+        what: What it is, for the error, such as ``model directory``.
+
+    Raises:
+        OutputError: The directory is not writable, or is a URL.
+    """
+    if "://" in directory:
+        raise OutputError(
+            f"The {what} {directory} is not on this host.", hint="Set a local directory; SageMaker uploads it to S3."
+        )
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"The {what} {directory} cannot be written ({error}).",
+            hint="Check the directory's mount and owner, and what else is configured to be there.",
+        ) from error
+
+
+def files_below(folder: str) -> List[str]:
+    """The relative paths of all files below a folder; ``model.json``, which lists the others, comes last."""
+    found = [
+        os.path.relpath(os.path.join(parent, name), folder) for parent, _, names in os.walk(folder) for name in names
+    ]
+    return sorted(found, key=lambda name: (name == _SUMMARY, name))
+
+
+def move_into_place(staging: str, directory: str) -> None:
+    """Move the staged files into the directory, and remove the other files of an earlier export.
+
+    Those are the files that an existing ``model.json`` lists. All staged files are flushed before the first is moved.
+    """
+    new = files_below(staging)
+    for name in new:
+        flush(os.path.join(staging, name))
+    old = _listed_files(os.path.join(directory, _SUMMARY))
+    for name in new:
+        os.makedirs(os.path.dirname(os.path.join(directory, name)), exist_ok=True)
+        os.replace(os.path.join(staging, name), os.path.join(directory, name))
+    for name in set(old) - set(new):
+        if os.path.isfile(os.path.join(directory, name)):
+            os.remove(os.path.join(directory, name))
+
+
+def _listed_files(path: str) -> List[str]:
+    """The relative paths that a ``model.json`` lists; none if it was not written by an export."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            files = [name for name in json.load(file)["files"] if isinstance(name, str)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [name for name in files if not os.path.isabs(name) and ".." not in name.split("/")]
+
+
+def _verify_serving(staging: str, source: Source, plan: ExportPlan, model_class: Optional[type]) -> None:
+    """Load the staged files with the code for the inference container, and compare once more."""
+    import torch
+
+    from lightning_sm._export.inference import load_model
+
+    if plan.format is ExportFormat.ONNX and importlib.util.find_spec("onnxruntime") is None:
+        return
+    with torch.random.fork_rng(devices=[]):
+        served = load_model(staging, model_class)
+    if source.module is not None and source.example is not None:
+        compare_outputs(source.module, served, source.example, f"served {plan.format}")
+    else:
+        loaded = served.state_dict()
+        compare_tensors(_in_dtype_of(loaded, source.state_dict), {name: loaded[name] for name in source.state_dict})
+
+
+def _in_dtype_of(loaded: Dict[str, Any], saved: Mapping[str, Any]) -> Dict[str, Any]:
+    """The saved values in the loaded ones' dtypes: a model that is instantiated again has its class's precision."""
+    return {name: value.to(loaded[name].dtype) if hasattr(value, "detach") else value for name, value in saved.items()}
+
+
+def _hint(plan: ExportPlan, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return "The disk of the model directory must have room for the model twice."
+    if plan.format.is_graph:
+        return (
+            "The checkpoints are kept. Export a submodule with sagemaker.export_submodule, set another input with "
+            "sagemaker.export_example_input, or choose a format that does not run the model: state_dict or safetensors."
+        )
+    return "Its state_dict() must hold tensors and plain values only, and the disk must have room for it."
+
+
+def _write_text(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,143 @@
+import importlib.util
+
+import pytest
+import torch
+
+from lightning_sm._export import graph_formats
+from lightning_sm.errors import ExportError
+from tests.export.formats import SAMPLES, export, prediction
+from tests.projects.nets import Net, Tied
+
+
+class Tricky(Net):
+    """The compiler does not know what this does."""
+
+    def forward(self, samples):
+        last = sorted([self.encoder, self.head], key=lambda layer: layer is self.head)[-1]
+        return last(self.encoder(samples))
+
+
+@pytest.mark.parametrize("model_class", [Net, Tied])
+@pytest.mark.parametrize("submodule", [None, "encoder"])
+def test_the_graph_predicts_as_the_model_does(tmp_path, model_class, submodule):
+    model = model_class()
+    path, about = export(tmp_path, "torchscript", model, submodule=submodule)
+    expected = prediction(model if submodule is None else model.encoder)
+    assert torch.allclose(torch.jit.load(path)(SAMPLES), expected, atol=1e-6)
+    assert about["details"] == {"method": "script"}
+    assert about["comparison"]["compared"] == "output"
+    assert about["comparison"]["any_batch_size"] is True
+    assert about["example"] == {"source": "first batch", "shapes": [[3, 4]], "dtypes": ["float32"]}
+
+
+def test_what_the_compiler_does_not_know_is_recorded(tmp_path):
+    model = Tricky()
+    path, about = export(tmp_path, "torchscript", model)
+    assert about["details"] == {"method": "trace"}
+    assert torch.allclose(torch.jit.load(path)(SAMPLES), prediction(model), atol=1e-6)
+
+
+def test_a_graph_that_predicts_something_else_is_not_exported(tmp_path, monkeypatch):
+    (tmp_path / "model.pt").write_text("the older model")
+    load = torch.jit.load
+
+    def load_another(path, **options):
+        loaded = load(path, **options)
+        with torch.no_grad():
+            next(loaded.parameters()).add_(1)
+        return loaded
+
+    monkeypatch.setattr(torch.jit, "load", load_another)
+    with pytest.raises(ExportError, match="exported as torchscript differs from that of the model"):
+        export(tmp_path, "torchscript", Net())
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+    assert (tmp_path / "model.pt").read_text() == "the older model"
+
+
+class OneSize(Net):
+    def forward(self, samples):
+        return self.head(self.encoder(samples)).view(3, 2)
+
+
+class Wavering(Net):
+    def forward(self, samples):
+        hidden = self.encoder(samples)
+        return self.head(hidden) if hidden.sum() > 1 else -self.head(hidden)
+
+
+def load_program(path):
+    import torch.export
+
+    return torch.export.load(path).module()
+
+
+@pytest.mark.parametrize("model_class", [Net, Tied])
+def test_the_program_predicts_as_the_model_does(tmp_path, model_class):
+    model = model_class()
+    path, about = export(tmp_path, "exported_program", model)
+    assert torch.allclose(load_program(path)(SAMPLES), prediction(model), atol=1e-6)
+    assert about["comparison"]["compared"] == "output"
+
+
+def test_any_size_of_a_batch_also_where_the_example_has_one_sample(tmp_path):
+    model = Net()
+    path, about = export(tmp_path, "exported_program", model, SAMPLES[:1])
+    if not about["comparison"]["any_batch_size"]:
+        pytest.skip(f"torch {torch.__version__} has no dynamic_shapes")
+    assert load_program(path)(SAMPLES).shape == (3, 2)
+
+
+def test_a_model_of_one_size(tmp_path):
+    model = OneSize()
+    path, about = export(tmp_path, "exported_program", model)
+    assert about["comparison"]["any_batch_size"] is False
+    assert torch.allclose(load_program(path)(SAMPLES), prediction(model), atol=1e-6)
+
+
+def test_what_torch_cannot_export(tmp_path):
+    with pytest.raises(
+        ExportError, match=r"as exported_program \(.*HINT: The checkpoints are kept. Export a submodule with"
+    ):
+        export(tmp_path, "exported_program", Wavering())
+    assert list(tmp_path.iterdir()) == []
+
+
+class Pair(Net):
+    def forward(self, samples):
+        hidden = self.encoder(samples)
+        return {"hidden": hidden, "head": self.head(hidden)}
+
+
+def run_onnx(path, samples):
+    call, _ = graph_formats.onnx_engine(path)
+    return call(samples)
+
+
+@pytest.mark.parametrize("model_class", [Net, Pair])
+def test_the_onnx_file_predicts_as_the_model_does(tmp_path, model_class):
+    model = model_class()
+    path, about = export(tmp_path, "onnx", model)
+    expected = prediction(model)
+    expected = list(expected.values()) if isinstance(expected, dict) else [expected]
+    for samples in (SAMPLES, SAMPLES[:2]):
+        for found, right in zip(run_onnx(path, samples), expected):
+            assert torch.allclose(found, right[: len(samples)], atol=1e-5)
+    assert about["comparison"]["compared"] == "output"
+    assert about["comparison"]["any_batch_size"] is True
+    assert about["details"]["engine"] in ("onnxruntime", "onnx.reference")
+
+
+def test_where_nothing_can_run_the_file_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(graph_formats, "onnx_engine", lambda path: None)
+    _, about = export(tmp_path, "onnx", Net())
+    assert about["comparison"]["compared"] is None
+    assert "onnxruntime is not installed" in about["comparison"]["reason"]
+
+
+def test_the_engine_of_onnx_itself_is_the_second_choice(tmp_path, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find_spec(name))
+    _, about = export(tmp_path, "onnx", Net())
+    if about["comparison"]["compared"] is None:
+        pytest.skip(about["comparison"]["reason"])
+    assert about["details"]["engine"] == "onnx.reference"
