@@ -1,4 +1,4 @@
-"""What one rank needs to go on as if it had never stopped, beside its place in the epoch."""
+"""What one rank needs to go on as if it had never stopped, beside its position in the epoch."""
 
 import json
 from typing import Any, Dict, List, Mapping, Optional, Sequence
@@ -21,7 +21,7 @@ from lightning_sm._checkpoint.train_data import is_of_torchdata, keeps_order, ke
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import saves_before_epoch_hooks
 from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm._lightning.loop_progress import Moment, Place, batches_taken
+from lightning_sm._lightning.loop_progress import LoopPosition, ResumePoint, batches_fetched
 from lightning_sm._lightning.results import metric_states, metrics_of, results_of, set_metric_states, set_metrics
 
 __all__ = ["RankState", "from_bytes", "to_bytes"]
@@ -75,13 +75,13 @@ class RankState:
         """The states of torch's generators, which take no time to read."""
         return {"random_states": torch_states(self._on_cuda)}
 
-    def now(self, place: Place) -> Dict[str, Any]:
+    def now(self, position: LoopPosition) -> Dict[str, Any]:
         """Everything, as it is now.
 
         Args:
-            place: Where the training is.
+            position: Where the training is.
         """
-        between = place.moment == Moment.EPOCH_START
+        between = position.resume_point == ResumePoint.EPOCH_START
         return {
             "random_states": random_states(self._on_cuda),
             "loaders": [
@@ -133,18 +133,18 @@ class RankState:
             if sampler is not None and saved is not None and not (only_unasked and sampler.asked):
                 sampler.set(saved["now"])
 
-    def resume_samplers(self, state: Mapping[str, Any], place: Place, *, known: bool) -> None:
+    def resume_samplers(self, state: Mapping[str, Any], position: LoopPosition, *, known: bool) -> None:
         """Let the samplers give what is left of an epoch.
 
         Args:
             state: The saved state.
-            place: Where the training goes on.
+            position: Where the training goes on.
             known: Whether the state is this rank's, or one that was seeded alike.
         """
         for loader, saved in zip(self._loaders, state["samplers"]):
             sampler = sampler_of(loader)
             if sampler is not None and saved is not None and not keeps_state(loader):
-                taken = batches_taken(self._trainer, place.batch, len(sampler))
+                taken = batches_fetched(self._trainer, position.batch, len(sampler))
                 sampler.resume(saved["start"] if known else None, taken, saved["draws_as_it_goes"])
 
     @staticmethod
@@ -192,7 +192,7 @@ def to_bytes(state: Mapping[str, Any]) -> Any:
 
     parts: List[Any] = []
 
-    def place(held: Any) -> int:
+    def offset_of(held: Any) -> int:
         same = (number for number, part in enumerate(parts) if len(part) == len(held) and torch.equal(part, held))
         number = next(same, len(parts))
         parts[number:] = parts[number:] or [held]
@@ -201,7 +201,7 @@ def to_bytes(state: Mapping[str, Any]) -> Any:
     def plain(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             held = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            return {_TENSOR: [str(value.dtype)[len("torch.") :], list(value.shape), place(held), len(held)]}
+            return {_TENSOR: [str(value.dtype)[len("torch.") :], list(value.shape), offset_of(held), len(held)]}
         if isinstance(value, dict):
             return {key: plain(inner) for key, inner in value.items()}
         return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
@@ -221,8 +221,8 @@ def from_bytes(data: Any) -> Dict[str, Any]:
     def value(pairs: Dict[str, Any]) -> Any:
         if _TENSOR not in pairs:
             return pairs
-        kind, shape, place, length = pairs[_TENSOR]
-        held = data[begin + place : begin + place + length].clone()
+        kind, shape, offset, length = pairs[_TENSOR]
+        held = data[begin + offset : begin + offset + length].clone()
         return held.view(getattr(torch, kind)).reshape(shape)
 
     state: Dict[str, Any] = json.loads(bytes(data[8:begin].tolist()), object_hook=value)

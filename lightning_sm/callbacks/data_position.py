@@ -18,17 +18,17 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import gather
 from lightning_sm._lightning.compat import resumes_within_epochs
 from lightning_sm._lightning.loop_progress import (
-    Moment,
-    Place,
-    be_lenient,
-    go_on,
-    heed_metrics,
-    iterator_of,
-    left_within_epoch,
-    make_up,
-    place_of,
-    put_at,
-    renew,
+    LoopPosition,
+    ResumePoint,
+    allow_missing_metrics,
+    complete_previous_batch,
+    early_iterator,
+    enable_plateau_schedulers,
+    read_position,
+    restart_iterator,
+    resume_loop,
+    seek,
+    was_saved_within_epoch,
 )
 from lightning_sm._lightning.results import set_metrics, set_results
 from lightning_sm._lightning.train_loop_hooks import around_batches, around_epochs, around_saves, around_train_loaders
@@ -79,7 +79,7 @@ class DataPositionMixin(_Base):
         self._undo: List[Callable[[], None]] = []
         self._saved: Dict[str, Any] = {}
         self._state: Dict[str, Any] = {}
-        self._place: Optional[Place] = None
+        self._position: Optional[LoopPosition] = None
         self._iterator: Any = None
         self._begun = False
         self._seed = 0
@@ -117,10 +117,10 @@ class DataPositionMixin(_Base):
             self._rank.prepare(loader, None)
             return
         # Lightning lets a loader that keeps its state go on before a fit starts, and before it tells the epoch.
-        place, state = Place(**self._saved["place"]), self._read()
-        self._rank.prepare(loader, state if self._has_begun(place, state) and self._known(state) else None)
+        position, state = LoopPosition.from_plain(self._saved["place"]), self._read()
+        self._rank.prepare(loader, state if self._has_begun(position, state) and self._known(state) else None)
         if keeps_state(loader):
-            set_epoch(loader, place.epoch)
+            set_epoch(loader, position.epoch)
 
     def _ready(self, loaders: List[Any]) -> None:
         self._loaders = loaders
@@ -132,26 +132,26 @@ class DataPositionMixin(_Base):
         """Tell where training is; what other ranks have to add was gathered before, if all of them save."""
         if self._trainer is None or not self._loaders:
             return {}
-        place = place_of(self._trainer, self._validated)
-        states = self._gathered or [self._own(place)]
+        position = read_position(self._trainer, self._validated)
+        states = self._gathered or [self._own(position)]
         ranks = range(len(states)) if self._gathered else [self._trainer.global_rank]
-        return {"place": asdict(place), "data": asdict(self._data()), "ranks": dict(zip(ranks, states))}
+        return {"place": position.as_plain(), "data": asdict(self._data()), "ranks": dict(zip(ranks, states))}
 
     def _gather(self) -> None:
         if self._loaders:
             # What callbacks see at the end of an epoch may be a mean over all ranks, which they make when asked.
             self._trainer.callback_metrics  # noqa: B018
-            self._gathered = gather(self._trainer, self._own(place_of(self._trainer, self._validated)))
+            self._gathered = gather(self._trainer, self._own(read_position(self._trainer, self._validated)))
 
     def _gathered_no_more(self) -> None:
         self._gathered = []
 
-    def _own(self, place: Place) -> Any:
-        state = self._rank.now(place)
-        if place.moment == Moment.AFTER_BATCH and self._trainer.validating:
+    def _own(self, position: LoopPosition) -> Any:
+        state = self._rank.now(position)
+        if position.resume_point == ResumePoint.AFTER_BATCH and self._trainer.validating:
             state = self._after
-        elif place.moment == Moment.BEFORE_BATCH:
-            before = self._before.get(place.batch, {})
+        elif position.resume_point == ResumePoint.BEFORE_BATCH:
+            before = self._before.get(position.batch, {})
             state = {**state, **before, "random_states": {**state["random_states"], **before.get("random_states", {})}}
         return to_bytes({**state, "seed": self._seed})
 
@@ -167,32 +167,32 @@ class DataPositionMixin(_Base):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Put the loops where the checkpoint was written."""
         if self._trainer is None or "ranks" not in self._saved:
-            if trainer.is_global_zero and left_within_epoch(trainer):
+            if trainer.is_global_zero and was_saved_within_epoch(trainer):
                 log.warning(_NEXT_EPOCH if self._trainer is None else _NO_POSITION)
             return
-        place = Place(**self._saved["place"])
+        position = LoopPosition.from_plain(self._saved["place"])
         changed = changes(TrainData(**self._saved["data"]), self._data())
         self._state = self._read()
         if len(self._saved["ranks"]) < trainer.world_size:
             # Results that one rank alone has would let it wait for the others at the epoch's end.
             self._state.update(results=[], metric_states={})
-        if place.moment != Moment.EPOCH_START:
+        if position.resume_point != ResumePoint.EPOCH_START:
             if trainer.is_global_zero:
-                self._say(place, changed)
+                self._say(position, changed)
             if changed:
-                place = Place(place.epoch, 0, Moment.EPOCH_START, logged_steps=place.logged_steps)
-        self._place = place
+                position = LoopPosition(position.epoch, 0, ResumePoint.EPOCH_START, logged_steps=position.logged_steps)
+        self._position = position
         set_metrics(trainer, self._state["metrics"], pl_module.device)
-        put_at(trainer, place)
+        seek(trainer, position)
 
     def _read(self) -> Dict[str, Any]:
         ranks = self._saved["ranks"]
         return from_bytes(ranks.get(self._trainer.global_rank, next(iter(ranks.values()))))
 
-    def _say(self, place: Place, changed: str) -> None:
-        where = f"epoch {place.epoch} after {place.batch} batches"
+    def _say(self, position: LoopPosition, changed: str) -> None:
+        where = f"epoch {position.epoch} after {position.batch} batches"
         if changed:
-            log.warning("Epoch %d starts anew: the checkpoint is from %s, but %s.", place.epoch, where, changed)
+            log.warning("Epoch %d starts anew: the checkpoint is from %s, but %s.", position.epoch, where, changed)
             return
         log.info("Training goes on in %s.", where)
         for loader, sampler in zip(self._loaders, self._state["samplers"]):
@@ -206,12 +206,12 @@ class DataPositionMixin(_Base):
 
     def _before_epoch(self) -> None:
         """Set what an epoch that is trained from its beginning meets at first."""
-        place = self._place
-        if place is None:
+        position = self._position
+        if position is None:
             self._rank.find()
             return
-        self._begun = self._has_begun(place, self._state)
-        if self._begun and place.last_batch:
+        self._begun = self._has_begun(position, self._state)
+        if self._begun and position.last_batch:
             # Lightning's SWA sets batch norm's statistics to zero where the epoch begins that computes them.
             buffers = self._trainer.lightning_module.named_buffers()
             self._computed = {name: buffer.clone() for name, buffer in buffers}
@@ -221,34 +221,36 @@ class DataPositionMixin(_Base):
                 self._rank.set_samplers(self._state)
             self._set_random_numbers()
 
-    def _has_begun(self, place: Place, state: Dict[str, Any]) -> bool:
+    def _has_begun(self, position: LoopPosition, state: Dict[str, Any]) -> bool:
         # Newer Lightnings have made the first epoch's iterator already.
-        return place.moment != Moment.EPOCH_START or (place.epoch == 0 and self._rank.has_begun(state))
+        return position.resume_point != ResumePoint.EPOCH_START or (position.epoch == 0 and self._rank.has_begun(state))
 
     def _before_iterator(self) -> None:
         """Tell the samplers where to go on."""
-        place = self._place
-        if place is None:
+        position = self._position
+        if position is None:
             return
-        self._iterator = iterator_of(self._trainer)
+        self._iterator = early_iterator(self._trainer)
         if self._begun:
-            self._rank.resume_samplers(self._state, place, known=self._known(self._state))
+            self._rank.resume_samplers(self._state, position, known=self._known(self._state))
 
     def _begin(self, data_fetcher: Any) -> None:
         """Let all that is to come meet what it would have met."""
-        place = self._place
-        if place is None:
+        position = self._position
+        if position is None:
             return
         for name, buffer in self._trainer.lightning_module.named_buffers():
             if name in self._computed:
                 buffer.copy_(self._computed[name])
         self._computed = {}
         # Where Lightning has made the iterator before the epoch started, it has begun at the beginning.
-        made_early = self._iterator is not None and iterator_of(self._trainer) is self._iterator
+        made_early = self._iterator is not None and early_iterator(self._trainer) is self._iterator
         self._iterator = None
         # Within an epoch a loader that keeps its state has gone on with it.
-        if made_early and (place.moment == Moment.EPOCH_START or not any(map(keeps_state, self._loaders))):
-            renew(self._trainer, data_fetcher)
+        if made_early and (
+            position.resume_point == ResumePoint.EPOCH_START or not any(map(keeps_state, self._loaders))
+        ):
+            restart_iterator(self._trainer, data_fetcher)
         if self._begun:
             if self._known(self._state):
                 self._rank.set_samplers(self._state, only_unasked=True)
@@ -256,20 +258,20 @@ class DataPositionMixin(_Base):
             if self._state["results"]:
                 self._log_as_ever = set_results(self._trainer, self._state["results"])
             self._set_random_numbers()
-        make_up(self._trainer, place)
+        complete_previous_batch(self._trainer, position)
 
     def _advance(self, data_fetcher: Any, train: Callable[[], None]) -> None:
-        place, self._place = self._place, None
+        position, self._position = self._position, None
         self._strict_again()
-        if place is not None and not go_on(self._trainer, place):
-            self._strict_again = be_lenient(self._trainer)
+        if position is not None and not resume_loop(self._trainer, position):
+            self._strict_again = allow_missing_metrics(self._trainer)
             return
         batches = self._trainer.fit_loop.epoch_loop.batch_progress.current.ready
         if batches > 0 and self._trainer.accumulate_grad_batches == 1:
             # Only a checkpoint that is written within a batch needs them; other than torch's cost more than they help.
             self._before = {batches: self._rank.torch_now()}
         elif batches % self._trainer.accumulate_grad_batches == 0:
-            self._before = {batches: self._rank.now(place_of(self._trainer, self._validated))}
+            self._before = {batches: self._rank.now(read_position(self._trainer, self._validated))}
         train()
         self._rank.disarm()
 
@@ -284,7 +286,7 @@ class DataPositionMixin(_Base):
     def _before_validation(self) -> None:
         self._validated = False
         if self._loaders:
-            self._after = self._rank.now(place_of(self._trainer, validated=False))
+            self._after = self._rank.now(read_position(self._trainer, validated=False))
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Remember that it is over; callbacks that write checkpoints come after this one."""
@@ -294,10 +296,10 @@ class DataPositionMixin(_Base):
         """Let schedulers that follow a metric see a resumed epoch."""
         if self._trainer is not None:
             # Lightning 1.x leaves an epoch whose last batch has been trained without asking for another.
-            self._place = None
+            self._position = None
             self._rank.disarm()
             self._log_as_ever()
-            heed_metrics(trainer)
+            enable_plateau_schedulers(trainer)
 
     # --- the end
 
@@ -311,5 +313,5 @@ class DataPositionMixin(_Base):
             undo()
         for loader in self._loaders:
             unwrap(loader)
-        self._undo, self._loaders, self._trainer, self._place = [], [], None, None
+        self._undo, self._loaders, self._trainer, self._position = [], [], None, None
         self._state, self._before, self._after, self._computed = {}, {}, {}, {}
