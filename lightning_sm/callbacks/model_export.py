@@ -1,4 +1,4 @@
-"""``ModelExport``: writes the best model into SageMaker's model directory when training ends."""
+"""``ModelExport``: writes the trained model into SageMaker's model directory at the end of ``fit``."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Union
@@ -36,41 +36,74 @@ __all__ = ["ModelExportMixin", "exports_of"]
 
 
 class ModelExportMixin(_Base):
-    """Write the trained model into the model directory after ``fit``, from global rank 0.
+    """Write the trained model into the model directory at the end of ``fit``, from global rank 0.
 
-    The formats and their files: ``state_dict`` is ``model.pt``, ``checkpoint`` (Lightning's) is ``model.ckpt``,
-    ``torchscript`` is ``model.pt``, ``onnx`` is ``model.onnx``, ``exported_program`` (of ``torch.export``) is
-    ``model.pt2``, ``safetensors`` is ``model.safetensors``. ``model.json`` tells what it is and which checkpoint it
-    came from, and ``config.yaml`` is the resolved configuration of a CLI run. Each file is loaded again before it takes
-    the place of an older one: tensors must be equal, and the output for an example input may differ by a thousandth of
-    its largest number. Outside a SageMaker training container the callback does nothing unless it is given a
-    ``model_dir``.
+    SageMaker uploads the model directory as ``model.tar.gz``. Outside a training container the callback does nothing
+    unless it is given a ``model_dir``. The trained model itself is not changed: graph formats run a copy on the CPU.
+    Each file is written to a staging directory, loaded again and compared, and only then replaces an earlier one:
+    tensors must be equal, and outputs for an example input may differ by 0.001 of their largest value (0.02 in half
+    precision).
 
-    The model that is trained stays as it is: formats that run it get a copy on the CPU. A strategy that keeps a part of
-    the model on each rank gathers it first; formats that run the model then make it anew from the hyperparameters that
-    it saved. A best checkpoint that is a folder cannot be read here: the weights that training ended with are exported,
-    and a line of the log says so.
+    Files that are written:
+
+    ``model.pt``, ``model.ckpt``, ``model.onnx``, ``model.pt2`` or ``model.safetensors``
+      The model; the name depends on ``export``.
+
+    ``model.json``
+      The model's class, hyperparameters and metrics, the checkpoint that the weights are from, the versions that
+      trained it, and what was compared.
+
+    ``config.yaml``, ``config.resolved.yaml``
+      The configuration of a CLI run without the settings that SageMaker determined, which runs elsewhere, and the one
+      that the job ran with. Absent in scripts without a CLI.
+
+    ``code/``
+      With ``export_serving`` only: ``inference.py``, ``requirements.txt`` and the project's imported modules.
+
+    Environment variables:
+
+    ``SM_MODEL_DIR``
+      The model directory, ``/opt/ml/model``. Set by the training toolkit (SDK v2) or the container drivers (SDK v3).
+      In containers with an entry point of their own it is absent, and ``model`` below the base directory is used.
+
+    With a strategy that shards the model, all ranks gather the weights first, and graph formats instantiate the model
+    again from its saved hyperparameters. A best checkpoint that is a directory (sharded) cannot be read here: the last
+    weights are exported instead, with a warning in the log.
 
     Args:
-        model_dir: The directory, instead of ``SM_MODEL_DIR``, which the toolkit and SDK v3 set.
-        config: The resolved configuration as YAML.
-        export: The format; ``True`` is ``state_dict``, ``False`` none.
-        export_weights: ``best`` for those of the best checkpoint where a ``ModelCheckpoint`` monitors a metric, or
-            ``last`` for those that training ended with, which also stand in where nothing is monitored.
-        export_submodule: The part of the model to export, such as ``backbone.encoder``, instead of the whole.
-        export_example_input: The shape of an input of ``forward``, such as ``[1, 3, 32, 32]``, for ``torchscript``,
-            ``onnx`` and ``exported_program``. By default ``example_input_array`` is taken, else the first batch (the
-            tensor that it is or begins with), for a part of the model the first input that it gets.
-        export_serving: Whether ``code/inference.py``, ``code/requirements.txt`` and the project's imported modules are
-            written beside the model, so that SageMaker's PyTorch inference container serves the archive as it is.
-        weights_only: Whether no code of the best checkpoint may run when it is loaded.
-        portable_config: The configuration without what SageMaker decided, for ``config.yaml``; the resolved one then is
-            ``config.resolved.yaml``.
+        model_dir: The model directory instead of ``SM_MODEL_DIR``.
+        config: The resolved configuration as YAML; :class:`~lightning_sm.cli.SageMakerCLI` sets it.
+        export: The format: ``state_dict`` (also ``True``; ``model.pt``), ``checkpoint`` (Lightning's; ``model.ckpt``),
+            ``torchscript`` (``model.pt``), ``onnx`` (``model.onnx``), ``exported_program`` (of ``torch.export``;
+            ``model.pt2``), ``safetensors`` (``model.safetensors``), or ``False`` for none.
+        export_weights: ``best`` for those of the best checkpoint if a ``ModelCheckpoint`` monitors a metric, else the
+            last ones; ``last`` for those at the end of training.
+        export_submodule: The dotted path of a submodule to export, such as ``backbone.encoder``, instead of the whole
+            model.
+        export_example_input: The shape of an input of ``forward``, such as ``[1, 3, 32, 32]`` (batch dimension first),
+            for ``torchscript``, ``onnx`` and ``exported_program``. By default the input is ``example_input_array``,
+            else the first batch or its first element; for a submodule, the first input of its ``forward``.
+        export_serving: Whether ``code/`` is written, with which SageMaker's PyTorch inference container serves the
+            archive.
+        weights_only: Whether the best checkpoint is loaded with ``weights_only=True``.
+        portable_config: The configuration without the settings that SageMaker determined, for ``config.yaml``;
+            ``config`` is then written to ``config.resolved.yaml``.
 
     Raises:
-        OutputError: The directory cannot be written. It is tried before training starts.
-        ExportError: An option has no meaning, a package that it needs is missing, the model lacks what it needs (all of
-            which is found out before the first step), or the model could not be written.
+        OutputError: The model directory is not writable; checked before training.
+        ExportError: An option is invalid, a package is missing, or the model cannot be exported so, all of which is
+            checked before the first training step; or the model could not be written after training.
+
+    Sources: ``sagemaker_training/environment.py`` for the variable; ``sagemaker_pytorch_serving_container`` for
+    ``model.pt`` and ``code/``.
+
+    Example::
+
+        >>> from lightning_sm.callbacks import ModelExport
+        >>> export = ModelExport("exported", export="torchscript", export_example_input=[1, 3, 32, 32])
+        >>> export.plan.format.file, export.plan.example_shape
+        ('model.pt', (1, 3, 32, 32))
+        >>> trainer = Trainer(callbacks=[export])  # doctest: +SKIP
     """
 
     namespace: Namespace
@@ -101,13 +134,13 @@ class ModelExportMixin(_Base):
         self._steps: Optional[int] = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
-        """Try the model directory."""
+        """Check that the model directory is writable."""
         if self._is_active and stage == "fit" and trainer.is_global_zero:
             with failure_reported(self._job):
                 check_writable(str(self.model_dir), "model directory")
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Find out whether this model can be exported as it was asked for."""
+        """Check whether this model can be exported as configured."""
         if not self._is_active or self.plan is None:
             return
         self._last = {}
@@ -125,25 +158,25 @@ class ModelExportMixin(_Base):
                 self._examples.attach(pl_module)
 
     def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
-        """Keep the first batch, where one is needed as an example; the sanity check may show it."""
+        """Keep the first batch as the example, if one is needed; it may be the sanity check's."""
         if trainer.state.fn == "fit":
-            self._see(batch)
+            self._observe(batch)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
-        """Keep the first batch, where one is needed as an example."""
-        self._see(batch)
+        """Keep the first batch as the example, if one is needed."""
+        self._observe(batch)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
-        """Find out whether the part to export was run."""
+        """Check that the exported submodule was called."""
         with failure_reported(self._job):
             self._examples.check_called()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Gather the weights, in which every rank of a sharded strategy takes part."""
+        """Gather the weights, which is a collective operation with a sharded strategy."""
         self._gather(trainer, has_ended=True)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write the model from global rank 0, now that every checkpoint has been saved."""
+        """Write the model from global rank 0, after all checkpoints have been saved."""
         self._examples.detach()
         if not self._is_active:
             return
@@ -152,17 +185,17 @@ class ModelExportMixin(_Base):
         if trainer.is_global_zero:
             import torch
 
-            # A fit that is left while it validates is in that mode, and no graph is made of tensors that know it.
+            # A fit that ends during validation is in inference mode, whose tensors cannot be traced.
             with failure_reported(self._job), torch.inference_mode(False):
                 self._write(trainer, pl_module)
         self._last = {}
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Leave the model as it was."""
+        """Remove the hook from the model."""
         self._examples.detach()
 
     def export_now(self, trainer: Any, pl_module: Any) -> None:
-        """Write the model as the fit has it now, for a fit that is left before its end. Every rank must call it."""
+        """Write the model in its current state, for a fit that ends early. Every rank must call it."""
         self._steps = steps_taken(self.namespace, trainer)
         self._gather(trainer, has_ended=False)
         self.on_fit_end(trainer, pl_module)
@@ -180,7 +213,7 @@ class ModelExportMixin(_Base):
         else:
             self._last = {"state_dict": full_state_dict(trainer)}
 
-    def _see(self, batch: Any) -> None:
+    def _observe(self, batch: Any) -> None:
         if self._is_active and self.plan is not None and self.plan.format.is_graph:
             with failure_reported(self._job):
                 self._examples.observe_batch(batch)
@@ -216,7 +249,7 @@ class ModelExportMixin(_Base):
         log.info("Exported %s to %s", which, path)
 
     def _hparams(self, pl_module: Any) -> Optional[Dict[str, Any]]:
-        """What the model saved, as it can be kept where the archive must be able to make the model anew."""
+        """The saved hyperparameters, as JSON returns them where the inference container instantiates the model."""
         assert self.plan is not None
         hparams = saved_hparams(pl_module)
         return json_round_trip(hparams) if self.plan.serving else hparams
@@ -230,5 +263,5 @@ class ModelExportMixin(_Base):
 
 
 def exports_of(trainer: Any) -> List[Any]:
-    """The trainer's callbacks that export its model."""
+    """The :class:`ModelExport` callbacks of a trainer."""
     return [callback for callback in trainer.callbacks if isinstance(callback, ModelExportMixin)]
