@@ -74,7 +74,9 @@ def test_backend_variable_counts_where_lightning_reads_it(monkeypatch, version, 
 def test_strategies_are_registered_where_lightning_looks(version, registry):
     calls = []
     recorder = types.SimpleNamespace(register=lambda *args, **kwargs: calls.append((args, kwargs)))
-    compat_strategies.register_strategy(_Namespace(version, **{registry: recorder}), "smddp", int, "About.", find_unused=True)
+    compat_strategies.register_strategy(
+        _Namespace(version, **{registry: recorder}), "smddp", int, "About.", find_unused=True
+    )
     assert calls == [(("smddp", int), {"description": "About.", "override": True, "find_unused": True})]
 
 

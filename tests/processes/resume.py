@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 import lightning_sm  # noqa: F401  (gives Lightning the ranks and ends the groups)
+from tests.helpers.forks import pause_before_forks
 from tests.helpers.interrupted import (
     ModelCheckpoint,
     Saver,
@@ -57,6 +58,7 @@ def of_one_rank(folder):
 
 
 def main(folder):
+    pause_before_forks()
     seen = {}
     for workers in (0, 1):
         own = Path(folder, f"workers-{workers}")

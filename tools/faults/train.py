@@ -15,6 +15,7 @@ import torch
 import lightning_sm
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._sagemaker.job import TrainingJob
+from tests.helpers.forks import pause_before_forks
 from tests.helpers.setups import Size
 from tools.faults.plan import LIBRARY
 
@@ -110,6 +111,7 @@ def digest(state):
 
 
 def main(name, folder, options, ballast):
+    pause_before_forks()
     job = TrainingJob.resolve()
     teller = Teller(folder)
     teller.watch_files(saving=str(job.checkpoint_dir), export=str(job.model_dir))
