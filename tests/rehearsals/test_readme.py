@@ -1,4 +1,4 @@
-"""The README's rehearsal, word for word."""
+"""The documented rehearsal, word for word."""
 
 import os
 import re
@@ -19,7 +19,9 @@ _ROOT = Path(__file__).parents[2]
 
 
 def _words():
-    section = (_ROOT / "README.md").read_text(encoding="utf-8").partition("## Rehearse a job on one machine")[2]
+    section = (
+        (_ROOT / "docs" / "rehearse.md").read_text(encoding="utf-8").partition("## Rehearse a job on one machine")[2]
+    )
     snippet = re.search(r"```(?:bash)?\n(lightning-sm rehearse .*?)```", section, re.DOTALL)
     return shlex.split(snippet[1].replace("\\\n", " "))
 

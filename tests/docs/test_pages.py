@@ -1,0 +1,91 @@
+"""README and pages: links, code, names of files and the words of messages are those of the repository."""
+
+import ast
+import dataclasses
+import re
+
+import pytest
+
+import lightning_sm
+from tests.docs.pages import PAGES, ROOT, blocks, headings, links, name_of, text_of
+
+_REPOSITORY = re.compile(r"https://github\.com/lightning-sm/lightning-sm/(?:blob|tree)/main/")
+pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_bytes()) <= 8000
+
+
+@pages
+def test_links_lead_to_files_and_headings(page):
+    for link in links(page):
+        target, _, anchor = _REPOSITORY.sub(f"{ROOT}/", link).partition("#")
+        if re.match(r"\w+:", target):
+            continue
+        # What a page includes is written for the folder that it stands in.
+        folders = [page.parent, ROOT] if "--8<--" in page.read_text(encoding="utf-8") else [page.parent]
+        found = [path for path in ((folder / target if target else page) for folder in folders) if path.exists()]
+        assert found, f"{link} leads nowhere"
+        if anchor and "/api/" not in str(found[0].resolve()):
+            assert anchor in headings(found[0]), f"{link} names no heading"
+
+
+@pages
+def test_python_blocks(page):
+    for block in blocks(page, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "lightning_sm":
+                assert node.attr in lightning_sm.__all__, block
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lightning_sm"):
+                module = __import__(node.module, fromlist=["__all__"])
+                assert {each.name for each in node.names} <= set(module.__all__), block
+
+
+@pages
+def test_yaml_blocks(page):
+    yaml = pytest.importorskip("yaml")
+    options = {option.name for option in dataclasses.fields(lightning_sm.SageMakerOptions)}
+    for block in blocks(page, "yaml"):
+        content = yaml.safe_load(block)
+        assert set(content.get("sagemaker") or {}) <= options, block
+
+
+@pages
+def test_files_that_are_named_exist(page):
+    if page.name in ("CHANGELOG.md", "changelog.md"):
+        pytest.skip("it tells of files as they were")
+    for name in re.findall(r"`((?:tests|tools|docs|examples|benchmarks|lightning_sm)/[\w./*-]*)`", text_of(page)):
+        assert list(ROOT.glob(name.rstrip("/"))), f"{name} is no file of the repository"
+
+
+@pages
+def test_programs_that_are_named_exist(page):
+    for name in re.findall(r"python -m ((?:tools|tests|lightning_sm)[\w.]*)", text_of(page)):
+        path = ROOT.joinpath(*name.rstrip(".").split("."))
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"python -m {name}"
+
+
+def test_messages_of_the_troubleshooting_page_are_those_of_the_package():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    known = "\n".join(_messages())
+    first_cells = re.findall(r"^\| (.*?) \|", page, re.MULTILINE)
+    quoted = [message for cell in first_cells for message in re.findall(r"`([^`]+)`", cell) if " " in message]
+    assert len(quoted) > 30
+    unknown = [message for message in quoted if not all(part in known for part in _parts(message))]
+    assert unknown == []
+
+
+def _parts(message):
+    """What stands between the variable parts, and before and behind a colon."""
+    return [part.strip(" .,;()") for part in re.split(r"…|: ", message) if re.search(r"\w{2}", part)]
+
+
+def _messages():
+    """Every text in the package's code, with ``…`` for what is filled in."""
+    for path in (ROOT / "lightning_sm").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield re.sub(r"%[.\d]*[sdrf]", "…", node.value)

@@ -1,0 +1,87 @@
+"""``python -m tools.docs``: the tables in the pages are those that the code makes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tools import docs
+from tools.docs import arguments_of, render
+
+
+def test_the_pages_are_up_to_date():
+    pytest.importorskip("pytorch_lightning")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tools.docs", "--check"]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Pages with one table, which the code makes."""
+    monkeypatch.setattr(docs, "TABLES", {"options": lambda: "| `async_save` |\n"})
+    (tmp_path / "page.md").write_text("# Page\n\n<!-- generated: options -->\n<!-- end: options -->\n")
+    assert docs.main(["--docs", str(tmp_path)]) == 0
+    assert docs.main(["--docs", str(tmp_path), "--check"]) == 0
+    return tmp_path
+
+
+def test_a_changed_page_fails_and_is_written_again(folder, capsys):
+    page = folder / "page.md"
+    before = page.read_text()
+    page.write_text(before.replace("| `async_save` |", "| `sync_save` |"))
+    assert docs.main(["--docs", str(folder), "--check"]) == 1
+    said = capsys.readouterr().out
+    assert "-| `sync_save` |" in said
+    assert "+| `async_save` |" in said
+    assert "HINT: Run python -m tools.docs." in said
+    assert docs.main(["--docs", str(folder)]) == 0
+    assert page.read_text() == before
+
+
+def test_a_table_that_no_page_shows_fails(folder, monkeypatch):
+    monkeypatch.setitem(docs.TABLES, "errors", lambda: "")
+    with pytest.raises(ValueError, match=r"No page in .* has a mark for: errors"):
+        docs.main(["--docs", str(folder), "--check"])
+
+
+@pytest.mark.parametrize(
+    ("page", "problem"),
+    [
+        ("<!-- generated: a -->\n", "has no <!-- end"),
+        ("<!-- generated: a -->\n<!-- end: b -->\n", "closed by 'b'"),
+        ("<!-- generated: b -->\n<!-- end: b -->\n", "There is no table 'b'"),
+    ],
+)
+def test_broken_marks(page, problem):
+    with pytest.raises(ValueError, match=problem):
+        render(page, {"a": lambda: "table"})
+
+
+def test_a_mark_is_filled_and_the_rest_stays():
+    page = "before `<!-- generated: NAME -->`\n\n<!-- generated: a -->\nold\n<!-- end: a -->\n\nafter\n"
+    made = render(page, {"a": lambda: "new\n"})
+    assert made == page.replace("old\n", "\nnew\n\n")
+    assert render(made, {"a": lambda: "new\n"}) == made
+
+
+def test_arguments_of_a_docstring():
+    def documented(first, *rest):
+        """Do something.
+
+        Args:
+            first: The first, a :class:`~lightning_sm.Topology` that
+                stands over two lines, with a | in it.
+            *rest: Others.
+
+        Returns:
+            what: Nothing.
+        """
+
+    assert arguments_of(documented) == {
+        "first": "The first, a `Topology` that stands over two lines, with a \\| in it.",
+        "*rest": "Others.",
+    }

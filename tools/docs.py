@@ -1,0 +1,322 @@
+"""Writes the tables in ``docs/`` that are made from the code, and checks that they are up to date.
+
+``python -m tools.docs`` writes them. With ``--check`` it writes nothing, prints a diff of each page that is out of date
+and exits with 1. A table stands between the lines ``<!-- generated: NAME -->`` and ``<!-- end: NAME -->``.
+"""
+
+import argparse
+import difflib
+import enum
+import inspect
+import json
+import re
+import sys
+import typing
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+import lightning_sm
+from lightning_sm import errors
+
+__all__ = ["TABLES", "arguments_of", "main", "out_of_date", "render"]
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+_BEGIN = re.compile(r"^<!-- generated: ", re.MULTILINE)
+_MARK = re.compile(
+    r"^<!-- generated: (?P<name>[\w-]+) -->\n.*?^<!-- end: (?P<end>[\w-]+) -->$", re.DOTALL | re.MULTILINE
+)
+
+
+def options_table() -> str:
+    """Every field of ``SageMakerOptions``."""
+    meanings = arguments_of(lightning_sm.SageMakerOptions)
+    types = typing.get_type_hints(lightning_sm.SageMakerOptions)
+    rows = []
+    for option in fields(lightning_sm.SageMakerOptions):
+        default = option.default if option.default_factory is MISSING else option.default_factory()
+        rows.append((f"`{option.name}`", _type(types[option.name]), _value(default), meanings[option.name]))
+    return _table(("Option", "Type", "Default", "Meaning"), rows)
+
+
+def callbacks_table() -> str:
+    """The arguments of every public callback."""
+    module = _with_lightning("callbacks")
+    rows = []
+    for name in sorted(_classes_in(module)):
+        callback = getattr(module, name)
+        meanings = arguments_of(callback)
+        # Those of Lightning's own class, such as of a callback without arguments of its own, say nothing here.
+        for parameter in inspect.signature(callback).parameters.values():
+            if parameter.name not in meanings:
+                continue
+            default = "required" if parameter.default is parameter.empty else _value(parameter.default)
+            rows.append((f"`{name}`", f"`{parameter.name}`", default, meanings[parameter.name]))
+    return _table(("Callback", "Argument", "Default", "Meaning"), rows)
+
+
+def ranks_table() -> str:
+    """What ``Topology`` reads under every launcher, as it says itself in ``sources``."""
+    ranks = {"RANK": "4", "WORLD_SIZE": "8", "LOCAL_RANK": "0"}
+    open_mpi = {"RANK": "4", "SIZE": "8", "LOCAL_RANK": "0", "LOCAL_SIZE": "4"}
+    torchrun = {
+        **ranks,
+        "TORCHELASTIC_RUN_ID": "1",
+        "LOCAL_WORLD_SIZE": "4",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+    }
+    job = lightning_sm.TrainingJob(
+        in_container=True,
+        current_host="algo-2",
+        hosts=("algo-1", "algo-2"),
+        sources={"hosts": "`resourceconfig.json`", "current_host": "`resourceconfig.json`"},
+    )
+    wrapped = [{**ranks, name: "4"} for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_SIZE")]
+    cases: Sequence[Tuple[str, List[Dict[str, str]], lightning_sm.TrainingJob]] = (
+        ("`TORCHELASTIC_RUN_ID`", [torchrun], job),
+        ("`RANK`, `WORLD_SIZE` and `LOCAL_RANK`", [*wrapped, ranks], job),
+        ("`OMPI_COMM_WORLD_RANK`", [{f"OMPI_COMM_WORLD_{name}": value for name, value in open_mpi.items()}], job),
+        ("a SageMaker container", [{}], job),
+        ("none of these", [{}], lightning_sm.TrainingJob()),
+    )
+    parts = (("global_rank", "world_size", "local_rank"), ("local_world_size",), ("node_rank", "num_nodes"))
+    rows = []
+    for number, (seen, environs, described) in enumerate(cases, 1):
+        found = [lightning_sm.Topology.resolve(environ, described, "algo-2") for environ in environs]
+        cells = [
+            _unique((_unique((_source(topology, part) for part in group), ", ") for topology in found), ", else ")
+            for group in parts
+        ]
+        rows.append((str(number), seen, f"`{_plain(found[0].launcher)}`", *cells))
+    titles = ("Global rank, world size, local rank", "Local world size", "Node rank, number of nodes")
+    return _table(("", "Present", "`launcher`", *titles), rows)
+
+
+def errors_table() -> str:
+    """Every public error with its bases and the first paragraph of its docstring."""
+    rows = []
+    for name in errors.__all__:
+        error = getattr(errors, name)
+        bases = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
+        rows.append((f"`{name}`", bases, _inline((inspect.getdoc(error) or "").split("\n\n")[0])))
+    return _table(("Error", "Base classes", "Raised when"), rows)
+
+
+def versions_table() -> str:
+    """The rows of the version matrix."""
+    from tools.matrix.rows import ROWS
+
+    rows = [
+        (
+            row.python,
+            row.torch,
+            row.lightning,
+            "both" if row.both else "`pytorch_lightning`",
+            row.images,
+            f"`{row.line}`",
+        )
+        for row in ROWS
+    ]
+    titles = ("Python", "torch", "Lightning", "Namespaces", "AWS images with this torch or a close one")
+    return _table((*titles, "`requirements.txt`"), rows)
+
+
+def shims_table() -> str:
+    """Which Lightning versions need which shim."""
+    from lightning_sm._lightning.compat import SHIMS
+
+    rows = []
+    for shim in SHIMS.values():
+        until = "newest" if shim.until[0] == 99 else f"before {_version(shim.until)}"
+        rows.append((f"`{shim.name}`", f"{_version(shim.since)} to {until}", f"[upstream]({shim.link})"))
+    return _table(("Shim", "Lightning", "Upstream change"), rows)
+
+
+def rehearse_options() -> str:
+    """The options of ``lightning-sm rehearse``."""
+    from lightning_sm.rehearse._arguments import parser
+
+    rows = []
+    for group in parser()._action_groups:
+        for action in group._group_actions:
+            words = ", ".join(action.option_strings) or str(action.metavar)
+            if words in ("-h, --help", "..."):
+                continue
+            kind = action.metavar or (f"{{{','.join(action.choices)}}}" if action.choices else "")
+            shown = f"{words} {kind}" if action.option_strings and kind else words
+            rows.append((f"`{shown}`", _inline(str(action.help))))
+    return _table(("Option", "Meaning"), rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "options": options_table,
+    "callbacks": callbacks_table,
+    "ranks": ranks_table,
+    "errors": errors_table,
+    "versions": versions_table,
+    "shims": shims_table,
+    "rehearse-options": rehearse_options,
+}
+
+
+def arguments_of(documented: Any) -> Dict[str, str]:
+    """Return the entries of the ``Args`` section of a Google style docstring, as Markdown.
+
+    Args:
+        documented: A class or function.
+    """
+    section = (inspect.getdoc(documented) or "").partition("\nArgs:\n")[2]
+    found: Dict[str, List[str]] = {}
+    for line in section.splitlines():
+        if line and not line.startswith(" "):
+            break
+        entry = re.match(r" {4}(\*{0,2}\w+)(?: \([^)]*\))?: (.*)", line)
+        if entry:
+            found[entry.group(1)] = [entry.group(2)]
+        elif found and line.strip():
+            next(reversed(list(found.values()))).append(line.strip())
+    return {name: _inline(" ".join(lines)) for name, lines in found.items()}
+
+
+def render(page: str, tables: Mapping[str, Callable[[], str]]) -> str:
+    """Return the text of a page with its tables made anew.
+
+    Args:
+        page: The text as it stands.
+        tables: What makes each table, by name.
+
+    Raises:
+        ValueError: A mark has no end, or names a table that there is not.
+    """
+
+    def made(mark: "re.Match[str]") -> str:
+        name = mark.group("name")
+        if mark.group("end") != name:
+            raise ValueError(f"The mark {name!r} is closed by {mark.group('end')!r}.")
+        if name not in tables:
+            raise ValueError(f"There is no table {name!r}. There are: {', '.join(tables)}.")
+        return f"<!-- generated: {name} -->\n\n{tables[name]()}\n<!-- end: {name} -->"
+
+    if len(_BEGIN.findall(page)) != len(_MARK.findall(page)):
+        raise ValueError("A mark <!-- generated: NAME --> has no <!-- end: NAME -->.")
+    return _MARK.sub(made, page)
+
+
+def out_of_date(docs: Path = DOCS) -> Dict[Path, str]:
+    """Return the new text of each page that is out of date.
+
+    Args:
+        docs: The folder of the pages.
+
+    Raises:
+        ValueError: A mark is broken, or no page shows one of the tables.
+    """
+    pages = {path: path.read_text(encoding="utf-8") for path in sorted(docs.rglob("*.md"))}
+    shown = {mark.group("name") for text in pages.values() for mark in _MARK.finditer(text)}
+    if set(TABLES) - shown:
+        raise ValueError(f"No page in {docs} has a mark for: {', '.join(sorted(set(TABLES) - shown))}.")
+    new = {path: render(text, TABLES) for path, text in pages.items()}
+    return {path: new[path] for path, text in pages.items() if new[path] != text}
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Write or check the tables; return 1 if ``--check`` found a page that is out of date."""
+    parser = argparse.ArgumentParser(prog="python -m tools.docs", description="Write the tables in docs/.")
+    parser.add_argument("--check", action="store_true", help="write nothing, print diffs, exit with 1 if there are any")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the pages (default: docs/)")
+    options = parser.parse_args(argv)
+    changed = out_of_date(options.docs)
+    for path, text in changed.items():
+        if options.check:
+            old = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            sys.stdout.writelines(
+                difflib.unified_diff(old, text.splitlines(keepends=True), str(path), f"{path} (from the code)")
+            )
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"Wrote {path}")
+    if options.check and changed:
+        print(f"{len(changed)} page(s) out of date. HINT: Run python -m tools.docs.")
+    return 1 if options.check and changed else 0
+
+
+def _with_lightning(name: str) -> Any:
+    """A module of the package whose classes need Lightning, when one Lightning has been imported."""
+    import importlib
+
+    for namespace in ("lightning.pytorch", "pytorch_lightning"):
+        try:
+            importlib.import_module(namespace)
+        except ImportError:
+            continue
+        break
+    return importlib.import_module(f"lightning_sm.{name}")
+
+
+def _classes_in(module: Any) -> Iterable[str]:
+    return (name for name in module.__all__ if isinstance(getattr(module, name), type))
+
+
+def _source(topology: Any, part: str) -> str:
+    source = topology.sources.get(part)
+    if source is None:
+        value = getattr(topology, part)
+        return "Lightning's" if value is None or topology.launcher == lightning_sm.Launcher.LOCAL else str(value)
+    text = re.sub(r"\b([A-Z][A-Z_]{3,})\b", r"`\1`", str(source))
+    for said, meant in (
+        ("over 4", "// local world size"),
+        ("over 2 hosts", "// number of hosts"),
+        ("algo-2", "this host"),
+    ):
+        text = text.replace(said, meant)
+    return text
+
+
+def _unique(texts: Iterable[str], separator: str) -> str:
+    return separator.join(dict.fromkeys(texts))
+
+
+def _type(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Union:
+        return " or ".join("`null`" if each is type(None) else _type(each) for each in arguments)
+    if origin in (list, List):
+        return f"list of {_type(arguments[0])}"
+    if origin in (dict, Dict):
+        return "mapping"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return ", ".join(f"`{each.value}`" for each in hint)
+    return f"`{hint.__name__}`"
+
+
+def _value(default: Any) -> str:
+    default = _plain(default)
+    return f"`{default if isinstance(default, str) else json.dumps(default, default=repr)}`"
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def _version(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _inline(text: str) -> str:
+    """Text of a docstring as one line of Markdown: roles of reStructuredText become code."""
+    text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", text)
+    return _escape(" ".join(text.replace("``", "`").split()))
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
