@@ -8,7 +8,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, List
 
-from lightning_sm._register import connect_when_loaded
+from lightning_sm._register import register_on_import
 from lightning_sm._version import __version__
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def __dir__() -> List[str]:
     return sorted(__all__)
 
 
-connect_when_loaded()
+register_on_import()
 if os.path.isfile(os.path.join(os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml", "input/config/resourceconfig.json")):
     # Before the script reads its arguments.
     from lightning_sm._failure import report_usage_errors

@@ -4,30 +4,35 @@ import functools
 from contextlib import suppress
 from typing import Any, Callable
 
-from lightning_sm._lightning.import_hook import AroundImport, around_import
-from lightning_sm._lightning.incompatible import check_before_import, explain_failed_import, tell_unverified
-from lightning_sm._lightning.namespaces import NAMESPACES, Namespace, set_rank_zero_rank, set_unusable
+from lightning_sm._lightning.import_hook import (
+    ImportHook,
+    add_import_hook,
+    check_before_import,
+    explain_failed_import,
+    log_if_unverified,
+)
+from lightning_sm._lightning.namespaces import NAMESPACES, Namespace, mark_unsupported, set_rank_zero_rank
 from lightning_sm._logging import log
 from lightning_sm.errors import LightningSMError
 
-__all__ = ["connect_when_loaded"]
+__all__ = ["register_on_import"]
 
 # Lightning's Fabric, which can be used without its Trainer, under both names.
 _FABRICS = (Namespace("lightning.fabric"), Namespace("lightning_fabric"))
 
 
-def connect_when_loaded() -> None:
+def register_on_import() -> None:
     """Register our strategies, environment and rank with each Lightning, once it is imported or if it is already."""
     for namespace in NAMESPACES:
-        around = AroundImport(
+        around = ImportHook(
             before=functools.partial(_prepare, namespace),
             after=functools.partial(_attempt, _connect, namespace),
             explain=explain_failed_import,
         )
-        around_import(namespace.name, around)
+        add_import_hook(namespace.name, around)
     for namespace in _FABRICS:
         after = functools.partial(_attempt, _connect_fabric, namespace)
-        around_import(namespace.name, AroundImport(lambda: None, after, explain_failed_import))
+        add_import_hook(namespace.name, ImportHook(lambda: None, after, explain_failed_import))
 
 
 def _attempt(connect: Callable[[Namespace], None], namespace: Namespace) -> None:
@@ -39,8 +44,8 @@ def _attempt(connect: Callable[[Namespace], None], namespace: Namespace) -> None
         connect(namespace)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        set_unusable(namespace, reason)
-        log.warning("lightning_sm cannot work with this %s and does nothing (%s).", namespace.name, reason)
+        mark_unsupported(namespace, reason)
+        log.warning("lightning_sm does not support this release of %s and is inactive (%s).", namespace.name, reason)
 
 
 def _prepare(namespace: Namespace) -> None:
@@ -65,16 +70,19 @@ def _watch_job() -> None:
 
 def _connect(namespace: Namespace) -> None:
     from lightning_sm._distributed.environment import SageMakerEnvironment
-    from lightning_sm._lightning.compat_strategies import add_legacy_environment_methods, ask_environment
-    from lightning_sm.strategies import register_strategies
+    from lightning_sm._distributed.smddp import register_strategies
+    from lightning_sm._lightning.compat_strategies import (
+        add_legacy_environment_methods,
+        check_single_device_environment,
+    )
 
     _watch_job()
-    tell_unverified(namespace)
+    log_if_unverified(namespace)
     environments = namespace.module("plugins.environments")
     environments.ClusterEnvironment.register(SageMakerEnvironment)
     add_legacy_environment_methods(namespace, SageMakerEnvironment)
     register_strategies(namespace)
-    ask_environment(namespace, _check_single_device)
+    check_single_device_environment(namespace, _check_single_device)
     _tell_rank()
 
 

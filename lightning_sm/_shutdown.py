@@ -24,7 +24,7 @@ from lightning_sm._checkpoint.async_io import BackgroundCheckpointIOMixin
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning.collectives import all_true, broadcast
 from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm._lightning.trainer_hooks import leave_behind
+from lightning_sm._lightning.trainer_hooks import set_restored_handler
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.exit_codes import STOPPED
 from lightning_sm._sagemaker.job import TrainingJob
@@ -154,14 +154,14 @@ class StopSignal:
     def outlive(self, trainer: Any) -> None:
         """Hear the signal also between the end of Lightning's own handling and :meth:`release`."""
         if self._is_taken:
-            leave_behind(trainer, signal.SIGTERM, self._receive)
+            set_restored_handler(trainer, signal.SIGTERM, self._receive)
 
     def release(self, trainer: Any) -> None:
         """Put back the handler that was there before the fit, now and at its end."""
         if self._is_taken:
             # None stands for a handler that was not installed from Python and cannot be put back.
             own = signal.SIG_DFL if self._own_handler is None else self._own_handler
-            leave_behind(trainer, signal.SIGTERM, own)
+            set_restored_handler(trainer, signal.SIGTERM, own)
             if signal.getsignal(signal.SIGTERM) == self._receive:
                 signal.signal(signal.SIGTERM, own)
         self._is_taken = False

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence
 
 from lightning_sm._failure import failure_reported, read_job
-from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class
-from lightning_sm._lightning.classes import resolve_class
+from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class, resolve_class
 from lightning_sm._lightning.compat import cli_base_path
 
 if TYPE_CHECKING:
@@ -23,10 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SageMakerCLI", "main", "sagemaker_cli_class"]
 
+_MIXIN = "lightning_sm._cli:SageMakerCLIMixin"
+
 
 def sagemaker_cli_class(namespace: Namespace) -> type:
     """Return ``SageMakerCLI`` for one of Lightning's namespaces."""
-    return namespaced_class(namespace, "SageMakerCLI", "lightning_sm._cli:SageMakerCLIMixin", cli_base_path(namespace))
+    return namespaced_class(namespace, "SageMakerCLI", _MIXIN, cli_base_path(namespace))
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
@@ -76,7 +77,7 @@ def _no_collections() -> Iterator[None]:
 
 def __getattr__(name: str) -> Any:
     if name == "SageMakerCLI":
-        return resolve_class(name, sagemaker_cli_class)
+        return resolve_class(name, _MIXIN, sagemaker_cli_class)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -13,6 +13,8 @@ __all__ = [
     "CheckpointError",
     "ExportError",
     "SMDDPUnavailableError",
+    "LightningImportError",
+    "LightningAttributeError",
 ]
 
 
@@ -65,3 +67,11 @@ class ExportError(LightningSMError, RuntimeError):
 
 class SMDDPUnavailableError(LightningSMError, RuntimeError):
     """The backend ``smddp`` was asked for by name, and AWS's library cannot be loaded here."""
+
+
+class LightningImportError(LightningSMError, ImportError):
+    """No usable Lightning is installed, or importing it failed for a known reason."""
+
+
+class LightningAttributeError(LightningSMError, AttributeError):
+    """An attribute of ``lightning_sm`` that needs Lightning was read, such as ``SMDDPStrategy``, and there is none."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import lightning_sm
 from lightning_sm._checkpoint.resume import choose
-from lightning_sm._lightning.collectives import SharedLook, all_true, any_true, broadcast, sums
+from lightning_sm._lightning.collectives import ThrottledAllReduce, all_true, any_true, broadcast, sums
 from lightning_sm._lightning.compat_strategies import strategy_of
 from tests.helpers.environ import torchrun, without_launcher
 from tests.helpers.processes import ROOT, local_rendezvous
@@ -69,7 +69,7 @@ def _as_two_hosts(folder, port):
         "any": [any_true(trainer, flag) for flag in (rank == 0, rank == 1, False)],
         "all": [all_true(trainer, flag) for flag in (True, rank == 0, rank == 1)],
         "broadcast": broadcast(trainer, f"of rank {rank}"),
-        "look": SharedLook().look(trainer, [False, rank == 1, False]),
+        "look": ThrottledAllReduce().any_true(trainer, [False, rank == 1, False]),
         "chosen": _choice(trainer, own),
     }
     os.unlink(own / "same.ckpt")

@@ -116,7 +116,7 @@ def test_the_model_decides_on_the_namespace(container):
 @pytest.fixture
 def one_namespace(monkeypatch):
     """A project imports one Lightning; the process of these tests may have loaded both."""
-    monkeypatch.setattr("lightning_sm._lightning.classes.choose_namespace", lambda: Namespace("pytorch_lightning"))
+    monkeypatch.setattr("lightning_sm._lightning.namespaces.choose_namespace", lambda: Namespace("pytorch_lightning"))
 
 
 def test_a_project_may_subclass(container, one_namespace, monkeypatch):

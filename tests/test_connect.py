@@ -18,7 +18,7 @@ from importlib import import_module
 from lightning_sm import SMDDPStrategy, SageMakerEnvironment
 from lightning_sm._lightning import NAMESPACES
 from lightning_sm._lightning.compat_strategies import ddp_base_path, strategy_of
-from lightning_sm._lightning.namespaces import _MODULES
+from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES
 namespace = next(entry for entry in NAMESPACES if entry.name == pl.__name__)
 module, base = ddp_base_path(namespace).split(":")
 for name in ("smddp", "smddp_find_unused_parameters_false", "smddp_find_unused_parameters_true"):
@@ -26,7 +26,7 @@ for name in ("smddp", "smddp_find_unused_parameters_false", "smddp_find_unused_p
     strategy = strategy_of(trainer)
     say(isinstance(strategy, getattr(namespace.module(module), base)), isinstance(strategy, SMDDPStrategy))
 say(issubclass(SageMakerEnvironment, namespace.module("plugins.environments").ClusterEnvironment))
-say(sorted({module.rank_zero_only.rank for name in _MODULES for module in [sys.modules.get(name)] if module
+say(sorted({module.rank_zero_only.rank for name in RANK_ZERO_MODULES for module in [sys.modules.get(name)] if module
     and hasattr(getattr(module, "rank_zero_only", None), "rank")}))
 """
 _ORDERS = {
@@ -116,12 +116,12 @@ def test_a_lightning_without_the_registry_that_we_know():
     )
     assert said[0] == [True]
     for (line,) in said[1:]:
-        assert f"lightning_sm cannot work with this {_NAMES[0]}: " in line
+        assert f"lightning_sm does not support this release of {_NAMES[0]}: " in line
         assert "Registry" in line
         assert "HINT: Install a release of Lightning" in line
 
 
-@pytest.mark.parametrize(("version", "reason"), [("2.7rc1", "ModuleNotFoundError"), ("next", "begins with no two")])
+@pytest.mark.parametrize(("version", "reason"), [("2.7rc1", "ModuleNotFoundError"), ("next", "does not start with")])
 def test_a_lightning_of_the_future(tmp_path, version, reason):
     (tmp_path / "pytorch_lightning").mkdir()
     (tmp_path / "pytorch_lightning" / "__init__.py").write_text(f"__version__ = {version!r}")

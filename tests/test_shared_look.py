@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
 from lightning_sm._lightning import collectives
-from lightning_sm._lightning.collectives import Rhythm, SharedLook
+from lightning_sm._lightning.collectives import StepInterval, ThrottledAllReduce
 
 
 class Clock:
@@ -13,10 +13,10 @@ class Clock:
 
 def steps_of(seconds_per_step, looks):
     clock = Clock()
-    rhythm, steps, seen = Rhythm(clock), 1, []
+    interval, steps, seen = StepInterval(clock), 1, []
     for _ in range(looks):
         clock.now += steps * seconds_per_step
-        steps = rhythm.next()
+        steps = interval.next()
         seen.append(steps)
     return seen
 
@@ -35,20 +35,20 @@ def test_very_fast_steps_are_looked_at_all_the_same():
 
 def test_steps_that_become_slow_are_looked_at_soon():
     clock = Clock()
-    rhythm = Rhythm(clock)
+    interval = StepInterval(clock)
     for _ in range(3):
         clock.now += 0.01
-        steps = rhythm.next()
+        steps = interval.next()
     assert steps == 8
     clock.now += 8 * 5.0
-    assert rhythm.next() == 1
+    assert interval.next() == 1
 
 
 class World:
     """Ranks whose sums are taken in lockstep: first each says what it adds, then all hear the sum."""
 
     def __init__(self, monkeypatch, size):
-        self.checks = [SharedLook() for _ in range(size)]
+        self.checks = [ThrottledAllReduce() for _ in range(size)]
         self.trainers = [SimpleNamespace(world_size=size, is_global_zero=rank == 0) for rank in range(size)]
         self.total = None
         monkeypatch.setattr(collectives, "sums", self._sums)
@@ -59,18 +59,18 @@ class World:
 
     def look(self, reasons):
         """Every rank looks, and how many of them took part in a sum."""
-        lefts = [check._left for check in self.checks]
-        clocks = [(check._rhythm._last, check._rhythm._steps) for check in self.checks]
+        lefts = [check._remaining for check in self.checks]
+        clocks = [(check._interval._last, check._interval._steps) for check in self.checks]
         self.said, self.total = [], None
         for check, trainer, reason in zip(self.checks, self.trainers, reasons):
-            check.look(trainer, reason)
+            check.any_true(trainer, reason)
         parts = len(self.said)
         if parts:
             self.total = [sum(column) for column in zip(*self.said)]
         for check, left, clock in zip(self.checks, lefts, clocks):
-            check._left = left
-            check._rhythm._last, check._rhythm._steps = clock
-        found = [check.look(trainer, reason) for check, trainer, reason in zip(self.checks, self.trainers, reasons)]
+            check._remaining = left
+            check._interval._last, check._interval._steps = clock
+        found = [check.any_true(trainer, reason) for check, trainer, reason in zip(self.checks, self.trainers, reasons)]
         return parts, found
 
 

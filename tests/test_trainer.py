@@ -5,13 +5,13 @@ import pytest
 from lightning_sm import SageMakerEnvironment
 from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.settings import Settings
+from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._trainer_defaults import add_environment, as_list, own_callbacks
 from lightning_sm.callbacks import callback_class, model_export_class
 from lightning_sm.errors import CheckpointError
-from lightning_sm.strategies import smddp_strategy_class
 
 PL = Namespace("pytorch_lightning")
 LAPTOP = Topology(Launcher.LOCAL)

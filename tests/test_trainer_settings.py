@@ -5,6 +5,7 @@ import pytest
 
 import lightning_sm
 from lightning_sm import SageMakerEnvironment, trainer_settings
+from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm.callbacks import model_export_class
@@ -174,7 +175,7 @@ def test_a_strategy_of_the_scripts_own_gets_the_environment(container, in_enviro
     settings = trainer_settings(strategy="ddp")
     (plugin,) = settings["plugins"]
     assert isinstance(plugin, SageMakerEnvironment)
-    assert "plugins" not in trainer_settings(strategy=lightning_sm.strategies.smddp_strategy_class(PL)())
+    assert "plugins" not in trainer_settings(strategy=smddp_strategy_class(PL)())
     assert trainer_settings(strategy="ddp", plugins=[plugin])["plugins"] == [plugin]
 
 

@@ -17,7 +17,7 @@ from typing import Any, Iterator, List, Sequence
 from lightning_sm._checkpoint.candidates import will_be_found
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.collectives import SharedLook, broadcast
+from lightning_sm._lightning.collectives import ThrottledAllReduce, broadcast
 from lightning_sm._lightning.compat import keep_newest, last_needs_best, save_last_as_file, write_over_own
 from lightning_sm._logging import log
 from lightning_sm.errors import CheckpointError
@@ -47,11 +47,11 @@ class WhenDue:
 
     def __init__(self, checkpoint: Any) -> None:
         self.checkpoint = checkpoint
-        self._look = SharedLook()
+        self._look = ThrottledAllReduce()
 
     def __call__(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
         """Save if it is time. Every rank must call it after each batch."""
-        (is_due,) = self._look.look(trainer, [trainer.is_global_zero and self._is_over()])
+        (is_due,) = self._look.any_true(trainer, [trainer.is_global_zero and self._is_over()])
         if is_due:
             type(self.checkpoint).on_train_batch_end(self.checkpoint, trainer, pl_module, *args, **kwargs)
 

@@ -14,14 +14,14 @@ from typing import Optional, Set
 from lightning_sm import _lightning
 from lightning_sm._failure import report_uncaught, set_joining, set_training
 from lightning_sm._lightning.collectives import destroy_at_exit
-from lightning_sm._lightning.namespaces import check_usable
+from lightning_sm._lightning.namespaces import check_supported
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.json_input import read_count
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm.errors import TopologyError
 
-__all__ = ["refuse_busy_port", "wait_for_name", "SageMakerEnvironment"]
+__all__ = ["check_port_is_free", "wait_until_resolvable", "SageMakerEnvironment"]
 
 _POLL_SECONDS = 2.0
 
@@ -29,7 +29,7 @@ _POLL_SECONDS = 2.0
 _free_ports: Set[int] = set()
 
 
-def refuse_busy_port(port: int, source: Optional[str]) -> None:
+def check_port_is_free(port: int, source: Optional[str]) -> None:
     """Say that something else listens at the port before torch does, in words that reach the failure reason.
 
     Args:
@@ -54,7 +54,7 @@ def refuse_busy_port(port: int, source: Optional[str]) -> None:
     _free_ports.add(port)
 
 
-def wait_for_name(address: str, source: Optional[str], timeout: float) -> None:
+def wait_until_resolvable(address: str, source: Optional[str], timeout: float) -> None:
     """Wait until the host's name resolves: SageMaker starts hosts one by one.
 
     Args:
@@ -111,7 +111,7 @@ class SageMakerEnvironment:
     """
 
     def __init__(self, topology: Optional[Topology] = None, *, resolve_timeout: float = 900.0) -> None:
-        check_usable(*(namespace for namespace in _lightning.NAMESPACES if namespace.is_loaded))
+        check_supported(*(namespace for namespace in _lightning.NAMESPACES if namespace.is_loaded))
         report_uncaught()
         self.topology = Topology.resolve() if topology is None else topology
         self._resolve_timeout = resolve_timeout
@@ -157,7 +157,7 @@ class SageMakerEnvironment:
             )
         address = self.topology.main_address or "127.0.0.1"
         if not self._resolved:
-            wait_for_name(address, self.topology.sources.get("main_address"), self._resolve_timeout)
+            wait_until_resolvable(address, self.topology.sources.get("main_address"), self._resolve_timeout)
             self._check_port()
             self._resolved = True
             self._announce(address)
@@ -173,7 +173,7 @@ class SageMakerEnvironment:
             return
         distributed = sys.modules.get("torch.distributed")
         if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-            refuse_busy_port(port, topology.sources.get("main_port"))
+            check_port_is_free(port, topology.sources.get("main_port"))
 
     def _announce(self, address: str) -> None:
         """Say once how this process sees itself, before it joins: a hang then tells which rank went astray."""

@@ -1,11 +1,4 @@
-"""What all ranks decide together, by the strategy's own collectives.
-
-How all ranks find out together, every now and then, that one of them has a reason to do something.
-
-Broadcasts objects as tensors, for backends whose object collectives are undocumented.
-
-Ends process groups before the interpreter goes away.
-"""
+"""Collectives of a trainer's strategy, at once and throttled, and the end of process groups."""
 
 import atexit
 import pickle
@@ -19,30 +12,30 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "StepInterval",
+    "ThrottledAllReduce",
     "all_true",
     "any_true",
     "broadcast",
-    "gather",
-    "sums",
-    "Rhythm",
-    "SharedLook",
     "broadcast_object",
     "destroy_at_exit",
+    "gather",
+    "sums",
 ]
 
 _Value = TypeVar("_Value")
 
 
 def broadcast(trainer: Any, value: _Value) -> _Value:
-    """Return rank zero's ``value`` on every rank. Every rank must call it."""
+    """Return global rank 0's ``value`` on every rank. Collective: every rank must call it."""
     shared: _Value = strategy_of(trainer).broadcast(value)
     return shared
 
 
 def sums(trainer: Any, values: Sequence[float]) -> List[float]:
-    """The sum of each value over all ranks, in single precision. Every rank must call it.
+    """All-reduce: the sum of each value over all ranks, in single precision. Collective: every rank must call it.
 
-    It is a sum, because that is the one reduction which every backend has.
+    A sum is the one reduction that every backend has.
     """
     import torch
 
@@ -55,7 +48,7 @@ def sums(trainer: Any, values: Sequence[float]) -> List[float]:
 
 
 def gather(trainer: Any, value: Any) -> List[Any]:
-    """Return each rank's ``value``, a one-dimensional tensor of bytes of any length. Every rank must call it."""
+    """All-gather one-dimensional ``uint8`` tensors of different lengths. Collective: every rank must call it."""
     import torch
 
     if trainer.world_size == 1:
@@ -69,24 +62,27 @@ def gather(trainer: Any, value: Any) -> List[Any]:
 
 
 def any_true(trainer: Any, flag: bool) -> bool:
-    """Whether ``flag`` is true on any rank. Every rank must call it."""
+    """Whether ``flag`` is true on any rank. Collective: every rank must call it."""
     return sums(trainer, [flag])[0] > 0
 
 
 def all_true(trainer: Any, flag: bool) -> bool:
-    """Whether ``flag`` is true on every rank. Every rank must call it."""
+    """Whether ``flag`` is true on every rank. Collective: every rank must call it."""
     return not any_true(trainer, not flag)
 
 
-_INTERVAL = 0.25
-_MOST_STEPS = 64
+_INTERVAL_SECONDS = 0.25
+_MAX_STEPS = 64
 
 
-class Rhythm:
-    """How many steps pass between two looks: a quarter of a second's, at most 64, at most twice as many as before.
+class StepInterval:
+    """The number of steps between two all-reduces: 0.25 seconds' worth, at most 64, at most twice the last number.
 
-    An agreement makes a GPU wait for its queue, so it is not for each step; and steps may become slower at any time, so
-    it is not for hundreds of them.
+    An all-reduce synchronizes a GPU's stream, so it must not run at each step; and steps may become slower at any time,
+    so hundreds of them must not pass without one.
+
+    Args:
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -95,45 +91,47 @@ class Rhythm:
         self._steps = 1
 
     def next(self) -> int:
-        """After how many steps to look again, now that the last number of steps is over."""
+        """Return the number of steps until the next all-reduce. Call it at each of them."""
         now = self._clock()
         seconds_per_step = max(now - self._last, 1e-6) / self._steps
-        self._steps = max(1, min(int(_INTERVAL / seconds_per_step), 2 * self._steps, _MOST_STEPS))
+        self._steps = max(1, min(int(_INTERVAL_SECONDS / seconds_per_step), 2 * self._steps, _MAX_STEPS))
         self._last = now
         return self._steps
 
 
-class SharedLook:
-    """Asks all ranks at the same step whether one of them has a reason to do something."""
+class ThrottledAllReduce:
+    """Throttled all-reduce of per-rank flags, at the same steps on all ranks."""
 
     def __init__(self) -> None:
-        self._rhythm = Rhythm()
-        self._left = 1
+        self._interval = StepInterval()
+        self._remaining = 1
 
-    def look(self, trainer: Any, reasons: Sequence[bool]) -> Tuple[bool, ...]:
-        """Which of the reasons any rank has. Every rank calls it at each step, and learns of it at the same one.
+    def any_true(self, trainer: Any, flags: Sequence[bool]) -> Tuple[bool, ...]:
+        """Return for each flag whether it is true on any rank. Every rank must call it at each step.
 
-        A single process has nobody to wait for and looks at each step.
-        Rank zero's clock says when the next look is, in the same sum.
+        At steps without an all-reduce all of them are false. A single process needs none and returns its flags at each
+        step. Global rank 0's clock determines the next step with one, which is sent in the same all-reduce.
         """
         if trainer.world_size == 1:
-            return tuple(reasons)
-        self._left -= 1
-        if self._left > 0:
-            return tuple(False for _ in reasons)
-        then = self._rhythm.next() if trainer.is_global_zero else 0
-        *found, self._left = (int(value) for value in sums(trainer, [*reasons, then]))
+            return tuple(flags)
+        self._remaining -= 1
+        if self._remaining > 0:
+            return tuple(False for _ in flags)
+        interval = self._interval.next() if trainer.is_global_zero else 0
+        *found, self._remaining = (int(value) for value in sums(trainer, [*flags, interval]))
         return tuple(value > 0 for value in found)
 
 
 def broadcast_object(obj: Any, src: int, rank: int, device: "torch.device") -> Any:
-    """Return the object of rank ``src`` on every rank of the default group.
+    """Broadcast an object as tensors, for backends whose object collectives are undocumented.
+
+    Collective: every rank of the default group must call it.
 
     Args:
-        obj: What rank ``src`` has to say.
-        src: The rank that speaks.
+        obj: The object of rank ``src``; ignored on other ranks.
+        src: The rank whose object is returned.
         rank: This process's rank.
-        device: Where the backend's tensors live.
+        device: The device of the backend's tensors.
     """
     import torch
     import torch.distributed as dist
@@ -149,20 +147,20 @@ def broadcast_object(obj: Any, src: int, rank: int, device: "torch.device") -> A
     return obj if rank == src else pickle.loads(content.cpu().numpy().tobytes())
 
 
-# Gloo's threads drop the tensors of the last collective a moment after it is over, and need the interpreter for that.
-# Destroying a group holds the interpreter and waits for these threads, so that each can wait for the other for good;
-# seen with torch 2.0.1 in one finished job of twenty, and with 2.4.1. A moment of sleep lets the threads finish first.
-_QUIET_SECONDS = 0.2
+# Gloo's threads release the tensors of the last collective shortly after it has returned, and take the GIL for that.
+# destroy_process_group holds the GIL while it joins these threads, which can deadlock; seen with torch 2.0.1 in one
+# finished job of twenty, and with 2.4.1. Sleeping releases the GIL first.
+_SLEEP_SECONDS = 0.2
 
 _registered = False
 
 
 def destroy_at_exit() -> None:
-    """Destroy the default process group when the program ends, if there is one by then.
+    """Destroy the default process group when the interpreter exits, if there is one by then.
 
     Lightning does so for NCCL only. Without it about one finished gloo job in ten ends with "terminate called without
-    an active exception", which torchrun takes for a failure: gloo's threads meet a half-dismantled interpreter.
-    Nothing is registered as long as torch has not been loaded.
+    an active exception", which torchrun reports as a failure: gloo's threads outlive the interpreter.
+    Nothing is registered before ``torch.distributed`` is imported.
     """
     global _registered
     if "torch.distributed" in sys.modules and not _registered:
@@ -174,5 +172,5 @@ def _destroy() -> None:
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
-        time.sleep(_QUIET_SECONDS)
+        time.sleep(_SLEEP_SECONDS)
         dist.destroy_process_group()

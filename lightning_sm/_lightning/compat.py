@@ -82,7 +82,7 @@ SHIMS = {
         Shim("train_loaders_method", (1, 5), (2, 0), f"{_PR}16726"),
         Shim("save_checkpoint_at_end", (1, 5), (1, 6), f"{_PR}11805"),
         Shim("steps_taken", (1, 5), (1, 6), f"{_PR}11805"),
-        Shim("heed_written_num_nodes", (1, 6), (1, 9), f"{_CONNECTOR}#L791"),
+        Shim("apply_num_nodes", (1, 6), (1, 9), f"{_CONNECTOR}#L791"),
         Shim("keep_cluster_environment", (1, 6), (1, 9), f"{_CONNECTOR}#L783"),
         Shim("backend_variable", (1, 5), (1, 8), f"{_PR}14693"),
         Shim("cli_base_path", (1, 5), (1, 7), f"{_PR}13767"),

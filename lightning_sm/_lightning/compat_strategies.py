@@ -5,7 +5,8 @@ Lets the strategy of a single device ask the trainer's environment, which every 
 
 import importlib
 import os
-from typing import Any, Callable, Optional
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from lightning_sm._lightning.compat import needs
 from lightning_sm._lightning.namespaces import Namespace
@@ -14,13 +15,17 @@ __all__ = [
     "add_legacy_environment_methods",
     "backend_variable",
     "ddp_base_path",
-    "heed_written_num_nodes",
+    "apply_num_nodes",
     "keep_cluster_environment",
     "register_strategy",
     "replace_infinite_barrier",
     "single_device_class",
     "strategy_of",
-    "ask_environment",
+    "full_checkpoint",
+    "full_state_dict",
+    "is_sharded",
+    "saves_by_itself",
+    "check_single_device_environment",
 ]
 
 
@@ -46,18 +51,18 @@ def ddp_base_path(namespace: Namespace) -> str:
     return "plugins:DDPPlugin" if needs("ddp_base_path", namespace) else "strategies:DDPStrategy"
 
 
-def heed_written_num_nodes(namespace: Namespace, strategy_class: Any) -> None:
-    """Hand the number of nodes, which the ``Trainer`` writes past the property ``num_nodes``, to ``nodes_of_the_job``.
+def apply_num_nodes(namespace: Namespace, strategy_class: Any) -> None:
+    """Hand the number of nodes, which the ``Trainer`` writes past the property ``num_nodes``, to ``job_num_nodes``.
 
     Args:
         namespace: Lightning's namespace.
-        strategy_class: A class with the method ``nodes_of_the_job``.
+        strategy_class: A class with the method ``job_num_nodes``.
     """
-    if not needs("heed_written_num_nodes", namespace):
+    if not needs("apply_num_nodes", namespace):
         return
 
     def write(self: Any, num_nodes: int) -> None:
-        self._written_num_nodes = self.nodes_of_the_job(num_nodes)
+        self._written_num_nodes = self.job_num_nodes(num_nodes)
 
     strategy_class._num_nodes = property(lambda self: self._written_num_nodes, write)
 
@@ -127,7 +132,7 @@ def strategy_of(trainer: Any) -> Any:
     return trainer.strategy if hasattr(trainer, "strategy") else trainer.training_type_plugin
 
 
-def ask_environment(namespace: Namespace, check: Callable[[Any], None]) -> None:
+def check_single_device_environment(namespace: Namespace, check: Callable[[Any], None]) -> None:
     """Have the trainer's environment checked before a single device trains.
 
     Lightning takes such a process for the only one of the world, whatever its launcher says:
@@ -149,3 +154,80 @@ def ask_environment(namespace: Namespace, check: Callable[[Any], None]) -> None:
         self._lightning_sm_inherited()
 
     strategy_class.setup_environment = setup_environment
+
+
+# Lightning's strategies under which a module holds a part of its weights or wraps them.
+_SHARDED = frozenset(
+    {
+        "DDPFullyShardedNativeStrategy",
+        "DDPFullyShardedPlugin",
+        "DDPFullyShardedStrategy",
+        "FSDPStrategy",
+        "ModelParallelStrategy",
+        "DeepSpeedPlugin",
+        "DeepSpeedStrategy",
+    }
+)
+
+
+def is_sharded(trainer: Any) -> bool:
+    """Whether the trainer's module is no ordinary one any more, because its strategy spreads it over the ranks."""
+    return bool(_SHARDED.intersection(cls.__name__ for cls in type(strategy_of(trainer)).__mro__))
+
+
+def saves_by_itself(trainer: Any) -> bool:
+    """Whether a checkpoint of this strategy is more than what Lightning's own code puts into it."""
+    return any(cls.__name__ in ("DeepSpeedPlugin", "DeepSpeedStrategy") for cls in type(strategy_of(trainer)).__mro__)
+
+
+def full_state_dict(trainer: Any) -> Dict[str, Any]:
+    """The whole model's state dict, on rank zero at least. Every rank must call it."""
+    strategy = strategy_of(trainer)
+    with _whole(strategy):
+        state_dict: Dict[str, Any] = strategy.lightning_module_state_dict()
+        if not getattr(strategy, "zero_stage_3", False):
+            return state_dict
+        # What was gathered is gone when the block is left.
+        return {name: value.detach().cpu().clone() for name, value in state_dict.items() if trainer.is_global_zero}
+
+
+def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> Dict[str, Any]:
+    """What ``Trainer.save_checkpoint`` would save, as one value on rank zero. Every rank must call it.
+
+    Args:
+        namespace: Lightning's namespace.
+        trainer: The trainer.
+        has_ended: Whether training has come to its end; 1.5 then counts a step too many.
+    """
+    connector = getattr(trainer, "_checkpoint_connector", None) or trainer.checkpoint_connector
+    with _whole(strategy_of(trainer)):
+        checkpoint: Dict[str, Any] = connector.dump_checkpoint(weights_only=False)
+    if has_ended and needs("save_checkpoint_at_end", namespace):
+        checkpoint["global_step"] -= 1
+    return checkpoint
+
+
+@contextmanager
+def _whole(strategy: Any) -> Iterator[None]:
+    """Let a strategy gather what it would have saved in parts, and DeepSpeed what its third stage partitions."""
+    changed = [
+        (name, getattr(strategy, name), whole)
+        for name, parts, whole in (
+            ("_state_dict_type", "sharded", "full"),
+            ("_save_distributed_checkpoint", True, False),
+        )
+        if getattr(strategy, name, None) == parts
+    ]
+    for name, _, whole in changed:
+        setattr(strategy, name, whole)
+    try:
+        if getattr(strategy, "zero_stage_3", False):
+            import deepspeed
+
+            with deepspeed.zero.GatheredParameters(list(strategy.lightning_module.parameters())):
+                yield
+        else:
+            yield
+    finally:
+        for name, before, _ in changed:
+            setattr(strategy, name, before)

@@ -1,28 +1,36 @@
-"""Lightning's two namespaces, which share no class: ``pytorch_lightning`` and ``lightning.pytorch``.
+"""Lightning's two namespaces, ``pytorch_lightning`` and ``lightning.pytorch``, which share no class.
 
-Tells Lightning which process may log, before Lightning itself could know.
+Chooses the namespace of a program, and builds our classes once for each namespace: a mixin that holds what we add, and
+Lightning's base class of that namespace.
 """
 
+import copyreg
 import functools
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Dict, Optional, Tuple
+from dis import opmap
+from types import FrameType, ModuleType
+from typing import Any, Callable, Dict, Optional, Tuple
 
-from lightning_sm.errors import LightningSMError
+from lightning_sm.errors import LightningAttributeError, LightningImportError, LightningSMError
 
 __all__ = [
     "NAMESPACES",
+    "RANK_ZERO_MODULES",
+    "LazyClass",
     "Namespace",
-    "check_usable",
+    "check_supported",
     "choose_namespace",
     "installed_namespaces",
+    "mark_unsupported",
     "namespace_of",
-    "set_unusable",
+    "namespaced_class",
+    "resolve_class",
     "set_rank_zero_rank",
 ]
 
@@ -39,8 +47,9 @@ class Namespace:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether somebody has imported it."""
-        return self.name in sys.modules
+        """Whether it has been imported."""
+        # None stands in sys.modules for a module that must not be imported.
+        return sys.modules.get(self.name) is not None
 
     @property
     def is_installed(self) -> bool:
@@ -58,11 +67,11 @@ class Namespace:
 
     @property
     def version(self) -> Tuple[int, int]:
-        """Major and minor version of the Lightning behind it, which is imported for this."""
+        """Major and minor version of this Lightning, which is imported for that."""
         return _version(self)
 
     def owns(self, cls: type) -> bool:
-        """Whether ``cls`` comes from this namespace, by one of its bases."""
+        """Whether ``cls`` or one of its bases is defined in this namespace."""
         return any(base.__module__ == self.name or base.__module__.startswith(f"{self.name}.") for base in cls.__mro__)
 
 
@@ -71,63 +80,62 @@ def _version(namespace: Namespace) -> Tuple[int, int]:
     text = str(namespace.module().__version__)
     found = re.match(r"(\d+)\.(\d+)", text)  # 2.7rc1 is 2.7
     if found is None:
-        raise LightningSMError(f"The version of {namespace.name} is {text!r}, which begins with no two numbers.")
+        raise LightningSMError(f"The version of {namespace.name} is {text!r}, which does not start with MAJOR.MINOR.")
     return int(found.group(1)), int(found.group(2))
 
 
-# What went wrong when a namespace was told about us, by its name.
-_unusable: Dict[str, str] = {}
+# The first is preferred where both are installed and nothing else decides, as in Lightning's documentation.
+NAMESPACES = (Namespace("lightning.pytorch"), Namespace("pytorch_lightning"))
+
+# The error that registering with a namespace ended with, by the name of the namespace.
+_unsupported: Dict[str, str] = {}
 
 
-def set_unusable(namespace: Namespace, reason: str) -> None:
-    """Note that our classes cannot be used with a namespace, which is said when somebody uses one."""
-    _unusable[namespace.name] = reason
+def mark_unsupported(namespace: Namespace, reason: str) -> None:
+    """Record that our classes cannot be used with a namespace. :func:`check_supported` raises it on first use."""
+    _unsupported[namespace.name] = reason
 
 
-def check_usable(*namespaces: Namespace) -> None:
-    """Raise what was noted about these namespaces, if none of them is left to be used.
+def check_supported(*namespaces: Namespace) -> None:
+    """Raise if all of these namespaces are marked as unsupported.
 
     Raises:
-        LightningSMError: This Lightning is not one that we know how to work with.
+        LightningSMError: This release of Lightning is not supported.
     """
-    if namespaces and all(namespace.name in _unusable for namespace in namespaces):
+    if namespaces and all(namespace.name in _unsupported for namespace in namespaces):
         raise LightningSMError(
-            f"lightning_sm cannot work with this {namespaces[0].name}: {_unusable[namespaces[0].name]}.",
+            f"lightning_sm does not support this release of {namespaces[0].name}: {_unsupported[namespaces[0].name]}.",
             hint="Install a release of Lightning that lightning_sm's README lists, or a newer lightning_sm.",
         )
 
 
-# The first is preferred where both are installed and nothing else decides, as Lightning's documentation does.
-NAMESPACES = (Namespace("lightning.pytorch"), Namespace("pytorch_lightning"))
-
-
 def installed_namespaces() -> Tuple[Namespace, ...]:
-    """The namespaces that can be imported here, the preferred one first."""
+    """The namespaces that can be imported, the preferred one first."""
     return tuple(namespace for namespace in NAMESPACES if namespace.is_installed)
 
 
 def namespace_of(*classes: Optional[type]) -> Optional[Namespace]:
-    """The namespace of the first of these classes that comes from one."""
+    """The namespace of the first of these classes that is defined in one."""
     installed = installed_namespaces()
     found = (space for cls in classes for space in installed if cls is not None and space.owns(cls))
     return next(found, None)
 
 
 def choose_namespace(model_class: Optional[type] = None) -> Namespace:
-    """Choose the namespace: the model's, else the only one loaded, else the only one installed, else the first.
+    """Choose the namespace: the model's, else the only one imported, else the only one installed, else the first.
 
-    Where several are loaded, because a library imports the other one, what the program itself imported goes first.
+    Where both are imported, as when a library imports the other one, the one that the main program imported is used.
 
     Args:
-        model_class: The class of the user's model, where it is known.
+        model_class: The class of the user's model, if known.
 
     Raises:
-        LightningSMError: No Lightning is installed.
+        LightningImportError: No Lightning is installed.
     """
     installed = installed_namespaces()
     if not installed:
-        raise LightningSMError(
-            "Neither pytorch_lightning nor lightning can be imported.",
+        raise LightningImportError(
+            "Neither pytorch_lightning nor lightning.pytorch is installed.",
             hint="Add pytorch-lightning to the requirements.txt beside your script.",
         )
     owner = namespace_of(model_class)
@@ -140,7 +148,7 @@ def choose_namespace(model_class: Optional[type] = None) -> Namespace:
 
 
 def _is_imported_by_program(namespace: Namespace) -> bool:
-    """Whether the main module knows a module or class of this namespace by a name."""
+    """Whether a global of the main module is a module or class of this namespace."""
     known = list(vars(sys.modules["__main__"]).values()) if "__main__" in sys.modules else []
     modules = [value.__name__ for value in known if isinstance(value, ModuleType)]
     # `import lightning as L` stands for lightning.pytorch.
@@ -148,8 +156,8 @@ def _is_imported_by_program(namespace: Namespace) -> bool:
     return below or any(isinstance(value, type) and namespace.owns(value) for value in known)
 
 
-# Every module in which some Lightning keeps a `rank_zero_only` of its own.
-_MODULES = (
+# Every module in which a release of Lightning keeps a `rank_zero_only` of its own.
+RANK_ZERO_MODULES = (
     "lightning_utilities.core.rank_zero",  # 1.8 and later
     "lightning.fabric.utilities.rank_zero",
     "lightning_fabric.utilities.rank_zero",  # 1.9 and later
@@ -161,12 +169,143 @@ _MODULES = (
 
 
 def set_rank_zero_rank(rank: int) -> None:
-    """Set the rank that ``rank_zero_only`` goes by in every Lightning that is loaded.
+    """Set ``rank_zero_only.rank`` in every Lightning that is loaded.
 
-    By itself Lightning looks at ``RANK``, ``LOCAL_RANK`` and schedulers' variables, none of which ``mpirun`` sets, so
-    that every rank would log: ``lightning_utilities/core/rank_zero.py``, ``_get_rank``.
+    Lightning derives it from ``RANK``, ``LOCAL_RANK`` and the variables of schedulers. ``mpirun`` sets none of them, so
+    that every rank would log. Source: ``lightning_utilities/core/rank_zero.py``, ``_get_rank``.
     """
-    for name in _MODULES:
+    for name in RANK_ZERO_MODULES:
         rank_zero_only = getattr(sys.modules.get(name), "rank_zero_only", None)
         if rank_zero_only is not None:
             rank_zero_only.rank = rank
+
+
+def namespaced_class(namespace: Namespace, name: str, mixin_path: str, base_path: str) -> type:
+    """Build the class ``name`` from a mixin of ours and a base class of one namespace, once.
+
+    Args:
+        namespace: The namespace to take the base class from.
+        name: The public name of the class.
+        mixin_path: The mixin, as ``module:name``.
+        base_path: The base class, as ``module:name`` below the namespace.
+
+    Raises:
+        LightningSMError: This release of Lightning is not supported.
+    """
+    check_supported(namespace)
+    return _build_class(namespace, name, mixin_path, base_path)
+
+
+@functools.lru_cache(maxsize=None)
+def _build_class(namespace: Namespace, name: str, mixin_path: str, base_path: str) -> type:
+    mixin = _load(mixin_path)
+    module, _, attribute = base_path.partition(":")
+    base = getattr(namespace.module(module), attribute)
+    body = {"__module__": "lightning_sm", "__doc__": mixin.__doc__, "namespace": namespace}
+    metaclass: Any = type(base)
+    built: type = _picklable(metaclass)(name, (mixin, base), body)
+    _ARGUMENTS[built] = (namespace, name, mixin_path, base_path)
+    return built
+
+
+# What each class was built from, for pickle.
+_ARGUMENTS: Dict[type, Tuple[Namespace, str, str, str]] = {}
+
+
+@functools.lru_cache(maxsize=None)
+def _picklable(metaclass: Any) -> Any:
+    """Return a metaclass whose classes can be pickled although two of them have the same name."""
+    made = type(metaclass.__name__, (metaclass,), {})
+    copyreg.pickle(made, _reduce)
+    return made
+
+
+def _reduce(cls: type) -> Any:
+    # A user's subclass is found by its name.
+    return (namespaced_class, _ARGUMENTS[cls]) if cls in _ARGUMENTS else cls.__qualname__
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+class LazyClass:
+    """Stands for a class until the namespace is known: both are installed, and none has been imported.
+
+    ``from lightning_sm import SMDDPStrategy`` then returns it. Calling it, subclassing it and reading its attributes
+    choose the namespace.
+
+    Args:
+        name: The public name of the class.
+        mixin_path: Its mixin, as ``module:name``. Importing that imports no Lightning.
+        build: Returns the class for a namespace.
+    """
+
+    def __init__(self, name: str, mixin_path: str, build: Callable[[Namespace], type]) -> None:
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = "lightning_sm"
+        self._mixin_path = mixin_path
+        self._build = build
+
+    def _resolve(self) -> type:
+        return self._build(choose_namespace())
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        mixin: Any = _load(self._mixin_path)
+        return inspect.signature(mixin if "__init__" in vars(mixin) else self._resolve())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._resolve()(*args, **kwargs)
+
+    def __mro_entries__(self, bases: Tuple[Any, ...]) -> Tuple[type, ...]:
+        return (self._resolve(),)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return self.__subclasscheck__(type(instance))
+
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return any(issubclass(subclass, self._build(namespace)) for namespace in NAMESPACES if namespace.is_loaded)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return getattr(self._resolve(), name)
+
+    def __repr__(self) -> str:
+        return f"<{self.__module__}.{self.__name__}, for the Lightning that is imported next>"
+
+
+def resolve_class(name: str, mixin_path: str, build: Callable[[Namespace], type]) -> Any:
+    """Return the class of the namespace in use, or a :class:`LazyClass` while that is unknown. For ``__getattr__``.
+
+    Args:
+        name: The public name of the class.
+        mixin_path: Its mixin, as ``module:name``.
+        build: Returns the class for a namespace.
+
+    Raises:
+        LightningAttributeError: No usable Lightning is installed, so that ``hasattr`` is false.
+        LightningImportError: The same, in a ``from`` import, which would replace the message of an ``AttributeError``.
+    """
+    if len(installed_namespaces()) > 1 and not any(namespace.is_loaded for namespace in NAMESPACES):
+        return LazyClass(name, mixin_path, build)
+    try:
+        return build(choose_namespace())
+    except (ImportError, LightningSMError) as error:
+        kind = LightningImportError if _is_from_import(sys._getframe(1)) else LightningAttributeError
+        hint = error.hint if isinstance(error, LightningSMError) else None
+        text = error.problem if isinstance(error, LightningSMError) else f"Importing Lightning failed: {error}."
+        raise kind(f"{name} of lightning_sm needs Lightning. {text}", hint=hint) from error
+
+
+def _is_from_import(frame: Optional[FrameType]) -> bool:
+    """Whether ``from module import name`` called the module's ``__getattr__``, whose frame this is."""
+    while frame is not None and frame.f_code.co_name == "__getattr__":
+        frame = frame.f_back
+    if frame is None:
+        return False
+    # The first of these for a name of a package, the second for a name of a module.
+    in_package = frame.f_code.co_name == "_handle_fromlist"
+    return in_package or frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]

@@ -11,7 +11,14 @@ from typing import Any, Callable, ContextManager, Optional, Tuple
 from lightning_sm._lightning.compat import signal_connector_of
 from lightning_sm._logging import log
 
-__all__ = ["around_load", "around_restore", "after_run", "end_skipped_run", "stops_now", "leave_behind"]
+__all__ = [
+    "after_run",
+    "around_load",
+    "around_restore",
+    "call_skipped_train_hooks",
+    "set_restored_handler",
+    "should_stop_now",
+]
 
 
 def around_load(trainer: Any, found: Callable[[Any], ContextManager[Any]]) -> None:
@@ -107,7 +114,7 @@ def after_run(trainer: Any, function: Callable[[], None]) -> None:
     loop.run = run
 
 
-def end_skipped_run(trainer: Any) -> None:
+def call_skipped_train_hooks(trainer: Any) -> None:
     """Call the hooks of the training's start and end for a fit that had nothing left to train.
 
     Lightning skips them with the loop, and with them the callbacks that change the weights in ``on_train_end``.
@@ -130,7 +137,7 @@ def _prepare_end_of_swa(trainer: Any, callback: Any) -> None:
         callback.on_train_end = lambda *_, **__: None
 
 
-def stops_now(trainer: Any) -> bool:
+def should_stop_now(trainer: Any) -> bool:
     """Whether a callback has asked the fit to stop, and its least epochs and steps are over."""
     if not trainer.should_stop:
         return False
@@ -140,7 +147,7 @@ def stops_now(trainer: Any) -> bool:
     return bool(epochs >= (loop.min_epochs or 0) and trainer.global_step >= (loop.min_steps or 0))
 
 
-def leave_behind(trainer: Any, number: int, handler: Any) -> None:
+def set_restored_handler(trainer: Any, number: int, handler: Any) -> None:
     """Have a trainer put ``handler`` in place when its fit is over, instead of the one from before it.
 
     Lightning does that before ``on_fit_end``, which is still work that a signal should not cut off

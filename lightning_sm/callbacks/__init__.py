@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from lightning_sm._lightning import Namespace, namespaced_class
-from lightning_sm._lightning.classes import resolve_class
+from lightning_sm._lightning import Namespace, namespaced_class, resolve_class
 
 if TYPE_CHECKING:
     from lightning_sm.callbacks.auto_resume import AutoResumeMixin as AutoResume
@@ -50,5 +49,5 @@ def model_export_class(namespace: Namespace) -> type:
 
 def __getattr__(name: str) -> Any:
     if name in _MIXINS:
-        return resolve_class(name, lambda namespace: callback_class(namespace, name))
+        return resolve_class(name, _MIXINS[name], lambda namespace: callback_class(namespace, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

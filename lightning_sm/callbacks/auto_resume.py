@@ -22,7 +22,7 @@ from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import any_true, broadcast
 from lightning_sm._lightning.compat import save_checkpoint_at_end
-from lightning_sm._lightning.trainer_hooks import after_run, around_restore, end_skipped_run, stops_now
+from lightning_sm._lightning.trainer_hooks import after_run, around_restore, call_skipped_train_hooks, should_stop_now
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.callbacks.model_export import exports_of
@@ -115,7 +115,7 @@ class AutoResumeMixin(_Base):
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         """Write into each checkpoint which job it is of, and whether a callback has asked the training to stop."""
-        stopped_by = plain(self._limits) if stops_now(trainer) else None
+        stopped_by = plain(self._limits) if should_stop_now(trainer) else None
         checkpoint[STAMP] = {**self.identity.as_plain(), "stopped_by": stopped_by}
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -147,7 +147,7 @@ class AutoResumeMixin(_Base):
                 for export in exports_of(trainer):
                     export.on_train_end(trainer, pl_module)
                 return
-            end_skipped_run(trainer)
+            call_skipped_train_hooks(trainer)
         has_changed = any_true(trainer, weight_sums(pl_module) != self._weights)
         if has_changed:
             save_checkpoint_at_end(self.namespace, trainer, os.path.join(self.directory, FINAL_WEIGHTS))

@@ -7,7 +7,7 @@ from lightning_sm._checkpoint.candidates import REPLACED_WEIGHTS
 from lightning_sm._checkpoint.trained_weights import TrainedWeights
 from lightning_sm._failure import report_exit, set_training
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.collectives import SharedLook, any_true
+from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
 from lightning_sm._lightning.compat import steps_taken
 from lightning_sm._lightning.train_loop_hooks import after_batch_hooks, before_validations
 from lightning_sm._logging import log
@@ -69,7 +69,7 @@ class GracefulStopMixin(_Base):
         if max_runtime is not None:
             self._deadline = read_deadline(max_runtime, TrainingJob.resolve())
         self._signal = StopSignal()
-        self._check = SharedLook()
+        self._check = ThrottledAllReduce()
         self._steps = 0
         self._may_leave_validation = False
         self._save_began: Optional[float] = None
@@ -105,7 +105,7 @@ class GracefulStopMixin(_Base):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """From here on a signal waits for the end of a step."""
         self._signal.take(at_once=False)
-        self._check = SharedLook()
+        self._check = ThrottledAllReduce()
         self._steps = steps_taken(self.namespace, trainer)
         self._weights.forget()
 
@@ -185,7 +185,7 @@ class GracefulStopMixin(_Base):
 
     def _stop_if_asked(self, trainer: Any, pl_module: Any) -> None:
         is_late = self._deadline is not None and self._deadline.is_near(self._save_seconds)
-        by_signal, by_deadline = self._check.look(trainer, [self._signal.received, is_late])
+        by_signal, by_deadline = self._check.any_true(trainer, [self._signal.received, is_late])
         if by_signal:
             self._stop(trainer, pl_module, "SIGTERM arrived", STOPPED)
         if by_deadline:

@@ -22,7 +22,7 @@ from lightning_sm._export import (
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import steps_taken
-from lightning_sm._lightning.sharded import full_checkpoint, full_state_dict, is_sharded, saves_by_itself
+from lightning_sm._lightning.compat_strategies import full_checkpoint, full_state_dict, is_sharded, saves_by_itself
 from lightning_sm._lightning.train_loop_hooks import first_train_batch
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob

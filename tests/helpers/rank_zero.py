@@ -2,12 +2,12 @@
 
 import sys
 
-from lightning_sm._lightning.namespaces import _MODULES
+from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES
 
 __all__ = ["rank_zero_onlys"]
 
 
 def rank_zero_onlys():
     """Every ``rank_zero_only`` that is loaded."""
-    modules = (sys.modules.get(name) for name in _MODULES)
+    modules = (sys.modules.get(name) for name in RANK_ZERO_MODULES)
     return [module.rank_zero_only for module in modules if hasattr(module, "rank_zero_only")]

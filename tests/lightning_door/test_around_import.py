@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from lightning_sm._lightning.import_hook import AroundImport, around_import
+from lightning_sm._lightning.import_hook import ImportHook, add_import_hook
 
 
 def after_import(name, after):
-    around_import(name, AroundImport(before=lambda: None, after=after, explain=lambda error: None))
+    add_import_hook(name, ImportHook(before=lambda: None, after=after, explain=lambda error: None))
 
 
 @pytest.fixture
@@ -89,12 +89,12 @@ def test_import_that_fails_calls_nothing(package):
 
 def test_order_of_what_comes_before_and_after(package):
     calls = []
-    around = AroundImport(
+    around = ImportHook(
         before=lambda: calls.append(hasattr(sys.modules[package], "value")),
         after=lambda: calls.append(hasattr(sys.modules[package], "value")),
         explain=lambda error: None,
     )
-    around_import(package, around)
+    add_import_hook(package, around)
     importlib.import_module(package)
     assert calls == [False, True]
 
@@ -103,7 +103,7 @@ def test_what_comes_before_can_refuse(package):
     def refuse():
         raise ValueError("refused")
 
-    around_import(package, AroundImport(before=refuse, after=lambda: pytest.fail("called"), explain=lambda error: None))
+    add_import_hook(package, ImportHook(before=refuse, after=lambda: pytest.fail("called"), explain=lambda error: None))
     with pytest.raises(ValueError, match="refused"):
         importlib.import_module(package)
     assert package not in sys.modules
@@ -112,7 +112,7 @@ def test_what_comes_before_can_refuse(package):
 def test_import_that_fails_is_explained(package):
     name = f"{package}.broken"
     explain = {"broken": ValueError("It is broken because.")}.get
-    around_import(name, AroundImport(lambda: None, lambda: pytest.fail("called"), lambda error: explain(str(error))))
+    add_import_hook(name, ImportHook(lambda: None, lambda: pytest.fail("called"), lambda error: explain(str(error))))
     with pytest.raises(ValueError, match=r"It is broken because\.") as info:
         importlib.import_module(name)
     assert isinstance(info.value.__cause__, OSError)

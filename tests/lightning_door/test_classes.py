@@ -3,10 +3,10 @@ import pickle
 import pytest
 
 from lightning_sm import SMDDPStrategy
-from lightning_sm._lightning import NAMESPACES, Deferred, installed_namespaces
-from lightning_sm._lightning.classes import resolve_class
+from lightning_sm._distributed.smddp import SMDDP_MIXIN, smddp_strategy_class
+from lightning_sm._lightning import NAMESPACES, LazyClass, installed_namespaces
 from lightning_sm._lightning.compat_strategies import ddp_base_path
-from lightning_sm.strategies import smddp_strategy_class
+from lightning_sm._lightning.namespaces import resolve_class
 from tests.helpers.fresh import run_fresh
 
 _BOTH = len(installed_namespaces()) == 2
@@ -32,12 +32,12 @@ def test_the_classes_share_nothing_but_our_part():
 
 def test_once_a_lightning_is_loaded_the_class_itself_is_given():
     installed_namespaces()[0].module()
-    assert isinstance(resolve_class("SMDDPStrategy", smddp_strategy_class), type)
+    assert isinstance(resolve_class("SMDDPStrategy", SMDDP_MIXIN, smddp_strategy_class), type)
 
 
 def test_deferred_is_called_subclassed_and_asked_as_a_class(monkeypatch):
     installed_namespaces()[0].module()
-    deferred = Deferred("SMDDPStrategy", smddp_strategy_class)
+    deferred = LazyClass("SMDDPStrategy", SMDDP_MIXIN, smddp_strategy_class)
     cls = smddp_strategy_class(next(namespace for namespace in NAMESPACES if namespace.is_loaded))
     strategy = deferred(process_group_backend="gloo")
     assert type(strategy) is cls
@@ -79,7 +79,7 @@ def test_name_taken_before_any_lightning_serves_the_one_that_comes(name):
         say(trainer.strategy is strategy)
         """
     )
-    assert said == [["Deferred", False], [True, True], [True]]
+    assert said == [["LazyClass", False], [True, True], [True]]
 
 
 @pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)

@@ -4,12 +4,12 @@ import types
 
 import pytest
 
-from lightning_sm._lightning import incompatible
-from lightning_sm._lightning.incompatible import (
+from lightning_sm._lightning import import_hook
+from lightning_sm._lightning.import_hook import (
     check_before_import,
     explain_failed_import,
-    known_faults,
-    tell_unverified,
+    known_incompatibilities,
+    log_if_unverified,
 )
 from lightning_sm._lightning.namespaces import installed_namespaces
 from lightning_sm.errors import LightningSMError
@@ -34,21 +34,22 @@ _PARSER = "jsonargparse[signatures]==4.21.0"
     ],
 )
 def test_known_faults(versions, pins):
-    assert [fault.pin for fault in known_faults(versions)] == pins
+    assert [fault.pin for fault in known_incompatibilities(versions)] == pins
 
 
 @pytest.mark.parametrize("package", ["lightning", "pytorch-lightning"])
 def test_compromised_release_is_not_imported(monkeypatch, package):
-    monkeypatch.setattr(incompatible, "_installed", lambda: {package: (2, 6, 3)})
-    says = r"lightning\S* is not imported: .* compromised releases\. HINT: Put .*!=2\.6\.2,!=2\.6\.3"
+    monkeypatch.setattr(import_hook, "installed_versions", lambda: {package: (2, 6, 3)})
+    says = r"lightning\S* was not imported: .* compromised releases\. HINT: Put .*!=2\.6\.2,!=2\.6\.3"
     with pytest.raises(LightningSMError, match=says):
         check_before_import(installed_namespaces()[0])
 
 
 def test_other_faults_are_told(monkeypatch):
     told = []
-    monkeypatch.setattr(incompatible.log, "warning", lambda *args: told.append(args[0] % args[1:]))
-    monkeypatch.setattr(incompatible, "_installed", lambda: {"pytorch-lightning": (1, 7, 0), "torchmetrics": (1, 2, 0)})
+    versions = {"pytorch-lightning": (1, 7, 0), "torchmetrics": (1, 2, 0)}
+    monkeypatch.setattr(import_hook.log, "warning", lambda *args: told.append(args[0] % args[1:]))
+    monkeypatch.setattr(import_hook, "installed_versions", lambda: versions)
     check_before_import(installed_namespaces()[0])
     assert told == [
         "Lightning 1.7 cannot be imported beside torchmetrics 1 and later. "
@@ -57,14 +58,17 @@ def test_other_faults_are_told(monkeypatch):
 
 
 def test_what_is_installed_here_has_no_faults():
-    assert known_faults(incompatible._installed()) == []
+    assert known_incompatibilities(import_hook.installed_versions()) == []
 
 
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
         ("No module named 'pkg_resources'", "Install setuptools<81."),
-        ("operator torchvision::nms does not exist", "Install the torchvision that was built for this torch, or none."),
+        (
+            "operator torchvision::nms does not exist",
+            "Install the torchvision release for this torch, or uninstall it.",
+        ),
     ],
 )
 def test_import_that_failed_for_a_known_reason(text, hint):
@@ -83,11 +87,11 @@ def test_unverified_pair_is_a_debug_line(monkeypatch, version, lines):
     torch.__version__ = version
     monkeypatch.setitem(sys.modules, "torch", torch)
     told = []
-    monkeypatch.setattr(incompatible.log, "debug", lambda *args: told.append(args[0] % args[1:]))
-    tell_unverified(types.SimpleNamespace(name="pytorch_lightning", version=(2, 6)))
+    monkeypatch.setattr(import_hook.log, "debug", lambda *args: told.append(args[0] % args[1:]))
+    log_if_unverified(types.SimpleNamespace(name="pytorch_lightning", version=(2, 6)))
     assert len(told) == lines
-    assert all("pytorch_lightning 2.6 with torch 9.9 is no verified pair." in line for line in told)
+    assert all("lightning_sm is not tested with pytorch_lightning 2.6 and torch 9.9." in line for line in told)
 
 
 def test_debug_lines_are_not_shown_by_default():
-    assert incompatible.log.level > logging.DEBUG
+    assert import_hook.log.level > logging.DEBUG

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.sharded import full_checkpoint, full_state_dict, is_sharded, saves_by_itself
+from lightning_sm._lightning.compat_strategies import full_checkpoint, full_state_dict, is_sharded, saves_by_itself
 
 PL = Namespace("pytorch_lightning")
 

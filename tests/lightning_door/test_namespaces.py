@@ -69,7 +69,7 @@ def test_of_two_that_are_loaded_the_programs_own_wins(monkeypatch, known, chosen
 
 def test_no_lightning_at_all(monkeypatch):
     monkeypatch.setattr(namespaces, "NAMESPACES", (_fake("lightning.pytorch", installed=False),))
-    with pytest.raises(LightningSMError, match=r"Neither .* can be imported. HINT: Add pytorch-lightning"):
+    with pytest.raises(LightningSMError, match=r"Neither .* is installed. HINT: Add pytorch-lightning"):
         choose_namespace()
 
 

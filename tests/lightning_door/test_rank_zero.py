@@ -3,10 +3,10 @@ import types
 
 import pytest
 
-from lightning_sm._lightning.namespaces import _MODULES, installed_namespaces, set_rank_zero_rank
+from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES, installed_namespaces, set_rank_zero_rank
 
 
-@pytest.mark.parametrize("name", _MODULES)
+@pytest.mark.parametrize("name", RANK_ZERO_MODULES)
 def test_every_place_in_which_a_lightning_keeps_its_rank(monkeypatch, name):
     module = types.ModuleType(name)
     module.rank_zero_only = types.SimpleNamespace(rank=0)
@@ -16,8 +16,8 @@ def test_every_place_in_which_a_lightning_keeps_its_rank(monkeypatch, name):
 
 
 def test_modules_that_are_absent_or_hold_none_do_no_harm(monkeypatch):
-    monkeypatch.delitem(importlib.sys.modules, _MODULES[0], raising=False)
-    monkeypatch.setitem(importlib.sys.modules, _MODULES[1], types.ModuleType("empty"))
+    monkeypatch.delitem(importlib.sys.modules, RANK_ZERO_MODULES[0], raising=False)
+    monkeypatch.setitem(importlib.sys.modules, RANK_ZERO_MODULES[1], types.ModuleType("empty"))
     set_rank_zero_rank(3)
 
 

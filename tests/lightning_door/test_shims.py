@@ -127,10 +127,10 @@ def test_the_step_of_a_checkpoint_at_the_end(version, step):
 @pytest.mark.parametrize(("version", "heeded"), [(_OLD, 3), ((1, 6), 4), ((1, 8), 4), ((1, 9), 3), (_NEW, 3)])
 def test_a_number_of_nodes_that_is_written_past_the_setter(version, heeded):
     class Strategy:
-        def nodes_of_the_job(self, num_nodes):
+        def job_num_nodes(self, num_nodes):
             return num_nodes + 1
 
-    compat_strategies.heed_written_num_nodes(_Namespace(version), Strategy)
+    compat_strategies.apply_num_nodes(_Namespace(version), Strategy)
     strategy = Strategy()
     strategy._num_nodes = 3
     assert strategy._num_nodes == heeded

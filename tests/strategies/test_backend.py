@@ -38,11 +38,11 @@ def absent(monkeypatch):
         (None, "cpu", _LAPTOP, "gloo", "this is not a SageMaker training container"),
         # A device whose backend Lightning knows better than we do.
         (None, "xla", _PLAIN, None, "the job's distribution is not smdistributed.dataparallel"),
-        ("smddp", "cuda", _PLAIN, "smddp", "it was asked for"),
-        ("smddp", "cpu", _LAPTOP, "smddp", "it was asked for"),
-        ("nccl", "cuda", _WANTS, "nccl", "it was asked for"),
-        ("gloo", "cpu", _WANTS, "gloo", "it was asked for"),
-        ("hccl", "hpu", _LAPTOP, "hccl", "it was asked for"),
+        ("smddp", "cuda", _PLAIN, "smddp", "it was requested"),
+        ("smddp", "cpu", _LAPTOP, "smddp", "it was requested"),
+        ("nccl", "cuda", _WANTS, "nccl", "it was requested"),
+        ("gloo", "cpu", _WANTS, "gloo", "it was requested"),
+        ("hccl", "hpu", _LAPTOP, "hccl", "it was requested"),
     ],
 )
 def test_where_smddp_can_be_imported(requested, device, job, backend, reason):
@@ -57,8 +57,8 @@ def test_where_smddp_can_be_imported(requested, device, job, backend, reason):
         (None, "cuda", _WANTS, "nccl", f"importing {_MODULE} failed with ModuleNotFoundError: "),
         (None, "cpu", _WANTS, "gloo", "SMDDP needs GPUs and the device is cpu"),
         (None, "cuda", _PLAIN, "nccl", "the job's distribution is not smdistributed.dataparallel"),
-        ("nccl", "cuda", _WANTS, "nccl", "it was asked for"),
-        ("gloo", "cuda", _WANTS, "gloo", "it was asked for"),
+        ("nccl", "cuda", _WANTS, "nccl", "it was requested"),
+        ("gloo", "cuda", _WANTS, "gloo", "it was requested"),
     ],
 )
 def test_where_it_cannot(requested, device, job, backend, reason):
@@ -73,7 +73,7 @@ def test_where_it_cannot(requested, device, job, backend, reason):
 )
 def test_asked_for_by_name_where_it_cannot_be_imported(job, instance):
     says = (
-        rf"'smddp' was asked for, but importing {_MODULE} failed with ModuleNotFoundError: .* type {instance}\. HINT: "
+        rf"'smddp' was requested, but importing {_MODULE} failed with ModuleNotFoundError: .* type {instance}\. HINT: "
     )
     with pytest.raises(SMDDPUnavailableError, match=says) as info:
         choose_backend("smddp", "cuda", job)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lightning_sm._distributed.smddp import one_device_each
+from lightning_sm._distributed.smddp import one_device_per_process
 from lightning_sm.errors import TopologyError
 
 _CUDA = [torch.device("cuda", index) for index in range(8)]
@@ -20,13 +20,13 @@ _CPU = [torch.device("cpu")]
 )
 def test_one_device_for_each_process_of_the_launcher(monkeypatch, devices, local_size, given):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    assert one_device_each(devices, local_size) == given
+    assert one_device_per_process(devices, local_size) == given
 
 
 def test_more_processes_than_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(TopologyError, match=r"started 2 processes .* 1 devices: \['cuda:0'\].*HINT: Start as many"):
-        one_device_each(_CUDA[:1], 2)
+        one_device_per_process(_CUDA[:1], 2)
 
 
 @pytest.mark.parametrize("local_size", [1, 4])
@@ -34,4 +34,4 @@ def test_certain_devices_for_another_number_of_processes(monkeypatch, local_size
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     said = rf"devices=\[2, 3\] in the Trainer, but the launcher started {local_size} processes.*HINT: Leave devices out"
     with pytest.raises(TopologyError, match=said):
-        one_device_each(_CUDA[2:4], local_size)
+        one_device_per_process(_CUDA[2:4], local_size)

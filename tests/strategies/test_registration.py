@@ -1,9 +1,9 @@
 import pytest
 
 import lightning_sm
+from lightning_sm._distributed.smddp import register_strategies, smddp_strategy_class
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm.strategies import register_strategies, smddp_strategy_class
 
 
 @pytest.fixture(params=installed_namespaces(), ids=lambda namespace: namespace.name)

@@ -8,10 +8,10 @@ import torch
 
 from lightning_sm import SageMakerEnvironment
 from lightning_sm._distributed import smddp
+from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm.errors import SMDDPUnavailableError, TopologyError
-from lightning_sm.strategies import smddp_strategy_class
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.tiny import loader, tiny_model
 

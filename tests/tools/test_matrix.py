@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_sm._lightning.compat import SHIMS
-from lightning_sm._lightning.incompatible import VERIFIED
+from lightning_sm._lightning.import_hook import VERIFIED
 from tools import ROOT
 from tools.matrix.rows import FOR_CI, ROWS
 

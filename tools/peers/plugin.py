@@ -51,9 +51,9 @@ def swap() -> None:
     import lightning.pytorch.trainer.connectors.accelerator_connector as connector
 
     from lightning_sm import SageMakerEnvironment
+    from lightning_sm._distributed.smddp import smddp_strategy_class
     from lightning_sm._lightning import Namespace
     from lightning_sm.cli import sagemaker_cli_class
-    from lightning_sm.strategies import smddp_strategy_class
 
     namespace = Namespace("lightning.pytorch")
     theirs: Any = strategies.DDPStrategy
