@@ -17,17 +17,17 @@ class Demanding(Net):
 
 @pytest.mark.parametrize("submodule", [None, "encoder", "encoder.0"])
 @pytest.mark.parametrize("name", ["state_dict", "torchscript"])
-def test_what_can_be_exported(name, submodule):
+def test_exportable_models(name, submodule):
     check(ExportPlan(ExportFormat(name), submodule=submodule), Net())
 
 
-def test_a_part_that_does_not_exist():
+def test_unknown_submodule():
     message = "backbone, and Net has no such submodule. HINT: Set it to one of: encoder, encoder.0, .*head"
     with pytest.raises(ExportError, match=f"export_submodule is {message}"):
         check(ExportPlan(submodule="backbone"), Net())
 
 
-def test_nothing_to_run():
+def test_missing_forward():
     check(ExportPlan(ExportFormat.STATE_DICT), Headless())
     with pytest.raises(ExportError, match=r"onnx, which runs forward\(\), and Headless has none"):
         check(ExportPlan(ExportFormat.ONNX), Headless())
@@ -38,7 +38,7 @@ def test_nothing_to_run():
         check(ExportPlan(ExportFormat.ONNX, submodule="heads"), model)
 
 
-def test_checkpoints_in_a_form_of_their_own():
+def test_strategy_with_its_own_checkpoint_format():
     with pytest.raises(
         ExportError, match=r"saves checkpoints in a format of its own. HINT: Set sagemaker.export to state"
     ):
@@ -50,7 +50,7 @@ def test_checkpoints_in_a_form_of_their_own():
     ("plan", "situation"),
     [(ExportPlan(ExportFormat.ONNX), {"sharded": True}), (ExportPlan(ExportFormat.STATE_DICT, serving=True), {})],
 )
-def test_a_model_that_must_be_made_anew(plan, situation):
+def test_model_that_must_be_rebuilt_needs_its_hparams(plan, situation):
     model = Demanding("v", depth=2)
     with pytest.raises(ExportError, match=r"takes vocabulary, depth, and .* HINT: Call self.save_hyperparameters"):
         check(plan, model, **situation)
@@ -69,11 +69,11 @@ class Together(Net):
         self.save_hyperparameters(options)
 
 
-def test_what_a_model_saved():
+def test_saved_hparams():
     assert saved_hparams(Net(width=3)) == {"width": 3, "lr": 0.1}
 
 
-def test_options_in_one_argument():
+def test_hparams_saved_as_one_argument():
     found = saved_hparams(Together({"depth": 2}))
     assert found["options"]["depth"] == 2
 
@@ -82,7 +82,7 @@ def test_a_model_that_saved_nothing():
     assert saved_hparams(object()) is None
 
 
-def test_what_json_can_hold():
+def test_json_round_trip():
     assert json_round_trip({"sizes": (1, 2), "name": "x"}) == {"sizes": [1, 2], "name": "x"}
     assert json_round_trip({"loss": object()}) is None
     assert json_round_trip({"lr": float("nan")}) is None

@@ -54,7 +54,7 @@ def test_another_output(other):
         compare_outputs(lambda x: x, other, EXAMPLE, "onnx")
 
 
-def test_a_diverged_model_is_compared_too():
+def test_outputs_with_nan_and_infinity_are_compared():
     def diverged(x):
         return torch.cat([x, x * math.inf, x * math.nan])
 
@@ -72,12 +72,12 @@ def test_every_tensor_of_a_nested_output_counts():
         compare_outputs(model, lambda x: [x, x], EXAMPLE, "onnx")
 
 
-def test_a_model_that_draws_lots_cannot_be_compared():
+def test_nondeterministic_model_is_not_compared():
     about = compare_outputs(lambda x: x + torch.rand(2, 2), lambda x: x, EXAMPLE, "onnx")
     assert about == {"compared": None, "reason": "the output of the model is not deterministic"}
 
 
-def test_a_file_that_knows_one_batch_size():
+def test_fixed_batch_size_is_reported():
     def fixed(x):
         assert len(x) == 2, "I was made for two"
         return x
@@ -85,7 +85,7 @@ def test_a_file_that_knows_one_batch_size():
     assert compare_outputs(lambda x: x, fixed, EXAMPLE, "onnx")["any_batch_size"] is False
 
 
-def test_seeds_and_inputs_stay():
+def test_comparison_keeps_seeds_and_inputs():
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)

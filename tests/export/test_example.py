@@ -5,7 +5,7 @@ from lightning_sm._export import Example, ExampleFinder
 from lightning_sm.errors import ExportError
 
 
-def test_a_shape_gives_the_same_numbers_and_touches_no_seed():
+def test_example_of_shape_is_deterministic_and_keeps_the_seed():
     torch.manual_seed(1)
     expected = torch.rand(1)
     torch.manual_seed(1)
@@ -26,7 +26,7 @@ def test_the_first_tensor_of_a_batch_is_copied(batch):
     assert argument.sum() == 8
 
 
-def test_a_batch_of_inference_mode_becomes_an_ordinary_tensor():
+def test_inference_tensor_in_batch_becomes_a_normal_tensor():
     with torch.inference_mode():
         example = Example.of_batch([torch.ones(2, 4)])
     assert not example.arguments[0].is_inference()
@@ -55,7 +55,7 @@ def test_the_precision_of_the_model():
     assert example.cast(torch.nn.ReLU()) is example
 
 
-def test_twice_the_batch():
+def test_doubled_batch():
     doubled = Example.of_array((torch.ones(2, 4), torch.ones(2))).doubled()
     assert [argument.shape[0] for argument in doubled.arguments] == [4, 4]
     assert Example.of_array((torch.ones(2, 4), torch.ones(3))).doubled() is None
@@ -75,7 +75,7 @@ class Model(torch.nn.Module):
         return self.part(samples * 2)
 
 
-def test_the_shape_comes_before_everything():
+def test_shape_takes_precedence():
     model = Model()
     model.example_input_array = torch.ones(1, 4)
     finder = ExampleFinder(shape=(3, 4))
@@ -84,7 +84,7 @@ def test_the_shape_comes_before_everything():
     assert finder.example.describe()["shapes"] == [[3, 4]]
 
 
-def test_the_array_comes_before_the_batch():
+def test_example_input_array_takes_precedence_over_the_batch():
     model = Model()
     model.example_input_array = torch.ones(1, 4)
     finder = ExampleFinder()
@@ -101,7 +101,7 @@ def test_the_first_batch_and_no_later_one():
     assert finder.example.arguments[0].mean() == 7
 
 
-def test_the_first_input_of_a_part():
+def test_first_input_of_a_submodule():
     model = Model()
     model.example_input_array = torch.ones(1, 9)  # the whole model's, not the part's
     finder = ExampleFinder("part")
@@ -114,7 +114,7 @@ def test_the_first_input_of_a_part():
     assert not model.part._forward_pre_hooks
 
 
-def test_a_part_that_no_step_uses():
+def test_submodule_that_is_never_called():
     model = Model()
     finder = ExampleFinder("part")
     finder.attach(model)
@@ -124,7 +124,7 @@ def test_a_part_that_no_step_uses():
     assert not model.part._forward_pre_hooks
 
 
-def test_a_part_whose_arguments_have_names():
+def test_submodule_called_with_keyword_arguments_only():
     model = Model()
     finder = ExampleFinder("part")
     finder.attach(model)
@@ -146,14 +146,14 @@ class Two(Model):
         (None, (torch.ones(1, 4),) * 4, "its example_input_array"),
     ],
 )
-def test_a_forward_that_takes_other_inputs_is_no_surprise_after_training(shape, array, says):
+def test_forward_with_other_inputs_fails_before_training(shape, array, says):
     model = Two()
     model.example_input_array = array
     with pytest.raises(ExportError, match=rf"forward\(samples, mask, scale=1.0\) cannot be called with {says}"):
         ExampleFinder(shape=shape).attach(model)
 
 
-def test_a_forward_of_two_inputs_that_has_both():
+def test_forward_with_two_inputs_and_an_example_of_both():
     model = Two()
     model.example_input_array = (torch.ones(1, 4), torch.ones(1, 3))
     finder = ExampleFinder()
@@ -161,7 +161,7 @@ def test_a_forward_of_two_inputs_that_has_both():
     assert len(finder.example.arguments) == 2
 
 
-def test_a_part_that_is_called_with_some_names():
+def test_submodule_called_with_positional_and_keyword_arguments():
     model = Model()
     model.part = Two()
     finder = ExampleFinder("part")
@@ -170,7 +170,7 @@ def test_a_part_that_is_called_with_some_names():
         model.part(BATCH[0], mask=torch.ones(2, 3))
 
 
-def test_code_without_a_signature_is_run():
+def test_forward_without_a_signature_is_accepted():
     model = Model()
     model.forward = min
     ExampleFinder().attach(model)

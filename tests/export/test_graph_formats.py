@@ -19,7 +19,7 @@ class Tricky(Net):
 
 @pytest.mark.parametrize("model_class", [Net, Tied])
 @pytest.mark.parametrize("submodule", [None, "encoder"])
-def test_the_graph_predicts_as_the_model_does(tmp_path, model_class, submodule):
+def test_torchscript_output_equals_the_model(tmp_path, model_class, submodule):
     model = model_class()
     path, about = export(tmp_path, "torchscript", model, submodule=submodule)
     expected = prediction(model if submodule is None else model.encoder)
@@ -30,14 +30,14 @@ def test_the_graph_predicts_as_the_model_does(tmp_path, model_class, submodule):
     assert about["example"] == {"source": "first batch", "shapes": [[3, 4]], "dtypes": ["float32"]}
 
 
-def test_what_the_compiler_does_not_know_is_recorded(tmp_path):
+def test_model_that_cannot_be_scripted_is_traced(tmp_path):
     model = Tricky()
     path, about = export(tmp_path, "torchscript", model)
     assert about["details"] == {"method": "trace"}
     assert torch.allclose(torch.jit.load(path)(SAMPLES), prediction(model), atol=1e-6)
 
 
-def test_a_graph_that_predicts_something_else_is_not_exported(tmp_path, monkeypatch):
+def test_graph_with_another_output_is_not_exported(tmp_path, monkeypatch):
     (tmp_path / "model.pt").write_text("the older model")
     load = torch.jit.load
 
@@ -72,14 +72,14 @@ def load_program(path):
 
 
 @pytest.mark.parametrize("model_class", [Net, Tied])
-def test_the_program_predicts_as_the_model_does(tmp_path, model_class):
+def test_exported_program_output_equals_the_model(tmp_path, model_class):
     model = model_class()
     path, about = export(tmp_path, "exported_program", model)
     assert torch.allclose(load_program(path)(SAMPLES), prediction(model), atol=1e-6)
     assert about["comparison"]["compared"] == "output"
 
 
-def test_any_size_of_a_batch_also_where_the_example_has_one_sample(tmp_path):
+def test_exported_program_of_one_sample_has_a_dynamic_batch(tmp_path):
     model = Net()
     path, about = export(tmp_path, "exported_program", model, SAMPLES[:1])
     if not about["comparison"]["any_batch_size"]:
@@ -87,14 +87,14 @@ def test_any_size_of_a_batch_also_where_the_example_has_one_sample(tmp_path):
     assert load_program(path)(SAMPLES).shape == (3, 2)
 
 
-def test_a_model_of_one_size(tmp_path):
+def test_exported_program_with_fixed_batch_size(tmp_path):
     model = OneSize()
     path, about = export(tmp_path, "exported_program", model)
     assert about["comparison"]["any_batch_size"] is False
     assert torch.allclose(load_program(path)(SAMPLES), prediction(model), atol=1e-6)
 
 
-def test_what_torch_cannot_export(tmp_path):
+def test_model_that_torch_export_rejects(tmp_path):
     with pytest.raises(
         ExportError, match=r"as exported_program \(.*HINT: The checkpoints are kept. Export a submodule with"
     ):
@@ -114,7 +114,7 @@ def run_onnx(path, samples):
 
 
 @pytest.mark.parametrize("model_class", [Net, Pair])
-def test_the_onnx_file_predicts_as_the_model_does(tmp_path, model_class):
+def test_onnx_output_equals_the_model(tmp_path, model_class):
     model = model_class()
     path, about = export(tmp_path, "onnx", model)
     expected = prediction(model)
@@ -127,14 +127,14 @@ def test_the_onnx_file_predicts_as_the_model_does(tmp_path, model_class):
     assert about["details"]["engine"] in ("onnxruntime", "onnx.reference")
 
 
-def test_where_nothing_can_run_the_file_that_is_said(tmp_path, monkeypatch):
+def test_onnx_without_an_engine_is_not_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(graph_formats, "onnx_engine", lambda path: None)
     _, about = export(tmp_path, "onnx", Net())
     assert about["comparison"]["compared"] is None
     assert "onnxruntime is not installed" in about["comparison"]["reason"]
 
 
-def test_the_engine_of_onnx_itself_is_the_second_choice(tmp_path, monkeypatch):
+def test_onnx_reference_is_used_without_onnxruntime(tmp_path, monkeypatch):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find_spec(name))
     _, about = export(tmp_path, "onnx", Net())

@@ -67,7 +67,7 @@ def archive(directory, model, **options):
 
 
 @pytest.mark.parametrize("name", sorted(each.value for each in ExportFormat))
-def test_each_format_is_loaded_by_itself(tmp_path, served, name):
+def test_model_fn_loads_each_format(tmp_path, served, name):
     if name == "onnx" and importlib.util.find_spec("onnxruntime") is None:
         pytest.skip("onnxruntime is not installed")
     model = served(width=3)
@@ -76,7 +76,7 @@ def test_each_format_is_loaded_by_itself(tmp_path, served, name):
 
 
 @pytest.mark.parametrize("name", ["state_dict", "safetensors"])
-def test_a_part_of_a_model(tmp_path, served, name):
+def test_submodule_is_loaded(tmp_path, served, name):
     model = served(width=3)
     directory = archive(tmp_path / "model", model, export=name, export_submodule="layers.2")
     loaded = load_model(directory)
@@ -84,7 +84,7 @@ def test_a_part_of_a_model(tmp_path, served, name):
     assert torch.equal(loaded.weight, model.layers[2].weight)
 
 
-def test_a_model_of_a_config(opt_ml, monkeypatch):
+def test_model_from_a_config_without_hparams(opt_ml, monkeypatch):
     """The command line made it, and it saved no hyperparameters."""
     container = Container(opt_ml, monkeypatch)
     values = {"sagemaker.export_serving": True, "model.lr": 0.25}
@@ -96,12 +96,12 @@ def test_a_model_of_a_config(opt_ml, monkeypatch):
     assert (container.model / "code" / "tiny_model.py").exists()
 
 
-def test_a_model_made_by_whoever_left_its_name():
+def test_saved_instantiator_is_used():
     made = build_model(dict, {"_instantiator": "tests.export.test_inference.instantiator", "width": 3})
     assert made == {"cls": dict, "width": 3}
 
 
-def test_what_a_class_does_not_take_is_left_out():
+def test_hparams_that_the_constructor_rejects_are_dropped():
     hparams = {"in_features": 2, "out_features": 3, "notes": "saved besides"}
     assert build_model(torch.nn.Linear, hparams).weight.shape == (3, 2)
 
@@ -110,7 +110,7 @@ def instantiator(cls, hparams):
     return {"cls": cls, **hparams}
 
 
-def test_what_cannot_be_made_anew_is_told_before_training(tmp_path, served):
+def test_model_that_cannot_be_rebuilt_fails_before_training(tmp_path, served):
     class Unsaved(served):
         def save_hyperparameters(self):
             pass
@@ -121,7 +121,7 @@ def test_what_cannot_be_made_anew_is_told_before_training(tmp_path, served):
     assert not list((tmp_path / "model").iterdir())
 
 
-def test_the_real_toolkits_answer_requests(tmp_path, served):
+def test_inference_toolkit_serves_each_format(tmp_path, served):
     for package in ("sagemaker_inference", "sagemaker_pytorch_serving_container"):
         pytest.importorskip(package, reason="pip install sagemaker-inference sagemaker-pytorch-inference")
     model = served(width=3)

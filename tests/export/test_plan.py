@@ -7,7 +7,7 @@ from lightning_sm._export import ExportFormat, ExportPlan, ExportWeights
 from lightning_sm.errors import ExportError
 
 
-def test_what_the_options_say_by_default():
+def test_default_options():
     options = SageMakerOptions()
     plan = ExportPlan.parse(
         options.export,
@@ -23,7 +23,7 @@ def test_what_the_options_say_by_default():
 @pytest.mark.parametrize(
     ("export", "name"), [(True, "state_dict"), ("true", "state_dict"), ("checkpoint", "checkpoint")]
 )
-def test_what_is_exported(export, name):
+def test_format_of_each_option_value(export, name):
     assert ExportPlan.parse(export, "last", None, [1, 3], True).format is ExportFormat(name)
 
 
@@ -47,7 +47,7 @@ def test_nothing_is_exported(export):
         ({"example_input": [True]}, "sagemaker.export_example_input is"),
     ],
 )
-def test_what_has_no_meaning(options, message):
+def test_invalid_options(options, message):
     with pytest.raises(ExportError, match=message):
         ExportPlan.parse(**options)
 

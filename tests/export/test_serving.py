@@ -31,7 +31,7 @@ def project(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_the_code_of_the_project_and_what_it_needs(project, tmp_path):
+def test_project_code_and_its_requirements(project, tmp_path):
     folder, served = project
     (folder / "requirements.txt").write_text(
         "# comment\n\ntimm==1.0\ntorch==2.0\npytorch_lightning>=1\nlightning-sm\ngit+https://example.com/x\n"
@@ -54,7 +54,7 @@ def test_the_code_of_the_project_and_what_it_needs(project, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["torchscript", "exported_program"])
-def test_a_graph_needs_no_code_of_the_project(name):
+def test_graph_formats_need_no_project_code(name):
     assert Serving.collect(Net, ExportFormat(name), "pytorch-lightning") == Serving()
 
 

@@ -17,7 +17,7 @@ def run_once(model):
 
 
 @pytest.mark.parametrize("model_class", [Net, Tied])
-def test_a_copy_has_the_same_weights_and_nothing_of_the_training(model_class):
+def test_copy_has_equal_weights_and_no_gradients(model_class):
     model = run_once(model_class())
     with pytest.raises(RuntimeError, match="deepcopy"):
         copy.deepcopy(model)  # the loss that was kept has a graph
@@ -34,12 +34,12 @@ def test_a_copy_has_the_same_weights_and_nothing_of_the_training(model_class):
     assert not torch.equal(ready(samples), model(samples))
 
 
-def test_a_tensor_with_two_names_stays_one():
+def test_copy_keeps_shared_parameters():
     copied = copy_module(Tied())
     assert copied.decoder.weight is copied.encoder[0].weight
 
 
-def test_the_model_that_trains_stays_as_it_is():
+def test_trained_model_is_not_changed():
     model = run_once(Net())
     model.losses.append(model.losses)  # whoever looks through it must not go round in circles
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -49,7 +49,7 @@ def test_the_model_that_trains_stays_as_it_is():
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_a_part():
+def test_submodule_is_prepared():
     model = Net()
     part = prepare_module(copy_module(model), model.state_dict(), "encoder.0")
     assert isinstance(part, torch.nn.Linear)
@@ -59,7 +59,7 @@ def test_a_part():
 
 
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch.compile came with torch 2.0")
-def test_what_torch_has_compiled_is_exported_as_it_was_written():
+def test_compiled_submodule_is_exported_uncompiled():
     model = Net()
     model.encoder = torch.compile(model.encoder)
     ready = prepare_module(copy_module(model), model.state_dict(), None)

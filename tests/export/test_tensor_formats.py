@@ -19,7 +19,7 @@ def test_the_last_checkpoint(tmp_path):
     assert about["example"] is None
 
 
-def test_the_best_checkpoint_is_the_very_file(tmp_path):
+def test_best_checkpoint_is_copied_byte_for_byte(tmp_path):
     best = tmp_path / "best.ckpt"
     torch.save({"state_dict": Net().state_dict(), "callbacks": {"x": 1}}, best)
     plan = ExportPlan(ExportFormat.CHECKPOINT)
@@ -28,7 +28,7 @@ def test_the_best_checkpoint_is_the_very_file(tmp_path):
     assert (tmp_path / "model" / "model.ckpt").read_bytes() == best.read_bytes()
 
 
-def test_tensors_that_share_their_memory():
+def test_shared_tensors_are_written_once():
     base = torch.arange(6.0)
     kept, shared = drop_shared_tensors(
         {"a": base, "b": base, "part": base[:3], "t": base.view(2, 3).t(), "empty": base[:0]}
@@ -40,7 +40,7 @@ def test_tensors_that_share_their_memory():
 
 
 @pytest.mark.parametrize("model_class", [Net, Tied])
-def test_a_fresh_model_takes_the_file(tmp_path, model_class):
+def test_safetensors_load_into_a_new_model(tmp_path, model_class):
     model = model_class()
     path, about = export(tmp_path, "safetensors", model)
     assert about["comparison"] == {"compared": "tensors", "tensors": len(model.state_dict())}
@@ -55,7 +55,7 @@ def test_a_fresh_model_takes_the_file(tmp_path, model_class):
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
 
 
-def test_what_is_no_tensor(tmp_path):
+def test_safetensors_reject_other_values(tmp_path):
     needs("safetensors")
     with pytest.raises(
         ExportError, match=r"hold tensors only: extra of its state_dict.. is a dict. HINT: .* state_dict"

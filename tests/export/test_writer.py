@@ -20,7 +20,7 @@ def state_dict(value=1.0):
     return {"weight": torch.full((2, 3), value, requires_grad=True), "steps": 5, "name": "x"}
 
 
-def test_what_is_written(tmp_path):
+def test_written_files(tmp_path):
     path = write_model(str(tmp_path / "model"), Source(state_dict()), SUMMARY, "trainer: {}\n")
     assert path == str(tmp_path / "model" / "model.pt")
     loaded = load_file(path, weights_only=True)
@@ -62,14 +62,14 @@ def test_the_summary_is_json_whatever_the_metrics(tmp_path, number):
     assert (content["metrics"], content["score"]) == ({"loss": None, "other": 1.0}, None)
 
 
-def test_a_newer_model_takes_the_place_of_an_older(tmp_path):
+def test_new_export_replaces_the_previous_one(tmp_path):
     for value in (1.0, 2.0):
         path = write_model(str(tmp_path), Source(state_dict(value)), SUMMARY)
     assert load_file(path, weights_only=True)["weight"][0, 0] == 2
 
 
 @pytest.mark.parametrize("value", [NoTensor(), lambda: 1])
-def test_what_is_no_plain_value_is_refused(tmp_path, value):
+def test_state_dict_with_other_objects_is_rejected(tmp_path, value):
     write_model(str(tmp_path), Source(state_dict()), SUMMARY)
     with pytest.raises(ExportError, match=r"could not be written to .* HINT: Its state_dict"):
         write_model(str(tmp_path), Source({**state_dict(2.0), "extra": value}), SUMMARY)
@@ -81,7 +81,7 @@ def test_what_is_no_plain_value_is_refused(tmp_path, value):
     "broken", ["torch.save", "lightning_sm._export.ModelSummary.as_json", "lightning_sm._export.writer.flush"]
 )
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_crash_in_the_middle_leaves_the_old_model(tmp_path, monkeypatch, broken, error):
+def test_failed_write_keeps_the_previous_export(tmp_path, monkeypatch, broken, error):
     write_model(str(tmp_path), Source(state_dict()), SUMMARY, "old")
 
     def crash(*_, **__):
@@ -96,7 +96,7 @@ def test_a_crash_in_the_middle_leaves_the_old_model(tmp_path, monkeypatch, broke
     assert sorted(os.listdir(tmp_path)) == ["config.yaml", "model.json", "model.pt"]
 
 
-def test_a_writable_directory_is_made_and_left_empty(tmp_path):
+def test_writable_directory_is_created_and_left_empty(tmp_path):
     check_writable(str(tmp_path / "a" / "b"), "model directory")
     assert os.listdir(tmp_path / "a" / "b") == []
 
@@ -108,7 +108,7 @@ def test_a_directory_that_cannot_be_written(tmp_path, directory):
         check_writable(str(tmp_path / directory), "model directory")
 
 
-def test_a_remote_directory_is_no_directory(tmp_path, monkeypatch):
+def test_url_is_not_a_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OutputError, match="s3://bucket/x is not on this host"):
         write_model("s3://bucket/x", Source({}), SUMMARY)
@@ -124,12 +124,12 @@ def stage(tmp_path, *names):
     return str(staging)
 
 
-def test_the_description_comes_last(tmp_path):
+def test_model_json_comes_last(tmp_path):
     staging = stage(tmp_path, "model.json", "model.pt", "code/inference.py", "z.txt")
     assert files_below(staging) == ["code/inference.py", "model.pt", "z.txt", "model.json"]
 
 
-def test_files_of_an_older_export_go_and_others_stay(tmp_path):
+def test_files_of_a_previous_export_are_removed_and_others_kept(tmp_path):
     directory = tmp_path / "model"
     directory.mkdir()
     (directory / "mine.txt").write_text("somebody's own")
@@ -139,7 +139,7 @@ def test_files_of_an_older_export_go_and_others_stay(tmp_path):
 
 
 @pytest.mark.parametrize("about", ["[]", "{", '{"files": ["../mine.txt", "/mine.txt", 1]}', '{"files": null}'])
-def test_a_description_that_is_not_ours_removes_nothing(tmp_path, about):
+def test_foreign_model_json_removes_nothing(tmp_path, about):
     directory = tmp_path / "model"
     directory.mkdir()
     (directory / "model.json").write_text(about)

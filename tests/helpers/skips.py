@@ -63,7 +63,7 @@ SKIPS = (
         _SUMS,
     ),
     Skip(
-        "tests/export/test_writer.py::test_what_is_no_plain_value_is_refused[value0]",
+        "tests/export/test_writer.py::test_state_dict_with_other_objects_is_rejected[value0]",
         lambda lightning, torch: torch < (1, 13),
         _NO_WEIGHTS_ONLY,
     ),
