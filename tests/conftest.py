@@ -126,6 +126,23 @@ def opt_ml(tmp_path):
 
 
 @pytest.fixture
+def container(opt_ml, monkeypatch):
+    """A tiny project in a container of SageMaker's, which is the working directory."""
+    from tests.projects.container import Container
+
+    return Container(opt_ml, monkeypatch)
+
+
+@pytest.fixture
+def one_namespace(monkeypatch):
+    """A program imports one Lightning; the process of these tests may have loaded both."""
+    from lightning_sm._lightning import Namespace
+
+    for module in ("_trainer_defaults", "_lightning.namespaces"):
+        monkeypatch.setattr(f"lightning_sm.{module}.choose_namespace", lambda: Namespace("pytorch_lightning"))
+
+
+@pytest.fixture
 def in_environ(monkeypatch):
     """Return a function that sets variables for the length of the test."""
 

@@ -9,7 +9,7 @@ from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.compat import cli_base_path
 from lightning_sm.cli import main, sagemaker_cli_class
 from lightning_sm.errors import LightningSMError
-from tests.projects.container import Container, config_of
+from tests.projects.container import config_of
 
 LIGHTNING = NAMESPACES[0]
 OTHER = """
@@ -17,11 +17,6 @@ trainer: {max_epochs: 1, enable_progress_bar: false, enable_model_summary: false
 model: {class_path: tiny_lightning.OtherModel}
 data: {class_path: tiny_lightning.OtherData}
 """
-
-
-@pytest.fixture
-def container(opt_ml, monkeypatch):
-    return Container(opt_ml, monkeypatch)
 
 
 @pytest.fixture
@@ -111,12 +106,6 @@ def test_the_model_decides_on_the_namespace(container):
     assert "'pytorch_lightning.cli'" not in made.stdout
     assert "lightning.pytorch" in container.summary["versions"]
     assert container.summary["class_path"] == "tiny_lightning.OtherModel"
-
-
-@pytest.fixture
-def one_namespace(monkeypatch):
-    """A project imports one Lightning; the process of these tests may have loaded both."""
-    monkeypatch.setattr("lightning_sm._lightning.namespaces.choose_namespace", lambda: Namespace("pytorch_lightning"))
 
 
 def test_a_project_may_subclass(container, one_namespace, monkeypatch):

@@ -12,16 +12,11 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import save_config_arguments
 from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import HyperparameterError
-from tests.projects.container import Container, config_of, loggers_of
+from tests.projects.container import config_of, loggers_of
 
 PL = Namespace("pytorch_lightning")
 STOP = "{class_path: EarlyStopping, init_args: {monitor: val_loss, patience: 2}}"
 LIST = f"[{STOP}, LearningRateMonitor]"
-
-
-@pytest.fixture
-def container(opt_ml, monkeypatch):
-    return Container(opt_ml, monkeypatch)
 
 
 @pytest.fixture

@@ -9,13 +9,7 @@ import torch
 from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm.errors import HyperparameterError
-from tests.projects.container import Container, loggers_of
-
-
-@pytest.fixture
-def container(opt_ml, monkeypatch):
-    return Container(opt_ml, monkeypatch)
-
+from tests.projects.container import loggers_of
 
 TYPED = [
     ("numbers", [1, 2, 3]),

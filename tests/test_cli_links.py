@@ -7,12 +7,6 @@ import pytest
 from lightning_sm._lightning import Namespace
 from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import RoutingError
-from tests.projects.container import Container
-
-
-@pytest.fixture
-def container(opt_ml, monkeypatch):
-    return Container(opt_ml, monkeypatch)
 
 
 def linking(*sources, target="data.init_args.data_dir", defaults=None, **link):

@@ -3,13 +3,7 @@
 import pytest
 
 from lightning_sm.errors import HyperparameterError
-from tests.projects.container import Container, config_of
-
-
-@pytest.fixture
-def container(opt_ml, monkeypatch):
-    return Container(opt_ml, monkeypatch)
-
+from tests.projects.container import config_of
 
 CONFIG_SAYS = "data: {class_path: tiny_data.TinyData, init_args: {data_dir: %s}}\n"
 

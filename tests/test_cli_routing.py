@@ -10,14 +10,9 @@ from lightning_sm._lightning.compat import save_config_arguments
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm.errors import OutputError, RoutingError
 from tests.helpers.environ import torchrun
-from tests.projects.container import Container, config_of, log_lines, loggers_of
+from tests.projects.container import config_of, log_lines, loggers_of
 
 PL = Namespace("pytorch_lightning")
-
-
-@pytest.fixture
-def container(opt_ml, monkeypatch):
-    return Container(opt_ml, monkeypatch)
 
 
 @pytest.fixture

@@ -3,12 +3,6 @@ import pytest
 from lightning_sm._config.classes import find_model_class, named_settings
 from lightning_sm._config.settings import Settings
 from lightning_sm._sagemaker.job import TrainingJob
-from tests.projects.container import Container
-
-
-@pytest.fixture
-def container(opt_ml, monkeypatch):
-    return Container(opt_ml, monkeypatch)
 
 
 def named(value):

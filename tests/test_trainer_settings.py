@@ -11,22 +11,13 @@ from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm.callbacks import model_export_class
 from lightning_sm.errors import JobConfigError, OutputError, TopologyError
 from tests.helpers.environ import torchrun
-from tests.projects.container import Container, log_lines
+from tests.projects.container import log_lines
+
+pytestmark = pytest.mark.usefixtures("one_namespace")
 
 PL = Namespace("pytorch_lightning")
 # Lightning takes the second summary where rich is installed, unless the progress bar is off.
 _BY_CHANCE = {"SaveConfigCallback", "ModelSummary", "RichModelSummary"}
-
-
-@pytest.fixture
-def container(opt_ml, monkeypatch):
-    return Container(opt_ml, monkeypatch)
-
-
-@pytest.fixture(autouse=True)
-def one_namespace(monkeypatch):
-    """A script imports one Lightning; the process of these tests may have loaded both."""
-    monkeypatch.setattr("lightning_sm._trainer_defaults.choose_namespace", lambda: PL)
 
 
 def names(callbacks):

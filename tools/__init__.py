@@ -1,4 +1,4 @@
-"""Programs for those who work on the package: ``python -m tools.matrix``, ``tools.peers`` and ``tools.faults``.
+"""Programs for those who work on the package, each run as ``python -m tools.NAME``: docs, faults, matrix, peers.
 
 They may import ``tests.helpers`` and ``tests.standins``, which they share with the tests, and no test.
 """

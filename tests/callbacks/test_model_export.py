@@ -12,16 +12,11 @@ from lightning_sm.callbacks import model_export_class
 from lightning_sm.errors import ExportError, OutputError
 from tests.export.formats import needs
 from tests.helpers.processes import local_rendezvous
-from tests.projects.container import Container, log_lines
+from tests.projects.container import log_lines
 from tests.projects.nets import Dictionaries, Headless, Net, loader
 from tests.resume.checkpoints import Extra
 
 PL = Namespace("pytorch_lightning")
-
-
-@pytest.fixture
-def container(opt_ml, monkeypatch):
-    return Container(opt_ml, monkeypatch)
 
 
 def fit(container, *words, **hyperparameters):

@@ -15,17 +15,13 @@ from lightning_sm._trainer_defaults import trainer_settings
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.tiny import loader, tiny_model
-from tests.projects.container import Container, log_lines
+from tests.projects.container import log_lines
 from tests.saving.test_atomic_io import Other
+
+pytestmark = pytest.mark.usefixtures("one_namespace")
 
 PL = Namespace("pytorch_lightning")
 SAFE = callback_class(PL, "SafeSaves")
-
-
-@pytest.fixture
-def container(opt_ml, monkeypatch):
-    monkeypatch.setattr("lightning_sm._trainer_defaults.choose_namespace", lambda: PL)
-    return Container(opt_ml, monkeypatch)
 
 
 def a_trainer(directory, *callbacks, epochs=2, **arguments):

@@ -11,7 +11,9 @@ from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import LightningSMError, TopologyError
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.tiny import loader, tiny_model
-from tests.projects.container import Container, log_lines
+from tests.projects.container import log_lines
+
+pytestmark = pytest.mark.usefixtures("one_namespace")
 
 PL = Namespace("pytorch_lightning")
 _HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1234"}
@@ -21,16 +23,6 @@ _LAUNCHERS = {
     "variables": {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **_HERE},
     "one_per_host": _HERE,
 }
-
-
-@pytest.fixture
-def container(opt_ml, monkeypatch):
-    return Container(opt_ml, monkeypatch)
-
-
-@pytest.fixture(autouse=True)
-def one_namespace(monkeypatch):
-    monkeypatch.setattr("lightning_sm._trainer_defaults.choose_namespace", lambda: PL)
 
 
 def launch(container, in_environ, launcher):

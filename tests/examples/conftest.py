@@ -30,6 +30,12 @@ def example() -> Iterator[Callable[[str], ModuleType]]:
             sys.modules.pop(name, None)
 
 
+@pytest.fixture(scope="module")
+def cifar(example: Callable[[str], ModuleType]) -> ModuleType:
+    """The example's reader of CIFAR-10."""
+    return example("cifar_files")
+
+
 @pytest.fixture
 def readonly() -> Iterator[Callable[[Path], Path]]:
     """Take away the right to write into a folder, and give it back at the end."""

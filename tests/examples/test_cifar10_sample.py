@@ -14,11 +14,6 @@ np = pytest.importorskip("numpy", reason="the example reads pictures into numpy 
 
 
 @pytest.fixture(scope="module")
-def cifar(example):
-    return example("cifar_files")
-
-
-@pytest.fixture(scope="module")
 def sample(cifar10_dir, cifar):
     return cifar10_dir / "sample" / cifar.ARCHIVE
 

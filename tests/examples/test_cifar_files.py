@@ -14,11 +14,6 @@ st = hypothesis.strategies
 
 
 @pytest.fixture(scope="module")
-def cifar(example):
-    return example("cifar_files")
-
-
-@pytest.fixture(scope="module")
 def make_sample(example):
     return example("make_sample")
 

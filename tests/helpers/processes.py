@@ -16,14 +16,15 @@ import pytest
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 
-__all__ = ["Job", "STANDINS", "local_rendezvous"]
+__all__ = ["Job", "ROOT", "STANDINS", "free_port", "local_rendezvous", "marked"]
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins"
 _GUARD = b"lightning_sm._failure._guard"
 
 
-def _free_port():
+def free_port():
+    """A TCP port of this machine that nobody has taken."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -31,7 +32,7 @@ def _free_port():
 
 def local_rendezvous():
     """Words for torchrun on one machine; its ``--standalone`` takes a fixed port up to torch 1.13."""
-    return ["--master_addr", "127.0.0.1", "--master_port", str(_free_port())]
+    return ["--master_addr", "127.0.0.1", "--master_port", str(free_port())]
 
 
 class Job:
@@ -78,7 +79,7 @@ class Job:
         return self._finish([([], {**host, **main}) for host in self._hosts(hosts)])
 
     def _main_host(self):
-        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
     def _hosts(self, count):
         names = [f"algo-{number + 1}" for number in range(count)]

@@ -19,11 +19,6 @@ def job(tmp_path_factory):
     return Job(tmp_path_factory.mktemp("ranks"), Path(__file__).parent / "resume.py").torchrun(1, 2)
 
 
-@pytest.fixture(scope="module")
-def ranks(job):
-    return job.results(2)
-
-
 def test_two_ranks_go_on_with_their_own_batches(ranks):
     runs = [run for run in ranks[0] if run not in ("setups", "one rank")]
     for run in runs:

@@ -19,13 +19,8 @@ def job(tmp_path_factory):
     return Job(tmp_path_factory.mktemp("resume"), _SCRIPT, installed_namespaces()[0].name).torchrun(2, 1)
 
 
-@pytest.fixture(scope="module")
-def results(job):
-    return job.results(2)
-
-
-def test_without_any_interruption(results):
-    assert [result["trained"]["steps"] for result in results] == [3 * _EPOCH, 3 * _EPOCH]
+def test_without_any_interruption(ranks):
+    assert [result["trained"]["steps"] for result in ranks] == [3 * _EPOCH, 3 * _EPOCH]
 
 
 @pytest.mark.parametrize(
@@ -41,8 +36,8 @@ def test_without_any_interruption(results):
         ("finished", 0),
     ],
 )
-def test_both_go_on_from_the_newest_that_both_have(results, case, epochs):
-    for result in results:
+def test_both_go_on_from_the_newest_that_both_have(ranks, case, epochs):
+    for result in ranks:
         seen = result[case]
         assert "error" not in seen, seen
         assert seen["steps"] == epochs * _EPOCH
@@ -53,14 +48,14 @@ def test_both_go_on_from_the_newest_that_both_have(results, case, epochs):
             assert seen["global_step"] == 3 * _EPOCH
 
 
-def test_both_stop_where_a_checkpoint_is_required(results):
-    for result in results:
+def test_both_stop_where_a_checkpoint_is_required(ranks):
+    for result in ranks:
         assert "sagemaker.resume is require" in result["require"]["error"]
         assert "not every host has this very file" in result["require"]["error"]
 
 
-def test_both_stop_before_the_checkpoints_of_another_job(results):
-    for result in results:
+def test_both_stop_before_the_checkpoints_of_another_job(ranks):
+    for result in ranks:
         error = result["another job"]["error"]
         assert (
             "of-epoch-2.ckpt (epoch 2, step 12) was written by the job this-job, and this is the job another-job"
@@ -68,15 +63,15 @@ def test_both_stop_before_the_checkpoints_of_another_job(results):
         )
 
 
-def test_both_stop_where_the_model_has_changed(results):
-    for result in results:
+def test_both_stop_where_the_model_has_changed(ranks):
+    for result in ranks:
         error = result["changed model"]["error"]
         assert "of-epoch-2.ckpt" in error
         assert "size mismatch for layers.0.weight" in error
         assert "HINT: Bring back what has changed" in error
 
 
-def test_each_says_why(job, results):
+def test_each_says_why(job, ranks):
     assert "Rejected of-epoch-2.ckpt on global_rank 1: this host does not have it" in job.output
     assert "Rejected of-epoch-2.ckpt on global_rank 1: this host has another version of it" in job.output
     assert "Rejected of-epoch-2.ckpt: not every host has this very file" in job.output

@@ -5,12 +5,12 @@ import json
 import os
 import shutil
 import signal
-import socket
 import time
 from pathlib import Path
 
 from tests.helpers.environ import torchrun, without_launcher
 from tests.helpers.opt_ml import OptMl
+from tests.helpers.processes import free_port
 from tools import ROOT
 
 __all__ = ["Job"]
@@ -87,7 +87,7 @@ class Job:
         for gone in ("told.jsonl", "result.json"):
             (self.folder / gone).unlink(missing_ok=True)
         environs = {name: self._fresh_container(name) for name in self.names}
-        port = str(_free_port())
+        port = str(free_port())
         for rank, (name, local) in enumerate(self.ranks):
             environ = {**without_launcher(os.environ), **environs[name]}
             if len(self.names) == 1 < len(self.ranks):
@@ -182,9 +182,3 @@ def _kill_within(folder):
         if not found:
             return
         time.sleep(0.005)
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
