@@ -305,7 +305,7 @@ def _version(version: Sequence[int]) -> str:
 
 def _inline(text: str) -> str:
     """Text of a docstring as one line of Markdown: roles of reStructuredText become code."""
-    text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", text)
+    text = re.sub(r":\w+:`(?:~[\w.]+\.)?([\w.]+)`", r"`\1`", text)
     return _escape(" ".join(text.replace("``", "`").split()))
 
 

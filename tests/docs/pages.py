@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from tools.docs_includes import with_includes
+
 __all__ = ["PAGES", "ROOT", "blocks", "headings", "links", "name_of", "text_of"]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,8 +19,7 @@ def name_of(path):
 
 def text_of(path):
     """A page, with the files that it includes."""
-    text = path.read_text(encoding="utf-8")
-    return re.sub(r'^--8<-- "(.+)"$', lambda found: (ROOT / found[1]).read_text("utf-8"), text, flags=re.MULTILINE)
+    return with_includes(path.read_text(encoding="utf-8"))
 
 
 def blocks(path, language):

@@ -8,6 +8,7 @@ import pytest
 
 import lightning_sm
 from tests.docs.pages import PAGES, ROOT, blocks, headings, links, name_of, text_of
+from tools import docs_includes
 
 _REPOSITORY = re.compile(r"https://github\.com/lightning-sm/lightning-sm/(?:blob|tree)/main/")
 pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -23,12 +24,10 @@ def test_links_lead_to_files_and_headings(page):
         target, _, anchor = _REPOSITORY.sub(f"{ROOT}/", link).partition("#")
         if re.match(r"\w+:", target):
             continue
-        # What a page includes is written for the folder that it stands in.
-        folders = [page.parent, ROOT] if "--8<--" in page.read_text(encoding="utf-8") else [page.parent]
-        found = [path for path in ((folder / target if target else page) for folder in folders) if path.exists()]
-        assert found, f"{link} leads nowhere"
-        if anchor and "/api/" not in str(found[0].resolve()):
-            assert anchor in headings(found[0]), f"{link} names no heading"
+        found = page.parent / target if target else page
+        assert found.exists(), f"{link} leads nowhere"
+        if anchor and "/api/" not in str(found.resolve()):
+            assert anchor in headings(found), f"{link} names no heading"
 
 
 @pages
@@ -64,6 +63,19 @@ def test_programs_that_are_named_exist(page):
     for name in re.findall(r"python -m ((?:tools|tests|lightning_sm)[\w.]*)", text_of(page)):
         path = ROOT.joinpath(*name.rstrip(".").split("."))
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"python -m {name}"
+
+
+def test_links_of_an_included_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(docs_includes, "_ROOT", tmp_path)
+    links = ("[a](docs/ranks.md#ranks)", "[b](tools/docs.py)", "[c](https://x.y)", "[d](CHANGELOG.md#a)", "[e](#f)")
+    (tmp_path / "A.md").write_text(" ".join(links))
+    assert docs_includes.with_includes("# Page\n\n<!-- include: A.md -->\n").split()[2:] == [
+        "[a](ranks.md#ranks)",
+        "[b](https://github.com/lightning-sm/lightning-sm/blob/main/tools/docs.py)",
+        "[c](https://x.y)",
+        "[d](changelog.md#a)",
+        "[e](#f)",
+    ]
 
 
 def test_messages_of_the_troubleshooting_page_are_those_of_the_package():
