@@ -64,7 +64,7 @@ def _watch_job() -> None:
         job = TrainingJob.resolve()
         topology = Topology.resolve(job=job)
         if job.in_container and not is_started_by_rank(topology):
-            report_uncaught()
+            report_uncaught(job)
             watch_failures(job, topology)
 
 

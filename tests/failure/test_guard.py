@@ -6,16 +6,17 @@ import time
 
 import pytest
 
-from lightning_sm._failure._connection import Process, loss_of
-from lightning_sm._failure._monitor import FailureMonitor
-from lightning_sm._failure._rendezvous import Address
+from lightning_sm._failure.connection import ProcessInfo, loss_reason
+from lightning_sm._failure.monitor import FailureMonitor
+from lightning_sm._failure.rendezvous import Address
 
 # A process with a guard that ends in some way.
 _CODE = """
 import os, signal, sys, time
-from lightning_sm._failure._guard import Guard
+from lightning_sm._failure.connection import Phase
+from lightning_sm._failure.guard import Guard
 guard = Guard(sys.argv[1], "algo-2")
-guard.tell("training", 1)
+guard.set_state(Phase.TRAINING, 1)
 {end}
 """
 
@@ -49,16 +50,16 @@ def _is_guarded(path):
 def test_a_process_that_ends_without_a_word(tmp_path, end):
     run(tmp_path / "failure", end)
     text = (tmp_path / "failure").read_text()
-    assert text.startswith("Rank 1 on algo-2 was killed: it ended without an exception (SIGKILL, often out of memory")
+    assert text.startswith("Rank 1 on algo-2 was killed: it exited without an exception (SIGKILL, often out of memory")
 
 
 @pytest.mark.parametrize(
     "end",
     [
-        "guard.dismiss()",
-        "guard.dismiss(); os._exit(1)",
-        "guard.tell('joining', 1); os._exit(0)",
-        "guard.tell('idle', 1); os._exit(0)",
+        "guard.stop()",
+        "guard.stop(); os._exit(1)",
+        "guard.set_state(Phase.JOINING, 1); os._exit(0)",
+        "guard.set_state(Phase.IDLE, 1); os._exit(0)",
     ],
 )
 def test_a_process_that_ends_otherwise(tmp_path, end):
@@ -68,7 +69,7 @@ def test_a_process_that_ends_otherwise(tmp_path, end):
 
 def test_the_end_of_the_program_is_a_quiet_one(tmp_path):
     # On Python 3.8 a warning about a file that nobody closed ends the interpreter by SIGSEGV when it is late enough.
-    code = _CODE.format(end="guard.dismiss(); guard.dismiss(); sys.keep = guard")
+    code = _CODE.format(end="guard.stop(); guard.stop(); sys.keep = guard")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, str(tmp_path / "failure")],
         check=False,
@@ -104,25 +105,25 @@ def test_the_guard_beside_the_main_process_tells_others_of_its_end(tmp_path):
     told, address = [], Address("127.0.0.1", (port,), "token", 2)
     code = f"""
 import os, signal, sys
-from lightning_sm._failure._connection import Process
-from lightning_sm._failure._guard import Guard
-from lightning_sm._failure._monitor import FailureMonitor
-from lightning_sm._failure._rendezvous import Address
+from lightning_sm._failure.connection import ProcessInfo
+from lightning_sm._failure.guard import Guard
+from lightning_sm._failure.monitor import FailureMonitor
+from lightning_sm._failure.rendezvous import Address
 address = Address("127.0.0.1", ({port},), "token", 2)
 monitor = FailureMonitor(
-    Process(0, 0, "algo-1", 0), 2, address, print, print, start_guard=lambda: Guard(sys.argv[1], "algo-1", address)
+    ProcessInfo(0, 0, "algo-1", 0), 2, address, print, print, start_guard=lambda: Guard(sys.argv[1], "algo-1", address)
 )
 monitor.start()
 sys.stdin.readline()
 os.kill(os.getpid(), signal.SIGKILL)
 """
     main = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "failure")], stdin=subprocess.PIPE)
-    monitor = FailureMonitor(Process(1, 0, "algo-2", 1), 2, address, told.append, print, end=print)
+    monitor = FailureMonitor(ProcessInfo(1, 0, "algo-2", 1), 2, address, told.append, print, exit_process=print)
     monitor.start()
     until(lambda: monitor._main_phase == "training")
     main.communicate(b"\n")
     until(lambda: told)
-    assert told == [loss_of(Process(0, 0, "algo-1", 0))]
+    assert told == [loss_reason(ProcessInfo(0, 0, "algo-1", 0))]
     monitor.stop()
     until(lambda: not _is_guarded(tmp_path / "failure"))
     assert (tmp_path / "failure").read_text().startswith("Rank 0 on algo-1 was killed")

@@ -8,13 +8,21 @@ import time
 
 import pytest
 
-from lightning_sm._failure._connection import LONGEST_LINE, Connection, Process, _read, early_exit_of, loss_of
-from lightning_sm._failure._monitor import FailureMonitor
-from lightning_sm._failure._reason import Reason
-from lightning_sm._failure._rendezvous import Address
-from lightning_sm._failure._server import FailureServer
+from lightning_sm._failure.connection import (
+    MAX_LINE,
+    Connection,
+    MessageKind,
+    ProcessInfo,
+    decode_message,
+    early_exit_reason,
+    loss_reason,
+)
+from lightning_sm._failure.monitor import FailureMonitor
+from lightning_sm._failure.reason import FailureReason
+from lightning_sm._failure.rendezvous import Address
+from lightning_sm._failure.server import FailureServer
 
-_REASON = Reason("KeyError: 'x'", 1, "algo-2")
+_REASON = FailureReason("KeyError: 'x'", 1, "algo-2")
 
 
 def until(condition, seconds=5.0):
@@ -25,13 +33,13 @@ def until(condition, seconds=5.0):
 
 
 def process(rank):
-    return Process(rank, 0, f"algo-{rank + 1}", rank, 100 + rank)
+    return ProcessInfo(rank, 0, f"algo-{rank + 1}", rank, 100 + rank)
 
 
 class Rank:
     """A rank with its monitor, and what came of it."""
 
-    def __init__(self, job, rank, grace=60.0, patience=0.3, joined=True, joining=True):
+    def __init__(self, job, rank, exit_timeout=60.0, reconnect_timeout=0.3, joined=True, joining=True):
         self.told, self.taken_back, self.ended = [], [], []
         self.joined = joined
         self.monitor = FailureMonitor(
@@ -40,13 +48,13 @@ class Rank:
             job.address,
             self.told.append,
             self.taken_back.append,
-            grace=grace,
-            patience=patience,
+            exit_timeout=exit_timeout,
+            reconnect_timeout=reconnect_timeout,
             has_joined=lambda: self.joined,
-            end=self.ended.append,
+            exit_process=self.ended.append,
         )
         self.monitor.start()
-        self.monitor._begun.set()
+        self.monitor._started.set()
         if joining:
             self.monitor.set_joining(rank, 3)
         until(lambda: self.monitor._connection is not None)
@@ -54,7 +62,7 @@ class Rank:
     def die(self):
         """End the connection without a word, as a process that is killed does."""
         self.monitor._stopped.set()
-        self.monitor._connection.hang_up()
+        self.monitor._connection.shutdown()
 
 
 class JobOfRanks:
@@ -64,7 +72,7 @@ class JobOfRanks:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.address = Address("127.0.0.1", (port,), "token", 3)
-        self.server = FailureServer(self.address, departed_seconds=0.5)
+        self.server = FailureServer(self.address, early_exit_delay=0.5)
         self.server.start()
         until(lambda: self.server._listener is not None)
 
@@ -74,7 +82,7 @@ class JobOfRanks:
         return self.ranks
 
     def phases(self):
-        members = sorted(list(self.server._members.values()), key=lambda member: member.process.place)
+        members = sorted(list(self.server._members.values()), key=lambda member: member.process.slot)
         return [member.phase for member in members]
 
     def connect(self):
@@ -88,7 +96,7 @@ class JobOfRanks:
         for member in members:
             member.has_left = True
         for member in members:
-            member.connection.hang_up()
+            member.connection.shutdown()
 
     def end(self):
         for rank in self.ranks:
@@ -115,14 +123,14 @@ def test_every_rank_hears_of_the_first_failure_before_its_process_goes_on(job):
     ranks[1].monitor.publish(_REASON)
     assert ranks[0].told == ranks[2].told == [_REASON]
     assert ranks[1].told == []
-    ranks[2].monitor.publish(Reason("RuntimeError: Connection closed by peer", 2, "algo-3"))
+    ranks[2].monitor.publish(FailureReason("RuntimeError: Connection closed by peer", 2, "algo-3"))
     assert ranks[0].told == [_REASON]
 
 
 def test_of_two_failures_the_second_hears_of_the_first(job):
     ranks = job.start()
     ranks[1].monitor.publish(_REASON)
-    assert ranks[2].monitor.wait_for_first(2) == _REASON
+    assert ranks[2].monitor.wait_for_failure(2) == _REASON
 
 
 def test_who_comes_late_hears_of_it_too(job):
@@ -150,13 +158,13 @@ def test_who_is_gone_before_it_joined_is_missed_by_those_who_wait_for_it(job):
     ranks[1].die()
     assert quiet(ranks, 1.2)
     ranks[2].monitor.set_joining(2, 3)
-    until(lambda: ranks[0].told == ranks[2].told == [loss_of(process(1))])
+    until(lambda: ranks[0].told == ranks[2].told == [loss_reason(process(1))])
 
 
 def test_who_leaves_before_it_joined_is_missed_by_those_who_wait_for_it(job):
     ranks = job.start(joined=False)
     ranks[1].monitor.stop()
-    until(lambda: ranks[0].told == ranks[2].told == [early_exit_of(process(1))])
+    until(lambda: ranks[0].told == ranks[2].told == [early_exit_reason(process(1))])
 
 
 def test_a_stop_of_all_before_they_joined_is_no_failure(job):
@@ -173,13 +181,13 @@ def test_who_is_gone_while_others_train_had_joined_too(job):
     ranks[0].joined = True
     until(lambda: job.phases()[0] == "training")
     ranks[1].die()
-    until(lambda: ranks[2].told == [loss_of(process(1))], 0.5)
+    until(lambda: ranks[2].told == [loss_reason(process(1))], 0.5)
 
 
 def test_a_program_that_a_rank_started_is_not_missed(job):
     ranks = job.start(joined=False, joining=False)
     other = job.connect()
-    other.send("hello", token="token", node_rank=1, local_rank=0, pid=7, phase="starting")
+    other.send(MessageKind.HELLO, token="token", node_rank=1, local_rank=0, pid=7, phase="starting")
     until(lambda: len(job.server._members) == 4)
     other.close()
     ranks[0].monitor.set_joining(0, 3)
@@ -187,7 +195,7 @@ def test_a_program_that_a_rank_started_is_not_missed(job):
 
 
 def test_a_rank_that_is_still_stuck_after_the_grace_is_ended(job):
-    ranks = job.start(grace=0.1)
+    ranks = job.start(exit_timeout=0.1)
     ranks[1].monitor.publish(_REASON)
     until(lambda: ranks[0].ended == [1])
     until(lambda: ranks[2].ended == [1])
@@ -195,13 +203,13 @@ def test_a_rank_that_is_still_stuck_after_the_grace_is_ended(job):
 
 
 def test_a_rank_that_waits_to_join_is_ended(job):
-    ranks = job.start(grace=0.1, joined=False)
+    ranks = job.start(exit_timeout=0.1, joined=False)
     ranks[1].monitor.publish(_REASON)
     until(lambda: ranks[0].ended == ranks[2].ended == [1])
 
 
 def test_a_rank_that_is_not_training_is_told_and_not_ended(job):
-    ranks = job.start(grace=0.1)
+    ranks = job.start(exit_timeout=0.1)
     ranks[0].monitor.set_training(False)
     ranks[1].monitor.publish(_REASON)
     until(lambda: ranks[2].ended == [1])
@@ -219,18 +227,18 @@ def test_a_killed_rank_is_missed_at_once(job, killed):
     rest = [rank for rank in ranks if rank is not ranks[killed]]
     until(lambda: all(rank.told for rank in rest), 1.0)
     host = f"algo-{killed + 1}"
-    assert [rank.told for rank in rest] == [[loss_of(process(killed))]] * 2
-    assert str(rest[0].told[0]).startswith(f"Rank {killed} on {host} was killed: it ended without an exception (SIGK")
+    assert [rank.told for rank in rest] == [[loss_reason(process(killed))]] * 2
+    assert str(rest[0].told[0]).startswith(f"Rank {killed} on {host} was killed: it exited without an exception (SIG")
 
 
 def test_a_rank_that_has_left_is_not_missed(job):
-    ranks = job.start(grace=0.1)
+    ranks = job.start(exit_timeout=0.1)
     ranks[1].monitor.stop()
     assert quiet(ranks)
 
 
 def test_a_rank_that_had_trained_is_not_missed(job):
-    ranks = job.start(grace=0.1)
+    ranks = job.start(exit_timeout=0.1)
     ranks[1].monitor.set_training(False)
     time.sleep(0.1)
     ranks[1].die()
@@ -238,14 +246,14 @@ def test_a_rank_that_had_trained_is_not_missed(job):
 
 
 def test_rank_zero_may_be_through_first(job):
-    ranks = job.start(grace=0.1)
+    ranks = job.start(exit_timeout=0.1)
     ranks[0].monitor.stop()
     job.server.close()
     assert quiet(ranks, 1.0)
 
 
 def test_rank_zero_had_trained_and_ended_without_a_word(job):
-    ranks = job.start(grace=0.1)
+    ranks = job.start(exit_timeout=0.1)
     ranks[0].monitor.set_training(False)
     until(lambda: ranks[1].monitor._main_phase == ranks[2].monitor._main_phase == "idle")
     job.kill_server()
@@ -253,10 +261,10 @@ def test_rank_zero_had_trained_and_ended_without_a_word(job):
 
 
 def test_the_host_of_rank_zero_is_gone(job):
-    ranks = job.start(grace=0.1)
+    ranks = job.start(exit_timeout=0.1)
     job.kill_server()
     for rank in ranks[1:]:
-        until(lambda rank=rank: rank.told == [loss_of(Process(0, 0, "127.0.0.1", 0))])
+        until(lambda rank=rank: rank.told == [loss_reason(ProcessInfo(0, 0, "127.0.0.1", 0))])
         until(lambda rank=rank: rank.ended == [1])
 
 
@@ -264,15 +272,15 @@ def test_a_closing_server_still_tells_who_was_killed_last(job):
     ranks = job.start()
     ranks[0].die()
     job.server.close()
-    assert ranks[1].told == ranks[2].told == [loss_of(process(0))]
+    assert ranks[1].told == ranks[2].told == [loss_reason(process(0))]
 
 
 def test_a_rank_whose_connection_only_was_lost_is_back(job):
-    ranks = job.start(grace=1)
-    ranks[1].monitor._connection.hang_up()
-    until(lambda: ranks[0].taken_back == [loss_of(process(1))])
-    until(lambda: ranks[2].taken_back == [loss_of(process(1))])
-    assert ranks[0].monitor.first is None
+    ranks = job.start(exit_timeout=1)
+    ranks[1].monitor._connection.shutdown()
+    until(lambda: ranks[0].taken_back == [loss_reason(process(1))])
+    until(lambda: ranks[2].taken_back == [loss_reason(process(1))])
+    assert ranks[0].monitor.first_failure is None
     time.sleep(1.3)
     assert not any(rank.ended for rank in ranks)
     # And it is one of them again.
@@ -282,7 +290,7 @@ def test_a_rank_whose_connection_only_was_lost_is_back(job):
 
 def test_a_failure_of_a_rank_that_has_not_connected_yet(job):
     (first,) = job.start(1)
-    late = FailureMonitor(process(1), 2, job.address, print, print, end=print)
+    late = FailureMonitor(process(1), 2, job.address, print, print, exit_process=print)
     late.start()
     late.publish(_REASON)
     late.stop()
@@ -292,7 +300,9 @@ def test_a_failure_of_a_rank_that_has_not_connected_yet(job):
 def test_a_server_that_was_through_before_this_rank_found_it(job):
     job.server.close()
     told = []
-    monitor = FailureMonitor(process(1), 2, job.address, told.append, told.append, patience=0.1, end=told.append)
+    monitor = FailureMonitor(
+        process(1), 2, job.address, told.append, told.append, reconnect_timeout=0.1, exit_process=told.append
+    )
     monitor.start()
     time.sleep(0.6)
     monitor.stop()
@@ -317,7 +327,7 @@ def hello(**changes):
         hello(node_rank=True),
         hello(local_rank="0"),
         hello(local_rank=1 << 40),
-        hello(kind="failed", reason=_REASON.as_message()),
+        hello(kind="failed", reason=_REASON.to_message()),
     ],
     ids=str,
 )
@@ -349,7 +359,7 @@ def test_a_line_that_is_no_message_ends_its_connection_only(job, line):
 
 
 def test_brackets_deeper_than_the_interpreter_goes_are_no_message():
-    assert _read(b"[" * 20_000) is None
+    assert decode_message(b"[" * 20_000) is None
 
 
 def test_a_line_without_an_end_is_not_kept(job):
@@ -357,7 +367,7 @@ def test_a_line_without_an_end_is_not_kept(job):
     sender.send(**hello(phase="idle"))
     until(lambda: job.server._members)
     with contextlib.suppress(ConnectionError):
-        sender.socket.sendall(b"x" * (2 * LONGEST_LINE))
+        sender.socket.sendall(b"x" * (2 * MAX_LINE))
     until(lambda: not job.server._members)
     sender.close()
 
@@ -365,7 +375,7 @@ def test_a_line_without_an_end_is_not_kept(job):
 def test_a_stranger_hears_nothing(job):
     ranks = job.start(2)
     stranger = job.connect()
-    until(lambda: job.server._strangers)
+    until(lambda: job.server._pending)
     ranks[0].monitor.set_training(False)
     ranks[1].monitor.publish(_REASON)
     for rank in ranks:
@@ -377,13 +387,13 @@ def test_a_stranger_hears_nothing(job):
 
 def test_strangers_are_few_and_short_of_time(job, monkeypatch):
     ranks = job.start(2)
-    monkeypatch.setattr("lightning_sm._failure._server._MOST_STRANGERS", 4)
+    monkeypatch.setattr("lightning_sm._failure.server._MAX_PENDING", 4)
     crowd = [job.connect() for _ in range(20)]
-    until(lambda: 0 < len(job.server._strangers) <= 4)
+    until(lambda: 0 < len(job.server._pending) <= 4)
     # A rank comes in all the same.
     job.ranks.append(Rank(job, 2))
-    monkeypatch.setattr("lightning_sm._failure._server._STRANGER_SECONDS", 0.1)
-    until(lambda: not job.server._strangers)
+    monkeypatch.setattr("lightning_sm._failure.server._HELLO_TIMEOUT", 0.1)
+    until(lambda: not job.server._pending)
     for stranger in crowd:
         stranger.close()
     ranks[1].monitor.publish(_REASON)
@@ -399,16 +409,16 @@ def test_what_a_rank_tells_is_cleaned(job):
         "rank": -5,
         "host": ["algo-9"],
         "frames": ["a.py:1 in \x07f", 3, None],
-        "later": {"a": 1},
+        "last_error": {"a": 1},
         "hint": "h" * 5000,
         "is_loss": "yes",
         "unknown": 1,
     }
-    forger.send("failed", reason=reason)
+    forger.send(MessageKind.FAILED, reason=reason)
     until(lambda: ranks[0].told)
     (told,) = ranks[0].told
     assert told.cause.startswith("owned SUCCESS \\udcff\\u202exxx")
-    assert (told.rank, told.host, told.frames, told.later) == (None, None, ("a.py:1 in \\x07f",), None)
+    assert (told.rank, told.host, told.frames, told.last_error) == (None, None, ("a.py:1 in \\x07f",), None)
     assert max(len(told.cause), len(told.hint)) <= 1024
     assert told.is_loss is False
     forger.close()
@@ -419,8 +429,8 @@ def test_a_reason_that_says_nothing_is_none(job, reason):
     ranks = job.start(1)
     sender = job.connect()
     sender.send(**hello(phase="idle"))
-    sender.send("failed", reason=reason)
-    sender.send("state", phase=["training"], rank={})
+    sender.send(MessageKind.FAILED, reason=reason)
+    sender.send(MessageKind.STATE, phase=["training"], rank={})
     assert quiet(ranks, 0.3)
     sender.close()
     assert quiet(ranks, 0.3)
@@ -430,9 +440,9 @@ def test_a_monitor_believes_no_other_program():
     with socket.create_server(("127.0.0.1", 0)) as other:
         told = []
         address = Address("127.0.0.1", (other.getsockname()[1],), "token", 2)
-        monitor = FailureMonitor(process(1), 2, address, told.append, told.append, end=told.append)
+        monitor = FailureMonitor(process(1), 2, address, told.append, told.append, exit_process=told.append)
         monitor.start()
-        monitor._begun.set()
+        monitor._started.set()
         connection, _ = other.accept()
         connection.sendall(b'{"kind": "failed", "reason": {"cause": "forged"}}\n')
         time.sleep(0.3)

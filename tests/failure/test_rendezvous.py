@@ -2,8 +2,7 @@ import socket
 
 import pytest
 
-from lightning_sm._failure import _rendezvous
-from lightning_sm._failure._rendezvous import Address, job_address, listen
+from lightning_sm._failure.rendezvous import Address, interface_address, job_address, listen
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 
@@ -30,12 +29,14 @@ def test_it_listens_where_the_others_come_to_and_nowhere_else():
 
 def resolves_to(monkeypatch, *addresses):
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses]
-    monkeypatch.setattr(_rendezvous.socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
 
 
 def test_a_name_that_means_loopback_here_and_another_address_there(monkeypatch):
     resolves_to(monkeypatch, "127.0.1.1")
-    monkeypatch.setattr(_rendezvous, "_interface_address", lambda name: "127.0.0.9" if name == "eth0" else None)
+    monkeypatch.setattr(
+        "lightning_sm._failure.rendezvous.interface_address", lambda name: "127.0.0.9" if name == "eth0" else None
+    )
     assert bound("algo-1", interface="eth0") == "127.0.0.9"
     # Nobody comes from elsewhere.
     assert bound("algo-1", interface="eth0", num_nodes=1) == "127.0.1.1"
@@ -45,14 +46,14 @@ def test_a_name_that_means_loopback_here_and_another_address_there(monkeypatch):
 def test_an_address_that_this_host_does_not_have(monkeypatch):
     resolves_to(monkeypatch, "192.0.2.1")
     assert bound("algo-1") is None
-    monkeypatch.setattr(_rendezvous, "_interface_address", lambda name: "127.0.0.9")
+    monkeypatch.setattr("lightning_sm._failure.rendezvous.interface_address", lambda name: "127.0.0.9")
     assert bound("algo-1", interface="eth0") == "127.0.0.9"
 
 
 def test_the_address_of_an_interface():
-    assert _rendezvous._interface_address("lo") == "127.0.0.1"
-    assert _rendezvous._interface_address("no-such-interface-of-any-name") is None
-    assert _rendezvous._interface_address(None) is None
+    assert interface_address("lo") == "127.0.0.1"
+    assert interface_address("no-such-interface-of-any-name") is None
+    assert interface_address(None) is None
 
 
 def test_a_port_that_is_in_use():

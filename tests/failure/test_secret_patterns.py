@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from lightning_sm._failure._secret_patterns import PATTERNS
-from lightning_sm._failure._secrets import MASK, mask_forms
+from lightning_sm._failure.redact import REDACTED, redact_patterns
+from lightning_sm._failure.secret_patterns import PATTERNS
 
 _ALNUM = string.ascii_letters + string.digits
 _BASE64 = _ALNUM + "+/"
@@ -209,13 +209,13 @@ def test_a_shape(name, text, secret):
         'ValueError("{}")' if '"' not in whole else "({})",
         "got {}\n",
     ):
-        shown = mask_forms(around.format(whole))
-        assert MASK in shown
+        shown = redact_patterns(around.format(whole))
+        assert REDACTED in shown
         for part in secret.split():
             assert part not in shown, shown
-        assert secret not in mask_forms(" ".join(around.format(whole).split()))
-        assert mask_forms(shown) == shown
-    assert not shown.startswith(MASK)
+        assert secret not in redact_patterns(" ".join(around.format(whole).split()))
+        assert redact_patterns(shown) == shown
+    assert not shown.startswith(REDACTED)
     # What masks it is this pattern, and not another one that happens to fit.
     pattern = next(pattern for pattern in PATTERNS if pattern.name == name)
     assert not pattern.keywords or any(keyword in whole.lower() for keyword in pattern.keywords)
@@ -224,13 +224,15 @@ def test_a_shape(name, text, secret):
 @pytest.mark.parametrize("pattern", PATTERNS, ids=[pattern.name for pattern in PATTERNS])
 def test_each_pattern_is_needed(pattern, monkeypatch):
     """It masks one of its shapes by itself."""
-    monkeypatch.setattr("lightning_sm._failure._secrets.PATTERNS", (pattern,))
-    assert any(secret not in mask_forms(text.format(secret)) for name, text, secret in SHAPES if name == pattern.name)
+    monkeypatch.setattr("lightning_sm._failure.redact.PATTERNS", (pattern,))
+    assert any(
+        secret not in redact_patterns(text.format(secret)) for name, text, secret in SHAPES if name == pattern.name
+    )
 
 
 @pytest.mark.parametrize("text", ORDINARY)
 def test_what_is_no_secret_stays(text):
-    assert mask_forms(text) == text
+    assert redact_patterns(text) == text
 
 
 _NASTY = {
@@ -256,7 +258,7 @@ _NASTY = {
 @pytest.mark.parametrize("kind", _NASTY)
 def test_ten_times_the_text_takes_no_more_than_fifteen_times_as_long(kind):
     short, long = _NASTY[kind][:1500], _NASTY[kind][:15000]
-    mask_forms(short)
+    redact_patterns(short)
     # This thread's own time, and the best of several: other programs on the machine do not count.
     assert _seconds(long) <= 15 * _seconds(short) + 0.002
 
@@ -265,7 +267,7 @@ def _seconds(text):
     taken = []
     for _ in range(5):
         began = time.thread_time()
-        mask_forms(text)
+        redact_patterns(text)
         taken.append(time.thread_time() - began)
     return min(taken)
 
@@ -274,8 +276,8 @@ def test_nothing_is_compiled_before_there_is_a_reason():
     code = (
         "import re; compiled = []; whole = re.compile\n"
         "re.compile = lambda pattern, *flags: compiled.append(pattern) or whole(pattern, *flags)\n"
-        "import lightning_sm._failure._uncaught\n"
-        "from lightning_sm._failure._secret_patterns import PATTERNS\n"
+        "import lightning_sm._failure.report\n"
+        "from lightning_sm._failure.secret_patterns import PATTERNS\n"
         "assert not {pattern.pattern for pattern in PATTERNS} & set(compiled)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -20,7 +20,7 @@ __all__ = ["Job", "ROOT", "STANDINS", "free_port", "local_rendezvous", "marked"]
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins"
-_GUARD = b"lightning_sm._failure._guard"
+_GUARD = b"lightning_sm._failure.guard"
 
 
 def free_port():

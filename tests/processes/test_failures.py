@@ -62,7 +62,7 @@ def test_a_rank_that_exits_with_a_message_is_the_reason_on_every_host(tmp_path, 
 def test_a_rank_that_is_killed_is_the_reason_on_every_host(tmp_path, launch):
     host, reasons = run_everywhere(tmp_path, launch, "kill")
     for reason in reasons:
-        assert reason.startswith(f"Rank 1 on {host} was killed: it ended without an exception (SIGKILL, ")
+        assert reason.startswith(f"Rank 1 on {host} was killed: it exited without an exception (SIGKILL, ")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_error_before_the_ranks_have_joined_is_the_reason_on_every_host(tmp_p
 def test_rank_zero_killed_in_its_first_second_is_the_reason_on_every_host(tmp_path, launch):
     _, reasons = run_everywhere(tmp_path, launch, "main")
     for reason in reasons:
-        assert reason.startswith("Rank 0 on algo-1 was killed: it ended without an exception (SIGKILL, ")
+        assert reason.startswith("Rank 0 on algo-1 was killed: it exited without an exception (SIGKILL, ")
 
 
 def test_a_rank_that_hears_of_nothing_by_itself_is_ended(tmp_path):

@@ -23,7 +23,7 @@ pytestmark = [
 
 _PROGRAM = Path(__file__).parents[1] / "processes" / "fail.py"
 _TORCHRUN, _MPI = ("--distribution", "torch_distributed"), ("--distribution", "mpi")
-_KILLED = "Rank 1 on algo-2 was killed: it ended without an exception (SIGKILL, "
+_KILLED = "Rank 1 on algo-2 was killed: it exited without an exception (SIGKILL, "
 
 
 def rehearsed(tmp_path, how, *options, abort_after="60s", timeout=240):

@@ -1,12 +1,11 @@
-r"""Patterns of secrets, as data: what ``_secrets`` masks by its form.
+r"""Regular expressions of secrets, as data for ``redact``.
 
-Those whose source is ``detect-secrets/…`` are the rules of that file of detect-secrets 1.5.0 (Yelp, Apache-2.0,
-https://github.com/Yelp/detect-secrets), changed so that fewer characters suffice
-and that they run in linear time.
-The others follow the prefix and alphabet that the vendor named there publishes.
+Patterns whose source is ``detect-secrets/…`` are the rules of that file of detect-secrets 1.5.0 (Yelp, Apache-2.0,
+https://github.com/Yelp/detect-secrets), changed to match shorter secrets and to run in linear time. The others follow
+the prefix and alphabet that the named vendor publishes.
 
-No pattern may take more than linear time: it begins with a literal or a bounded repetition, and two repetitions that
-follow each other share no character or are bounded.
+Every pattern must run in linear time: it begins with a literal or a bounded repetition, and adjacent repetitions share
+no character or are bounded.
 """
 
 from dataclasses import dataclass
@@ -17,13 +16,13 @@ __all__ = ["NAME", "PATTERNS", "SecretPattern"]
 
 @dataclass(frozen=True)
 class SecretPattern:
-    """One form of a secret.
+    """The format of one kind of secret.
 
     Args:
-        name: What the secret is.
-        pattern: A regular expression. Its group ``secret``, or without one the whole match, is masked.
-        source: Whose rule or format it is.
-        keywords: In lower case; only a text that contains one of them can match. Empty: any text can.
+        name: The kind of secret.
+        pattern: A regular expression. Its group ``secret``, or the whole match if there is none, is redacted.
+        source: The rule or vendor that defines it.
+        keywords: Lower-case words of which a text must contain one to be searched; empty to search every text.
     """
 
     name: str
@@ -32,24 +31,24 @@ class SecretPattern:
     keywords: Tuple[str, ...] = ()
 
 
-# Of tokens, those of language models are no secrets: their numbers, kinds, and the special ones.
+# Tokens of language models are not secrets: their counts, types and special tokens.
 _TOKEN = (
     r"(?<!pad_)(?<!bos_)(?<!eos_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)(?<!image_)(?<!start_)(?<!end_)(?<!max_)(?<!num_)"
     r"token(?!iz|s(?![a-z])|[ _-]?(?:type|ids?(?![a-z])|emb|len|dim|count|per|idx|index|class|level|drop|mask|size))"
 )
-# What the name of a hyperparameter, variable, option or field says that holds a secret.
+# Matches names of hyperparameters, variables, options and fields that hold a secret.
 NAME = (
     rf"(?:secret|{_TOKEN}|passw(?:or)?d|passphrase|credential|cookie(?!cutter|jar|_?polic)|(?<![a-z])auth(?![a-z])"
     r"|(?:api|access|private|signing|account|auth|encryption|master|service|client)[ _-]?key(?!s?_?(?:word|point)))"
 )
 _WORDS = ("secret", "token", "passw", "passphrase", "credential", "cookie", "auth", "key")
-# What stands beside such a name and is no value: Python's and JSON's constants, types, and words of an error message.
+# Words that follow such a name without being its value: constants of Python and JSON, types, words of error messages.
 _NO_VALUE = (
     r"(?!(?:none|null|true|false|str|int|float|bool|bytes|any|dict|list|optional|union|expected|invalid|required|missing"
     r"|field|must|not|no|is|are|was|has|cannot|ignored|unknown|and|or)(?:[\[\s,.;:)}\]|]|$))"
 )
 _BARE = rf"{_NO_VALUE}(?P<secret>[^\s\"'`,;&()\[\]{{}}<>]+)"
-# The rest of a password behind a space or comma is one, too: up to the closing quote, or to the end of the line.
+# A quoted value may contain spaces and commas: it extends to the closing quote or to the end of the line.
 _QUOTED = r"(?:br?|rb?|f|u)?(?P<quote>[\"'`])(?P<secret>(?:\\[^\r\n]|(?!(?P=quote))[^\\\r\n])+)"
 _ESCAPED = r"\\(?P<quote>[\"'])(?P<secret>(?:(?!\\(?P=quote))[^\r\n])+)"
 _IS = r"(?:\s{1,4}provided)?\\?[\"'`]?\]?\s{0,4}(?:=>|:=|={1,2}|:)\s{0,4}"
@@ -62,7 +61,7 @@ _OURS = "lightning_sm"
 PATTERNS: Tuple[SecretPattern, ...] = tuple(
     SecretPattern(*row)
     for row in (
-        # Keys in their files' formats, whole or the body alone, also where line breaks became spaces or \n.
+        # Key files, whole or the body alone, also with line breaks replaced by spaces or \n.
         (
             "private key block",
             r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
@@ -92,7 +91,7 @@ PATTERNS: Tuple[SecretPattern, ...] = tuple(
         ),
         (
             "password with / or # in a url",
-            # A host with its port is no user with a password.
+            # host:port is not user:password.
             r"(?<=://)(?!(?:[\w-]+\.[\w.-]+|localhost|algo-\d+|\[[\da-f:]+\]):\d{1,5}[/?#])"
             r"(?P<secret>[^\s/?#'\"<>:@]{0,100}:[^\s'\"<>@]{1,300})(?=@)",
             "detect-secrets/basic_auth.py",
@@ -160,7 +159,7 @@ PATTERNS: Tuple[SecretPattern, ...] = tuple(
             "detect-secrets/keyword.py",
             ("pwd=",),
         ),
-        # Values beside a name.
+        # Values next to a name that indicates a secret.
         ("quoted value of a name", rf"{_NAMED}{_QUOTED}", "detect-secrets/keyword.py", _WORDS),
         ("value of a name in quoted json", rf"{_NAMED}{_ESCAPED}", "detect-secrets/keyword.py", _WORDS),
         ("value of a name", rf"{_NAMED}{_BARE}", "detect-secrets/keyword.py", _WORDS),
@@ -219,9 +218,9 @@ PATTERNS: Tuple[SecretPattern, ...] = tuple(
         ("alibaba access key", r"\bLTAI[A-Za-z0-9]{12,}", "Alibaba", ("ltai",)),
         ("digital ocean", r"\bdo[opr]_v1_[a-f0-9]{32,}", "DigitalOcean", ("_v1_",)),
         ("heroku", r"\bHRKU-[\w-]{20,}", "Heroku", ("hrku-",)),
-        # Experiments, models and data.
+        # Experiment trackers, model hubs and data platforms.
         ("wandb", r"\bwandb_v1_[\w-]{20,}", "Weights & Biases", ("wandb_v1_",)),
-        # A digest has the same form; which one it is shows what stands around it.
+        # A digest has the same format; the words around it tell them apart.
         (
             "wandb or other key of 40 hexadecimal digits",
             r"(?<![\w/.@#+-])(?:local-)?[a-f0-9]{40}(?![\w/+=-]|\.\w)",
@@ -253,7 +252,7 @@ PATTERNS: Tuple[SecretPattern, ...] = tuple(
         ),
         ("json web token", r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?", "detect-secrets/jwt.py", ("eyj",)),
         ("json in base64", r"\beyJ[\w+/-]{40,}={0,2}", "neptune.ai, Grafana", ("eyj",)),
-        # Code and packages.
+        # Code hosts and package registries.
         (
             "github",
             r"\b(?:gh[pousr]_[A-Za-z0-9_]{16,}|github_pat_\w{16,})",
@@ -282,7 +281,7 @@ PATTERNS: Tuple[SecretPattern, ...] = tuple(
             "detect-secrets/artifactory.py",
             ("akc", "ap", "cmvmd"),
         ),
-        # Messages and payments.
+        # Messaging and payments.
         ("slack", r"\bx(?:ox[a-z]|app)-[\w-]{10,}", "detect-secrets/slack.py", ("xox", "xapp-")),
         ("discord bot", r"\b(?=\S{0,60}\d)[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,}", "detect-secrets/discord.py"),
         ("telegram bot", r"\b\d{8,10}:[\w-]{35}(?![\w-])", "detect-secrets/telegram_token.py", (":",)),
@@ -303,7 +302,7 @@ PATTERNS: Tuple[SecretPattern, ...] = tuple(
             ("sq0", "eaaa"),
         ),
         ("shopify", r"\bshp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}\b", "Shopify", ("shp",)),
-        # Operations.
+        # Infrastructure and monitoring.
         (
             "vault, terraform",
             r"\b(?:hv[sbr]\.[\w-]{20,}|[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{40,})",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_sm._failure._secrets import MASK, Masker, sounds_secret
+from lightning_sm._failure.redact import REDACTED, Redactor, is_secret_name
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm._sagemaker.job import TrainingJob
 
@@ -15,8 +15,8 @@ _KEY_ID, _KEY = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKE
 _SESSION = "IQoJb3JpZ2luX2VjEBYaDH" * 8
 
 
-def masked(text, hyperparameters=None, **variables):
-    return Masker(TrainingJob(hyperparameters=Hyperparameters(hyperparameters or {})), variables)(text)
+def redacted(text, hyperparameters=None, **variables):
+    return Redactor(TrainingJob(hyperparameters=Hyperparameters(hyperparameters or {})), variables)(text)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def masked(text, hyperparameters=None, **variables):
     ],
 )
 def test_by_form(text, shown):
-    assert masked(text) == shown
+    assert redacted(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_by_form(text, shown):
     ],
 )
 def test_what_is_no_secret_stays(text):
-    assert masked(text) == text
+    assert redacted(text) == text
 
 
 def test_hyperparameters_that_sound_secret_nested_too():
@@ -69,18 +69,18 @@ def test_hyperparameters_that_sound_secret_nested_too():
         "lr": 0.001,
     }
     text = "cats 0123456789 somebody 987654 True abc 0.001"
-    assert masked(text, values) == "cats *** *** *** True abc 0.001"
+    assert redacted(text, values) == "cats *** *** *** True abc 0.001"
 
 
 def test_variables_that_sound_secret():
     variables = {"WANDB_API_KEY": "0123456789abcdef", "HF_TOKEN": "auto", "HOME": "/home/me", "AWS_SESSION_TOKEN": ""}
-    assert masked("0123456789abcdef auto /home/me", **variables) == "*** auto /home/me"
+    assert redacted("0123456789abcdef auto /home/me", **variables) == "*** auto /home/me"
 
 
 def test_a_secret_however_it_is_quoted():
     secret = 'it\'s "two\nlines"'
     for spelt in (secret, repr(secret), json.dumps(secret), " ".join(secret.split())):
-        assert "lines" not in masked(f"<{spelt}>", {"token": secret})
+        assert "lines" not in redacted(f"<{spelt}>", {"token": secret})
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_secret_however_it_is_quoted():
     ],
 )
 def test_names(name, expected):
-    assert sounds_secret(name) is expected
+    assert is_secret_name(name) is expected
 
 
 _values = st.text(string.ascii_letters + string.digits + "/+=_-.!$%'\"\\ ", min_size=6).filter(
@@ -109,32 +109,32 @@ _values = st.text(string.ascii_letters + string.digits + "/+=_-.!$%'\"\\ ", min_
 
 @given(before=st.text(), value=_values, after=st.text(), name=st.sampled_from(["my_token", "Password", "x.secret"]))
 def test_no_value_of_such_a_name_is_ever_shown(before, value, after, name):
-    shown = masked(f"{before}{value.strip()}{after}", {name: value})
+    shown = redacted(f"{before}{value.strip()}{after}", {name: value})
     assert value.strip() not in shown
-    assert MASK in shown
+    assert REDACTED in shown
 
 
 @pytest.mark.parametrize("seen", range(1, 41, 3))
 def test_half_of_a_secret_at_the_cut_is_not_shown(seen):
     before = "lorem ipsum " * 1000
     token = "ghp_" + string.ascii_letters[:36]
-    shown = masked(before[: 8192 - seen] + token + before)
+    shown = redacted(before[: 8192 - seen] + token + before)
     assert 7000 < len(shown) <= 8192
     assert "ghp_" not in shown
 
 
 def test_a_long_text_whose_secrets_make_it_short():
-    assert masked("got " + (string.ascii_letters + string.digits) * 1000) == "got ***"
-    assert masked("got " + "hunter2 " * 100_000, {"password": "hunter2"}).startswith("got *** ***")
+    assert redacted("got " + (string.ascii_letters + string.digits) * 1000) == "got ***"
+    assert redacted("got " + "hunter2 " * 100_000, {"password": "hunter2"}).startswith("got *** ***")
 
 
 def test_no_text_takes_long():
     began = time.thread_time()
-    assert len(masked("a.b.token+/" * 1_000_000)) <= 8192
+    assert len(redacted("a.b.token+/" * 1_000_000)) <= 8192
     assert time.thread_time() - began < 1
 
 
 @given(st.text(), _values)
-def test_masking_twice_changes_nothing(text, value):
-    once = masked(f"{text}{value}", {"token": value})
-    assert masked(once, {"token": value}) == once
+def test_redacting_twice_changes_nothing(text, value):
+    once = redacted(f"{text}{value}", {"token": value})
+    assert redacted(once, {"token": value}) == once

@@ -128,7 +128,7 @@ def test_a_lost_peer_without_a_watch(opt_ml):
     opt_ml.host("algo-2", "localhost", "algo-2")
     code = "raise RuntimeError('[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:6795')"
     reason = _ended(opt_ml, code, **torchrun(1, 2, 0, 1, 1))
-    assert reason.startswith("Lost contact with other ranks (localhost): RuntimeError: [gloo/transport")
+    assert reason.startswith("Lost the connection to other ranks (localhost): RuntimeError: [gloo/transport")
     (opt_ml.base / "output" / "failure").unlink()
     # Alone it has no peers.
     assert _ended(opt_ml, code, **torchrun(0, 1, 0, 1, 0)).startswith("RuntimeError: [gloo/")
@@ -213,7 +213,9 @@ def test_the_arguments_that_a_scripts_own_parser_refuses(opt_ml, code, status, t
     failure = opt_ml.base / "output" / "failure"
     assert failure.exists() is (told is not None)
     if told is not None:
-        assert failure.read_text().startswith("HyperparameterError: The script's own parser ended the program: " + told)
+        assert failure.read_text().startswith(
+            "HyperparameterError: The script's argument parser exited with an error: " + told
+        )
 
 
 def test_the_arguments_that_jsonargparse_refuses(opt_ml):

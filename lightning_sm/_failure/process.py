@@ -1,0 +1,155 @@
+"""The failure monitor of this process, of which there is at most one."""
+
+import atexit
+import functools
+import os
+import sys
+from typing import Optional
+
+from lightning_sm._failure.connection import ProcessInfo
+from lightning_sm._failure.failure_file import with_oom_kills, withdraw_failure, write_failure
+from lightning_sm._failure.guard import Guard
+from lightning_sm._failure.monitor import FailureMonitor
+from lightning_sm._failure.reason import FailureReason
+from lightning_sm._failure.rendezvous import Address, job_address
+from lightning_sm._logging import log
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.topology import Topology
+
+__all__ = ["current_monitor", "is_started_by_rank", "set_joining", "set_training", "stop_watching", "watch_failures"]
+
+_monitor: Optional[FailureMonitor] = None
+_pid: Optional[int] = None
+# Set by a rank for the processes that it starts: its node rank and local rank.
+_WATCHED = "LIGHTNING_SM_WATCHED"
+
+
+def watch_failures(job: TrainingJob, topology: Topology) -> None:
+    """From now on, receive failures of other ranks and send them this one's. Only the first call has an effect.
+
+    Call it as soon as the job is known, because other ranks wait for one that fails before it has joined them. It has
+    no effect outside a container, in a world of one process, and in processes that ``multiprocessing`` started.
+
+    Args:
+        job: The job.
+        topology: The world that the launcher created.
+    """
+    # Where Lightning starts the processes of a host, the first one learns their number from the trainer.
+    has_others = topology.num_nodes > 1 or (topology.world_size or 1) > 1 or topology.local_rank > 0
+    if has_others and not _is_spawned():
+        _start_monitor(job, topology)
+
+
+def set_joining(job: TrainingJob, topology: Topology, *, rank: int, world_size: int) -> None:
+    """Tell the other ranks that this one is about to join the process group.
+
+    Args:
+        job: The job.
+        topology: The world that the launcher created.
+        rank: This process's global rank.
+        world_size: The number of processes that train together.
+    """
+    if world_size > 1:
+        _start_monitor(job, topology, rank)
+        monitor = current_monitor()
+        if monitor is not None:
+            monitor.set_joining(rank, world_size)
+
+
+def set_training(is_training: bool) -> None:
+    """Tell the other ranks whether this one is training; only then is its sudden exit a failure.
+
+    Args:
+        is_training: Whether it is.
+    """
+    monitor = current_monitor()
+    if monitor is not None:
+        monitor.set_training(is_training)
+
+
+def stop_watching() -> None:
+    """Leave the other ranks without a failure. It runs at exit; only a process that is killed leaves without it."""
+    global _monitor, _pid
+    monitor = current_monitor()
+    _monitor, _pid = None, None
+    if monitor is not None:
+        os.environ.pop(_WATCHED, None)
+        monitor.stop()
+
+
+def is_started_by_rank(topology: Topology) -> bool:
+    """Whether this process has a rank's variables but is not a rank, because a rank started it for something else.
+
+    It reads ``LIGHTNING_SM_WATCHED``, which each rank sets for the processes that it starts.
+
+    Args:
+        topology: The topology that this process has read.
+    """
+    return _is_spawned() or os.environ.get(_WATCHED) == _slot(topology)
+
+
+def current_monitor() -> Optional[FailureMonitor]:
+    """Return the monitor of this process; ``None`` before it is started and in the child of a fork."""
+    return _monitor if _pid == os.getpid() else None
+
+
+def _start_monitor(job: TrainingJob, topology: Topology, rank: Optional[int] = None) -> None:
+    global _monitor, _pid
+    if job.failure_file is None or current_monitor() is not None:
+        return
+    address = job_address(job, topology)
+    is_main = topology.is_rank_zero if rank is None else rank == 0
+    # Processes that a strategy spawned have all read the topology of the process that spawned them.
+    local_rank = rank if rank is not None and _is_spawned() else topology.local_rank
+    process = ProcessInfo(topology.node_rank, local_rank, job.current_host, topology.global_rank, os.getpid())
+    _pid = os.getpid()
+    _monitor = FailureMonitor(
+        process,
+        topology.world_size or topology.num_nodes,
+        address,
+        functools.partial(_write_other_failure, job),
+        functools.partial(_withdraw_other_failure, job),
+        start_guard=functools.partial(_start_guard, job, address if is_main else None),
+        has_joined=_has_joined,
+    )
+    os.environ[_WATCHED] = _slot(topology)
+    atexit.register(stop_watching)
+    _monitor.start()
+
+
+def _slot(topology: Topology) -> str:
+    return f"{topology.node_rank}.{topology.local_rank}"
+
+
+def _is_spawned() -> bool:
+    """Whether ``multiprocessing`` started this process."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
+def _start_guard(job: TrainingJob, server: Optional[Address]) -> Optional[Guard]:
+    try:
+        return Guard(job.failure_file or "", job.current_host, server)
+    except OSError as error:
+        log.warning("The failure guard process could not be started: %s", error)
+        return None
+
+
+def _has_joined() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    # The attribute is missing while another thread imports the module.
+    is_initialized = getattr(distributed, "is_initialized", None)
+    return is_initialized is not None and bool(is_initialized())
+
+
+def _write_other_failure(job: TrainingJob, reason: FailureReason) -> None:
+    """Write another rank's failure to this host's failure file."""
+    reason = with_oom_kills(reason, job.current_host)
+    # Before the log line: the launcher may kill this process at any time now.
+    write_failure(job, str(reason))
+    log.error("Another rank failed: %s", reason)
+
+
+def _withdraw_other_failure(job: TrainingJob, reason: FailureReason) -> None:
+    log.warning("Rank %s reconnected; its failure is withdrawn.", reason.rank)
+    withdraw_failure(job, reason.cause)
