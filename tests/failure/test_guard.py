@@ -79,6 +79,15 @@ def test_the_end_of_the_program_is_a_quiet_one(tmp_path):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_modules_of_the_user_do_not_reach_the_guard(tmp_path):
+    for name in ("json", "selectors", "lightning_sm", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(7)")
+    start = "import os, lightning_sm._failure.guard; os.environ['PYTHONPATH'] = '.'; "
+    code = f"{start}os.chdir({str(tmp_path)!r})" + _CODE.format(end="os.kill(os.getpid(), signal.SIGKILL)")
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "failure")], check=False, timeout=30)
+    until((tmp_path / "failure").exists)
+
+
 def test_the_reason_that_is_there_stays(tmp_path):
     (tmp_path / "failure").write_text("KeyError: 'x'")
     run(tmp_path / "failure", "os.kill(os.getpid(), signal.SIGKILL)")

@@ -1,12 +1,12 @@
-"""Trains until rank 1 fails in some way, while rank 0 waits for it in a collective.
+"""Trains until rank 1 fails while rank 0 waits for it in a collective.
 
-``--how`` is one of these, and ``--devices`` how many Lightning starts on each host where no launcher does:
+``--how`` selects the failure, and ``--devices`` the number of processes per host where Lightning starts them:
 
-``raise``: an exception right after joining. ``exit``: ``sys.exit`` with a message. ``kill``: SIGKILL. ``crash``: as
-gloo aborts. ``deaf``: as ``raise``, while rank 0 is stuck in something that never notices, as a collective of NCCL is
-for half an hour. ``model``: an exception in the making of the model, before anything of ours is called. ``main``: rank
-0 is killed as soon as all have joined. ``finish``: nobody fails; rank 0 is through long before rank 1, which then ends
-as no program should, but as some do.
+``raise``: an exception after joining the process group. ``exit``: ``sys.exit`` with a message. ``kill``: SIGKILL.
+``crash``: abort, as gloo does. ``blocked``: as ``raise``, while rank 0 is blocked in a call that does not notice the
+loss, as a collective of NCCL is for half an hour. ``model``: an exception before the first call of this package.
+``main``: rank 0 is killed as soon as all have joined. ``finish``: no failure; rank 0 ends seconds before rank 1, which
+then leaves by ``os._exit``.
 """
 
 import argparse
@@ -38,11 +38,11 @@ class Fails(pl.Callback):
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx, *unused):
         if batch_idx == 1 and trainer.global_rank == 1 and self.how not in ("finish", "main"):
             if self.how in ("kill", "crash"):
-                # Only those who have met it miss it, which takes a moment.
+                # Only ranks that have connected to it notice its loss.
                 time.sleep(2)
             note(self.folder)
             fail(self.how)
-        if batch_idx == 1 and trainer.global_rank == 0 and self.how == "deaf":
+        if batch_idx == 1 and trainer.global_rank == 0 and self.how == "blocked":
             time.sleep(600)
 
 
@@ -72,7 +72,7 @@ def main():
     parser.add_argument("--how")
     parser.add_argument("--devices", type=int)
     options = parser.parse_args()
-    # From here on the toolkit takes every line for its failure reason.
+    # From this line on the toolkit copies the log into its failure reason.
     print("a ValueError, which is only spoken of", flush=True)
     if options.how == "model" and not lightning_sm.Topology.resolve().is_rank_zero:
         note(options.folder)

@@ -1,4 +1,4 @@
-"""Whatever ends one rank, every host's failure file names it first, and no process is left waiting."""
+"""Whatever ends one rank, every host's failure file names it, and no other process stays blocked."""
 
 import time
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.helpers.processes import Job
 pytestmark = [pytest.mark.processes, pytest.mark.jobs]
 
 _SCRIPT = Path(__file__).parent / "fail.py"
-# How it is started, what the script is told of it, and the hosts.
+# The launch, arguments of the script, and the hosts.
 _LAUNCHES = {
     "torchrun_one_host": (lambda job: job.torchrun(1, 2), (), ("algo-1",)),
     "torchrun_two_hosts": (lambda job: job.torchrun(2, 1), (), ("algo-1", "algo-2")),
@@ -83,13 +83,13 @@ def test_rank_zero_killed_in_its_first_second_is_the_reason_on_every_host(tmp_pa
         assert reason.startswith("Rank 0 on algo-1 was killed: it exited without an exception (SIGKILL, ")
 
 
-def test_a_rank_that_hears_of_nothing_by_itself_is_ended(tmp_path):
-    job, reasons = run(tmp_path, "torchrun_two_hosts", "deaf")
+def test_a_blocked_rank_is_ended(tmp_path):
+    job, reasons = run(tmp_path, "torchrun_two_hosts", "blocked")
     assert reasons["algo-1"].startswith("KeyError: 'layers' (rank 1 on algo-2; at ")
     assert "Blocked after another rank failed; exiting with code 1." in job.output
 
 
-def test_who_is_through_first_is_missed_by_nobody(tmp_path):
+def test_a_rank_that_ends_first_is_not_reported(tmp_path):
     job, reasons = run(tmp_path, "one_process_on_two_hosts", "finish")
     assert job.codes == [0, 0], job.output[-6000:]
     assert reasons == {}
