@@ -11,6 +11,7 @@ from lightning_sm._export.plan import ExportPlan, ExportWeights
 from lightning_sm._export.serving import distribution_versions
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import epochs_trained
+from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm._version import __version__
 
@@ -79,7 +80,7 @@ class ModelSummary:
 
 def summarize(
     namespace: Namespace,
-    trainer: Any,
+    trainer: Trainer,
     module: Any,
     plan: ExportPlan,
     best: Optional[BestCheckpoint],
@@ -116,7 +117,7 @@ def summarize(
     )
 
 
-def find_best(trainer: Any) -> Optional[BestCheckpoint]:
+def find_best(trainer: Trainer) -> Optional[BestCheckpoint]:
     """The best checkpoint of the first callback that monitors a metric and has one; ``None`` if it is not readable."""
     for callback in trainer.checkpoint_callbacks:
         path, score = getattr(callback, "best_model_path", ""), getattr(callback, "best_model_score", None)
@@ -131,7 +132,7 @@ def find_best(trainer: Any) -> Optional[BestCheckpoint]:
     return None
 
 
-def why_last_weights(trainer: Any, weights: ExportWeights) -> str:
+def why_last_weights(trainer: Trainer, weights: ExportWeights) -> str:
     """Why the last weights are exported and not those of a best checkpoint, for the log.
 
     Args:

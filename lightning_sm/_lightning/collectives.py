@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, List, Sequence, Tuple, TypeVar
 
 from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.trainer_protocol import Trainer
 
 if TYPE_CHECKING:
     import torch
@@ -26,13 +27,13 @@ __all__ = [
 _Value = TypeVar("_Value")
 
 
-def broadcast(trainer: Any, value: _Value) -> _Value:
+def broadcast(trainer: Trainer, value: _Value) -> _Value:
     """Return global rank 0's ``value`` on every rank. Collective: every rank must call it."""
     shared: _Value = strategy_of(trainer).broadcast(value)
     return shared
 
 
-def sums(trainer: Any, values: Sequence[float]) -> List[float]:
+def sums(trainer: Trainer, values: Sequence[float]) -> List[float]:
     """All-reduce: the sum of each value over all ranks, in single precision. Collective: every rank must call it.
 
     A sum is the one reduction that every backend has.
@@ -47,7 +48,7 @@ def sums(trainer: Any, values: Sequence[float]) -> List[float]:
     return [float(value) for value in total.tolist()]
 
 
-def gather(trainer: Any, value: Any) -> List[Any]:
+def gather(trainer: Trainer, value: Any) -> List[Any]:
     """All-gather one-dimensional ``uint8`` tensors of different lengths. Collective: every rank must call it."""
     import torch
 
@@ -61,12 +62,12 @@ def gather(trainer: Any, value: Any) -> List[Any]:
     return [row[:length].clone() for row, length in zip(rows, lengths)]
 
 
-def any_true(trainer: Any, flag: bool) -> bool:
+def any_true(trainer: Trainer, flag: bool) -> bool:
     """Whether ``flag`` is true on any rank. Collective: every rank must call it."""
     return sums(trainer, [flag])[0] > 0
 
 
-def all_true(trainer: Any, flag: bool) -> bool:
+def all_true(trainer: Trainer, flag: bool) -> bool:
     """Whether ``flag`` is true on every rank. Collective: every rank must call it."""
     return not any_true(trainer, not flag)
 
@@ -106,7 +107,7 @@ class ThrottledAllReduce:
         self._interval = StepInterval()
         self._remaining = 1
 
-    def any_true(self, trainer: Any, flags: Sequence[bool]) -> Tuple[bool, ...]:
+    def any_true(self, trainer: Trainer, flags: Sequence[bool]) -> Tuple[bool, ...]:
         """Return for each flag whether it is true on any rank. Every rank must call it at each step.
 
         At steps without an all-reduce all of them are false. A single process needs none and returns its flags at each

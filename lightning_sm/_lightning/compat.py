@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Sequence, Tuple
 
 from lightning_sm._lightning.namespaces import Namespace
+from lightning_sm._lightning.trainer_protocol import Trainer
 
 __all__ = [
     "SHIMS",
@@ -171,7 +172,7 @@ def save_last_as_file(namespace: Namespace, checkpoint: Any) -> None:
         checkpoint._link_checkpoint = functools.partial(_save_instead_of_link, checkpoint.save_weights_only)
 
 
-def _save_instead_of_link(weights_only: bool, trainer: Any, filepath: str, linkpath: str) -> None:
+def _save_instead_of_link(weights_only: bool, trainer: Trainer, filepath: str, linkpath: str) -> None:
     trainer.save_checkpoint(linkpath, weights_only)
 
 
@@ -204,7 +205,7 @@ def write_over_own(namespace: Namespace, checkpoint: Any) -> None:
         checkpoint.file_exists = functools.partial(_another_exists, checkpoint)
 
 
-def _another_exists(checkpoint: Any, filepath: Any, trainer: Any) -> bool:
+def _another_exists(checkpoint: Any, filepath: Any, trainer: Trainer) -> bool:
     return bool(filepath != checkpoint.best_model_path and type(checkpoint).file_exists(checkpoint, filepath, trainer))
 
 
@@ -246,7 +247,7 @@ def save_config_arguments(namespace: Namespace) -> Dict[str, Any]:
     return {"save_config_kwargs": {"overwrite": True}}
 
 
-def epochs_trained(namespace: Namespace, trainer: Any) -> int:
+def epochs_trained(namespace: Namespace, trainer: Trainer) -> int:
     """How many epochs a fit that has ended came to; 1.5 then counts the last one back."""
     epoch = int(trainer.current_epoch)
     if needs("epochs_trained", namespace) and trainer.fit_loop.epoch_progress.total.completed:
@@ -259,7 +260,7 @@ def resumes_within_epochs(namespace: Namespace) -> bool:
     return not needs("resumes_within_epochs", namespace)
 
 
-def save_checkpoint_at_end(namespace: Namespace, trainer: Any, path: str) -> None:
+def save_checkpoint_at_end(namespace: Namespace, trainer: Trainer, path: str) -> None:
     """Save a checkpoint when training has ended; 1.5 then counts a step too many, as its ``ModelCheckpoint`` knows."""
     ahead = 1 if needs("save_checkpoint_at_end", namespace) else 0
     if ahead:
@@ -269,7 +270,7 @@ def save_checkpoint_at_end(namespace: Namespace, trainer: Any, path: str) -> Non
         trainer.fit_loop.global_step += ahead
 
 
-def steps_taken(namespace: Namespace, trainer: Any) -> int:
+def steps_taken(namespace: Namespace, trainer: Trainer) -> int:
     """How many optimizer steps were taken, also within ``on_train_batch_end``, where 1.5 has not counted the last."""
     step = int(trainer.global_step)
     if needs("steps_taken", namespace) and not trainer.fit_loop.epoch_loop._should_accumulate():
@@ -277,7 +278,7 @@ def steps_taken(namespace: Namespace, trainer: Any) -> int:
     return step
 
 
-def train_loaders_method(namespace: Namespace, trainer: Any) -> Tuple[Any, str]:
+def train_loaders_method(namespace: Namespace, trainer: Trainer) -> Tuple[Any, str]:
     """The object and its method that make the data loaders for training; until 2.0 the trainer does."""
     if needs("train_loaders_method", namespace):
         return trainer, "reset_train_dataloader"

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, Optional
 
 from lightning_sm._lightning.compat import needs
 from lightning_sm._lightning.namespaces import Namespace
+from lightning_sm._lightning.trainer_protocol import Trainer
 
 __all__ = [
     "add_legacy_environment_methods",
@@ -170,17 +171,17 @@ _SHARDED = frozenset(
 )
 
 
-def is_sharded(trainer: Any) -> bool:
+def is_sharded(trainer: Trainer) -> bool:
     """Whether the trainer's module is no ordinary one any more, because its strategy spreads it over the ranks."""
     return bool(_SHARDED.intersection(cls.__name__ for cls in type(strategy_of(trainer)).__mro__))
 
 
-def saves_by_itself(trainer: Any) -> bool:
+def saves_by_itself(trainer: Trainer) -> bool:
     """Whether a checkpoint of this strategy is more than what Lightning's own code puts into it."""
     return any(cls.__name__ in ("DeepSpeedPlugin", "DeepSpeedStrategy") for cls in type(strategy_of(trainer)).__mro__)
 
 
-def full_state_dict(trainer: Any) -> Dict[str, Any]:
+def full_state_dict(trainer: Trainer) -> Dict[str, Any]:
     """The whole model's state dict, on rank zero at least. Every rank must call it."""
     strategy = strategy_of(trainer)
     with _whole(strategy):

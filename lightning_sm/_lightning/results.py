@@ -7,6 +7,7 @@ import sys
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.trainer_protocol import Trainer
 
 __all__ = ["metric_states", "metrics_of", "results_of", "set_metric_states", "set_metrics", "set_results"]
 
@@ -28,7 +29,7 @@ def set_metrics(trainer: Any, metrics: Mapping[str, Any], device: Any) -> None:
     trainer._logger_connector._callback_metrics.update({name: value.to(device) for name, value in metrics.items()})
 
 
-def results_of(trainer: Any) -> List[Dict[str, Any]]:
+def results_of(trainer: Trainer) -> List[Dict[str, Any]]:
     """This rank's part of what the training has logged in its epoch."""
     found = []
     for result in trainer.fit_loop.epoch_loop._results.values():
@@ -111,7 +112,7 @@ def _add(result: Any, entry: Mapping[str, Any]) -> None:
         setattr(result, name, result.meta.reduce_fx(before, now) if extreme else before + now)
 
 
-def metric_states(trainer: Any, *, between_epochs: bool) -> Dict[str, Any]:
+def metric_states(trainer: Trainer, *, between_epochs: bool) -> Dict[str, Any]:
     """The states of the torchmetrics objects that the model holds, by their names in it.
 
     Left out are those that Lightning is about to reset: at the end of an epoch or of a validation, what was logged as
@@ -149,7 +150,7 @@ def _metrics(module: Any) -> Iterator[Tuple[str, Any, Dict[str, Any]]]:
             yield name, metric, {state: getattr(leader, state) for state in metric._defaults}
 
 
-def set_metric_states(trainer: Any, saved: Mapping[str, Any]) -> None:
+def set_metric_states(trainer: Trainer, saved: Mapping[str, Any]) -> None:
     """Put back what :func:`metric_states` told."""
     module = trainer.lightning_module
     for name, metric, states in _metrics(module):

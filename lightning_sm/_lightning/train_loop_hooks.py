@@ -8,6 +8,7 @@ from typing import Any, Callable, List, Tuple
 from lightning_sm._lightning.compat import saved_by_all_ranks, train_loaders_method
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.namespaces import Namespace
+from lightning_sm._lightning.trainer_protocol import Trainer
 
 __all__ = [
     "after_batch_hooks",
@@ -21,7 +22,7 @@ __all__ = [
 
 
 def around_train_loaders(
-    namespace: Namespace, trainer: Any, prepare: Callable[[Any], None], ready: Callable[[List[Any]], None]
+    namespace: Namespace, trainer: Trainer, prepare: Callable[[Any], None], ready: Callable[[List[Any]], None]
 ) -> Callable[[], None]:
     """Call ``prepare`` with each loader of training data before Lightning iterates over it.
 
@@ -62,7 +63,7 @@ def around_train_loaders(
 
 
 def around_batches(
-    trainer: Any, advance: Callable[[Any, Callable[[], None]], None], before_validation: Callable[[], None]
+    trainer: Trainer, advance: Callable[[Any, Callable[[], None]], None], before_validation: Callable[[], None]
 ) -> Callable[[], None]:
     """Let ``advance`` stand where the epoch's loop fetches and trains one batch.
 
@@ -121,7 +122,7 @@ def after_batch_hooks(trainer: Any, function: Callable[[], None]) -> Callable[[]
     return undo
 
 
-def before_validations(trainer: Any, function: Callable[[], None]) -> Callable[[], None]:
+def before_validations(trainer: Trainer, function: Callable[[], None]) -> Callable[[], None]:
     """Call ``function`` before the first hook of each validation within a fit, sanity checks included.
 
     Args:
@@ -142,7 +143,7 @@ def before_validations(trainer: Any, function: Callable[[], None]) -> Callable[[
 
 
 def around_epochs(
-    trainer: Any, before: Callable[[], None], before_iterator: Callable[[], None], begin: Callable[[Any], None]
+    trainer: Trainer, before: Callable[[], None], before_iterator: Callable[[], None], begin: Callable[[Any], None]
 ) -> Callable[[], None]:
     """Tell of the moments at which an epoch begins.
 
@@ -171,7 +172,7 @@ def around_epochs(
 
 
 def around_saves(
-    namespace: Namespace, trainer: Any, before: Callable[[], None], after: Callable[[], None]
+    namespace: Namespace, trainer: Trainer, before: Callable[[], None], after: Callable[[], None]
 ) -> Callable[[], None]:
     """Call ``before`` and ``after`` around each save of a checkpoint in which every rank takes part.
 

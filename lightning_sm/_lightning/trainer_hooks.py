@@ -9,6 +9,7 @@ from inspect import signature
 from typing import Any, Callable, ContextManager, Optional, Tuple
 
 from lightning_sm._lightning.compat import signal_connector_of
+from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
 from lightning_sm._logging import log
 
 __all__ = [
@@ -21,7 +22,7 @@ __all__ = [
 ]
 
 
-def around_load(trainer: Any, found: Callable[[Any], ContextManager[Any]]) -> None:
+def around_load(trainer: Trainer, found: Callable[[Any], ContextManager[Any]]) -> None:
     """Take part once when a test, validation or prediction loads a checkpoint, or does without one.
 
     Args:
@@ -39,7 +40,7 @@ def around_load(trainer: Any, found: Callable[[Any], ContextManager[Any]]) -> No
 
 
 def around_restore(
-    trainer: Any,
+    trainer: Trainer,
     *,
     choose: Callable[[Any], Optional[Tuple[str, bool]]],
     explain: Callable[[Exception], Exception],
@@ -91,12 +92,12 @@ def around_restore(
     connector.resume_end = resume_end
 
 
-def _connector_of(trainer: Any) -> Any:
+def _connector_of(trainer: Trainer) -> Any:
     named = "_checkpoint_connector" if hasattr(trainer, "_checkpoint_connector") else "checkpoint_connector"
     return getattr(trainer, named)
 
 
-def after_run(trainer: Any, function: Callable[[], None]) -> None:
+def after_run(trainer: Trainer, function: Callable[[], None]) -> None:
     """Call ``function`` once when the loop of the fit has run or was skipped, before the strategy is torn down.
 
     Args:
@@ -114,19 +115,19 @@ def after_run(trainer: Any, function: Callable[[], None]) -> None:
     loop.run = run
 
 
-def call_skipped_train_hooks(trainer: Any) -> None:
+def call_skipped_train_hooks(trainer: Trainer) -> None:
     """Call the hooks of the training's start and end for a fit that had nothing left to train.
 
     Lightning skips them with the loop, and with them the callbacks that change the weights in ``on_train_end``.
     """
-    for callback in trainer.callbacks:
+    for callback in callbacks_of(trainer):
         if any(cls.__name__ == "StochasticWeightAveraging" for cls in type(callback).__mro__):
             _prepare_end_of_swa(trainer, callback)
     trainer.fit_loop.on_run_start()
     trainer.fit_loop.on_run_end()
 
 
-def _prepare_end_of_swa(trainer: Any, callback: Any) -> None:
+def _prepare_end_of_swa(trainer: Trainer, callback: Any) -> None:
     if not hasattr(callback, "_accumulate_grad_batches"):
         # Made where its epoch for batch norms begins, which has been trained.
         callback._accumulate_grad_batches = trainer.accumulate_grad_batches
@@ -137,7 +138,7 @@ def _prepare_end_of_swa(trainer: Any, callback: Any) -> None:
         callback.on_train_end = lambda *_, **__: None
 
 
-def should_stop_now(trainer: Any) -> bool:
+def should_stop_now(trainer: Trainer) -> bool:
     """Whether a callback has asked the fit to stop, and its least epochs and steps are over."""
     if not trainer.should_stop:
         return False
@@ -147,7 +148,7 @@ def should_stop_now(trainer: Any) -> bool:
     return bool(epochs >= (loop.min_epochs or 0) and trainer.global_step >= (loop.min_steps or 0))
 
 
-def set_restored_handler(trainer: Any, number: int, handler: Any) -> None:
+def set_restored_handler(trainer: Trainer, number: int, handler: Any) -> None:
     """Have a trainer put ``handler`` in place when its fit is over, instead of the one from before it.
 
     Lightning does that before ``on_fit_end``, which is still work that a signal should not cut off

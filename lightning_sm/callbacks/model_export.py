@@ -24,6 +24,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import steps_taken
 from lightning_sm._lightning.compat_strategies import full_checkpoint, full_state_dict, is_sharded, saves_by_itself
 from lightning_sm._lightning.train_loop_hooks import first_train_batch
+from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 
@@ -133,13 +134,13 @@ class ModelExportMixin(_Base):
         self._last: Mapping[str, Any] = {}
         self._steps: Optional[int] = None
 
-    def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Check that the model directory is writable."""
         if self._is_active and stage == "fit" and trainer.is_global_zero:
             with failure_reported(self._job):
                 check_writable(str(self.model_dir), "model directory")
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Check whether this model can be exported as configured."""
         if not self._is_active or self.plan is None:
             return
@@ -157,25 +158,25 @@ class ModelExportMixin(_Base):
             if self.plan.format.is_graph:
                 self._examples.attach(pl_module)
 
-    def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
+    def on_validation_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
         """Keep the first batch as the example, if one is needed; it may be the sanity check's."""
         if trainer.state.fn == "fit":
             self._observe(batch)
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
         """Keep the first batch as the example, if one is needed."""
         self._observe(batch)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         """Check that the exported submodule was called."""
         with failure_reported(self._job):
             self._examples.check_called()
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Gather the weights, which is a collective operation with a sharded strategy."""
         self._gather(trainer, has_ended=True)
 
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Write the model from global rank 0, after all checkpoints have been saved."""
         self._examples.detach()
         if not self._is_active:
@@ -190,11 +191,11 @@ class ModelExportMixin(_Base):
                 self._write(trainer, pl_module)
         self._last = {}
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Remove the hook from the model."""
         self._examples.detach()
 
-    def export_now(self, trainer: Any, pl_module: Any) -> None:
+    def export_now(self, trainer: Trainer, pl_module: Any) -> None:
         """Write the model in its current state, for a fit that ends early. Every rank must call it."""
         self._steps = steps_taken(self.namespace, trainer)
         self._gather(trainer, has_ended=False)
@@ -205,7 +206,7 @@ class ModelExportMixin(_Base):
     def _is_active(self) -> bool:
         return self.model_dir is not None and self.plan is not None
 
-    def _gather(self, trainer: Any, *, has_ended: bool) -> None:
+    def _gather(self, trainer: Trainer, *, has_ended: bool) -> None:
         if not self._is_active or self.plan is None:
             return
         if self.plan.format is ExportFormat.CHECKPOINT:
@@ -218,7 +219,7 @@ class ModelExportMixin(_Base):
             with failure_reported(self._job):
                 self._examples.observe_batch(batch)
 
-    def _write(self, trainer: Any, pl_module: Any) -> None:
+    def _write(self, trainer: Trainer, pl_module: Any) -> None:
         plan, directory = self.plan, self.model_dir
         assert plan is not None
         assert directory is not None
@@ -262,6 +263,6 @@ class ModelExportMixin(_Base):
         return Serving.collect(type(pl_module), self.plan.format, name)
 
 
-def exports_of(trainer: Any) -> List[Any]:
+def exports_of(trainer: Trainer) -> List[Any]:
     """The :class:`ModelExport` callbacks of a trainer."""
-    return [callback for callback in trainer.callbacks if isinstance(callback, ModelExportMixin)]
+    return [callback for callback in callbacks_of(trainer) if isinstance(callback, ModelExportMixin)]
