@@ -1,26 +1,34 @@
-"""Durations as people write them: ``90s``, ``10m``, ``23h30m``."""
+"""Durations in text: ``90s``, ``10m``, ``500ms``, ``23h30m``."""
 
 import re
 
 __all__ = ["read_duration"]
 
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
 
 
 def read_duration(text: object) -> float:
-    """Return the seconds that ``text`` means: ``90``, ``90s``, ``10m``, ``1.5h`` or ``23h30m``.
+    """Return the seconds that ``text`` means.
+
+    Args:
+        text: A number of seconds, or one or more numbers with a unit each: ``us``, ``ms``, ``s``, ``m`` or ``min``,
+            ``h``, ``d``.
 
     Raises:
-        ValueError: It is no duration, or none that is more than zero.
+        ValueError: It is not a duration, or not more than zero.
+
+    Example:
+        >>> read_duration("23h30m"), read_duration("500ms"), read_duration(90)
+        (84600.0, 0.5, 90.0)
     """
     rest, total = str(text).strip().lower(), 0.0
     while rest:
         match = _PART.match(rest)
         if match is None or match.group(2) not in _SECONDS:
-            raise ValueError(f"{text!r} is no duration such as 90s, 10m or 23h30m")
+            raise ValueError(f"{text!r} is not a duration such as 90s, 10m, 500ms or 23h30m")
         total += float(match.group(1)) * _SECONDS[match.group(2)]
         rest = rest[match.end() :]
     if not total > 0:
-        raise ValueError(f"{text!r} is no duration of more than zero")
+        raise ValueError(f"{text!r} is not a duration of more than zero")
     return total

@@ -15,6 +15,7 @@ __all__ = [
     "SMDDPUnavailableError",
     "LightningImportError",
     "LightningAttributeError",
+    "RehearsalError",
 ]
 
 
@@ -75,3 +76,7 @@ class LightningImportError(LightningSMError, ImportError):
 
 class LightningAttributeError(LightningSMError, AttributeError):
     """An attribute of ``lightning_sm`` that needs Lightning was read, such as ``SMDDPStrategy``, and there is none."""
+
+
+class RehearsalError(LightningSMError, RuntimeError):
+    """The rehearsal cannot be started as requested, or its hosts could not be set up. Nothing is left running."""

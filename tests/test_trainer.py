@@ -135,7 +135,7 @@ def test_a_resume_that_cannot_be_is_a_reason(job, options, reason):
 
 
 def test_a_bad_interval_is_a_reason(job):
-    with pytest.raises(CheckpointError, match=r"sagemaker\.save_every: 'soon' is no duration.* HINT: "):
+    with pytest.raises(CheckpointError, match=r"sagemaker\.save_every: 'soon' is not a duration.* HINT: "):
         own(job, save_every="soon")
     with open(job.failure_file) as file:
         assert file.read().startswith("CheckpointError: sagemaker.save_every")

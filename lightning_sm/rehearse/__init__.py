@@ -1,54 +1,59 @@
 """A rehearsal of a SageMaker training job on one machine, with SageMaker's real container software.
 
-``lightning-sm rehearse --help`` tells how to use it. In Python: :func:`main`.
+The command is ``lightning-sm rehearse`` (``--help`` lists its options). In Python, create a request, which is a frozen
+value, and rehearse it::
+
+    from lightning_sm.rehearse import create_request, rehearse
+
+    request = create_request("train.py", hosts=2, processes=2, distribution="torch_distributed",
+                             channels={"training": "./data"}, hyperparameters={"trainer.max_epochs": 2})
+    outcome = rehearse(request)
+    assert outcome.exit_code == 0, outcome.failure_reason
 """
 
-from __future__ import annotations
+from typing import List
 
-import argparse
-import sys
-from pathlib import Path
-from typing import Optional, Sequence
+from lightning_sm.errors import RehearsalError
+from lightning_sm.rehearse._body import request_from_body
+from lightning_sm.rehearse._command import main
+from lightning_sm.rehearse._create_request import create_request
+from lightning_sm.rehearse._log_lines import TOPOLOGY_MARKER
+from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome, Status, Upload
+from lightning_sm.rehearse._request import (
+    Distribution,
+    HostGroup,
+    InputChannel,
+    Isolation,
+    Limits,
+    NetworkLink,
+    RehearsalRequest,
+    Sdk,
+)
+from lightning_sm.rehearse._runner import rehearse
 
-from ._arguments import read_arguments
-from ._errors import RehearsalError
-from ._from_body import read_body, request_from_body
-from ._from_options import request_from_options
-from ._logs import TOPOLOGY_MARKER
-from ._request import RehearsalRequest
-from ._run import check, new_tree, rehearse, terminable
-from ._s3 import fetch_inputs
-from ._summary import Summary
-
-__all__ = ["RehearsalError", "RehearsalRequest", "TOPOLOGY_MARKER", "main"]
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the command line and return its exit status."""
-    options = read_arguments(argv)
-    try:
-        with terminable():
-            summary = _rehearse(options)
-    except RehearsalError as error:
-        print(f"lightning-sm rehearse: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    print(summary.as_json() if options.json else summary.as_text(), flush=True)
-    return summary.outcome.exit_code
+__all__ = [
+    "TOPOLOGY_MARKER",
+    "Attempt",
+    "Distribution",
+    "EndedBy",
+    "HostGroup",
+    "HostOutcome",
+    "InputChannel",
+    "Isolation",
+    "Limits",
+    "NetworkLink",
+    "Outcome",
+    "RehearsalError",
+    "RehearsalRequest",
+    "Sdk",
+    "Status",
+    "Upload",
+    "create_request",
+    "main",
+    "rehearse",
+    "request_from_body",
+]
 
 
-def _rehearse(options: argparse.Namespace) -> Summary:
-    if options.request:
-        request = request_from_body(read_body(Path(options.request)), options)
-    else:
-        request = request_from_options(options)
-    tree = new_tree()
-    try:
-        request = fetch_inputs(request, tree)
-        isolation = check(request, options.isolation)
-        print(f"isolation: {isolation.title}", file=sys.stderr if options.json else sys.stdout, flush=True)
-        return rehearse(request, isolation, tree, stream="stderr" if options.json else "stdout", keep=options.keep)
-    finally:
-        if not options.keep:
-            tree.remove()
+def __dir__() -> List[str]:
+    return sorted(__all__)

@@ -1,68 +1,52 @@
-"""Refused before anything starts: what can only fail, slowly or without saying why."""
-
-from __future__ import annotations
+"""What is refused before anything starts, and in what the rehearsal of a request differs from SageMaker."""
 
 import importlib.util
 import os
 import shutil
 import socket
 import sys
-import sysconfig
 from pathlib import Path
-from typing import Mapping, Optional
+from typing import Iterator, Tuple
 
-from ._distributions import MPIRUN
-from ._drivers_v3 import drivers_folder
-from ._errors import RehearsalError
-from ._request import RehearsalRequest
+from lightning_sm.errors import RehearsalError
+from lightning_sm.rehearse._plan import container_path, scripts_path
+from lightning_sm.rehearse._request import HOMOGENEOUS_CLUSTER, Distribution, Isolation, RehearsalRequest, Sdk
+from lightning_sm.rehearse._sdk import PROCESSES_PER_HOST, drivers_folder
 
-__all__ = ["check_entry_point", "check_port", "check_software", "container_path", "scripts_path"]
+__all__ = ["check_entry_point", "check_port", "check_software", "differences"]
 
 _MASTER_PORT = 7777
-
-
-def scripts_path(path: str) -> str:
-    """``path`` with this interpreter's own commands (``train``, ``torchrun``, ``python``) in front."""
-    own = [os.path.dirname(sys.executable), sysconfig.get_path("scripts")]
-    # sbin: the toolkits start sshd by its full path, but ip and tc are looked up.
-    return os.pathsep.join(dict.fromkeys([*own, *path.split(os.pathsep), "/usr/sbin", "/sbin"]))
-
-
-def container_path(request: RehearsalRequest, variables: Mapping[str, str], python: Optional[Path] = None) -> str:
-    """``PATH`` of the containers. What the request puts there comes first: a wrapper stands before what it wraps."""
-    own = dict(request.environment).get("PATH")
-    commands = None if python is None else str(python / "bin")
-    return os.pathsep.join(filter(None, [own, commands, scripts_path(variables.get("PATH", os.defpath))]))
+_ACCELERATED = ("ml.p", "ml.g", "ml.trn")
 
 
 def check_software(request: RehearsalRequest) -> None:
-    """Whether everything that this launcher runs is installed.
+    """Check that everything that this launcher runs is installed.
 
     Raises:
-        RehearsalError: Something is missing; the message names it and the extra or package that brings it.
+        RehearsalError: Something is missing; the message names it and the extra or package that contains it.
     """
     path = scripts_path(os.environ.get("PATH", os.defpath))
-    if request.sdk == "v2":
+    if request.sdk is Sdk.V2:
         for module in ("sagemaker_training", "sagemaker_pytorch_container"):
             if importlib.util.find_spec(module) is None:
-                raise _missing(f"SageMaker's training toolkit (module {module})")
+                raise _not_installed(f"SageMaker's training toolkit (module {module})")
     elif request.code is not None:
         drivers_folder()
-    if request.distribution == "torch_distributed" and shutil.which("torchrun", path=path) is None:
-        raise RehearsalError("torchrun is not installed.", hint="It comes with torch: pip install torch")
-    if request.distribution not in MPIRUN:
+    if request.distribution is Distribution.TORCH_DISTRIBUTED and shutil.which("torchrun", path=path) is None:
+        raise RehearsalError("torchrun is not installed.", hint="It is a part of torch: pip install torch")
+    if not request.distribution.uses_mpirun:
         return
     if importlib.util.find_spec("mpi4py") is None:
-        raise _missing("mpi4py, through which the mpirun launchers start the program,")
+        raise _not_installed("mpi4py, through which the mpirun launchers start the program,")
     if importlib.util.find_spec("paramiko") is None:
-        raise _missing("paramiko, with which the hosts look for each other,")
+        raise _not_installed("paramiko, with which the hosts connect to each other,")
     for command, package in (("mpirun", "openmpi-bin"), ("sshd", "openssh-server"), ("ssh-keygen", "openssh-client")):
         if shutil.which(command, path=path) is None:
             raise RehearsalError(f"{command} is not installed.", hint=f"On Debian and Ubuntu: apt install {package}")
 
 
 def check_entry_point(request: RehearsalRequest) -> None:
-    """Whether the launcher can start this kind of entry point.
+    """Check that the launcher can start this kind of entry point.
 
     Raises:
         RehearsalError: It is a shell script, or a package, under a launcher that takes only ``.py``.
@@ -75,16 +59,16 @@ def check_entry_point(request: RehearsalRequest) -> None:
             f"The toolkit refuses the entry point {name!r}.",
             hint="Give a path relative to --source-dir, without blanks.",
         )
-    if request.sdk == "v3" and not name.endswith((".py", ".sh")):
+    if request.sdk is Sdk.V3 and not name.endswith((".py", ".sh")):
         raise RehearsalError(f"SDK v3 refuses the entry point {name!r}: it must end in .py or .sh.")
-    if request.distribution != "torch_distributed":
+    if request.distribution is not Distribution.TORCH_DISTRIBUTED:
         return
     if not name.endswith(".py"):
         raise RehearsalError(
             f"torchrun cannot start {name!r}: torch_distributed takes only a Python file.",
             hint="Give a .py entry point, or use --distribution none for a shell script.",
         )
-    if request.sdk == "v2" and request.code is not None and (request.code / "setup.py").exists():
+    if request.sdk is Sdk.V2 and request.code is not None and (request.code / "setup.py").exists():
         raise RehearsalError(
             f"{request.code / 'setup.py'} makes the source directory a package, which torch_distributed refuses.",
             hint="Move setup.py out of the source directory, or use pyproject.toml.",
@@ -92,7 +76,7 @@ def check_entry_point(request: RehearsalRequest) -> None:
 
 
 def check_port(host: str = "127.0.0.1", port: int = _MASTER_PORT) -> None:
-    """Whether the port that the toolkit's launchers meet at is free. Only loopback shares ports with the machine.
+    """Check that the master port of the toolkit's launchers is free; loopback hosts share ports with the machine.
 
     Raises:
         RehearsalError: Something listens there already.
@@ -103,13 +87,90 @@ def check_port(host: str = "127.0.0.1", port: int = _MASTER_PORT) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise RehearsalError(
-                f"Port {port} is in use ({error.strerror}), and the toolkit's hosts always meet there.",
+                f"Port {port} is in use ({error.strerror}), and the toolkit's launchers always use it.",
                 hint="End the other program (another rehearsal?), or use --isolation userns or netns.",
             ) from error
 
 
-def _missing(what: str, hint: Optional[str] = None) -> RehearsalError:
+def _not_installed(what: str) -> RehearsalError:
     return RehearsalError(
-        f"{what} is not installed for {sys.executable}.",
-        hint=hint or "pip install 'lightning-sm[rehearse]' (needs gcc)",
+        f"{what} is not installed for {sys.executable}.", hint="pip install 'lightning-sm[rehearse]' (needs gcc)"
     )
+
+
+def differences(request: RehearsalRequest, isolation: Isolation) -> Tuple[str, ...]:
+    """Return a sentence for each thing that works here and not on SageMaker, or the other way."""
+    return (
+        *_of_isolation(request, isolation),
+        *(_of_v3(request) if request.sdk is Sdk.V3 else _of_v2(request)),
+        *_of_launcher(request),
+        *_of_channels(request),
+    )
+
+
+def _of_isolation(request: RehearsalRequest, isolation: Isolation) -> Iterator[str]:
+    if isolation.is_namespaced:
+        yield "Hosts have no route to the internet: downloads and a program's own pip install fail only here."
+    else:
+        yield (
+            "Hosts share this machine's file system, /tmp, host name and ports; on SageMaker they share nothing. "
+            "A file that one host writes outside its base directory is visible to the others only here."
+        )
+        yield "/opt/ml is moved by SAGEMAKER_BASE_DIR: a program that names /opt/ml literally fails only here."
+        yield "Hosts are named 127.0.0.K; on SageMaker algo-K, which socket.gethostname() returns too."
+        if request.channels:
+            yield "Channels are links to your own folders: a program that writes into one changes your data."
+    if isolation is Isolation.USERNS:
+        yield "Outside /opt, /etc and /tmp the hosts see your own files, and what they write there stays."
+    if request.limits.interrupt_after is not None:
+        yield "The spot interruption comes without SageMaker's SIGTERM and 120 s (which never reach the program)."
+
+
+def _of_v2(request: RehearsalRequest) -> Iterator[str]:
+    types = sorted({group.instance_type for group in request.groups})
+    cpu = [name for name in types if not name.startswith(_ACCELERATED)]
+    if request.distribution is Distribution.TORCH_DISTRIBUTED:
+        if cpu:
+            yield f"SDK v2 refuses torch_distributed on {', '.join(cpu)}: only GPU and Trainium instances."
+        if len(request.groups) > 1:
+            yield "SDK v2 takes groups only with mpi and smdistributed; each group is a torchrun world of its own."
+    if request.distribution in (Distribution.SMDISTRIBUTED, Distribution.PYTORCHDDP):
+        yield f"SDK v2 refuses {request.distribution} for framework_version above 2.2.0, unless image_uri is given."
+    if len(request.groups) > 1 and request.groups[0].name != HOMOGENEOUS_CLUSTER and request.local_mode_files:
+        yield "Local mode has no instance groups."
+
+
+def _of_v3(request: RehearsalRequest) -> Iterator[str]:
+    for name, value in request.hyperparameters:
+        if "." in name:
+            yield f"SDK v3's driver ends the job at the hyperparameter {name!r}: shell variables have no dots."
+        if "'" in value:
+            yield f"SDK v3's driver ends the job at the hyperparameter {name!r}: its value has a single quote."
+    for channel in request.channels:
+        if "-" in channel.name or "." in channel.name:
+            yield f"SDK v3's driver ends the job at the channel {channel.name!r}: its name is not a shell variable's."
+    if request.distribution is Distribution.MPI and len(request.hosts) > 1:
+        yield "SDK v3's MPI driver starts all its ranks on the first host (-np counts one host's processes)."
+    if request.code is not None and (request.code / "requirements.txt").exists():
+        yield "SDK v3 installs requirements.txt only when SourceCode(requirements=...) names it; it was not installed."
+
+
+def _of_launcher(request: RehearsalRequest) -> Iterator[str]:
+    has_count = request.hyperparameter(PROCESSES_PER_HOST) is not None
+    if request.sdk is Sdk.V2 and request.distribution is not Distribution.MPI and has_count:
+        yield f"Processes per host come from {PROCESSES_PER_HOST}; SageMaker counts the instance's GPUs, 1 on CPU."
+    if request.distribution in (Distribution.SMDISTRIBUTED, Distribution.PYTORCHDDP):
+        path = container_path(request, os.environ)
+        if not any(os.access(os.path.join(folder, "smddprun"), os.X_OK) for folder in path.split(os.pathsep)):
+            yield "There is no smddprun here, so ranks have only OMPI_* variables; images with SMDDP set RANK as well."
+    if request.distribution.uses_mpirun:
+        yield "Images for GPU on Amazon Linux 2023 have no mpi4py: add it to requirements.txt."
+
+
+def _of_channels(request: RehearsalRequest) -> Iterator[str]:
+    for channel in request.channels:
+        settings = dict(channel.settings)
+        if settings["TrainingInputMode"] == "FastFile":
+            yield f"Channel {channel.name} is a plain folder here; FastFile's is read-only, and read on demand."
+        if settings["S3DistributionType"] == "ShardedByS3Key":
+            yield f"Every host has all of channel {channel.name} here; ShardedByS3Key gives each a share."

@@ -1,84 +1,80 @@
-"""A namespaced host from inside: it connects itself, changes to its own root, and is process 1 of its container.
+"""A namespaced host from the inside: it sets up its network and root directory, then becomes the container's process 1.
 
-Run as ``unshare --net --mount --uts --ipc python -m lightning_sm.rehearse._container enter TREE HOST``.
+Run as ``unshare --net --mount --uts --ipc python -m lightning_sm.rehearse._container setup FOLDER HOST``.
 """
-
-from __future__ import annotations
 
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import NoReturn, Sequence
 
-from ._distributions import MPIRUN
-from ._errors import RehearsalError
-from ._furnish import furnish, furnish_ssh
-from ._image import other_mounts, root_commands, rootless_commands
-from ._netns import host_commands, hosts_file
-from ._plan import SHARED, Plan
-from ._shaping import Command
-from ._tree import Tree
+from lightning_sm.errors import RehearsalError
+from lightning_sm.rehearse._folder import RehearsalFolder
+from lightning_sm.rehearse._network import host_commands, hosts_file
+from lightning_sm.rehearse._plan import SHARED, RehearsalPlan
+from lightning_sm.rehearse._request import Isolation
+from lightning_sm.rehearse._rootfs import (
+    other_mounts,
+    prepare_rootfs,
+    prepare_ssh,
+    root_mounts,
+    rootless_mounts,
+    run_commands,
+)
 
-__all__ = ["NOT_STARTED", "enter", "play", "run_all"]
+__all__ = ["NOT_STARTED", "exec_command", "main", "set_up_host"]
 
-#: Exit status of a host that could not be set up; its last line says why.
+#: Exit code of a host that could not be set up.
 NOT_STARTED = 125
 
 
-def run_all(commands: Sequence[Command], *, must: bool = True) -> None:
-    """Run each command.
-
-    Raises:
-        RehearsalError: One that must work did not.
-    """
-    for command in commands:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        if must and done.returncode != 0:
-            said = done.stdout.decode("utf-8", "replace").strip()
-            raise RehearsalError(f"`{' '.join(command)}` failed: {said}")
-
-
-def enter(tree: Tree, host: str) -> None:
-    """Make the host's network and root, then become the process that starts its process namespace."""
-    plan: Plan = tree.read("plan")
-    run_all(host_commands(host, plan.addresses[host], plan.request.link, os.getpid()))
+def set_up_host(folder: RehearsalFolder, host: str) -> None:
+    """Set up the host's network and root directory, then replace this process by one in a new process namespace."""
+    plan: RehearsalPlan = folder.read("plan")
+    run_commands(host_commands(host, plan.addresses[host], plan.request.link))
     socket.sethostname(host)
-    image, layer = tree.image(host), tree.layer(host)
-    if plan.isolation == "netns":
-        mounts = other_mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), tree.root)
-        must, may = root_commands(image, layer, mounts)
+    rootfs, layer = folder.rootfs(host), folder.layer(host)
+    if plan.isolation is Isolation.NETNS:
+        mounts = other_mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), folder.root)
+        required, optional = root_mounts(rootfs, layer, mounts)
     else:
-        must, may = rootless_commands(image, layer)
-    run_all(must)
-    run_all(may, must=False)
-    _furnish(plan, tree, host)
+        required, optional = rootless_mounts(rootfs, layer)
+    run_commands(required)
+    run_commands(optional, check=False)
+    _mount_job(plan, folder, host)
     if plan.request.limits.names_after:
-        _name_later(plan.request.limits.names_after, image, hosts_file(plan.addresses))
-    init = [sys.executable, "-m", "lightning_sm.rehearse._container", "play", str(tree.root), host]
-    # A second unshare: process namespaces begin with a child, and the first one needed the stage's process 1.
+        _write_names_later(plan.request.limits.names_after, rootfs, hosts_file(plan.addresses))
+    init = [sys.executable, "-m", "lightning_sm.rehearse._container", "exec", str(folder.root), host]
+    # A second unshare: a process namespace begins with a child, and the first one needed the supervisor's process 1.
     os.execvp("unshare", ["unshare", "--pid", "--fork", "--kill-child", *init])
 
 
-def _furnish(plan: Plan, tree: Tree, host: str) -> None:
-    image = tree.image(host)
+def _mount_job(plan: RehearsalPlan, folder: RehearsalFolder, host: str) -> None:
+    """Write names and ssh keys, and mount ``/opt/ml`` with its channels."""
+    rootfs = folder.rootfs(host)
     known = plan.addresses
     if plan.request.limits.names_after:
         known = {host: known[host]}
-    furnish(image, host, hosts_file(known))
-    if plan.request.distribution in MPIRUN:
-        furnish_ssh(image, tree.keys)
-    ml, shared = image / "opt" / "ml", Path(f"{image}{SHARED}")
-    for folder in (ml, shared):
-        folder.mkdir(parents=True, exist_ok=True)
-    run_all([("mount", "--bind", str(tree.ml(host)), str(ml)), ("mount", "--bind", str(tree.shared), str(shared))])
+    prepare_rootfs(rootfs, host, hosts_file(known))
+    if plan.request.distribution.uses_mpirun:
+        prepare_ssh(rootfs, folder.keys)
+    opt_ml, shared = rootfs / "opt" / "ml", Path(f"{rootfs}{SHARED}")
+    for path in (opt_ml, shared):
+        path.mkdir(parents=True, exist_ok=True)
+    run_commands(
+        [
+            ("mount", "--bind", str(folder.opt_ml(host)), str(opt_ml)),
+            ("mount", "--bind", str(folder.shared), str(shared)),
+        ]
+    )
     for channel in plan.request.channels:
-        _mount_channel(channel.path, ml / "input" / "data" / channel.name, tree.layer(host) / f"channel-{channel.name}")
-    # The files of the other hosts lie below it.
-    run_all([("mount", "-t", "tmpfs", "tmpfs", f"{image}{tree.root}")], must=False)
+        layer = folder.layer(host) / f"channel-{channel.name}"
+        _mount_channel(channel.path, opt_ml / "input" / "data" / channel.name, layer)
+    # Hides the files of the other hosts.
+    run_commands([("mount", "-t", "tmpfs", "tmpfs", f"{rootfs}{folder.root}")], check=False)
 
 
 def _mount_channel(source: Path, target: Path, layer: Path) -> None:
@@ -90,43 +86,43 @@ def _mount_channel(source: Path, target: Path, layer: Path) -> None:
     up, work = layer / "up", layer / "work"
     options = f"lowerdir={source},upperdir={up},workdir={work}"
     try:
-        run_all(
+        run_commands(
             [("mkdir", "-p", str(up), str(work)), ("mount", "-t", "overlay", "overlay", "-o", options, str(target))]
         )
     except RehearsalError:
-        run_all([("mount", "--bind", "-o", "ro", str(source), str(target))])
+        run_commands([("mount", "--bind", "-o", "ro", str(source), str(target))])
 
 
-def play(tree: Tree, host: str) -> NoReturn:
-    """As process 1 of the container: become the entry point, which is process 1 of a real container, too."""
-    plan: Plan = tree.read("plan")
-    image = tree.image(host)
-    variables = plan.variables(tree, host)
-    run_all([("mount", "-t", "proc", "proc", f"{image}/proc")])
-    os.chroot(image)
+def _write_names_later(seconds: float, rootfs: Path, names: str) -> None:
+    """Write ``/etc/hosts`` from a process of its own, which ends with the host's process group."""
+    if os.fork() == 0:
+        time.sleep(seconds)
+        (rootfs / "etc" / "hosts").write_text(names, encoding="utf-8")
+        os._exit(0)
+
+
+def exec_command(folder: RehearsalFolder, host: str) -> NoReturn:
+    """Replace process 1 by the container's command, which is process 1 of a real container too."""
+    plan: RehearsalPlan = folder.read("plan")
+    rootfs = folder.rootfs(host)
+    variables = plan.variables(folder, host)
+    run_commands([("mount", "-t", "proc", "proc", f"{rootfs}/proc")])
+    os.chroot(rootfs)
     os.chdir("/")
     command = plan.request.command
     program = shutil.which(command[0], path=variables["PATH"]) or command[0]
     os.execve(program, command, variables)
 
 
-def _name_later(seconds: float, image: Path, names: str) -> None:
-    """From a process of its own, which ends with the host's process group."""
-    if os.fork() == 0:
-        time.sleep(seconds)
-        (image / "etc" / "hosts").write_text(names, encoding="utf-8")
-        os._exit(0)
-
-
 def main(argv: Sequence[str]) -> int:
-    """``enter`` or ``play``, with the tree and the host."""
-    step, tree, host = argv[0], Tree(Path(argv[1])), argv[2]
+    """Run ``setup`` or ``exec`` for a rehearsal's folder and a host."""
+    step, folder, host = argv[0], RehearsalFolder(Path(argv[1])), argv[2]
     try:
-        if step == "enter":
-            enter(tree, host)
-        play(tree, host)
+        if step == "setup":
+            set_up_host(folder, host)
+        exec_command(folder, host)
     except (RehearsalError, OSError) as error:
-        tree.refusal(host).write_text(str(error), encoding="utf-8")
+        folder.start_error(host).write_text(str(error), encoding="utf-8")
         print(f"rehearsal: host {host} was not started: {error}", file=sys.stderr, flush=True)
         return NOT_STARTED
 

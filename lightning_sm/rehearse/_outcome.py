@@ -1,21 +1,62 @@
-"""How a rehearsal went, as frozen values: what the stage hands back."""
+"""The outcome of a rehearsal, as frozen values, and its summary as text and JSON."""
 
-from __future__ import annotations
-
+import json
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple
+from enum import Enum
+from typing import Any, Dict, List, Optional, Tuple
 
-__all__ = ["Attempt", "HostOutcome", "Outcome", "Upload"]
+from lightning_sm.rehearse._request import Distribution, Isolation, Sdk
 
-#: The service shows this much of ``output/failure``.
-REASON_LENGTH = 1024
+__all__ = ["Attempt", "EndedBy", "HostOutcome", "Outcome", "Status", "Upload"]
+
+# The service shows this much of ``output/failure``.
+_REASON_LENGTH = 1024
+_SHOWN_UPLOADS = 20
+
+
+class EndedBy(str, Enum):
+    """Why an attempt ended.
+
+    ``exit``: the hosts ended by themselves, or because one of them failed. ``timeout``: ``Limits.timeout``.
+    ``interruption``: ``Limits.interrupt_after``. ``stopped``: ``Limits.stop_after`` or ``stop_at``.
+    ``stop``: Ctrl-C, or the process that asked for the rehearsal has ended.
+    """
+
+    EXIT = "exit"
+    TIMEOUT = "timeout"
+    INTERRUPTION = "interruption"
+    STOPPED = "stopped"
+    STOP = "stop"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Status(str, Enum):
+    """The job's status as DescribeTrainingJob says it, or ``TimedOut`` for the rehearsal's own limit."""
+
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    STOPPED = "Stopped"
+    TIMED_OUT = "TimedOut"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True)
 class HostOutcome:
-    """How one host ended. ``exit_code`` is ``None`` when it was ended by the rehearsal; ``ended_because`` says why.
+    """How one host ended.
 
-    ``error_line`` is the line of its log that tells best why it failed.
+    Args:
+        host: The host's name.
+        group: Its instance group.
+        exit_code: The container's exit code; ``None`` if the rehearsal ended it.
+        seconds: How long it ran.
+        ended_because: Why the rehearsal ended it; ``None`` if it ended by itself.
+        failure: The content of ``output/failure``; ``None`` without that file.
+        error_line: The line of its log that best explains a failure.
+        topologies: What each rank printed after :data:`TOPOLOGY_MARKER`, with its global rank.
     """
 
     host: str
@@ -30,14 +71,10 @@ class HostOutcome:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of the job. Managed spot training makes a second one after an interruption.
-
-    ``ended_by`` is ``exit`` (the hosts ended by themselves, or because one failed), ``timeout``, ``interruption``
-    (spot), ``stopped`` (``--stop-…``) or ``stop`` (Ctrl-C, or the command that asked for the rehearsal went away).
-    """
+    """One start of the job. There is a second one after a spot interruption."""
 
     hosts: Tuple[HostOutcome, ...]
-    ended_by: str
+    ended_by: EndedBy
     seconds: float
 
     @property
@@ -49,7 +86,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Upload:
-    """A file that the service would upload: the archive or folder it goes to, its name there, its size, its host."""
+    """A file that the service would upload: the archive or folder it goes to, its name there, its bytes, its host."""
 
     target: str
     name: str
@@ -59,47 +96,182 @@ class Upload:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Everything that was seen."""
+    """How a rehearsal ended.
+
+    Args:
+        attempts: Each start of the job, the last one last.
+        uploads: The files that the service would upload.
+        warnings: What is different on SageMaker, and files that would be lost.
+        job_name: The training job's name.
+        isolation: How hosts were separated.
+        distribution: The launcher.
+        sdk: The SDK whose request was rehearsed.
+        collected: The local folder or ``s3://`` prefix with the results; ``None`` if there is none.
+        kept: The rehearsal's own folder, if the request asked to keep it.
+
+    Example:
+        >>> host = HostOutcome("algo-1", "homogeneousCluster", exit_code=0, seconds=1.5)
+        >>> outcome = Outcome((Attempt((host,), EndedBy.EXIT, 1.5),))
+        >>> str(outcome.status), outcome.exit_code, outcome.failure_reason
+        ('Completed', 0, None)
+    """
 
     attempts: Tuple[Attempt, ...]
     uploads: Tuple[Upload, ...] = ()
     warnings: Tuple[str, ...] = ()
+    job_name: str = "rehearsal"
+    isolation: Isolation = Isolation.LOOPBACK
+    distribution: Distribution = Distribution.NONE
+    sdk: Sdk = Sdk.V2
+    collected: Optional[str] = None
+    kept: Optional[str] = None
 
     @property
-    def status(self) -> str:
-        """As DescribeTrainingJob would say it, or ``TimedOut`` for this rehearsal's own limit."""
+    def hosts(self) -> Tuple[HostOutcome, ...]:
+        """The hosts of the last attempt."""
+        return self.attempts[-1].hosts
+
+    @property
+    def status(self) -> Status:
+        """The job's status."""
         last = self.attempts[-1]
-        if last.ended_by == "timeout":
-            return "TimedOut"
-        if last.ended_by in ("stop", "stopped"):
-            return "Stopped"
-        return "Failed" if last.failed_host is not None else "Completed"
+        if last.ended_by is EndedBy.TIMEOUT:
+            return Status.TIMED_OUT
+        if last.ended_by in (EndedBy.STOP, EndedBy.STOPPED):
+            return Status.STOPPED
+        return Status.FAILED if last.failed_host is not None else Status.COMPLETED
 
     @property
     def exit_code(self) -> int:
-        """What the command ends with."""
-        stopped = 143 if self.attempts[-1].ended_by == "stopped" else 130
-        return {"Completed": 0, "Failed": 1, "TimedOut": 124, "Stopped": stopped}[self.status]
+        """The exit code of ``lightning-sm rehearse``: 0, 1 (failed), 124 (timeout), 130 (Ctrl-C), 143 (stopped)."""
+        stopped = 143 if self.attempts[-1].ended_by is EndedBy.STOPPED else 130
+        return {Status.COMPLETED: 0, Status.FAILED: 1, Status.TIMED_OUT: 124, Status.STOPPED: stopped}[self.status]
 
     @property
-    def reason(self) -> Optional[str]:
-        """The failure reason as the console would show it: what the first host to fail left in ``output/failure``."""
+    def failure_reason(self) -> Optional[str]:
+        """``FailureReason`` as the console shows it: what the first host to fail wrote into ``output/failure``.
+
+        Empty if that host wrote none; ``None`` for a job that completed or was stopped.
+        """
         last = self.attempts[-1]
-        if self.status == "TimedOut":
+        if self.status is Status.TIMED_OUT:
             return _timeout_reason(last)
         failed = last.failed_host
-        # A stopped job has no failure reason, whatever its hosts ended with.
-        if failed is None or self.status == "Stopped":
+        # A stopped job has no failure reason, whatever exit codes its hosts have.
+        if failed is None or self.status is Status.STOPPED:
             return None
-        return failed.failure[:REASON_LENGTH] if failed.failure else ""
+        return failed.failure[:_REASON_LENGTH] if failed.failure else ""
+
+    def as_dict(self) -> Dict[str, Any]:
+        """The summary for ``--json``. Later versions add keys and never rename one."""
+        return {
+            "job_name": self.job_name,
+            "isolation": self.isolation.value,
+            "distribution": self.distribution.value,
+            "sdk": self.sdk.value,
+            "status": self.status.value,
+            "failure_reason": self.failure_reason,
+            "attempts": [
+                {
+                    "ended_by": attempt.ended_by.value,
+                    "seconds": attempt.seconds,
+                    "hosts": [_host_dict(host) for host in attempt.hosts],
+                }
+                for attempt in self.attempts
+            ],
+            "uploads": [
+                {"target": each.target, "name": each.name, "size": each.size, "host": each.host}
+                for each in self.uploads
+            ],
+            "warnings": list(self.warnings),
+            "collected": self.collected,
+            "kept": self.kept,
+        }
+
+    def as_json(self) -> str:
+        """The summary as one JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def as_text(self) -> str:
+        """The summary in a few lines."""
+        lines = ["", f"{self.job_name}: {self.status}"]
+        if self.failure_reason is not None:
+            lines.append("Failure reason:")
+            reason = self.failure_reason or "(empty, as the console would show it)"
+            lines += [f"  {line}" for line in reason.splitlines()]
+            lines += _log_excerpt(self)
+        for number, attempt in enumerate(self.attempts, start=1):
+            if len(self.attempts) > 1:
+                lines.append(f"Attempt {number}, ended by {attempt.ended_by} after {attempt.seconds} s")
+            lines += _host_table(attempt.hosts)
+        lines += _topology_lines(self.hosts)
+        lines += _upload_lines(self.uploads)
+        if self.collected:
+            lines.append(f"Collected in {self.collected}")
+        if self.warnings:
+            lines.append("Differences from SageMaker:")
+            lines += [f"  - {warning}" for warning in self.warnings]
+        if self.kept:
+            lines.append(f"Kept: {self.kept}")
+        return "\n".join(lines)
 
 
 def _timeout_reason(attempt: Attempt) -> str:
     running = [host.host for host in attempt.hosts if host.exit_code is None]
-    done = [
-        f"{host.host} with {host.exit_code} after {host.seconds:.0f} s" for host in attempt.hosts if host.exit_code == 0
-    ]
+    done = [f"{host.host} after {host.seconds:.0f} s" for host in attempt.hosts if host.exit_code == 0]
     text = f"Still running after {attempt.seconds:.0f} s (--timeout): {', '.join(running)}."
     if done:
-        text += f" Ended before: {', '.join(done)}; the others may wait for it."
+        text += f" Ended with exit code 0: {', '.join(done)}; the others may be waiting for it."
     return text
+
+
+def _log_excerpt(outcome: Outcome) -> List[str]:
+    """The log's last error, when the reason is empty or is the toolkit's and has no message."""
+    failed = outcome.attempts[-1].failed_host
+    if failed is None or (outcome.failure_reason and 'ErrorMessage ""' not in outcome.failure_reason):
+        return []
+    return [f"  Last error in the log of {failed.host}: {failed.error_line or '(the log is empty)'}"]
+
+
+def _host_dict(host: HostOutcome) -> Dict[str, Any]:
+    return {
+        "host": host.host,
+        "group": host.group,
+        "exit_code": host.exit_code,
+        "seconds": host.seconds,
+        "ended_because": host.ended_because,
+        "failure": host.failure,
+        "error_line": host.error_line,
+        "topologies": [{"rank": rank, "topology": topology} for rank, topology in host.topologies],
+    }
+
+
+def _host_table(hosts: Tuple[HostOutcome, ...]) -> List[str]:
+    width = max(len("host"), *(len(host.host) for host in hosts))
+    lines = [f"  {'host':<{width}}  exit  seconds"]
+    for host in hosts:
+        code = "-" if host.exit_code is None else str(host.exit_code)
+        note = f"  ended: {host.ended_because}" if host.ended_because else ""
+        lines.append(f"  {host.host:<{width}}  {code:>4}  {host.seconds:>7.1f}{note}")
+    return lines
+
+
+def _topology_lines(hosts: Tuple[HostOutcome, ...]) -> List[str]:
+    found = [(rank, host.host, topology) for host in hosts for rank, topology in host.topologies]
+    if not found:
+        return []
+    lines = ["Topology that each rank resolved:"]
+    for rank, host, topology in sorted(found, key=lambda each: each[0]):
+        lines.append(f"  rank {rank} on {host}: " + ", ".join(f"{key}={value}" for key, value in topology.items()))
+    return lines
+
+
+def _upload_lines(uploads: Tuple[Upload, ...]) -> List[str]:
+    if not uploads:
+        return ["SageMaker would upload nothing: the model, output and checkpoint folders are empty."]
+    lines = ["SageMaker would upload:"]
+    for each in uploads[:_SHOWN_UPLOADS]:
+        lines.append(f"  {each.target}: {each.name} ({each.size} bytes, {each.host})")
+    if len(uploads) > _SHOWN_UPLOADS:
+        lines.append(f"  and {len(uploads) - _SHOWN_UPLOADS} more")
+    return lines

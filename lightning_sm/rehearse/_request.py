@@ -1,25 +1,97 @@
-"""What one rehearsal is to run: a CreateTrainingJob request, resolved to this machine, as a frozen value."""
-
-from __future__ import annotations
+"""The request of one rehearsal: a CreateTrainingJob request, resolved to this machine, as a frozen value."""
 
 import dataclasses
 import json
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Tuple
 
-__all__ = ["DEFAULT_CHECKPOINT_PATH", "Channel", "InstanceGroup", "Limits", "Link", "RehearsalRequest"]
+__all__ = [
+    "DEFAULT_CHECKPOINT_PATH",
+    "HOMOGENEOUS_CLUSTER",
+    "TOOLKIT_COMMAND",
+    "Distribution",
+    "HostGroup",
+    "InputChannel",
+    "Isolation",
+    "Limits",
+    "NetworkLink",
+    "RehearsalRequest",
+    "Sdk",
+]
 
-#: What ``CheckpointConfig.LocalPath`` is when a request does not say.
+#: ``CheckpointConfig.LocalPath`` of a request that does not set it.
 DEFAULT_CHECKPOINT_PATH = "/opt/ml/checkpoints"
 
 #: The group name that SageMaker writes when a request has no instance groups.
-HOMOGENEOUS = "homogeneousCluster"
+HOMOGENEOUS_CLUSTER = "homogeneousCluster"
+
+#: The command of the training toolkit's images.
+TOOLKIT_COMMAND = ("train",)
+
+
+class Distribution(str, Enum):
+    """The launcher of a job: the keys of the SDK's ``distribution`` argument.
+
+    >>> Distribution("mpi").uses_mpirun
+    True
+    """
+
+    NONE = "none"
+    TORCH_DISTRIBUTED = "torch_distributed"
+    PYTORCHDDP = "pytorchddp"
+    SMDISTRIBUTED = "smdistributed"
+    MPI = "mpi"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def uses_mpirun(self) -> bool:
+        """Whether the hosts reach each other by ssh."""
+        return self in (Distribution.PYTORCHDDP, Distribution.SMDISTRIBUTED, Distribution.MPI)
+
+
+class Sdk(str, Enum):
+    """The SageMaker Python SDK whose requests are rehearsed: ``v2`` (estimators) or ``v3`` (``ModelTrainer``)."""
+
+    V2 = "v2"
+    V3 = "v3"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Isolation(str, Enum):
+    """How hosts are separated on one machine, from the most to the least like SageMaker.
+
+    ``netns`` and ``userns`` give each host Linux namespaces of its own, with and without root; ``loopback`` hosts are
+    the addresses ``127.0.0.K`` and share this machine's files and processes.
+    """
+
+    NETNS = "netns"
+    USERNS = "userns"
+    LOOPBACK = "loopback"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def is_namespaced(self) -> bool:
+        """Whether each host has a network and a root directory of its own."""
+        return self is not Isolation.LOOPBACK
 
 
 @dataclass(frozen=True)
-class InstanceGroup:
-    """Hosts of one kind. The first host in the order given is the master, as in the toolkit: nothing is sorted here."""
+class HostGroup:
+    """An instance group with its hosts. The first host in the given order is the main one, as in the toolkit.
+
+    Args:
+        name: The group's name.
+        instance_type: What the configuration files say, such as ``ml.m5.xlarge``.
+        hosts: Host names in order, such as ``("algo-3", "algo-2")``; they are not sorted.
+    """
 
     name: str
     instance_type: str
@@ -27,8 +99,14 @@ class InstanceGroup:
 
 
 @dataclass(frozen=True)
-class Channel:
-    """One input channel. ``source`` is a local folder or file, or an ``s3://`` prefix that is fetched first."""
+class InputChannel:
+    """One input channel.
+
+    Args:
+        name: The channel's name, which is its folder below ``/opt/ml/input/data``.
+        source: A local folder or file, or an ``s3://`` prefix, which is downloaded first.
+        settings: The channel's entry in ``inputdataconfig.json``.
+    """
 
     name: str
     source: str
@@ -46,10 +124,20 @@ class Channel:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long things may take, in seconds. ``interrupt_after`` is when the spot instances are taken away.
+    """How long a rehearsal may take and what interrupts it. All times are seconds.
 
-    ``stop_after`` is when the job is stopped as StopTrainingJob does it: SIGTERM, and SIGKILL after ``stop_grace``;
-    ``stop_at`` is what a line of the log holds when that is to happen.
+    Args:
+        timeout: The rehearsal is ended after this long.
+        abort_after: The other hosts are ended this long after one failed.
+        interrupt_after: When the (spot) instances are taken away, once; the job is then started again.
+        stop_after: When the job is stopped as StopTrainingJob does: SIGTERM, then SIGKILL.
+        stop_at: The job is stopped when a line of its log contains this text.
+        stop_grace: Time from SIGTERM to SIGKILL.
+        names_after: Hosts can resolve each other's names only after this long.
+
+    Example:
+        >>> Limits(timeout=600, stop_after=60).stop_grace
+        120.0
     """
 
     timeout: float = 1800.0
@@ -62,42 +150,72 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Link:
-    """The network between two hosts. ``None`` leaves it as fast as the machine makes it."""
+class NetworkLink:
+    """The network between two hosts. ``None`` leaves it as fast as the machine allows.
+
+    Args:
+        bits_per_second: Bandwidth of each host, limited by the kernel's ``tbf`` queueing discipline.
+        latency: Seconds that a packet takes one way, added by the kernel's ``netem``, which not every kernel has.
+    """
 
     bits_per_second: Optional[int] = None
-    latency_ms: Optional[float] = None
+    latency: Optional[float] = None
 
     @property
-    def shaped(self) -> bool:
-        """Whether anything is asked of the network."""
-        return self.bits_per_second is not None or self.latency_ms is not None
+    def is_shaped(self) -> bool:
+        """Whether bandwidth or latency is set."""
+        return self.bits_per_second is not None or self.latency is not None
 
 
 @dataclass(frozen=True)
 class RehearsalRequest:
-    """Everything a rehearsal needs to know, after every argument and file was read and checked.
+    """A training job to rehearse, after every argument and file was read and checked.
 
-    ``hyperparameters`` are the final strings, framework entries included, exactly as SageMaker would write them.
-    ``code`` is the folder with the user's program; ``None`` when the job brings it in another way: as an archive in S3
-    (``archive_uri``), or as a channel of SDK v3. The other two URIs are where results go, when they are to go to S3.
+    :func:`create_request` and :func:`request_from_body` make one.
+
+    Args:
+        job_name: The training job's name.
+        sdk: The SDK that sends the request.
+        distribution: The launcher.
+        groups: The hosts, in groups; without instance groups there is one group.
+        hyperparameters: The final strings, framework entries included, exactly as SageMaker writes them.
+        entry_point: The program in the source directory; ``None`` if only the container command knows it.
+        command: The container's entry point and arguments.
+        code: The folder with the user's program; ``None`` if it comes from ``archive_uri`` or a channel.
+        channels: The input channels.
+        environment: Variables of the request; they win over those of the image and the platform.
+        checkpoint_path: ``CheckpointConfig.LocalPath``.
+        checkpoint_dir: A local folder in place of ``CheckpointConfig.S3Uri``.
+        output_dir: A local folder that gets ``model.tar.gz``, ``output.tar.gz`` and the checkpoints.
+        limits: Times and interruptions.
+        link: The network between the hosts.
+        local_mode_files: Write the configuration files of SDK v2's local mode, which have no groups.
+        checkpoint_config: Whether the request has a ``CheckpointConfig``.
+        processes: Processes per host; ``None`` lets the toolkit count.
+        mpi_options: ``custom_mpi_options`` of the distribution.
+        install_requirements: Whether ``requirements.txt`` is installed.
+        archive_uri: ``s3://`` address of the source archive.
+        output_uri: ``s3://`` prefix that results are uploaded to.
+        checkpoint_uri: ``s3://`` prefix of the checkpoints.
+        isolation: How hosts are separated; ``None`` takes the best that this machine allows.
+        keep: Whether the rehearsal's own folder is left, for debugging.
     """
 
     job_name: str
-    sdk: str
-    distribution: str
-    groups: Tuple[InstanceGroup, ...]
+    sdk: Sdk
+    distribution: Distribution
+    groups: Tuple[HostGroup, ...]
     hyperparameters: Tuple[Tuple[str, str], ...]
     entry_point: Optional[str]
-    command: Tuple[str, ...] = ("train",)
+    command: Tuple[str, ...] = TOOLKIT_COMMAND
     code: Optional[Path] = None
-    channels: Tuple[Channel, ...] = ()
+    channels: Tuple[InputChannel, ...] = ()
     environment: Tuple[Tuple[str, str], ...] = ()
     checkpoint_path: str = DEFAULT_CHECKPOINT_PATH
     checkpoint_dir: Optional[Path] = None
     output_dir: Optional[Path] = None
     limits: Limits = Limits()
-    link: Link = Link()
+    link: NetworkLink = NetworkLink()
     local_mode_files: bool = False
     checkpoint_config: bool = False
     processes: Optional[int] = None
@@ -106,10 +224,12 @@ class RehearsalRequest:
     archive_uri: Optional[str] = None
     output_uri: Optional[str] = None
     checkpoint_uri: Optional[str] = None
+    isolation: Optional[Isolation] = None
+    keep: bool = False
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether the job has a checkpoint configuration: its files are uploaded, and there at the next start."""
+        """Whether checkpoint files are uploaded, and downloaded again at the next start."""
         return self.checkpoint_config or self.checkpoint_dir is not None or self.limits.interrupt_after is not None
 
     @property
@@ -123,7 +243,7 @@ class RehearsalRequest:
         named = json.loads(self.hyperparameter("sagemaker_distribution_instance_groups") or "null")
         return tuple(host for group in self.groups if not named or group.name in named for host in group.hosts)
 
-    def group_of(self, host: str) -> InstanceGroup:
+    def group_of(self, host: str) -> HostGroup:
         """The group that ``host`` belongs to."""
         return next(group for group in self.groups if host in group.hosts)
 
@@ -131,19 +251,19 @@ class RehearsalRequest:
         """The string sent for ``name``, or ``None``."""
         return dict(self.hyperparameters).get(name)
 
-    def with_hosts(self, names: Mapping[str, str]) -> RehearsalRequest:
-        """The same request with other host names, for an isolation that cannot have ``algo-1``."""
+    def with_hosts(self, names: Mapping[str, str]) -> "RehearsalRequest":
+        """The same request with other host names, for an isolation in which there is no ``algo-1``."""
         groups = tuple(
             dataclasses.replace(group, hosts=tuple(names[host] for host in group.hosts)) for group in self.groups
         )
         return dataclasses.replace(self, groups=groups)
 
-    def with_hyperparameters(self, changes: Mapping[str, str]) -> RehearsalRequest:
+    def with_hyperparameters(self, changes: Mapping[str, str]) -> "RehearsalRequest":
         """The same request with some hyperparameter strings replaced or added."""
         return dataclasses.replace(self, hyperparameters=tuple({**dict(self.hyperparameters), **changes}.items()))
 
     def resource_config(self, host: str, interface: str) -> Dict[str, object]:
-        """The content of ``resourceconfig.json`` as ``host`` finds it."""
+        """The content of ``resourceconfig.json`` on ``host``."""
         if self.local_mode_files:
             # SDK v2's local mode writes neither groups nor a group name.
             return {

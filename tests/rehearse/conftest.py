@@ -1,13 +1,11 @@
-"""Programs to rehearse, and what this machine can do."""
+"""Programs to rehearse."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple
+from typing import List
 
 import pytest
+
+from tests.helpers.rehearsal import Rehearsed, command_line, run_rehearsal
 
 PLAIN = """
 import os, sys
@@ -69,12 +67,6 @@ for number in range(start + 1, 101):
 PROGRAMS = {"plain.py": PLAIN, "ranks.py": RANKS, "fail.py": FAIL, "sleep.py": SLEEP, "count.py": COUNT}
 
 
-class Rehearsed(NamedTuple):
-    exit_code: int
-    summary: Dict[str, Any]
-    log: str
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     folder = tmp_path / "source"
@@ -87,7 +79,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def command(source: Path) -> List[str]:
     """The command up to where a test adds its own options."""
-    return [sys.executable, "-m", "lightning_sm.rehearse", "--source-dir", str(source), "--env", "OMP_NUM_THREADS=1"]
+    return command_line(source)
 
 
 @pytest.fixture
@@ -95,14 +87,6 @@ def rehearse(command: List[str]):
     """Run a rehearsal to its end in a process of its own, as users do."""
 
     def run(*arguments: object, **variables: str) -> Rehearsed:
-        done = subprocess.run(
-            [*command, "--json", *map(str, arguments)],
-            capture_output=True,
-            env={**os.environ, **variables},
-            timeout=170,
-            check=False,
-        )
-        log = done.stderr.decode()
-        return Rehearsed(done.returncode, json.loads(done.stdout) if done.stdout else {}, log)
+        return run_rehearsal([*command, "--json", *map(str, arguments)], **variables)
 
     return run

@@ -100,7 +100,7 @@ def test_the_interval(text, seconds):
 
 
 def test_a_bad_interval():
-    with pytest.raises(CheckpointError, match=r"sagemaker\.save_every: '0s' is no duration.* HINT: Write "):
+    with pytest.raises(CheckpointError, match=r"sagemaker\.save_every: '0s' is not a duration.* HINT: Write "):
         save_interval("0s")
 
 

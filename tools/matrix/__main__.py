@@ -18,7 +18,7 @@ _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "tensorboard")
 # What a row runs: everything that Lightning's version can make a difference to.
 _TESTS = (
     "tests",
-    *(f"--ignore=tests/{name}" for name in ("examples", "rehearse", "rehearsals", "tools/test_peers.py")),
+    *(f"--ignore=tests/{name}" for name in ("examples", "rehearse", "toolkits", "tools/test_peers.py")),
 )
 
 

@@ -1,0 +1,211 @@
+"""The processes of one host: starting them, reading their output, stopping and killing all of them."""
+
+import contextlib
+import ctypes
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Dict, List, Optional, Set, Tuple
+
+from lightning_sm.rehearse._folder import RehearsalFolder, write_opt_ml
+from lightning_sm.rehearse._plan import RehearsalPlan
+
+__all__ = ["HostProcess", "adopt_orphans", "kill_marked", "prepare_host"]
+
+_PR_SET_CHILD_SUBREAPER = 36
+_NAMESPACES = ("--net", "--mount", "--uts", "--ipc")
+
+
+def prepare_host(plan: RehearsalPlan, folder: RehearsalFolder, host: str) -> None:
+    """Write the files that the host starts with."""
+    opt_ml = folder.opt_ml(host)
+    write_opt_ml(plan.request, host, opt_ml, interface=plan.interface, base=plan.base(folder, host))
+    if plan.isolation.is_namespaced:
+        folder.rootfs(host).mkdir(parents=True)
+        folder.layer(host).mkdir(parents=True)
+        return
+    for channel in plan.request.channels:
+        target = opt_ml / "input" / "data" / channel.name
+        if channel.path.is_dir():
+            target.symlink_to(channel.path, target_is_directory=True)
+        else:
+            target.mkdir()
+            (target / channel.path.name).symlink_to(channel.path)
+
+
+class HostProcess:
+    """A started host.
+
+    Args:
+        plan: What the host is told.
+        folder: The rehearsal's folder, in which :func:`prepare_host` has written the host's files.
+        host: The host's name.
+        lines: Gets what the host writes, line by line, each with the host's name.
+    """
+
+    def __init__(
+        self, plan: RehearsalPlan, folder: RehearsalFolder, host: str, lines: "queue.Queue[Tuple[str, str]]"
+    ) -> None:
+        self.host = host
+        is_namespaced = plan.isolation.is_namespaced
+        self._marker = None if is_namespaced else str(folder.opt_ml(host))
+        self._started = time.monotonic()
+        self._ended: Optional[float] = None
+        environment: Dict[str, str] = dict(os.environ) if is_namespaced else plan.variables(folder, host)
+        self._process = subprocess.Popen(
+            _host_command(plan, folder, host),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self._marker,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, args=(lines,), daemon=True)
+        self._reader.start()
+
+    @property
+    def exit_code(self) -> Optional[int]:
+        """The exit code, or ``None`` while it runs."""
+        code = self._process.poll()
+        if code is not None and self._ended is None:
+            self._ended = time.monotonic()
+        # As shells and container engines count a signal.
+        return 128 - code if code is not None and code < 0 else code
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        return (self._ended or time.monotonic()) - self._started
+
+    def stop(self) -> str:
+        """Send SIGTERM to the container's process 1 as a container engine does, and return what happened."""
+        return _send_sigterm(self._process.pid, is_namespaced=self._marker is None)
+
+    def kill(self) -> None:
+        """Kill all processes of the host that still run, and wait for them. A namespace ends with its first process."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._marker is not None:
+            kill_marked(self._marker)
+        self._process.wait()
+        self._ended = self._ended or time.monotonic()
+        self._reader.join(timeout=5.0)
+
+    def _read(self, lines: "queue.Queue[Tuple[str, str]]") -> None:
+        assert self._process.stdout is not None
+        for raw in iter(self._process.stdout.readline, b""):
+            lines.put((self.host, raw.decode("utf-8", "replace")))
+
+
+def _host_command(plan: RehearsalPlan, folder: RehearsalFolder, host: str) -> Tuple[str, ...]:
+    if not plan.isolation.is_namespaced:
+        return plan.request.command
+    inside = (sys.executable, "-m", "lightning_sm.rehearse._container", "setup", str(folder.root), host)
+    return ("unshare", *_NAMESPACES, *inside)
+
+
+def _send_sigterm(host: int, *, is_namespaced: bool) -> str:
+    """Send SIGTERM to process 1 of a container, and return what happened.
+
+    The kernel drops a signal for which process 1 of a namespace has no handler. A container without a process namespace
+    is treated the same.
+
+    Args:
+        host: The PID of the process that was started for the host.
+        is_namespaced: Whether process 1 is a child of that process, and not that process itself.
+    """
+    process = _find_process_one(host) if is_namespaced else host
+    if process is None:
+        return "SIGTERM was not sent: there is no process 1 yet"
+    has_handler = _handles_sigterm(process)
+    if is_namespaced or has_handler:
+        os.kill(process, signal.SIGTERM)
+    if has_handler:
+        return "SIGTERM was sent to process 1"
+    return "process 1 has no handler for SIGTERM and ignores it"
+
+
+def _find_process_one(host: int) -> Optional[int]:
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            status = _process_status(int(folder.name))
+            if status.get("PPid") == str(host) and status.get("NSpid", "").split()[-1:] == ["1"]:
+                return int(folder.name)
+    return None
+
+
+def _handles_sigterm(process: int) -> bool:
+    return bool(int(_process_status(process).get("SigCgt", "0"), 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def _process_status(process: int) -> Dict[str, str]:
+    try:
+        text = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+
+
+def adopt_orphans() -> None:
+    """On Linux, become the parent of every orphaned descendant, so that it can be killed and waited for."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_marked(marker: str, *, wait: float = 5.0) -> None:
+    """Kill every process whose environment has ``marker`` as a value.
+
+    A process group is not enough: torchrun gives each worker a session of its own. Where there is no ``/proc``, the
+    descendants of this process are killed instead.
+
+    Args:
+        marker: A path that only one rehearsal has.
+        wait: Seconds to wait for the processes to end.
+    """
+    deadline = time.monotonic() + wait
+    while True:
+        found = _marked(marker) if os.path.isdir("/proc/self") else _descendants(os.getpid())
+        for process in found:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+        if not found or time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
+
+
+def _marked(marker: str) -> List[int]:
+    wanted = f"={marker}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                # The environment of a zombie is empty, so what was killed is not found again.
+                if wanted in (folder / "environ").read_bytes():
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+    return found
+
+
+def _descendants(parent: int) -> List[int]:
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], stdout=subprocess.PIPE, check=False)
+    children: Dict[int, Set[int]] = {}
+    for line in listed.stdout.decode().splitlines():
+        pid, ppid, state = line.split()[:3]
+        if not state.startswith("Z"):
+            children.setdefault(int(ppid), set()).add(int(pid))
+    found: List[int] = []
+    todo = [parent]
+    while todo:
+        below = children.get(todo.pop(), set())
+        found += below
+        todo += below
+    return found

@@ -1,0 +1,84 @@
+"""The network of namespaced hosts, as commands of ``ip`` and ``tc``: a bridge, and an ``eth0`` on each host."""
+
+import re
+from typing import Dict, Sequence, Tuple
+
+from lightning_sm.rehearse._request import NetworkLink
+
+__all__ = [
+    "INTERFACE",
+    "Command",
+    "addresses",
+    "bridge_commands",
+    "host_commands",
+    "hosts_file",
+    "port_name",
+    "shaping_commands",
+]
+
+Command = Tuple[str, ...]
+
+#: The network interface of a host, as SageMaker calls it.
+INTERFACE = "eth0"
+
+# Exists only in the supervisor's own network namespace, so it can be the same for every rehearsal.
+_BRIDGE = "stage"
+
+
+def addresses(hosts: Sequence[str]) -> Dict[str, str]:
+    """Return an address for each host, in a network that exists only in the supervisor's namespace."""
+    return {host: f"10.0.{k // 200}.{k % 200 + 2}" for k, host in enumerate(hosts)}
+
+
+def hosts_file(known: Dict[str, str]) -> str:
+    """Return the content of ``/etc/hosts`` with these names and addresses."""
+    return "127.0.0.1 localhost\n" + "".join(f"{address} {host}\n" for host, address in known.items())
+
+
+def bridge_commands() -> Tuple[Command, ...]:
+    """Return the commands that create the bridge, run once in the supervisor's namespaces."""
+    return (
+        ("ip", "link", "set", "lo", "up"),
+        ("ip", "link", "add", _BRIDGE, "type", "bridge"),
+        ("ip", "link", "set", _BRIDGE, "up"),
+    )
+
+
+def port_name(host: str) -> str:
+    """Return the name of the host's port on the bridge, at most 15 characters as the kernel wants it."""
+    return "p" + re.sub(r"\W", "", host)[-13:]
+
+
+def host_commands(host: str, address: str, link: NetworkLink) -> Tuple[Command, ...]:
+    """Return the commands that connect one host, run in its network namespace while the supervisor is process 1."""
+    port = port_name(host)
+    return (
+        ("ip", "link", "set", "lo", "up"),
+        ("ip", "link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", "1"),
+        ("nsenter", "--net=/proc/1/ns/net", "ip", "link", "set", port, "master", _BRIDGE, "up"),
+        ("ip", "address", "add", f"{address}/16", "dev", INTERFACE),
+        ("ip", "link", "set", INTERFACE, "up"),
+        *shaping_commands(link, INTERFACE),
+    )
+
+
+def shaping_commands(link: NetworkLink, device: str) -> Tuple[Command, ...]:
+    """Return the ``tc`` commands that delay and limit what leaves ``device``."""
+    commands = []
+    parent: Command = ("root",)
+    if link.latency is not None:
+        delay = f"{link.latency * 1000:g}ms"
+        # The limit is in packets: the default of 1000 would drop what a fast link has under way.
+        commands.append(
+            ("tc", "qdisc", "add", "dev", device, *parent, "handle", "1:", "netem", "delay", delay, "limit", "100000")
+        )
+        parent = ("parent", "1:1")
+    if link.bits_per_second is not None:
+        # A bucket of 10 ms, and never less than a few full packets (64 KiB with segmentation offload).
+        burst = max(link.bits_per_second // 8 // 100, 65536)
+        rate = f"{link.bits_per_second}bit"
+        commands.append(
+            ("tc", "qdisc", "add", "dev", device, *parent, "handle", "10:", "tbf", "rate", rate)
+            + ("burst", str(burst), "latency", "100ms")
+        )
+    return tuple(commands)

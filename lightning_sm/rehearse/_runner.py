@@ -1,0 +1,183 @@
+"""Runs a rehearsal: checks, the supervisor of the hosts, results. Nothing is left running or on disk."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Dict, Iterator, Optional, Tuple
+
+from lightning_sm.errors import RehearsalError
+from lightning_sm.rehearse._checks import check_entry_point, check_port, check_software, differences
+from lightning_sm.rehearse._folder import RehearsalFolder, pack_source
+from lightning_sm.rehearse._host_process import kill_marked
+from lightning_sm.rehearse._isolation import choose_isolation, describe_isolation, namespace_options
+from lightning_sm.rehearse._outcome import Outcome
+from lightning_sm.rehearse._plan import RehearsalPlan, create_plan, tools_path
+from lightning_sm.rehearse._python_env import create_python_env
+from lightning_sm.rehearse._request import Isolation, RehearsalRequest, Sdk
+from lightning_sm.rehearse._sdk import write_drivers
+from lightning_sm.rehearse._storage import copy_results, download_inputs, upload_results
+
+__all__ = ["rehearse"]
+
+# A supervisor that is told to stop kills its hosts and ends within a second or two.
+_STOP_SECONDS = 20.0
+
+
+def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outcome:
+    """Run a training job on this machine with SageMaker's container software, and return how it ended.
+
+    The job's log lines go to this process's standard output while it runs. SIGTERM and SIGHUP end the rehearsal as
+    Ctrl-C does, if this is called in the main thread: once the hosts have started, the outcome is a stopped job.
+
+    It reads this process's environment: ``PATH``; the proxy, certificate, ``AWS_…`` and ``PIP_…`` variables, which the
+    containers get; ``AWS_ENDPOINT_URL`` for ``s3://`` folders of a request; ``TMPDIR`` for its temporary folder.
+
+    Args:
+        request: The job, from :func:`create_request` or :func:`request_from_body`.
+        log_to_stderr: Write the job's log lines to the standard error.
+
+    Raises:
+        RehearsalError: The request cannot be rehearsed on this machine, or a host could not be set up. A job that fails
+            is an outcome and not an error.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP came before the hosts had started.
+
+    Example:
+        ``outcome.exit_code`` is 0 for a job that completed, and ``outcome.failure_reason`` is what the console would
+        show of one that failed::
+
+            from lightning_sm.rehearse import create_request, rehearse
+
+            outcome = rehearse(create_request("train.py", hosts=2, distribution="torch_distributed"))
+            print(outcome.as_text())
+    """
+    folder = RehearsalFolder(Path(tempfile.mkdtemp(prefix="lightning-sm-rehearsal-")).resolve())
+    try:
+        with _interrupt_on_sigterm():
+            request = download_inputs(request, folder)
+            isolation = _check(request)
+            stream = sys.stderr if log_to_stderr else sys.stdout
+            print(f"isolation: {describe_isolation(isolation)}", file=stream, flush=True)
+            outcome = _run(request, isolation, folder, log_to_stderr)
+    finally:
+        # What a supervisor that was killed did not end.
+        kill_marked(str(folder.root))
+        if request.keep:
+            shutil.rmtree(folder.keys, ignore_errors=True)
+            shutil.rmtree(folder.python, ignore_errors=True)
+        else:
+            folder.remove()
+    return outcome
+
+
+def _check(request: RehearsalRequest) -> Isolation:
+    """Find what is wrong before anything is started, and return the isolation to use."""
+    check_entry_point(request)
+    check_software(request)
+    isolation = choose_isolation(request)
+    if not isolation.is_namespaced:
+        check_port()
+    return isolation
+
+
+def _run(request: RehearsalRequest, isolation: Isolation, folder: RehearsalFolder, log_to_stderr: bool) -> Outcome:
+    folder.shared.mkdir(parents=True, exist_ok=True)
+    if request.code is not None and request.sdk is Sdk.V2:
+        pack_source(request.code, folder.archive)
+    elif request.code is not None:
+        write_drivers(folder.drivers, request)
+    notes = create_python_env(request, folder)
+    plan = create_plan(request, isolation, os.environ, folder, log_to_stderr=log_to_stderr)
+    outcome = _run_supervisor(plan, folder)
+    if request.output_dir is None:
+        collected = upload_results(request, folder)
+    else:
+        collected = copy_results(folder, request.output_dir)
+    return dataclasses.replace(
+        outcome,
+        warnings=(*outcome.warnings, *notes, *differences(request, isolation)),
+        collected=collected,
+        kept=str(folder.root) if request.keep else None,
+    )
+
+
+def _run_supervisor(plan: RehearsalPlan, folder: RehearsalFolder) -> Outcome:
+    folder.write("plan", plan)
+    sys.stdout.flush()
+    supervisor = subprocess.Popen(
+        _supervisor_command(plan.isolation, folder),
+        stdin=subprocess.PIPE,
+        # A session of its own: Ctrl-C is for this process, which then asks the supervisor to stop.
+        start_new_session=True,
+        env=_supervisor_environment(),
+    )
+    assert supervisor.stdin is not None
+    try:
+        supervisor.wait()
+    except KeyboardInterrupt:
+        _stop(supervisor)
+    except BaseException:
+        supervisor.kill()
+        supervisor.wait()
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            supervisor.stdin.close()
+    result: Dict[str, object] = folder.read("result") or {}
+    outcome, error = result.get("outcome"), result.get("error")
+    if isinstance(outcome, Outcome):
+        return outcome
+    if isinstance(error, RehearsalError):
+        raise error
+    raise RehearsalError(f"The supervisor of the hosts was killed (it ended with {supervisor.returncode}).")
+
+
+def _supervisor_command(isolation: Isolation, folder: RehearsalFolder) -> Tuple[str, ...]:
+    inside = (sys.executable, "-m", "lightning_sm.rehearse._supervisor", str(folder.root))
+    options = namespace_options(isolation)
+    return ("unshare", *options, "--mount-proc", "--kill-child", *inside) if options else inside
+
+
+def _supervisor_environment() -> Dict[str, str]:
+    # The supervisor imports this very package, wherever this process found it.
+    package = str(Path(__file__).resolve().parents[2])
+    known = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    path = tools_path(os.environ.get("PATH", os.defpath))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(known), "PATH": path}
+
+
+def _stop(supervisor: "subprocess.Popen[bytes]") -> None:
+    assert supervisor.stdin is not None
+    with contextlib.suppress(OSError):
+        supervisor.stdin.write(b"s")
+        supervisor.stdin.flush()
+    try:
+        supervisor.wait(timeout=_STOP_SECONDS)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        supervisor.kill()
+        supervisor.wait()
+
+
+@contextlib.contextmanager
+def _interrupt_on_sigterm() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGTERM and SIGHUP. Only the main thread may set a handler."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Optional[FrameType]) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,203 @@
+"""What the service copies from and to S3: inputs, checkpoints and results, in S3 itself or in local folders for it."""
+
+import dataclasses
+import importlib
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from lightning_sm.errors import RehearsalError
+from lightning_sm.rehearse._folder import RehearsalFolder
+from lightning_sm.rehearse._outcome import Upload
+from lightning_sm.rehearse._request import InputChannel, RehearsalRequest
+from lightning_sm.rehearse._sdk import distribution_in_drivers
+
+__all__ = [
+    "collect_results",
+    "copy_results",
+    "download_inputs",
+    "fetch_checkpoints",
+    "send_checkpoints",
+    "upload_results",
+]
+
+_ARCHIVES = (("model.tar.gz", "model"), ("output.tar.gz", "output/data"))
+
+# Each file with its time and size, by which a change is seen.
+_Snapshot = Mapping[str, Tuple[int, int]]
+
+
+def fetch_checkpoints(bucket: Path, local: Path) -> _Snapshot:
+    """Fill a host's checkpoint folder as the service does before it starts the container."""
+    local.mkdir(parents=True, exist_ok=True)
+    for name in _snapshot(bucket):
+        (local / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(bucket / name, local / name)
+    return _snapshot(local)
+
+
+def send_checkpoints(local: Path, before: _Snapshot, bucket: Path) -> None:
+    """Copy what a host changed since ``before``, and delete what it deleted.
+
+    Only changes are copied: a host that never wrote a checkpoint must not replace another's new one by its old one.
+    """
+    after = _snapshot(local)
+    for name in before:
+        if name not in after and (bucket / name).exists():
+            (bucket / name).unlink()
+    for name, state in after.items():
+        if before.get(name) != state:
+            (bucket / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(local / name, bucket / name)
+
+
+def _snapshot(folder: Path) -> Dict[str, Tuple[int, int]]:
+    found: Dict[str, Tuple[int, int]] = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent) / name
+            if path.is_file():
+                state = path.stat()
+                found[str(path.relative_to(folder))] = (state.st_mtime_ns, state.st_size)
+    return found
+
+
+def collect_results(
+    request: RehearsalRequest, folder: RehearsalFolder, bucket: Optional[Path]
+) -> Tuple[Tuple[Upload, ...], Tuple[str, ...]]:
+    """Write the archives of all hosts' models and outputs. Return what is uploaded, and warnings of name clashes."""
+    folder.collected.mkdir(parents=True, exist_ok=True)
+    uploads: List[Upload] = []
+    warnings: List[str] = []
+    for archive, source in _ARCHIVES:
+        found = [(host, name, path) for host in request.hosts for name, path in _files(folder.opt_ml(host) / source)]
+        if not found:
+            continue
+        with tarfile.open(str(folder.collected / archive), "w:gz", compresslevel=1) as packed:
+            for host, name, path in found:
+                packed.add(str(path), arcname=name)
+                uploads.append(Upload(archive, name, path.stat().st_size, host))
+        warnings += _clashes(archive, found)
+    if bucket is not None:
+        uploads += [Upload("checkpoints", name, path.stat().st_size, "all") for name, path in _files(bucket)]
+    return tuple(uploads), tuple(warnings)
+
+
+def _files(folder: Path) -> Iterator[Tuple[str, Path]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield str(path.relative_to(folder)), path
+
+
+def _clashes(archive: str, found: List[Tuple[str, str, Path]]) -> List[str]:
+    writers: Dict[str, List[str]] = {}
+    for host, name, _ in found:
+        writers.setdefault(name, []).append(host)
+    return [
+        f"{name} in {archive} was written by {', '.join(hosts)}: the service puts all hosts' files into one archive, "
+        "so only one of them is kept."
+        for name, hosts in writers.items()
+        if len(hosts) > 1
+    ]
+
+
+def copy_results(folder: RehearsalFolder, output_dir: Path) -> Optional[str]:
+    """Copy archives and checkpoints to a local folder; return its path, or ``None`` if there are no results."""
+    if not folder.collected.is_dir():
+        return None
+    output_dir.mkdir(parents=True, exist_ok=True)
+    for name, path in _files(folder.collected):
+        target = output_dir / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)
+    return str(output_dir)
+
+
+def download_inputs(request: RehearsalRequest, folder: RehearsalFolder) -> RehearsalRequest:
+    """Download source archive, channels and earlier checkpoints, before the hosts lose the network.
+
+    Returns:
+        The request, with local folders in place of ``s3://`` prefixes.
+
+    Raises:
+        RehearsalError: boto3 is missing, or an object cannot be downloaded.
+    """
+    channels: List[InputChannel] = []
+    for channel in request.channels:
+        if channel.source.startswith("s3://"):
+            local = folder.fetched / "channels" / channel.name
+            _download(channel.source, local)
+            channel = dataclasses.replace(channel, source=str(local))
+        channels.append(channel)
+    request = dataclasses.replace(request, channels=tuple(channels))
+    if request.archive_uri is not None and request.archive_uri.startswith("s3://"):
+        _download(request.archive_uri, folder.archive.parent, name=folder.archive.name)
+    if request.checkpoint_uri is not None and request.checkpoint_dir is None:
+        local = folder.fetched / "checkpoints"
+        local.mkdir(parents=True)
+        _download(request.checkpoint_uri, local, needed=False)
+        request = dataclasses.replace(request, checkpoint_dir=local)
+    drivers = [channel.path for channel in request.channels if channel.name == "sm_drivers"]
+    if drivers:
+        request = dataclasses.replace(request, distribution=distribution_in_drivers(drivers[0]))
+    return request
+
+
+def upload_results(request: RehearsalRequest, folder: RehearsalFolder) -> Optional[str]:
+    """Upload archives and checkpoints as the request says; return the archives' prefix, or ``None`` without one."""
+    prefix = None
+    if request.output_uri is not None and folder.collected.is_dir():
+        prefix = f"{request.output_uri.rstrip('/')}/{request.job_name}/output"
+        for path in sorted(folder.collected.glob("*.tar.gz")):
+            _upload(path, f"{prefix}/{path.name}")
+    fetched = folder.fetched / "checkpoints"
+    if request.checkpoint_uri is not None and request.checkpoint_dir == fetched:
+        for name, path in _files(fetched):
+            _upload(path, f"{request.checkpoint_uri.rstrip('/')}/{name}")
+    return prefix
+
+
+def _client() -> Any:
+    try:
+        return importlib.import_module("boto3").client("s3")
+    except ImportError as error:
+        raise RehearsalError(
+            "The request names s3:// folders, and boto3 is not installed.", hint="pip install 'lightning-sm[rehearse]'"
+        ) from error
+
+
+def _split(uri: str) -> Tuple[str, str]:
+    bucket, _, key = uri[len("s3://") :].partition("/")
+    return bucket, key
+
+
+def _download(uri: str, folder: Path, *, name: Optional[str] = None, needed: bool = True) -> None:
+    bucket, prefix = _split(uri)
+    client = _client()
+    count = 0
+    try:
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+            for entry in page.get("Contents", ()):
+                key = entry["Key"]
+                if key.endswith("/"):
+                    continue
+                rest = key[len(prefix) :].lstrip("/") or key.rpartition("/")[2]
+                target = folder / (name or rest)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                client.download_file(bucket, key, str(target))
+                count += 1
+    except Exception as error:
+        # botocore's exceptions have no common base that is not Exception, and the import is optional.
+        raise RehearsalError(f"{uri} cannot be fetched: {error}.", hint="AWS_ENDPOINT_URL names another S3.") from error
+    if needed and not count:
+        raise RehearsalError(f"{uri} is empty, and SageMaker refuses to start a job with an empty channel.")
+
+
+def _upload(path: Path, uri: str) -> None:
+    bucket, key = _split(uri)
+    try:
+        _client().upload_file(str(path), bucket, key)
+    except Exception as error:
+        raise RehearsalError(f"{path.name} cannot be uploaded to {uri}: {error}.") from error

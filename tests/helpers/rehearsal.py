@@ -1,0 +1,95 @@
+"""Rehearsals in processes of their own, requests from command lines, and what this machine lacks, as skips."""
+
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+import pytest
+
+from lightning_sm.rehearse import Isolation, RehearsalRequest
+from lightning_sm.rehearse._command import request_from_arguments
+from lightning_sm.rehearse._isolation import probe_isolation, probe_qdisc
+from tests.helpers.environ import without_launcher
+
+__all__ = ["Rehearsed", "cli_request", "command_line", "needs", "no_netem", "processes_with", "run_rehearsal"]
+
+
+class Rehearsed:
+    """How a rehearsal ended: its exit code, its summary, its log."""
+
+    def __init__(self, done: "subprocess.CompletedProcess[bytes]") -> None:
+        self.exit_code = done.returncode
+        self.log = done.stderr.decode(errors="replace")
+        self.summary: Dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
+
+
+def command_line(source: Path, *arguments: object) -> List[str]:
+    """The command that rehearses a program of this folder."""
+    command = (sys.executable, "-m", "lightning_sm.rehearse", "--source-dir", source, "--env", "OMP_NUM_THREADS=1")
+    return [str(word) for word in (*command, *arguments)]
+
+
+def run_rehearsal(command: Sequence[str], *, timeout: float = 170, **variables: str) -> Rehearsed:
+    """Run a command line with ``--json`` to its end."""
+    environ = {**without_launcher(dict(os.environ)), **variables}
+    return Rehearsed(subprocess.run(command, capture_output=True, env=environ, timeout=timeout, check=False))
+
+
+def cli_request(source: Path, *arguments: object) -> RehearsalRequest:
+    """The request that a command line describes."""
+    return request_from_arguments(["--source-dir", str(source), *map(str, arguments)])
+
+
+@functools.lru_cache(maxsize=None)
+def _unavailable(isolation: Isolation) -> Optional[str]:
+    return probe_isolation(isolation)
+
+
+@functools.lru_cache(maxsize=None)
+def no_netem(isolation: Isolation) -> Optional[str]:
+    """Why hosts cannot have ``--latency`` here; ``None`` when they can."""
+    return probe_qdisc(isolation, "netem delay 1ms")
+
+
+def needs(
+    isolation: str = "loopback", *, mpi: bool = False, torch: bool = False, v3: bool = False, netem: bool = False
+) -> pytest.MarkDecorator:
+    """Skip unless the machine can rehearse so."""
+    reason = _unavailable(Isolation(isolation))
+    if reason is not None:
+        return pytest.mark.skip(reason=f"{isolation}: {reason}")
+    if netem and no_netem(Isolation(isolation)) is not None:
+        return pytest.mark.skip(reason=f"no netem: {no_netem(Isolation(isolation))}")
+    modules = ["sagemaker_training", "sagemaker_pytorch_container"] + ["torch"] * torch + ["mpi4py"] * mpi
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    commands = ["mpirun", "ssh-keygen"] if mpi else []
+    missing += [name for name in commands if shutil.which(name) is None]
+    if mpi and shutil.which("sshd", path="/usr/sbin:/usr/bin") is None:
+        missing.append("sshd")
+    if v3:
+        try:
+            importlib.metadata.distribution("sagemaker-train")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append("sagemaker-train")
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def processes_with(text: str) -> List[str]:
+    """The command lines of other processes that have this in them."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if text in line:
+                found.append(line)
+    return found

@@ -1,0 +1,66 @@
+"""Jobs that cannot come together end in bounded time and say why.
+
+``tests/rehearse`` has more of them: names that the toolkit waits for, a rank that dies before the rendezvous, and what
+is refused before anything starts (a shell script or a ``setup.py`` under torchrun, a port in use, ``mpi4py`` missing).
+"""
+
+import importlib.util
+
+import pytest
+
+from tests.helpers.rehearsal import needs
+
+from .running import fill_source, rehearse
+
+pytestmark = [
+    pytest.mark.rehearsal,
+    pytest.mark.processes,
+    pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
+]
+
+
+@pytest.fixture
+def source(tmp_path):
+    return fill_source(tmp_path / "source")
+
+
+@needs("netns", torch=True, v3=True)
+def test_a_main_host_whose_name_never_resolves(source, tmp_path):
+    # Under SDK v3 nobody waits for names but us.
+    done = rehearse(
+        source,
+        tmp_path / "out",
+        *("--sdk", "v3", "--hosts", 2, "--names-after", "1h", "--abort-after", "1s"),
+        *("trap.py", "--way", "impatient", "--hosts", 2),
+    )
+    assert done.exit_code == 1
+    said = "TopologyError: The main host 'algo-1' (by SM_MASTER_ADDR) did not resolve within 3 seconds"
+    assert done.summary["failure_reason"].startswith(said)
+    first, second = done.summary["attempts"][0]["hosts"]
+    assert (first["ended_because"], second["exit_code"]) == ("another host failed", 1)
+
+
+@needs("netns", torch=True)
+def test_the_main_port_in_use(source, tmp_path):
+    done = rehearse(
+        source,
+        tmp_path / "out",
+        *("--hosts", 2, "--abort-after", "1s", "trap.py", "--way", "ours", "--occupy", 7777),
+    )
+    assert done.exit_code == 1
+    # What torch says of it names no error that the toolkit knows, so the reason was empty.
+    assert done.summary["failure_reason"].startswith("TopologyError: Port 7777 (by MASTER_PORT), at which all ranks")
+
+
+@needs("netns", torch=True)
+def test_a_host_that_never_comes_is_missing_in_the_summary(source, tmp_path):
+    done = rehearse(
+        source,
+        tmp_path / "out",
+        *("--hosts", 2, "trap.py", "--way", "ours", "--missing", "algo-2"),
+        timeout=40,
+    )
+    assert done.exit_code == 124
+    assert done.summary["failure_reason"].startswith("Still running after 30 s (--timeout): algo-1, algo-2.")
+    # The others said who they are before they began to wait.
+    assert [(host, told["global_rank"], told["world_size"]) for host, told in done.topologies] == [("algo-1", 0, 2)]

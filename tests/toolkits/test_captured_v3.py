@@ -1,0 +1,149 @@
+"""The body that SDK v3's ``ModelTrainer`` really sent (``capture_v3`` says how it was had), as a rehearsal."""
+
+import importlib.metadata
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+from lightning_sm.rehearse import request_from_body
+from lightning_sm.rehearse._sdk import MODEL_TRAINER_COMMAND, drivers_folder, write_drivers
+from tests.helpers.environ import without_launcher
+from tests.helpers.rehearsal import cli_request, needs
+
+from .capture_v3 import CAPTURED, GENERATED
+
+BODY = json.loads((CAPTURED / "body.json").read_text())
+VERSION = (CAPTURED / "version.txt").read_text().strip()
+
+# The entry script of the captured job. Everything that the body says must have reached it.
+TRAIN = """
+import argparse, json, os
+import lightning.pytorch as pl
+import torch.distributed as dist
+from lightning.pytorch.demos.boring_classes import BoringModel
+import lightning_sm
+
+parser = argparse.ArgumentParser()
+for name, kind in (("epochs", int), ("lr", float), ("note", str), ("nothing", json.loads), ("mapping", json.loads)):
+    parser.add_argument("--" + name, type=kind)
+options = parser.parse_args()
+trainer = pl.Trainer(
+    max_epochs=options.epochs, limit_train_batches=4, limit_val_batches=1, strategy=lightning_sm.SMDDPStrategy(),
+    accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(BoringModel())
+trainer.save_checkpoint("/opt/ml/checkpoints/last.ckpt")
+if trainer.is_global_zero:
+    open(os.path.join(os.environ["SM_MODEL_DIR"], "model"), "w").close()
+told = {
+    "options": vars(options),
+    "ranks": [dist.get_rank(), dist.get_world_size()],
+    "steps": trainer.global_step,
+    "greeting": os.environ["GREETING"],
+    "training": open(os.path.join(os.environ["SM_CHANNEL_TRAINING"], "words")).read(),
+    "earlier": os.path.exists("/opt/ml/checkpoints/earlier"),
+    "cwd": os.getcwd(),
+}
+print("told " + json.dumps(told), flush=True)
+"""
+
+
+def test_a_captured_body_becomes_a_request():
+    made = request_from_body(BODY)
+    assert (made.sdk, made.hosts, made.command, made.entry_point) == (
+        "v3",
+        ("algo-1", "algo-2"),
+        MODEL_TRAINER_COMMAND,
+        None,
+    )
+    assert [channel.name for channel in made.channels] == ["training", "code", "sm_drivers"]
+    assert all(channel.source.startswith(f"s3://staging/captured/{made.job_name}/") for channel in made.channels)
+    assert dict(made.hyperparameters)["mapping"] == '{"deep": true}'
+    assert made.environment == (("GREETING", "hello"),)
+    assert (made.output_uri, made.checkpoint_uri) == ("s3://results/out", "s3://results/checkpoints")
+
+
+def _installed():
+    try:
+        return importlib.metadata.version("sagemaker-train")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@pytest.mark.skipif(_installed() != VERSION, reason=f"sagemaker-train is {_installed()}, captured was {VERSION}")
+def test_our_drivers_are_those_that_were_captured(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    options = ["--sdk", "v3", "--hosts", 2, "--processes", 1, "--distribution", "torch_distributed", "train.py"]
+    write_drivers(tmp_path / "drivers", cli_request(tmp_path, *options))
+    ours, sent = (
+        {name: (folder / name).read_text() for name in GENERATED} for folder in (tmp_path / "drivers", CAPTURED)
+    )
+    assert ours["sm_train.sh"] == sent["sm_train.sh"]
+    assert json.loads(ours["distributed.json"]) == json.loads(sent["distributed.json"])
+    assert json.loads(ours["sourcecode.json"])["entry_script"] == json.loads(sent["sourcecode.json"])["entry_script"]
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """A client of an S3 on this machine, which the environment names too."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.get_host_and_port()))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "none")
+    yield pytest.importorskip("boto3").client("s3")
+    server.stop()
+
+
+def stage_inputs(s3):
+    """What ``ModelTrainer`` had uploaded before it made its call."""
+    prefix = f"captured/{BODY['TrainingJobName']}/input"
+    drivers = {path.relative_to(drivers_folder()): path for path in drivers_folder().rglob("*.py")}
+    drivers.update({name: CAPTURED / name for name in GENERATED})
+    for bucket in ("staging", "results"):
+        s3.create_bucket(Bucket=bucket)
+    for name, path in drivers.items():
+        s3.put_object(Bucket="staging", Key=f"{prefix}/sm_drivers/{name}", Body=path.read_bytes())
+    s3.put_object(Bucket="staging", Key=f"{prefix}/code/train.py", Body=TRAIN.encode())
+    s3.put_object(Bucket="staging", Key=f"{prefix}/training/words", Body=b"x y")
+    s3.put_object(Bucket="results", Key="checkpoints/earlier", Body=b"1")
+
+
+@pytest.mark.rehearsal
+@pytest.mark.processes
+@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
+@needs("netns", torch=True, v3=True)
+def test_a_captured_body_runs_from_bucket_to_bucket(s3):
+    stage_inputs(s3)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "lightning_sm.rehearse", "--json", "--timeout", "120s"),
+            *("--isolation", "netns", "--env", "OMP_NUM_THREADS=1", "--request", str(CAPTURED / "body.json")),
+        ],
+        capture_output=True,
+        env=without_launcher(os.environ),
+        timeout=170,
+        check=False,
+    )
+    log = done.stderr.decode()
+    assert done.returncode == 0, log[-8000:]
+    assert json.loads(done.stdout)["job_name"] == BODY["TrainingJobName"]
+    told = [json.loads(line.split("told ", 1)[1]) for line in log.splitlines() if "told {" in line]
+    assert sorted(each["ranks"] for each in told) == [[0, 2], [1, 2]]
+    values = {"epochs": 2, "lr": 0.05, "note": "a b", "nothing": None, "mapping": {"deep": True}}
+    for each in told:
+        assert each["options"] == values
+        assert (each["steps"], each["greeting"], each["training"], each["earlier"]) == (8, "hello", "x y", True)
+        assert each["cwd"] == "/opt/ml/input/data/code"
+    results = {each["Key"] for each in s3.list_objects_v2(Bucket="results")["Contents"]}
+    model = f"out/{BODY['TrainingJobName']}/output/model.tar.gz"
+    assert {model, "checkpoints/earlier", "checkpoints/last.ckpt"} <= results
+    with tarfile.open(fileobj=io.BytesIO(s3.get_object(Bucket="results", Key=model)["Body"].read())) as archive:
+        assert archive.getnames() == ["model"]

@@ -1,0 +1,88 @@
+"""What the console shows of a job in which one rank failed, with the toolkit's own code around it.
+
+The program speaks of a ``ValueError`` first: from such a line on the toolkit takes the log for its failure reason.
+"""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.rehearsal import needs
+
+from .running import fill_source, rehearse
+
+pytestmark = [
+    pytest.mark.rehearsal,
+    pytest.mark.processes,
+    pytest.mark.skipif(importlib.util.find_spec("pytorch_lightning") is None, reason="no pytorch_lightning"),
+]
+
+_PROGRAM = Path(__file__).parents[1] / "processes" / "fail.py"
+_TORCHRUN, _MPI = ("--distribution", "torch_distributed"), ("--distribution", "mpi")
+_KILLED = "Rank 1 on algo-2 was killed: it exited without an exception (SIGKILL, "
+
+
+def rehearsed(tmp_path, how, *options, abort_after="60s", timeout=240):
+    source = fill_source(tmp_path / "source")
+    shutil.copy(_PROGRAM, source)
+    return rehearse(
+        source,
+        tmp_path / "out",
+        *("--hosts", 2, *options, "--env", "MY_API_TOKEN=hunter2-hunter2", "--abort-after", abort_after),
+        *("fail.py", "--how", how),
+        timeout=timeout,
+    )
+
+
+def reasons(done):
+    return {host["host"]: host["failure"] for host in done.summary["attempts"][-1]["hosts"]}
+
+
+def codes(done):
+    return {host["host"]: host["exit_code"] for host in done.summary["attempts"][-1]["hosts"]}
+
+
+@needs("netns", torch=True)
+def test_a_rank_that_raises(tmp_path):
+    done = rehearsed(tmp_path, "raise", *_TORCHRUN)
+    line = 1 + _PROGRAM.read_text().splitlines().index('        {}["layers"]')
+    assert done.exit_code == 1
+    assert codes(done) == {"algo-1": 1, "algo-2": 1}, done.log[-6000:]
+    for reason in (done.summary["failure_reason"], *reasons(done).values()):
+        assert reason.startswith("KeyError: 'layers' (rank 1 on algo-2; at ")
+        assert reason.endswith(f"fail.py:{line} in fail; then RuntimeError: no layers, said the owner of ***)")
+
+
+@needs("netns", torch=True)
+def test_a_rank_that_is_killed(tmp_path):
+    done = rehearsed(tmp_path, "kill", *_TORCHRUN)
+    assert codes(done) == {"algo-1": 1, "algo-2": 1}, done.log[-6000:]
+    for reason in (done.summary["failure_reason"], *reasons(done).values()):
+        assert reason.startswith(_KILLED)
+
+
+@needs("netns", torch=True)
+def test_a_rank_that_gloo_aborts(tmp_path):
+    # The toolkit calls the end of that host a success; its failure file tells otherwise, and so does the other host.
+    done = rehearsed(tmp_path, "crash", *_TORCHRUN)
+    assert codes(done)["algo-1"] == 1, done.log[-6000:]
+    assert done.summary["failure_reason"].startswith(_KILLED)
+    assert reasons(done)["algo-2"].startswith(_KILLED)
+
+
+@needs("netns", torch=True, mpi=True)
+def test_a_rank_on_a_worker_host_of_mpirun(tmp_path):
+    # By itself the toolkit knows of nothing there, waits for minutes and calls it a success.
+    entrypoint = tmp_path / "entrypoint.json"
+    command = [sys.executable, "-m", "lightning_sm", "entrypoint"]
+    entrypoint.write_bytes(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    done = rehearsed(tmp_path, "raise", *_MPI, "--entrypoint", entrypoint)
+    # A toolkit that still waits for the other host when nothing runs any more is ended by the entry point.
+    assert codes(done)["algo-1"] in (1, 137), done.log[-6000:]
+    assert codes(done)["algo-2"] == 137, done.log[-6000:]
+    for reason in (done.summary["failure_reason"], *reasons(done).values()):
+        assert reason.startswith("KeyError: 'layers' (rank 1 on algo-2; at ")
