@@ -18,7 +18,8 @@ def read_duration(text: object) -> float:
     Raises:
         ValueError: It is not a duration, or not more than zero.
 
-    Example:
+    Example::
+
         >>> read_duration("23h30m"), read_duration("500ms"), read_duration(90)
         (84600.0, 0.5, 90.0)
     """

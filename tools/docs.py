@@ -135,10 +135,10 @@ def shims_table() -> str:
 
 def rehearse_options() -> str:
     """The options of ``lightning-sm rehearse``."""
-    from lightning_sm.rehearse._arguments import parser
+    from lightning_sm.rehearse._argument_parser import argument_parser
 
     rows = []
-    for group in parser()._action_groups:
+    for group in argument_parser()._action_groups:
         for action in group._group_actions:
             words = ", ".join(action.option_strings) or str(action.metavar)
             if words in ("-h, --help", "..."):

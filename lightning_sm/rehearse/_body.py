@@ -59,7 +59,8 @@ def request_from_body(
     Raises:
         RehearsalError: Something in the body cannot be rehearsed.
 
-    Example:
+    Example::
+
         >>> body = {"TrainingJobName": "job-1", "HyperParameters": {"sagemaker_program": "train.py"},
         ...         "ResourceConfig": {"InstanceCount": 2, "InstanceType": "ml.g5.xlarge"}}
         >>> request = request_from_body(body, source_dir=".")

@@ -94,7 +94,8 @@ def create_request(
     Raises:
         RehearsalError: An argument cannot be used, or two exclude each other.
 
-    Example:
+    Example::
+
         >>> import pathlib, tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> _ = pathlib.Path(folder.name, "train.py").write_text("print('hello')")
@@ -104,7 +105,7 @@ def create_request(
         (('algo-1', 'algo-2'), '2')
         >>> folder.cleanup()
 
-        ``outcome = rehearse(request)`` runs it.
+    ``outcome = rehearse(request)`` then runs the job.
     """
     sdk, distribution = as_member(Sdk, sdk, "sdk"), as_member(Distribution, distribution, "distribution")
     _check_processes(sdk, distribution, processes)

@@ -109,7 +109,8 @@ class Outcome:
         collected: The local folder or ``s3://`` prefix with the results; ``None`` if there is none.
         kept: The rehearsal's own folder, if the request asked to keep it.
 
-    Example:
+    Example::
+
         >>> host = HostOutcome("algo-1", "homogeneousCluster", exit_code=0, seconds=1.5)
         >>> outcome = Outcome((Attempt((host,), EndedBy.EXIT, 1.5),))
         >>> str(outcome.status), outcome.exit_code, outcome.failure_reason

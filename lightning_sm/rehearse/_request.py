@@ -135,7 +135,8 @@ class Limits:
         stop_grace: Time from SIGTERM to SIGKILL.
         names_after: Hosts can resolve each other's names only after this long.
 
-    Example:
+    Example::
+
         >>> Limits(timeout=600, stop_after=60).stop_grace
         120.0
     """

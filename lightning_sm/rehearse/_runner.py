@@ -49,14 +49,13 @@ def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outco
             is an outcome and not an error.
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP came before the hosts had started.
 
-    Example:
-        ``outcome.exit_code`` is 0 for a job that completed, and ``outcome.failure_reason`` is what the console would
-        show of one that failed::
+    Example::
 
-            from lightning_sm.rehearse import create_request, rehearse
+        from lightning_sm.rehearse import create_request, rehearse
 
-            outcome = rehearse(create_request("train.py", hosts=2, distribution="torch_distributed"))
-            print(outcome.as_text())
+        outcome = rehearse(create_request("train.py", hosts=2, distribution="torch_distributed"))
+        assert outcome.exit_code == 0, outcome.failure_reason
+        print(outcome.as_text())
     """
     folder = RehearsalFolder(Path(tempfile.mkdtemp(prefix="lightning-sm-rehearsal-")).resolve())
     try:
