@@ -1,0 +1,160 @@
+"""Everything that is run on this project: ``nox --list``, ``nox -s lint``, ``nox -s tests -- -k words``.
+
+Each session makes a virtual environment of its own. With ``--no-venv`` all use the one that is active, into which the
+package was installed with its extras ``examples`` and ``test``; so does ``.ci/run``, which installs torch once.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.3.2"
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "tests"]
+os.environ.update(SAGEMAKER_PYTHON_SDK_TELEMETRY="false", PIP_DISABLE_PIP_VERSION_CHECK="1")
+
+_FORMATTED = ("lightning_sm", "tests", "tools", "examples", "benchmarks", "noxfile.py")
+# What failed at first and was run again is added to the file that this variable names.
+_FAILED_FIRST = "LIGHTNING_SM_FAILED_FIRST"
+
+
+def _install(session: nox.Session, *words: str) -> None:
+    session.run("python", "-m", "pip", "install", "-q", *words)
+
+
+def _extra(name: str) -> "list[str]":
+    """What an extra of the package requires; the package itself stays as it is installed."""
+    return nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"][name]
+
+
+def _prepare(session: nox.Session) -> None:
+    """Install the package with what its tests need, unless the active environment is used, which has it."""
+    if not isinstance(session.virtualenv, nox.virtualenv.PassthroughEnv):
+        _install(session, "-e", ".[examples,test]")
+
+
+def _lines_of(session: nox.Session, *command: str, **variables: str) -> "tuple[bool, list[str]]":
+    """Run a command whose output is shown as it comes; return whether it was successful, and the lines."""
+    path = os.pathsep.join([*(session.bin_paths or ()), os.environ["PATH"]])
+    environ = {**os.environ, **{name: value for name, value in session.env.items() if value}, "PATH": path, **variables}
+    with subprocess.Popen(
+        command, env=environ, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        lines = []
+        for line in process.stdout or ():
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            lines.append(line.rstrip("\n"))
+    return process.returncode == 0, lines
+
+
+def _note_failed(session: nox.Session, lines: "list[str]") -> None:
+    for line in lines:
+        session.warn(f"Failed first, and is run again: {line}")
+    if os.environ.get(_FAILED_FIRST):
+        with open(os.environ[_FAILED_FIRST], "a", encoding="utf-8") as file:
+            file.writelines(f"{session.name}: {line}\n" for line in lines)
+
+
+def _run_marked(session: nox.Session, mark: str) -> None:
+    """Run the tests with a mark, and once more those that failed.
+
+    Jobs of several hosts share this machine's cores, so what misses its bounded time there gets a second run alone.
+    With ``CI`` set, pytest does not shorten the reasons.
+    """
+    command = ("python", "-m", "pytest", "-m", mark, "-rsfE", *session.posargs)
+    passed, lines = _lines_of(session, *command, CI="true")
+    if not passed:
+        _note_failed(session, [line for line in lines if re.match("(FAILED|ERROR) ", line)])
+        session.run("python", "-m", "pytest", "-m", mark, "-rs", "--last-failed", "--last-failed-no-failures", "none")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests that take seconds."""
+    _prepare(session)
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, types, spelling and who imports whom."""
+    _prepare(session)
+    _install(session, *_extra("lint"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", *_FORMATTED)
+    session.run("mypy")
+    session.run("codespell")
+    session.run("lint-imports")
+
+
+@nox.session
+def jobs(session: nox.Session) -> None:
+    """Kill, stop and restart whole jobs of several processes."""
+    _prepare(session)
+    # Tests of the package itself need what builds it, and SageMaker's SDK v2 in an environment of its own.
+    _install(session, "build", "hatchling", "twine")
+    sdk = Path(session.create_tmp(), "sdk2").resolve()
+    session.run("python", "-m", "venv", str(sdk))
+    session.run(str(sdk / "bin" / "python"), "-m", "pip", "install", "-q", "sagemaker<3", external=True)
+    session.env["LIGHTNING_SM_SDK_V2_PYTHON"] = str(sdk / "bin" / "python")
+    _run_marked(session, "jobs")
+
+
+@nox.session
+def rehearsals(session: nox.Session) -> None:
+    """Play jobs with SageMaker's toolkits, Open MPI over ssh and SDK v3's drivers."""
+    _prepare(session)
+    # gcc and Python's headers build the toolkit's extension.
+    _install(session, *_extra("rehearse"), "moto[server,s3]")
+    # SDK v3's drivers are scripts in a wheel; its dependencies are not needed.
+    _install(session, "--no-deps", "sagemaker-train")
+    _run_marked(session, "rehearsal")
+
+
+@nox.session
+def faults(session: nox.Session) -> None:
+    """Interrupt jobs and damage their files at random."""
+    _prepare(session)
+    words = session.posargs or ["--runs", "40", "--seed", "1", "--jobs", "2"]
+    passed, lines = _lines_of(session, "python", "-m", "tools.faults", *words, "--again")
+    _note_failed(session, [line for line in lines if line.startswith("FAILED first: ")])
+    if not passed:
+        session.error("The campaign failed.")
+
+
+@nox.session
+def exports(session: nox.Session) -> None:
+    """Serve exported models with SageMaker's inference toolkits."""
+    _prepare(session)
+    _install(session, *_extra("export"), "sagemaker-inference", "sagemaker-pytorch-inference")
+    session.run("python", "-m", "pytest", "-rs", "tests/export", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation, and check the tables that are made from the code."""
+    _prepare(session)
+    _install(session, *_extra("docs"))
+    session.run("python", "-m", "tools.docs", "--check")
+    session.run("mkdocs", "build", "--strict")
+    session.run("python", "-m", "pytest", "tests/docs")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure what the package costs, in pairs with Lightning alone."""
+    _prepare(session)
+    for name in session.posargs or ("import_time", "cli_time", "step_time", "job_step_time", "async_save"):
+        session.run("python", f"benchmarks/{name}.py")
+
+
+@nox.session(venv_backend="none")
+def rows(session: nox.Session) -> None:
+    """Run the suite on the oldest, a middle and the newest Lightning, or on rows that are named."""
+    session.run(sys.executable, "-m", "tools.matrix", *(session.posargs or ["--ci"]))
