@@ -1,11 +1,4 @@
-"""When a job has to be done: ``sagemaker.max_runtime``, counted from the start of the container.
-
-Where a validation can be left.
-
-SIGTERM as a request to stop: noted while a model trains, heeded at once while there is nothing to save.
-
-The checkpoint of a fit that is left in its middle.
-"""
+"""Stopping a fit in time: the deadline of ``sagemaker.max_runtime``, SIGTERM, and the checkpoint of the stop."""
 
 import glob
 import math
@@ -25,6 +18,7 @@ from lightning_sm._duration import read_duration
 from lightning_sm._lightning.collectives import all_true, broadcast
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.trainer_hooks import set_restored_handler
+from lightning_sm._lightning.trainer_protocol import Trainer, is_fast_dev_run
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.exit_codes import STOPPED
 from lightning_sm._sagemaker.job import TrainingJob
@@ -32,26 +26,31 @@ from lightning_sm.errors import JobConfigError
 
 __all__ = [
     "Deadline",
+    "SigtermHandler",
+    "have_equal_batches",
+    "process_age",
     "read_deadline",
-    "seconds_running",
-    "may_leave_anywhere",
-    "StopSignal",
     "save_directory",
     "save_stopped",
 ]
 
-# Below what SageMaker documents as the time between its SIGTERM and its SIGKILL, which the end of the launcher needs.
-_LONGEST_RESERVE = 120.0
+# Seconds: as long as SageMaker waits between SIGTERM, which it sends at its own limit, and SIGKILL.
+_MAX_RESERVE = 120.0
+_STOPPED_CHECKPOINT = re.compile(r"stopped-step=(\d+)\.ckpt")
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """The time that a job has.
+    """When a job must have ended.
+
+    >>> deadline = Deadline(seconds=3600, started=0, clock=lambda: 3500)
+    >>> deadline.margin(save_seconds=10), deadline.is_near(save_seconds=10)
+    (140.0, True)
 
     Args:
-        seconds: How long it may run.
+        seconds: How long the job may run.
         started: When it started, by ``clock``.
-        clock: Tells the time in seconds.
+        clock: Returns the time in seconds.
     """
 
     seconds: float
@@ -59,28 +58,36 @@ class Deadline:
     clock: Callable[[], float] = time.monotonic
 
     def margin(self, save_seconds: float) -> float:
-        """How long before the end to stop: 5 %, at most 2 minutes, and twice as long as a checkpoint takes.
+        """Return how many seconds before the deadline to stop: 5 %, at most 120, plus the time of two saves.
 
-        Twice, because the model is exported after the checkpoint.
+        The second one is for the export of the model, which follows the checkpoint.
 
         Args:
-            save_seconds: What the longest checkpoint so far took.
+            save_seconds: How long the slowest checkpoint so far took.
         """
-        return min(0.05 * self.seconds, _LONGEST_RESERVE) + 2 * save_seconds
+        return min(0.05 * self.seconds, _MAX_RESERVE) + 2 * save_seconds
 
     def is_near(self, save_seconds: float) -> bool:
-        """Whether it is time to stop."""
+        """Whether it is time to stop.
+
+        Args:
+            save_seconds: How long the slowest checkpoint so far took.
+        """
         return self.clock() - self.started >= self.seconds - self.margin(save_seconds)
 
 
 def read_deadline(text: str, job: TrainingJob) -> Deadline:
-    """Return the deadline that ``sagemaker.max_runtime`` means.
+    """Return the deadline for a value of ``sagemaker.max_runtime``.
 
-    It counts from the start of the container's first process, where the job is in a container, else from that of this
-    process. It reads ``/proc``; where there is none, the time counts from now.
+    In a container it counts from the start of process 1, otherwise from the start of this process. It reads ``/proc``;
+    without ``/proc`` it counts from now.
+
+    Args:
+        text: A duration, such as ``23h30m``.
+        job: The job.
 
     Raises:
-        JobConfigError: The text is no duration.
+        JobConfigError: The text is not a duration.
     """
     try:
         seconds = read_duration(text)
@@ -89,16 +96,20 @@ def read_deadline(text: str, job: TrainingJob) -> Deadline:
             f"sagemaker.max_runtime is {text!r}, which cannot be used: {error}.",
             hint="Write a number of seconds, or a duration such as 23h30m.",
         ) from error
-    # Where the base directory has been moved, process 1 is not the container's.
-    of_container = job.in_container and not os.environ.get("SAGEMAKER_BASE_DIR")
-    return Deadline(seconds, time.monotonic() - seconds_running(1 if of_container else os.getpid()))
+    # Where the base directory has been moved, such as in a rehearsal, process 1 is the machine's.
+    is_in_container = job.in_container and not os.environ.get("SAGEMAKER_BASE_DIR")
+    return Deadline(seconds, time.monotonic() - process_age(1 if is_in_container else os.getpid()))
 
 
-def seconds_running(process: int) -> float:
-    """How long ago a process started; 0 where the system does not tell."""
+def process_age(pid: int) -> float:
+    """Return how many seconds ago a process started; 0 if ``/proc`` does not tell (proc(5)).
+
+    Args:
+        pid: The process id.
+    """
     try:
-        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
-            # The name, in parentheses, may hold anything; the start is the 22nd field, in ticks since the boot.
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            # Field 22 is the start time in clock ticks since boot. The name, in parentheses, may contain anything.
             ticks = float(file.read().rpartition(")")[2].split()[19])
         with open("/proc/uptime", encoding="utf-8") as file:
             uptime = float(file.read().split()[0])
@@ -107,119 +118,130 @@ def seconds_running(process: int) -> float:
     return max(0.0, uptime - ticks / os.sysconf("SC_CLK_TCK"))
 
 
-def may_leave_anywhere(trainer: Any, batches: Sequence[float]) -> bool:
-    """Whether ranks that look at each of these batches look equally often. Every rank must call it.
+def have_equal_batches(trainer: Trainer, num_batches: Sequence[float]) -> bool:
+    """Whether all ranks have the same, finite numbers of batches. Collective: every rank must call it.
 
-    Where a rank has fewer batches, one more look of another would wait for ever, or meet something else.
+    Only then may ranks call a collective after each batch: otherwise one of them would call it more often and block.
+
+    Args:
+        trainer: The trainer.
+        num_batches: This rank's number of batches of each data loader.
     """
     if trainer.world_size == 1:
         return True
-    counts = [float(count) for count in batches]
+    counts = [float(count) for count in num_batches]
     return all_true(trainer, counts == broadcast(trainer, counts) and math.inf not in counts)
 
 
-class StopSignal:
-    """Hears SIGTERM from :meth:`take` on, until :meth:`release`. Before, :meth:`prepare` looks at what is there.
+class SigtermHandler:
+    """Handles SIGTERM from :meth:`install` to :meth:`restore`, in place of Lightning.
 
-    Lightning's own handling is set aside for that time: since 2.0 it leaves the training at the next batch without a
-    checkpoint and ends the program with 0, as if the job had succeeded
-    (``trainer/connectors/signal_connector.py``, ``SIGTERMException``). A project's own handler still gets the signal.
+    Since 2.0 Lightning leaves the training at the next batch without a checkpoint and ends the program with 0, as if
+    the job had succeeded (``trainer/connectors/signal_connector.py``, ``SIGTERMException``). A handler that the project
+    has installed is still called.
     """
 
     def __init__(self) -> None:
         self.received = False
-        self._own_handler: Any = None
-        self._at_once = False
-        self._is_taken = False
+        self._previous: Any = None
+        self._exits_at_once = False
+        self._is_installed = False
 
     def prepare(self) -> None:
-        """Note a project's own handler before Lightning adds its own, and look after what is forked from now on."""
-        self._own_handler = signal.getsignal(signal.SIGTERM)
-        _watch_forks(self)
+        """Save the handler that was there before Lightning's, and protect processes that are forked from now on."""
+        self._previous = signal.getsignal(signal.SIGTERM)
+        _protect_forks(self)
 
-    def take(self, *, at_once: bool) -> None:
-        """Hear the signal from now on; a second call only changes how it is answered.
-
-        Only the main thread may install a handler; in another one the signal is left alone.
+    def install(self, *, exits_at_once: bool) -> None:
+        """Handle the signal from now on. Outside the main thread, which alone may install handlers, do nothing.
 
         Args:
-            at_once: Whether to leave the program right away, because there is nothing to save.
+            exits_at_once: Whether the signal ends the program at once, because there is nothing to save; otherwise it
+                only sets ``received``. A second call changes this.
         """
-        self._at_once = at_once
-        if self._is_taken or threading.current_thread() is not threading.main_thread():
+        self._exits_at_once = exits_at_once
+        if self._is_installed or threading.current_thread() is not threading.main_thread():
             return
-        signal.signal(signal.SIGTERM, self._receive)
-        self._is_taken = True
+        signal.signal(signal.SIGTERM, self._handle)
+        self._is_installed = True
 
-    def outlive(self, trainer: Any) -> None:
-        """Hear the signal also between the end of Lightning's own handling and :meth:`release`."""
-        if self._is_taken:
-            set_restored_handler(trainer, signal.SIGTERM, self._receive)
+    def keep_installed(self, trainer: Trainer) -> None:
+        """Keep handling the signal when Lightning restores handlers at the end of the fit, until :meth:`restore`."""
+        if self._is_installed:
+            set_restored_handler(trainer, signal.SIGTERM, self._handle)
 
-    def release(self, trainer: Any) -> None:
-        """Put back the handler that was there before the fit, now and at its end."""
-        if self._is_taken:
-            # None stands for a handler that was not installed from Python and cannot be put back.
-            own = signal.SIG_DFL if self._own_handler is None else self._own_handler
-            set_restored_handler(trainer, signal.SIGTERM, own)
-            if signal.getsignal(signal.SIGTERM) == self._receive:
-                signal.signal(signal.SIGTERM, own)
-        self._is_taken = False
+    def restore(self, trainer: Trainer) -> None:
+        """Restore the handler from before the fit, and make Lightning restore the same one."""
+        if self._is_installed:
+            # None is a handler that was not installed from Python and cannot be restored.
+            previous = signal.SIG_DFL if self._previous is None else self._previous
+            set_restored_handler(trainer, signal.SIGTERM, previous)
+            if signal.getsignal(signal.SIGTERM) == self._handle:
+                signal.signal(signal.SIGTERM, previous)
+        self._is_installed = False
         if self in _prepared:
             _prepared.remove(self)
 
-    def _receive(self, number: int, frame: Optional[FrameType]) -> None:
+    def _handle(self, number: int, frame: Optional[FrameType]) -> None:
         self.received = True
-        if callable(self._own_handler):
-            self._own_handler(number, frame)
-        if self._at_once:
+        if callable(self._previous):
+            self._previous(number, frame)
+        if self._exits_at_once:
             raise SystemExit(STOPPED)
 
 
-_prepared: List[StopSignal] = []
-_is_watching = False
+_prepared: List[SigtermHandler] = []
+_is_registered = False
 
 
-def _watch_forks(prepared: StopSignal) -> None:
-    global _is_watching
-    if prepared not in _prepared:
-        _prepared.append(prepared)
-    if not _is_watching:
-        os.register_at_fork(after_in_child=_leave_in_child)
-        _is_watching = True
+def _protect_forks(handler: SigtermHandler) -> None:
+    global _is_registered
+    if handler not in _prepared:
+        _prepared.append(handler)
+    if not _is_registered:
+        os.register_at_fork(after_in_child=_leave_process_group)
+        _is_registered = True
 
 
-def _leave_in_child() -> None:
-    """Keep a forked child, such as a worker of a data loader, alive until the rank has saved.
+def _leave_process_group() -> None:
+    """Keep a forked child, such as a data loader's worker, alive until the rank has saved its checkpoint.
 
-    Launchers signal a rank's whole process group (``torch/distributed/elastic``, ``SubprocessHandler.close``), and a
-    worker that dies of it takes the training with it. So it leaves the group. The handler is not its own either: with
-    it, nobody could terminate the child.
+    Launchers signal a rank's whole process group (``torch/distributed/elastic``, ``SubprocessHandler.close``), and the
+    death of a worker ends the training, so the child leaves the group. It also resets the inherited handler, with which
+    nobody could terminate it.
     """
     if not _prepared:
         return
-    if any(signal.getsignal(signal.SIGTERM) == prepared._receive for prepared in _prepared):
+    if any(signal.getsignal(signal.SIGTERM) == handler._handle for handler in _prepared):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _prepared.clear()
     with suppress(OSError):
         os.setpgid(0, 0)
 
 
-_STEP = re.compile(r"stopped-step=(\d+)\.ckpt")
+def save_directory(trainer: Trainer, directory: Optional[str]) -> Optional[str]:
+    """Return ``directory``, or that of the first ``ModelCheckpoint``; ``None`` without either and in a fast dev run.
 
-
-def save_directory(trainer: Any, directory: Optional[str]) -> Optional[str]:
-    """Where to save: ``directory``, or that of the first ``ModelCheckpoint``; ``None`` where there is neither."""
-    if trainer.fast_dev_run:
+    Args:
+        trainer: The trainer.
+        directory: The configured directory, if any.
+    """
+    if is_fast_dev_run(trainer):
         return None
     known = (getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks)
     return directory or next((path for path in known if path), None)
 
 
-def save_stopped(trainer: Any, directory: str, steps: int) -> str:
-    """Save ``stopped-step=N.ckpt`` and then remove older ones. Every rank must call it."""
+def save_stopped(trainer: Trainer, directory: str, steps: int) -> str:
+    """Save ``stopped-step=N.ckpt``, remove older ones, and return its path. Collective: every rank must call it.
+
+    Args:
+        trainer: The trainer.
+        directory: Where to save.
+        steps: The number of optimizer steps so far, N.
+    """
     path = os.path.join(directory, f"stopped-step={steps}.ckpt")
-    _end_background_saves(trainer)
+    _finish_background_saves(trainer)
     trainer.save_checkpoint(path)
     strategy_of(trainer).barrier("stopped")
     if trainer.is_global_zero:
@@ -227,18 +249,18 @@ def save_stopped(trainer: Any, directory: str, steps: int) -> str:
     return path
 
 
-def _end_background_saves(trainer: Any) -> None:
-    """Wait for what is being saved, so that this checkpoint has been written when its save returns."""
+def _finish_background_saves(trainer: Trainer) -> None:
+    """Wait for background saves and end them, so that the next save is synchronous."""
     checkpoint_io = getattr(strategy_of(trainer), "checkpoint_io", None)
     if isinstance(checkpoint_io, BackgroundCheckpointIOMixin):
         try:
             checkpoint_io.finish()
-        except Exception as error:  # of an earlier save; this one may succeed
+        except Exception as error:  # of an earlier save; the next one may succeed
             log.error("%s", error)
 
 
 def _remove_older(directory: str, steps: int) -> None:
     for path in glob.glob(os.path.join(glob.escape(directory), "stopped-step=*.ckpt")):
-        match = _STEP.fullmatch(os.path.basename(path))
+        match = _STOPPED_CHECKPOINT.fullmatch(os.path.basename(path))
         if match and int(match.group(1)) < steps:
             remove(path)

@@ -108,7 +108,7 @@ def test_a_signal_within_an_epoch(trainer, tmp_path):
     assert content["global_step"] == 3
     assert all((content["state_dict"][name] == value).all() for name, value in model.state_dict().items())
     assert content["optimizer_states"][0]["state"]
-    assert lines[0] == "SIGTERM arrived: stopping after step 3."
+    assert lines[0] == "SIGTERM received: stopping after step 3."
     assert lines[1].startswith(f"Saved {tmp_path / 'saved'}")
 
 
@@ -182,7 +182,7 @@ def test_a_signal_while_the_model_is_exported_waits_for_it(trainer, tmp_path):
     with log_lines() as lines:
         assert_stops(143, lambda: fit(then))
     assert kill.seen[-2:] == ["fit end", "exported"]
-    assert lines[-1].startswith("SIGTERM arrived after the last step. The training is complete")
+    assert lines[-1].startswith("SIGTERM received after the last step: training is complete")
 
 
 def test_a_training_that_nobody_stops(trainer, tmp_path):
@@ -200,7 +200,7 @@ def test_max_runtime_ends_the_program_with_0(trainer, tmp_path):
     then.callbacks[0] = stop
     with log_lines() as lines:
         assert_stops(0, lambda: fit(then))
-    assert lines[0].startswith("sagemaker.max_runtime, 1h, is nearly over: stopping after step ")
+    assert lines[0].startswith("sagemaker.max_runtime 1h is nearly reached: stopping after step ")
     assert len(saved(tmp_path)) == 1
 
 
@@ -281,7 +281,7 @@ def test_in_another_thread_the_signal_is_left_alone(trainer, tmp_path):
 
 
 def test_ranks_with_unequal_validations_look_after_them_only(trainer, tmp_path, monkeypatch):
-    monkeypatch.setattr("lightning_sm.callbacks.graceful_stop.may_leave_anywhere", lambda *_: False)
+    monkeypatch.setattr("lightning_sm.callbacks.graceful_stop.have_equal_batches", lambda *_: False)
     kill = Kill("validation", 2)
     assert_stops(143, lambda: fit(trainer(kill)))
     assert kill.seen == ["step"] * BATCHES + ["validation"] * BATCHES + ["validated"] + ["step"]
@@ -409,7 +409,7 @@ def test_a_time_that_is_over_then_is_an_error(trainer, tmp_path):
     stop = callback_class(NAMESPACE, "GracefulStop")(str(tmp_path / "saved"), "1h")
     stop._deadline = SimpleNamespace(is_near=lambda seconds: run.validating)
     run.callbacks[0] = stop
-    with pytest.raises(ExportError, match=r"Nothing is saved or exported.*HINT: Put the trained weights back"):
+    with pytest.raises(ExportError, match=r"Nothing is saved or exported.*HINT: Restore the trained weights"):
         fit(run)
     assert saved(tmp_path) == []
 
@@ -442,7 +442,7 @@ def test_checkpoints_of_other_weights_are_marked_and_no_job_goes_on_from_them(tr
 
     with log_lines() as lines:
         fit(trainer(Averages("start", "end"), Saves(), max_epochs=1))
-    assert len([line for line in lines if "It is no checkpoint to resume from" in line]) == 1
+    assert len([line for line in lines if "Jobs do not resume from it" in line]) == 1
     after, within = list_candidates(str(tmp_path / "saved"))
     assert (after.name, after.problem) == ("after.ckpt", None)
     assert within.problem == "it was saved while a validation had put other weights into the model"

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm._shutdown import Deadline, read_deadline, seconds_running
+from lightning_sm._shutdown import Deadline, process_age, read_deadline
 from lightning_sm.errors import JobConfigError
 
 
@@ -43,7 +43,7 @@ def test_time_counts_from_the_start_of_the_process():
 
 def test_in_a_container_time_counts_from_its_first_process(monkeypatch):
     asked = []
-    monkeypatch.setattr("lightning_sm._shutdown.seconds_running", lambda process: asked.append(process) or 5.0)
+    monkeypatch.setattr("lightning_sm._shutdown.process_age", lambda process: asked.append(process) or 5.0)
     monkeypatch.delenv("SAGEMAKER_BASE_DIR", raising=False)
     deadline = read_deadline("1h", TrainingJob(in_container=True))
     assert deadline.seconds == 3600
@@ -56,7 +56,7 @@ def test_in_a_container_time_counts_from_its_first_process(monkeypatch):
 
 
 def test_a_process_that_is_not_there():
-    assert seconds_running(2**22 + 1) == 0.0
+    assert process_age(2**22 + 1) == 0.0
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-5"])

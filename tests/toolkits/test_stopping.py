@@ -65,7 +65,7 @@ def test_with_the_entry_point_a_stopped_job_saves_and_exports(run, tmp_path, wor
     assert done.summary["status"] == "Stopped"
     assert set(codes(done)) == {143}
     assert "SIGTERM is handed on to" in done.log
-    assert done.log.count("SIGTERM arrived: stopping after step") == 1
+    assert done.log.count("SIGTERM received: stopping after step") == 1
     (saved,) = (tmp_path / "checkpoints").glob("stopped-step=*.ckpt")
     with tarfile.open(tmp_path / "out" / "model.tar.gz") as archive:
         assert "model.pt" in archive.getnames()
@@ -80,7 +80,7 @@ def test_without_it_the_training_goes_on_until_it_is_killed(run, tmp_path):
     assert done.exit_code == 143
     assert codes(done) == [None]
     assert "process 1 has no handler for SIGTERM" in done.log
-    assert "SIGTERM arrived" not in done.log
+    assert "SIGTERM received" not in done.log
     assert "at step 60" in done.log
     assert not list((tmp_path / "checkpoints").glob("stopped-step=*.ckpt"))
     assert not (tmp_path / "out" / "model.tar.gz").exists()
