@@ -54,7 +54,8 @@ def test_yaml_blocks(page):
 def test_files_that_are_named_exist(page):
     if page.name in ("CHANGELOG.md", "changelog.md"):
         pytest.skip("it tells of files as they were")
-    for name in re.findall(r"`((?:tests|tools|docs|examples|benchmarks|lightning_sm)/[\w./*-]*)`", text_of(page)):
+    quoted = re.findall(r"`((?:tests|tools|docs|examples|benchmarks|lightning_sm)/[\w./*-]*)`", text_of(page))
+    for name in [*quoted, *re.findall(r"\bpytest (tests/[\w./-]*)", text_of(page))]:
         assert list(ROOT.glob(name.rstrip("/"))), f"{name} is no file of the repository"
 
 
