@@ -10,7 +10,7 @@ from lightning_sm._failure.connection import ProcessInfo, loss_reason
 from lightning_sm._failure.monitor import FailureMonitor
 from lightning_sm._failure.rendezvous import Address
 
-# A process with a guard that ends in some way.
+# A process with a guard; its end is filled in.
 _CODE = """
 import os, signal, sys, time
 from lightning_sm._failure.connection import Phase
@@ -24,12 +24,12 @@ guard.set_state(Phase.TRAINING, 1)
 def until(condition, seconds=10.0):
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.02)
 
 
 def run(path, end):
-    """Run a process with a guard, and wait until that is gone too."""
+    """Run a process with a guard, and wait until the guard has exited too."""
     subprocess.run([sys.executable, "-c", _CODE.format(end=end), str(path)], check=False, timeout=30)
     until(lambda: not _is_guarded(path))
 
@@ -47,7 +47,7 @@ def _is_guarded(path):
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os.abort()", "os._exit(1)"])
-def test_a_process_that_ends_without_a_word(tmp_path, end):
+def test_a_process_that_is_lost(tmp_path, end):
     run(tmp_path / "failure", end)
     text = (tmp_path / "failure").read_text()
     assert text.startswith("Rank 1 on algo-2 was killed: it exited without an exception (SIGKILL, often out of memory")
@@ -62,12 +62,12 @@ def test_a_process_that_ends_without_a_word(tmp_path, end):
         "guard.set_state(Phase.IDLE, 1); os._exit(0)",
     ],
 )
-def test_a_process_that_ends_otherwise(tmp_path, end):
+def test_a_process_that_exits_regularly(tmp_path, end):
     run(tmp_path / "failure", end)
     assert not (tmp_path / "failure").exists()
 
 
-def test_the_end_of_the_program_is_a_quiet_one(tmp_path):
+def test_the_exit_of_the_program_prints_nothing(tmp_path):
     # On Python 3.8 a warning about a file that nobody closed ends the interpreter by SIGSEGV when it is late enough.
     code = _CODE.format(end="guard.stop(); guard.stop(); sys.keep = guard")
     done = subprocess.run(
@@ -88,13 +88,13 @@ def test_modules_of_the_user_do_not_reach_the_guard(tmp_path):
     until((tmp_path / "failure").exists)
 
 
-def test_the_reason_that_is_there_stays(tmp_path):
+def test_an_existing_reason_is_kept(tmp_path):
     (tmp_path / "failure").write_text("KeyError: 'x'")
     run(tmp_path / "failure", "os.kill(os.getpid(), signal.SIGKILL)")
     assert (tmp_path / "failure").read_text() == "KeyError: 'x'"
 
 
-def test_a_forks_child_keeps_nobody_waiting(tmp_path):
+def test_the_child_of_a_fork_does_not_delay_the_guard(tmp_path):
     end = "child = os.fork()\nif child == 0: time.sleep(8); os._exit(0)\nos.kill(os.getpid(), signal.SIGKILL)"
     started = time.monotonic()
     subprocess.run(
@@ -107,7 +107,7 @@ def test_a_forks_child_keeps_nobody_waiting(tmp_path):
     assert time.monotonic() - started < 8
 
 
-def test_the_guard_beside_the_main_process_tells_others_of_its_end(tmp_path):
+def test_the_guard_of_the_main_process_reports_its_loss_to_other_ranks(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
