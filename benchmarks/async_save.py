@@ -37,7 +37,7 @@ def fit(in_background: bool) -> None:
             self.held_up = []
 
         def on_train_batch_end(self, trainer: pl.Trainer, *args: object) -> None:
-            if in_background and trainer.strategy.checkpoint_io.is_being_saved(self.path):
+            if in_background and trainer.strategy.checkpoint_io.is_pending(self.path):
                 return  # a job does not save without a pause either
             before = time.perf_counter()
             trainer.save_checkpoint(self.path)

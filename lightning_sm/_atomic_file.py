@@ -1,4 +1,4 @@
-"""A file that comes to stand under its name whole."""
+"""Atomic replacement of files: write under a temporary name, fsync, rename."""
 
 import errno
 import os
@@ -6,13 +6,16 @@ import shutil
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Callable, Iterator, Optional
 
-__all__ = ["PatientFile", "flush", "put_in_place", "remove", "removed_on_error"]
+__all__ = ["DeferredErrorFile", "flush", "remove", "remove_on_error", "replace_atomically"]
 
 
-class PatientFile:
-    """A file that keeps an error of writing to itself until it is asked.
+class DeferredErrorFile:
+    """A file that stores the first ``OSError`` of a write instead of raising it.
 
-    torch's writer makes a riddle of such an error, and before 2.0 ends the process.
+    ``torch.save`` hides such an error behind an unrelated one, and before torch 2.0 aborts the process.
+
+    Args:
+        file: The file to write to, opened in binary mode.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -20,19 +23,19 @@ class PatientFile:
         self._error: Optional[OSError] = None
 
     def write(self, data: Any) -> int:
-        """Write, unless that has failed before."""
+        """Write ``data``, unless an earlier call has failed. Returns its size in bytes either way."""
         self._try(lambda: self._file.write(data))
         return memoryview(data).nbytes
 
     def flush(self) -> None:
-        """Flush, unless something has failed before."""
+        """Flush, unless an earlier call has failed."""
         self._try(self._file.flush)
 
     def raise_error(self) -> None:
-        """Raise what failed first.
+        """Raise the stored error, if there is one.
 
         Raises:
-            OSError: Something could not be written.
+            OSError: The first error of a write or flush.
         """
         if self._error is not None:
             raise self._error
@@ -46,8 +49,8 @@ class PatientFile:
 
 
 @contextmanager
-def removed_on_error(partial: str) -> Iterator[None]:
-    """Remove what is there of a file or folder when an error leaves the block."""
+def remove_on_error(partial: str) -> Iterator[None]:
+    """Remove a partial file or directory if the block raises."""
     try:
         yield
     except BaseException:
@@ -55,10 +58,10 @@ def removed_on_error(partial: str) -> Iterator[None]:
         raise
 
 
-def put_in_place(partial: str, target: str) -> None:
-    """Flush a file, or take a folder as it is, and rename it to ``target``, in place of what is there."""
+def replace_atomically(partial: str, target: str) -> None:
+    """Flush a file, or take a directory as it is, and rename it to ``target``, replacing what is there."""
     if os.path.isdir(partial):
-        # Some write a folder. It cannot be renamed over another; the older one goes when the newer is complete.
+        # A directory cannot be renamed over another one, so the older one is removed when the newer is complete.
         shutil.rmtree(target, ignore_errors=True)
     else:
         flush(partial)
@@ -67,19 +70,19 @@ def put_in_place(partial: str, target: str) -> None:
 
 
 def flush(path: str) -> None:
-    """Have a file or folder on the disk, where its mount can be told to."""
+    """Call ``fsync`` on a file or directory, where its file system supports that."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # mounts that cannot be told to flush
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without fsync
             raise
     finally:
         os.close(descriptor)
 
 
 def remove(path: str) -> None:
-    """Remove a file or folder, as far as that can be done."""
+    """Remove a file or directory; errors are ignored."""
     if os.path.isdir(path):
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from lightning_sm._checkpoint.identity import JobIdentity
+from lightning_sm._checkpoint.candidates import JobIdentity
 from lightning_sm._checkpoint.periodic import save_interval
 from lightning_sm._config.checkpoint_places import CheckpointPlaces, explicit_directories
 from lightning_sm._config.classes import find_class

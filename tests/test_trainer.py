@@ -10,7 +10,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._trainer_defaults import add_environment, as_list, own_callbacks
-from lightning_sm.callbacks import callback_class, model_export_class
+from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 
 PL = Namespace("pytorch_lightning")
@@ -91,7 +91,7 @@ def test_own_callbacks(job):
     assert own(job) == callbacks
     assert own(job, arguments={"enable_checkpointing": None}) == callbacks
     assert own(job, export=False) == [name for name in callbacks if name != "ModelExport"]
-    assert own(job, [model_export_class(PL)()]) == [name for name in callbacks if name != "ModelExport"]
+    assert own(job, [callback_class(PL, "ModelExport")()]) == [name for name in callbacks if name != "ModelExport"]
     assert own(job, [callback_class(PL, "SafeSaves")()]) == callbacks[1:]
     assert own(job, topology=ONE_HOST) == ["WorldCheck", *callbacks]
     positions = ["DataPosition", "FinetuningState"]

@@ -8,7 +8,7 @@ from lightning_sm import SageMakerEnvironment, trainer_settings
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm.callbacks import model_export_class
+from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import JobConfigError, OutputError, TopologyError
 from tests.helpers.environ import torchrun
 from tests.projects.container import log_lines
@@ -115,7 +115,7 @@ def test_checkpoints_of_the_model_go_to_the_jobs_directory_and_the_jobs_own_stay
 
 
 def test_one_callback_need_not_be_a_list(container):
-    export = model_export_class(PL)()
+    export = callback_class(PL, "ModelExport")()
     settings = trainer_settings(callbacks=export)
     assert settings["callbacks"][0] is export
     assert names(settings["callbacks"]).count("ModelExport") == 1
@@ -126,7 +126,7 @@ def test_the_group(container, tmp_path):
     group = {"output_dir": str(tmp_path / "o"), "checkpoint_dir": str(tmp_path / "c"), "model_dir": str(tmp_path / "m")}
     settings = trainer_settings(sagemaker=group)
     checkpoint, _ = (found for found in settings["callbacks"] if type(found).__name__ == "ModelCheckpoint")
-    (export,) = (found for found in settings["callbacks"] if isinstance(found, model_export_class(PL)))
+    (export,) = (found for found in settings["callbacks"] if isinstance(found, callback_class(PL, "ModelExport")))
     assert (settings["logger"].save_dir, checkpoint.dirpath) == (group["output_dir"], group["checkpoint_dir"])
     assert export.model_dir == group["model_dir"]
     with pytest.raises(TypeError, match="chanels"):

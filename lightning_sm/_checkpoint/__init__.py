@@ -1,1 +1,1 @@
-"""Checkpoints: written whole or not at all, found again, and complete enough to continue within an epoch."""
+"""Checkpoints: saving them atomically, choosing one to resume from, and the state to resume within an epoch."""

@@ -1,11 +1,9 @@
-"""Copies of a checkpoint that stay as they are while training goes on.
+"""``BackgroundCheckpointIO``: a thread writes copies of checkpoints while training continues.
 
-``BackgroundCheckpointIO``: checkpoints are written by a thread while training goes on.
-
-Lightning's ``AsyncCheckpointIO`` is not used. Older ones read tensors that training is changing, and work for one fit
-only. That of 2.6 copies them, on the GPU and into new memory each time, for as many saves as are waiting. All of them
-remove the older checkpoint before the newer one has been written, and go on removing after a save has failed. torch's
-asynchronous DCP writes folders, which Lightning reads with some strategies only.
+Lightning's ``AsyncCheckpointIO`` is not used. Older versions read tensors that training is modifying, and work for one
+fit only. That of 2.6 copies the tensors, on the GPU and into new memory each time, for any number of pending saves. All
+versions remove the older checkpoint before the newer one has been written, and continue to remove after a failed save.
+torch's asynchronous DCP writes directories, which Lightning loads with some strategies only.
 """
 
 import copy
@@ -14,46 +12,46 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from lightning_sm._checkpoint.atomic_io import WrappingIOMixin, save_options
+from lightning_sm._checkpoint.atomic_io import WrappingCheckpointIOMixin, save_options
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._logging import log
 
-__all__ = ["Snapshot", "BackgroundCheckpointIOMixin", "background_checkpoint_io", "finish_saves"]
+__all__ = ["BackgroundCheckpointIOMixin", "Snapshot", "background_checkpoint_io", "finish_saves"]
 
 
 class Snapshot:
-    """A copy of a checkpoint in main memory, whose buffers serve again for the next one.
+    """A copy of a checkpoint in host memory, whose buffers are reused for the next one.
 
-    New memory costs more time than what is copied into it, because the system hands it out page by page.
+    Allocating new memory takes longer than the copy itself, because of its page faults.
     """
 
     def __init__(self) -> None:
         self._buffers: Dict[Tuple[Any, ...], List[Any]] = {}
 
     def take(self, checkpoint: Mapping[str, Any]) -> Any:
-        """Return a copy that shares nothing with ``checkpoint`` that could change, and ends the copy taken before.
+        """Return a deep copy of ``checkpoint`` in host memory, which invalidates the previous copy.
 
-        Tensors come to lie in main memory, wherever they were; those that share their values still do. Everything
-        else is copied too, because training goes on to change it while the copy is being written.
+        Tensors that share memory share it in the copy, too. Everything else is copied as well, because training
+        modifies it while the copy is being written.
 
         Raises:
-            Exception: Something in the checkpoint cannot be copied. Objects have exceptions of their own for that.
+            Exception: Something in the checkpoint cannot be copied; the type depends on the object.
         """
         import torch
 
         available, self._buffers = self._buffers, {}
         memo: Dict[int, Any] = {}
-        at: Dict[Tuple[Any, ...], Any] = {}
+        buffers: Dict[Tuple[Any, ...], Any] = {}
         copies: List[Tuple[Any, Any]] = []
-        # A callback may save under inference mode, and a buffer that is made there could not be written again.
+        # A callback may save in inference mode; a buffer created there could not be modified later.
         with torch.inference_mode(False), torch.no_grad():
-            for tensor in _plain_tensors(checkpoint, set()):
-                place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-                if place not in at:
-                    at[place] = self._buffer(tensor, available)
-                    copies.append((at[place], tensor.detach()))
-                memo[id(tensor)] = at[place]
+            for tensor in _copyable_tensors(checkpoint, set()):
+                key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+                if key not in buffers:
+                    buffers[key] = self._buffer(tensor, available)
+                    copies.append((buffers[key], tensor.detach()))
+                memo[id(tensor)] = buffers[key]
             _copy_all(copies)
             return copy.deepcopy(checkpoint, memo)
 
@@ -64,7 +62,7 @@ class Snapshot:
         if available.get(kind):
             buffer = available[kind].pop()
         else:
-            # Only into pinned memory does a GPU copy at full speed.
+            # Copies from a GPU reach full speed only into pinned memory.
             buffer = torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=tensor.is_cuda)
         self._buffers.setdefault(kind, []).append(buffer)
         return buffer
@@ -77,7 +75,7 @@ def _copy_all(copies: Sequence[Tuple[Any, Any]]) -> None:
     others = [(buffer, tensor) for buffer, tensor in copies if not tensor.is_cuda]
     for buffer, tensor in on_gpu:
         buffer.copy_(tensor, non_blocking=True)
-    # One core does not use all that the memory can do, and torchrun leaves torch itself one only.
+    # One thread does not use the full memory bandwidth, and torchrun sets OMP_NUM_THREADS=1.
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
         list(threads.map(_copy, others))
     for device in {tensor.device for _, tensor in on_gpu}:
@@ -89,8 +87,8 @@ def _copy(pair: Tuple[Any, Any]) -> None:
     buffer.copy_(tensor)
 
 
-def _plain_tensors(value: Any, seen: Set[int]) -> Iterator[Any]:
-    """Every tensor in nested containers that a buffer can hold; parameters and other subclasses are left out."""
+def _copyable_tensors(value: Any, seen: Set[int]) -> Iterator[Any]:
+    """Yield the strided tensors in nested containers; parameters and other subclasses are skipped."""
     import torch
 
     if id(value) in seen:
@@ -101,14 +99,14 @@ def _plain_tensors(value: Any, seen: Set[int]) -> Iterator[Any]:
             yield value
     elif isinstance(value, Mapping):
         for inner in list(value.values()):
-            yield from _plain_tensors(inner, seen)
+            yield from _copyable_tensors(inner, seen)
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            yield from _plain_tensors(inner, seen)
+            yield from _copyable_tensors(inner, seen)
 
 
-# Two callbacks that save at the same moment, such as the best model and the last, need not wait for each other.
-_MOST_SNAPSHOTS = 2
+# Two callbacks may save after the same batch, such as the best model and the last, without waiting for each other.
+_MAX_SNAPSHOTS = 2
 
 
 class _Save(NamedTuple):
@@ -117,12 +115,12 @@ class _Save(NamedTuple):
     snapshot: Snapshot
 
 
-class BackgroundCheckpointIOMixin(WrappingIOMixin):
-    """Copy a checkpoint in the calling thread and let one other thread do, in order, what was asked for.
+class BackgroundCheckpointIOMixin(WrappingCheckpointIOMixin):
+    """Copy a checkpoint in the calling thread, and run saves and removals in order in one other thread.
 
-    Between :meth:`start` and :meth:`finish` a save returns when the copy is made. A third save waits for the first. An
-    error is raised by the next save or by :meth:`finish`; after an error nothing is removed any more, because the
-    older checkpoint is then the newest. At other times everything is done at once.
+    Between :meth:`start` and :meth:`finish` a save returns when the copy is complete. A third save waits for the first.
+    An error is raised by the next save or by :meth:`finish`; pending removals are then skipped, because the older
+    checkpoint is the newest complete one. Before and after, saves and removals are synchronous.
 
     Args:
         inner: The ``CheckpointIO`` that writes, reads and removes.
@@ -138,14 +136,14 @@ class BackgroundCheckpointIOMixin(WrappingIOMixin):
         self._free: List[Snapshot] = []
 
     def start(self) -> None:
-        """From now on, save in the background."""
+        """Save in the background from now on."""
         self._is_active = True
 
     def finish(self) -> None:
-        """Wait for everything, give the memory back, and save in the calling thread from now on.
+        """Wait for pending saves, free the buffers, and save synchronously from now on.
 
         Raises:
-            Exception: What the last save failed of, such as :class:`~lightning_sm.errors.CheckpointError`.
+            Exception: The error of the last save, such as :class:`~lightning_sm.errors.CheckpointError`.
         """
         self._is_active = False
         if self._thread is not None:
@@ -155,20 +153,20 @@ class BackgroundCheckpointIOMixin(WrappingIOMixin):
         self._free.clear()
         self._raise_error()
 
-    def is_being_saved(self, path: Any) -> bool:
-        """Whether a checkpoint of that name is still to be written."""
+    def is_pending(self, path: Any) -> bool:
+        """Whether a save to ``path`` has not completed yet."""
         return any(save.path == os.fspath(path) and not save.done.done() for save in self._saves)
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
-        """Save a copy of ``checkpoint`` as it is now."""
+        """Save a copy of the current state of ``checkpoint``."""
         options = save_options(storage_options)
         snapshot = self._free_snapshot() if self._is_active else None
         self._raise_error()
         if snapshot is not None:
             try:
                 checkpoint = snapshot.take(checkpoint)
-            except Exception as error:  # whatever an object in the checkpoint raises when it is copied
-                log.warning("%s is saved while training waits, for it cannot be copied (%s)", path, error)
+            except Exception as error:  # any object in the checkpoint may refuse to be copied
+                log.warning("Saving %s synchronously: the checkpoint cannot be copied (%s)", path, error)
                 snapshot = None
         if snapshot is None:
             self._wait()
@@ -178,19 +176,19 @@ class BackgroundCheckpointIOMixin(WrappingIOMixin):
         self._saves.append(_Save(os.fspath(path), done, snapshot))
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load what is there when everything that was asked for before has been done."""
+        """Wait for pending saves and removals, and load the checkpoint."""
         self._wait()
         return super().load_checkpoint(path, *args, **kwargs)
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Remove what is there, after everything that was asked for before, such as the save that replaces it."""
+        """Remove the checkpoint after the pending saves, such as that of its replacement."""
         if self._last is None or (self._last.done() and self._error is None):
             self.inner.remove_checkpoint(path)
         else:
             self._queue(lambda: self.inner.remove_checkpoint(path))
 
     def teardown(self) -> None:
-        """Finish, and tear down the other one."""
+        """Finish, and tear down the inner ``CheckpointIO``."""
         self.finish()
         super().teardown()
 
@@ -208,8 +206,8 @@ class BackgroundCheckpointIOMixin(WrappingIOMixin):
         return self._last
 
     def _free_snapshot(self) -> Snapshot:
-        """A snapshot that no save needs any more; its buffers are kept for this."""
-        while self._saves and (self._saves[0].done.done() or len(self._saves) == _MOST_SNAPSHOTS):
+        """Return a snapshot whose save has completed, or a new one; waits if the maximum is in use."""
+        while self._saves and (self._saves[0].done.done() or len(self._saves) == _MAX_SNAPSHOTS):
             save = self._saves.popleft()
             save.done.result()
             self._free.append(save.snapshot)
@@ -224,16 +222,16 @@ class BackgroundCheckpointIOMixin(WrappingIOMixin):
         if self._error is None:
             return
         if self._last is not None:
-            self._last.result()  # a removal that still waits must find the error, and not remove
+            self._last.result()  # a pending removal must see the error, and skip
         error, self._error = self._error, None
         raise error
 
 
 def finish_saves(trainer: Any) -> None:
-    """Wait for what is being saved in the background, and save in the calling thread from now on.
+    """Wait for pending background saves, and save synchronously from now on.
 
     Raises:
-        Exception: What the last save failed of.
+        Exception: The error of the last save.
     """
     checkpoint_io = getattr(strategy_of(trainer), "checkpoint_io", None)
     if isinstance(checkpoint_io, BackgroundCheckpointIOMixin):

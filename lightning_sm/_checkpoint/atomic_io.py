@@ -1,7 +1,4 @@
-"""``WrappingIOMixin``: a ``CheckpointIO`` around another, which does what this one leaves alone.
-
-``AtomicCheckpointIO``: a checkpoint stands under its name whole, or not at all.
-"""
+"""``AtomicCheckpointIO``: a checkpoint appears under its final name complete, or not at all."""
 
 import os
 import re
@@ -9,12 +6,12 @@ import secrets
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Dict, Iterator, Set, cast
 
-from lightning_sm._atomic_file import PatientFile, put_in_place, remove, removed_on_error
+from lightning_sm._atomic_file import DeferredErrorFile, remove, remove_on_error, replace_atomically
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._logging import log
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["WrappingIOMixin", "save_options", "AtomicCheckpointIOMixin", "atomic_checkpoint_io"]
+__all__ = ["AtomicCheckpointIOMixin", "WrappingCheckpointIOMixin", "atomic_checkpoint_io", "save_options"]
 
 if TYPE_CHECKING:
     from pytorch_lightning.plugins import CheckpointIO as _Base
@@ -22,8 +19,8 @@ else:
     _Base = object
 
 
-class WrappingIOMixin(_Base):
-    """Hold another ``CheckpointIO``, and be asked for whatever that one has.
+class WrappingCheckpointIOMixin(_Base):
+    """A ``CheckpointIO`` that delegates to another one.
 
     Args:
         inner: The ``CheckpointIO`` that writes, reads and removes.
@@ -36,43 +33,43 @@ class WrappingIOMixin(_Base):
         self.inner = inner
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load what is there."""
+        """Load a checkpoint with the inner ``CheckpointIO``."""
         return self.inner.load_checkpoint(path, *args, **kwargs)
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Remove what is there."""
+        """Remove a checkpoint with the inner ``CheckpointIO``."""
         self.inner.remove_checkpoint(path)
 
     def teardown(self) -> None:
-        """Tear down the other one; Lightning before 1.6 has nothing to tear down."""
+        """Tear down the inner ``CheckpointIO``; before Lightning 1.6 it has no ``teardown``."""
         if hasattr(self.inner, "teardown"):
             self.inner.teardown()
 
     def __getattr__(self, name: str) -> Any:
-        # A project's own CheckpointIO may have more than Lightning's, and be asked for it.
+        # A project's own CheckpointIO may have attributes that Lightning's class has not.
         if name == "inner" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.inner, name)
 
 
 def save_options(storage_options: Any) -> Dict[str, Any]:
-    """What is handed on of ``storage_options``: older ones do not take it."""
+    """Return ``storage_options`` as keyword arguments: a ``CheckpointIO`` of Lightning 1.5 has no such parameter."""
     return {} if storage_options is None else {"storage_options": storage_options}
 
 
-# Two containers give their processes the same numbers, so that the number alone would not tell whose file it is.
-_THIS_RUN = secrets.token_hex(4)
+# Processes in two containers may have the same process id.
+_RUN_ID = secrets.token_hex(4)
 _PARTIAL = re.compile(r"\..+\.partial-\d+-[0-9a-f]+$")
 
 
-class AtomicCheckpointIOMixin(WrappingIOMixin):
-    """Let another ``CheckpointIO`` write to a hidden name in the same directory, and rename what is there in the end.
+class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
+    """Write to a hidden file in the same directory, and rename it to the final name when it is complete.
 
-    Neither SageMaker's uploader nor a process that looks for a checkpoint sees a file that is not whole, and a failed
-    or killed save leaves the older file as it was. Lightning's own saving does not do that: older versions write to the
-    final name, and newer ones with ``fsspec`` to ``/tmp``, from where it is *copied* to another mount.
+    Neither SageMaker's uploader nor a process that searches for a checkpoint sees an incomplete file, and a save that
+    fails or is killed leaves the older file intact. Lightning's ``TorchCheckpointIO`` does not guarantee that: older
+    versions write to the final name, newer ones with ``fsspec`` to ``/tmp`` and then *copy* to another file system.
 
-    Remote paths are left to the other one.
+    Remote paths are passed to the inner ``CheckpointIO`` unchanged.
 
     Args:
         inner: The ``CheckpointIO`` that writes, reads and removes.
@@ -80,13 +77,13 @@ class AtomicCheckpointIOMixin(WrappingIOMixin):
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
-        self._swept: Set[str] = set()
+        self._cleaned: Set[str] = set()
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
-        """Save to ``path``.
+        """Save ``checkpoint`` to ``path``.
 
         Raises:
-            CheckpointError: The file could not be written. What was there before still is.
+            CheckpointError: The file could not be written. The previous file is unchanged.
         """
         options = save_options(storage_options)
         target = os.fspath(path)
@@ -94,12 +91,12 @@ class AtomicCheckpointIOMixin(WrappingIOMixin):
             self.inner.save_checkpoint(checkpoint, path, **options)
             return
         directory, name = os.path.split(os.path.abspath(target))
-        partial = os.path.join(directory, f".{name[:100]}.partial-{os.getpid()}-{_THIS_RUN}")
-        with _explained(target), removed_on_error(partial):
+        partial = os.path.join(directory, f".{name[:100]}.partial-{os.getpid()}-{_RUN_ID}")
+        with _checkpoint_errors(target), remove_on_error(partial):
             os.makedirs(directory, exist_ok=True)
-            self._sweep(directory)
+            self._remove_stale_partials(directory)
             self._write(checkpoint, partial, options)
-            put_in_place(partial, target)
+            replace_atomically(partial, target)
 
     def _write(self, checkpoint: Any, partial: str, options: Any) -> None:
         if type(self.inner) is not self.namespace.module("plugins").TorchCheckpointIO or options:
@@ -108,22 +105,22 @@ class AtomicCheckpointIOMixin(WrappingIOMixin):
         import torch
 
         try:
-            # Lightning's own makes two more copies of the checkpoint in memory and one in /tmp on its way to this file.
+            # TorchCheckpointIO makes two more copies of the checkpoint in memory and one in /tmp before this file.
             with open(partial, "wb") as file:
-                patient = PatientFile(file)
-                torch.save(checkpoint, cast(IO[bytes], patient))  # it is what torch asks of a file
-                patient.raise_error()
-        except AttributeError:  # a hyperparameter that cannot be pickled, which older versions leave out
+                deferred = DeferredErrorFile(file)
+                torch.save(checkpoint, cast(IO[bytes], deferred))  # it has the methods that torch.save calls
+                deferred.raise_error()
+        except AttributeError:  # a hyperparameter that cannot be pickled, which older Lightnings leave out
             self.inner.save_checkpoint(checkpoint, partial)
 
-    def _sweep(self, directory: str) -> None:
-        """Remove what earlier runs that were killed left here, once."""
-        if directory in self._swept:
+    def _remove_stale_partials(self, directory: str) -> None:
+        """Remove the partial files of earlier runs that were killed, once per directory."""
+        if directory in self._cleaned:
             return
-        self._swept.add(directory)
+        self._cleaned.add(directory)
         for name in os.listdir(directory):
-            if _PARTIAL.match(name) and not name.endswith(_THIS_RUN):
-                log.info("Removing %s, which an interrupted run left behind", os.path.join(directory, name))
+            if _PARTIAL.match(name) and not name.endswith(_RUN_ID):
+                log.info("Removing the incomplete checkpoint of an interrupted run: %s", os.path.join(directory, name))
                 remove(os.path.join(directory, name))
 
 
@@ -135,11 +132,11 @@ def atomic_checkpoint_io(namespace: Namespace) -> type:
 
 
 @contextmanager
-def _explained(path: str) -> Iterator[None]:
+def _checkpoint_errors(path: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, RuntimeError) as error:  # torch has no other exception for what it could not write
+    except (OSError, RuntimeError) as error:  # torch raises RuntimeError for a failed write
         raise CheckpointError(
-            f"The checkpoint {path} could not be saved ({type(error).__name__}: {error}). An older one is still there.",
-            hint="Check the room on the disk and its mount: a larger volume_size, or fewer checkpoints kept.",
+            f"The checkpoint {path} could not be saved ({type(error).__name__}: {error}). An older one is unchanged.",
+            hint="Check the free space on the disk and its mount: use a larger volume_size, or keep fewer checkpoints.",
         ) from error

@@ -1,6 +1,6 @@
-"""Makes a checkpoint that lies on the main host only loadable on every host, for a test, validation or prediction.
+"""Broadcast of a checkpoint that only the main host has, so that every host can load it.
 
-``ModelCheckpoint`` writes on global rank 0, and Lightning then loads ``ckpt_path="best"`` on every rank.
+``ModelCheckpoint`` writes on global rank 0, and ``trainer.test(ckpt_path="best")`` loads the file on every rank.
 """
 
 import hashlib
@@ -12,59 +12,60 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Optional
 
 from lightning_sm._atomic_file import remove
-from lightning_sm._checkpoint.contents import DamagedError, check_and_digest, list_records
+from lightning_sm._checkpoint.integrity import CorruptedError, file_records, verify_and_hash
 from lightning_sm._lightning.collectives import any_true, broadcast
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._logging import log
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["on_every_host"]
+__all__ = ["broadcast_missing_file"]
 
 _CHUNK = 32 * 1024**2
-_LARGEST = 64 * 1024**3
-_LONGEST_SECONDS = 600.0
+_MAX_BYTES = 64 * 1024**3
+_MAX_SECONDS = 600.0
 _HINT = (
-    "Test in a job of one host, which reads the checkpoint from S3, or write checkpoints to a file system that all "
-    "hosts share."
+    "Run the test in a job with one host, which reads the checkpoint from S3, or write checkpoints to a file system "
+    "that all hosts share."
 )
 
 
 @dataclass(frozen=True)
-class _File:
-    """A file as hosts compare it.
+class _FileInfo:
+    """What hosts compare of a file.
 
     Args:
-        path: Where it is.
-        size: Its bytes.
-        contents: A digest of it; nothing where there is no file.
+        path: Its path.
+        size: Its size in bytes.
+        digest: A digest of its contents; empty if there is no file.
     """
 
     path: str
     size: int = 0
-    contents: str = ""
+    digest: str = ""
 
     @classmethod
-    def read(cls, path: str) -> "_File":
-        """Read the checksums that torch writes beside the contents, or all of it where there are none."""
+    def read(cls, path: str) -> "_FileInfo":
+        """Digest the CRCs in the file's zip directory, or the whole file if there are none."""
         if not os.path.isfile(path):
             return cls(path)
         try:
-            records = [(record.name, record.size, record.crc) for record in list_records(path)]
-        except DamagedError:
+            records = file_records(path)
+        except CorruptedError:
             records = []
         if records and all(crc is not None for _, _, crc in records):
-            contents = hashlib.sha256(repr(records).encode()).hexdigest()
+            digest = hashlib.sha256(repr(records).encode()).hexdigest()
         else:
-            contents = check_and_digest(path, check=False)
-        return cls(path, os.path.getsize(path), contents)
+            digest = verify_and_hash(path, check=False)
+        return cls(path, os.path.getsize(path), digest)
 
 
 @contextmanager
-def on_every_host(trainer: Any, path: Any) -> Iterator[Any]:
-    """Yield where this rank finds the checkpoint that rank 0 names, as long as it is loaded. Every rank must enter it.
+def broadcast_missing_file(trainer: Any, path: Any) -> Iterator[Any]:
+    """Yield the path under which this rank can load the checkpoint of global rank 0. Every rank must call it.
 
-    ``path`` may differ: ``last`` is looked for among the files of each host. The file is sent in chunks by the
-    strategy's broadcast, up to 64 GiB and 10 minutes, into a temporary folder of each host that lacks it.
+    ``path`` may differ between ranks: ``ckpt_path="last"`` is resolved with the files of each host. If a host lacks the
+    file or has another version of it, rank 0 sends it in chunks with the strategy's broadcast, at most 64 GiB in
+    10 minutes, to a temporary directory that is removed when the block ends.
 
     Args:
         trainer: The trainer, whose process group exists.
@@ -80,27 +81,27 @@ def on_every_host(trainer: Any, path: Any) -> Iterator[Any]:
     if named is None or "://" in named:
         yield named
         return
-    source = broadcast(trainer, _File.read(named) if trainer.is_global_zero else _File(named))
-    lacks = bool(source.contents) and not trainer.is_global_zero and _File.read(named) != source
-    if not any_true(trainer, lacks):
+    source = broadcast(trainer, _FileInfo.read(named) if trainer.is_global_zero else _FileInfo(named))
+    is_missing = bool(source.digest) and not trainer.is_global_zero and _FileInfo.read(named) != source
+    if not any_true(trainer, is_missing):
         yield named
         return
-    folder = os.path.join(tempfile.gettempdir(), f"lightning-sm-{source.contents[:32]}")
+    folder = os.path.join(tempfile.gettempdir(), f"lightning-sm-{source.digest[:32]}")
     copy = os.path.join(folder, os.path.basename(named))
-    # All processes of a host see the file that its first one writes.
-    writes = lacks and trainer.local_rank == 0
+    # Local rank 0 writes the file for all processes of its host.
+    writes = is_missing and trainer.local_rank == 0
     if trainer.is_global_zero:
-        log.info("Sending %s (%d bytes) to the hosts that lack it", named, source.size)
+        log.info("Broadcasting %s (%d bytes) to the hosts that do not have it", named, source.size)
     try:
-        _send(trainer, source, copy if writes else None)
-        yield copy if lacks else named
+        _transfer(trainer, source, copy if writes else None)
+        yield copy if is_missing else named
         strategy_of(trainer).barrier("checkpoint loaded on every host")
     finally:
         if writes:
             remove(folder)
 
 
-def _send(trainer: Any, source: _File, copy: Optional[str]) -> None:
+def _transfer(trainer: Any, source: _FileInfo, copy: Optional[str]) -> None:
     receiver = _Receiver(source, copy)
     chunks = _chunks(source) if trainer.is_global_zero else iter(())
     while True:
@@ -109,20 +110,20 @@ def _send(trainer: Any, source: _File, copy: Optional[str]) -> None:
             break
         receiver.write(chunk)
     if chunk is not None:
-        raise CheckpointError(f"{source.path} is on the main host only, and {chunk}.", hint=_HINT)
+        raise CheckpointError(f"Only the main host has {source.path}, and {chunk}.", hint=_HINT)
     problem = receiver.close()
     if problem:
-        log.error("%s could not be received by global_rank %d: %s", source.path, trainer.global_rank, problem)
+        log.error("global_rank %d could not receive %s: %s", trainer.global_rank, source.path, problem)
     if any_true(trainer, bool(problem)):
-        where = f"global_rank {trainer.global_rank} could not receive it ({problem})"
-        why = where if problem else "another host could not receive it, as its log says"
-        raise CheckpointError(f"{source.path} is on the main host only: {why}.", hint=_HINT)
+        own = f"global_rank {trainer.global_rank} could not receive it ({problem})"
+        reason = own if problem else "another host could not receive it (see its log)"
+        raise CheckpointError(f"Only the main host has {source.path}: {reason}.", hint=_HINT)
 
 
 class _Receiver:
-    """Writes a file, and keeps an error to itself, because the other hosts go on receiving."""
+    """Writes the file. An error is kept until :meth:`close`, because every rank must take part in each broadcast."""
 
-    def __init__(self, source: _File, copy: Optional[str]) -> None:
+    def __init__(self, source: _FileInfo, copy: Optional[str]) -> None:
         self._source, self._copy = source, copy
         self._problem = ""
         try:
@@ -133,7 +134,7 @@ class _Receiver:
             self._problem = str(error)
 
     def write(self, chunk: bytes) -> None:
-        """Append to the file."""
+        """Append a chunk."""
         if self._copy is None or self._problem:
             return
         try:
@@ -143,23 +144,23 @@ class _Receiver:
             self._problem = str(error)
 
     def close(self) -> str:
-        """Return what is wrong with the file, or nothing."""
-        if self._copy is not None and not self._problem and _File.read(self._copy).contents != self._source.contents:
-            self._problem = "other bytes have arrived"
+        """Return what is wrong with the file, or an empty string."""
+        if self._copy is not None and not self._problem and _FileInfo.read(self._copy).digest != self._source.digest:
+            self._problem = "its checksums do not match"
         return self._problem
 
 
-def _chunks(source: _File) -> Iterator[Any]:
-    """Yield the file's bytes, or words for why it is not sent."""
-    if source.size > _LARGEST:
-        yield f"its {source.size} bytes are more than the {_LARGEST} that are sent"
+def _chunks(source: _FileInfo) -> Iterator[Any]:
+    """Yield the file's bytes, or a string with the reason why it is not sent."""
+    if source.size > _MAX_BYTES:
+        yield f"its {source.size} bytes exceed the limit of {_MAX_BYTES} for a broadcast"
         return
-    until = time.monotonic() + _LONGEST_SECONDS
+    deadline = time.monotonic() + _MAX_SECONDS
     try:
         with open(source.path, "rb") as file:
             for chunk in iter(lambda: file.read(_CHUNK), b""):
-                if time.monotonic() > until:
-                    yield f"sending it takes more than {_LONGEST_SECONDS:.0f} s"
+                if time.monotonic() > deadline:
+                    yield f"its broadcast takes more than {_MAX_SECONDS:.0f} s"
                     return
                 yield chunk
     except OSError as error:

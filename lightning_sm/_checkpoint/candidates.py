@@ -1,51 +1,60 @@
-"""Where checkpoints are looked for, so that what counts as saved for a restart is what a restart finds.
+"""Checkpoints that a restarted job may resume from: which files they are, which job wrote them, what they contain.
 
-``Candidate``: a checkpoint that a job might go on from, and what can be told of it without loading it.
+``JobIdentity`` tells whether two jobs are the same; a ``Candidate`` describes a checkpoint without loading it.
 """
 
+import hashlib
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._checkpoint.contents import (
-    META,
-    DamagedError,
-    check_and_digest,
-    check_and_digest_folder,
-    folder_size,
+from lightning_sm._checkpoint.integrity import (
+    META_FILE,
+    CorruptedError,
+    directory_size,
     read_contents,
+    verify_and_hash,
+    verify_and_hash_directory,
 )
-from lightning_sm._checkpoint.identity import JobIdentity
+from lightning_sm._sagemaker.job import TrainingJob
 
 __all__ = [
-    "checkpoint_names",
-    "will_be_found",
-    "Candidate",
     "FINAL_WEIGHTS",
-    "REPLACED_WEIGHTS",
-    "STAMP",
+    "JOB_KEY",
+    "REPLACED_WEIGHTS_KEY",
+    "Candidate",
+    "JobIdentity",
+    "find_checkpoints",
+    "is_discoverable",
     "list_candidates",
-    "own_first",
+    "sort_by_job",
 ]
 
+#: Key of the :class:`JobIdentity` in a checkpoint.
+JOB_KEY = "lightning_sm_job"
+#: Name of the checkpoint with the weights after ``on_train_end``, if callbacks change them there. For export only.
+FINAL_WEIGHTS = "final-weights.ckpt"
+#: Key that marks a checkpoint saved while a validation had replaced the weights, as weight averaging does.
+REPLACED_WEIGHTS_KEY = "lightning_sm_replaced_weights"
 _SUFFIX = ".ckpt"
 
 
-def checkpoint_names(directory: str) -> Iterator[str]:
-    """Yield the checkpoints below a directory, however deep, as paths from there.
+def find_checkpoints(directory: str) -> Iterator[str]:
+    """Yield the relative paths of the checkpoints at any depth below a directory.
 
-    Checkpoints are files and folders named ``*.ckpt``. Hidden ones, and those in hidden folders, are somebody's
-    unfinished work.
+    Checkpoints are files and directories named ``*.ckpt``. Hidden ones, and those in hidden directories, are skipped:
+    they may be incomplete.
     """
-    yield from _below(directory, "", frozenset())
+    yield from _walk(directory, "", frozenset())
 
 
-def will_be_found(directory: str, path: str) -> bool:
-    """Whether :func:`checkpoint_names` of ``directory`` yields ``path`` when a checkpoint has been written there.
+def is_discoverable(directory: str, path: str) -> bool:
+    """Whether :func:`find_checkpoints` of ``directory`` will yield ``path`` after a checkpoint has been written there.
 
     Args:
         directory: The directory that is searched.
-        path: A path, or the pattern of one, such as ``…/{epoch}/{val_loss:.2f}.ckpt``.
+        path: A path, or a ``ModelCheckpoint`` pattern such as ``…/{epoch}/{val_loss:.2f}.ckpt``.
     """
     if "://" in path:
         return False
@@ -58,32 +67,138 @@ def will_be_found(directory: str, path: str) -> bool:
     return name.endswith(_SUFFIX) and not any(part.endswith(_SUFFIX) for part in folders)
 
 
-def _below(directory: str, below: str, above: FrozenSet[str]) -> Iterator[str]:
-    here = os.path.realpath(os.path.join(directory, below))
-    if here in above:  # a link that leads back
+def _walk(directory: str, folder: str, parents: FrozenSet[str]) -> Iterator[str]:
+    here = os.path.realpath(os.path.join(directory, folder))
+    if here in parents:  # a symlink to a parent directory
         return
     try:
         entries = sorted(os.listdir(here))
     except OSError:
         return
     for entry in entries:
-        name = os.path.join(below, entry)
+        name = os.path.join(folder, entry)
         path = os.path.join(directory, name)
-        # A symlink that leads nowhere is no checkpoint, but what is left of one.
+        # A dangling symlink is not a checkpoint.
         if entry.startswith(".") or not os.path.exists(path):
             continue
         if entry.endswith(_SUFFIX):
             yield name
         elif os.path.isdir(path):
-            yield from _below(directory, name, above | {here})
+            yield from _walk(directory, name, parents | {here})
 
 
-#: Key of a checkpoint below which stands which job wrote it.
-STAMP = "lightning_sm_job"
-#: Holds the weights as ``on_train_end`` left them, where callbacks change them there. No training goes on from it.
-FINAL_WEIGHTS = "final-weights.ckpt"
-#: Key of a checkpoint that was saved while a validation had put other weights into the model.
-REPLACED_WEIGHTS = "lightning_sm_replaced_weights"
+# Settings that a restart of the same job may change: they do not affect what is trained.
+_IGNORED_SETTINGS = frozenset(
+    {
+        "ckpt_path",
+        "config",
+        "sagemaker",
+        "seed_everything",  # may have been drawn at random in the config; as a hyperparameter it is compared
+        "subcommand",
+        "trainer.accelerator",
+        "trainer.default_root_dir",
+        "trainer.devices",
+        "trainer.enable_checkpointing",
+        "trainer.enable_model_summary",
+        "trainer.enable_progress_bar",
+        "trainer.fast_dev_run",
+        "trainer.log_every_n_steps",
+        "trainer.logger",
+        "trainer.max_epochs",
+        "trainer.max_steps",
+        "trainer.max_time",
+        "trainer.min_epochs",
+        "trainer.min_steps",
+        "trainer.num_nodes",
+        "trainer.plugins",
+        "trainer.profiler",
+        "trainer.strategy",
+    }
+)
+
+
+@dataclass(frozen=True)
+class JobIdentity:
+    """Identifies a training job across its restarts.
+
+    Args:
+        name: The training job's name, which SageMaker keeps when it restarts an interrupted job.
+        settings: A digest of each hyperparameter and of each setting that affects what is trained, by its dotted key.
+    """
+
+    name: Optional[str] = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, job: TrainingJob, config: Optional[Mapping[str, Any]] = None) -> "JobIdentity":
+        """Return the identity of a job.
+
+        Args:
+            job: The job, with its name and hyperparameters.
+            config: The resolved configuration. Values that JSON cannot represent are left out.
+        """
+        settings = {**dict(_flatten(config or {})), **dict(_flatten(job.hyperparameters.values))}
+        kept = {key: value for key, value in settings.items() if not _is_ignored(key)}
+        seed = job.hyperparameters.values.get("seed_everything")
+        return cls(job.name, {key: _digest(value, job) for key, value in sorted({**kept, "seed": seed}.items())})
+
+    def is_same_job(self, other: "JobIdentity") -> bool:
+        """Whether both are the same job: by name, or by settings if one of them has no name."""
+        if self.name is not None and other.name is not None:
+            return self.name == other.name
+        return self.settings == other.settings
+
+    def differences(self, other: "JobIdentity") -> Tuple[str, ...]:
+        """Return the dotted keys of the settings that differ."""
+        keys = sorted({*self.settings, *other.settings})
+        return tuple(key for key in keys if self.settings.get(key) != other.settings.get(key))
+
+    def __str__(self) -> str:
+        return "a job without a name" if self.name is None else f"the job {self.name}"
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Return the identity as plain values, which a checkpoint can hold."""
+        return {"job_name": self.name, "settings": dict(self.settings)}
+
+    @classmethod
+    def from_dict(cls, content: Any) -> Optional["JobIdentity"]:
+        """Return the identity that :meth:`to_dict` was called on; ``None`` if ``content`` is something else."""
+        if not isinstance(content, dict):
+            return None
+        name, settings = content.get("job_name"), content.get("settings")
+        if not isinstance(name, (str, type(None))) or not isinstance(settings, dict):
+            return None
+        return cls(name, {str(key): str(value) for key, value in settings.items()})
+
+
+def _flatten(values: Mapping[str, Any], at: str = "") -> Iterator[Tuple[str, Any]]:
+    for name, value in values.items():
+        key = f"{at}{name}".replace(".init_args", "")
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{key}.")
+        elif _is_plain(value):
+            yield key, value
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_plain(inner) for inner in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(inner) for inner in value)
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _is_ignored(key: str) -> bool:
+    parts = key.split(".")
+    return any(".".join(parts[:count]) in _IGNORED_SETTINGS for count in (1, 2))
+
+
+def _digest(value: Any, job: TrainingJob) -> str:
+    text = json.dumps(value, sort_keys=True)
+    if job.base_dir:
+        # Each rehearsal replaces /opt/ml by a directory of its own.
+        text = text.replace(job.base_dir, "/opt/ml")
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -91,16 +206,16 @@ class Candidate:
     """A checkpoint in the job's checkpoint directory.
 
     Args:
-        name: Its path below the directory.
-        size: Its bytes; of a folder those of all files in it.
-        epoch: The epoch that it says.
-        global_step: The optimizer steps that it says.
-        batches: The batches that were trained, which go further than the steps where gradients are accumulated.
-        epochs_done: The epochs that were trained to their end: validation comes before it.
-        is_folder: Whether it is a folder of shards.
-        job: The job that wrote it; ``None`` where it does not say so.
-        stopped_by: The limits of the training, where a callback had asked it to stop.
-        problem: Why it cannot be used, as far as can be told without reading all of it.
+        name: Its path relative to the directory.
+        size: Its size in bytes; of a sharded checkpoint that of all its files.
+        epoch: Its ``epoch``.
+        global_step: Its ``global_step``: the number of optimizer steps.
+        batches: The number of trained batches, which distinguishes checkpoints while gradients are accumulated.
+        epochs_done: The number of completed epochs, which distinguishes checkpoints before and after a validation.
+        is_folder: Whether it is a directory of shards.
+        job: The job that wrote it; ``None`` if the checkpoint does not contain it.
+        stopped_by: The limits of the training, if a callback had set ``trainer.should_stop``.
+        problem: Why it cannot be used, as far as can be told without reading all of it; ``None`` if it can.
     """
 
     name: str
@@ -115,8 +230,8 @@ class Candidate:
     problem: Optional[str] = None
 
     @property
-    def age(self) -> Tuple[int, int, int, int, bool, bool, str]:
-        """What sorts checkpoints from old to new. Times of files do not: a restored directory has new ones."""
+    def sort_key(self) -> Tuple[int, int, int, int, bool, bool, str]:
+        """Sorts checkpoints from oldest to newest. File times do not: a restored directory has new ones."""
         is_last = os.path.basename(self.name).startswith("last")
         is_final = self.name == FINAL_WEIGHTS
         return self.global_step, self.batches, self.epochs_done, self.epoch, is_final, is_last, self.name
@@ -129,28 +244,25 @@ class Candidate:
 
         Args:
             directory: This host's checkpoint directory.
-            check: Whether to compare each record with the CRC that was written with it.
+            check: Whether to compare the CRC of each record.
 
         Raises:
-            DamagedError: It is not as it was written.
+            CorruptedError: It is not as it was written.
         """
         path = os.path.join(directory, self.name)
         if self.is_folder:
-            return check_and_digest_folder(path, check=check)
-        return check_and_digest(path, check=check)
+            return verify_and_hash_directory(path, check=check)
+        return verify_and_hash(path, check=check)
 
 
 def list_candidates(directory: str) -> List[Candidate]:
-    """Return the checkpoints below a directory, the newest first, those with a problem last."""
-    found = [_read(directory, name) for name in checkpoint_names(directory)]
-    return sorted(found, key=lambda candidate: (candidate.problem is None, candidate.age), reverse=True)
+    """Return the checkpoints below a directory, newest first; those with a problem come last."""
+    found = [_read(directory, name) for name in find_checkpoints(directory)]
+    return sorted(found, key=lambda candidate: (candidate.problem is None, candidate.sort_key), reverse=True)
 
 
-def own_first(candidates: Sequence[Candidate], job: JobIdentity) -> List[Candidate]:
-    """Return the checkpoints that the job wrote itself, then those that do not say who did, then those of other jobs.
-
-    In between they stay in their order.
-    """
+def sort_by_job(candidates: Sequence[Candidate], job: JobIdentity) -> List[Candidate]:
+    """Sort candidates (stably): the job's own first, then those without an identity, then those of other jobs."""
     ranks = {True: 0, None: 1, False: 2}
     return sorted(candidates, key=lambda each: ranks[None if each.job is None else each.job.is_same_job(job)])
 
@@ -159,27 +271,27 @@ def _read(directory: str, name: str) -> Candidate:
     path = os.path.join(directory, name)
     is_folder = os.path.isdir(path)
     try:
-        size = folder_size(path) if is_folder else os.path.getsize(path)
-        if is_folder and not os.path.isfile(os.path.join(path, META)):
-            raise DamagedError(f"it is not complete: {META} is missing")
-        return _described(read_contents(os.path.join(path, META) if is_folder else path), name, size, is_folder)
-    except (DamagedError, OSError) as error:
+        size = directory_size(path) if is_folder else os.path.getsize(path)
+        if is_folder and not os.path.isfile(os.path.join(path, META_FILE)):
+            raise CorruptedError(f"it is incomplete: {META_FILE} is missing")
+        return _describe(read_contents(os.path.join(path, META_FILE) if is_folder else path), name, size, is_folder)
+    except (CorruptedError, OSError) as error:
         return Candidate(name, is_folder=is_folder, problem=str(error))
 
 
-def _described(contents: Dict[Any, Any], name: str, size: int, is_folder: bool) -> Candidate:
+def _describe(contents: Dict[Any, Any], name: str, size: int, is_folder: bool) -> Candidate:
     epoch, step = contents.get("epoch"), contents.get("global_step")
     if not isinstance(epoch, int) or not isinstance(step, int):
-        raise DamagedError("it is no checkpoint of Lightning's: it tells no epoch and step")
+        raise CorruptedError("it is not a Lightning checkpoint: it has no epoch and global_step")
     if not isinstance(contents.get("pytorch-lightning_version"), str):
-        raise DamagedError("it is no checkpoint of Lightning's: it tells no version of Lightning")
+        raise CorruptedError("it is not a Lightning checkpoint: it has no pytorch-lightning_version")
     if not is_folder and "optimizer_states" not in contents:
-        raise DamagedError("it holds weights only (save_weights_only), from which no training can go on")
-    if contents.get(REPLACED_WEIGHTS):
-        raise DamagedError("it was saved while a validation had put other weights into the model")
-    fit_loop = _entries_below(contents, "loops", "fit_loop")
-    batches = _entries_below(fit_loop, "epoch_loop.batch_progress", "total").get("processed")
-    epochs = _entries_below(fit_loop, "epoch_progress", "current").get("processed")
+        raise CorruptedError("it holds weights only (save_weights_only), so training cannot resume from it")
+    if contents.get(REPLACED_WEIGHTS_KEY):
+        raise CorruptedError("it was saved while a validation had replaced the weights of the model")
+    fit_loop = _nested(contents, "loops", "fit_loop")
+    batches = _nested(fit_loop, "epoch_loop.batch_progress", "total").get("processed")
+    epochs = _nested(fit_loop, "epoch_progress", "current").get("processed")
     return Candidate(
         name=name,
         size=size,
@@ -188,12 +300,12 @@ def _described(contents: Dict[Any, Any], name: str, size: int, is_folder: bool) 
         batches=batches if isinstance(batches, int) else 0,
         epochs_done=epochs if isinstance(epochs, int) else 0,
         is_folder=is_folder,
-        job=JobIdentity.from_plain(contents.get(STAMP)),
-        stopped_by=_entries_below(contents, STAMP).get("stopped_by"),
+        job=JobIdentity.from_dict(contents.get(JOB_KEY)),
+        stopped_by=_nested(contents, JOB_KEY).get("stopped_by"),
     )
 
 
-def _entries_below(contents: Any, *keys: str) -> Dict[Any, Any]:
+def _nested(contents: Any, *keys: str) -> Dict[Any, Any]:
     for key in keys:
         contents = contents.get(key) if isinstance(contents, dict) else None
     return contents if isinstance(contents, dict) else {}

@@ -1,11 +1,4 @@
-"""Saving by time without asking all ranks at every step.
-
-The ``ModelCheckpoint`` callbacks that let an interrupted job go on.
-
-What is done with the files of the callbacks from ``_periodic`` when a run goes on from one of them.
-
-Names of checkpoints that are taken although no file bears them yet.
-"""
+"""The ``ModelCheckpoint`` callbacks that save a job regularly, and their files when a run resumes."""
 
 import os
 import re
@@ -14,7 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Iterator, List, Sequence
 
-from lightning_sm._checkpoint.candidates import will_be_found
+from lightning_sm._checkpoint.candidates import is_discoverable
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, broadcast
@@ -23,26 +16,24 @@ from lightning_sm._logging import log
 from lightning_sm.errors import CheckpointError
 
 __all__ = [
-    "WhenDue",
-    "BY_EPOCH",
-    "BY_TIME",
+    "ThrottledTimeTrigger",
+    "overwrite_existing_last",
     "periodic_checkpoints",
+    "remove_superseded",
+    "reserve_pending_names",
     "save_interval",
-    "remove_outlived",
-    "take_over_last",
-    "heed_unwritten_names",
 ]
 
 
-class WhenDue:
-    """The ``on_train_batch_end`` of a ``ModelCheckpoint`` that saves by time, called only when a save may be due.
+class ThrottledTimeTrigger:
+    """Calls ``on_train_batch_end`` of a ``ModelCheckpoint`` that saves by time only when a save is due.
 
-    Lightning's own asks global rank 0 after each batch whether it is time, which is a broadcast of an object that lets
-    a GPU's queue run empty (``callbacks/model_checkpoint.py``, ``on_train_batch_end``). Ranks look together here, at
-    most four times a second, and Lightning's own is called when the time of global rank 0 is over.
+    Lightning's own hook broadcasts the decision of global rank 0 as an object after each batch, which drains the GPU's
+    queue (``callbacks/model_checkpoint.py``, ``on_train_batch_end``). Here ranks exchange it at most four times a
+    second, and Lightning's hook runs when the interval of global rank 0 has elapsed.
 
     Args:
-        checkpoint: A ``ModelCheckpoint`` with a ``train_time_interval`` and no other reason to save after a batch.
+        checkpoint: A ``ModelCheckpoint`` with a ``train_time_interval`` and no other trigger after a batch.
     """
 
     def __init__(self, checkpoint: Any) -> None:
@@ -50,27 +41,27 @@ class WhenDue:
         self._look = ThrottledAllReduce()
 
     def __call__(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
-        """Save if it is time. Every rank must call it after each batch."""
-        (is_due,) = self._look.any_true(trainer, [trainer.is_global_zero and self._is_over()])
+        """Save if the interval has elapsed. Every rank must call it after each batch."""
+        (is_due,) = self._look.any_true(trainer, [trainer.is_global_zero and self._has_elapsed()])
         if is_due:
             type(self.checkpoint).on_train_batch_end(self.checkpoint, trainer, pl_module, *args, **kwargs)
 
-    def _is_over(self) -> bool:
+    def _has_elapsed(self) -> bool:
         last = self.checkpoint._last_time_checked
         interval = self.checkpoint._train_time_interval.total_seconds()
         return last is None or time.monotonic() - last >= interval
 
 
-# Names of the files, the second one where the project has a last.ckpt of its own.
-BY_EPOCH = ("last", "resume-last")
-BY_TIME = "resume-{epoch}-{step}"
+# The second one is used if the project's callbacks write a last.ckpt.
+_EPOCH_FILENAMES = ("last", "resume-last")
+_TIME_FILENAME = "resume-{epoch}-{step}"
 
 
 def save_interval(text: str) -> float:
-    """Return the seconds that ``sagemaker.save_every`` means.
+    """Return ``sagemaker.save_every`` in seconds.
 
     Raises:
-        CheckpointError: It is no duration.
+        CheckpointError: It is not a duration.
     """
     try:
         return read_duration(text)
@@ -81,20 +72,20 @@ def save_interval(text: str) -> float:
 def periodic_checkpoints(
     present: Sequence[Any], directory: str, save_every_seconds: float, namespace: Namespace
 ) -> List[Any]:
-    """Return Lightning's own ``ModelCheckpoint`` callbacks to add to those that are there.
+    """Return the ``ModelCheckpoint`` callbacks to add to the trainer's own, so that the job can be resumed.
 
-    One writes ``last.ckpt`` at the end of each epoch, unless one that is there keeps the newest of each epoch. One
-    writes ``resume-epoch=…-step=….ckpt`` by time and keeps the newest two, unless one that is there keeps the newest by
-    time or steps. They are two because no version combines both in one. The first stands in for the one that Lightning
-    adds by itself, so that ``ckpt_path="best"`` finds what it would find elsewhere.
+    One writes ``last.ckpt`` at the end of each epoch, unless an existing one keeps the newest of each epoch. One writes
+    ``resume-epoch=…-step=….ckpt`` by time and keeps the newest two, unless an existing one keeps the newest by time or
+    steps. They are two because no version of Lightning combines both triggers in one callback. The first replaces the
+    one that Lightning adds by default, so that ``ckpt_path="best"`` finds the same file.
 
-    Those that are there are left as they are, but for a ``last.ckpt`` that would be a symbolic link: SageMaker does not
-    say that it uploads links.
+    Existing callbacks are not modified, except for a ``last.ckpt`` that would be a symbolic link: SageMaker does not
+    document that it uploads links.
 
     Args:
         present: The trainer's callbacks.
-        directory: The job's checkpoint directory. What is saved elsewhere is lost with the host.
-        save_every_seconds: Seconds between two checkpoints.
+        directory: The job's checkpoint directory. Checkpoints elsewhere do not count: they are lost with the host.
+        save_every_seconds: The interval between two checkpoints, in seconds.
         namespace: Lightning's namespace.
     """
     checkpoints = [callback for callback in present if isinstance(callback, _checkpoint_class(namespace))]
@@ -103,10 +94,10 @@ def periodic_checkpoints(
     regular = [callback for callback in checkpoints if _keeps_newest(callback, directory, namespace)]
     added: List[Any] = []
     if not any(_saves_each_epoch(callback) for callback in regular):
-        taken = any(callback.save_last or callback.filename == BY_EPOCH[0] for callback in checkpoints)
-        added.append(_first_new(checkpoints, _by_epoch(directory, BY_EPOCH[taken], namespace)))
+        taken = any(callback.save_last or callback.filename == _EPOCH_FILENAMES[0] for callback in checkpoints)
+        added.append(_first_with_new_key(checkpoints, _by_epoch(directory, _EPOCH_FILENAMES[taken], namespace)))
     if not any(_saves_within_epochs(callback) for callback in regular):
-        added.append(_first_new(checkpoints, _by_time(directory, save_every_seconds, namespace)))
+        added.append(_first_with_new_key(checkpoints, _by_time(directory, save_every_seconds, namespace)))
     return added
 
 
@@ -114,16 +105,16 @@ def _checkpoint_class(namespace: Namespace) -> Any:
     return namespace.module("callbacks").ModelCheckpoint
 
 
-def _first_new(checkpoints: Sequence[Any], made: Iterator[Any]) -> Any:
-    """The first whose saved state bears another name than theirs; Lightning refuses two of one name."""
-    names = {callback.state_key for callback in checkpoints}
-    return next(callback for callback in made if callback.state_key not in names)
+def _first_with_new_key(checkpoints: Sequence[Any], variants: Iterator[Any]) -> Any:
+    """Return the first whose ``state_key`` is new; Lightning refuses two callbacks with the same."""
+    keys = {callback.state_key for callback in checkpoints}
+    return next(callback for callback in variants if callback.state_key not in keys)
 
 
 def _by_epoch(directory: str, name: str, namespace: Namespace) -> Iterator[Any]:
-    # The mode means nothing without a monitor, but is a part of the name of the saved state.
+    # The mode has no effect without a monitor, but is a part of the state_key.
     for mode in ("max", "min"):
-        # Not by save_last, which Lightning 2.6 heeds only beside another save.
+        # Not by save_last, which in Lightning 2.6 takes effect only together with another save.
         callback = _checkpoint_class(namespace)(
             directory, name, mode=mode, every_n_epochs=1, save_on_train_epoch_end=True, save_top_k=1
         )
@@ -135,22 +126,22 @@ def _by_time(directory: str, seconds: float, namespace: Namespace) -> Iterator[A
     for microseconds in range(1000):
         interval = timedelta(seconds=seconds, microseconds=microseconds)
         callback = _checkpoint_class(namespace)(
-            directory, BY_TIME, train_time_interval=interval, **keep_newest(namespace)
+            directory, _TIME_FILENAME, train_time_interval=interval, **keep_newest(namespace)
         )
-        callback.on_train_batch_end = WhenDue(callback)
+        callback.on_train_batch_end = ThrottledTimeTrigger(callback)
         yield callback
 
 
 def _write_last_as_file(callback: Any, namespace: Namespace) -> None:
     if callback.save_last == "link":
         callback.save_last = True
-        log.info("ModelCheckpoint(save_last='link') writes a file instead, for SageMaker may not upload links")
+        log.info("Changing ModelCheckpoint(save_last='link') to True: SageMaker may not upload symbolic links")
     if callback.save_last:
         save_last_as_file(namespace, callback)
 
 
 def _keeps_newest(callback: Any, directory: str, namespace: Namespace) -> bool:
-    """Whether the newest that a callback saves is always there to go on from."""
+    """Whether the newest checkpoint of a callback is always kept in the directory, with the state of the optimizers."""
     if callback.save_weights_only or callback.dirpath is None:
         return False
     names: List[str] = []
@@ -160,7 +151,7 @@ def _keeps_newest(callback: Any, directory: str, namespace: Namespace) -> bool:
     if callback.save_last and not last_needs_best(namespace):
         names.append(callback.CHECKPOINT_NAME_LAST)
     paths = (os.path.join(callback.dirpath, f"{name}{callback.FILE_EXTENSION}") for name in names)
-    return any(will_be_found(directory, path) for path in paths)
+    return any(is_discoverable(directory, path) for path in paths)
 
 
 def _saves_each_epoch(callback: Any) -> bool:
@@ -174,15 +165,15 @@ def _saves_within_epochs(callback: Any) -> bool:
 _STEP = re.compile(r"resume-epoch=\d+-step=(\d+)(-v\d+)?\.ckpt")
 
 
-def remove_outlived(trainer: Any) -> None:
-    """Remove the checkpoints by time that are older than those which the run that goes on would keep.
+def remove_superseded(trainer: Any) -> None:
+    """Remove the checkpoints by time that are older than those that the resumed callback keeps.
 
-    Since 2.1 Lightning leaves the one that a run went on from where it is, so each interruption would leave one more.
+    Since 2.1 Lightning does not delete the checkpoint that a run resumed from, so each interruption would leave one.
     """
     for callback in trainer.checkpoint_callbacks:
         kept = {os.path.basename(path) for path in getattr(callback, "best_k_models", {})}
         steps = [int(match.group(1)) for match in map(_STEP.fullmatch, kept) if match is not None]
-        if getattr(callback, "filename", None) != BY_TIME or not steps or not os.path.isdir(callback.dirpath):
+        if getattr(callback, "filename", None) != _TIME_FILENAME or not steps or not os.path.isdir(callback.dirpath):
             continue
         resumed = os.path.basename(str(getattr(trainer, "ckpt_path", None)))
         for name in set(os.listdir(callback.dirpath)) - kept - {resumed}:
@@ -192,17 +183,17 @@ def remove_outlived(trainer: Any) -> None:
                     os.unlink(os.path.join(callback.dirpath, name))
 
 
-def take_over_last(trainer: Any) -> None:
-    """Let a run that goes on write over a ``last.ckpt`` that its checkpoint does not know. Every rank must call it.
+def overwrite_existing_last(trainer: Any) -> None:
+    """Let a resumed run overwrite a ``last.ckpt`` that its checkpoint does not contain. Every rank must call it.
 
-    It went on from a checkpoint of the first epoch, and Lightning would write ``last-v1.ckpt`` beside it. A run that
-    starts afresh does so still.
+    This is the case after a checkpoint of the first epoch: Lightning would write ``last-v1.ckpt`` beside it, as it does
+    when training starts from scratch.
     """
     if trainer.global_step == 0:
         return
     for callback in trainer.checkpoint_callbacks:
         if (
-            getattr(callback, "filename", None) in BY_EPOCH
+            getattr(callback, "filename", None) in _EPOCH_FILENAMES
             and callback.monitor is None
             and not callback.best_model_path
         ):
@@ -211,29 +202,29 @@ def take_over_last(trainer: Any) -> None:
                 callback.best_model_path = path
 
 
-class _Exists:
-    """The ``file_exists`` of a ``ModelCheckpoint``, which by itself sees only what has been written."""
+class _FileExists:
+    """Replaces ``file_exists`` of a ``ModelCheckpoint``, which does not see pending saves."""
 
     def __init__(self, exists: Any, saves: Any) -> None:
         self.exists, self.saves = exists, saves
 
     def __call__(self, path: Any, trainer: Any) -> bool:
-        """Tell on all ranks whether ``path`` exists or is going to."""
-        return bool(self.exists(path, trainer) or broadcast(trainer, self.saves.is_being_saved(path)))
+        """Return on every rank whether ``path`` exists or is being written."""
+        return bool(self.exists(path, trainer) or broadcast(trainer, self.saves.is_pending(path)))
 
 
-def heed_unwritten_names(trainer: Any, saves: Any) -> None:
-    """Let no two ``ModelCheckpoint`` take one name while a checkpoint of that name is written in the background.
+def reserve_pending_names(trainer: Any, saves: Any) -> None:
+    """Keep two ``ModelCheckpoint`` callbacks from choosing the same name while the first save is still pending.
 
-    The second would write over the first, and remove it for both when its time is over.
+    The second would overwrite the file of the first, and later remove it.
 
     Args:
-        trainer: Its callbacks get the job's directory, where they may meet.
+        trainer: The trainer with the callbacks.
         saves: A ``BackgroundCheckpointIO``.
     """
     for callback in trainer.checkpoint_callbacks:
         exists = getattr(callback, "file_exists", None)
-        if isinstance(exists, _Exists):
+        if isinstance(exists, _FileExists):
             exists.saves = saves
         elif exists is not None:
-            callback.file_exists = _Exists(exists, saves)
+            callback.file_exists = _FileExists(exists, saves)

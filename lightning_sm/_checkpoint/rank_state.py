@@ -1,36 +1,42 @@
-"""What one rank needs to go on as if it had never stopped, beside its position in the epoch."""
+"""``RankState``: what a rank needs, beside its position in the epoch, to continue as if never interrupted."""
 
 import json
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from lightning_sm._checkpoint.rng_state import (
-    counted,
-    generators_in,
-    numbers_in,
-    random_states,
-    read_generator,
-    set_counted,
-    set_generators,
-    set_random_states,
-    states_from_plain,
-    states_to_plain,
-    torch_states,
+    changed_counters,
+    find_counters,
+    find_generators,
+    get_generator_state,
+    get_rng_states,
+    get_torch_rng_states,
+    rng_states_from_plain,
+    rng_states_to_plain,
+    set_counters,
+    set_generator_states,
+    set_rng_states,
 )
-from lightning_sm._checkpoint.sampler import sampler_of, wrap
-from lightning_sm._checkpoint.train_data import is_of_torchdata, keeps_order, keeps_state, reason_against
+from lightning_sm._checkpoint.sampler import (
+    is_from_torchdata,
+    is_stateful,
+    resumable_sampler_of,
+    saves_order,
+    unsupported_reason,
+    wrap_sampler,
+)
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import saves_before_epoch_hooks
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.loop_progress import LoopPosition, ResumePoint, batches_fetched
 from lightning_sm._lightning.results import metric_states, metrics_of, results_of, set_metric_states, set_metrics
 
-__all__ = ["RankState", "from_bytes", "to_bytes"]
+__all__ = ["RankState", "state_from_tensor", "state_to_tensor"]
 
-_TENSOR = "a tensor's kind, shape, place and length"
+_TENSOR = "tensor: dtype, shape, offset, size"
 
 
 class RankState:
-    """Reads and sets what belongs to one rank: random numbers, what its loaders hold, and what it has logged.
+    """Reads and restores the state of one rank: random numbers, samplers and loaders, and logged metrics.
 
     Args:
         namespace: Lightning's namespace.
@@ -40,190 +46,193 @@ class RankState:
     def __init__(self, namespace: Namespace, trainer: Any) -> None:
         self._trainer = trainer
         self._on_cuda = bool(strategy_of(trainer).root_device.type == "cuda")
-        self._metrics_known_between = not saves_before_epoch_hooks(namespace)
+        self._has_metrics_between_epochs = not saves_before_epoch_hooks(namespace)
         self._loaders: List[Any] = []
         self._prepared = 0
         self._generators: List[Dict[str, Any]] = []
-        self._at_first: List[Dict[str, Any]] = []
+        self._initial_counters: List[Dict[str, Any]] = []
 
-    def prepare(self, loader: Any, begun: Optional[Mapping[str, Any]]) -> None:
-        """Make a loader's sampler one that can go on, before Lightning asks for an iterator.
+    def prepare_loader(self, loader: Any, resumed: Optional[Mapping[str, Any]]) -> None:
+        """Replace a loader's sampler by a resumable one, before Lightning creates an iterator.
 
         Args:
             loader: The loader.
-            begun: The saved state, if an epoch goes on that had begun with it.
+            resumed: The saved state, if the resumed epoch had started with it.
         """
-        if not keeps_order(loader) if keeps_state(loader) else reason_against(loader) is None:
-            wrap(loader, _of_data(loader))
-        sampler, saved = sampler_of(loader), begun["samplers"][self._prepared :] if begun else []
+        if not saves_order(loader) if is_stateful(loader) else unsupported_reason(loader) is None:
+            wrap_sampler(loader, _data_generators(loader))
+        sampler, saved = resumable_sampler_of(loader), resumed["samplers"][self._prepared :] if resumed else []
         self._prepared += 1
-        if keeps_state(loader) and sampler is not None and saved and saved[0] is not None:
-            # It leaves out itself what it has given.
-            sampler.resume(saved[0]["start"], 0, saved[0]["draws_as_it_goes"])
+        if is_stateful(loader) and sampler is not None and saved and saved[0] is not None:
+            # The loader itself skips the items that were used.
+            sampler.resume(saved[0]["start"], 0, saved[0]["draws_lazily"])
 
-    def watch(self, loaders: Sequence[Any]) -> None:
-        """Take these loaders for those of the training."""
+    def set_loaders(self, loaders: Sequence[Any]) -> None:
+        """Set the loaders of the training."""
         self._loaders, self._prepared = list(loaders), 0
-        self._at_first = [{} if keeps_state(loader) else numbers_in(loader) for loader in loaders]
-        self.find()
+        self._initial_counters = [{} if is_stateful(loader) else find_counters(loader) for loader in loaders]
+        self.find_generators()
 
-    def find(self) -> None:
-        """Find the generators that the loaders and their data sets hold."""
+    def find_generators(self) -> None:
+        """Find the generators that the loaders and their data sets reference."""
         self._generators = [_generators(loader) for loader in self._loaders]
 
-    def torch_now(self) -> Dict[str, Any]:
-        """The states of torch's generators, which take no time to read."""
-        return {"random_states": torch_states(self._on_cuda)}
+    def torch_rng_states(self) -> Dict[str, Any]:
+        """Return the part of :meth:`state` that takes no time to read: torch's generators."""
+        return {"rng_states": get_torch_rng_states(self._on_cuda)}
 
-    def now(self, position: LoopPosition) -> Dict[str, Any]:
-        """Everything, as it is now.
+    def state(self, position: LoopPosition) -> Dict[str, Any]:
+        """Return the current state of this rank.
 
         Args:
-            position: Where the training is.
+            position: The current position of the training.
         """
         between = position.resume_point == ResumePoint.EPOCH_START
         return {
-            "random_states": random_states(self._on_cuda),
+            "rng_states": get_rng_states(self._on_cuda),
             "loaders": [
                 {
-                    "generators": {path: read_generator(generator) for path, generator in generators.items()},
-                    # Lightning restores what a loader keeps itself, and an iterator may have begun with it.
-                    "numbers": {} if keeps_state(loader) else counted(loader, at_first),
+                    "generators": {path: get_generator_state(generator) for path, generator in generators.items()},
+                    # Lightning restores a stateful loader, possibly before the first iterator.
+                    "counters": {} if is_stateful(loader) else changed_counters(loader, initial),
                 }
-                for loader, generators, at_first in zip(self._loaders, self._generators, self._at_first)
+                for loader, generators, initial in zip(self._loaders, self._generators, self._initial_counters)
             ],
             "samplers": [
                 None
                 if sampler is None
-                else {"start": sampler.start(), "now": sampler.now(), "draws_as_it_goes": sampler.draws_as_it_goes}
-                for sampler in map(sampler_of, self._loaders)
+                else {
+                    "start": sampler.start_state(),
+                    "current": sampler.state(),
+                    "draws_lazily": sampler.draws_lazily,
+                }
+                for sampler in map(resumable_sampler_of, self._loaders)
             ],
             "results": [] if between else results_of(self._trainer),
             "metric_states": (
                 metric_states(self._trainer, between_epochs=between)
-                if self._metrics_known_between or not between
+                if self._has_metrics_between_epochs or not between
                 else {}
             ),
             "metrics": metrics_of(self._trainer),
         }
 
-    def set_random_numbers(self, state: Mapping[str, Any], *, begun: bool) -> None:
-        """Set the generators of the process, of the loaders and of the data sets.
+    def restore_rng(self, state: Mapping[str, Any], *, within_epoch: bool) -> None:
+        """Set the global generators, and those of the loaders and data sets.
 
         Args:
             state: The saved state.
-            begun: Whether an epoch goes on, whose order a loader that keeps its own state knows.
+            within_epoch: Whether an epoch is resumed whose order a stateful loader has restored already.
         """
-        for loader, generators, at_first, saved in zip(
-            self._loaders, self._generators, self._at_first, state["loaders"]
+        for loader, generators, initial, saved in zip(
+            self._loaders, self._generators, self._initial_counters, state["loaders"]
         ):
-            if not (begun and keeps_state(loader)):
-                set_generators(generators, saved["generators"])
-            set_counted(loader, saved["numbers"], at_first)
-        set_random_states(states_from_plain(state["random_states"]))
+            if not (within_epoch and is_stateful(loader)):
+                set_generator_states(generators, saved["generators"])
+            set_counters(loader, saved["counters"], initial)
+        set_rng_states(rng_states_from_plain(state["rng_states"]))
 
-    def set_samplers(self, state: Mapping[str, Any], *, only_unasked: bool = False) -> None:
-        """Set what the samplers hold.
+    def restore_samplers(self, state: Mapping[str, Any], *, only_not_started: bool = False) -> None:
+        """Set the generators and counters of the samplers.
 
         Args:
             state: The saved state.
-            only_unasked: Whether those are left out that go on already. Others may not be asked before the next epoch.
+            only_not_started: Whether to skip samplers that have resumed already. The others may not be iterated before
+                the next epoch.
         """
-        for sampler, saved in zip(map(sampler_of, self._loaders), state["samplers"]):
-            if sampler is not None and saved is not None and not (only_unasked and sampler.asked):
-                sampler.set(saved["now"])
+        for sampler, saved in zip(map(resumable_sampler_of, self._loaders), state["samplers"]):
+            if sampler is not None and saved is not None and not (only_not_started and sampler.has_started):
+                sampler.set_state(saved["current"])
 
-    def resume_samplers(self, state: Mapping[str, Any], position: LoopPosition, *, known: bool) -> None:
-        """Let the samplers give what is left of an epoch.
+    def resume_samplers(self, state: Mapping[str, Any], position: LoopPosition, *, is_own: bool) -> None:
+        """Let the next iteration over each sampler continue the interrupted epoch.
 
         Args:
             state: The saved state.
-            position: Where the training goes on.
-            known: Whether the state is this rank's, or one that was seeded alike.
+            position: The position at which the training resumes.
+            is_own: Whether the state is this rank's, or that of a rank with the same seed.
         """
         for loader, saved in zip(self._loaders, state["samplers"]):
-            sampler = sampler_of(loader)
-            if sampler is not None and saved is not None and not keeps_state(loader):
-                taken = batches_fetched(self._trainer, position.batch, len(sampler))
-                sampler.resume(saved["start"] if known else None, taken, saved["draws_as_it_goes"])
+            sampler = resumable_sampler_of(loader)
+            if sampler is not None and saved is not None and not is_stateful(loader):
+                fetched = batches_fetched(self._trainer, position.batch, len(sampler))
+                sampler.resume(saved["start"] if is_own else None, fetched, saved["draws_lazily"])
 
     @staticmethod
-    def has_begun(state: Mapping[str, Any]) -> bool:
-        """Whether a state was read when there was an iterator over the data."""
+    def has_started(state: Mapping[str, Any]) -> bool:
+        """Whether a state was read when an iterator over the data existed."""
         return any(saved is not None and saved["start"] is not None for saved in state["samplers"])
 
-    def disarm(self) -> None:
-        """Let the next iterations over the loaders be whole ones."""
-        for sampler in filter(None, map(sampler_of, self._loaders)):
-            sampler.disarm()
+    def cancel_resume(self) -> None:
+        """Let the next iterations over the loaders be complete ones."""
+        for sampler in filter(None, map(resumable_sampler_of, self._loaders)):
+            sampler.cancel_resume()
 
-    def set_logged(self, state: Mapping[str, Any]) -> None:
-        """Let callbacks see the metrics that were logged, and torchmetrics' objects count on."""
+    def restore_metrics(self, state: Mapping[str, Any]) -> None:
+        """Restore ``trainer.callback_metrics`` and the states of torchmetrics objects."""
         set_metrics(self._trainer, state["metrics"], self._trainer.lightning_module.device)
         set_metric_states(self._trainer, state["metric_states"])
 
 
 def _generators(loader: Any) -> Dict[str, Any]:
-    """The generators that draw when data is loaded, or when a loader makes an iterator, but for its sampler's."""
-    sampler = sampler_of(loader)
-    if keeps_state(loader):
-        # Between two epochs Lightning drops what torchdata's samplers would draw the next order from.
-        batches = getattr(loader, "batch_sampler", None)
-        held = {"batch_sampler": batches} if is_of_torchdata(batches) else {}
-        return generators_in(held, but={} if sampler is None else sampler.generators())
-    return {
-        **_of_data(loader),
-        **generators_in(
-            {"loader": getattr(loader, "generator", None)}, but={} if sampler is None else sampler.generators()
-        ),
-    }
+    """Find the generators that are used to load data or to create an iterator, except for the sampler's."""
+    sampler = resumable_sampler_of(loader)
+    exclude = {} if sampler is None else sampler.generators()
+    if is_stateful(loader):
+        # Between two epochs Lightning drops the state from which torchdata's samplers draw the next order.
+        batch_sampler = getattr(loader, "batch_sampler", None)
+        return find_generators(
+            {"batch_sampler": batch_sampler} if is_from_torchdata(batch_sampler) else {}, exclude=exclude
+        )
+    own = find_generators({"loader": getattr(loader, "generator", None)}, exclude=exclude)
+    return {**_data_generators(loader), **own}
 
 
-def _of_data(loader: Any) -> Dict[str, Any]:
-    return generators_in({name: getattr(loader, name, None) for name in ("dataset", "collate_fn")})
+def _data_generators(loader: Any) -> Dict[str, Any]:
+    return find_generators({name: getattr(loader, name, None) for name in ("dataset", "collate_fn")})
 
 
-def to_bytes(state: Mapping[str, Any]) -> Any:
-    """Write a state as a tensor of bytes, so that ranks can gather it and each reads its own only.
+def state_to_tensor(state: Mapping[str, Any]) -> Any:
+    """Encode a state as a tensor of bytes, which ranks can gather and of which each rank decodes its own only.
 
-    It is JSON and what tensors hold, which no version of torch has to unpickle.
+    The bytes are a JSON header and the contents of the tensors, so no version of torch has to unpickle them.
     """
     import torch
 
     parts: List[Any] = []
 
-    def offset_of(held: Any) -> int:
-        same = (number for number, part in enumerate(parts) if len(part) == len(held) and torch.equal(part, held))
+    def offset_of(data: Any) -> int:
+        same = (number for number, part in enumerate(parts) if len(part) == len(data) and torch.equal(part, data))
         number = next(same, len(parts))
-        parts[number:] = parts[number:] or [held]
+        parts[number:] = parts[number:] or [data]
         return sum(map(len, parts[:number]))
 
     def plain(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            held = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            return {_TENSOR: [str(value.dtype)[len("torch.") :], list(value.shape), offset_of(held), len(held)]}
+            data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            return {_TENSOR: [str(value.dtype)[len("torch.") :], list(value.shape), offset_of(data), len(data)]}
         if isinstance(value, dict):
             return {key: plain(inner) for key, inner in value.items()}
         return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
-    header = json.dumps(plain({**state, "random_states": states_to_plain(state["random_states"])})).encode()
-    begin = bytearray(len(header).to_bytes(8, "little") + header)
-    return torch.cat([torch.frombuffer(begin, dtype=torch.uint8), *parts])
+    header = json.dumps(plain({**state, "rng_states": rng_states_to_plain(state["rng_states"])})).encode()
+    start = bytearray(len(header).to_bytes(8, "little") + header)
+    return torch.cat([torch.frombuffer(start, dtype=torch.uint8), *parts])
 
 
-def from_bytes(data: Any) -> Dict[str, Any]:
-    """Read what :func:`to_bytes` wrote."""
+def state_from_tensor(encoded: Any) -> Dict[str, Any]:
+    """Decode the result of :func:`state_to_tensor`."""
     import torch
 
-    data = data.cpu()
-    begin = 8 + int.from_bytes(bytes(data[:8].tolist()), "little")
+    encoded = encoded.cpu()
+    start = 8 + int.from_bytes(bytes(encoded[:8].tolist()), "little")
 
-    def value(pairs: Dict[str, Any]) -> Any:
+    def decode(pairs: Dict[str, Any]) -> Any:
         if _TENSOR not in pairs:
             return pairs
-        kind, shape, offset, length = pairs[_TENSOR]
-        held = data[begin + offset : begin + offset + length].clone()
-        return held.view(getattr(torch, kind)).reshape(shape)
+        dtype, shape, offset, size = pairs[_TENSOR]
+        data = encoded[start + offset : start + offset + size].clone()
+        return data.view(getattr(torch, dtype)).reshape(shape)
 
-    state: Dict[str, Any] = json.loads(bytes(data[8:begin].tolist()), object_hook=value)
+    state: Dict[str, Any] = json.loads(bytes(encoded[8:start].tolist()), object_hook=decode)
     return state

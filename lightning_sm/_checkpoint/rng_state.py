@@ -1,6 +1,6 @@
-"""Random number generators, and numbers that change, which objects of a project hold: samplers, data sets, loaders.
+"""State of random number generators: those of the process, and those that samplers, data sets and loaders hold.
 
-The states of this process's random number generators.
+Also the counters that such objects hold, because many derive a seed from the number of epochs they have counted.
 """
 
 import functools
@@ -8,55 +8,55 @@ import json
 import random
 import sys
 from types import FunctionType, ModuleType
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
 
 __all__ = [
-    "counted",
-    "generators_in",
-    "numbers_in",
-    "read_generator",
-    "set_counted",
-    "set_generators",
-    "random_states",
-    "set_random_states",
-    "states_from_plain",
-    "states_to_plain",
-    "torch_states",
+    "changed_counters",
+    "find_counters",
+    "find_generators",
+    "get_generator_state",
+    "get_rng_states",
+    "get_torch_rng_states",
+    "rng_states_from_plain",
+    "rng_states_to_plain",
+    "set_counters",
+    "set_generator_states",
+    "set_rng_states",
 ]
 
-# A data set may lead to anything, such as to the whole data module.
-_DEPTH, _ITEMS, _OBJECTS = 4, 16, 2000
+# Limits of the search: a data set may reference anything, such as the whole data module.
+_MAX_DEPTH, _MAX_ITEMS, _MAX_OBJECTS = 4, 16, 2000
 
 
-def generators_in(value: Any, *, but: Mapping[str, Any] = {}) -> Dict[str, Any]:
-    """Find the generators of torch, numpy and Python that an object holds, by the path that leads to each.
+def find_generators(value: Any, *, exclude: Mapping[str, Any] = {}) -> Dict[str, Any]:
+    """Find the generators of torch, numpy and Python that an object references, by their attribute path.
 
     Args:
         value: The object.
-        but: Generators that belong to something else.
+        exclude: Generators that belong to another object.
     """
-    seen = {id(generator) for generator in but.values()}
-    return {path: found for path, found in _walk(value, "", _DEPTH, seen) if _is_generator(found)}
+    seen = {id(generator) for generator in exclude.values()}
+    return {path: found for path, found in _walk(value, "", _MAX_DEPTH, seen) if _is_generator(found)}
 
 
-def _walk(value: Any, path: str, depth: int, seen: set) -> Iterator[Tuple[str, Any]]:  # type: ignore[type-arg]
-    if id(value) in seen or len(seen) > _OBJECTS:
+def _walk(value: Any, path: str, depth: int, seen: Set[int]) -> Iterator[Tuple[str, Any]]:
+    if id(value) in seen or len(seen) > _MAX_OBJECTS:
         return
     seen.add(id(value))
     yield path, value
     if depth == 0 or _is_generator(value):
         return
-    for name, inner in _parts(value):
+    for name, inner in _children(value):
         yield from _walk(inner, f"{path}.{name}" if path else str(name), depth - 1, seen)
 
 
-def _parts(value: Any) -> Iterator[Tuple[Any, Any]]:
+def _children(value: Any) -> Iterator[Tuple[Any, Any]]:
     if isinstance(value, dict):
-        yield from list(value.items())[:_ITEMS]
+        yield from list(value.items())[:_MAX_ITEMS]
     elif isinstance(value, (list, tuple)):
-        yield from enumerate(value[:_ITEMS])
+        yield from enumerate(value[:_MAX_ITEMS])
     elif hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType, FunctionType)):
-        # A loader's own iterator, and what torch keeps under such names, is none of the project's.
+        # Names with two underscores are torch's own, such as the iterator of a DataLoader.
         yield from [(name, inner) for name, inner in vars(value).items() if not name.startswith("__")]
 
 
@@ -69,8 +69,8 @@ def _is_generator(value: Any) -> bool:
     return numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState))
 
 
-def read_generator(generator: Any) -> Any:
-    """The state of a generator as a tensor or text, which a restricted load of a checkpoint accepts."""
+def get_generator_state(generator: Any) -> Any:
+    """Return the state of a generator as a tensor or JSON, which ``torch.load(weights_only=True)`` accepts."""
     import torch
 
     if isinstance(generator, torch.Generator):
@@ -81,13 +81,13 @@ def read_generator(generator: Any) -> Any:
     return json.dumps(state, default=lambda value: value.tolist())
 
 
-def set_generators(generators: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-    """Set those generators of which a state is known."""
+def set_generator_states(generators: Mapping[str, Any], states: Mapping[str, Any]) -> None:
+    """Set the state of each generator whose path is in ``states``."""
     for path in generators.keys() & states.keys():
-        _set_generator(generators[path], states[path])
+        _set_generator_state(generators[path], states[path])
 
 
-def _set_generator(generator: Any, state: Any) -> None:
+def _set_generator_state(generator: Any, state: Any) -> None:
     import torch
 
     if isinstance(generator, torch.Generator):
@@ -101,8 +101,8 @@ def _set_generator(generator: Any, state: Any) -> None:
         generator.bit_generator.state = json.loads(state)
 
 
-def numbers_in(value: Any) -> Dict[str, Any]:
-    """The numbers among the attributes of a sampler or loader, and of the sampler that it holds."""
+def find_counters(value: Any) -> Dict[str, Any]:
+    """Return the numbers among the attributes of a sampler or loader and of its ``sampler``, by attribute path."""
     found: Dict[str, Any] = {}
     path = ""
     while hasattr(value, "__dict__"):
@@ -111,34 +111,32 @@ def numbers_in(value: Any) -> Dict[str, Any]:
     return found
 
 
-def counted(value: Any, at_first: Mapping[str, Any]) -> Dict[str, Any]:
-    """The numbers of :func:`numbers_in` that are others than they were at first."""
-    return {path: number for path, number in numbers_in(value).items() if at_first.get(path) != number}
+def changed_counters(value: Any, initial: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the counters that differ from their ``initial`` values."""
+    return {path: number for path, number in find_counters(value).items() if initial.get(path) != number}
 
 
-def set_counted(value: Any, numbers: Mapping[str, Any], at_first: Mapping[str, Any]) -> None:
-    """Set what :func:`counted` told, and all others as they were at first."""
-    for path, number in {**at_first, **numbers}.items():
+def set_counters(value: Any, counters: Mapping[str, Any], initial: Mapping[str, Any]) -> None:
+    """Set the counters that :func:`changed_counters` returned, and all others to their ``initial`` values."""
+    for path, number in {**initial, **counters}.items():
         *owners, name = path.split(".")
         owner = functools.reduce(lambda held, each: getattr(held, each, None), owners, value)
-        # It may be the class's still.
+        # Here it may still be an attribute of the class.
         now = getattr(owner, name, None)
         if type(now) is type(number) and now != number:
             object.__setattr__(owner, name, number)
 
 
-States = Dict[str, Any]
+_States = Dict[str, Any]
 
 
-def random_states(cuda: bool = False) -> States:
-    """Read the states of Python, numpy (where somebody uses it) and torch, which draws nothing from them.
-
-    It takes about 0.1 ms, nearly all of it for numpy and Python.
+def get_rng_states(cuda: bool = False) -> _States:
+    """Return the states of the global generators of Python, torch, and numpy if it is loaded. Takes about 0.1 ms.
 
     Args:
-        cuda: Whether the current CUDA device's is read too.
+        cuda: Whether to include the generator of the current CUDA device.
     """
-    states = torch_states(cuda)
+    states = get_torch_rng_states(cuda)
     states["python"] = random.getstate()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -146,15 +144,15 @@ def random_states(cuda: bool = False) -> States:
     return states
 
 
-def torch_states(cuda: bool = False) -> States:
-    """Read the states of torch alone, which takes a few microseconds."""
+def get_torch_rng_states(cuda: bool = False) -> _States:
+    """Return the states of torch's global generators only, which takes a few microseconds."""
     import torch
 
     return {"torch": torch.get_rng_state(), **({"cuda": torch.cuda.get_rng_state()} if cuda else {})}
 
 
-def set_random_states(states: Mapping[str, Any]) -> None:
-    """Set those generators that ``states`` has something about."""
+def set_rng_states(states: Mapping[str, Any]) -> None:
+    """Set the global generators whose state is in ``states``."""
     import torch
 
     random.setstate(states["python"])
@@ -166,12 +164,12 @@ def set_random_states(states: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
-def states_to_plain(states: Mapping[str, Any]) -> States:
-    """Turn states into what a checkpoint may hold that is loaded with ``weights_only``: tensors, numbers, strings."""
+def rng_states_to_plain(states: Mapping[str, Any]) -> _States:
+    """Convert states to tensors, numbers and strings, which ``torch.load(weights_only=True)`` accepts."""
     import torch
 
     version, words, gauss = states["python"]
-    plain: States = {"torch": states["torch"], "python": [version, torch.tensor(words), gauss]}
+    plain: _States = {"torch": states["torch"], "python": [version, torch.tensor(words), gauss]}
     if "numpy" in states:
         kind, keys, *rest = states["numpy"]
         plain["numpy"] = [kind, torch.tensor([int(key) for key in keys]), *(_number(value) for value in rest)]
@@ -180,10 +178,10 @@ def states_to_plain(states: Mapping[str, Any]) -> States:
     return plain
 
 
-def states_from_plain(plain: Mapping[str, Any]) -> States:
-    """Turn what :func:`states_to_plain` made back into states."""
+def rng_states_from_plain(plain: Mapping[str, Any]) -> _States:
+    """Convert the result of :func:`rng_states_to_plain` back to states."""
     version, words, gauss = plain["python"]
-    states: States = {"torch": plain["torch"].cpu(), "python": (version, tuple(_integers(words)), gauss)}
+    states: _States = {"torch": plain["torch"].cpu(), "python": (version, tuple(_integers(words)), gauss)}
     if "numpy" in plain:
         kind, keys, *rest = plain["numpy"]
         states["numpy"] = (kind, _integers(keys), *rest)
@@ -193,7 +191,7 @@ def states_from_plain(plain: Mapping[str, Any]) -> States:
 
 
 def _number(value: Any) -> Any:
-    # numpy 2 gives its own scalars, which a restricted load refuses.
+    # numpy 2 returns its own scalars, which weights_only refuses.
     return value.item() if hasattr(value, "item") else value
 
 

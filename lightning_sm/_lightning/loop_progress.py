@@ -58,17 +58,14 @@ class LoopPosition:
     schedulers_due: bool = False
     loaded_in: Optional[int] = None
 
-    def as_plain(self) -> Dict[str, Any]:
+    def to_dict(self) -> Dict[str, Any]:
         """The position as plain values, which a checkpoint that loads with ``weights_only=True`` can hold."""
-        plain = asdict(self)
-        plain["moment"] = plain.pop("resume_point").value
-        return plain
+        return {**asdict(self), "resume_point": self.resume_point.value}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "LoopPosition":
-        """Return what :meth:`as_plain` was called on."""
-        values = dict(plain)
-        return cls(resume_point=ResumePoint(values.pop("moment")), **values)
+    def from_dict(cls, values: Mapping[str, Any]) -> "LoopPosition":
+        """Return the position that :meth:`to_dict` was called on."""
+        return cls(**{**values, "resume_point": ResumePoint(values["resume_point"])})
 
 
 def read_position(trainer: Any, validated: bool) -> LoopPosition:

@@ -1,6 +1,10 @@
-"""Lightning callbacks for SageMaker, one file each."""
+"""Lightning callbacks for SageMaker training jobs.
 
-from typing import TYPE_CHECKING, Any
+:class:`~lightning_sm.SageMakerCLI` and :func:`~lightning_sm.trainer_settings` add those that a job needs. Each can be
+used in any ``Trainer``; it is a subclass of ``Callback`` of the Lightning namespace that the program uses.
+"""
+
+from typing import TYPE_CHECKING, Any, List
 
 from lightning_sm._lightning import Namespace, namespaced_class, resolve_class
 
@@ -21,11 +25,8 @@ __all__ = [
     "ModelExport",
     "SafeSaves",
     "WorldCheck",
-    "callback_class",
-    "model_export_class",
 ]
 
-# Where the mixin of each public callback is.
 _MIXINS = {
     "AutoResume": "lightning_sm.callbacks.auto_resume:AutoResumeMixin",
     "DataPosition": "lightning_sm.callbacks.data_position:DataPositionMixin",
@@ -38,16 +39,15 @@ _MIXINS = {
 
 
 def callback_class(namespace: Namespace, name: str) -> type:
-    """Return the callback ``name`` for one of Lightning's namespaces."""
+    """Return the callback ``name`` for one of Lightning's namespaces. Internal: users import the callback by name."""
     return namespaced_class(namespace, name, _MIXINS[name], "callbacks:Callback")
-
-
-def model_export_class(namespace: Namespace) -> type:
-    """Return ``ModelExport`` for one of Lightning's namespaces."""
-    return callback_class(namespace, "ModelExport")
 
 
 def __getattr__(name: str) -> Any:
     if name in _MIXINS:
         return resolve_class(name, _MIXINS[name], lambda namespace: callback_class(namespace, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> List[str]:
+    return sorted(__all__)

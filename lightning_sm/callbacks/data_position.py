@@ -1,18 +1,18 @@
-"""``DataPosition``: lets an interrupted run go on with the very batch and random numbers that were next."""
+"""``DataPosition``: resumes within an epoch, with the next batch and the same random numbers."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
-from lightning_sm._checkpoint.rank_state import RankState, from_bytes, to_bytes
-from lightning_sm._checkpoint.sampler import unwrap
-from lightning_sm._checkpoint.train_data import (
+from lightning_sm._checkpoint.rank_state import RankState, state_from_tensor, state_to_tensor
+from lightning_sm._checkpoint.sampler import (
     TrainData,
-    changes,
-    keeps_state,
-    losses,
-    reason_against,
-    set_epoch,
-    train_data,
+    describe_changes,
+    describe_losses,
+    describe_train_data,
+    is_stateful,
+    set_sampler_epoch,
+    unsupported_reason,
+    unwrap_sampler,
 )
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import gather
@@ -42,31 +42,46 @@ else:
     _Base = object
 
 
-_NEXT_EPOCH = "The checkpoint is from within an epoch. This Lightning goes on with the next one."
-_ALONE = "other ranks' random numbers and what had been logged in this epoch are not in it"
-_NO_POSITION = "The checkpoint does not say which data of its epoch was next. The data starts anew."
+_NEXT_EPOCH = "The checkpoint was saved within an epoch; this version of Lightning resumes with the next epoch."
+_NO_POSITION = "The checkpoint has no position in the training data. The data of its epoch starts at the beginning."
+_ONE_RANK = (
+    "The checkpoint was saved by one rank only: it has no random states of other ranks, and no metrics of its epoch."
+)
 
 
 class DataPositionMixin(_Base):
-    """Save in every checkpoint where training is in its data, and go on there when ``fit`` is given the checkpoint.
+    """Save the position in the training data in every checkpoint, and resume there when ``fit`` loads the checkpoint.
 
-    Lightning saves how many batches of an epoch have been trained, but starts the epoch's data at their beginning and
-    saves no random numbers and no sums of what is logged. With this callback a resumed run trains the batches that are
-    left, in the order they had, each once, and with the random numbers that they would have met, and its epoch's
-    metrics are those of the whole epoch: its weights equal those of a run that was never interrupted, where the
-    operations themselves are deterministic. It changes nothing about a run that is not resumed.
+    Lightning saves how many batches of an epoch have been trained, but starts the epoch's data at the beginning, and
+    saves no random states and no partial sums of logged metrics. With this callback a resumed run trains the remaining
+    batches of the epoch in the same order, each once, with the random numbers and logged metrics of an uninterrupted
+    run: the final weights are equal where the operations themselves are deterministic. A run that is not resumed is not
+    affected.
 
-    Each rank's state is gathered when all ranks save. Random numbers are set on each rank that is seeded as it was.
-    Generators of torch, numpy and Python that samplers, data sets and collate functions hold go on, too, and so do
-    numbers by which samplers and loaders count their epochs.
+    Each rank's state is gathered when all ranks save: the global generators of Python, numpy, torch and CUDA, the
+    generators and epoch counters that samplers, data sets and collate functions reference, and logged metrics. It is a
+    part of the checkpoint (about 26 kB per rank); no other file or environment variable is read.
 
-    What cannot be restored is said in a line of the log: a data set without an order of its own (``IterableDataset``)
-    starts anew; with another world size or other batches the epoch starts anew. Random numbers that worker processes
-    draw for the batches which are left do not follow those drawn before, and neither may the order of a sampler that
-    draws while the epoch goes on. A checkpoint that is written while a batch is being trained, as after an exception,
-    has torch's random numbers of before the batch, and later ones of numpy and Python; one that a rank writes alone
-    has nothing of the others. Lightning 1.5 has no way to start within an epoch, and goes on with the next one.
-    Loaders that keep their own state are Lightning's, which restores them.
+    What cannot be restored is logged as a warning:
+
+    - An ``IterableDataset`` has no order to restore; its data starts at the beginning.
+    - With another world size, batch size or number of batches, the epoch is restarted.
+    - Random numbers that worker processes draw, as for augmentation, start anew; so may the order of a sampler that
+      draws random numbers for each item.
+    - A checkpoint written by one rank only, or while a batch is being trained (after an exception), lacks the states of
+      other ranks, or has the random states of Python and numpy from within the batch.
+    - Lightning 1.5 cannot resume within an epoch, and continues with the next one.
+
+    Stateful loaders, such as torchdata's ``StatefulDataLoader``, are restored by Lightning (2.2 and later).
+
+    Source: ``fit_loop.py`` and ``training_epoch_loop.py`` in ``lightning/pytorch/loops``.
+
+    Example::
+
+        >>> from lightning_sm.callbacks import DataPosition
+        >>> position = DataPosition()
+        >>> trainer = Trainer(callbacks=[position])  # doctest: +SKIP
+        >>> trainer.fit(model, ckpt_path="last.ckpt")  # doctest: +SKIP
     """
 
     namespace: Namespace
@@ -81,24 +96,24 @@ class DataPositionMixin(_Base):
         self._state: Dict[str, Any] = {}
         self._position: Optional[LoopPosition] = None
         self._iterator: Any = None
-        self._begun = False
+        self._within_epoch = False
         self._seed = 0
-        self._validated = True
-        self._before: Dict[int, Dict[str, Any]] = {}
-        self._after: Dict[str, Any] = {}
+        self._has_validated = True
+        self._state_before_batch: Dict[int, Dict[str, Any]] = {}
+        self._state_before_validation: Dict[str, Any] = {}
         self._gathered: List[Any] = []
-        self._computed: Dict[str, Any] = {}
-        self._log_as_ever: Callable[[], Any] = dict
-        self._strict_again: Callable[[], Any] = dict
+        self._buffers: Dict[str, Any] = {}
+        self._restore_logging: Callable[[], Any] = dict
+        self._restore_strict: Callable[[], Any] = dict
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
-        """Take part in the making of the training data."""
+        """Install the hooks around data loaders, epochs, batches and saves."""
         import torch
 
         if stage != "fit":
             return
         self._release()
-        # A checkpoint is loaded after this; an earlier one was for a validation or a test.
+        # Lightning calls load_state_dict after this; earlier calls were for a validation or a test.
         self._saved = {}
         self._seed = torch.initial_seed()
         if not resumes_within_epochs(self.namespace):
@@ -106,212 +121,211 @@ class DataPositionMixin(_Base):
         self._trainer = trainer
         self._rank = RankState(self.namespace, trainer)
         self._undo = [
-            around_train_loaders(self.namespace, trainer, self._prepare, self._ready),
+            around_train_loaders(self.namespace, trainer, self._prepare_loader, self._set_loaders),
             around_batches(trainer, self._advance, self._before_validation),
-            around_epochs(trainer, self._before_epoch, self._before_iterator, self._begin),
-            around_saves(self.namespace, trainer, self._gather, self._gathered_no_more),
+            around_epochs(trainer, self._before_epoch, self._before_iterator, self._after_iterator),
+            around_saves(self.namespace, trainer, self._gather, self._drop_gathered),
         ]
 
-    def _prepare(self, loader: Any) -> None:
-        if "ranks" not in self._saved or self._state:
-            self._rank.prepare(loader, None)
+    def _prepare_loader(self, loader: Any) -> None:
+        if "position" not in self._saved or self._state:
+            self._rank.prepare_loader(loader, None)
             return
-        # Lightning lets a loader that keeps its state go on before a fit starts, and before it tells the epoch.
-        position, state = LoopPosition.from_plain(self._saved["place"]), self._read()
-        self._rank.prepare(loader, state if self._has_begun(position, state) and self._known(state) else None)
-        if keeps_state(loader):
-            set_epoch(loader, position.epoch)
+        # Lightning restores a stateful loader before fit starts, and before it calls set_epoch.
+        position, state = LoopPosition.from_dict(self._saved["position"]), self._read_state()
+        within_epoch = self._is_within_epoch(position, state)
+        self._rank.prepare_loader(loader, state if within_epoch and self._is_own(state) else None)
+        if is_stateful(loader):
+            set_sampler_epoch(loader, position.epoch)
 
-    def _ready(self, loaders: List[Any]) -> None:
+    def _set_loaders(self, loaders: List[Any]) -> None:
         self._loaders = loaders
-        self._rank.watch(loaders)
-
-    # --- saving
+        self._rank.set_loaders(loaders)
 
     def state_dict(self) -> Dict[str, Any]:
-        """Tell where training is; what other ranks have to add was gathered before, if all of them save."""
+        """Return the position and the states of all ranks, or of this rank if it saves alone."""
         if self._trainer is None or not self._loaders:
             return {}
-        position = read_position(self._trainer, self._validated)
-        states = self._gathered or [self._own(position)]
+        position = read_position(self._trainer, self._has_validated)
+        states = self._gathered or [self._encode_state(position)]
         ranks = range(len(states)) if self._gathered else [self._trainer.global_rank]
-        return {"place": position.as_plain(), "data": asdict(self._data()), "ranks": dict(zip(ranks, states))}
+        return {"position": position.to_dict(), "data": asdict(self._data()), "ranks": dict(zip(ranks, states))}
 
     def _gather(self) -> None:
         if self._loaders:
-            # What callbacks see at the end of an epoch may be a mean over all ranks, which they make when asked.
+            # This property reduces the epoch's metrics over all ranks, so all of them must read it now.
             self._trainer.callback_metrics  # noqa: B018
-            self._gathered = gather(self._trainer, self._own(read_position(self._trainer, self._validated)))
+            state = self._encode_state(read_position(self._trainer, self._has_validated))
+            self._gathered = gather(self._trainer, state)
 
-    def _gathered_no_more(self) -> None:
+    def _drop_gathered(self) -> None:
         self._gathered = []
 
-    def _own(self, position: LoopPosition) -> Any:
-        state = self._rank.now(position)
+    def _encode_state(self, position: LoopPosition) -> Any:
+        state = self._rank.state(position)
         if position.resume_point == ResumePoint.AFTER_BATCH and self._trainer.validating:
-            state = self._after
+            state = self._state_before_validation
         elif position.resume_point == ResumePoint.BEFORE_BATCH:
-            before = self._before.get(position.batch, {})
-            state = {**state, **before, "random_states": {**state["random_states"], **before.get("random_states", {})}}
-        return to_bytes({**state, "seed": self._seed})
+            before = self._state_before_batch.get(position.batch, {})
+            state = {**state, **before, "rng_states": {**state["rng_states"], **before.get("rng_states", {})}}
+        return state_to_tensor({**state, "seed": self._seed})
 
     def _data(self) -> TrainData:
-        return train_data(self._trainer.world_size, self._loaders)
-
-    # --- resuming
+        return describe_train_data(self._trainer.world_size, self._loaders)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Keep what the checkpoint says until the loops are there to be set."""
+        """Keep the saved state until the loops exist."""
         self._saved = dict(state_dict)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Put the loops where the checkpoint was written."""
-        if self._trainer is None or "ranks" not in self._saved:
+        """Set the loops to the saved position."""
+        if self._trainer is None or "position" not in self._saved:
             if trainer.is_global_zero and was_saved_within_epoch(trainer):
                 log.warning(_NEXT_EPOCH if self._trainer is None else _NO_POSITION)
             return
-        position = LoopPosition.from_plain(self._saved["place"])
-        changed = changes(TrainData(**self._saved["data"]), self._data())
-        self._state = self._read()
+        position = LoopPosition.from_dict(self._saved["position"])
+        changes = describe_changes(TrainData(**self._saved["data"]), self._data())
+        self._state = self._read_state()
         if len(self._saved["ranks"]) < trainer.world_size:
-            # Results that one rank alone has would let it wait for the others at the epoch's end.
+            # A rank that alone has results would wait for the others in the reduction at the epoch's end.
             self._state.update(results=[], metric_states={})
         if position.resume_point != ResumePoint.EPOCH_START:
             if trainer.is_global_zero:
-                self._say(position, changed)
-            if changed:
-                position = LoopPosition(position.epoch, 0, ResumePoint.EPOCH_START, logged_steps=position.logged_steps)
+                self._log_resume(position, changes)
+            if changes:
+                start = ResumePoint.EPOCH_START
+                position = LoopPosition(position.epoch, 0, start, logged_steps=position.logged_steps)
         self._position = position
         set_metrics(trainer, self._state["metrics"], pl_module.device)
         seek(trainer, position)
 
-    def _read(self) -> Dict[str, Any]:
+    def _read_state(self) -> Dict[str, Any]:
         ranks = self._saved["ranks"]
-        return from_bytes(ranks.get(self._trainer.global_rank, next(iter(ranks.values()))))
+        return state_from_tensor(ranks.get(self._trainer.global_rank, next(iter(ranks.values()))))
 
-    def _say(self, position: LoopPosition, changed: str) -> None:
+    def _log_resume(self, position: LoopPosition, changes: str) -> None:
         where = f"epoch {position.epoch} after {position.batch} batches"
-        if changed:
-            log.warning("Epoch %d starts anew: the checkpoint is from %s, but %s.", position.epoch, where, changed)
+        if changes:
+            log.warning("Restarting epoch %d: the checkpoint is from %s, but %s.", position.epoch, where, changes)
             return
-        log.info("Training goes on in %s.", where)
+        log.info("Resuming within an epoch: %s.", where)
         for loader, sampler in zip(self._loaders, self._state["samplers"]):
-            reason = None if keeps_state(loader) else reason_against(loader)
+            reason = None if is_stateful(loader) else unsupported_reason(loader)
             if reason is not None:
                 log.warning("The data starts at its beginning, in %s: %s.", where, reason)
-            for loss in losses(loader, draws_as_it_goes=bool(sampler and sampler["draws_as_it_goes"])):
-                log.warning("Not as without the interruption, in %s: %s.", where, loss)
+            for loss in describe_losses(loader, draws_lazily=bool(sampler and sampler["draws_lazily"])):
+                log.warning("Not restored, in %s: %s.", where, loss)
         if len(self._saved["ranks"]) < self._trainer.world_size:
-            log.warning("The checkpoint was written by one rank alone: %s.", _ALONE)
+            log.warning(_ONE_RANK)
 
     def _before_epoch(self) -> None:
-        """Set what an epoch that is trained from its beginning meets at first."""
+        """Restore the state at the start of an epoch that is trained from its beginning."""
         position = self._position
         if position is None:
-            self._rank.find()
+            self._rank.find_generators()
             return
-        self._begun = self._has_begun(position, self._state)
-        if self._begun and position.last_batch:
-            # Lightning's SWA sets batch norm's statistics to zero where the epoch begins that computes them.
+        self._within_epoch = self._is_within_epoch(position, self._state)
+        if self._within_epoch and position.last_batch:
+            # StochasticWeightAveraging resets batch norm statistics at the start of the epoch that recomputes them.
             buffers = self._trainer.lightning_module.named_buffers()
-            self._computed = {name: buffer.clone() for name, buffer in buffers}
-        if not self._begun:
-            self._rank.set_logged(self._state)
-            if self._known(self._state):
-                self._rank.set_samplers(self._state)
-            self._set_random_numbers()
+            self._buffers = {name: buffer.clone() for name, buffer in buffers}
+        if not self._within_epoch:
+            self._rank.restore_metrics(self._state)
+            if self._is_own(self._state):
+                self._rank.restore_samplers(self._state)
+            self._restore_rng()
 
-    def _has_begun(self, position: LoopPosition, state: Dict[str, Any]) -> bool:
-        # Newer Lightnings have made the first epoch's iterator already.
-        return position.resume_point != ResumePoint.EPOCH_START or (position.epoch == 0 and self._rank.has_begun(state))
+    def _is_within_epoch(self, position: LoopPosition, state: Dict[str, Any]) -> bool:
+        # Newer versions of Lightning create the first epoch's iterator before the epoch starts.
+        at_start = position.resume_point == ResumePoint.EPOCH_START
+        return not at_start or (position.epoch == 0 and self._rank.has_started(state))
 
     def _before_iterator(self) -> None:
-        """Tell the samplers where to go on."""
-        position = self._position
-        if position is None:
+        """Let the samplers resume."""
+        if self._position is None:
             return
         self._iterator = early_iterator(self._trainer)
-        if self._begun:
-            self._rank.resume_samplers(self._state, position, known=self._known(self._state))
+        if self._within_epoch:
+            self._rank.resume_samplers(self._state, self._position, is_own=self._is_own(self._state))
 
-    def _begin(self, data_fetcher: Any) -> None:
-        """Let all that is to come meet what it would have met."""
+    def _after_iterator(self, data_fetcher: Any) -> None:
+        """Restore the remaining state before the first batch is fetched."""
         position = self._position
         if position is None:
             return
         for name, buffer in self._trainer.lightning_module.named_buffers():
-            if name in self._computed:
-                buffer.copy_(self._computed[name])
-        self._computed = {}
-        # Where Lightning has made the iterator before the epoch started, it has begun at the beginning.
-        made_early = self._iterator is not None and early_iterator(self._trainer) is self._iterator
+            if name in self._buffers:
+                buffer.copy_(self._buffers[name])
+        self._buffers = {}
+        # An iterator that Lightning has created before the epoch starts at the beginning of the data.
+        is_early = self._iterator is not None and early_iterator(self._trainer) is self._iterator
         self._iterator = None
-        # Within an epoch a loader that keeps its state has gone on with it.
-        if made_early and (
-            position.resume_point == ResumePoint.EPOCH_START or not any(map(keeps_state, self._loaders))
-        ):
+        at_start = position.resume_point == ResumePoint.EPOCH_START
+        # Within an epoch a stateful loader's iterator is at its position already.
+        if is_early and (at_start or not any(map(is_stateful, self._loaders))):
             restart_iterator(self._trainer, data_fetcher)
-        if self._begun:
-            if self._known(self._state):
-                self._rank.set_samplers(self._state, only_unasked=True)
-            self._rank.set_logged(self._state)
+        if self._within_epoch:
+            if self._is_own(self._state):
+                self._rank.restore_samplers(self._state, only_not_started=True)
+            self._rank.restore_metrics(self._state)
             if self._state["results"]:
-                self._log_as_ever = set_results(self._trainer, self._state["results"])
-            self._set_random_numbers()
+                self._restore_logging = set_results(self._trainer, self._state["results"])
+            self._restore_rng()
         complete_previous_batch(self._trainer, position)
 
     def _advance(self, data_fetcher: Any, train: Callable[[], None]) -> None:
         position, self._position = self._position, None
-        self._strict_again()
+        self._restore_strict()
         if position is not None and not resume_loop(self._trainer, position):
-            self._strict_again = allow_missing_metrics(self._trainer)
+            self._restore_strict = allow_missing_metrics(self._trainer)
             return
         batches = self._trainer.fit_loop.epoch_loop.batch_progress.current.ready
         if batches > 0 and self._trainer.accumulate_grad_batches == 1:
-            # Only a checkpoint that is written within a batch needs them; other than torch's cost more than they help.
-            self._before = {batches: self._rank.torch_now()}
+            # Needed only for a checkpoint written within a batch, so the slower states are not read.
+            self._state_before_batch = {batches: self._rank.torch_rng_states()}
         elif batches % self._trainer.accumulate_grad_batches == 0:
-            self._before = {batches: self._rank.now(read_position(self._trainer, self._validated))}
+            self._state_before_batch = {
+                batches: self._rank.state(read_position(self._trainer, self._has_validated)),
+            }
         train()
-        self._rank.disarm()
+        self._rank.cancel_resume()
 
-    def _set_random_numbers(self) -> None:
+    def _restore_rng(self) -> None:
         if self._seed == self._state["seed"]:
-            self._rank.set_random_numbers(self._state, begun=self._begun)
+            self._rank.restore_rng(self._state, within_epoch=self._within_epoch)
 
-    def _known(self, state: Dict[str, Any]) -> bool:
-        """Whether what is known of the samplers is this rank's."""
+    def _is_own(self, state: Dict[str, Any]) -> bool:
+        """Whether the saved state of the samplers is valid for this rank."""
         return self._trainer.global_rank in self._saved["ranks"] or self._seed == state["seed"]
 
     def _before_validation(self) -> None:
-        self._validated = False
+        self._has_validated = False
         if self._loaders:
-            self._after = self._rank.now(read_position(self._trainer, validated=False))
+            self._state_before_validation = self._rank.state(read_position(self._trainer, validated=False))
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Remember that it is over; callbacks that write checkpoints come after this one."""
-        self._validated = True
+        """Note that the validation has ended; checkpoint callbacks run after this one."""
+        self._has_validated = True
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Let schedulers that follow a metric see a resumed epoch."""
+        """Let ``ReduceLROnPlateau`` schedulers be stepped after a resumed epoch."""
         if self._trainer is not None:
-            # Lightning 1.x leaves an epoch whose last batch has been trained without asking for another.
+            # Lightning 1.x ends an epoch whose last batch has been trained without requesting another.
             self._position = None
-            self._rank.disarm()
-            self._log_as_ever()
+            self._rank.cancel_resume()
+            self._restore_logging()
             enable_plateau_schedulers(trainer)
 
-    # --- the end
-
     def teardown(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
-        """Leave the trainer and the data loaders as they were."""
+        """Restore the trainer's methods and the loaders' samplers."""
         if stage == "fit":
             self._release()
 
     def _release(self) -> None:
-        for undo in (*self._undo, self._log_as_ever, self._strict_again):
+        for undo in (*self._undo, self._restore_logging, self._restore_strict):
             undo()
         for loader in self._loaders:
-            unwrap(loader)
+            unwrap_sampler(loader)
         self._undo, self._loaders, self._trainer, self._position = [], [], None, None
-        self._state, self._before, self._after, self._computed = {}, {}, {}, {}
+        self._state, self._buffers = {}, {}
+        self._state_before_batch, self._state_before_validation = {}, {}

@@ -1,4 +1,4 @@
-"""``FinetuningState``: layers that Lightning's finetuning callbacks had unfrozen are so after a resume, too."""
+"""``FinetuningState``: restores which layers finetuning callbacks had unfrozen when a run resumes."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Set
@@ -16,17 +16,27 @@ else:
 
 
 class FinetuningStateMixin(_Base):
-    """Save which parameters are trainable where a ``BaseFinetuning`` callback changes that, and restore it.
+    """Save and restore ``requires_grad`` of all parameters in runs with a ``BaseFinetuning`` callback.
 
-    When a fit goes on, Lightning's ``BaseFinetuning`` freezes its layers again, restores the optimizer's groups, and
-    leaves the parameters of layers that it had unfrozen without gradients (``callbacks/finetuning.py``,
-    ``on_fit_start``). Within an epoch it would also change learning rates a second time for that epoch. Without such a
-    callback this one does nothing. Lightning 1.5 has no place for what is saved, and a line of the log says so.
+    When ``fit`` resumes, Lightning's ``BaseFinetuning`` freezes its layers again and restores the optimizer's parameter
+    groups, but does not unfreeze the layers that had been unfrozen (``callbacks/finetuning.py``, ``on_fit_start``).
+    Within an epoch it would also change that epoch's learning rates a second time. Without such a callback in the
+    trainer this one does nothing. Lightning 1.5 does not save the state of callbacks; a warning is logged.
 
-    ``DistributedDataParallel`` averages the gradients of the parameters that are trainable when it is made, which is
-    before a finetuning callback unfreezes any: each process would train those on its own part of the data
-    (https://github.com/Lightning-AI/pytorch-lightning/issues/20340), and a resumed run would go on with those of one.
-    So it is made anew when more are trainable.
+    ``DistributedDataParallel`` (DDP) averages the gradients of those parameters that require them when it is
+    constructed, which is before a finetuning callback unfreezes any: each process would train the unfrozen layers on
+    its own part of the data only. So the model is wrapped again when more parameters require gradients.
+
+    The state is a part of the checkpoint; no file or environment variable is read. It takes no arguments and raises
+    nothing by itself.
+
+    Source: https://github.com/Lightning-AI/pytorch-lightning/issues/20340
+
+    Example::
+
+        >>> from lightning_sm.callbacks import FinetuningState
+        >>> callback = FinetuningState()
+        >>> trainer = Trainer(callbacks=[BackboneFinetuning(5), callback])  # doctest: +SKIP
     """
 
     namespace: Namespace
@@ -36,18 +46,18 @@ class FinetuningStateMixin(_Base):
         self._finetuning: List[Any] = []
         self._pl_module: Any = None
         self._epoch = -1
-        self._averaged: Set[str] = set()
-        self._looked = -1
+        self._in_ddp: Set[str] = set()
+        self._checked_epoch = -1
         self._saved: Dict[str, Any] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: Any = None) -> None:
-        """Look for finetuning callbacks; a checkpoint is loaded after this."""
+        """Find the finetuning callbacks; Lightning calls ``load_state_dict`` after this."""
         kind = self.namespace.module("callbacks").BaseFinetuning
         self._finetuning = [callback for callback in trainer.callbacks if stage == "fit" and isinstance(callback, kind)]
-        self._pl_module, self._epoch, self._looked, self._saved = pl_module, -1, -1, {}
+        self._pl_module, self._epoch, self._checked_epoch, self._saved = pl_module, -1, -1, {}
 
     def state_dict(self) -> Dict[str, Any]:
-        """Tell which parameters are trainable, which layers keep running statistics, and which epoch has begun."""
+        """Return which parameters require gradients, which layers track running statistics, and the latest epoch."""
         if not self._finetuning:
             return {}
         parameters, modules = self._pl_module.named_parameters(), self._pl_module.named_modules()
@@ -58,40 +68,40 @@ class FinetuningStateMixin(_Base):
         }
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Keep it until Lightning's callbacks have frozen their layers."""
+        """Keep the state until the finetuning callbacks have frozen their layers."""
         self._saved = dict(state_dict)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Set what the checkpoint says."""
+        """Restore the state."""
         if not self._finetuning:
             return
-        self._averaged = _trainable(pl_module)
+        self._in_ddp = _trainable(pl_module)
         if self._saved:
             self._restore(pl_module)
             for callback in self._finetuning:
                 callback.on_train_epoch_start = partial(_once, callback, self._saved["epoch"])
         elif trainer.global_step > 0 and trainer.is_global_zero:
             names = ", ".join(sorted({type(callback).__name__ for callback in self._finetuning}))
-            log.warning("Layers that %s had unfrozen before this fit began are frozen again.", names)
+            log.warning("Layers that %s had unfrozen are frozen again: the checkpoint does not hold which ones.", names)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Remember that finetuning callbacks have seen the start of this epoch."""
+        """Note that the finetuning callbacks have run for this epoch."""
         self._epoch = trainer.current_epoch
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        """Let all processes train what has been unfrozen together, when all callbacks have seen the epoch's start."""
-        if not self._finetuning or self._looked == trainer.current_epoch:
+        """Wrap the model in DDP again if layers were unfrozen, after ``on_train_epoch_start`` of all callbacks."""
+        if not self._finetuning or self._checked_epoch == trainer.current_epoch:
             return
-        self._looked = trainer.current_epoch
+        self._checked_epoch = trainer.current_epoch
         trainable = _trainable(pl_module)
-        if not trainable <= self._averaged:
-            told = _wrap_again(strategy_of(trainer), pl_module)
-            if told and trainer.is_global_zero:
-                log.info(told)
-            self._averaged = trainable
+        if not trainable <= self._in_ddp:
+            message = _wrap_again(strategy_of(trainer), pl_module)
+            if message and trainer.is_global_zero:
+                log.info(message)
+            self._in_ddp = trainable
 
     def teardown(self, trainer: Any, pl_module: Any, stage: Any = None) -> None:
-        """Let go of the model."""
+        """Drop the references to the model and the callbacks."""
         self._finetuning, self._pl_module = [], None
 
     def _restore(self, pl_module: Any) -> None:
@@ -113,15 +123,15 @@ def _wrap_again(strategy: Any, pl_module: Any) -> str:
     if not isinstance(strategy.model, DistributedDataParallel):
         return ""
     if getattr(strategy, "_ddp_comm_state", None) is not None:
-        # It may hold tensors that fit the gradients of before.
-        return "Each process trains alone the layers that are unfrozen now: the strategy has a ddp_comm_state."
+        # It may hold tensors with the shapes of the previous buckets.
+        return "Gradients of the newly unfrozen layers are not averaged: the strategy has a ddp_comm_state."
     strategy.model = pl_module
     strategy.configure_ddp()
-    return "Gradients of the layers that are unfrozen now are averaged over all processes."
+    return "Gradients of the newly unfrozen layers are averaged over all processes."
 
 
 def _once(callback: Any, epoch: int, trainer: Any, pl_module: Any, *more: Any) -> None:
-    """Leave out the start of the epoch that the checkpoint was saved in, after which its learning rates were set."""
+    """Skip the hook for the epoch of the checkpoint, whose learning rates had already been changed."""
     vars(callback).pop("on_train_epoch_start", None)
     if trainer.current_epoch != epoch:
         callback.on_train_epoch_start(trainer, pl_module, *more)

@@ -3,8 +3,8 @@
 import time
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
-from lightning_sm._checkpoint.candidates import REPLACED_WEIGHTS
-from lightning_sm._checkpoint.trained_weights import TrainedWeights
+from lightning_sm._checkpoint.candidates import REPLACED_WEIGHTS_KEY
+from lightning_sm._checkpoint.finished import TrainedWeights
 from lightning_sm._failure import report_exit, set_training
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
@@ -110,7 +110,7 @@ class GracefulStopMixin(_Base):
         self._reset_loop()
         if stage == "fit":
             self._remove_hooks = [
-                before_validations(trainer, lambda: self._weights.note(pl_module)),
+                before_validations(trainer, lambda: self._weights.record(pl_module)),
                 after_batch_hooks(trainer, lambda: self._after_batch(trainer, pl_module)),
             ]
 
@@ -131,7 +131,7 @@ class GracefulStopMixin(_Base):
         self._sigterm.install(exits_at_once=False)
         self._all_reduce = ThrottledAllReduce()
         self._steps = steps_taken(self.namespace, trainer)
-        self._weights.forget()
+        self._weights.reset()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         """Measure the checkpoint that was saved before, if any."""
@@ -159,7 +159,7 @@ class GracefulStopMixin(_Base):
     def on_validation_batch_start(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         """Note the weights that are validated."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._weights.note_validated(pl_module)
+            self._weights.record_validated(pl_module)
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         """Stop if any rank must."""
@@ -174,7 +174,7 @@ class GracefulStopMixin(_Base):
         """Start to measure the save, and mark a checkpoint of weights that a validation has swapped in."""
         self._save_started = time.monotonic()
         if trainer.validating and trainer.state.fn == "fit" and not self._weights.are_in(pl_module):
-            checkpoint[REPLACED_WEIGHTS] = True
+            checkpoint[REPLACED_WEIGHTS_KEY] = True
             if trainer.is_global_zero and not self._has_warned:
                 log.warning(
                     "A checkpoint is saved while a validation has swapped the weights. Jobs do not resume from it. "
@@ -200,7 +200,7 @@ class GracefulStopMixin(_Base):
         for remove in self._remove_hooks:
             remove()
         self._remove_hooks = []
-        self._weights.forget()
+        self._weights.reset()
 
     def _measure_save(self) -> None:
         if self._save_started is not None:
@@ -219,7 +219,7 @@ class GracefulStopMixin(_Base):
         directory = save_directory(trainer, self.directory)
         if trainer.is_global_zero:
             log.info("%s: stopping after step %d.", reason, self._steps)
-        if trainer.validating and not self._weights.put_back(trainer, pl_module):
+        if trainer.validating and not self._weights.restore(trainer, pl_module):
             self._exit_unsaved(trainer, code)
         if directory is not None:
             path = save_stopped(trainer, directory, self._steps)

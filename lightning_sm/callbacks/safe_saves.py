@@ -1,12 +1,12 @@
-"""``SafeSaves``: checkpoints are saved atomically, in the background where that is wanted, and load on every host."""
+"""``SafeSaves``: saves checkpoints atomically, optionally in the background, and loads them on every host."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from lightning_sm._checkpoint.async_io import BackgroundCheckpointIOMixin, background_checkpoint_io
 from lightning_sm._checkpoint.atomic_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
-from lightning_sm._checkpoint.broadcast_files import on_every_host
-from lightning_sm._checkpoint.periodic import heed_unwritten_names, remove_outlived, take_over_last
+from lightning_sm._checkpoint.broadcast_files import broadcast_missing_file
+from lightning_sm._checkpoint.periodic import overwrite_existing_last, remove_superseded, reserve_pending_names
 from lightning_sm._config.checkpoint_places import CheckpointPlaces
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import innermost_wrapper, save_by_time
@@ -24,24 +24,39 @@ else:
 
 
 class SafeSavesMixin(_Base):
-    """Put ``AtomicCheckpointIO`` around the strategy's ``CheckpointIO`` when ``fit`` begins.
+    """Wrap the strategy's ``CheckpointIO`` so that each checkpoint file appears under its name complete, or not at all.
 
-    A strategy that writes checkpoints by itself, such as DeepSpeed's or a sharded one, is left alone.
+    A checkpoint is written to a hidden file in the same directory, flushed and renamed. SageMaker's uploader never sees
+    an incomplete file, and a save that fails or is killed leaves the older file intact. Strategies that write
+    checkpoints themselves (DeepSpeed, FSDP with sharded state) are not changed.
 
-    What checkpoint callbacks save after a training batch is saved when the model's own ``on_train_batch_end`` is over,
-    too, which Lightning calls after theirs: a moving average that the model keeps is then that of the same step.
+    ``ModelCheckpoint`` callbacks that save after a batch do so after the model's ``on_train_batch_end``, which
+    Lightning calls after theirs: a moving average that the model updates there is then that of the same step.
 
-    ``trainer.test``, ``validate`` and ``predict`` load the checkpoint that global rank 0 names on every rank. Where
-    hosts do not have the file of rank 0, it is sent to them, up to 64 GiB and 10 minutes.
+    ``trainer.test``, ``validate`` and ``predict`` load on every rank the checkpoint that global rank 0 would load. If a
+    host does not have that file, it is broadcast to a temporary directory, at most 64 GiB in 10 minutes.
+
+    Files: hidden ``.NAME.partial-*`` files beside the checkpoints while they are written; those of killed runs are
+    removed. No environment variable is read.
 
     Args:
-        async_save: Whether checkpoints are written in the background while training goes on. Everything has been
-            written when training ends, and an error of the last save is raised then.
-        places: Where checkpoints go and which callbacks save them. The model's ``configure_callbacks`` is looked after,
-            too: what it brings takes the place of a trainer's callbacks of the same class.
+        async_save: Whether a thread writes the checkpoints while training continues. All have been written when
+            training ends; an error of the last save is raised then.
+        places: The directory of checkpoints and the callbacks to add; :class:`~lightning_sm.cli.SageMakerCLI` and
+            :func:`~lightning_sm.trainer_settings` set it. It also applies to callbacks of the model's
+            ``configure_callbacks``, which replace the trainer's of the same class.
 
     Raises:
-        CheckpointError: A checkpoint could not be saved, or not be sent to a host that lacks it.
+        CheckpointError: A checkpoint could not be saved, or not be broadcast to a host that does not have it.
+
+    Source: ``checkpoint_io`` in ``lightning/pytorch/strategies/strategy.py``; the SageMaker developer guide, "Use
+    checkpoints in Amazon SageMaker AI", on the upload.
+
+    Example::
+
+        >>> from lightning_sm.callbacks import SafeSaves
+        >>> callback = SafeSaves(async_save=True)
+        >>> trainer = Trainer(callbacks=[callback])  # doctest: +SKIP
     """
 
     namespace: Namespace
@@ -51,48 +66,48 @@ class SafeSavesMixin(_Base):
         self.async_save = async_save
         self.places = places
         self._background: Optional[Any] = None
-        self._due: List[Callable[[], None]] = []
+        self._deferred: List[Callable[[], None]] = []
         self._undo: List[Callable[[], None]] = []
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
-        """Install what saves, or what lets a checkpoint of the main host load on every host."""
+        """Wrap the ``CheckpointIO``, or outside of ``fit`` the load of a checkpoint."""
         if stage != "fit":
-            around_load(trainer, partial(on_every_host, trainer))
+            around_load(trainer, partial(broadcast_missing_file, trainer))
             return
         if self.places is not None:
-            # Lightning sets up callbacks one after another, and so those that are added here, too.
+            # Lightning iterates over this list now, and so sets up the callbacks added here, too.
             trainer.callbacks.extend(self.places.complete(trainer.callbacks))
         self._release()
-        self._undo = [after_batch_hooks(trainer, lambda: self._save_what_is_due(trainer, pl_module))]
+        self._undo = [after_batch_hooks(trainer, lambda: self._save_deferred(trainer, pl_module))]
         for checkpoint in trainer.checkpoint_callbacks:
             self._defer(checkpoint)
         strategy = strategy_of(trainer)
         if _saves_by_itself(strategy):
             if trainer.is_global_zero:
-                log.info("%s writes checkpoints by itself, as it does elsewhere", type(strategy).__name__)
+                log.info("%s writes checkpoints itself; SafeSaves does not change it", type(strategy).__name__)
             return
         self._install(strategy)
         if self._background is not None:
-            heed_unwritten_names(trainer, self._background)
+            reserve_pending_names(trainer, self._background)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Save in the background from now on, and make room."""
+        """Save in the background from now on, and remove superseded checkpoints."""
         if self._background is not None:
             self._background.start()
         if trainer.is_global_zero:
-            remove_outlived(trainer)
-        take_over_last(trainer)
+            remove_superseded(trainer)
+        overwrite_existing_last(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Wait for what is being saved. What other callbacks save after this is saved at once."""
+        """Wait for pending saves. Later saves of other callbacks are synchronous."""
         self._finish()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Wait for what is being saved, where training was left before its end."""
+        """Wait for pending saves, if training did not reach its end."""
         self._finish()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Wait for what is being saved. An error of that is not the reason why training failed."""
+        """Wait for pending saves. Their errors are only logged, because training failed for another reason."""
         self._release()
         try:
             self._finish()
@@ -100,16 +115,16 @@ class SafeSavesMixin(_Base):
             log.error("%s", error)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
-        """Leave the callbacks as they were."""
+        """Restore the callbacks' methods."""
         if stage == "fit":
             self._release()
 
     def _defer(self, checkpoint: Any) -> None:
-        """Let a callback save after a batch when the model's hook is over; until then only note that it would."""
+        """Defer a callback's ``on_train_batch_end`` until the model's has returned."""
         own, save = vars(checkpoint).get("on_train_batch_end"), checkpoint.on_train_batch_end
 
         def on_train_batch_end(*args: Any, **kwargs: Any) -> None:
-            self._due.append(lambda: save(*args, **kwargs))
+            self._deferred.append(lambda: save(*args, **kwargs))
 
         def undo() -> None:
             del checkpoint.on_train_batch_end
@@ -119,17 +134,17 @@ class SafeSavesMixin(_Base):
         checkpoint.on_train_batch_end = on_train_batch_end
         self._undo.append(undo)
 
-    def _save_what_is_due(self, trainer: Any, pl_module: Any) -> None:
-        """Save, also by time where Lightning does not."""
-        due, self._due = self._due, []
+    def _save_deferred(self, trainer: Any, pl_module: Any) -> None:
+        """Run the deferred saves, and those by time that Lightning skips under manual optimization."""
+        deferred, self._deferred = self._deferred, []
         save_by_time(self.namespace, trainer, pl_module)
-        for save in due:
+        for save in deferred:
             save()
 
     def _release(self) -> None:
         for undo in self._undo:
             undo()
-        self._undo, self._due = [], []
+        self._undo, self._deferred = [], []
 
     def _finish(self) -> None:
         if self._background is not None:
@@ -139,11 +154,11 @@ class SafeSavesMixin(_Base):
         found = strategy.checkpoint_io
         wrapper = innermost_wrapper(self.namespace, found)
         if wrapper is not None:
-            # Its setter accepts only the first one.
+            # The property can be set only once.
             if not isinstance(wrapper.checkpoint_io, AtomicCheckpointIOMixin):
                 wrapper._checkpoint_io = atomic_checkpoint_io(self.namespace)(wrapper.checkpoint_io)
             if self.async_save:
-                log.info("sagemaker.async_save changes nothing: %s is there already", type(found).__name__)
+                log.info("sagemaker.async_save has no effect: the strategy already uses %s", type(found).__name__)
         elif not isinstance(found, (AtomicCheckpointIOMixin, BackgroundCheckpointIOMixin)):
             saves = atomic_checkpoint_io(self.namespace)(found)
             strategy.checkpoint_io = background_checkpoint_io(self.namespace)(saves) if self.async_save else saves
@@ -152,7 +167,7 @@ class SafeSavesMixin(_Base):
 
 
 def _saves_by_itself(strategy: Any) -> bool:
-    """Whether Lightning's class of a strategy writes checkpoints past the ``CheckpointIO``."""
+    """Whether a strategy writes checkpoints without its ``CheckpointIO``."""
     lightnings = [cls for cls in type(strategy).__mro__ if cls.__module__.split(".")[0] in _LIGHTNINGS]
     saver = next(cls for cls in lightnings if "save_checkpoint" in vars(cls))
     in_one_file = getattr(strategy, "_state_dict_type", None) == "full"

@@ -5,14 +5,13 @@ import os
 import pytest
 import torch
 
-from lightning_sm._checkpoint.candidates import STAMP
-from lightning_sm._checkpoint.identity import JobIdentity
+from lightning_sm._checkpoint.candidates import JOB_KEY, JobIdentity
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import auto_resume, callback_class
 from lightning_sm.errors import CheckpointError
+from tests.checkpoint.checkpoint_files import damage
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import Container, log_lines
-from tests.resume.checkpoints import damage
 
 # Batches in an epoch.
 EPOCH = 8
@@ -78,7 +77,7 @@ class Job:
         return self
 
     def new_process(self, identity=None):
-        auto_resume._ended_here.clear()
+        auto_resume._finished_directories.clear()
         self.identity = identity or self.identity
         return self
 
@@ -97,7 +96,7 @@ class Job:
 @pytest.fixture(params=installed_namespaces(), ids=lambda namespace: namespace.name)
 def job(request, tmp_path):
     logging.getLogger("lightning_sm").setLevel(logging.INFO)
-    auto_resume._ended_here.clear()
+    auto_resume._finished_directories.clear()
     (tmp_path / "checkpoints").mkdir()
     return Job(request.param, tmp_path / "checkpoints", tmp_path / "model")
 
@@ -131,7 +130,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(job, uninterrupted
     job.fit()
     assert job.steps == 2 * EPOCH
     assert job.weights == uninterrupted
-    assert any(line.startswith(f"Rejected {newest.name}: the bytes of its record") for line in job.said)
+    assert any(line.startswith(f"Rejected {newest.name}: its record") for line in job.said)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +198,7 @@ def test_a_path_that_is_given_to_fit_wins(job, uninterrupted):
     job.fit(ckpt_path=str(given), resume="require")
     assert job.steps == 2 * EPOCH
     assert job.weights == uninterrupted
-    assert any(line.startswith(f"Resuming from {given}, which ckpt_path names") for line in job.said)
+    assert any(line.startswith(f"Resuming from {given}, given as ckpt_path") for line in job.said)
 
 
 def test_a_changed_model_stops_with_what_has_changed(job):
@@ -216,7 +215,7 @@ def test_a_changed_model_stops_with_what_has_changed(job):
     text = str(caught.value)
     assert 'Missing key(s) in state_dict: "head.weight", "head.bias"' in text
     assert "size mismatch for layers.0.weight" in text
-    assert "HINT: Bring back what has changed since it was saved. Set sagemaker.resume to never" in text
+    assert "HINT: Undo what has changed since it was saved. Set sagemaker.resume to never" in text
     assert job.steps == 0
 
 
@@ -247,19 +246,19 @@ def test_a_model_that_changes_what_it_loads_may(job):
 
 
 def test_what_is_whole_and_does_not_load_stops(job, monkeypatch):
-    from tests.resume import checkpoints
+    from tests.checkpoint import checkpoint_files
 
     class Saves(job.pl.Callback):
         def on_save_checkpoint(self, trainer, pl_module, checkpoint):
-            checkpoint["extra"] = checkpoints.Extra()
+            checkpoint["extra"] = checkpoint_files.Extra()
 
     job.interrupted(after=EPOCH + 1, callbacks=[Saves()])
     job.fit(epochs=2)
     assert job.steps == EPOCH
-    assert any("is loaded with weights_only=False" in line for line in job.said)
+    assert any("with weights_only=False" in line for line in job.said)
     job.new_process().interrupted(after=EPOCH + 1, callbacks=[Saves()], epochs=4)
-    monkeypatch.delattr(checkpoints, "Extra")
-    with pytest.raises(CheckpointError, match=r"are whole, but this program cannot load them: .*AttributeError"):
+    monkeypatch.delattr(checkpoint_files, "Extra")
+    with pytest.raises(CheckpointError, match=r"are intact, but this program cannot load them: .*AttributeError"):
         job.fit(epochs=4)
 
 
@@ -272,10 +271,12 @@ def test_a_foreign_file_is_rejected_by_its_name(job, uninterrupted):
     assert job.steps == 2 * EPOCH
     assert job.weights == uninterrupted
     assert (
-        "Rejected pretrained/net.ckpt: it is no checkpoint of Lightning's: it tells no version of Lightning" in job.said
+        "Rejected pretrained/net.ckpt: it is not a Lightning checkpoint: it has no pytorch-lightning_version"
+        in job.said
     )
     assert any(
-        line.startswith("Rejected pretrained/other.ckpt: it is truncated, or no file of torch's") for line in job.said
+        line.startswith("Rejected pretrained/other.ckpt: it is truncated, or was not written by torch.save")
+        for line in job.said
     )
 
 
@@ -285,24 +286,24 @@ def test_a_checkpoint_that_lacks_something_says_what(job):
     content = torch.load(saved)
     del content["state_dict"]
     torch.save(content, saved)
-    with pytest.raises(CheckpointError, match=r"last.*\.ckpt .* does not fit .*: it lacks the entry 'state_dict'"):
+    with pytest.raises(CheckpointError, match=r"last.*\.ckpt .* does not fit .*: it has no entry 'state_dict'"):
         job.fit()
 
 
 def test_code_of_checkpoints_may_be_forbidden(job):
-    from tests.resume import checkpoints
+    from tests.checkpoint import checkpoint_files
 
     class Saves(job.pl.Callback):
         def on_save_checkpoint(self, trainer, pl_module, checkpoint):
-            checkpoint["extra"] = checkpoints.Extra()
+            checkpoint["extra"] = checkpoint_files.Extra()
 
     job.interrupted(after=EPOCH + 1, callbacks=[Saves()])
-    before = checkpoints.Extra.loaded
+    before = checkpoint_files.Extra.loaded
     with pytest.raises(
         CheckpointError, match=r"resume_weights_only forbids\. HINT: Set sagemaker\.resume_weights_only to"
     ):
         job.fit(weights_only=True)
-    assert checkpoints.Extra.loaded == before
+    assert checkpoint_files.Extra.loaded == before
     assert job.steps == 0
 
 
@@ -316,7 +317,7 @@ def test_a_finished_job_trains_no_further_and_exports_again(job, uninterrupted):
     assert job.steps == 0
     assert trainer.global_step == 3 * EPOCH
     assert job.weights == uninterrupted
-    assert any("This job had finished with" in line and line.endswith("nothing is left to train") for line in job.said)
+    assert any("This job had finished with" in line and line.endswith("no training is left") for line in job.said)
     after = job.exported()
     assert set(after) == set(before)
     assert all(torch.equal(after[name], before[name]) for name in before)
@@ -458,7 +459,7 @@ def test_its_own_go_before_newer_ones_of_another_job(job, uninterrupted):
 def unsigned(directory):
     for path in directory.glob("*.ckpt"):
         content = torch.load(path)
-        del content[STAMP]
+        del content[JOB_KEY]
         torch.save(content, path)
 
 
@@ -467,9 +468,9 @@ def test_checkpoints_that_say_nothing_of_their_job(job, uninterrupted):
     unsigned(job.directory)
     job.fit()
     assert job.weights == uninterrupted
-    assert any("does not say which job wrote it" in line for line in job.said)
+    assert any("does not name the job that wrote it" in line for line in job.said)
     unsigned(job.directory)
-    with pytest.raises(CheckpointError, match=r"had finished, and last.* does not say whose it is"):
+    with pytest.raises(CheckpointError, match=r"had finished, and last.* does not name its job"):
         job.new_process().fit()
 
 
@@ -477,7 +478,7 @@ def test_a_second_training_of_one_program_does_not_take_the_firsts_checkpoints(j
     job.fit(epochs=2)
     job.fit(epochs=2)
     assert job.steps == 2 * EPOCH
-    assert any("another training of this program ended there" in line for line in job.said)
+    assert any("an earlier fit of this process ended there" in line for line in job.said)
 
 
 def test_a_fast_run_neither_resumes_nor_saves(job):
@@ -503,14 +504,14 @@ def test_validation_restores_nothing(job):
 
 
 def test_a_job_of_the_cli_that_is_started_again(opt_ml, monkeypatch):
-    auto_resume._ended_here.clear()
+    auto_resume._finished_directories.clear()
     monkeypatch.setenv("TRAINING_JOB_NAME", "the-job")
     container = Container(opt_ml, monkeypatch).hyperparameters(**{"trainer.max_epochs": 2, "seed_everything": 1})
     opt_ml.write("checkpointconfig.json", {"LocalPath": str(container.base / "checkpoints")})
     first = container.cli(run=True)
     exported = torch.load(container.model / "model.pt")
     (container.model / "model.pt").unlink()
-    auto_resume._ended_here.clear()
+    auto_resume._finished_directories.clear()
     with log_lines() as said:
         again = container.cli(run=True)
     assert any("This job had finished with last" in line for line in said)
@@ -518,7 +519,7 @@ def test_a_job_of_the_cli_that_is_started_again(opt_ml, monkeypatch):
     after = torch.load(container.model / "model.pt")
     assert all(torch.equal(after[name], exported[name]) for name in exported)
     # Another job on the same prefix does not hand out this one's model.
-    auto_resume._ended_here.clear()
+    auto_resume._finished_directories.clear()
     (container.model / "model.pt").unlink()
     monkeypatch.setenv("TRAINING_JOB_NAME", "another-job")
     container.hyperparameters(**{"trainer.max_epochs": 2, "seed_everything": 1, "model.lr": 0.5})
@@ -531,7 +532,7 @@ def test_a_job_of_the_cli_that_is_started_again(opt_ml, monkeypatch):
     (container.base / "output" / "failure").unlink()
     monkeypatch.setenv("TRAINING_JOB_NAME", "the-job")
     # With another model the reason is what SageMaker shows.
-    auto_resume._ended_here.clear()
+    auto_resume._finished_directories.clear()
     (container.code / "wide_model.py").write_text(
         "import torch\n"
         "from tiny_model import TinyModel\n"

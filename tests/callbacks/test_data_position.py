@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
-from lightning_sm._checkpoint.sampler import sampler_of
+from lightning_sm._checkpoint.sampler import resumable_sampler_of
 from tests.helpers.interrupted import NAMESPACE, Numbers, Saver, path_of, pl, same_weights, shuffled, train
 
 WITHIN = NAMESPACE.version >= (1, 6)
@@ -181,7 +181,7 @@ def test_ranks_and_runs_with_another_seed_keep_their_random_numbers(tmp_path):
     ("loader", "said"),
     [
         (lambda: shuffled(batch_size=3), "its batch size was 4 and is 3"),
-        (lambda: shuffled(size=28), "an epoch had 6 batches for each rank and has 7"),
+        (lambda: shuffled(size=28), "an epoch had 6 batches per rank and has 7"),
     ],
 )
 def test_with_other_batches_the_epoch_starts_anew(tmp_path, caplog, monkeypatch, loader, said):
@@ -193,7 +193,7 @@ def test_with_other_batches_the_epoch_starts_anew(tmp_path, caplog, monkeypatch,
         (epoch, batch) for epoch in (1, 2) for batch in range(per_epoch)
     ]
     assert resumed.seen[0][2] == 9  # steps are counted on
-    assert f"Epoch 1 starts anew: the checkpoint is from epoch 1 after 3 batches, but {said}" in caplog.text
+    assert f"Restarting epoch 1: the checkpoint is from epoch 1 after 3 batches, but {said}" in caplog.text
 
 
 class Stream(IterableDataset):
@@ -225,7 +225,7 @@ def test_a_checkpoint_without_a_position(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("lightning_sm"), "propagate", True)
     train(shuffled, ours=False, saver=Saver(tmp_path, [("on_train_batch_end", 3)]))
     train(shuffled, checkpoint=path_of(tmp_path, "on_train_batch_end", 3), max_epochs=1)
-    assert "The checkpoint does not say which data of its epoch was next." in caplog.text
+    assert "The checkpoint has no position in the training data." in caplog.text
 
 
 @pytest.mark.skipif(WITHIN, reason="from Lightning 1.6 on, a run goes on within its epoch")
@@ -234,7 +234,7 @@ def test_lightning_1_5_goes_on_with_the_next_epoch(tmp_path, caplog, monkeypatch
     train(shuffled, saver=Saver(tmp_path, [("on_train_batch_end", 3)]))
     resumed = train(shuffled, checkpoint=path_of(tmp_path, "on_train_batch_end", 3))
     assert [seen[:2] for seen in resumed.seen] == [(epoch, batch) for epoch in (1, 2) for batch in range(6)]
-    assert "The checkpoint is from within an epoch. This Lightning goes on with the next one." in caplog.text
+    assert "this version of Lightning resumes with the next epoch" in caplog.text
 
 
 @within_epochs
@@ -243,7 +243,7 @@ def test_a_restricted_load_accepts_the_checkpoint(tmp_path):
     train(lambda: shuffled(noisy=True), saver=Saver(tmp_path, [("on_train_batch_end", 3)]), max_epochs=1)
     path = path_of(tmp_path, "on_train_batch_end", 3)
     saved = torch.load(path, map_location="cpu", weights_only=True)["callbacks"]["DataPosition"]
-    assert saved["place"]["batch"] == 3
+    assert saved["position"]["batch"] == 3
     assert saved["data"] == {"world_size": 1, "batches": [6], "batch_sizes": [4]}
 
 
@@ -253,7 +253,7 @@ def test_trainer_and_loader_are_left_as_they_were():
     before = loader.batch_sampler
     model = train(lambda: loader, max_epochs=1)
     assert loader.batch_sampler is before
-    assert sampler_of(loader) is None
+    assert resumable_sampler_of(loader) is None
     trainer = model.trained_by
     assert "advance" not in vars(trainer.fit_loop.epoch_loop)
     assert "process_dataloader" not in vars(trainer.strategy)

@@ -6,7 +6,7 @@ import signal
 import pytest
 import torch
 
-from lightning_sm._checkpoint.identity import JobIdentity
+from lightning_sm._checkpoint.candidates import JobIdentity
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import auto_resume, callback_class
 from tests.helpers.tiny import loader, tiny_model
@@ -93,7 +93,7 @@ class Fit:
 
     def run(self, prepare=lambda own: None, epochs=3, more=(), **arguments):
         """Fit as a new process would. ``prepare`` gets the callbacks by their names."""
-        auto_resume._ended_here.clear()
+        auto_resume._finished_directories.clear()
         pl.seed_everything(3)
         own = {
             name: callback_class(NAMESPACE, name)(*arguments)

@@ -93,7 +93,10 @@ def test_a_checkpoint_without_the_state_is_told(tmp_path):
     run(tmp_path, Save(path, 2, "epoch"), own=False)
     with log_lines() as lines:
         run(tmp_path, ckpt_path=path)
-    assert "Layers that BackboneFinetuning had unfrozen before this fit began are frozen again." in lines
+    assert (
+        "Layers that BackboneFinetuning had unfrozen are frozen again: the checkpoint does not hold which ones."
+        in lines
+    )
 
 
 @pytest.mark.processes
@@ -105,7 +108,7 @@ def test_processes_train_unfrozen_layers_together(tmp_path):
     assert ended.returncode == 0, ended.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2))
     assert first == second
-    assert "unfrozen now are averaged over all processes" in ended.stderr + ended.stdout
+    assert "newly unfrozen layers are averaged over all processes" in ended.stderr + ended.stdout
 
 
 def _as_two_processes(folder, port):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightning_sm._checkpoint.candidates import REPLACED_WEIGHTS, list_candidates
+from lightning_sm._checkpoint.candidates import REPLACED_WEIGHTS_KEY, list_candidates
 from lightning_sm._export import load_file
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import callback_class
@@ -347,7 +347,7 @@ def test_a_stop_in_a_validation_of_other_weights_saves_the_trained_ones(trainer,
     assert best.best_model_path == ""
     assert stop.best_score.isinf()
     content = stopped_content(tmp_path)
-    assert REPLACED_WEIGHTS not in content
+    assert REPLACED_WEIGHTS_KEY not in content
     exported = load_file(str(tmp_path / "model" / "model.pt"), weights_only=True)
     for name, value in trained.named_parameters():
         assert torch.equal(content["state_dict"][name], value)
@@ -424,7 +424,7 @@ def test_a_hook_that_fails_on_a_part_of_the_data_ends_nothing(trainer, tmp_path)
 
     with log_lines() as lines:
         assert_stops(143, lambda: fit(trainer(Kill("validation", 2), Fails(), Averages("start", "end"))))
-    assert any("Fails.on_validation_epoch_end failed within a validation that ends early" in line for line in lines)
+    assert any("Fails.on_validation_epoch_end failed in a validation that was stopped early" in line for line in lines)
     assert not _is_ones(stopped_content(tmp_path))
 
 
@@ -445,7 +445,7 @@ def test_checkpoints_of_other_weights_are_marked_and_no_job_goes_on_from_them(tr
     assert len([line for line in lines if "Jobs do not resume from it" in line]) == 1
     after, within = list_candidates(str(tmp_path / "saved"))
     assert (after.name, after.problem) == ("after.ckpt", None)
-    assert within.problem == "it was saved while a validation had put other weights into the model"
+    assert within.problem == "it was saved while a validation had replaced the weights of the model"
 
 
 def averaging_model():

@@ -8,13 +8,13 @@ import torch
 
 from lightning_sm import _export
 from lightning_sm._lightning import Namespace
-from lightning_sm.callbacks import model_export_class
+from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import ExportError, OutputError
+from tests.checkpoint.checkpoint_files import Extra
 from tests.export.formats import needs
 from tests.helpers.processes import local_rendezvous
 from tests.projects.container import log_lines
 from tests.projects.nets import Dictionaries, Headless, Net, loader
-from tests.resume.checkpoints import Extra
 
 PL = Namespace("pytorch_lightning")
 
@@ -176,14 +176,14 @@ def tiny():
 def test_outside_a_container_only_into_a_named_directory(container, tmp_path):
     container.leave()
     model, data = tiny()
-    a_trainer(container, model_export_class(PL)()).fit(model, data)
+    a_trainer(container, callback_class(PL, "ModelExport")()).fit(model, data)
     assert not container.model.exists()
-    a_trainer(container, model_export_class(PL)(str(tmp_path / "there"))).fit(model, data)
+    a_trainer(container, callback_class(PL, "ModelExport")(str(tmp_path / "there"))).fit(model, data)
     assert sorted(os.listdir(tmp_path / "there")) == ["model.json", "model.pt"]
 
 
 def test_fit_test_and_fit_again(container):
-    callback = model_export_class(PL)()
+    callback = callback_class(PL, "ModelExport")()
     trainer = a_trainer(container, callback)
     model, data = tiny()
     trainer.fit(model, data)
@@ -200,9 +200,9 @@ def test_a_model_directory_that_cannot_be_written_stops_before_training(containe
     (container.base / "model").write_text("a file")
     model, data = tiny()
     with pytest.raises(OutputError, match="The model directory"):
-        a_trainer(container, model_export_class(PL)()).fit(model, data)
+        a_trainer(container, callback_class(PL, "ModelExport")()).fit(model, data)
     assert "OutputError: The model directory" in container.failure
-    trainer = a_trainer(container, model_export_class(PL)())
+    trainer = a_trainer(container, callback_class(PL, "ModelExport")())
     trainer.validate(model, data, verbose=False)
 
 
@@ -210,7 +210,7 @@ def test_other_ranks_help_to_gather_and_write_nothing(container):
     gathered = []
     strategy = SimpleNamespace(lightning_module_state_dict=lambda: gathered.append(1) or {})
     trainer = SimpleNamespace(is_global_zero=False, strategy=strategy)
-    callback = model_export_class(PL)()
+    callback = callback_class(PL, "ModelExport")()
     callback.setup(trainer, None, "fit")
     callback.on_train_end(trainer, None)
     callback.on_fit_end(trainer, None)
@@ -229,8 +229,10 @@ def test_two_processes_write_one_model(container):
 
 
 def test_a_callback_that_is_there_is_not_doubled(container):
-    cli = container.cli(trainer_defaults={"callbacks": [model_export_class(PL)(config="own")]})
-    exports = [callback for callback in cli.trainer.callbacks if isinstance(callback, model_export_class(PL))]
+    cli = container.cli(trainer_defaults={"callbacks": [callback_class(PL, "ModelExport")(config="own")]})
+    exports = [
+        callback for callback in cli.trainer.callbacks if isinstance(callback, callback_class(PL, "ModelExport"))
+    ]
     assert [callback.config for callback in exports] == ["own"]
 
 
@@ -245,7 +247,7 @@ def nets(name):
 
 
 def fit_net(container, model, data, *callbacks, **options):
-    trainer = a_trainer(container, model_export_class(PL)(**options), more=callbacks)
+    trainer = a_trainer(container, callback_class(PL, "ModelExport")(**options), more=callbacks)
     trainer.fit(model, **data)
     return trainer
 
@@ -280,7 +282,10 @@ def test_best_and_last_weights(container, name, weights):
     model, data = nets(name)
     best = PL.module("callbacks").ModelCheckpoint(monitor="falling", mode="max", dirpath=str(container.base / "best"))
     trainer = a_trainer(
-        container, model_export_class(PL)(export=name, export_weights=weights), max_epochs=3, more=[FirstIsBest(), best]
+        container,
+        callback_class(PL, "ModelExport")(export=name, export_weights=weights),
+        max_epochs=3,
+        more=[FirstIsBest(), best],
     )
     trainer.fit(model, **data)
     saved = _export.load_file(best.best_model_path, weights_only=False)
@@ -421,7 +426,7 @@ class LeavesInValidation(PL.module().Callback):
 
     def on_validation_batch_end(self, trainer, pl_module, *_, **__):
         if not trainer.sanity_checking:
-            (export,) = [each for each in trainer.callbacks if isinstance(each, model_export_class(PL))]
+            (export,) = [each for each in trainer.callbacks if isinstance(each, callback_class(PL, "ModelExport"))]
             export.export_now(trainer, pl_module)
             raise SystemExit
 
@@ -440,7 +445,7 @@ def test_a_fit_that_is_left_while_it_validates(container, name):
 def test_a_best_checkpoint_that_cannot_be_read_as_a_file(container, tmp_path):
     model, data = nets("state_dict")
     best = PL.module("callbacks").ModelCheckpoint(monitor="val_loss", dirpath=str(container.base / "best"))
-    callback = model_export_class(PL)()
+    callback = callback_class(PL, "ModelExport")()
     trainer = a_trainer(container, callback, more=[best])
     trainer.fit(model, **data)
     for path, words in ((str(tmp_path), "is a directory"), (str(tmp_path / "gone"), "does not exist any more")):
@@ -468,7 +473,7 @@ def trainer_of(strategy, **fit_loop):
 def test_a_fit_that_was_over_before_it_began(container):
     """A restarted job that had finished: no batch is trained, and training does not end either."""
     model, _ = nets("torchscript")
-    callback = model_export_class(PL)(export="torchscript")
+    callback = callback_class(PL, "ModelExport")(export="torchscript")
     strategy = SimpleNamespace(lightning_module_state_dict=model.state_dict)
     trainer = trainer_of(strategy, _data_source=SimpleNamespace(dataloader=loader))
     callback.on_fit_start(trainer, model)
@@ -486,7 +491,7 @@ def test_a_model_of_a_sharded_strategy_is_made_anew(container):
 
     model, _ = nets("torchscript")
     whole = Net().state_dict()
-    callback = model_export_class(PL)(export="torchscript", export_example_input=[2, 4])
+    callback = callback_class(PL, "ModelExport")(export="torchscript", export_example_input=[2, 4])
     trainer = trainer_of(FSDPStrategy())
     for parameter in model.parameters():
         parameter.data = torch.empty(0)

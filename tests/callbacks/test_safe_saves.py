@@ -8,15 +8,15 @@ import torch
 
 from lightning_sm._checkpoint.async_io import BackgroundCheckpointIOMixin
 from lightning_sm._checkpoint.atomic_io import AtomicCheckpointIOMixin
-from lightning_sm._checkpoint.periodic import WhenDue
+from lightning_sm._checkpoint.periodic import ThrottledTimeTrigger
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._trainer_defaults import trainer_settings
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
+from tests.checkpoint.test_atomic_io import Other
 from tests.helpers.tiny import loader, tiny_model
 from tests.projects.container import log_lines
-from tests.saving.test_atomic_io import Other
 
 pytestmark = pytest.mark.usefixtures("one_namespace")
 
@@ -83,7 +83,7 @@ def test_within_lightnings_own_asynchronous_one(tmp_path):
     assert type(found) is plugins.AsyncCheckpointIO
     assert isinstance(found.checkpoint_io, AtomicCheckpointIOMixin)
     assert not isinstance(found.checkpoint_io.inner, AtomicCheckpointIOMixin)
-    assert [line for line in lines if "AsyncCheckpointIO is there already" in line]
+    assert [line for line in lines if "the strategy already uses AsyncCheckpointIO" in line]
     assert os.listdir(tmp_path) == ["epoch=0.ckpt"]
 
 
@@ -108,7 +108,7 @@ def test_a_strategy_that_saves_by_itself_is_left_alone(tmp_path):
     with pytest.MonkeyPatch.context() as patch, log_lines() as lines:
         patch.setattr("lightning_sm.callbacks.safe_saves.strategy_of", lambda _: strategy)
         SAFE().setup(trainer, None, "fit")
-        assert lines == ["Own writes checkpoints by itself, as it does elsewhere"]
+        assert lines == ["Own writes checkpoints itself; SafeSaves does not change it"]
         strategy._state_dict_type = "full"
         Own.checkpoint_io = None
         SAFE().setup(trainer, None, "fit")
@@ -218,7 +218,7 @@ def test_what_the_model_does_at_the_end_of_a_batch_is_in_each_checkpoint(tmp_pat
         saves = PL.module("callbacks").ModelCheckpoint(
             str(tmp_path), "{step}", train_time_interval=timedelta(microseconds=1), save_top_k=-1
         )
-        saves.on_train_batch_end = WhenDue(saves)
+        saves.on_train_batch_end = ThrottledTimeTrigger(saves)
     before = vars(saves).get("on_train_batch_end")
     model = tiny_model(PL.module())
     model.register_buffer("batches", torch.zeros(()))

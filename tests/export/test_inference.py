@@ -14,7 +14,7 @@ import torch
 from lightning_sm._export import ExportFormat
 from lightning_sm._export.inference import build_model, load_model, model_fn
 from lightning_sm._lightning import Namespace
-from lightning_sm.callbacks import model_export_class
+from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import ExportError
 from tests.export.formats import SAMPLES, needs, prediction
 from tests.projects.container import Container
@@ -57,7 +57,7 @@ def served(tmp_path, monkeypatch):
 
 def archive(directory, model, **options):
     needs(options["export"])
-    export = model_export_class(PL)(str(directory), export_serving=True, **options)
+    export = callback_class(PL, "ModelExport")(str(directory), export_serving=True, **options)
     trainer = PL.module().Trainer(
         max_epochs=1, logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
         default_root_dir=str(directory.parent / "root"), callbacks=[export], enable_checkpointing=False,

@@ -10,12 +10,12 @@ import pytorch_lightning as pl
 import torch.distributed as dist
 
 import lightning_sm
-from lightning_sm._checkpoint.resume import choose
+from lightning_sm._checkpoint.resume import choose_checkpoint
 from lightning_sm._lightning.collectives import ThrottledAllReduce, all_true, any_true, broadcast, sums
 from lightning_sm._lightning.compat_strategies import strategy_of
+from tests.checkpoint.checkpoint_files import write
 from tests.helpers.environ import torchrun, without_launcher
 from tests.helpers.processes import ROOT, local_rendezvous
-from tests.resume.checkpoints import write
 
 
 def _trainer(**arguments):
@@ -84,7 +84,7 @@ def _as_two_hosts(folder, port):
 
 
 def _choice(trainer, directory):
-    choice = choose(trainer, str(directory))
+    choice = choose_checkpoint(trainer, str(directory))
     return choice.candidate.name, sorted(rejected.name for rejected in choice.rejected)
 
 

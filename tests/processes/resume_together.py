@@ -14,18 +14,18 @@ import torch
 import torch.distributed as dist
 
 import lightning_sm
-from lightning_sm._checkpoint.identity import JobIdentity
+from lightning_sm._checkpoint.candidates import JobIdentity
 from lightning_sm._lightning import Namespace
 from lightning_sm.callbacks import auto_resume, callback_class
 from lightning_sm.errors import CheckpointError
+from tests.checkpoint.checkpoint_files import damage
 from tests.helpers.tiny import loader, tiny_model, weights
-from tests.resume.checkpoints import damage
 
 _EPOCHS = [f"of-epoch-{epoch}.ckpt" for epoch in range(3)]
 
 
 def _fit(pl, directory, *, resume="auto", model=None, epochs=3, keep=False, ckpt_path=None, job="this-job"):
-    auto_resume._ended_here.clear()  # as in a new process
+    auto_resume._finished_directories.clear()  # as in a new process
     # Launchers over ssh hand the name to the first host only.
     identity = JobIdentity(None if dist.is_initialized() and dist.get_rank() else job)
     own = [callback_class(Namespace(pl.__name__), "AutoResume")(str(directory), resume, identity)]

@@ -4,7 +4,12 @@ import numpy
 import pytest
 import torch
 
-from lightning_sm._checkpoint.rng_state import random_states, set_random_states, states_from_plain, states_to_plain
+from lightning_sm._checkpoint.rng_state import (
+    get_rng_states,
+    rng_states_from_plain,
+    rng_states_to_plain,
+    set_rng_states,
+)
 
 
 def draw():
@@ -13,26 +18,28 @@ def draw():
 
 @pytest.fixture(autouse=True)
 def as_before():
-    before = random_states()
+    before = get_rng_states()
     yield
-    set_random_states(before)
+    set_rng_states(before)
 
 
-@pytest.mark.parametrize("way", [lambda states: states, lambda states: states_from_plain(states_to_plain(states))])
+@pytest.mark.parametrize(
+    "way", [lambda states: states, lambda states: rng_states_from_plain(rng_states_to_plain(states))]
+)
 def test_what_is_drawn_is_drawn_again(way):
     draw()  # of two normal numbers that are made at once, the second waits in the state
-    states = way(random_states())
+    states = way(get_rng_states())
     first = draw()
     assert draw() != first
-    set_random_states(states)
+    set_rng_states(states)
     assert draw() == first
 
 
 def test_reading_draws_nothing():
-    states = random_states()
+    states = get_rng_states()
     first = draw()
-    set_random_states(states)
-    random_states()
+    set_rng_states(states)
+    get_rng_states()
     assert draw() == first
 
 
@@ -44,11 +51,11 @@ def test_plain_states_are_tensors_numbers_and_strings():
         else:
             yield type(value)
 
-    assert set(leaves(states_to_plain(random_states()))) <= {torch.Tensor, int, float, str, type(None)}
+    assert set(leaves(rng_states_to_plain(get_rng_states()))) <= {torch.Tensor, int, float, str, type(None)}
 
 
 def test_without_cuda_its_states_are_neither_read_nor_set():
-    states = random_states()
+    states = get_rng_states()
     assert "cuda" not in states
     if not torch.cuda.is_available():
-        set_random_states({**states, "cuda": torch.zeros(16, dtype=torch.uint8)})
+        set_rng_states({**states, "cuda": torch.zeros(16, dtype=torch.uint8)})

@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_sm._checkpoint.rank_state import from_bytes, to_bytes
+from lightning_sm._checkpoint.rank_state import state_from_tensor, state_to_tensor
 from lightning_sm._checkpoint.rng_state import (
-    generators_in,
-    random_states,
-    read_generator,
-    set_generators,
-    states_to_plain,
+    find_generators,
+    get_generator_state,
+    get_rng_states,
+    rng_states_to_plain,
+    set_generator_states,
 )
-from lightning_sm._checkpoint.train_data import losses
+from lightning_sm._checkpoint.sampler import describe_losses
 
 
 class Holder:
@@ -33,22 +33,22 @@ def draw(generator):
 
 def test_generators_are_found_read_and_set():
     holder = Holder()
-    found = generators_in(holder)
+    found = find_generators(holder)
     assert len(found) == 6
-    states = {path: read_generator(generator) for path, generator in found.items()}
+    states = {path: get_generator_state(generator) for path, generator in found.items()}
     drawn = {path: draw(generator) for path, generator in found.items()}
-    state = from_bytes(to_bytes({"random_states": random_states(), "own": states}))
-    another = generators_in(Holder())
+    state = state_from_tensor(state_to_tensor({"rng_states": get_rng_states(), "own": states}))
+    another = find_generators(Holder())
     for generator in another.values():
         draw(generator)
-    set_generators(another, state["own"])
+    set_generator_states(another, state["own"])
     assert {path: draw(generator) for path, generator in another.items()} == drawn
 
 
 def test_a_generator_of_something_else_is_left_out():
     holder = Holder()
-    assert len(generators_in(holder, but={"one": holder.nested[0]})) == 5
-    assert generators_in(None) == {}
+    assert len(find_generators(holder, exclude={"one": holder.nested[0]})) == 5
+    assert find_generators(None) == {}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,9 @@ def test_a_generator_of_something_else_is_left_out():
     ],
 )
 def test_tensors_come_back_as_they_were(value):
-    back = from_bytes(to_bytes({"random_states": random_states(), "values": [value, {"same": value.clone()}]}))
+    back = state_from_tensor(
+        state_to_tensor({"rng_states": get_rng_states(), "values": [value, {"same": value.clone()}]})
+    )
     for read in (back["values"][0], back["values"][1]["same"]):
         assert read.dtype == value.dtype
         assert read.shape == value.shape
@@ -70,15 +72,15 @@ def test_tensors_come_back_as_they_were(value):
 
 
 def test_what_is_equal_is_written_once():
-    states = states_to_plain(random_states())
-    one = len(to_bytes({"random_states": random_states()}))
-    assert len(to_bytes({"random_states": random_states(), "again": states, "and again": states})) < 1.1 * one
+    states = rng_states_to_plain(get_rng_states())
+    one = len(state_to_tensor({"rng_states": get_rng_states()}))
+    assert len(state_to_tensor({"rng_states": get_rng_states(), "again": states, "and again": states})) < 1.1 * one
 
 
 def test_losses_name_what_cannot_be_restored():
-    assert losses(DataLoader([1.0]), draws_as_it_goes=False) == []
-    (workers,) = losses(DataLoader([1.0], num_workers=2), draws_as_it_goes=False)
+    assert describe_losses(DataLoader([1.0]), draws_lazily=False) == []
+    (workers,) = describe_losses(DataLoader([1.0], num_workers=2), draws_lazily=False)
     assert "random numbers that the 2 worker processes draw for list" in workers
     assert "StatefulDataLoader" in workers
-    (order,) = losses(DataLoader([1.0]), draws_as_it_goes=True)
-    assert order.startswith("the sampler draws while the epoch goes on")
+    (order,) = describe_losses(DataLoader([1.0]), draws_lazily=True)
+    assert order.startswith("the sampler draws for each item")

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from lightning_sm._atomic_file import PatientFile, put_in_place, remove, removed_on_error
+from lightning_sm._atomic_file import DeferredErrorFile, remove, remove_on_error, replace_atomically
 
 
 class Broken:
@@ -23,7 +23,7 @@ class Broken:
 
 def test_an_error_waits_until_it_is_asked_for():
     broken = Broken()
-    file = PatientFile(broken)
+    file = DeferredErrorFile(broken)
     assert file.write(b"abc") == 3
     file.raise_error()
     assert file.write(memoryview(b"defgh")) == 5
@@ -44,11 +44,11 @@ def test_a_mount_that_cannot_be_told_to_flush(tmp_path, monkeypatch, number):
 
     monkeypatch.setattr("lightning_sm._atomic_file.os.fsync", fsync)
     if number == errno.EINVAL:
-        put_in_place(str(tmp_path / "partial"), str(tmp_path / "final"))
+        replace_atomically(str(tmp_path / "partial"), str(tmp_path / "final"))
         assert (tmp_path / "final").read_text() == "new"
     else:
-        with pytest.raises(OSError, match="Input/output"), removed_on_error(str(tmp_path / "partial")):
-            put_in_place(str(tmp_path / "partial"), str(tmp_path / "final"))
+        with pytest.raises(OSError, match="Input/output"), remove_on_error(str(tmp_path / "partial")):
+            replace_atomically(str(tmp_path / "partial"), str(tmp_path / "final"))
         assert (tmp_path / "final").read_text() == "old"
     assert os.listdir(tmp_path) == ["final"]
 

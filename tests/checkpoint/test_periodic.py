@@ -1,11 +1,14 @@
 import os
+import pickle
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lightning_sm._checkpoint.periodic import periodic_checkpoints, save_interval
-from lightning_sm._lightning import Namespace
+from lightning_sm._checkpoint import periodic
+from lightning_sm._checkpoint.periodic import ThrottledTimeTrigger, periodic_checkpoints, save_interval
+from lightning_sm._lightning import Namespace, collectives
 from lightning_sm._lightning.compat import keep_newest, last_needs_best
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
@@ -205,3 +208,95 @@ def test_by_time_under_manual_optimization(tmp_path):
     fit(tmp_path, model=model, seconds=1e-6, epochs=1, callbacks=[callback_class(PL, "SafeSaves")()])
     kept = 2 if "save_top_k" in keep_newest(PL) else 1
     assert steps(tmp_path, "resume-*.ckpt") == [7, 8][-kept:]
+
+
+class Checkpoint:
+    _train_time_interval = timedelta(seconds=10)
+
+    def __init__(self):
+        self._last_time_checked = 0.0
+        self.called = []
+
+    def on_train_batch_end(self, trainer, pl_module, batch):
+        self.called.append(batch)
+        self._last_time_checked = periodic.time.monotonic()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = SimpleNamespace(now=0.0)
+    now.monotonic = lambda: now.now
+    monkeypatch.setattr(periodic, "time", now)
+    return now
+
+
+def test_one_process_saves_at_the_batch_after_which_it_is_time(clock):
+    checkpoint = Checkpoint()
+    save = ThrottledTimeTrigger(checkpoint)
+    for batch in range(50):
+        clock.now = float(batch)
+        save(SimpleNamespace(world_size=1, is_global_zero=True), None, batch)
+    assert checkpoint.called == [10, 20, 30, 40]
+
+
+def test_the_first_rank_decides_for_all_and_they_seldom_ask(clock, monkeypatch):
+    checkpoints = [Checkpoint(), Checkpoint()]
+    saves = [ThrottledTimeTrigger(checkpoint) for checkpoint in checkpoints]
+    asked = []
+
+    def sums(trainer, values):
+        # Rank 0 is called first, and says what the other one hears.
+        if trainer.is_global_zero:
+            asked.append([float(value) for value in values])
+        else:
+            assert list(values) == [False, 0]
+        return asked[-1]
+
+    monkeypatch.setattr(collectives, "sums", sums)
+    for batch in range(300):
+        clock.now = 0.1 * batch
+        for rank, save in enumerate(saves):
+            # Its own clock would have the other rank save all the time.
+            checkpoints[1]._last_time_checked = -100.0
+            save(SimpleNamespace(world_size=2, is_global_zero=rank == 0), None, batch)
+    assert checkpoints[0].called == checkpoints[1].called
+    assert 1 <= len(checkpoints[0].called) <= 3
+    assert len(asked) < 30
+
+
+def test_it_goes_with_the_callback_to_another_process(tmp_path):
+    by_time = periodic_checkpoints([], str(tmp_path), 60.0, Namespace("pytorch_lightning"))[1]
+    there = pickle.loads(pickle.dumps(by_time))
+    assert there.on_train_batch_end.checkpoint is there
+
+
+PL = Namespace("pytorch_lightning")
+
+
+def fit_with_safe_saves(directory, epochs, path=None):
+    own = periodic_checkpoints([], str(directory), 1e-6, PL)
+    trainer = PL.module().Trainer(
+        max_epochs=epochs, logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
+        devices=1, callbacks=[callback_class(PL, "SafeSaves")(), *own],
+    )  # fmt: skip
+    trainer.fit(tiny_model(PL.module()), loader(), loader(), ckpt_path=path)
+
+
+def test_interruptions_do_not_fill_the_disk(tmp_path):
+    fit_with_safe_saves(tmp_path, 1)
+    (tmp_path / "resume-epoch=7-step=900.ckpt").write_text("broken, and newer than all")
+    (tmp_path / "resume-mine.ckpt").write_text("not ours")
+    for epochs in (2, 3, 4):
+        newest = max((path for path in tmp_path.glob("resume-epoch=[0-6]*")), key=os.path.getmtime)
+        fit_with_safe_saves(tmp_path, epochs, str(newest))
+    assert [path.name for path in tmp_path.glob("last*.ckpt")] == ["last.ckpt"]
+    assert int(torch.load(str(tmp_path / "last.ckpt"))["epoch"]) == (3 if PL.version >= (1, 6) else 4)  # the next one
+    assert len(list(tmp_path.glob("resume-epoch=[0-6]*"))) <= 3  # two, and the one that the last run went on from
+    assert (tmp_path / "resume-epoch=7-step=900.ckpt").exists()
+    assert (tmp_path / "resume-mine.ckpt").exists()
+
+
+def test_a_run_that_starts_afresh_leaves_the_older_one(tmp_path):
+    for _ in range(2):
+        fit_with_safe_saves(tmp_path, 1)
+    assert sorted(path.name for path in tmp_path.glob("last*.ckpt")) == ["last-v1.ckpt", "last.ckpt"]

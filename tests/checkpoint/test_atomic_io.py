@@ -145,7 +145,7 @@ def test_what_a_killed_run_left_behind_is_removed_once(atomic, tmp_path):
         atomic.save_checkpoint({"step": torch.tensor(2)}, str(tmp_path / "last.ckpt"))
     assert set(os.listdir(tmp_path)) == {*kept, "last.ckpt", ".last.ckpt.partial-59-00c0ffee"}
     assert len(lines) == 2
-    assert all("interrupted run left behind" in line for line in lines)
+    assert all("incomplete checkpoint of an interrupted run" in line for line in lines)
 
 
 def test_a_remote_path_is_left_to_the_other_one(tmp_path):

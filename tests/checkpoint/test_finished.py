@@ -37,7 +37,7 @@ def test_one_that_cannot_be_read_is_none(tmp_path, text):
 )
 def test_of_which_job_it_is_the_end(name, step, max_epochs, is_end):
     limits = {"max_epochs": max_epochs, "max_steps": -1}
-    assert END.is_end_of(Candidate(name, global_step=step), limits) is is_end
+    assert END.matches(Candidate(name, global_step=step), limits) is is_end
 
 
 def a_trainer(*callbacks, **arguments):
@@ -71,4 +71,4 @@ def test_what_stops_early_counts(tmp_path):
     assert all(first != second for first, second in zip(limits, limits[1:]))
     for each in limits:
         write_finished(str(tmp_path), Finished("last.ckpt", 0, 1, each))
-        assert read_finished(str(tmp_path)).is_end_of(Candidate("last.ckpt", global_step=1), each)
+        assert read_finished(str(tmp_path)).matches(Candidate("last.ckpt", global_step=1), each)

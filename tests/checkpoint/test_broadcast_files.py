@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_sm._checkpoint import broadcast_files
-from lightning_sm._checkpoint.broadcast_files import on_every_host
+from lightning_sm._checkpoint.broadcast_files import broadcast_missing_file
 from lightning_sm.errors import CheckpointError
 
 
@@ -27,7 +27,7 @@ class Hosts:
         trainer = SimpleNamespace(
             world_size=2, num_nodes=2, local_rank=0, global_rank=rank, is_global_zero=rank == 0, strategy=strategy
         )
-        return on_every_host(trainer, path)
+        return broadcast_missing_file(trainer, path)
 
     def _send(self, trainer, value):
         self.sent.append(value)
@@ -92,21 +92,21 @@ def test_what_rank_zero_lacks_is_not_sent(hosts, tmp_path, missing):
 
 
 def test_one_host_finds_its_own_files():
-    with on_every_host(SimpleNamespace(world_size=8, num_nodes=1), "x.ckpt") as found:
+    with broadcast_missing_file(SimpleNamespace(world_size=8, num_nodes=1), "x.ckpt") as found:
         assert found == "x.ckpt"
 
 
 def test_a_file_without_checksums_is_compared_as_it_is(tmp_path):
     path = tmp_path / "old.ckpt"
     path.write_bytes(b"one")
-    one = broadcast_files._File.read(str(path))
+    one = broadcast_files._FileInfo.read(str(path))
     path.write_bytes(b"two")
-    assert broadcast_files._File.read(str(path)) != one
+    assert broadcast_files._FileInfo.read(str(path)) != one
 
 
 @pytest.mark.parametrize(
     ("constant", "value", "reason"),
-    [("_LARGEST", 10, "are more than the 10 that are sent"), ("_LONGEST_SECONDS", -1.0, "takes more than -1 s")],
+    [("_MAX_BYTES", 10, "exceed the limit of 10 for a broadcast"), ("_MAX_SECONDS", -1.0, "takes more than -1 s")],
 )
 def test_there_is_a_bound(hosts, checkpoint, monkeypatch, constant, value, reason):
     monkeypatch.setattr(broadcast_files, constant, value)
@@ -133,5 +133,5 @@ def test_bytes_that_change_on_the_way_are_not_loaded(hosts, checkpoint):
         pass
     hosts.sent = [b"x" * len(value) if isinstance(value, bytes) else value for value in hosts.sent]
     checkpoint.unlink()
-    with pytest.raises(CheckpointError, match="other bytes have arrived"), hosts.enter(1, checkpoint):
+    with pytest.raises(CheckpointError, match="its checksums do not match"), hosts.enter(1, checkpoint):
         pass
