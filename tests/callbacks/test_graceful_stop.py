@@ -20,7 +20,7 @@ BATCHES = 8  # of an epoch
 
 
 class Kill(PL.Callback):
-    """Sends SIGTERM to this program at a moment, and notes what happens."""
+    """Sends SIGTERM to this process in the given call of a hook, and records the hooks."""
 
     def __init__(self, hook, number):
         self.hook, self.number, self.seen = hook, number, []
@@ -112,7 +112,7 @@ def test_a_signal_within_an_epoch(trainer, tmp_path):
     assert lines[1].startswith(f"Saved {tmp_path / 'saved'}")
 
 
-def test_what_was_saved_goes_on(trainer, tmp_path):
+def test_a_fit_resumes_from_the_stopped_checkpoint(trainer, tmp_path):
     assert_stops(143, lambda: fit(trainer(Kill("step", 3))))
     again = Kill("none", 0)
     then = trainer(again, max_steps=5)
@@ -122,7 +122,7 @@ def test_what_was_saved_goes_on(trainer, tmp_path):
 
 
 @pytest.mark.skipif(NAMESPACE.version < (1, 6), reason="Lightning 1.5 goes on with the next epoch")
-def test_a_restarted_job_goes_on_by_itself_to_the_same_weights(trainer, tmp_path):
+def test_a_restarted_job_resumes_and_trains_the_same_weights(trainer, tmp_path):
     def restartable(*callbacks):
         resume = callback_class(NAMESPACE, "AutoResume")(str(tmp_path / "saved"))
         return trainer(*callbacks, resume, callback_class(NAMESPACE, "DataPosition")())
@@ -137,7 +137,7 @@ def test_a_restarted_job_goes_on_by_itself_to_the_same_weights(trainer, tmp_path
     assert weights(again) == weights(whole)
 
 
-def test_gathered_gradients_are_used_first(trainer, tmp_path):
+def test_accumulated_gradients_are_applied_before_the_stop(trainer, tmp_path):
     kill = Kill("step", 2)
     assert_stops(143, lambda: fit(trainer(kill, accumulate_grad_batches=3)))
     assert kill.seen == ["step"] * 3
@@ -159,7 +159,7 @@ def test_a_signal_before_training_ends_the_program_at_once(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["test", "validate", "predict"])
-def test_a_signal_beside_training_ends_the_program_at_once(trainer, tmp_path, name):
+def test_a_signal_outside_of_fit_ends_the_program_at_once(trainer, tmp_path, name):
     kill = Kill({"validate": "validation"}.get(name, name), 2)
     model = tiny_model(PL)
     model.forward = model.predict_step = lambda *_: None
@@ -168,7 +168,7 @@ def test_a_signal_beside_training_ends_the_program_at_once(trainer, tmp_path, na
     assert saved(tmp_path) == []
 
 
-def test_a_signal_after_the_last_step_leaves_a_finished_training_alone(trainer, tmp_path):
+def test_a_signal_after_the_last_step_of_a_complete_training(trainer, tmp_path):
     kill = Kill("end", 1)
     then = trainer(kill)
     assert_stops(143, lambda: fit(then))
@@ -176,7 +176,7 @@ def test_a_signal_after_the_last_step_leaves_a_finished_training_alone(trainer, 
     assert saved(tmp_path) == []
 
 
-def test_a_signal_while_the_model_is_exported_waits_for_it(trainer, tmp_path):
+def test_a_signal_during_the_export_ends_the_program_after_it(trainer, tmp_path):
     kill = Kill("fit end", 1)
     then = trainer(kill)
     with log_lines() as lines:
@@ -185,7 +185,7 @@ def test_a_signal_while_the_model_is_exported_waits_for_it(trainer, tmp_path):
     assert lines[-1].startswith("SIGTERM received after the last step: training is complete")
 
 
-def test_a_training_that_nobody_stops(trainer, tmp_path):
+def test_a_training_that_is_not_stopped(trainer, tmp_path):
     kill = Kill("none", 0)
     fit(trainer(kill))
     assert kill.seen[-3:] == ["end", "fit end", "exported"]
@@ -204,7 +204,7 @@ def test_max_runtime_ends_the_program_with_0(trainer, tmp_path):
     assert len(saved(tmp_path)) == 1
 
 
-def test_max_runtime_that_is_no_duration():
+def test_max_runtime_that_is_not_a_duration():
     with pytest.raises(JobConfigError, match=r"sagemaker.max_runtime is 'soon'.*HINT: Write a number of seconds"):
         callback_class(NAMESPACE, "GracefulStop")(max_runtime="soon")
 
@@ -218,18 +218,18 @@ def test_saves_are_timed(trainer, tmp_path, monkeypatch):
     assert then.callbacks[0]._save_seconds == 1
 
 
-def test_where_no_directory_is_known_nothing_is_saved(trainer, tmp_path):
+def test_without_a_directory_nothing_is_saved(trainer, tmp_path):
     assert_stops(143, lambda: fit(trainer(Kill("step", 3), directory=False)))
     assert saved(tmp_path) == []
 
 
-def test_the_model_checkpoints_directory_is_taken(trainer, tmp_path):
+def test_the_directory_of_the_model_checkpoint_is_the_default(trainer, tmp_path):
     checkpoint = PL.callbacks.ModelCheckpoint(dirpath=str(tmp_path / "own"))
     assert_stops(143, lambda: fit(trainer(Kill("step", 3), checkpoint, directory=False, enable_checkpointing=True)))
     assert os.path.isfile(tmp_path / "own" / "stopped-step=3.ckpt")
 
 
-def test_an_older_stop_makes_room(trainer, tmp_path):
+def test_older_stopped_checkpoints_are_removed(trainer, tmp_path):
     (tmp_path / "saved").mkdir()
     for name in ("stopped-step=2.ckpt", "stopped-step=30.ckpt", "last.ckpt", "stopped-step=x.ckpt"):
         (tmp_path / "saved" / name).write_text("")
@@ -244,7 +244,7 @@ def test_the_model_is_exported(trainer, tmp_path):
     assert (tmp_path / "model" / "model.pt").is_file()
 
 
-def test_an_export_that_fails_is_told_and_the_checkpoint_stays(trainer, tmp_path, monkeypatch):
+def test_an_export_that_fails_is_an_error_and_the_checkpoint_stays(trainer, tmp_path, monkeypatch):
     export = callback_class(NAMESPACE, "ModelExport")(str(tmp_path / "model"))
     monkeypatch.setattr(export, "export_now", raise_export_error, raising=False)
     with pytest.raises(ExportError, match="no room"):
@@ -266,7 +266,7 @@ def test_an_own_handler_is_still_called(trainer, tmp_path):
     signal.signal(signal.SIGTERM, before)
 
 
-def test_in_another_thread_the_signal_is_left_alone(trainer, tmp_path):
+def test_outside_the_main_thread_no_handler_is_installed(trainer, tmp_path):
     handlers = []
 
     class Look(PL.Callback):
@@ -280,7 +280,7 @@ def test_in_another_thread_the_signal_is_left_alone(trainer, tmp_path):
     assert set(handlers) == {before}
 
 
-def test_ranks_with_unequal_validations_look_after_them_only(trainer, tmp_path, monkeypatch):
+def test_with_unequal_validations_the_fit_stops_after_the_validation(trainer, tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_sm.callbacks.graceful_stop.have_equal_batches", lambda *_: False)
     kill = Kill("validation", 2)
     assert_stops(143, lambda: fit(trainer(kill)))
@@ -289,7 +289,7 @@ def test_ranks_with_unequal_validations_look_after_them_only(trainer, tmp_path, 
 
 
 class Averages(PL.Callback):
-    """Validates other weights, between two hooks."""
+    """Swaps the weights between two hooks of a validation."""
 
     def __init__(self, start, end, comes_back=True):
         self.start, self.end, self.comes_back = start, end, comes_back
@@ -333,7 +333,7 @@ def stopped_content(tmp_path):
 
 
 @pytest.mark.parametrize("swap", SWAPS)
-def test_a_stop_in_a_validation_of_other_weights_saves_the_trained_ones(trainer, tmp_path, swap):
+def test_a_stop_in_a_validation_of_swapped_weights_saves_the_trained_ones(trainer, tmp_path, swap):
     export = callback_class(NAMESPACE, "ModelExport")(str(tmp_path / "model"))
     trained, stopped = tiny_model(PL), tiny_model(PL)
     fit(trainer(max_steps=BATCHES), trained)
@@ -354,7 +354,7 @@ def test_a_stop_in_a_validation_of_other_weights_saves_the_trained_ones(trainer,
         assert torch.equal(exported[name], value)
 
 
-def test_a_model_that_averages_by_itself(trainer, tmp_path):
+def test_a_model_that_swaps_its_own_weights(trainer, tmp_path):
     trained, stopped = tiny_model(PL), tiny_model(PL)
     fit(trainer(max_steps=BATCHES), trained)
     averages = Averages("start", "end")
@@ -365,7 +365,7 @@ def test_a_model_that_averages_by_itself(trainer, tmp_path):
     assert all(torch.equal(content["state_dict"][name], value) for name, value in trained.named_parameters())
 
 
-def test_weights_that_come_back_with_other_last_bits(trainer, tmp_path):
+def test_weights_that_are_restored_with_rounding_errors(trainer, tmp_path):
     averages = Averages("start", "end")
     swap = averages._swap
     averages._swap = lambda module, values: swap(module, [value * (1 + 2e-7) for value in values])
@@ -374,7 +374,7 @@ def test_weights_that_come_back_with_other_last_bits(trainer, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(PL.callbacks, "WeightAveraging"), reason="Lightning has WeightAveraging since 2.6")
-def test_a_stop_with_lightnings_own_averaging_goes_on_to_the_same_weights(trainer, tmp_path):
+def test_a_stop_with_lightnings_weight_averaging_resumes_to_the_same_weights(trainer, tmp_path):
     def run(*more, **arguments):
         averaging = PL.callbacks.EMAWeightAveraging(decay=0.9)
         position, resume = (
@@ -393,7 +393,7 @@ def test_a_stop_with_lightnings_own_averaging_goes_on_to_the_same_weights(traine
     assert weights(again) == weights(whole)
 
 
-def test_weights_that_do_not_come_back_are_not_saved(trainer, tmp_path):
+def test_swapped_weights_that_are_not_restored_are_not_saved(trainer, tmp_path):
     export = callback_class(NAMESPACE, "ModelExport")(str(tmp_path / "model"))
     averages = Averages("start", "end", comes_back=False)
     with log_lines() as lines:
@@ -403,7 +403,7 @@ def test_weights_that_do_not_come_back_are_not_saved(trainer, tmp_path):
     assert "Nothing is saved or exported" in lines[-1]
 
 
-def test_a_time_that_is_over_then_is_an_error(trainer, tmp_path):
+def test_reaching_the_time_limit_with_swapped_weights_is_an_error(trainer, tmp_path):
     export = callback_class(NAMESPACE, "ModelExport")(str(tmp_path / "model"))
     run = trainer(Averages("start", "end", comes_back=False), export)
     stop = callback_class(NAMESPACE, "GracefulStop")(str(tmp_path / "saved"), "1h")
@@ -414,7 +414,7 @@ def test_a_time_that_is_over_then_is_an_error(trainer, tmp_path):
     assert saved(tmp_path) == []
 
 
-def test_a_hook_that_fails_on_a_part_of_the_data_ends_nothing(trainer, tmp_path):
+def test_a_hook_that_fails_on_a_partial_validation_is_ignored(trainer, tmp_path):
     class Fails(PL.Callback):
         def on_validation_start(self, *_):
             pass
@@ -432,7 +432,7 @@ def _is_ones(content):
     return bool((content["state_dict"]["layers.0.weight"] == 1).all())
 
 
-def test_checkpoints_of_other_weights_are_marked_and_no_job_goes_on_from_them(trainer, tmp_path):
+def test_checkpoints_of_swapped_weights_are_marked_and_not_resumed_from(trainer, tmp_path):
     class Saves(PL.Callback):
         def on_validation_batch_end(self, run, *_, **__):
             run.save_checkpoint(tmp_path / "saved" / "within.ckpt")
@@ -456,7 +456,7 @@ def averaging_model():
     return model
 
 
-def test_what_the_model_does_at_the_end_of_a_batch_is_in_the_checkpoint(trainer, tmp_path):
+def test_the_checkpoint_is_saved_after_the_models_batch_end_hook(trainer, tmp_path):
     whole, stopped = averaging_model(), averaging_model()
     fit(trainer(max_steps=3), whole)
     assert_stops(143, lambda: fit(trainer(Kill("step", 3)), stopped))
