@@ -1,7 +1,7 @@
 """Run any PyTorch Lightning project on Amazon SageMaker Training, on every launcher, unchanged.
 
-Importing this package imports neither torch nor Lightning: public names load on first use, and what Lightning must be
-told (the strategy ``smddp``, the environment, this process's rank) it is told when somebody imports it.
+Importing this package imports neither torch nor Lightning: public names are loaded on first use, and the strategy
+``smddp``, the cluster environment and the rank of this process are registered with Lightning when that is imported.
 """
 
 import importlib
@@ -40,6 +40,7 @@ __all__ = [
     "trainer_settings",
 ]
 
+# The module that defines each public name.
 _MODULES = {
     "Channel": "_sagemaker.job",
     "Hyperparameters": "_sagemaker.hyperparameters",
@@ -70,7 +71,7 @@ def __dir__() -> List[str]:
 
 register_on_import()
 if os.path.isfile(os.path.join(os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml", "input/config/resourceconfig.json")):
-    # Before the script reads its arguments.
+    # Before the script parses its arguments.
     from lightning_sm._failure import report_usage_errors
 
     report_usage_errors()

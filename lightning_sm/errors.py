@@ -1,6 +1,6 @@
-"""Every error that lightning-sm raises on purpose, written for the person who reads one line of CloudWatch."""
+"""The errors that lightning_sm raises. Each message is one line, because logs and failure reasons show one line."""
 
-from typing import Optional
+from typing import List, Optional
 
 __all__ = [
     "LightningSMError",
@@ -20,63 +20,72 @@ __all__ = [
 
 
 class LightningSMError(Exception):
-    """Base class. The message says what is wrong, what the platform says, and after ``HINT:`` what to do, in one line.
+    """Base class of all errors of this package: the problem and, after ``HINT:``, what to do, in one line.
 
     Args:
         problem: One sentence: what was set or found, and where.
-        hint: One sentence that tells what to do about it.
+        hint: One sentence: what to do about it.
+
+    Example::
+
+        >>> print(TopologyError("devices=2 in the Trainer, but the job has 8.", hint="Leave devices out."))
+        devices=2 in the Trainer, but the job has 8. HINT: Leave devices out.
     """
 
     def __init__(self, problem: str, *, hint: Optional[str] = None) -> None:
-        # A quoted path or another error's text may bring line breaks along; the failure reason shows one line.
+        # A quoted path or the text of another error may contain line breaks.
         super().__init__(" ".join((problem if hint is None else f"{problem} HINT: {hint}").splitlines()))
         self.problem = problem
         self.hint = hint
 
 
 class JobConfigError(LightningSMError, ValueError):
-    """A file or variable by which SageMaker describes the job is missing, broken or contradicts another."""
+    """A file or variable by which SageMaker describes the job is missing, malformed or contradicts another."""
 
 
 class TopologyError(LightningSMError, ValueError):
-    """The launcher's ranks do not make a world, or the ``Trainer`` asks for another world than the launcher made."""
+    """The launcher's ranks and sizes are inconsistent, or the ``Trainer`` requests another world."""
 
 
 class HyperparameterError(LightningSMError, ValueError):
-    """A hyperparameter or an argument of the command line cannot be used."""
+    """A hyperparameter or a command line argument cannot be used."""
 
 
 class OptionError(HyperparameterError, TypeError):
-    """A script hands over ``sagemaker`` options that there are not."""
+    """A script passes ``sagemaker`` options that do not exist."""
 
 
 class RoutingError(LightningSMError, ValueError):
-    """It is not clear which setting a channel or directory should feed."""
+    """It is ambiguous which setting a channel or directory feeds, or a channel has no files to read."""
 
 
 class OutputError(LightningSMError, OSError):
-    """A directory that the job must write into cannot be written."""
+    """A directory that the job writes to is not writable."""
 
 
 class CheckpointError(LightningSMError, RuntimeError):
-    """A checkpoint cannot be saved, or the job cannot go on from the ones that are there."""
+    """A checkpoint cannot be saved, or the job cannot resume from the existing ones."""
 
 
 class ExportError(LightningSMError, RuntimeError):
-    """The trained model could not be written to the model directory."""
+    """The trained model cannot be written to the model directory."""
 
 
 class SMDDPUnavailableError(LightningSMError, RuntimeError):
-    """The backend ``smddp`` was asked for by name, and AWS's library cannot be loaded here."""
+    """The backend ``smddp`` was requested by name, and AWS's library cannot be imported."""
 
 
 class LightningImportError(LightningSMError, ImportError):
-    """No usable Lightning is installed, or importing it failed for a known reason."""
+    """No supported Lightning is installed, or importing it failed for a known reason."""
 
 
 class LightningAttributeError(LightningSMError, AttributeError):
-    """An attribute of ``lightning_sm`` that needs Lightning was read, such as ``SMDDPStrategy``, and there is none."""
+    """A name of ``lightning_sm`` that needs Lightning was accessed, and no supported Lightning is installed."""
 
 
 class RehearsalError(LightningSMError, RuntimeError):
     """The rehearsal cannot be started as requested, or its hosts could not be set up. Nothing is left running."""
+
+
+def __dir__() -> List[str]:
+    return sorted(__all__)

@@ -105,7 +105,7 @@ def check_supported(*namespaces: Namespace) -> None:
     if namespaces and all(namespace.name in _unsupported for namespace in namespaces):
         raise LightningSMError(
             f"lightning_sm does not support this release of {namespaces[0].name}: {_unsupported[namespaces[0].name]}.",
-            hint="Install a release of Lightning that lightning_sm's README lists, or a newer lightning_sm.",
+            hint="Install a release of Lightning that docs/versions.md of lightning_sm lists, or a newer lightning_sm.",
         )
 
 
