@@ -15,7 +15,7 @@ commands:
   fit, validate, test, predict
                   run a project from its config, as LightningCLI does; `lightning-sm fit --help` lists every setting
   rehearse        run a training job on this machine with SageMaker's container software
-  entrypoint      print a container entry point that lets a training stop in time
+  entrypoint      print a container entry point that forwards SIGTERM to the training
 
 options:
   -h, --help      show this help message and exit; behind a command, that command's own

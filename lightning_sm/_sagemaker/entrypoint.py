@@ -1,4 +1,4 @@
-"""``lightning-sm entrypoint``: an entry point for a training container that hands SIGTERM on to the training."""
+"""``lightning-sm entrypoint``: a container entry point that forwards SIGTERM to the training processes."""
 
 import argparse
 import json
@@ -11,14 +11,14 @@ __all__ = ["Entrypoint", "main", "make_entrypoint"]
 
 _SCRIPT = Path(__file__).with_name("entrypoint.sh")
 
-# What a training image is started with: the toolkit's command, and around it what the Deep Learning Containers add.
+# The command of a training image: the toolkit's, and the wrapper that AWS's Deep Learning Containers add.
 _TOOLKIT = ("train",)
 _DLC = ("bash", "-m", "start_with_right_hostname.sh", "train")
 
 _EPILOG = """StopTrainingJob, a time limit and the end of a spot instance reach process 1 of the container as
-SIGTERM. The toolkit does not hand it on, so that a job trains on until it is killed 120 seconds later. With this entry
-point the training hears it, and lightning-sm saves a checkpoint and exports the model. The job also fails where the
-toolkit would report success beside a failure reason.
+SIGTERM. The toolkit does not forward it, and the job is killed 120 seconds later. This entry point forwards it to the
+training processes, in which lightning-sm saves a checkpoint and exports the model. It also exits with an error if there
+is a failure reason and the toolkit reports success.
 
 example:
   Estimator(..., **json.loads(subprocess.check_output(["lightning-sm", "entrypoint", "--format", "estimator"])))"""
@@ -26,12 +26,12 @@ example:
 
 @dataclass(frozen=True)
 class Entrypoint:
-    """What a container is started with.
+    """The command of a container.
 
     Args:
-        entrypoint: The words of ``ContainerEntrypoint``.
-        arguments: The words of ``ContainerArguments``: the lines of a bash script, since the service takes at most 256
-            characters for a word, and no line break in it.
+        entrypoint: The strings of ``ContainerEntrypoint``.
+        arguments: The strings of ``ContainerArguments``: the lines of a bash script, because the service accepts at
+            most 256 characters for each string and no line breaks.
     """
 
     entrypoint: Tuple[str, ...]
@@ -47,10 +47,10 @@ class Entrypoint:
 
 
 def make_entrypoint(command: Sequence[str] = _TOOLKIT) -> Entrypoint:
-    """Make the entry point around the command that the container would be started with.
+    """Make the entry point for a container.
 
     Args:
-        command: The words of that command.
+        command: The command that the container is started with otherwise.
     """
     lines = (line.strip() for line in _SCRIPT.read_text(encoding="utf-8").splitlines())
     script = tuple(
@@ -65,7 +65,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="lightning-sm entrypoint",
-        description="Print a container entry point that lets a training stop in time.",
+        description="Print a container entry point that forwards SIGTERM, so that a training stops in time.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

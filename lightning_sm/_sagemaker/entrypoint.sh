@@ -1,5 +1,5 @@
-# Process 1 of a training container: starts the container's own command, hands SIGTERM on, ends with the right code.
-# `lightning-sm entrypoint` prints these lines without the comments; bash 4 and coreutils are all that they need.
+# Process 1 of a training container: runs the container's own command, forwards SIGTERM, sets the exit code.
+# `lightning-sm entrypoint` prints these lines without the comments. Requires bash 4 and coreutils.
 unset IFS
 base=${SAGEMAKER_BASE_DIR:-/opt/ml}
 stopped=
@@ -13,7 +13,7 @@ catches() {
   return 1
 }
 
-# Sets REPLY to the parent of process $1. The name in parentheses, before it, may hold anything.
+# Sets REPLY to the parent of process $1. The name in parentheses before it may contain any character.
 parent() {
   local line
   { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
@@ -21,7 +21,7 @@ parent() {
   REPLY=${line[1]}
 }
 
-# Whether process $1 belongs to this container, which is no question where this is process 1.
+# Whether process $1 is a descendant of this one, as every process of a container is.
 is_ours() {
   local process=$1
   until [ "$process" = $$ ]; do
@@ -30,11 +30,11 @@ is_ours() {
   done
 }
 
-# Whether mpirun or torchrun started process $1, or one above it.
+# Whether mpirun or torchrun started process $1 or one of its ancestors.
 is_launched() {
   local variable
   while IFS= read -r -d '' variable; do
-    # In a trap, a return without a number means the number from before the trap.
+    # In a trap, `return` without a number returns the status from before the trap.
     case "$variable" in
       OMPI_COMM_WORLD_RANK=* | TORCHELASTIC_RUN_ID=*) is_ours "$1"; return $? ;;
     esac
@@ -44,8 +44,8 @@ is_launched() {
 
 is_rank() { is_launched "$1" && catches "$1"; }
 
-# Adds the ranks of this host to `found`, not what they started themselves. They are told past their launcher, because
-# mpirun would kill them 1 second later and torchrun 30 seconds later, and the platform leaves them 120.
+# Adds the ranks of this host to `found`, without their child processes. They are signalled directly, because their
+# launcher would kill them: mpirun after 1 second, torchrun after 30. SageMaker allows 120 seconds.
 find_ranks() {
   local path
   for path in /proc/[0-9]*; do
@@ -53,7 +53,7 @@ find_ranks() {
   done
 }
 
-# Adds process $1 to `found`. In place of the toolkit, or of a shell that would die of it, adds what runs below.
+# Adds process $1 to `found`; for the toolkit, or a shell without a handler for SIGTERM, its child processes.
 find_program() {
   local path
   case "$(cat "/proc/$1/comm" 2>/dev/null) $(readlink "/proc/$1/exe")" in
@@ -74,13 +74,13 @@ stop() {
   find_ranks
   [ ${#found[@]} -gt 0 ] || find_program "$child"
   [ ${#found[@]} -gt 0 ] || found=("$child")
-  echo "lightning-sm: SIGTERM is handed on to: ${found[*]}"
+  echo "lightning-sm: forwarding SIGTERM to: ${found[*]}"
   kill -TERM "${found[@]}" 2>/dev/null
   (while kill -0 "${found[@]}"; do sleep 1; done; end_toolkit) >/dev/null 2>&1 &
   watchers+=($!)
 }
 
-# When all programs are gone, the toolkit of an mpirun job still waits for other hosts, for minutes if these failed.
+# When all programs have ended, the toolkit of an mpirun job waits for other hosts, for minutes if these failed.
 end_toolkit() {
   sleep 5
   kill -KILL "$child"
@@ -116,6 +116,6 @@ while :; do
 done
 kill "${watchers[@]}" 2>/dev/null
 [ "$code" = 0 ] || [ -z "$stopped" ] || code=143
-# The toolkit calls some failures a success: those of mpirun's other hosts, and aborts of gloo.
+# The toolkit exits with 0 after some failures: those of other hosts of mpirun, and aborts of gloo.
 [ "$code" != 0 ] || [ ! -e "$base/output/failure" ] || code=1
 exit "$code"

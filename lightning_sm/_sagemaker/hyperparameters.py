@@ -1,4 +1,4 @@
-"""``Hyperparameters``: a job's hyperparameters with the types their author gave them."""
+"""``Hyperparameters``: the hyperparameters of a job, with the types that the user gave them."""
 
 import json
 import re
@@ -11,25 +11,56 @@ from lightning_sm.errors import HyperparameterError
 __all__ = ["Hyperparameters", "is_reserved"]
 
 _RESERVED_PREFIX = "sagemaker_"
-# Names that the toolkit takes out of the script's arguments, and `mp_parameters`, which it forgets to take out:
-# sagemaker_training/params.py and mapping.py; SDK v3's drivers take out none of them.
+# Names that the toolkit does not pass to the script, and `mp_parameters`, which it passes by mistake:
+# sagemaker_training/params.py and mapping.py. SDK v3's drivers pass all of them.
 _RESERVED_NAMES = frozenset({"_tuning_objective_metric", "default_user_module_name", "mp_parameters"})
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a hyperparameter is SageMaker's own, and so never reaches the user's parser."""
+    """Whether a hyperparameter is SageMaker's own, so that the user's parser must not see it."""
     return name.startswith(_RESERVED_PREFIX) or name in _RESERVED_NAMES
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """The user's hyperparameters and SageMaker's own.
+    """The hyperparameters of a training job: the user's, with their types, and SageMaker's own.
+
+    :attr:`TrainingJob.hyperparameters <lightning_sm.TrainingJob>` holds them. Outside a SageMaker container there are
+    none.
+
+    File, written by the service on each host before the container starts:
+
+    ``input/config/hyperparameters.json`` below the base directory
+      A JSON object in which each value is a string. SDK v2 encodes each value as JSON, so that types are kept. SDK v3,
+      tuning jobs and plain API calls do not encode values, so that ``"5"`` may be a number or a string; :meth:`get`
+      and parsers then convert it to the type that they need.
+
+    Environment variables, set by the training toolkit; read only if that file does not exist:
+
+    ``SM_HPS``
+      A JSON object of the user's hyperparameters with their types.
+
+    ``SM_FRAMEWORK_PARAMS``
+      The same for SageMaker's own hyperparameters.
+
+    Sources: ``sagemaker_training/params.py``, ``sagemaker_training/environment.py``.
 
     Args:
-        values: The user's, by their exact names: numbers, booleans, ``None``, strings, lists and dicts.
+        values: The user's hyperparameters by name: numbers, booleans, ``None``, strings, lists and dicts.
         reserved: SageMaker's own (``sagemaker_*``, ``_tuning_objective_metric``, ``mp_parameters``).
         source: The file or variable that they were read from.
-        texts: What the file holds, before it was decoded.
+        texts: The strings of the file, before decoding.
+
+    Raises:
+        HyperparameterError: There is no hyperparameter of a name (``hyperparameters[name]``).
+
+    Example::
+
+        >>> hyperparameters = Hyperparameters({"lr": 0.1, "trainer.max_epochs": "5"})
+        >>> hyperparameters["lr"]
+        0.1
+        >>> hyperparameters.get("trainer.max_epochs", 10), hyperparameters.get("batch_size", 32)
+        (5, 32)
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -43,23 +74,21 @@ class Hyperparameters:
         except KeyError:
             raise HyperparameterError(
                 f"The job has no hyperparameter {name!r}. It has: {', '.join(sorted(self.values)) or 'none'}.",
-                hint="Give it one, or read it with get() and a default.",
+                hint="Add it to the job, or use get() with a default.",
             ) from None
 
     def __contains__(self, name: object) -> bool:
         return name in self.values
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a hyperparameter with the type of ``default``, or ``default`` where the job has none of that name.
-
-        SDK v3 and plain API calls leave numbers and booleans as text, which is then read as that type.
+        """Return a hyperparameter, converted to the type of ``default``; ``default`` if the job does not have it.
 
         Args:
-            name: The hyperparameter's exact name.
-            default: A value of the type that the script needs; without one the value is returned as the job has it.
+            name: The name of the hyperparameter.
+            default: A value of the type that the script needs. ``None``: the value is returned unconverted.
 
         Raises:
-            HyperparameterError: The value is of another type.
+            HyperparameterError: The value cannot be converted to that type.
         """
         value = self.values.get(name, default)
         if default is None or value is None:
@@ -68,20 +97,25 @@ class Hyperparameters:
             return _as_kind(value, type(default), self.text(name) if name in self.values else "")
         except (TypeError, ValueError) as error:
             raise HyperparameterError(
-                f"The hyperparameter {name!r} is {value!r}, and the script needs {type(default).__name__}, as its "
-                f"default {default!r} is.",
+                f"The hyperparameter {name!r} is {value!r}, but the script needs {type(default).__name__}, the type of "
+                f"its default {default!r}.",
                 hint="Correct the hyperparameter of the job, or the default in the script.",
             ) from error
 
     def as_hydra(self) -> List[str]:
-        """Return the user's hyperparameters as words of a command line of Hydra, with their types.
+        """Return the user's hyperparameters as command line arguments for Hydra, with their types.
 
-        ``config-name``, ``config-path`` and ``config-dir`` become Hydra's flags, any other name ``name=value``.
+        ``config-name``, ``config-path`` and ``config-dir`` become flags of Hydra, every other name ``name=value``.
+
+        Example::
+
+            >>> Hyperparameters({"lr": 0.1, "layers": [64, 64], "config-name": "big"}).as_hydra()
+            ['--config-name=big', 'lr=0.1', 'layers=[64,64]']
         """
         flags = [f"--{name}={value}" for name, value in self.values.items() if name in _HYDRA_FLAGS]
-        # Hydra reads flags before overrides only.
+        # Hydra accepts flags only before overrides.
         return flags + [
-            # What was not encoded may be a number as well as text, and Hydra reads it as on its command line.
+            # An unencoded value may be a number or a string; Hydra parses it as it does on its command line.
             f"{name}={_as_hydra(value, is_open=self.texts.get(name) == value)}"
             for name, value in self.values.items()
             if name not in _HYDRA_FLAGS
@@ -89,20 +123,19 @@ class Hyperparameters:
 
     @classmethod
     def from_file(cls, content: Any, source: str, *, sdk_v3: bool = False) -> "Hyperparameters":
-        """Type the content of ``hyperparameters.json``, in which SageMaker keeps every value as a string.
+        """Decode ``hyperparameters.json``, in which every value is a string.
 
-        SDK v2 encodes each value as JSON, so the types come back whole. Plain API calls and SDK v3 leave strings as
-        they are, so that ``"5"`` may be the number or the string. Such a job shows by a value that is no JSON (the
-        script's name is one); there, what looks like a single number, boolean or null stays text, from which the
-        parameter's own type decides, as it does on a command line.
+        If one value is not JSON, such as the unquoted name of the script, the values are not encoded (plain API calls,
+        SDK v3). Then what looks like a number, a boolean or null stays a string, which the user's parser converts to
+        the type of the parameter.
 
         Args:
-            content: What the file holds.
+            content: The content of the file.
             source: Its path.
-            sdk_v3: Whether it is known that SDK v3 started the job.
+            sdk_v3: Whether the job is known to be started by SDK v3.
 
         Raises:
-            JobConfigError: The content is no JSON object.
+            JobConfigError: The content is not a JSON object.
         """
         raw = expect_mapping(content, source)
         plain = sdk_v3 or not all(_is_json(value) for value in raw.values())
@@ -111,10 +144,10 @@ class Hyperparameters:
 
     @classmethod
     def from_variable(cls, content: Any, framework: Any, source: str) -> "Hyperparameters":
-        """Take the content of ``SM_HPS`` and ``SM_FRAMEWORK_PARAMS``, which are typed already.
+        """Take the content of ``SM_HPS`` and ``SM_FRAMEWORK_PARAMS``, whose values have types.
 
         Raises:
-            JobConfigError: One of them is no JSON object.
+            JobConfigError: One of them is not a JSON object.
         """
         values = {**expect_mapping(framework, "SM_FRAMEWORK_PARAMS"), **expect_mapping(content, source)}
         return cls._split(values, source)
@@ -128,17 +161,17 @@ class Hyperparameters:
         return cls(users, reserved, source, texts or {})
 
     def text(self, name: str) -> str:
-        """The value of ``name`` as it was written, a string without quotes."""
+        """The value of ``name`` as it was written; a string without quotes."""
         value = self.values[name]
         return value if isinstance(value, str) else self.texts.get(name, json.dumps(value))
 
     def enabled(self, name: str) -> bool:
-        """Whether one of SageMaker's own switches is on; ``"true"`` as a string counts, as it does for the toolkit."""
+        """Whether one of SageMaker's own switches is on. The string ``"true"`` counts, as in the toolkit."""
         value = self.reserved.get(name)
         return value is True or (isinstance(value, str) and value.strip('"').lower() == "true")
 
     def spellings(self, name: str) -> List[str]:
-        """How a launcher may have written the value of ``name`` as an argument.
+        """The strings that a launcher may have written for the value of ``name`` on the command line.
 
         The toolkit writes ``str(value)``, nothing for ``None``, and ``a=1,b=x`` for a dict
         (``sagemaker_training/mapping.py``); SDK v3 writes JSON (``sagemaker/train/container_drivers``).
@@ -146,7 +179,7 @@ class Hyperparameters:
         value = self.values[name]
         spellings = [value if isinstance(value, str) else json.dumps(value), str(value)]
         if isinstance(value, str):
-            # What stayed text may have been decoded by the toolkit: "1.50" is written as 1.5.
+            # The toolkit decodes it and writes "1.50" as 1.5.
             decoded = _typed(value, keep_text=False)
             spellings += [str(decoded), "" if decoded is None else json.dumps(decoded)]
         if value is None:
@@ -174,10 +207,10 @@ def _typed(value: Any, *, keep_text: bool) -> Any:
 
 
 def _as_kind(value: Any, kind: type, text: str) -> Any:
-    """Return a value as a number, boolean, text, list or dict, from text where that means one; others as they are.
+    """Convert a value to ``kind``, from a string if necessary. Values of other kinds are returned unchanged.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It cannot be converted.
     """
     if kind is str:
         return value if isinstance(value, str) else text
@@ -192,7 +225,7 @@ def _as_kind(value: Any, kind: type, text: str) -> Any:
     if kind is tuple and isinstance(value, list):
         return tuple(value)
     if type(value) is not kind:
-        raise ValueError(f"it is no {kind.__name__}")
+        raise ValueError(f"not of type {kind.__name__}")
     return value
 
 
@@ -207,7 +240,7 @@ def _as_hydra(value: Any, *, is_open: bool = False) -> str:
         is_word = _PLAIN_TEXT.fullmatch(value) and value.lower() not in ("true", "false", "null", "nan", "inf")
         if is_word or (is_open and _is_json(value)):
             return value
-        # A backslash counts only before a quote, and there twice.
+        # Backslashes are escaped only before a quote.
         escaped = re.sub(r"(\\*)('|$)", lambda match: 2 * match.group(1) + (match.group(2) and "\\'"), value)
         return f"'{escaped}'"
     if isinstance(value, list):

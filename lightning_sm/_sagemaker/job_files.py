@@ -111,12 +111,12 @@ class _Reader:
         return os.path.join(self.base_dir, *below_base)
 
     def text(self, field: str, value: Any, source: str, variable: str) -> Optional[str]:
-        """Return a string from the resource file, else from a variable."""
+        """Return a string from ``resourceconfig.json``, else from a variable."""
         if isinstance(value, str) and value:
             self.sources[field] = source
             return value
         if value is not None and not isinstance(value, str):
-            raise JobConfigError(f"{field} in {source} should be a string, and is {value!r}.")
+            raise JobConfigError(f"{field} in {source} should be a string, but is {value!r}.")
         if self.environ.get(variable):
             self.sources[field] = variable
             return self.environ[variable]
@@ -146,9 +146,9 @@ def read_job_fields(environ: Optional[Mapping[str, str]] = None) -> Dict[str, An
     current_host = reader.text("current_host", resources.get("current_host"), path, "SM_CURRENT_HOST")
     if current_host is None or current_host not in hosts:
         raise JobConfigError(
-            f"The current host is {current_host!r} by {reader.sources.get('current_host', 'nobody')}, "
+            f"The current host is {current_host!r} by {reader.sources.get('current_host', 'no file or variable')}, "
             f"which is not among the hosts {list(hosts)} by {reader.sources['hosts']}.",
-            hint="Both come from SageMaker; set neither SM_CURRENT_HOST nor SM_HOSTS yourself.",
+            hint="SageMaker sets both; unset SM_CURRENT_HOST and SM_HOSTS if the script or a shell sets them.",
         )
     groups = _read_groups(reader, resources, path)
     channels = _read_channels(reader)
@@ -186,7 +186,7 @@ def read_job_fields(environ: Optional[Mapping[str, str]] = None) -> Dict[str, An
 
 def _read_name(reader: _Reader, hyperparameters: Hyperparameters) -> Optional[str]:
     found = [(name, reader.environ.get(name)) for name in ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")]
-    # SDK v2 prepares the hyperparameters of a tuning job once, so that all its training jobs have one name there.
+    # SDK v2 creates the hyperparameters of a tuning job once, so that all its training jobs have the same name there.
     if "_tuning_objective_metric" not in hyperparameters.reserved:
         found.append(("sagemaker_job_name", hyperparameters.reserved.get("sagemaker_job_name")))
         found.append(("SAGEMAKER_JOB_NAME", reader.environ.get("SAGEMAKER_JOB_NAME")))
@@ -215,13 +215,13 @@ def _read_groups(reader: _Reader, resources: Dict[str, Any], path: str) -> Tuple
         return ()
     where = f"instance_groups in {path}"
     if not isinstance(groups, list):
-        raise JobConfigError(f"{where} should be a JSON list, and is {groups!r}.")
+        raise JobConfigError(f"{where} should be a JSON list, but is {groups!r}.")
     read: List[InstanceGroup] = []
     for group in groups:
         entry = expect_mapping(group, f"An entry of {where}")
         name, instance_type = entry.get("instance_group_name"), entry.get("instance_type")
         if not isinstance(name, str) or not isinstance(instance_type, (str, type(None))):
-            raise JobConfigError(f"An entry of {where} has no proper instance_group_name and instance_type: {entry!r}.")
+            raise JobConfigError(f"An entry of {where} has no valid instance_group_name and instance_type: {entry!r}.")
         hosts = expect_names(entry.get("hosts"), f"hosts of group {name!r} in {path}")
         read.append(InstanceGroup(name, instance_type, tuple(hosts)))
     reader.sources["instance_groups"] = path
@@ -264,7 +264,9 @@ def _read_channels(reader: _Reader) -> Dict[str, Channel]:
     for name, mode in modes.items():
         expect_path(name, f"The name of a channel in {reader.sources['channels']}")
         if not isinstance(mode, (str, type(None))):
-            raise JobConfigError(f"TrainingInputMode of channel {name!r} in {path} should be text, and is {mode!r}.")
+            raise JobConfigError(
+                f"TrainingInputMode of channel {name!r} in {path} should be a string, but is {mode!r}."
+            )
     return {
         name: Channel(name, reader.environ.get(f"SM_CHANNEL_{name.upper()}") or os.path.join(data_dir, name), mode)
         for name, mode in modes.items()
@@ -276,7 +278,7 @@ def _read_checkpoint_dir(reader: _Reader, output_data_dir: str) -> str:
     if content is not None:
         local_path = expect_mapping(content, path).get("LocalPath")
         if local_path is not None and not (isinstance(local_path, str) and os.path.isabs(local_path)):
-            raise JobConfigError(f"LocalPath in {path} should be an absolute path, and is {local_path!r}.")
+            raise JobConfigError(f"LocalPath in {path} should be an absolute path, but is {local_path!r}.")
         if local_path:
             reader.sources["checkpoint_dir"] = path
             return expect_path(local_path, f"LocalPath in {path}")

@@ -82,7 +82,7 @@ def test_no_names(value):
 
 
 def test_names_twice():
-    with pytest.raises(JobConfigError, match="HERE names something twice"):
+    with pytest.raises(JobConfigError, match="HERE has a duplicate"):
         expect_names(["algo-1", "algo-2", "algo-1"], "HERE")
 
 
@@ -98,7 +98,7 @@ def test_no_path(value):
 
 def test_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "resourceconfig.json")
-    with pytest.raises(JobConfigError, match="no regular file"):
+    with pytest.raises(JobConfigError, match="not a regular file"):
         read_json_file(str(tmp_path / "resourceconfig.json"))
 
 
@@ -130,5 +130,5 @@ def test_no_count(text):
 
 
 def test_count_below_the_least():
-    with pytest.raises(JobConfigError, match="no whole number of at least 1"):
+    with pytest.raises(JobConfigError, match="not an integer of at least 1"):
         read_count({"WORLD_SIZE": "0"}, "WORLD_SIZE", least=1)

@@ -248,11 +248,11 @@ def test_world_size_that_means_nodes(opt_ml):
         (mpirun(0, 1, 0, 1, OMPI_COMM_WORLD_SIZE=""), TopologyError, "OMPI_COMM_WORLD_SIZE is not set"),
         (mpirun(3, 3, 0, 2), TopologyError, "Rank 3 of 3 is local rank 0 of 2"),
         (mpirun(2, 4, 1, 2), TopologyError, "Rank 2 of 4 is local rank 1 of 2"),
-        (mpirun(2, 3, 0, 2), TopologyError, "unequal numbers"),
+        (mpirun(2, 3, 0, 2), TopologyError, "different numbers"),
         (mpirun(0, "4 slots", 0, 2), JobConfigError, "OMPI_COMM_WORLD_SIZE is '4 slots'"),
         (torchrun(0, 1, 0, 1, 0, MASTER_PORT="http"), JobConfigError, "MASTER_PORT is 'http'"),
-        (torchrun(0, 1, 0, 1, 0, MASTER_PORT="65536"), TopologyError, "MASTER_PORT is 65536, which is no port"),
-        (torchrun(0, 1, 0, 1, 0, MASTER_PORT="0"), TopologyError, "MASTER_PORT is 0, which is no port"),
+        (torchrun(0, 1, 0, 1, 0, MASTER_PORT="65536"), TopologyError, "MASTER_PORT is 65536, which is not a port"),
+        (torchrun(0, 1, 0, 1, 0, MASTER_PORT="0"), TopologyError, "MASTER_PORT is 0, which is not a port"),
         ({"LOCAL_RANK": "first"}, JobConfigError, "LOCAL_RANK is 'first'"),
     ],
 )
@@ -263,7 +263,7 @@ def test_numbers_that_make_no_world(environ, error, says):
 
 def test_world_size_that_fits_no_number_of_hosts(opt_ml):
     opt_ml.host("algo-1", "algo-1", "algo-2")
-    with pytest.raises(TopologyError, match=r"WORLD_SIZE is 3, which is no multiple of the 2 hosts.*HINT"):
+    with pytest.raises(TopologyError, match=r"WORLD_SIZE is 3, which is not a multiple of the 2 hosts.*HINT"):
         _resolve(opt_ml.environ(RANK=0, WORLD_SIZE=3, LOCAL_RANK=0))
 
 

@@ -64,7 +64,7 @@ def test_with_the_entry_point_a_stopped_job_saves_and_exports(run, tmp_path, wor
     assert done.exit_code == 143, done.log[-8000:]
     assert done.summary["status"] == "Stopped"
     assert set(codes(done)) == {143}
-    assert "SIGTERM is handed on to" in done.log
+    assert "forwarding SIGTERM to" in done.log
     assert done.log.count("SIGTERM received: stopping after step") == 1
     (saved,) = (tmp_path / "checkpoints").glob("stopped-step=*.ckpt")
     with tarfile.open(tmp_path / "out" / "model.tar.gz") as archive:
