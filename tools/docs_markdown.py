@@ -1,9 +1,11 @@
 """A griffe extension for the API reference: docstrings in reStructuredText become Markdown."""
 
 import re
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
-from griffe import Extension, Object
+from griffe import Docstring, Extension, Object
 
 __all__ = ["DocstringsAsMarkdown", "as_markdown"]
 
@@ -13,10 +15,13 @@ _DEFINITION = re.compile(r"^(?P<term>``[^\n]+``[^\n:]*)\n(?P<text>(?:[ ]{2,}\S[^
 
 
 class DocstringsAsMarkdown(Extension):
-    """Rewrites the docstrings of all objects by :func:`as_markdown`."""
+    """Rewrites the docstrings of all objects by :func:`as_markdown`; a comment ``#:`` is an attribute's docstring."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         """Rewrite the docstring of a module, class, function or attribute."""
+        if obj.docstring is None and obj.is_attribute:
+            comment = _comment_above(obj)
+            obj.docstring = Docstring(comment, parent=obj) if comment else None
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
 
@@ -37,6 +42,15 @@ def as_markdown(docstring: str) -> str:
     text = re.sub(r"^(- ``.*)\n\n(?=- ``)", r"\1\n", text, flags=re.MULTILINE)
     text = re.sub(r"^(?!- )(\S.*)\n(?=- ``)", r"\1\n\n", text, flags=re.MULTILINE)
     return _ROLE.sub(_link, text)
+
+
+def _comment_above(attribute: Object) -> str:
+    """The lines that begin with ``#:`` directly above an attribute."""
+    if attribute.lineno is None or not isinstance(attribute.filepath, Path):
+        return ""
+    above = attribute.filepath.read_text(encoding="utf-8").splitlines()[: attribute.lineno - 1]
+    lines = list(takewhile(lambda line: line.startswith("#:"), (line.strip() for line in reversed(above))))
+    return "\n".join(line[2:].strip() for line in reversed(lines))
 
 
 def _link(role: "re.Match[str]") -> str:
