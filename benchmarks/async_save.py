@@ -9,6 +9,7 @@ import statistics
 import sys
 import tempfile
 import time
+from typing import Any, List
 
 from _pairs import compare, last_number
 
@@ -34,10 +35,11 @@ def fit(in_background: bool) -> None:
     class Save(pl.Callback):
         def __init__(self, path: str) -> None:
             self.path = path
-            self.held_up = []
+            self.held_up: List[float] = []
 
         def on_train_batch_end(self, trainer: pl.Trainer, *args: object) -> None:
-            if in_background and trainer.strategy.checkpoint_io.is_pending(self.path):
+            checkpoint_io: Any = trainer.strategy.checkpoint_io
+            if in_background and checkpoint_io.is_pending(self.path):
                 return  # a job does not save without a pause either
             before = time.perf_counter()
             trainer.save_checkpoint(self.path)

@@ -134,7 +134,7 @@ def test_a_lightning_of_the_future(tmp_path, version, reason):
 @pytest.mark.parametrize(("text", "version"), [("2.7rc1", (2, 7)), ("2.7.0.dev20270101", (2, 7)), ("10.0", (10, 0))])
 def test_versions_of_every_spelling(monkeypatch, text, version):
     module = types.ModuleType(f"made_up_lightning_{text}")
-    module.__version__ = text
+    vars(module)["__version__"] = text
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert Namespace(module.__name__).version == version
 

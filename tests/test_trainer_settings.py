@@ -128,7 +128,7 @@ def test_the_group(container, tmp_path):
     checkpoint, _ = (found for found in settings["callbacks"] if type(found).__name__ == "ModelCheckpoint")
     (export,) = (found for found in settings["callbacks"] if isinstance(found, callback_class(PL, "ModelExport")))
     assert (settings["logger"].save_dir, checkpoint.dirpath) == (group["output_dir"], group["checkpoint_dir"])
-    assert export.model_dir == group["model_dir"]
+    assert export.model_dir == group["model_dir"]  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="chanels"):
         trainer_settings(sagemaker={"chanels": {}})
 

@@ -1,6 +1,6 @@
 """ResNet-18 for small pictures as a LightningModule."""
 
-from typing import Any, Dict, Tuple
+from typing import Any, Tuple
 
 import torch
 from pytorch_lightning import LightningModule
@@ -61,7 +61,7 @@ class LitResNet(LightningModule):
         pictures, _ = batch
         return self(pictures).argmax(dim=1)
 
-    def configure_optimizers(self) -> Dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         """Return AdamW with a learning rate that falls to zero at the last step."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)
         steps = int(self.trainer.estimated_stepping_batches)

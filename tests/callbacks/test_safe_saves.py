@@ -205,7 +205,7 @@ def test_a_job_saves_whole_and_equal_checkpoints(container, async_save):
 def test_a_script_gets_it_too(container):
     settings = trainer_settings(sagemaker={"async_save": True, "export": False}, max_epochs=1, logger=False)
     (callback,) = (found for found in settings["callbacks"] if isinstance(found, SAFE))
-    assert callback.async_save
+    assert callback.async_save  # type: ignore[attr-defined]
     fit(PL.module().Trainer(enable_progress_bar=False, **settings))
     assert list((container.base / "output" / "data" / "checkpoints").glob("last*.ckpt"))
 

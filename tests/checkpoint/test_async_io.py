@@ -2,6 +2,7 @@ import collections
 import io
 import os
 import threading
+from typing import Any, Dict
 
 import pytest
 import torch
@@ -175,7 +176,11 @@ def test_a_reader_never_sees_half_a_file_nor_an_empty_directory(tmp_path):
 
 def test_a_copy_stays_as_it_is_while_everything_changes():
     weights = torch.ones(3, 4)
-    checkpoint = {"state_dict": collections.OrderedDict(w=weights), "epochs": [1, 2], "nested": ({"a": weights[0]},)}
+    checkpoint: Dict[str, Any] = {
+        "state_dict": collections.OrderedDict(w=weights),
+        "epochs": [1, 2],
+        "nested": ({"a": weights[0]},),
+    }
     copied = Snapshot().take(checkpoint)
     weights.zero_()
     checkpoint["epochs"].append(3)

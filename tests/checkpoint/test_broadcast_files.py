@@ -1,6 +1,7 @@
 """Two hosts are played one after the other; ``tests/processes/test_load_on_every_host.py`` has real ones."""
 
 import os
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ class Hosts:
 
     def __init__(self, monkeypatch, tmp_path):
         self.monkeypatch, self.sent, self.replayed = monkeypatch, [], 0
-        monkeypatch.setattr(broadcast_files.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
         monkeypatch.setattr(broadcast_files, "_CHUNK", 100)
 
     def enter(self, rank, path, *, lacks=True, failed=False):
@@ -115,7 +116,7 @@ def test_there_is_a_bound(hosts, checkpoint, monkeypatch, constant, value, reaso
     checkpoint.unlink()
     with pytest.raises(CheckpointError, match=reason), hosts.enter(1, checkpoint):
         pass
-    assert not any(os.scandir(broadcast_files.tempfile.gettempdir()))
+    assert not any(os.scandir(tempfile.gettempdir()))
 
 
 def test_a_host_that_cannot_write_goes_on_receiving(hosts, checkpoint, tmp_path):

@@ -28,7 +28,7 @@ def test_name(namespace, name):
 def test_names_with_find_unused_parameters(namespace, value):
     strategy = strategy_of(_trainer(namespace, f"smddp_find_unused_parameters_{str(value).lower()}"))
     assert type(strategy) is smddp_strategy_class(namespace)
-    assert strategy._ddp_kwargs["find_unused_parameters"] is value
+    assert vars(strategy)["_ddp_kwargs"]["find_unused_parameters"] is value
 
 
 def test_registering_twice_is_no_error(namespace):

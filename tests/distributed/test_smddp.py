@@ -11,6 +11,7 @@ from lightning_sm._distributed import smddp
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._logging import log
 from lightning_sm.errors import SMDDPUnavailableError, TopologyError
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.tiny import loader, tiny_model
@@ -105,7 +106,7 @@ def test_the_environment_stays_that_of_the_job_also_by_name(in_environ, launcher
 
 def test_the_backend_and_its_reason_are_one_line_of_rank_zero(in_environ, opt_ml, monkeypatch):
     told = []
-    monkeypatch.setattr(smddp.log, "info", lambda *args: told.append(args[0] % args[1:]))
+    monkeypatch.setattr(log, "info", lambda *args: told.append(args[0] % args[1:]))
     monkeypatch.setattr(_BASE, "setup_distributed", lambda self: None)
     opt_ml.host("algo-1").hyperparameters(sagemaker_distributed_dataparallel_enabled=True)
     for rank in (0, 1):

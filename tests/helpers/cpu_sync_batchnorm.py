@@ -4,6 +4,8 @@ The refusals are two checks of the device, in the layer's ``forward`` and in DDP
 function whose collectives know no device; only its five kernels exist for GPUs alone, and are written out here.
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch.nn.modules import _functions
@@ -23,12 +25,14 @@ def allow_sync_batchnorm_on_cpu():
         setattr(torch, kernel.__name__, kernel)
     # Older versions of torch ask the driver, also where there is none.
     torch.cuda.is_current_stream_capturing = lambda: False
-    CPUSyncBatchNorm.convert_sync_batchnorm = classmethod(torch.nn.SyncBatchNorm.convert_sync_batchnorm.__func__)
+    CPUSyncBatchNorm.convert_sync_batchnorm = vars(torch.nn.SyncBatchNorm)["convert_sync_batchnorm"]
     torch.nn.SyncBatchNorm = CPUSyncBatchNorm
 
 
 class CPUSyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
     """No subclass of torch's, because DDP refuses that by its class."""
+
+    convert_sync_batchnorm: Any
 
     def __init__(self, num_features, eps, momentum, affine, track_running_stats, process_group=None, **more):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, **more)

@@ -585,7 +585,7 @@ class CountingLoader(DataLoader):
     epoch_of_loader = 0
 
     def __iter__(self):
-        self.sampler.epoch = self.epoch_of_loader
+        self.sampler.epoch = self.epoch_of_loader  # type: ignore[attr-defined]
         object.__setattr__(self, "epoch_of_loader", self.epoch_of_loader + 1)
         return super().__iter__()
 

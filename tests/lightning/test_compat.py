@@ -1,5 +1,6 @@
 import sys
 import types
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,8 @@ def test_methods_that_became_properties(version, has):
     compat_strategies.add_legacy_environment_methods(_Namespace(version), Environment)
     assert hasattr(Environment, "master_address") is has
     if has:
-        assert (Environment().master_address(), Environment().master_port()) == ("algo-1", 7777)
+        environment: Any = Environment()
+        assert (environment.master_address(), environment.master_port()) == ("algo-1", 7777)
 
 
 def test_strategy_of_either_kind_of_trainer():
@@ -131,7 +133,7 @@ def test_a_number_of_nodes_that_is_written_past_the_setter(version, heeded):
             return num_nodes + 1
 
     compat_strategies.apply_num_nodes(_Namespace(version), Strategy)
-    strategy = Strategy()
+    strategy: Any = Strategy()
     strategy._num_nodes = 3
     assert strategy._num_nodes == heeded
 

@@ -12,6 +12,7 @@ from lightning_sm._lightning.import_hook import (
     log_if_unverified,
 )
 from lightning_sm._lightning.namespaces import installed_namespaces
+from lightning_sm._logging import log
 from lightning_sm.errors import LightningSMError
 
 _PARSER = "jsonargparse[signatures]==4.21.0"
@@ -48,7 +49,7 @@ def test_compromised_release_is_not_imported(monkeypatch, package):
 def test_other_faults_are_told(monkeypatch):
     told = []
     versions = {"pytorch-lightning": (1, 7, 0), "torchmetrics": (1, 2, 0)}
-    monkeypatch.setattr(import_hook.log, "warning", lambda *args: told.append(args[0] % args[1:]))
+    monkeypatch.setattr(log, "warning", lambda *args: told.append(args[0] % args[1:]))
     monkeypatch.setattr(import_hook, "installed_versions", lambda: versions)
     check_before_import(installed_namespaces()[0])
     assert told == [
@@ -84,14 +85,14 @@ def test_import_that_failed_for_another_reason():
 @pytest.mark.parametrize(("version", "lines"), [("2.13.0+cpu", 0), ("9.9.0", 1)])
 def test_unverified_pair_is_a_debug_line(monkeypatch, version, lines):
     torch = types.ModuleType("torch")
-    torch.__version__ = version
+    vars(torch)["__version__"] = version
     monkeypatch.setitem(sys.modules, "torch", torch)
     told = []
-    monkeypatch.setattr(import_hook.log, "debug", lambda *args: told.append(args[0] % args[1:]))
+    monkeypatch.setattr(log, "debug", lambda *args: told.append(args[0] % args[1:]))
     log_if_unverified(types.SimpleNamespace(name="pytorch_lightning", version=(2, 6)))
     assert len(told) == lines
     assert all("lightning_sm is not tested with pytorch_lightning 2.6 and torch 9.9." in line for line in told)
 
 
 def test_debug_lines_are_not_shown_by_default():
-    assert import_hook.log.level > logging.DEBUG
+    assert log.level > logging.DEBUG

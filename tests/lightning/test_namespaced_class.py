@@ -1,4 +1,5 @@
 import pickle
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_once_a_lightning_is_loaded_the_class_itself_is_given():
 
 def test_deferred_is_called_subclassed_and_asked_as_a_class(monkeypatch):
     installed_namespaces()[0].module()
-    deferred = LazyClass("SMDDPStrategy", SMDDP_MIXIN, smddp_strategy_class)
+    deferred: Any = LazyClass("SMDDPStrategy", SMDDP_MIXIN, smddp_strategy_class)
     cls = smddp_strategy_class(next(namespace for namespace in NAMESPACES if namespace.is_loaded))
     strategy = deferred(process_group_backend="gloo")
     assert type(strategy) is cls

@@ -1,4 +1,4 @@
-import importlib
+import sys
 import types
 
 import pytest
@@ -9,15 +9,15 @@ from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES, installed_name
 @pytest.mark.parametrize("name", RANK_ZERO_MODULES)
 def test_every_place_in_which_a_lightning_keeps_its_rank(monkeypatch, name):
     module = types.ModuleType(name)
-    module.rank_zero_only = types.SimpleNamespace(rank=0)
-    monkeypatch.setitem(importlib.sys.modules, name, module)
+    vars(module)["rank_zero_only"] = types.SimpleNamespace(rank=0)
+    monkeypatch.setitem(sys.modules, name, module)
     set_rank_zero_rank(3)
-    assert module.rank_zero_only.rank == 3
+    assert vars(module)["rank_zero_only"].rank == 3
 
 
 def test_modules_that_are_absent_or_hold_none_do_no_harm(monkeypatch):
-    monkeypatch.delitem(importlib.sys.modules, RANK_ZERO_MODULES[0], raising=False)
-    monkeypatch.setitem(importlib.sys.modules, RANK_ZERO_MODULES[1], types.ModuleType("empty"))
+    monkeypatch.delitem(sys.modules, RANK_ZERO_MODULES[0], raising=False)
+    monkeypatch.setitem(sys.modules, RANK_ZERO_MODULES[1], types.ModuleType("empty"))
     set_rank_zero_rank(3)
 
 

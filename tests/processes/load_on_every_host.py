@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
@@ -84,11 +85,11 @@ def main(folder, namespace):
         Path(best.best_model_path).write_bytes(b"of another training")
     seen["another version"] = load(trainer.test, "best")
     seen["files in the end"] = sorted(os.listdir(shared))
-    largest, broadcast_files._LARGEST = broadcast_files._LARGEST, 10
+    largest, broadcast_files._MAX_BYTES = broadcast_files._MAX_BYTES, 10
     seen["too large"] = load(trainer.test, "best")
-    broadcast_files._LARGEST = largest
+    broadcast_files._MAX_BYTES = largest
     if rank == 1:
-        broadcast_files.tempfile.gettempdir = lambda: "/dev/null"
+        tempfile.gettempdir = lambda: "/dev/null"
     seen["no room"] = load(trainer.test, "best")
     seen["left"] = [name for name in os.listdir(os.environ["TMPDIR"]) if name.startswith("lightning-sm-")]
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(seen))

@@ -26,7 +26,7 @@ class Headless(LightningModule):
         return self.encoder(batch[0]).pow(2).mean()
 
     def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=self.hparams.lr)
+        return torch.optim.SGD(self.parameters(), lr=self.hparams["lr"])
 
 
 class Net(Headless):

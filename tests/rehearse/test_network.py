@@ -3,8 +3,9 @@
 import importlib.util
 import json
 import os
+import shutil
 from pathlib import Path
-from typing import List
+from typing import List, Optional
 
 import pytest
 
@@ -130,7 +131,7 @@ def test_a_machine_that_cannot_have_it_says_so_before_anything_starts(
     source: Path, monkeypatch: pytest.MonkeyPatch, options: List[str], tried: str, words: str
 ) -> None:
     monkeypatch.setattr(isolation, "probe_isolation", lambda _: None)
-    monkeypatch.setattr(isolation.shutil, "which", lambda name, path=None: name)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: name)
     monkeypatch.setattr(isolation, "probe_qdisc", lambda _, discipline: "why" if tried in discipline else None)
     with pytest.raises(RehearsalError, match=words):
         isolation.choose_isolation(request(source, "--isolation", "netns", *options, "plain.py"))
@@ -148,10 +149,13 @@ def test_a_machine_that_cannot_have_it_says_so_before_anything_starts(
         pytest.param("userns", "5ms", None, marks=needs("userns", netem=True)),
     ],
 )
-def test_the_network_is_as_slow_as_asked(rehearse, source: Path, name: str, latency: str, bandwidth: str) -> None:
+def test_the_network_is_as_slow_as_asked(
+    rehearse, source: Path, name: str, latency: Optional[str], bandwidth: Optional[str]
+) -> None:
     source.joinpath("ping.py").write_text(PING)
     interfaces = set(os.listdir("/sys/class/net"))
-    options = ["--latency", latency] * (latency is not None) + ["--bandwidth", bandwidth] * (bandwidth is not None)
+    given = (("--latency", latency), ("--bandwidth", bandwidth))
+    options = [word for option, value in given if value is not None for word in (option, value)]
     done = rehearse("--isolation", name, "--hosts", 2, "--timeout", "60s", *options, "ping.py")
     assert done.exit_code == 0, done.log
     (seen,) = measured(done.log)

@@ -1,5 +1,6 @@
 """Request bodies that name S3, against a stand-in for boto3's client that keeps its objects in a dictionary."""
 
+import importlib
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
@@ -98,7 +99,7 @@ def test_nothing_in_s3_needs_no_boto3(monkeypatch: pytest.MonkeyPatch, tmp_path:
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(s3.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     local = request(InputDataConfig=[], HyperParameters={}, CheckpointConfig=None, OutputDataConfig=None)
     assert s3.download_inputs(local, RehearsalFolder(tmp_path)) == local
     with pytest.raises(RehearsalError, match=r"boto3 is not installed\. HINT: pip install 'lightning-sm\[rehearse\]'"):

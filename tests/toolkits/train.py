@@ -110,7 +110,7 @@ def main():
         "variables": VARIABLES,
         "files": read_config_files(),
         "topology": dataclasses.asdict(lightning_sm.Topology.resolve()),
-        "rank_before_joining": rank_zero_only.rank,
+        "rank_before_joining": vars(rank_zero_only)["rank"],
         "current_host": job.current_host,
         "hyperparameters": dict(job.hyperparameters.values),
         "note": options.note,

@@ -29,7 +29,7 @@ def arguments_of(way, hosts, devices):
     told = {"accelerator": "cpu", "num_nodes": hosts, "devices": devices, **common()}
     if way == "stock":
         return {"strategy": "ddp", **told}
-    from lightning.pytorch.plugins.environments import LightningEnvironment
+    from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
     environment = LightningEnvironment()
     environment.world_size = lambda: int(os.environ["WORLD_SIZE"])

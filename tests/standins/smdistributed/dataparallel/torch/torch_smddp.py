@@ -37,7 +37,7 @@ class StandInProcessGroup(dist.ProcessGroup):
 
     def __init__(self, store, rank, size, timeout):
         super().__init__(rank, size)
-        options = dist.ProcessGroupGloo._Options()
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timeout
         options._devices = [dist.ProcessGroupGloo.create_default_device()]
         self._inner = dist.ProcessGroupGloo(store, rank, size, options)
@@ -64,7 +64,8 @@ class StandInProcessGroup(dist.ProcessGroup):
     def _allgather_base(self, output, tensor, *options, **more):
         # Gloo has no gathering into one tensor in some versions of torch, so it gets a list of the tensor's parts.
         calls.append(("_allgather_base", str(tensor.dtype), tensor.numel()))
-        return self._inner.allgather([list(output.view(-1).chunk(self.size()))], [tensor.reshape(-1)])
+        parts = list(output.view(-1).chunk(self.size()))
+        return self._inner.allgather([parts], [tensor.reshape(-1)])  # type: ignore[attr-defined]
 
     all_gather_single = _allgather_base  # its name since torch 2.13
 
