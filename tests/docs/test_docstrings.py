@@ -19,6 +19,7 @@ from tools.docs_markdown import as_markdown
             "Variables:\n\n``A``, ``B``\n  One\n  and two.\n``C``\n  Three.\n",
             "Variables:\n\n- ``A``, ``B``: One and two.\n- ``C``: Three.\n",
         ),
+        ("Text.\n\n>>> 1 + 1\n2\n\nMore.", "Text.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nMore."),
         ("``A``\n  One.\n\n``B``\n  Two.\n", "- ``A``: One.\n- ``B``: Two.\n"),
     ],
 )
