@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 
+from lightning_sm._lightning.trainer_protocol import Trainer
+
 __all__ = [
     "LoopPosition",
     "ResumePoint",
@@ -80,7 +82,7 @@ def read_position(trainer: Any, validated: bool) -> LoopPosition:
     return replace(_read_position(trainer, validated), loaded_in=known)
 
 
-def _read_position(trainer: Any, validated: bool) -> LoopPosition:
+def _read_position(trainer: Trainer, validated: bool) -> LoopPosition:
     loop, epoch = trainer.fit_loop.epoch_loop, trainer.fit_loop.epoch_progress.current
     batches, steps = loop.batch_progress, int(loop._batches_that_stepped)
     # An epoch has been "started" when its first batch is due; its last one lets it be "processed".
@@ -100,12 +102,12 @@ def _read_position(trainer: Any, validated: bool) -> LoopPosition:
     return LoopPosition(epoch.processed, batch, ResumePoint.BEFORE_BATCH, last, steps + due, schedulers_due=due)
 
 
-def _loader_owner(trainer: Any) -> Any:
+def _loader_owner(trainer: Trainer) -> Any:
     """The object that holds the epoch in which the data loaders were created."""
     return trainer.fit_loop if hasattr(trainer.fit_loop, "_last_train_dl_reload_epoch") else trainer
 
 
-def was_saved_within_epoch(trainer: Any) -> bool:
+def was_saved_within_epoch(trainer: Trainer) -> bool:
     """Whether the checkpoint that Lightning has loaded was written within an epoch, as far as it tells.
 
     Lightning 1.5 saves only the global step, one too high at the end of an epoch.
@@ -116,7 +118,7 @@ def was_saved_within_epoch(trainer: Any) -> bool:
     return bool(trainer.global_step % max(math.ceil(batches / trainer.accumulate_grad_batches), 1) > 1)
 
 
-def seek(trainer: Any, position: LoopPosition) -> None:
+def seek(trainer: Trainer, position: LoopPosition) -> None:
     """Set the loops' counters to a position, in ``on_train_start``.
 
     All counters are set to the completed count, which every version restores alike: the hooks at the start of the
@@ -164,20 +166,20 @@ def _loops(loop: Any) -> Iterator[Any]:
             yield from _loops(inner)
 
 
-def early_iterator(trainer: Any) -> Any:
+def early_iterator(trainer: Trainer) -> Any:
     """Return the iterator over the training data if Lightning creates it before the epoch starts, else ``None``."""
     iterator = getattr(trainer.fit_loop._data_fetcher, "iterator", None)
     # A CombinedLoader is its own iterator, and holds a new one for each epoch.
     return getattr(iterator, "_iterator", iterator)
 
 
-def restart_iterator(trainer: Any, data_fetcher: Any) -> None:
+def restart_iterator(trainer: Trainer, data_fetcher: Any) -> None:
     """Create a new iterator over the training data."""
     iter(data_fetcher)
     data_fetcher.fetched += trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
 
-def resume_loop(trainer: Any, position: LoopPosition) -> bool:
+def resume_loop(trainer: Trainer, position: LoopPosition) -> bool:
     """Set the epoch's loop to continue at a position.
 
     Returns:
@@ -197,7 +199,7 @@ def resume_loop(trainer: Any, position: LoopPosition) -> bool:
     return True
 
 
-def complete_previous_batch(trainer: Any, position: LoopPosition) -> None:
+def complete_previous_batch(trainer: Trainer, position: LoopPosition) -> None:
     """Do what follows a batch and is skipped by a loop that resumes after it, before the loop runs."""
     loop = trainer.fit_loop.epoch_loop
     # Lightning 1.x leaves an epoch whose last batch has been trained, where no validation is due.
@@ -233,7 +235,7 @@ def allow_missing_metrics(trainer: Any) -> Callable[[], None]:
     return undo
 
 
-def enable_plateau_schedulers(trainer: Any) -> None:
+def enable_plateau_schedulers(trainer: Trainer) -> None:
     """Let ``ReduceLROnPlateau`` schedulers be stepped at the end of a resumed epoch, which Lightning would skip."""
     if trainer.fit_loop.restarting and _has_metrics(trainer, "epoch"):
         trainer.fit_loop._restarting = False
