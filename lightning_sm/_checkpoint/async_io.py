@@ -15,6 +15,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTup
 from lightning_sm._checkpoint.atomic_io import WrappingCheckpointIOMixin, save_options
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 
 __all__ = ["BackgroundCheckpointIOMixin", "Snapshot", "background_checkpoint_io", "finish_saves"]
@@ -227,7 +228,7 @@ class BackgroundCheckpointIOMixin(WrappingCheckpointIOMixin):
         raise error
 
 
-def finish_saves(trainer: Any) -> None:
+def finish_saves(trainer: Trainer) -> None:
     """Wait for pending background saves, and save synchronously from now on.
 
     Raises:

@@ -15,6 +15,7 @@ from lightning_sm._atomic_file import remove
 from lightning_sm._checkpoint.integrity import CorruptedError, file_records, verify_and_hash
 from lightning_sm._lightning.collectives import any_true, broadcast
 from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm.errors import CheckpointError
 
@@ -60,7 +61,7 @@ class _FileInfo:
 
 
 @contextmanager
-def broadcast_missing_file(trainer: Any, path: Any) -> Iterator[Any]:
+def broadcast_missing_file(trainer: Trainer, path: Any) -> Iterator[Any]:
     """Yield the path under which this rank can load the checkpoint of global rank 0. Every rank must call it.
 
     ``path`` may differ between ranks: ``ckpt_path="last"`` is resolved with the files of each host. If a host lacks the
@@ -101,7 +102,7 @@ def broadcast_missing_file(trainer: Any, path: Any) -> Iterator[Any]:
             remove(folder)
 
 
-def _transfer(trainer: Any, source: _FileInfo, copy: Optional[str]) -> None:
+def _transfer(trainer: Trainer, source: _FileInfo, copy: Optional[str]) -> None:
     receiver = _Receiver(source, copy)
     chunks = _chunks(source) if trainer.is_global_zero else iter(())
     while True:

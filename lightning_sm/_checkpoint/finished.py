@@ -16,6 +16,7 @@ from lightning_sm._atomic_file import replace_atomically
 from lightning_sm._checkpoint.candidates import Candidate
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import all_true
+from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
 from lightning_sm._logging import log
 
 __all__ = [
@@ -100,12 +101,12 @@ def limits_to_json(limits: Mapping[str, Any]) -> Any:
     return json.loads(json.dumps(limits, default=str))
 
 
-def training_limits(namespace: Namespace, trainer: Any) -> Dict[str, Any]:
+def training_limits(namespace: Namespace, trainer: Trainer) -> Dict[str, Any]:
     """Return what ends a trainer's ``fit``: its limits, and the arguments of ``Timer`` and ``EarlyStopping``."""
     limits = {name: getattr(trainer, name) for name in ("min_epochs", "max_epochs", "min_steps", "max_steps")}
     callbacks = namespace.module("callbacks")
     for kind, names in ((callbacks.Timer, ("_duration",)), (callbacks.EarlyStopping, _EARLY_STOPPING)):
-        for callback in trainer.callbacks:
+        for callback in callbacks_of(trainer):
             if isinstance(callback, kind):
                 values = {name.lstrip("_"): getattr(callback, name, None) for name in names}
                 limits.setdefault(kind.__name__, []).append(values)
@@ -175,7 +176,7 @@ class TrainedWeights:
         now = _finite_floats(_parameter_sums(pl_module))
         return len(now) == len(trained) and _max_difference(now, trained) <= 0.01 * _max_difference(validated, trained)
 
-    def restore(self, trainer: Any, pl_module: Any) -> bool:
+    def restore(self, trainer: Trainer, pl_module: Any) -> bool:
         """Call the hooks that end a validation, one after another, until the model holds its trained weights.
 
         Only callbacks and models with a hook for the start of a validation are called, so that no other one sees
@@ -196,10 +197,10 @@ class TrainedWeights:
         return False
 
 
-def _end_hooks(namespace: Namespace, trainer: Any, pl_module: Any) -> Iterator[Tuple[str, Callable[[], Any]]]:
+def _end_hooks(namespace: Namespace, trainer: Trainer, pl_module: Any) -> Iterator[Tuple[str, Callable[[], Any]]]:
     module = namespace.module()
     owners: List[Tuple[Any, Any, Tuple[Any, ...]]] = [
-        *((callback, module.Callback, (trainer, pl_module)) for callback in trainer.callbacks),
+        *((callback, module.Callback, (trainer, pl_module)) for callback in callbacks_of(trainer)),
         (pl_module, module.LightningModule, ()),
     ]
     for name in _END_HOOKS:

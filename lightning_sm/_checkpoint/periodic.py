@@ -12,6 +12,7 @@ from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, broadcast
 from lightning_sm._lightning.compat import keep_newest, last_needs_best, save_last_as_file, write_over_own
+from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm.errors import CheckpointError
 
@@ -40,7 +41,7 @@ class ThrottledTimeTrigger:
         self.checkpoint = checkpoint
         self._look = ThrottledAllReduce()
 
-    def __call__(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, trainer: Trainer, pl_module: Any, *args: Any, **kwargs: Any) -> None:
         """Save if the interval has elapsed. Every rank must call it after each batch."""
         (is_due,) = self._look.any_true(trainer, [trainer.is_global_zero and self._has_elapsed()])
         if is_due:
@@ -165,7 +166,7 @@ def _saves_within_epochs(callback: Any) -> bool:
 _STEP = re.compile(r"resume-epoch=\d+-step=(\d+)(-v\d+)?\.ckpt")
 
 
-def remove_superseded(trainer: Any) -> None:
+def remove_superseded(trainer: Trainer) -> None:
     """Remove the checkpoints by time that are older than those that the resumed callback keeps.
 
     Since 2.1 Lightning does not delete the checkpoint that a run resumed from, so each interruption would leave one.
@@ -183,7 +184,7 @@ def remove_superseded(trainer: Any) -> None:
                     os.unlink(os.path.join(callback.dirpath, name))
 
 
-def overwrite_existing_last(trainer: Any) -> None:
+def overwrite_existing_last(trainer: Trainer) -> None:
     """Let a resumed run overwrite a ``last.ckpt`` that its checkpoint does not contain. Every rank must call it.
 
     This is the case after a checkpoint of the first epoch: Lightning would write ``last-v1.ckpt`` beside it, as it does
@@ -208,12 +209,12 @@ class _FileExists:
     def __init__(self, exists: Any, saves: Any) -> None:
         self.exists, self.saves = exists, saves
 
-    def __call__(self, path: Any, trainer: Any) -> bool:
+    def __call__(self, path: Any, trainer: Trainer) -> bool:
         """Return on every rank whether ``path`` exists or is being written."""
         return bool(self.exists(path, trainer) or broadcast(trainer, self.saves.is_pending(path)))
 
 
-def reserve_pending_names(trainer: Any, saves: Any) -> None:
+def reserve_pending_names(trainer: Trainer, saves: Any) -> None:
     """Keep two ``ModelCheckpoint`` callbacks from choosing the same name while the first save is still pending.
 
     The second would overwrite the file of the first, and later remove it.

@@ -29,6 +29,7 @@ from lightning_sm._lightning.compat import saves_before_epoch_hooks
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.loop_progress import LoopPosition, ResumePoint, batches_fetched
 from lightning_sm._lightning.results import metric_states, metrics_of, results_of, set_metric_states, set_metrics
+from lightning_sm._lightning.trainer_protocol import Trainer
 
 __all__ = ["RankState", "state_from_tensor", "state_to_tensor"]
 
@@ -43,7 +44,7 @@ class RankState:
         trainer: The trainer, in ``fit``.
     """
 
-    def __init__(self, namespace: Namespace, trainer: Any) -> None:
+    def __init__(self, namespace: Namespace, trainer: Trainer) -> None:
         self._trainer = trainer
         self._on_cuda = bool(strategy_of(trainer).root_device.type == "cuda")
         self._has_metrics_between_epochs = not saves_before_epoch_hooks(namespace)

@@ -4,11 +4,12 @@ import os
 import textwrap
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Collection, Iterator, Optional, Sequence, Tuple
+from typing import Collection, Iterator, Optional, Sequence, Tuple
 
 from lightning_sm._checkpoint.candidates import Candidate, JobIdentity, list_candidates, sort_by_job
 from lightning_sm._checkpoint.integrity import META_FILE, CorruptedError, load_unrestricted, weights_only_error
 from lightning_sm._lightning.collectives import all_true, broadcast
+from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm.errors import CheckpointError
 
@@ -95,7 +96,7 @@ class _Proposal:
 
 
 def choose_checkpoint(
-    trainer: Any,
+    trainer: Trainer,
     directory: str,
     job: JobIdentity = JobIdentity(),  # noqa: B008 - it is frozen
     *,
@@ -181,7 +182,7 @@ def _describe_jobs(candidate: Candidate, job: JobIdentity) -> str:
     return f"{text}; they differ in {', '.join(differences[:_MAX_DIFFERENCES])}{more}" if differences else text
 
 
-def _is_here(trainer: Any, directory: str, proposal: _Proposal) -> bool:
+def _is_here(trainer: Trainer, directory: str, proposal: _Proposal) -> bool:
     """Whether this host has the same file. Local rank 0 of each host but the main one compares the digest."""
     if trainer.local_rank != 0 or trainer.is_global_zero or proposal.candidate is None:
         return True

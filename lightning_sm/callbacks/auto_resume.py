@@ -22,6 +22,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import any_true, broadcast
 from lightning_sm._lightning.compat import save_checkpoint_at_end
 from lightning_sm._lightning.trainer_hooks import after_run, around_restore, call_skipped_train_hooks, should_stop_now
+from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of, is_fast_dev_run
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.callbacks.model_export import exports_of
@@ -127,14 +128,15 @@ class AutoResumeMixin(_Base):
         self._weight_sums: List[float] = []
         self._minima: Tuple[Any, Any] = (None, None)
 
-    def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Install the hooks around the restore of ``fit``; ``Tuner`` and ``fast_dev_run`` do not resume."""
         self._chosen, self._had_finished, self._has_final_weights, self._has_trained = None, False, False, False
-        if stage == "fit" and trainer.state.fn == "fit" and not trainer.fast_dev_run:
+        if stage == "fit" and trainer.state.fn == "fit" and not is_fast_dev_run(trainer):
             # Other callbacks change the weights in on_train_end, and a resume needs those before. Moving only this
             # callback keeps the order of the others.
-            trainer.callbacks.remove(self)
-            trainer.callbacks.insert(0, self)
+            callbacks = callbacks_of(trainer)
+            callbacks.remove(self)
+            callbacks.insert(0, self)
             around_restore(
                 trainer,
                 choose=lambda path: self._choose(trainer, path),
@@ -142,14 +144,14 @@ class AutoResumeMixin(_Base):
                 restored=lambda: self._after_restore(trainer, pl_module),
             )
 
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Any) -> None:
         """Add the job's identity to the checkpoint, and its limits if a callback has set ``should_stop``."""
         stopped_by = limits_to_json(self._limits) if should_stop_now(trainer) else None
         checkpoint[JOB_KEY] = {**self.identity.to_dict(), "stopped_by": stopped_by}
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Save the last checkpoint if no callback has, and write ``finished.json``, before the weights are changed."""
-        if trainer.fast_dev_run:
+        if is_fast_dev_run(trainer):
             return
         self._has_trained = True
         finish_saves(trainer)
@@ -159,15 +161,15 @@ class AutoResumeMixin(_Base):
         self._write_finished(trainer)
         self._weight_sums = weight_sums(pl_module)
 
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Note that this process has trained with this directory."""
-        if trainer.fast_dev_run:
+        if is_fast_dev_run(trainer):
             return
         _finished_directories.add(os.path.realpath(self.directory))
         if self._had_finished:
             trainer.fit_loop.min_epochs, trainer.fit_loop.epoch_loop.min_steps = self._minima
 
-    def _after_run(self, trainer: Any, pl_module: Any) -> None:
+    def _after_run(self, trainer: Trainer, pl_module: Any) -> None:
         """Complete ``finished.json`` after all ``on_train_end`` hooks, and save the weights if they changed them."""
         if not self._has_trained:
             if self._chosen is None or trainer.limit_train_batches == 0:
@@ -182,7 +184,7 @@ class AutoResumeMixin(_Base):
             save_checkpoint_at_end(self.namespace, trainer, os.path.join(self.directory, FINAL_WEIGHTS))
         self._write_finished(trainer, is_over=True, weights=FINAL_WEIGHTS if has_changed else None)
 
-    def _write_finished(self, trainer: Any, **fields: Any) -> None:
+    def _write_finished(self, trainer: Trainer, **fields: Any) -> None:
         newest = self._newest_own() if trainer.is_global_zero else None
         if newest is None or newest.global_step < trainer.global_step:
             return
@@ -194,7 +196,7 @@ class AutoResumeMixin(_Base):
             # The model is still exported, and a restart finds that no steps are left.
             log.warning("finished.json could not be written to %s (%s)", self.directory, error)
 
-    def _choose(self, trainer: Any, path: Any) -> Optional[Tuple[str, bool]]:
+    def _choose(self, trainer: Trainer, path: Any) -> Optional[Tuple[str, bool]]:
         """Return the path of the checkpoint to restore, and whether it loads with ``weights_only``."""
         self._limits = training_limits(self.namespace, trainer)
         with failure_reported(self._job):
@@ -211,7 +213,7 @@ class AutoResumeMixin(_Base):
             return None
         return os.path.join(self.directory, choice.candidate.name), choice.weights_only_error is None
 
-    def _may_resume(self, trainer: Any) -> bool:
+    def _may_resume(self, trainer: Trainer) -> bool:
         if os.path.realpath(self.directory) in _finished_directories:
             reason = "an earlier fit of this process ended there, and checkpoints do not hold which fit wrote them"
             hint = "Give each fit a checkpoint directory of its own, so that all of them can be resumed."
@@ -223,7 +225,7 @@ class AutoResumeMixin(_Base):
             log.warning("The checkpoints in %s are not used: %s. HINT: %s", self.directory, reason, hint)
         return False
 
-    def _choose_for_all(self, trainer: Any) -> Choice:
+    def _choose_for_all(self, trainer: Trainer) -> Choice:
         finished = read_finished(self.directory)
         limits = limits_to_json(self._limits)
         at_end = finished is not None and finished.limits == limits and finished.weights == FINAL_WEIGHTS
@@ -289,7 +291,7 @@ class AutoResumeMixin(_Base):
             problem = f"The training in {self.directory} had finished, and {self._chosen} does not name its job."
             raise CheckpointError(problem, hint=_OTHER_JOB)
 
-    def _after_restore(self, trainer: Any, pl_module: Any) -> None:
+    def _after_restore(self, trainer: Trainer, pl_module: Any) -> None:
         """Skip the training of a job that had finished."""
         after_run(trainer, lambda: self._after_run(trainer, pl_module))
         if not self._had_finished:

@@ -32,6 +32,7 @@ from lightning_sm._lightning.loop_progress import (
 )
 from lightning_sm._lightning.results import set_metrics, set_results
 from lightning_sm._lightning.train_loop_hooks import around_batches, around_epochs, around_saves, around_train_loaders
+from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 
 __all__ = ["DataPositionMixin"]
@@ -106,7 +107,7 @@ class DataPositionMixin(_Base):
         self._restore_logging: Callable[[], Any] = dict
         self._restore_strict: Callable[[], Any] = dict
 
-    def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Install the hooks around data loaders, epochs, batches and saves."""
         import torch
 
@@ -177,7 +178,7 @@ class DataPositionMixin(_Base):
         """Keep the saved state until the loops exist."""
         self._saved = dict(state_dict)
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Set the loops to the saved position."""
         if self._trainer is None or "position" not in self._saved:
             if trainer.is_global_zero and was_saved_within_epoch(trainer):
@@ -303,11 +304,11 @@ class DataPositionMixin(_Base):
         if self._loaders:
             self._state_before_validation = self._rank.state(read_position(self._trainer, validated=False))
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Note that the validation has ended; checkpoint callbacks run after this one."""
         self._has_validated = True
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Let ``ReduceLROnPlateau`` schedulers be stepped after a resumed epoch."""
         if self._trainer is not None:
             # Lightning 1.x ends an epoch whose last batch has been trained without requesting another.
@@ -316,7 +317,7 @@ class DataPositionMixin(_Base):
             self._restore_logging()
             enable_plateau_schedulers(trainer)
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Restore the trainer's methods and the loaders' samplers."""
         if stage == "fit":
             self._release()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Set
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
 from lightning_sm._logging import log
 
 __all__ = ["FinetuningStateMixin"]
@@ -50,10 +51,12 @@ class FinetuningStateMixin(_Base):
         self._checked_epoch = -1
         self._saved: Dict[str, Any] = {}
 
-    def setup(self, trainer: Any, pl_module: Any, stage: Any = None) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: Any = None) -> None:
         """Find the finetuning callbacks; Lightning calls ``load_state_dict`` after this."""
         kind = self.namespace.module("callbacks").BaseFinetuning
-        self._finetuning = [callback for callback in trainer.callbacks if stage == "fit" and isinstance(callback, kind)]
+        self._finetuning = [
+            callback for callback in callbacks_of(trainer) if stage == "fit" and isinstance(callback, kind)
+        ]
         self._pl_module, self._epoch, self._checked_epoch, self._saved = pl_module, -1, -1, {}
 
     def state_dict(self) -> Dict[str, Any]:
@@ -71,7 +74,7 @@ class FinetuningStateMixin(_Base):
         """Keep the state until the finetuning callbacks have frozen their layers."""
         self._saved = dict(state_dict)
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Restore the state."""
         if not self._finetuning:
             return
@@ -84,11 +87,11 @@ class FinetuningStateMixin(_Base):
             names = ", ".join(sorted({type(callback).__name__ for callback in self._finetuning}))
             log.warning("Layers that %s had unfrozen are frozen again: the checkpoint does not hold which ones.", names)
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Note that the finetuning callbacks have run for this epoch."""
         self._epoch = trainer.current_epoch
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
         """Wrap the model in DDP again if layers were unfrozen, after ``on_train_epoch_start`` of all callbacks."""
         if not self._finetuning or self._checked_epoch == trainer.current_epoch:
             return
@@ -100,7 +103,7 @@ class FinetuningStateMixin(_Base):
                 log.info(message)
             self._in_ddp = trainable
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: Any = None) -> None:
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: Any = None) -> None:
         """Drop the references to the model and the callbacks."""
         self._finetuning, self._pl_module = [], None
 
@@ -130,7 +133,7 @@ def _wrap_again(strategy: Any, pl_module: Any) -> str:
     return "Gradients of the newly unfrozen layers are averaged over all processes."
 
 
-def _once(callback: Any, epoch: int, trainer: Any, pl_module: Any, *more: Any) -> None:
+def _once(callback: Any, epoch: int, trainer: Trainer, pl_module: Any, *more: Any) -> None:
     """Skip the hook for the epoch of the checkpoint, whose learning rates had already been changed."""
     vars(callback).pop("on_train_epoch_start", None)
     if trainer.current_epoch != epoch:

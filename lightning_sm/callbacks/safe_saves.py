@@ -13,6 +13,7 @@ from lightning_sm._lightning.compat import innermost_wrapper, save_by_time
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.train_loop_hooks import after_batch_hooks
 from lightning_sm._lightning.trainer_hooks import around_load
+from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
 from lightning_sm._logging import log
 
 __all__ = ["SafeSavesMixin"]
@@ -69,14 +70,14 @@ class SafeSavesMixin(_Base):
         self._deferred: List[Callable[[], None]] = []
         self._undo: List[Callable[[], None]] = []
 
-    def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Wrap the ``CheckpointIO``, or outside of ``fit`` the load of a checkpoint."""
         if stage != "fit":
             around_load(trainer, partial(broadcast_missing_file, trainer))
             return
         if self.places is not None:
             # Lightning iterates over this list now, and so sets up the callbacks added here, too.
-            trainer.callbacks.extend(self.places.complete(trainer.callbacks))
+            callbacks_of(trainer).extend(self.places.complete(callbacks_of(trainer)))
         self._release()
         self._undo = [after_batch_hooks(trainer, lambda: self._save_deferred(trainer, pl_module))]
         for checkpoint in trainer.checkpoint_callbacks:
@@ -90,7 +91,7 @@ class SafeSavesMixin(_Base):
         if self._background is not None:
             reserve_pending_names(trainer, self._background)
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Save in the background from now on, and remove superseded checkpoints."""
         if self._background is not None:
             self._background.start()
@@ -98,15 +99,15 @@ class SafeSavesMixin(_Base):
             remove_superseded(trainer)
         overwrite_existing_last(trainer)
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Wait for pending saves. Later saves of other callbacks are synchronous."""
         self._finish()
 
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Wait for pending saves, if training did not reach its end."""
         self._finish()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Wait for pending saves. Their errors are only logged, because training failed for another reason."""
         self._release()
         try:
@@ -114,7 +115,7 @@ class SafeSavesMixin(_Base):
         except Exception as error:
             log.error("%s", error)
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Restore the callbacks' methods."""
         if stage == "fit":
             self._release()
@@ -134,7 +135,7 @@ class SafeSavesMixin(_Base):
         checkpoint.on_train_batch_end = on_train_batch_end
         self._undo.append(undo)
 
-    def _save_deferred(self, trainer: Any, pl_module: Any) -> None:
+    def _save_deferred(self, trainer: Trainer, pl_module: Any) -> None:
         """Run the deferred saves, and those by time that Lightning skips under manual optimization."""
         deferred, self._deferred = self._deferred, []
         save_by_time(self.namespace, trainer, pl_module)

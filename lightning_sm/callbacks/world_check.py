@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, Optional
 
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import LightningSMError
 
@@ -50,7 +51,7 @@ class WorldCheckMixin(_Base):
         super().__init__()
         self.topology = Topology.resolve() if topology is None else topology
 
-    def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Compare the namespaces, and in ``fit`` the worlds."""
         trainer_class = type(trainer)
         if not self.namespace.owns(trainer_class):
