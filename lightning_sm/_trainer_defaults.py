@@ -9,18 +9,16 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from lightning_sm._checkpoint.candidates import JobIdentity
 from lightning_sm._checkpoint.periodic import save_interval
-from lightning_sm._config.checkpoint_places import CheckpointPlaces, explicit_directories
-from lightning_sm._config.classes import find_class
-from lightning_sm._config.options import SageMakerOptions, options_of
-from lightning_sm._config.outputs import checkpoint_dir, output_dir
+from lightning_sm._config.options import options_of
+from lightning_sm._config.outputs import CheckpointPlaces, explicit_directories
 from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._config.routing import build_routing
-from lightning_sm._config.settings import Settings
+from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings
 from lightning_sm._distributed.environment import SageMakerEnvironment
 from lightning_sm._distributed.smddp import SMDDPMixin
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported, read_job
-from lightning_sm._lightning import Namespace, choose_namespace, namespace_of
+from lightning_sm._lightning import choose_namespace, namespace_of
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
@@ -39,14 +37,14 @@ def as_list(value: Any) -> List[Any]:
     return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def add_environment(arguments: Dict[str, Any], topology: Topology, namespace: Namespace) -> None:
+def add_environment(arguments: Dict[str, Any], context: RunContext) -> None:
     """Put a :class:`SageMakerEnvironment` among the trainer's plugins where its strategy brings none along.
 
     Args:
         arguments: The trainer's arguments, which are changed.
-        topology: The world that the launcher made.
-        namespace: Lightning's namespace.
+        context: The run.
     """
+    topology, namespace = context.topology, context.namespace
     strategy = arguments.get("strategy")
     brings_one = isinstance(strategy, SMDDPMixin) or (isinstance(strategy, str) and strategy.startswith("smddp"))
     if topology.launcher == Launcher.LOCAL or brings_one or getattr(strategy, "cluster_environment", None) is not None:
@@ -57,7 +55,7 @@ def add_environment(arguments: Dict[str, Any], topology: Topology, namespace: Na
         arguments["plugins"] = [*plugins, SageMakerEnvironment(topology)]
 
 
-def stay_on_one_host(arguments: Dict[str, Any], topology: Topology, namespace: Namespace) -> None:
+def stay_on_one_host(arguments: Dict[str, Any], context: RunContext) -> None:
     """Train on this host alone where a config names several and no launcher or cluster has started this process.
 
     Such is the config of a job of several hosts on a laptop. Lightning would wait there without end, at a port that it
@@ -65,9 +63,9 @@ def stay_on_one_host(arguments: Dict[str, Any], topology: Topology, namespace: N
 
     Args:
         arguments: The trainer's arguments, which are changed.
-        topology: The world that the launcher made.
-        namespace: Lightning's namespace.
+        context: The run.
     """
+    topology, namespace = context.topology, context.namespace
     num_nodes = arguments.get("num_nodes")
     if topology.launcher != Launcher.LOCAL or not isinstance(num_nodes, int) or num_nodes < 2:
         return
@@ -84,12 +82,8 @@ def stay_on_one_host(arguments: Dict[str, Any], topology: Topology, namespace: N
 def own_callbacks(
     arguments: Dict[str, Any],
     present: Sequence[Any],
+    context: RunContext,
     *,
-    job: TrainingJob,
-    topology: Topology,
-    namespace: Namespace,
-    options: SageMakerOptions,
-    settings: Settings,
     config: Optional[str] = None,
     portable_config: Optional[str] = None,
 ) -> List[Any]:
@@ -104,11 +98,7 @@ def own_callbacks(
     Args:
         arguments: The trainer's arguments.
         present: All callbacks that the trainer will get.
-        job: The job.
-        topology: The world that the launcher made.
-        namespace: Lightning's namespace.
-        options: The ``sagemaker`` group.
-        settings: What was said explicitly, so that it stays.
+        context: The run.
         config: The resolved configuration as YAML, to be exported beside the model.
         portable_config: The same without what SageMaker decided.
 
@@ -119,17 +109,18 @@ def own_callbacks(
             ``require`` and the checkpoint directory is remote.
         JobConfigError: ``sagemaker.max_runtime`` is no duration.
     """
+    job, options = context.job, context.options
     own: List[Any] = []
-    world_check = _absent("WorldCheck", present, namespace)
-    if world_check is not None and topology.launcher != Launcher.LOCAL:
-        own.append(world_check(topology))
+    world_check = _absent("WorldCheck", present, context)
+    if world_check is not None and context.topology.launcher != Launcher.LOCAL:
+        own.append(world_check(context.topology))
     if job.in_container:
-        places = _checkpoint_places(arguments, job, namespace, options, settings)
-        own += _safe_saves(present, namespace, options, places)
+        places = _checkpoint_places(arguments, context)
+        own += _safe_saves(present, context, places)
         own += _checkpoints_in_place(present, places)
-        own += _auto_resume(arguments, present, job, namespace, options, _identity(arguments, job, config))
-        own += _positions(present, namespace, options)
-    export = _absent("ModelExport", present, namespace)
+        own += _auto_resume(arguments, present, context, _identity(arguments, job, config))
+        own += _positions(present, context)
+    export = _absent("ModelExport", present, context)
     if export is not None and options.export and (job.in_container or options.model_dir is not None):
         own.append(
             export(
@@ -144,38 +135,35 @@ def own_callbacks(
                 weights_only=options.resume_weights_only,
             )
         )
-    own += _graceful_stop(arguments, present, job, namespace, options)
+    own += _graceful_stop(arguments, present, context)
     return own
 
 
-def _absent(name: str, present: Sequence[Any], namespace: Namespace) -> Any:
+def _absent(name: str, present: Sequence[Any], context: RunContext) -> Any:
     """Return a callback's class, or ``None`` where one of it is there already."""
-    wanted = callback_class(namespace, name)
+    wanted = callback_class(context.namespace, name)
     return None if any(isinstance(callback, wanted) for callback in present) else wanted
 
 
-def _graceful_stop(
-    arguments: Dict[str, Any], present: Sequence[Any], job: TrainingJob, namespace: Namespace, options: SageMakerOptions
-) -> List[Any]:
-    graceful_stop = _absent("GracefulStop", present, namespace)
-    if graceful_stop is None or not (job.in_container or options.max_runtime is not None):
+def _graceful_stop(arguments: Dict[str, Any], present: Sequence[Any], context: RunContext) -> List[Any]:
+    in_container, max_runtime = context.job.in_container, context.options.max_runtime
+    graceful_stop = _absent("GracefulStop", present, context)
+    if graceful_stop is None or not (in_container or max_runtime is not None):
         return []
-    directory = checkpoint_dir(job, options)[0] if _saves(arguments) and job.in_container else None
-    with failure_reported(job):
-        return [graceful_stop(directory=directory, max_runtime=options.max_runtime)]
+    directory = context.checkpoint_dir[0] if _saves(arguments) and in_container else None
+    with failure_reported(context.job):
+        return [graceful_stop(directory=directory, max_runtime=max_runtime)]
 
 
-def _safe_saves(
-    present: Sequence[Any], namespace: Namespace, options: SageMakerOptions, places: CheckpointPlaces
-) -> List[Any]:
-    safe_saves = _absent("SafeSaves", present, namespace)
-    return [] if safe_saves is None else [safe_saves(async_save=options.async_save, places=places)]
+def _safe_saves(present: Sequence[Any], context: RunContext, places: CheckpointPlaces) -> List[Any]:
+    safe_saves = _absent("SafeSaves", present, context)
+    return [] if safe_saves is None else [safe_saves(async_save=context.options.async_save, places=places)]
 
 
-def _positions(present: Sequence[Any], namespace: Namespace, options: SageMakerOptions) -> List[Any]:
-    if options.resume == "never":
+def _positions(present: Sequence[Any], context: RunContext) -> List[Any]:
+    if context.options.resume == "never":
         return []
-    absent = (_absent(name, present, namespace) for name in ("DataPosition", "FinetuningState"))
+    absent = (_absent(name, present, context) for name in ("DataPosition", "FinetuningState"))
     return [callback() for callback in absent if callback is not None]
 
 
@@ -193,18 +181,13 @@ def _identity(arguments: Dict[str, Any], job: TrainingJob, config: Optional[str]
 
 
 def _auto_resume(
-    arguments: Dict[str, Any],
-    present: Sequence[Any],
-    job: TrainingJob,
-    namespace: Namespace,
-    options: SageMakerOptions,
-    identity: JobIdentity,
+    arguments: Dict[str, Any], present: Sequence[Any], context: RunContext, identity: JobIdentity
 ) -> List[Any]:
-    auto_resume = _absent("AutoResume", present, namespace)
+    auto_resume, options = _absent("AutoResume", present, context), context.options
     if auto_resume is None or not _saves(arguments):
         return []
-    directory, _ = checkpoint_dir(job, options)
-    with failure_reported(job):
+    directory, _ = context.checkpoint_dir
+    with failure_reported(context.job):
         callback = auto_resume(directory, options.resume, identity, options.resume_weights_only)
         if "://" not in directory:
             return [callback]
@@ -216,15 +199,14 @@ def _auto_resume(
     return []
 
 
-def _checkpoint_places(
-    arguments: Dict[str, Any], job: TrainingJob, namespace: Namespace, options: SageMakerOptions, settings: Settings
-) -> CheckpointPlaces:
-    directory, _ = checkpoint_dir(job, options)
-    with failure_reported(job):
-        seconds = save_interval(options.save_every)
+def _checkpoint_places(arguments: Dict[str, Any], context: RunContext) -> CheckpointPlaces:
+    directory, _ = context.checkpoint_dir
+    with failure_reported(context.job):
+        seconds = save_interval(context.options.save_every)
     is_short = bool(arguments.get("fast_dev_run")) and "://" not in directory
     adds = _saves(arguments) and not is_short
-    return CheckpointPlaces(directory, job, namespace, explicit_directories(settings), seconds, adds)
+    explicit = explicit_directories(context.settings)
+    return CheckpointPlaces(directory, context.job, context.namespace, explicit, seconds, adds)
 
 
 def _checkpoints_in_place(present: Sequence[Any], places: CheckpointPlaces) -> List[Any]:
@@ -282,42 +264,26 @@ def trainer_settings(
     this_job = read_job()
     with failure_reported(this_job):
         topology = Topology.resolve(job=this_job)
-        given = [trainer_arguments.get(name) for name in ("callbacks", "strategy", "logger", "plugins")]
-        objects = (type(entry) for value in given for entry in as_list(value))
+        named = [trainer_arguments.get(name) for name in ("callbacks", "strategy", "logger", "plugins")]
+        objects = (type(entry) for value in named for entry in as_list(value))
         namespace = namespace_of(trainer_class, *objects) or choose_namespace()
-        options = options_of(sagemaker)
         # A list of ready-made loggers or callbacks counts as one value here, which nothing looks into.
-        settings = Settings.collect(given={"trainer": trainer_arguments})
-        routing = build_routing(
-            this_job,
-            topology,
-            settings,
-            options=options,
-            consumer=None,
-            find_class=lambda name: find_class(namespace, name),
-            namespace=namespace.name,
-        )
+        given = Settings().with_layer({"trainer": trainer_arguments}, Provenance(Layer.COMMAND_LINE))
+        context = RunContext(this_job, topology, namespace, given, options_of(sagemaker))
+        routing = build_routing(context)
         routed = routing.as_config().get("trainer", {})
         arguments = {**trainer_arguments, **routed}
         logger = routed.get("logger")
         if logger is not None:
-            logger_class = find_class(namespace, logger["class_path"])
+            logger_class = context.find_class(logger["class_path"])
             assert logger_class is not None, "Lightning has the loggers that the routing names"
             arguments["logger"] = logger_class(**logger["init_args"])
         if this_job.in_container:
-            add_environment(arguments, topology, namespace)
-            redirected = tuple(_redirect_loggers(trainer_arguments.get("logger"), this_job, options, namespace))
+            add_environment(arguments, context)
+            redirected = tuple(_redirect_loggers(trainer_arguments.get("logger"), context))
             routing = replace(routing, settings=(*routing.settings, *redirected))
         present = as_list(arguments.get("callbacks"))
-        own = own_callbacks(
-            arguments,
-            present,
-            job=this_job,
-            topology=topology,
-            namespace=namespace,
-            options=options,
-            settings=settings,
-        )
+        own = own_callbacks(arguments, present, context)
         if own:
             arguments["callbacks"] = [*present, *own]
     if routing and topology.is_rank_zero:
@@ -325,18 +291,16 @@ def trainer_settings(
     return arguments
 
 
-def _redirect_loggers(
-    given: Any, job: TrainingJob, options: SageMakerOptions, namespace: Namespace
-) -> Iterator[RoutedSetting]:
+def _redirect_loggers(given: Any, context: RunContext) -> Iterator[RoutedSetting]:
     """Let ready-made loggers write to the output directory, and warn of those that cannot be told to.
 
     The others are lost: SageMaker keeps its own directories only.
     """
-    loggers = namespace.module("loggers")
-    directory, source = output_dir(job, options)
+    loggers = context.namespace.module("loggers")
+    directory, source = context.output_dir
     for index, logger in enumerate(as_list(None if isinstance(given, bool) else given)):
         old = getattr(logger, "save_dir", None)
-        if not isinstance(old, str) or not may_replace(old, job):
+        if not isinstance(old, str) or not may_replace(old, context.job):
             continue
         if isinstance(logger, (loggers.CSVLogger, loggers.TensorBoardLogger)) and logger._experiment is None:
             # Lightning's versions keep it under one of these names, or both.
@@ -344,7 +308,7 @@ def _redirect_loggers(
                 setattr(logger, name, directory)
         if logger.save_dir == directory:
             place = f"trainer.logger[{index}]" if isinstance(given, (list, tuple)) else "trainer.logger"
-            yield RoutedSetting(f"{place}.save_dir", directory, source, f"the script said {old}")
+            yield RoutedSetting(f"{place}.save_dir", directory, source, f"replaces {old} from the script")
         elif not _sends(logger):
             log.warning(
                 "%s writes to %s, which SageMaker does not keep. HINT: Give it a directory below %s.",

@@ -8,21 +8,192 @@ A project's ``train.py`` for SageMaker is complete with two lines::
 
 import atexit
 import gc
+import inspect
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from lightning_sm._config.arguments import JobArguments
+from lightning_sm._config.build import GroupClass, RunParser, find_model_class, trains
+from lightning_sm._config.options import SageMakerOptions
+from lightning_sm._config.reader import config_text, raise_refusals
+from lightning_sm._config.routed import Routing
+from lightning_sm._config.settings import RunContext
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class, resolve_class
-from lightning_sm._lightning.compat import cli_base_path
+from lightning_sm._lightning.compat import add_any_data_module, cli_base_path, save_config_arguments
+from lightning_sm._logging import log
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm._trainer_defaults import add_environment, as_list, own_callbacks, stay_on_one_host
 
 if TYPE_CHECKING:
-    from lightning_sm._cli import SageMakerCLIMixin as SageMakerCLI
+    from pytorch_lightning.cli import LightningCLI as _Base
+else:
+    _Base = object
 
-__all__ = ["SageMakerCLI", "main", "sagemaker_cli_class"]
+__all__ = ["SageMakerCLI", "main"]
 
-_MIXIN = "lightning_sm._cli:SageMakerCLIMixin"
+
+class SageMakerCLIMixin(_Base):
+    """Lightning's CLI, at home in a SageMaker training container.
+
+    On a laptop it is ``LightningCLI``. In a container a missing subcommand means ``fit``, hyperparameters are settings
+    with the types that their author gave them, channels and directories find their way into data modules, loggers and
+    checkpoints, the world comes from the launcher, and the trained model is written to the model directory. A project
+    may subclass it, as it would ``LightningCLI``. What a person typed wins over hyperparameters, these over SageMaker's
+    directories, these over local paths in config files, and these over the defaults of classes. Under an external
+    launcher outside a container (``torchrun``) only the world is taken.
+
+    It reads what :class:`~lightning_sm.TrainingJob` and :class:`~lightning_sm.Topology` name.
+
+    Args:
+        *args: What ``LightningCLI`` takes.
+        ignore_hyperparameters: Names of hyperparameters that the script reads by itself, such as those of its own
+            ``argparse``, and that are none of this CLI's settings.
+        **kwargs: What ``LightningCLI`` takes. In a container the saved config may overwrite an older one unless
+            ``save_config_kwargs`` says otherwise, because a restarted job finds its own.
+
+    Raises:
+        JobConfigError: A file or variable of the job is broken.
+        TopologyError: The launcher's numbers do not make a world.
+        HyperparameterError: An argument of a job cannot be used; the job's failure reason says which.
+        RoutingError: It is open which parameter a channel feeds, or the channel holds no files to read.
+    """
+
+    namespace: Namespace
+
+    def __init__(self, *args: Any, ignore_hyperparameters: Collection[str] = (), **kwargs: Any) -> None:
+        self._ignored = (ignore_hyperparameters,) if isinstance(ignore_hyperparameters, str) else ignore_hyperparameters
+        job = read_job()
+        with failure_reported(job):
+            self.run_context = RunContext(job, Topology.resolve(job=job), self.namespace)
+        self.routing = Routing()
+        if job.in_container:
+            args, kwargs = _by_name(super().__init__, args, kwargs)
+            for name, value in save_config_arguments(self.namespace).items():
+                given = kwargs.get(name)
+                kwargs[name] = {**value, **(given or {})} if isinstance(value, dict) else kwargs.get(name, value)
+        super().__init__(*args, **kwargs)
+
+    @property
+    def job(self) -> TrainingJob:
+        """The training job."""
+        return self.run_context.job
+
+    @property
+    def topology(self) -> Topology:
+        """The processes that the launcher started."""
+        return self.run_context.topology
+
+    @property
+    def _is_active(self) -> bool:
+        return self.job.in_container or self.topology.launcher != Launcher.LOCAL
+
+    def add_default_arguments_to_parser(self, parser: Any) -> None:
+        """Add the group ``sagemaker`` beside Lightning's own arguments."""
+        super().add_default_arguments_to_parser(parser)
+        parser.add_class_arguments(SageMakerOptions, "sagemaker")
+
+    def add_core_arguments_to_parser(self, parser: Any) -> None:
+        """Add trainer, model and data."""
+        super().add_core_arguments_to_parser(parser)
+        add_any_data_module(self.namespace, parser)
+
+    def parse_arguments(self, parser: Any, *args: Any) -> None:
+        """Parse the command line; in a job, together with hyperparameters and what SageMaker decides."""
+        if not self._is_active:
+            super().parse_arguments(parser, *args)
+            self._fill_options()
+            return
+        given = args[0] if args and args[0] is not None else sys.argv[1:]
+        with failure_reported(self.job):
+            parsed = self._parse_run(parser, given)
+        if not parsed:
+            with failure_reported(self.job), raise_refusals([parser], lambda _: None):
+                super().parse_arguments(parser, *args)
+        self._fill_options()
+        if parsed and self.routing and self.topology.is_rank_zero:
+            log.info("%s", self.routing.table())
+
+    def _parse_run(self, parser: Any, given: Any) -> bool:
+        """Parse words, or a mapping that a program hands over; returns whether there is a subcommand to run."""
+        words: Any = given
+        values: Optional[Dict[str, Any]] = None
+        if isinstance(given, dict) or hasattr(given, "as_dict"):
+            values = given if isinstance(given, dict) else given.as_dict()
+            words = [] if values.get("subcommand") is None else [values["subcommand"]]
+        arguments = JobArguments.read(words, self.job, self._subcommands, self._ignored)
+        subcommand = arguments.subcommand
+        if subcommand is None and self._subcommands:
+            return False
+        classes = {
+            "trainer": GroupClass(self.trainer_class),
+            "data": GroupClass(self.datamodule_class, self.subclass_mode_data),
+            "model": GroupClass(self.model_class, self.subclass_mode_model),
+        }
+        subparser = parser if subcommand is None else self._parser(subcommand)
+        run = RunParser(self.run_context, parser, subparser, arguments, classes)
+        if values is None:
+            self.config = run.parse_words()
+        else:
+            self.config = run.parse_mapping(values if subcommand is None else values.get(subcommand, {}))
+        self.run_context, self.routing = run.context, run.routing
+        return True
+
+    def _fill_options(self) -> None:
+        """Let an empty group (``sagemaker:`` and nothing below it) mean that nothing is set."""
+        subcommand = self.config.get("subcommand")
+        config = self.config if subcommand is None else self.config[subcommand]
+        if config.get("sagemaker", "") is None:
+            config["sagemaker"] = type(config)(**asdict(SageMakerOptions()))
+
+    def _parse_ckpt_path(self) -> None:
+        """Take the model's hyperparameters from the checkpoint of ``ckpt_path``, as Lightning does since 2.5.5."""
+        parent: Any = super()
+        if not self._is_active:
+            parent._parse_ckpt_path()
+            return
+        hint = "Name a checkpoint of this model as ckpt_path, or the model's class that the checkpoint was made with."
+        subparser = self._parser(self.config.get("subcommand"))
+        parsers = [self.parser] if subparser is self.parser else [self.parser, subparser]
+        with failure_reported(self.job), raise_refusals(parsers, lambda _: hint):
+            parent._parse_ckpt_path()
+
+    @property
+    def _subcommands(self) -> Dict[str, Any]:
+        return dict(self.subcommands()) if hasattr(self, "_subcommand_method_arguments") else {}
+
+    def _instantiate_trainer(self, config: Dict[str, Any], callbacks: List[Any]) -> Any:
+        context = replace(self.run_context, options=self._get(self.config_init, "sagemaker"))
+        if self.job.in_container:
+            add_environment(config, context)
+        stay_on_one_host(config, context)
+        if trains(self.subcommand):
+            if config.get("callbacks") is not None:
+                config["callbacks"] = as_list(config["callbacks"])  # Lightning 1.5 would extend it as it stands
+            present = [*as_list(config.get("callbacks")), *callbacks, *as_list(self.trainer_defaults.get("callbacks"))]
+            own = own_callbacks(
+                config, present, context, config=self._config_yaml(), portable_config=self._portable_config()
+            )
+            callbacks = [*callbacks, *own]
+        return super()._instantiate_trainer(config, callbacks)
+
+    def _config_yaml(self) -> str:
+        config = self.config.get(str(self.subcommand), self.config)
+        return str(self._parser(self.subcommand).dump(config, skip_none=False))
+
+    def _portable_config(self) -> Optional[str]:
+        """The config without what SageMaker decided, which can be run elsewhere; ``None`` where nothing was decided."""
+        import yaml
+
+        if not self.routing.settings:
+            return None
+        return config_text(self.routing.undone(yaml.safe_load(self._config_yaml()), self.run_context.settings))
+
+_MIXIN = "lightning_sm.cli:SageMakerCLIMixin"
 
 
 def sagemaker_cli_class(namespace: Namespace) -> type:
@@ -41,15 +212,13 @@ def main(args: Optional[Sequence[str]] = None) -> None:
     Raises:
         LightningSMError: See :class:`SageMakerCLI`.
     """
-    from lightning_sm._config.classes import find_model_class, named_settings
-
     words: List[str] = list(sys.argv[1:] if args is None else args)
     # The working directory is where a project's modules are; scripts elsewhere and console scripts do not look there.
     if not {"", os.getcwd()}.intersection(sys.path):
         sys.path.insert(0, "")
     job = read_job()
     with failure_reported(job), _no_collections():
-        namespace = choose_namespace(find_model_class(named_settings(words, job)))
+        namespace = choose_namespace(find_model_class(words, job))
     if args is not None:
         sys.argv = [sys.argv[0], *words]
     cli: Any = sagemaker_cli_class(namespace)
@@ -79,6 +248,23 @@ def __getattr__(name: str) -> Any:
     if name == "SageMakerCLI":
         return resolve_class(name, _MIXIN, sagemaker_cli_class)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> List[str]:
+    return sorted(__all__)
+
+
+def _by_name(function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+    """Turn positional arguments into named ones, except where Python has to say what is wrong with them."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(names) or set(names[: len(args)]) & set(kwargs):
+        return args, kwargs
+    return (), {**dict(zip(names, args)), **kwargs}
+
+
+if TYPE_CHECKING:
+    SageMakerCLI = SageMakerCLIMixin
 
 
 if __name__ == "__main__":

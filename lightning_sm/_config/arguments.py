@@ -3,16 +3,24 @@
 import json
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._config.config_files import LISTS, nest
+from lightning_sm._config.settings import Layer, Provenance, Settings, as_tree, leaves
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters, is_reserved
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["JobArguments"]
+__all__ = ["SUBCOMMANDS", "JobArguments", "load_config", "nest"]
 
+SUBCOMMANDS = ("fit", "validate", "test", "predict", "tune")
 _CONFIG_FLAGS = ("--config", "-c")
+_LISTS = ("trainer.callbacks", "trainer.logger")
+# The keys for which a config may name a file instead. Other values that end like a config file are a path of the
+# user's, such as annotations of many megabytes.
+_INCLUDES = frozenset({"data", "lr_scheduler", "model", "optimizer", "sagemaker", "trainer", *_LISTS})
+_CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
+# Deeper values are an accident (a YAML alias of itself), and Python's own recursion ends not far below.
+_DEEPEST = 100
 
 
 @dataclass(frozen=True)
@@ -92,10 +100,46 @@ class JobArguments:
         texts = {name: self.texts[name] for name in names}
         return replace(self, hyperparameters=nest({**self.named, **texts}), named={**self.named, **texts})
 
+    def as_written(self, defaults: Optional[Mapping[str, Any]] = None, files: Sequence[str] = ()) -> Settings:
+        """Return what files, hyperparameters and words say without a parser, which alone knows what they mean.
+
+        Class paths and keys can be looked up in it before there is a parser, and where the parser has refused a key.
+
+        Args:
+            defaults: The project's own defaults, by dotted keys.
+            files: Config files below all others.
+
+        Raises:
+            HyperparameterError: A config file is missing, broken or no mapping.
+        """
+        settings = Settings().with_layer(nest(defaults or {}), Provenance(Layer.PROJECT))
+        for path in (*files, *self.configs):
+            content = load_config(path)
+            section = content.pop(self.subcommand, None) if self.subcommand is not None else None
+            for part in (content, section):
+                if isinstance(part, dict):
+                    values = _included(nest(part), os.path.dirname(path))
+                    settings = settings.with_layer(values, Provenance(Layer.CONFIG, os.path.basename(path)))
+        for layer in self._explicit():
+            settings = settings.with_layer(*layer)
+        return settings
+
+    def explicit_keys(self) -> Dict[str, Provenance]:
+        """Who set each key that a hyperparameter or a word sets."""
+        layers = list(self._explicit())
+        return {key: provenance for values, provenance in layers for key, _ in leaves(as_tree(values))}
+
+    def _explicit(self) -> Iterator[Tuple[Mapping[str, Any], Provenance]]:
+        """Nested values of hyperparameters and words, in their order."""
+        yield _included(self.hyperparameters), Provenance(Layer.HYPERPARAMETER)
+        for words, layer in ((self.listed, Layer.HYPERPARAMETER), (self.typed, Layer.COMMAND_LINE)):
+            for key, value in _read_words(words):
+                yield _included(nest({key: value})), Provenance(layer)
+
 
 def _is_of_last(name: str, values: Mapping[str, Any]) -> bool:
     """Whether a name is an argument below callbacks or loggers, of which no hyperparameter names a class."""
-    whole = next((whole for whole in LISTS if name.startswith(f"{whole}.")), None)
+    whole = next((whole for whole in _LISTS if name.startswith(f"{whole}.")), None)
     if whole is None or name[len(whole) + 1 :] in ("class_path", "init_args", "dict_kwargs"):
         return False
     return not isinstance(values.get(whole), (str, dict)) and f"{whole}.class_path" not in values
@@ -186,3 +230,112 @@ def _find_config(path: str, job: TrainingJob) -> str:
         hint=f"Give a path relative to {os.getcwd()}, which holds {', '.join(beside) or 'no YAML file'}, "
         "or one that begins with a channel's name.",
     )
+
+
+def load_config(path: str) -> Dict[str, Any]:
+    """Read a YAML or JSON file of settings.
+
+    Raises:
+        HyperparameterError: The file is missing, broken or no mapping.
+    """
+    content = _load(path)
+    if not isinstance(content, dict):
+        raise HyperparameterError(
+            f"The config file {path} holds no settings but {type(content).__name__}.",
+            hint="Write 'key: value' lines, such as 'trainer:' and below it '  max_epochs: 5'.",
+        )
+    return {str(key): value for key, value in content.items()}
+
+
+def nest(flat: Mapping[str, Any]) -> Dict[str, Any]:
+    """Turn dotted keys into nested mappings; what is set beside a ``class_path`` becomes an argument of the class.
+
+    Raises:
+        HyperparameterError: A key is set both to a value and to parts of it, or its value is nested without end.
+    """
+    nested: Dict[str, Any] = {}
+    values = {str(key): value for key, value in flat.items()}
+    for key in sorted(values, key=lambda key: (key.count("."), not key.endswith(".class_path"))):
+        node = nested
+        *parents, last = key.split(".")
+        for part in parents:
+            node = _arguments_of(node, part)
+            inner = node.setdefault(part, {})
+            if isinstance(inner, str):
+                inner = node[part] = {"class_path": inner}
+            if not isinstance(inner, dict):
+                raise HyperparameterError(
+                    f"{key!r} is set, and {part!r} as a whole is set to {inner!r}.", hint="Set one of them."
+                )
+            node = inner
+        _arguments_of(node, last)[last] = _copied(values[key], key, key.count("."))
+    return nested
+
+
+def _arguments_of(node: Dict[str, Any], part: str) -> Dict[str, Any]:
+    """Where an argument goes: below ``init_args`` if ``node`` names a class."""
+    if "class_path" not in node or part in _CLASS_KEYS:
+        return node
+    inner = node.setdefault("init_args", {})
+    return inner if isinstance(inner, dict) else node
+
+
+def _copied(value: Any, key: str, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise HyperparameterError(f"{key[:_DEEPEST]!r} is nested more than {_DEEPEST} levels deep.")
+    if isinstance(value, dict):
+        return {name: _copied(inner, key, depth + 1) for name, inner in value.items()}
+    return [_copied(inner, key, depth + 1) for inner in value] if isinstance(value, list) else value
+
+
+def _included(values: Mapping[str, Any], folder: str = "", at: str = "") -> Dict[str, Any]:
+    """Replace each file that is named instead of a group or list by its content; leave out what is added to a list."""
+    found: Dict[str, Any] = {}
+    for name, value in ((str(name), value) for name, value in values.items()):
+        key = f"{at}.{name}" if at else name
+        if name.endswith("+"):
+            continue
+        if isinstance(value, str) and key in _INCLUDES and value.endswith((".yaml", ".yml", ".json")):
+            path = os.path.join(folder, value)
+            value = (_load(path) if key in _LISTS else load_config(path)) if os.path.isfile(path) else value
+        found[name] = _included(value, folder, key) if isinstance(value, Mapping) else value
+    return found
+
+
+def _read_words(words: Sequence[str]) -> Iterator[Tuple[str, Any]]:
+    """Read ``--key=value`` and ``--key value``; words that are neither are the parser's business."""
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if not word.startswith("--") or word == "--":
+            continue
+        key, equals, text = word[2:].partition("=")
+        if not equals:
+            if index >= len(words) or words[index].startswith("--"):
+                continue
+            text = words[index]
+            index += 1
+        yield key, _read_value(text)
+
+
+def _read_value(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except Exception:  # PyYAML lets out whatever its constructors raise: '!!int ""' is an IndexError
+        return text
+
+
+def _load(path: str) -> Any:
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return yaml.safe_load(file)
+    except Exception as error:  # see _read_value
+        raise HyperparameterError(
+            f"The config file {path} cannot be read: {' '.join(str(error).split())}.",
+            hint=f"Paths are relative to {os.getcwd()} or begin with a channel's name.",
+        ) from error

@@ -4,10 +4,10 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
+from lightning_sm._config.classes import init_parameters, names_a_path, takes_path
 from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.routed import RoutedSetting, may_replace, said
-from lightning_sm._config.settings import Settings
-from lightning_sm._config.signatures import init_parameters, names_a_path, takes_path
+from lightning_sm._config.routed import RoutedSetting, may_replace
+from lightning_sm._config.settings import RunContext, plain_key
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import RoutingError
 
@@ -59,19 +59,18 @@ class Consumer:
         return takes_path(self.parameters[parameter])
 
 
-def route_channels(
-    job: TrainingJob, settings: Settings, options: SageMakerOptions, consumer: Optional[Consumer]
-) -> Iterator[RoutedSetting]:
+def route_channels(context: RunContext, consumer: Optional[Consumer]) -> Iterator[RoutedSetting]:
     """Yield a setting for each channel that feeds a parameter.
 
     Raises:
         RoutingError: It is open which parameter a channel feeds, or the channel holds no files to read.
     """
+    job, settings, options = context.job, context.settings, context.options
     taken: Dict[str, str] = {}
     for name, key in _targets(job, options, consumer).items():
-        if key is None or settings.is_explicit(_plain(key)):
+        if key is None or settings.is_explicit(plain_key(key)):
             continue
-        plain = _plain(key)
+        plain = plain_key(key)
         if plain in taken:
             raise _ambiguous(f"The channels {taken[plain]!r} and {name!r} both feed {plain}.", name, [plain])
         taken[plain] = name
@@ -81,15 +80,16 @@ def route_channels(
         if may_replace(value, job) or name in options.channels:
             job.channels[name].validate()
             source = f"channel {name!r}" + (" by sagemaker.channels" if name in options.channels else "")
-            yield RoutedSetting(key, job.channels[name].path, source, said(settings, plain), channel=name)
+            yield RoutedSetting(key, job.channels[name].path, source, settings.replaced_by_routing(plain), channel=name)
 
 
-def unrouted_channels(job: TrainingJob, options: SageMakerOptions, consumer: Optional[Consumer]) -> Tuple[str, ...]:
+def unrouted_channels(context: RunContext, consumer: Optional[Consumer]) -> Tuple[str, ...]:
     """The channels that feed nothing, one line each, with what they could feed, so that nobody has to guess."""
     if consumer is None:
         return ()
+    job, options = context.job, context.options
     targets = _targets(job, options, consumer)
-    fed = {_plain(key) for key in targets.values() if key}
+    fed = {plain_key(key) for key in targets.values() if key}
     likely = [f"{consumer.key}.{name}" for name, found in consumer.parameters.items() if names_a_path(found)]
     possible = [key for key in likely if key not in fed][:_CANDIDATES]
     of_these = f" ({' or '.join(possible)})" if possible else ""
@@ -110,7 +110,7 @@ def _targets(job: TrainingJob, options: SageMakerOptions, consumer: Optional[Con
             hint="Use the names of the job's input channels.",
         )
     chosen = {name: _chosen(key, consumer) for name, key in sorted(options.channels.items())}
-    keys = {_plain(key) for key in chosen.values() if key}
+    keys = {plain_key(key) for key in chosen.values() if key}
     targets = dict(chosen)
     for name in sorted(set(job.data_channels) - set(chosen)):
         targets[name] = _target(name, job, consumer, keys) if consumer is not None else None
@@ -118,8 +118,8 @@ def _targets(job: TrainingJob, options: SageMakerOptions, consumer: Optional[Con
 
 
 def _chosen(key: str, consumer: Optional[Consumer]) -> Optional[str]:
-    if consumer is not None and _plain(key).startswith(f"{consumer.key}."):
-        return consumer.full_key(_plain(key)[len(consumer.key) + 1 :])
+    if consumer is not None and plain_key(key).startswith(f"{consumer.key}."):
+        return consumer.full_key(plain_key(key)[len(consumer.key) + 1 :])
     return key or None
 
 
@@ -135,10 +135,6 @@ def _target(name: str, job: TrainingJob, consumer: Consumer, chosen: Set[str]) -
         keys = [f"{consumer.key}.{parameter}" for parameter in candidates]
         raise _ambiguous(f"The channel {name!r} could feed {' or '.join(keys)}.", name, keys)
     return consumer.full_key(candidates[0]) if candidates else None
-
-
-def _plain(key: str) -> str:
-    return key.replace(".init_args", "")
 
 
 def _own_names(channel: str) -> List[str]:

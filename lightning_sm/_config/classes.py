@@ -1,20 +1,29 @@
-"""Finds the classes that a config names, and the options that it sets about SageMaker.
-
-Looks at what a run names before a CLI is made: the model's base decides on Lightning's namespace.
-"""
+"""Finds the classes that a config names, and the parameters that each can be given."""
 
 import importlib
-from dataclasses import fields
-from typing import Any, Iterator, List, Mapping, Optional, Sequence
+import inspect
+import os
+import re
+import typing
+from pathlib import PurePath
+from typing import Any, Dict, Iterator, List, Optional
 
-from lightning_sm._config.arguments import JobArguments
-from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.settings import Settings
 from lightning_sm._lightning import Namespace
-from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm.errors import HyperparameterError, RoutingError
 
-__all__ = ["find_class", "import_class", "options_from", "SUBCOMMANDS", "find_model_class", "named_settings"]
+__all__ = [
+    "find_class",
+    "import_class",
+    "init_parameters",
+    "names_a_path",
+    "takes_path",
+    "takes_text_only",
+]
+
+_NUMBERS = (bool, int, float, complex)
+_PATH_NAME = re.compile(r"(^|_)(dir|dirs|directory|path|root|folder|file|location|data)$")
+# Names in annotations that cannot be evaluated, as those behind TYPE_CHECKING.
+_CONTAINERS = frozenset({"list", "dict", "set", "frozenset", "tuple", "sequence", "mapping", "iterable", "callable"})
+_NOTHING = frozenset({"optional", "union", "none", "nonetype", "typing"})
 
 
 def import_class(path: str) -> Optional[type]:
@@ -51,43 +60,98 @@ def _subclasses(cls: type) -> Iterator[type]:
         yield from _subclasses(subclass)
 
 
-def options_from(settings: Settings) -> SageMakerOptions:
-    """Return the ``sagemaker`` group as it was set.
+def init_parameters(cls: type) -> Dict[str, inspect.Parameter]:
+    """Return the named parameters of a class by name, those behind ``**kwargs`` included.
 
-    Raises:
-        RoutingError: ``sagemaker.channels`` is no mapping of names.
+    The signature of the class itself will not do: Lightning 1.5's data modules have a metaclass that hides it. An
+    annotation that was written as text, also by ``from __future__ import annotations``, is evaluated where it can be.
     """
-    given = settings.get("sagemaker")
-    known = {option.name for option in fields(SageMakerOptions)}
-    # Unknown names are the parser's to refuse, which knows them all.
-    values: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-    options = SageMakerOptions(**{name: value for name, value in values.items() if name in known and value is not None})
-    channels = options.channels
-    if not isinstance(channels, Mapping) or not all(isinstance(key, str) for key in channels.values()):
-        raise RoutingError(
-            f"sagemaker.channels is {channels!r}.", hint="Map channels to parameters, as in {training: data.data_dir}."
-        )
-    return options
+    found: Dict[str, inspect.Parameter] = {}
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        function = vars(base)["__init__"]
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        for parameter in parameters:
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                found.setdefault(
+                    parameter.name, parameter.replace(annotation=_evaluated(parameter.annotation, function))
+                )
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return found
 
 
-SUBCOMMANDS = ("fit", "validate", "test", "predict", "tune")
+def takes_path(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter can hold a path: ``train: bool``, ``validation: float = 0.2`` or a list cannot."""
+    if isinstance(parameter.default, (*_NUMBERS, list, dict, tuple, set)):
+        return False
+    kinds = tuple(_kinds(parameter.annotation))
+    if any(kind in _NUMBERS for kind in kinds):
+        return False
+    return not kinds or any(_is_path(kind) for kind in kinds)
 
 
-def named_settings(words: Sequence[str], job: TrainingJob) -> Settings:
-    """Gather what the run sets; nothing where it is faulty, for which the parser has the better words.
+def takes_text_only(annotation: Any) -> bool:
+    """Whether what is annotated so takes text and no number, so that ``123`` can only mean its text."""
+    kinds = set(_kinds(annotation)) - {type(None)}
+    return str in kinds and not kinds & {*_NUMBERS, Any, object}
 
-    Args:
-        words: The command line without the program's name.
-        job: The job.
-    """
+
+def names_a_path(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter looks as if it held a path, by its type or its name."""
+    kinds = tuple(_kinds(parameter.annotation))
+    named = _PATH_NAME.search(parameter.name) is not None
+    return takes_path(parameter) and (named or any(kind is not Any and _is_path(kind, text=False) for kind in kinds))
+
+
+def _evaluated(annotation: Any, function: Any) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
     try:
-        arguments = JobArguments.read(words, job, SUBCOMMANDS)
-        return Settings.collect(arguments.configs, arguments.hyperparameters, arguments.typed, arguments.subcommand)
-    except HyperparameterError:
-        return Settings()
+        return eval(annotation, dict(getattr(function, "__globals__", {})))
+    except Exception:  # names that only a type checker knows, or a syntax of newer Pythons
+        return annotation
 
 
-def find_model_class(settings: Settings) -> Optional[type]:
-    """Import the class that the run names as its model, or return ``None`` where there is no such class."""
-    name = settings.get("model.class_path") or settings.get("model")
-    return import_class(name) if isinstance(name, str) and "." in name else None
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation allows, without ``Optional``; none where it says nothing."""
+    if annotation is inspect.Parameter.empty:
+        return
+    if isinstance(annotation, typing.ForwardRef):
+        annotation = annotation.__forward_arg__
+    if isinstance(annotation, str):
+        yield from _kinds_of_text(annotation)
+    elif hasattr(annotation, "__metadata__"):  # Annotated
+        yield from _kinds(annotation.__origin__)
+    elif hasattr(annotation, "__supertype__"):  # NewType
+        yield from _kinds(annotation.__supertype__)
+    elif isinstance(annotation, typing.TypeVar):
+        yield Any
+    elif _is_union(annotation):
+        for member in annotation.__args__:
+            yield from _kinds(member)
+    elif annotation is not type(None):
+        yield getattr(annotation, "__origin__", None) or annotation
+
+
+def _is_union(annotation: Any) -> bool:
+    return getattr(annotation, "__origin__", None) is typing.Union or type(annotation).__name__ == "UnionType"
+
+
+def _kinds_of_text(text: str) -> Iterator[Any]:
+    known: Dict[str, Any] = {kind.__name__: kind for kind in (*_NUMBERS, str)}
+    names = [name.rpartition(".")[2] for name in re.findall(r"[\w.]+", text)]
+    if any(name.lower() in _CONTAINERS for name in names):
+        yield list
+        return
+    for name in names:
+        if name.lower() not in _NOTHING:
+            yield known.get(name, PurePath if "path" in name.lower() else Any)
+
+
+def _is_path(kind: Any, *, text: bool = True) -> bool:
+    if kind in (Any, object) or (text and kind is str):
+        return True
+    # jsonargparse's own paths had no __fspath__ at first.
+    return isinstance(kind, type) and (issubclass(kind, (os.PathLike, PurePath)) or kind.__name__.startswith("Path_"))

@@ -1,46 +1,40 @@
-"""Routes SageMaker's directories into loggers and checkpoints."""
+"""Routes SageMaker's directories into loggers and checkpoints.
+
+``CheckpointPlaces``: where callbacks save checkpoints, and which callbacks are added to those that are there.
+"""
 
 import importlib.util
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
+import os
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.routed import RoutedSetting, may_replace, said
-from lightning_sm._config.settings import Settings
-from lightning_sm._config.signatures import init_parameters
+from lightning_sm._checkpoint.periodic import periodic_checkpoints
+from lightning_sm._config.classes import init_parameters
+from lightning_sm._config.routed import RoutedSetting, may_replace
+from lightning_sm._config.settings import RunContext, Settings
+from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.job import TrainingJob
 
-__all__ = ["FindClass", "checkpoint_dir", "default_logger", "directories", "output_dir", "route_outputs"]
-
-# Finds a class by the name that a config gives it, or returns None.
-FindClass = Callable[[str], Optional[type]]
+__all__ = ["CheckpointPlaces", "default_logger", "directories", "explicit_directories", "route_outputs"]
 
 
-def output_dir(job: TrainingJob, options: SageMakerOptions) -> Tuple[str, str]:
-    """Where logs go, and who says so."""
-    if options.output_dir:
-        return options.output_dir, "sagemaker.output_dir"
-    return str(job.output_data_dir), job.sources.get("output_data_dir", "SageMaker's layout")
-
-
-def directories(job: TrainingJob, options: SageMakerOptions) -> Tuple[str, ...]:
+def directories(context: RunContext) -> Tuple[str, ...]:
     """Where callbacks write that no setting names, one line each."""
-    checkpoints, source = checkpoint_dir(job, options)
-    model = options.model_dir or str(job.model_dir)
-    named = "sagemaker.model_dir" if options.model_dir else job.sources.get("model_dir", "SageMaker's layout")
-    trained = (f"trained model in {model} ← {named}",) if options.export else ()
+    checkpoints, source = context.checkpoint_dir
+    model, named = context.model_dir
+    trained = (f"trained model in {model} ← {named}",) if context.options.export else ()
     return (f"checkpoints in {checkpoints} ← {source}", *trained)
 
 
-def route_outputs(
-    job: TrainingJob, settings: Settings, options: SageMakerOptions, find_class: FindClass, namespace: str
-) -> Iterator[RoutedSetting]:
+def route_outputs(context: RunContext) -> Iterator[RoutedSetting]:
     """Yield the trainer's root directory, its loggers and the directories of its ``ModelCheckpoint`` callbacks."""
-    directory, source = output_dir(job, options)
+    settings = context.settings
+    directory, source = context.output_dir
     root = "trainer.default_root_dir"
-    if not settings.is_explicit(root) and may_replace(settings.get(root), job):
-        yield RoutedSetting(root, directory, source, said(settings, root))
-    yield from _route_loggers(job, settings, directory, source, find_class, namespace)
-    yield from _route_checkpoints(job, settings, options, find_class)
+    if not settings.is_explicit(root) and may_replace(settings.get(root), context.job):
+        yield RoutedSetting(root, directory, source, settings.replaced_by_routing(root))
+    yield from _route_loggers(context)
+    yield from _route_entries(context, "trainer.callbacks", "dirpath", context.checkpoint_dir, _is_model_checkpoint)
 
 
 def default_logger(namespace: str) -> str:
@@ -49,50 +43,32 @@ def default_logger(namespace: str) -> str:
     return f"{namespace}.loggers.{'TensorBoardLogger' if installed else 'CSVLogger'}"
 
 
-def _route_loggers(
-    job: TrainingJob, settings: Settings, directory: str, source: str, find_class: FindClass, namespace: str
-) -> Iterator[RoutedSetting]:
+def _route_loggers(context: RunContext) -> Iterator[RoutedSetting]:
     key = "trainer.logger"
-    given = settings.get(key)
-    if settings.get("trainer.barebones") is True or settings.is_opaque(key):
-        return  # such a trainer refuses every logger; and what cannot be followed stays as it is
+    given = context.settings.get(key)
+    if context.settings.get("trainer.barebones") is True:
+        return  # such a trainer refuses every logger
     if given is None or given is True:
-        spec = {"class_path": default_logger(namespace), "init_args": {"save_dir": directory}}
+        directory, source = context.output_dir
+        spec = {"class_path": default_logger(context.namespace.name), "init_args": {"save_dir": directory}}
         yield RoutedSetting(f"{key}.init_args.save_dir", directory, source, config=(key, spec))
     elif given is not False:
-        yield from _route_entries(
-            job, settings, key, "save_dir", directory, source, lambda name: _takes(find_class(name), "save_dir")
-        )
-
-
-def _route_checkpoints(
-    job: TrainingJob, settings: Settings, options: SageMakerOptions, find_class: FindClass
-) -> Iterator[RoutedSetting]:
-    directory, source = checkpoint_dir(job, options)
-    yield from _route_entries(
-        job,
-        settings,
-        "trainer.callbacks",
-        "dirpath",
-        directory,
-        source,
-        lambda name: _is_model_checkpoint(find_class(name)),
-    )
+        yield from _route_entries(context, key, "save_dir", context.output_dir, _takes_save_dir)
 
 
 def _route_entries(
-    job: TrainingJob,
-    settings: Settings,
+    context: RunContext,
     key: str,
     argument: str,
-    directory: str,
-    source: str,
-    concerns: Callable[[str], bool],
+    directory: Tuple[str, str],
+    concerns: Callable[[Optional[type]], bool],
 ) -> Iterator[RoutedSetting]:
     """Set one argument of each class that a key lists and that it concerns."""
+    settings = context.settings
     given = settings.get(key)
-    if given is None or settings.is_opaque(key):
+    if given is None:
         return
+    path, source = directory
     listed = given if isinstance(given, list) else [given]
     entries = [_entry(item) for item in listed]
     whole = (key, entries if isinstance(given, list) else entries[0])
@@ -100,19 +76,59 @@ def _route_entries(
         old = entry["init_args"].get(argument)
         place = f"{key}[{index}]" if isinstance(given, list) else key
         explicit = old is not None and settings.is_explicit(f"{place}.{argument}")
-        if explicit or not concerns(str(entry["class_path"])) or not may_replace(old, job):
+        if explicit or not concerns(context.find_class(str(entry["class_path"]))) or not may_replace(old, context.job):
             continue
-        entry["init_args"][argument] = directory
-        origin = settings.origin(f"{place}.{argument}") or settings.origin(f"{key}.class_path")
-        before = f"{origin} said {old}" if old is not None else None
-        yield RoutedSetting(f"{place}.init_args.{argument}", directory, source, before, config=whole)
+        entry["init_args"][argument] = path
+        provenance = settings.provenance_of(f"{place}.{argument}") or settings.provenance_of(f"{key}.class_path")
+        before = f"replaces {old} from {provenance}" if old is not None else None
+        yield RoutedSetting(f"{place}.init_args.{argument}", path, source, before, config=whole)
 
 
-def checkpoint_dir(job: TrainingJob, options: SageMakerOptions) -> Tuple[str, str]:
-    """Where checkpoints go, and who says so."""
-    if options.checkpoint_dir:
-        return options.checkpoint_dir, "sagemaker.checkpoint_dir"
-    return str(job.checkpoint_dir), job.sources.get("checkpoint_dir", "SageMaker's layout")
+@dataclass(frozen=True)
+class CheckpointPlaces:
+    """Where the ``ModelCheckpoint`` callbacks of a trainer save.
+
+    Args:
+        directory: The job's checkpoint directory.
+        job: The job.
+        namespace: Lightning's namespace.
+        explicit: Directories that were typed or are hyperparameters, and stay.
+        save_every_seconds: Seconds between two checkpoints, where none of the callbacks saves regularly.
+        adds: Whether callbacks are added.
+    """
+
+    directory: str
+    job: TrainingJob
+    namespace: Namespace
+    explicit: FrozenSet[str] = frozenset()
+    save_every_seconds: float = 600.0
+    adds: bool = True
+
+    def complete(self, callbacks: Sequence[Any]) -> List[Any]:
+        """Send the checkpoints of these callbacks to the directory, and return the callbacks to add to them.
+
+        Args:
+            callbacks: All callbacks of a trainer. Those that were added before count as any other.
+        """
+        checkpoint_class = self.namespace.module("callbacks").ModelCheckpoint
+        checkpoints = [callback for callback in callbacks if isinstance(callback, checkpoint_class)]
+        for callback in checkpoints:
+            if may_replace(callback.dirpath, self.job) and not self._is_explicit(callback):
+                callback.dirpath = self.directory
+        if not self.adds:
+            return []
+        if "://" in self.directory:
+            return [] if checkpoints else [checkpoint_class(dirpath=self.directory)]
+        return periodic_checkpoints(checkpoints, self.directory, self.save_every_seconds, self.namespace)
+
+    def _is_explicit(self, callback: Any) -> bool:
+        return callback.dirpath is not None and os.path.realpath(callback.dirpath) in self.explicit
+
+
+def explicit_directories(settings: Settings) -> FrozenSet[str]:
+    """Every ``dirpath`` that was typed or is a hyperparameter, wherever in the config its callback stands."""
+    given = ({key.rpartition(".")[2]: settings.get(key)} for key in settings.provenance if settings.is_explicit(key))
+    return frozenset(os.path.realpath(path) for value in given for path in _dirpaths(value))
 
 
 def _entry(item: Any) -> Dict[str, Any]:
@@ -126,9 +142,17 @@ def _entry(item: Any) -> Dict[str, Any]:
     return entry
 
 
-def _takes(cls: Optional[type], parameter: str) -> bool:
-    return cls is not None and parameter in init_parameters(cls)
+def _takes_save_dir(cls: Optional[type]) -> bool:
+    return cls is not None and "save_dir" in init_parameters(cls)
 
 
 def _is_model_checkpoint(cls: Optional[type]) -> bool:
     return cls is not None and any(base.__name__ == "ModelCheckpoint" for base in cls.__mro__)
+
+
+def _dirpaths(value: Any) -> Iterator[str]:
+    """Every ``dirpath`` in nested values."""
+    if isinstance(value, dict) and isinstance(value.get("dirpath"), str):
+        yield value["dirpath"]
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _dirpaths(inner)

@@ -7,11 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._config.config_files import as_config
-from lightning_sm._config.settings import Settings
+from lightning_sm._config.settings import Settings, as_config, plain_key
 from lightning_sm._sagemaker.job import TrainingJob
 
-__all__ = ["Link", "RoutedSetting", "Routing", "may_replace", "said"]
+__all__ = ["Link", "RoutedSetting", "Routing", "may_replace"]
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,8 @@ class RoutedSetting:
     Args:
         key: Where it goes, such as ``trainer.num_nodes``.
         value: What it becomes.
-        source: The variable or file that says so.
-        replaced: What stood there before and who said that, for the log line.
+        source: The variable, file or option that it comes from.
+        replaced: What it replaces and where that came from, for the log line.
         config: Key and value as a parser takes them, where they differ: a list of loggers can only be set as a whole.
         channel: The channel that feeds it.
     """
@@ -97,30 +96,30 @@ class Routing:
         return nested
 
     def undone(self, config: Mapping[str, Any], settings: Settings) -> Dict[str, Any]:
-        """Return a resolved config in which each routed setting is again what was said, or is left out.
+        """Return a resolved config in which each routed setting is again what was given, or is left out.
 
         Args:
             config: The nested config.
-            settings: What was said.
+            settings: What was given.
         """
         undone: Dict[str, Any] = copy.deepcopy(dict(config))
         for setting in self.settings:
             entry = re.fullmatch(r"(.+)\[(\d+)\]\.init_args\.(.+)", setting.key)
             if entry is None:
                 key = setting.config[0] if setting.config else setting.key
-                _put(undone, key.split("."), as_config(settings.get(key.replace(".init_args", ""))))
+                _put(undone, key.split("."), as_config(settings.get(plain_key(key))))
                 continue
-            entries, said = _at(undone, entry[1].split(".")), settings.get(entry[1])
+            entries, given = _at(undone, entry[1].split(".")), settings.get(entry[1])
             with suppress(IndexError, KeyError, TypeError, AttributeError):  # a list that is written in another way
-                before = said[int(entry[2])] if isinstance(said, list) else said
+                before = given[int(entry[2])] if isinstance(given, list) else given
                 before = before if isinstance(before, Mapping) else {}
                 _put(entries[int(entry[2])]["init_args"], [entry[3]], before.get("init_args", before).get(entry[3]))
         return undone
 
     @property
-    def origins(self) -> Dict[str, str]:
-        """Who decided each setting, by its key without ``init_args``."""
-        return {setting.key.replace(".init_args", ""): setting.source for setting in self.settings}
+    def sources(self) -> Dict[str, str]:
+        """What decided each setting, by its key without ``init_args``."""
+        return {plain_key(setting.key): setting.source for setting in self.settings}
 
     def refused_channel(self, problem: str) -> Optional[str]:
         """What to do where a parser's problem is about a parameter that a channel feeds."""
@@ -174,9 +173,3 @@ def _is_in(class_key: str, key: str) -> bool:
 
 def _is_below(path: str, folder: str) -> bool:
     return os.path.realpath(path).startswith(os.path.join(folder, ""))
-
-
-def said(settings: Settings, key: str) -> Optional[str]:
-    """What stood at ``key`` and who said so."""
-    value, origin = settings.get(key), settings.origin(key)
-    return None if value is None or origin is None else f"{origin} said {value}"

@@ -1,40 +1,25 @@
-"""Routes the world that the launcher made into the trainer's settings.
-
-Turns a job and what was said explicitly into the settings that SageMaker decides.
-"""
+"""Decides the settings that SageMaker decides: the processes of the launcher, directories and channels."""
 
 import os
 from dataclasses import replace
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Iterator, Optional, Sequence, Tuple
 
 from lightning_sm._config.channels import Consumer, route_channels, unrouted_channels
-from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.outputs import FindClass, checkpoint_dir, directories, output_dir, route_outputs
-from lightning_sm._config.routed import Link, RoutedSetting, Routing, may_replace, said
-from lightning_sm._config.settings import Settings
+from lightning_sm._config.outputs import directories, route_outputs
+from lightning_sm._config.routed import Link, RoutedSetting, Routing, may_replace
+from lightning_sm._config.settings import RunContext, Settings, plain_key
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm.errors import RoutingError
 
-__all__ = [
-    "route_world",
-    "Consumer",
-    "FindClass",
-    "Link",
-    "RoutedSetting",
-    "Routing",
-    "build_routing",
-    "checkpoint_dir",
-    "may_replace",
-    "output_dir",
-]
+__all__ = ["build_routing", "route_world"]
 
 _NODES, _DEVICES, _ACCELERATOR = "trainer.num_nodes", "trainer.devices", "trainer.accelerator"
 # What LightningCLI writes with --print_config where nobody said anything (None up to 1.9), and "all there are".
 _OPEN = {_NODES: (1, "1"), _DEVICES: (-1, "-1")}
 
 
-def route_world(job: TrainingJob, topology: Topology, settings: Settings) -> Iterator[RoutedSetting]:
+def route_world(context: RunContext) -> Iterator[RoutedSetting]:
     """Yield ``num_nodes``, ``devices``, ``accelerator`` and ``strategy`` as far as they are open.
 
     ``auto`` and the defaults that LightningCLI prints leave them open. A number of hosts or devices that stands in a
@@ -43,9 +28,10 @@ def route_world(job: TrainingJob, topology: Topology, settings: Settings) -> Ite
     Raises:
         TopologyError: The command line, a hyperparameter or a program asks for another number of hosts or processes.
     """
+    job, topology, settings = context.job, context.topology, context.settings
     for key, value, source in _world(job, topology, settings):
         given = settings.get(key)
-        if value is None or settings.is_opaque(key):
+        if value is None:
             continue
         if not _is_open(key, given):
             if settings.is_explicit(key):
@@ -54,7 +40,7 @@ def route_world(job: TrainingJob, topology: Topology, settings: Settings) -> Ite
             if not _gives_way(key, given, topology, job):
                 continue
         if given is None or given not in (value, str(value)):
-            yield RoutedSetting(key, value, source, said(settings, key))
+            yield RoutedSetting(key, value, source, settings.replaced_by_routing(key))
 
 
 def _is_open(key: str, given: Any) -> bool:
@@ -66,7 +52,7 @@ def _refuse_other(key: str, given: Any, topology: Topology, settings: Settings) 
     expected = {_NODES: topology.num_nodes, _DEVICES: topology.local_world_size}.get(key)
     count = _count(given)
     if None not in (expected, count) and count != expected:
-        topology.refuse(f"{settings.origin(key)} said {key.partition('.')[2]}={given}")
+        topology.refuse(f"{settings.provenance_of(key)} sets {key.partition('.')[2]}={given}")
 
 
 def _gives_way(key: str, given: Any, topology: Topology, job: TrainingJob) -> bool:
@@ -112,16 +98,7 @@ def _world(job: TrainingJob, topology: Topology, settings: Settings) -> Iterator
 
 
 def build_routing(
-    job: TrainingJob,
-    topology: Topology,
-    settings: Settings,
-    *,
-    options: SageMakerOptions,
-    consumer: Optional[Consumer],
-    find_class: FindClass,
-    namespace: str,
-    links: Sequence[Link] = (),
-    trains: bool = True,
+    context: RunContext, *, consumer: Optional[Consumer] = None, links: Sequence[Link] = (), trains: bool = True
 ) -> Routing:
     """Decide every routed setting.
 
@@ -129,34 +106,27 @@ def build_routing(
     train alone; directories are left as they are.
 
     Args:
-        job: The job.
-        topology: The world that the launcher made.
-        settings: What was said explicitly.
-        options: The ``sagemaker`` group.
+        context: The run, with its settings and options.
         consumer: The class that reads data, where there is one.
-        find_class: Finds a class by the name that a config gives it.
-        namespace: Lightning's namespace, for the default logger.
         links: Arguments that the parser takes from others.
         trains: Whether the run may train, so that there is something to save and to export.
 
     Raises:
         RoutingError: It is open which parameter a channel feeds, the channel holds no files to read, or the parameter
             is computed from other arguments.
+        TopologyError: The run asks for another number of hosts or processes than the job has.
     """
-    world = route_world(job, topology, settings)
-    routed: List[RoutedSetting] = [other for each in world for other in _at_source(each, links, settings, job)]
+    settings = context.settings
+    decided = list(route_world(context))
     notes: Tuple[str, ...] = ()
-    if job.in_container:
-        decided = [
-            *route_outputs(job, settings, options, find_class, namespace),
-            *route_channels(job, settings, options, consumer),
-        ]
-        routed += [other for each in decided for other in _at_source(each, links, settings, job)]
+    if context.job.in_container:
+        decided += [*route_outputs(context), *route_channels(context, consumer)]
         saves = (
             settings.get("trainer.enable_checkpointing") is not False and settings.get("trainer.barebones") is not True
         )
-        written = directories(job, options) if trains else ()
-        notes = (written if saves else written[1:]) + unrouted_channels(job, options, consumer)
+        written = directories(context) if trains else ()
+        notes = (written if saves else written[1:]) + unrouted_channels(context, consumer)
+    routed = [other for each in decided for other in _at_source(each, links, settings, context.job)]
     # A config that sets arguments of a class must name the class, which may come from the command line only.
     implied = [
         (f"{key}.class_path", path)
@@ -172,14 +142,14 @@ def _at_source(
     setting: RoutedSetting, links: Sequence[Link], settings: Settings, job: TrainingJob
 ) -> Iterator[RoutedSetting]:
     """Set what a linked argument is taken from, because the link overwrites the argument itself."""
-    link = next((link for link in links if _plain(link.target) == _plain(setting.key)), None)
+    link = next((link for link in links if plain_key(link.target) == plain_key(setting.key)), None)
     if link is None:
         yield setting
         return
-    if any(settings.is_explicit(_plain(source)) for source in link.sources):
+    if any(settings.is_explicit(plain_key(source)) for source in link.sources):
         return
     source = link.sources[0]
-    old = settings.get(_plain(source))
+    old = settings.get(plain_key(source))
     old = link.default if old is None else old
     if not link.is_copy:
         if setting.channel is not None:
@@ -189,8 +159,4 @@ def _at_source(
                 f"sagemaker.channels.{setting.channel} to another parameter, or to '' for none.",
             )
     elif old is None or (os.path.isabs(str(setting.value)) and may_replace(old, job)):
-        yield replace(setting, key=source, replaced=said(settings, _plain(source)), config=None)
-
-
-def _plain(key: str) -> str:
-    return key.replace(".init_args", "")
+        yield replace(setting, key=source, replaced=settings.replaced_by_routing(plain_key(source)), config=None)

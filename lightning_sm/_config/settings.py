@@ -1,86 +1,96 @@
-"""``Settings``: what was said explicitly, by whom, as one tree of values."""
+"""``Settings``: the values that a run was given, and the provenance of each; ``RunContext``: what is known of a run."""
 
-import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from enum import Enum
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from lightning_sm._config.config_files import load_config, merge, nest, read_value
+from lightning_sm._config.classes import find_class
+from lightning_sm._config.options import SageMakerOptions
+from lightning_sm._lightning import Namespace
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.topology import Topology
 
-__all__ = ["COMMAND_LINE", "CONFIG", "HYPERPARAMETER", "PROJECT", "VARIABLE", "Settings"]
-
-COMMAND_LINE = "the command line"
-HYPERPARAMETER = "a hyperparameter"
-PROJECT = "the project's default"
-CONFIG = "a config file"
-# Begins the name of an environment variable that LightningCLI reads (``default_env=True``).
-VARIABLE = "the variable "
+__all__ = ["Layer", "Provenance", "RunContext", "Settings", "as_config", "as_tree", "leaves", "plain_key"]
 
 _ENTRY = re.compile(r"(.+)\[(\d+)\]")
+# What jsonargparse keeps beside the values.
+_META = ("__path__", "__orig__", "__default_config__")
+
+
+class Layer(str, Enum):
+    """A kind of source of settings; a later one replaces what an earlier one set."""
+
+    PROJECT = "the project's default"
+    CONFIG = "a config file"
+    VARIABLE = "a variable"
+    HYPERPARAMETER = "a hyperparameter"
+    COMMAND_LINE = "the command line"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Who set a value.
+
+    Args:
+        layer: The kind of source.
+        name: The config file or the environment variable, where it is known.
+
+    Example::
+
+        >>> str(Provenance(Layer.CONFIG, "config.yaml")), str(Provenance(Layer.COMMAND_LINE))
+        ('config.yaml', 'the command line')
+    """
+
+    layer: Layer
+    name: str = ""
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the value was set for this run, so that nothing may replace it."""
+        return self.layer in (Layer.COMMAND_LINE, Layer.HYPERPARAMETER, Layer.VARIABLE)
+
+    def __str__(self) -> str:
+        if not self.name:
+            return self.layer.value
+        return f"the variable {self.name}" if self.layer is Layer.VARIABLE else self.name
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that config files, hyperparameters and the command line set, the later over the earlier.
+    """Everything that was given to a run, without the defaults of classes.
 
-    Keys are dotted, such as ``trainer.max_epochs``. The ``init_args`` of a class are counted as its own keys, so that
-    ``model.lr`` and ``model.init_args.lr`` are one setting. Class defaults are not in it.
+    Keys are dotted, such as ``trainer.max_epochs``. The ``init_args`` of a class count as its own keys, so that
+    ``model.lr`` and ``model.init_args.lr`` are one setting.
 
     Args:
         tree: The values, nested.
-        origins: Who set each leaf, by its dotted key.
-        opaque: Keys that were set in a way that cannot be followed here (``--trainer.callbacks+=…``).
+        provenance: Who set each leaf, by its dotted key.
+
+    Example::
+
+        >>> config = {"model": {"class_path": "net.Net", "init_args": {"lr": 0.1}}}
+        >>> settings = Settings().with_layer(config, Provenance(Layer.CONFIG, "config.yaml"))
+        >>> settings = settings.with_layer({"model": {"lr": 0.5}}, Provenance(Layer.HYPERPARAMETER))
+        >>> settings.get("model.lr"), str(settings.provenance_of("model.lr"))
+        (0.5, 'a hyperparameter')
     """
 
     tree: Mapping[str, Any] = field(default_factory=dict)
-    origins: Mapping[str, str] = field(default_factory=dict)
-    opaque: Tuple[str, ...] = ()
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)
 
-    @classmethod
-    def collect(
-        cls,
-        configs: Sequence[str] = (),
-        hyperparameters: Optional[Mapping[str, Any]] = None,
-        typed: Sequence[str] = (),
-        subcommand: Optional[str] = None,
-        *,
-        defaults: Optional[Mapping[str, Any]] = None,
-        given: Optional[Mapping[str, Any]] = None,
-        listed: Sequence[str] = (),
-    ) -> "Settings":
-        """Gather the settings of one run.
-
-        Args:
-            configs: Paths of YAML or JSON files, in the order in which they apply.
-            hyperparameters: Nested values.
-            typed: Words of the command line, without subcommand and config files.
-            subcommand: The subcommand, whose own section of a config file applies as well.
-            defaults: What the project itself sets first, by dotted keys.
-            given: What a program gives instead of typed words.
-            listed: Words for hyperparameters that set an argument of the last of several classes.
-
-        Raises:
-            HyperparameterError: A file is missing or is no mapping.
-        """
-        tree: Dict[str, Any] = {}
-        origins: Dict[str, str] = {}
-        opaque: List[str] = []
-        merge(tree, origins, nest(defaults or {}), PROJECT)
-        for path in configs:
-            content = load_config(path)
-            section = content.pop(subcommand, None) if subcommand is not None else None
-            for part in (content, section):
-                if isinstance(part, dict):
-                    merge(tree, origins, nest(part), os.path.basename(path), os.path.dirname(path))
-        merge(tree, origins, hyperparameters or {}, HYPERPARAMETER)
-        for words, origin in ((listed, HYPERPARAMETER), (typed, COMMAND_LINE)):
-            for key, value in _read_words(words):
-                if key.endswith("+"):
-                    opaque.append(key[:-1])
-                else:
-                    merge(tree, origins, nest({key: value}), origin)
-        merge(tree, origins, nest(given or {}), COMMAND_LINE)
-        return cls(tree, origins, tuple(opaque))
+    def with_layer(self, values: Mapping[str, Any], provenance: Provenance) -> "Settings":
+        """Return the settings with nested values over them; a class that another one replaces loses its arguments."""
+        # An empty group sets nothing.
+        layer = {name: value for name, value in as_tree(values).items() if value != {} or name not in self.tree}
+        given = {key for key, _ in leaves(layer)}
+        tree = _merged(self.tree, layer)
+        found: Dict[str, Provenance] = {}
+        for key, _ in leaves(tree):
+            whole = key[: -len(".class_path")] if key.endswith(".class_path") else key
+            earlier = self.provenance.get(key) or self.provenance.get(whole) or provenance
+            found[key] = provenance if given & {key, whole} else earlier
+        return Settings(tree, found)
 
     def get(self, key: str) -> Any:
         """The value, or the nested values, of a dotted key; ``None`` where nobody set it."""
@@ -96,48 +106,164 @@ class Settings:
                 node = {**node, **(node.get("init_args") or {})} if isinstance(node, Mapping) else node
         return node
 
-    def origin(self, key: str) -> Optional[str]:
+    def class_path(self, group: str) -> Optional[str]:
+        """The name of the class that was set for a group such as ``model``."""
+        named = self.get(group)
+        path = named if isinstance(named, str) else self.get(f"{group}.class_path")
+        return path if isinstance(path, str) else None
+
+    def provenance_of(self, key: str) -> Optional[Provenance]:
         """Who set a key, or set a whole that holds it; ``None`` where nobody did.
 
         A class that was set by its name alone leaves its arguments open. What an entry of a list is given counts as
         its own key, such as ``trainer.callbacks[0].dirpath``, where it is known who gave it.
         """
-        if key in self.origins:
-            return self.origins[key]
+        if key in self.provenance:
+            return self.provenance[key]
         entry = _ENTRY.match(key)
         if entry:
-            return self.origin(entry[1]) if isinstance(self.get(entry[1]), list) else None
+            return self.provenance_of(entry[1]) if isinstance(self.get(entry[1]), list) else None
         whole = key.rpartition(".")[0]
         while whole:
-            if whole in self.origins:
-                return None if isinstance(self.get(whole), str) else self.origins[whole]
+            if whole in self.provenance:
+                return None if isinstance(self.get(whole), str) else self.provenance[whole]
             whole = whole.rpartition(".")[0]
         return None
 
     def is_explicit(self, key: str) -> bool:
         """Whether a person, a hyperparameter or a variable set this key, so that nothing may replace it."""
-        origin = self.origin(key)
-        return origin in (COMMAND_LINE, HYPERPARAMETER) or str(origin).startswith(VARIABLE) or self.is_opaque(key)
+        provenance = self.provenance_of(key)
+        return provenance is not None and provenance.is_explicit
 
-    def is_opaque(self, key: str) -> bool:
-        """Whether this key, or a whole that holds it, was set in a way that cannot be followed."""
-        return any(key == other or key.startswith(f"{other}.") for other in self.opaque)
+    def replaced_by_routing(self, key: str) -> Optional[str]:
+        """What routing replaces at a key, for the log line; ``None`` where nothing was set."""
+        value, provenance = self.get(key), self.provenance_of(key)
+        return None if value is None or provenance is None else f"replaces {value} from {provenance}"
 
 
-def _read_words(words: Sequence[str]) -> List[Tuple[str, Any]]:
-    """Read ``--key=value`` and ``--key value``; words that are neither are the parser's business."""
-    read: List[Tuple[str, Any]] = []
-    index = 0
-    while index < len(words):
-        word = words[index]
-        index += 1
-        if not word.startswith("--") or word == "--":
-            continue
-        key, equals, text = word[2:].partition("=")
-        if not equals:
-            if index >= len(words) or words[index].startswith("--"):
-                continue
-            text = words[index]
-            index += 1
-        read.append((key, read_value(text)))
-    return read
+@dataclass(frozen=True)
+class RunContext:
+    """What is known of a run before its ``Trainer`` is made; it is read once and handed on.
+
+    Args:
+        job: The training job.
+        topology: The processes that the launcher started.
+        namespace: Lightning's namespace.
+        settings: What the run was given.
+        options: The ``sagemaker`` group of the settings.
+    """
+
+    job: TrainingJob
+    topology: Topology
+    namespace: Namespace
+    settings: Settings = field(default_factory=Settings)
+    options: SageMakerOptions = field(default_factory=SageMakerOptions)
+
+    def find_class(self, name: str) -> Optional[type]:
+        """Find a class by the name that a config gives it, or return ``None``."""
+        return find_class(self.namespace, name)
+
+    @property
+    def output_dir(self) -> Tuple[str, str]:
+        """Where loggers write, and which option, variable or default names it."""
+        return self._directory("output_dir", "output_data_dir")
+
+    @property
+    def checkpoint_dir(self) -> Tuple[str, str]:
+        """Where checkpoints go, and which option, file, variable or default names it."""
+        return self._directory("checkpoint_dir", "checkpoint_dir")
+
+    @property
+    def model_dir(self) -> Tuple[str, str]:
+        """Where the trained model goes, and which option, variable or default names it."""
+        return self._directory("model_dir", "model_dir")
+
+    def _directory(self, option: str, part: str) -> Tuple[str, str]:
+        chosen = getattr(self.options, option)
+        if chosen:
+            return chosen, f"sagemaker.{option}"
+        return str(getattr(self.job, part)), self.job.sources.get(part, "SageMaker's layout")
+
+
+def as_tree(node: Any) -> Any:
+    """Return a config, or a parser's values, as nested mappings with a class's arguments beside its ``class_path``."""
+    if isinstance(node, (list, tuple)):
+        return [_as_entry(inner) for inner in node]
+    items = _items(node)
+    if items is None:
+        return node
+    tree: Dict[str, Any] = {}
+    for name, value in items:
+        inner = as_tree(value)
+        if name == "init_args" and isinstance(inner, dict):
+            tree.update(inner)
+        else:
+            tree[name] = inner
+    return tree
+
+
+def as_config(node: Any) -> Any:
+    """Return a part of a tree as a parser takes it, each class with its arguments below ``init_args``."""
+    if not isinstance(node, Mapping):
+        return node
+    inner = {name: as_config(value) for name, value in node.items()}
+    if not isinstance(inner.get("class_path"), str):
+        return inner
+    beside = {name: inner.pop(name) for name in ("class_path", "dict_kwargs") if name in inner}
+    return {**beside, "init_args": inner}
+
+
+def leaves(tree: Mapping[str, Any], at: str = "") -> Iterator[Tuple[str, Any]]:
+    """Yield each dotted key of a tree that holds a value, with the value."""
+    for name, value in tree.items():
+        key = f"{at}.{name}" if at else str(name)
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, key)
+        elif at or value != {}:
+            yield key, value
+
+
+def plain_key(key: str) -> str:
+    """A key without ``init_args``."""
+    return key.replace(".init_args", "")
+
+
+def _as_entry(node: Any) -> Any:
+    if isinstance(node, (list, tuple)):
+        return [_as_entry(inner) for inner in node]
+    items = _items(node)
+    return node if items is None else {name: _as_entry(value) for name, value in items}
+
+
+def _items(node: Any) -> Optional[List[Tuple[str, Any]]]:
+    """The named values of a mapping, or of the parser's namespace; ``None`` for a value."""
+    if not isinstance(node, Mapping) and not hasattr(node, "as_dict"):
+        return None
+    named = node if isinstance(node, Mapping) else node.as_dict()
+    return [(str(name), value) for name, value in named.items() if name not in _META]
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Dict[str, Any]:
+    merged = dict(under)
+    for name, value in over.items():
+        merged[name] = _replaced(merged.get(name), value)
+    return merged
+
+
+def _replaced(old: Any, value: Any) -> Any:
+    if isinstance(value, Mapping) and value:
+        old = {"class_path": old} if isinstance(old, str) else old
+        if not isinstance(old, Mapping) or _is_other_class(old, value.get("class_path")):
+            return dict(value)
+        return _merged(old, value)
+    if isinstance(value, str) and isinstance(old, Mapping) and "class_path" in old and not _is_other_class(old, value):
+        return {**old, "class_path": value}
+    return value
+
+
+def _is_other_class(node: Mapping[str, Any], class_path: Any) -> bool:
+    """Whether a node is about another class, whose arguments then mean nothing."""
+    named = node.get("class_path")
+    if not isinstance(named, str) or class_path is None:
+        return False
+    return named.rpartition(".")[2] != str(class_path).rpartition(".")[2]

@@ -3,10 +3,10 @@
 import difflib
 from typing import Any, Callable, Iterator, List, Mapping, Optional
 
-from lightning_sm._config.settings import HYPERPARAMETER, Settings
-from lightning_sm._config.signatures import init_parameters
+from lightning_sm._config.classes import init_parameters
+from lightning_sm._config.settings import Layer, Settings
 
-__all__ = ["closest_keys", "own_names"]
+__all__ = ["closest_keys", "ignored_names"]
 
 # What scripts that know no LightningCLI call it.
 _USUAL_NAMES = {
@@ -22,31 +22,37 @@ _USUAL_NAMES = {
 }
 
 
-def closest_keys(parser: Any, settings: Settings, find_class: Callable[[str], Optional[type]]) -> Optional[str]:
+def closest_keys(
+    parser: Any,
+    tree: Mapping[str, Any],
+    given: Mapping[str, Any],
+    find_class: Callable[[str], Optional[type]],
+) -> Optional[str]:
     """Return a hint for each key that was set and that neither the parser nor a named class knows.
 
     Args:
         parser: The argument parser of the run's subcommand.
-        settings: What was said explicitly.
+        tree: What was given, nested.
+        given: Who set each key.
         find_class: Finds a class by the name that a config gives it.
     """
-    known = sorted(_known_keys(parser, settings, find_class))
+    known = sorted(_known_keys(parser, tree, find_class))
     hints: List[str] = []
-    for key in settings.origins:
+    for key, source in given.items():
         if key in known or _is_part(known, key):
             continue
         possible = [other for other in known if not key.startswith(f"{other}.")]
         near = _nearest(key, possible)
         if near:
-            hints.append(f"{key!r} (by {settings.origins[key]}) is no key; did you mean {near[0]!r}?")
+            hints.append(f"{key!r} (by {source}) is no key; did you mean {near[0]!r}?")
     return " ".join(hints) or None
 
 
-def own_names(parser: Any, settings: Settings) -> Optional[str]:
+def ignored_names(parser: Any, settings: Settings) -> Optional[str]:
     """Return a hint where hyperparameters without a dot are no keys, which a script may read by itself."""
     known = {str(action.dest).partition(".")[0] for action in parser._actions}
-    names = [key for key, origin in settings.origins.items() if origin == HYPERPARAMETER and key not in known]
-    plain = [name for name in names if "." not in name]
+    given = [key for key, source in settings.provenance.items() if source.layer is Layer.HYPERPARAMETER]
+    plain = [name for name in given if name not in known and "." not in name]
     return (
         f"A hyperparameter that the script itself reads belongs into ignore_hyperparameters={plain}." if plain else None
     )
@@ -74,9 +80,9 @@ def _likeness(key: str, other: str) -> float:
     return difflib.SequenceMatcher(None, group, other.rpartition(".")[0]).ratio() if group else 0.0
 
 
-def _known_keys(parser: Any, settings: Settings, find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
+def _known_keys(parser: Any, tree: Mapping[str, Any], find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
     yield from (str(action.dest) for action in parser._actions if not str(action.dest).endswith(".help"))
-    yield from _class_keys(settings.tree, "", find_class)
+    yield from _class_keys(tree, "", find_class)
 
 
 def _class_keys(node: Mapping[str, Any], at: str, find_class: Callable[[str], Optional[type]]) -> Iterator[str]:

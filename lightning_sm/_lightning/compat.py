@@ -29,7 +29,6 @@ __all__ = [
     "write_over_own",
     "add_any_data_module",
     "cli_base_path",
-    "configs_must_be_whole",
     "parse_words",
     "save_config_arguments",
     "epochs_trained",
@@ -89,12 +88,6 @@ SHIMS = {
         Shim("cli_base_path", (1, 5), (1, 7), f"{_PR}13767"),
         Shim("add_any_data_module", (1, 5), (1, 7), f"{_PR}12614"),
         Shim("parse_words", (1, 5), (1, 7), f"{_PR}12614"),
-        Shim(
-            "configs_must_be_whole",
-            (1, 5),
-            (1, 8),
-            "https://github.com/omni-us/jsonargparse/blob/v4.21.0/CHANGELOG.rst",
-        ),
         Shim("save_config_arguments", (1, 5), (1, 8), f"{_PR}14998"),
         Shim(
             "keep_newest",
@@ -219,14 +212,6 @@ def add_any_data_module(namespace: Namespace, parser: Any) -> None:
 def cli_base_path(namespace: Namespace) -> str:
     """Where Lightning's CLI is."""
     return "utilities.cli:LightningCLI" if needs("cli_base_path", namespace) else "cli:LightningCLI"
-
-
-def configs_must_be_whole(namespace: Namespace) -> bool:
-    """Whether the parser refuses a config file whose class lacks an argument that a later one brings.
-
-    So does jsonargparse 4.21, the newest that these versions work with.
-    """
-    return needs("configs_must_be_whole", namespace)
 
 
 def parse_words(namespace: Namespace, parser: Any, words: Sequence[str], *, defaults: bool = True) -> Any:

@@ -75,8 +75,8 @@ def test_a_config_that_a_job_of_two_hosts_saved_is_accepted_on_one(container, in
     with log_lines() as lines:
         container.cli()
     (table,) = (line for line in lines if "SageMaker settings" in line)
-    assert "trainer.num_nodes = 1 ← GROUP_WORLD_SIZE (printed.yaml said 2)" in table
-    assert "trainer.devices = 2 ← LOCAL_WORLD_SIZE (printed.yaml said 4)" in table
+    assert "trainer.num_nodes = 1 ← GROUP_WORLD_SIZE (replaces 2 from printed.yaml)" in table
+    assert "trainer.devices = 2 ← LOCAL_WORLD_SIZE (replaces 4 from printed.yaml)" in table
 
 
 def test_a_config_of_two_hosts_on_a_laptop(container, capsys, monkeypatch):
@@ -109,7 +109,7 @@ def test_a_script_that_asks_for_one_device(container, in_environ, in_container):
     if not in_container:
         container.leave()
     in_environ(_LAUNCHERS["torchrun"])
-    with pytest.raises(TopologyError, match="the command line said devices=1, but the job has this world"):
+    with pytest.raises(TopologyError, match="the command line sets devices=1, but the job has this world"):
         trainer_settings(strategy="auto", devices=1)
     settings = trainer_settings(**quiet(strategy=_single_device()), sagemaker={"export": False})
     with pytest.raises(TopologyError, match=r"in the Trainer|The Trainer's world has 1 process"):

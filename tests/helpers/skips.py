@@ -38,7 +38,6 @@ def installed_version(distribution: str) -> Version:
 
 _SUMS = "before Lightning 2.0 its own strategy asks for nothing that SMDDP refuses"
 _NO_ARGS = "LightningCLI takes no `args=` before Lightning 1.8"
-_ONE_CONFIG = "configs are merged into one above variables before Lightning 1.8, whose parser checks each file alone"
 _OWN_STATE = "before Lightning 1.6 a callback is given its own state, and not the checkpoint"
 _SWA = "before Lightning 1.8 StochasticWeightAveraging saves no state"
 _NO_LINKS = "jsonargparse 4.21, which Lightning before 1.8 needs, writes no config with a link into a named class"
@@ -50,13 +49,8 @@ SKIPS = (
     Skip(f"{_END}test_killed_*[swa-*", lambda lightning, torch: lightning < (1, 8), _SWA),
     Skip(f"{_END}test_final_weights_*[swa]", lambda lightning, torch: lightning < (1, 8), _SWA),
     Skip(f"{_END}*swa with batch norm*", lambda lightning, torch: lightning < (1, 8), _SWA),
-    Skip("tests/test_cli.py::test_arguments_as_a_*", lambda lightning, torch: lightning < (1, 8), _NO_ARGS),
-    Skip(
-        "tests/test_cli_given.py::test_a_variable_is_above_a_file_that_the_project_always_reads",
-        lambda lightning, torch: lightning < (1, 8),
-        _ONE_CONFIG,
-    ),
-    Skip("tests/test_cli_links.py::test_a_*", lambda lightning, torch: lightning < (1, 8), _NO_LINKS),
+    Skip("tests/cli/test_cli.py::test_arguments_as_a_*", lambda lightning, torch: lightning < (1, 8), _NO_ARGS),
+    Skip("tests/cli/test_links.py::test_a_*", lambda lightning, torch: lightning < (1, 8), _NO_LINKS),
     Skip(
         "tests/processes/test_smddp_standin.py::test_lightnings_own_strategy_fails_on_such_a_backend",
         lambda lightning, torch: lightning < (2, 0),

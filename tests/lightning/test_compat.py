@@ -51,8 +51,6 @@ def test_serves_from_the_first_version_up_to_the_last(version, serves):
         ("cli_base_path", (1, 7), "cli:LightningCLI"),
         ("save_config_arguments", (1, 7), {"save_config_overwrite": True}),
         ("save_config_arguments", (1, 8), {"save_config_kwargs": {"overwrite": True}}),
-        ("configs_must_be_whole", (1, 7), True),
-        ("configs_must_be_whole", (1, 8), False),
         ("keep_newest", (1, 5), {"mode": "max"}),
         ("keep_newest", (1, 6), {"monitor": "step", "mode": "max", "save_top_k": 2}),
         ("last_needs_best", (2, 5), False),

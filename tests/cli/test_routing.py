@@ -218,7 +218,7 @@ def test_torchrun_outside_a_container_gives_its_world_only(container, in_environ
     in_environ(torchrun(1, 4, 1, 2, 0, 2))
     words = ("--config", "config.yaml", "--data.data_dir=here", "--trainer.accelerator=cpu", "--trainer.logger=False")
     cli = container.cli(*words)
-    assert set(cli.routing.origins) == {"trainer.devices", "trainer.num_nodes"}
+    assert set(cli.routing.sources) == {"trainer.devices", "trainer.num_nodes"}
     assert (cli.trainer.world_size, cli.trainer.num_nodes, cli.datamodule.data_dir) == (4, 2, "here")
 
 
@@ -247,5 +247,5 @@ def test_a_project_may_keep_its_older_config(container):
 def test_cpus_on_a_host_with_gpus(container, in_environ):
     in_environ({"SM_NUM_GPUS": "4"})
     cli = container.hyperparameters({"trainer.accelerator": "cpu"}).cli()
-    assert "trainer.devices" not in cli.routing.origins
+    assert "trainer.devices" not in cli.routing.sources
     assert (cli.trainer.world_size, type(cli.trainer.accelerator).__name__) == (1, "CPUAccelerator")

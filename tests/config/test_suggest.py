@@ -2,8 +2,8 @@ import argparse
 
 import pytest
 
-from lightning_sm._config.settings import Settings
 from lightning_sm._config.suggest import closest_keys
+from tests.config.given import settings_of
 
 
 class Net:
@@ -28,8 +28,8 @@ def parser():
 
 
 def hint(parser, **values):
-    settings = Settings.collect(hyperparameters=values)
-    return closest_keys(parser, settings, CLASSES.get)
+    settings = settings_of(hyperparameters=values)
+    return closest_keys(parser, settings.tree, settings.provenance, CLASSES.get)
 
 
 def test_an_abbreviation_means_what_it_begins(parser):

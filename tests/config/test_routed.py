@@ -2,15 +2,16 @@ import os
 
 import pytest
 
-from lightning_sm._config.routed import RoutedSetting, Routing, may_replace, said
+from lightning_sm._config.routed import RoutedSetting, Routing, may_replace
 from lightning_sm._config.settings import Settings
 from lightning_sm._sagemaker.job import TrainingJob
+from tests.config.given import CONFIG_FILE
 
 
 def test_a_line():
     setting = RoutedSetting("trainer.num_nodes", 2, "SM_HOSTS")
     assert str(setting) == "trainer.num_nodes = 2 ← SM_HOSTS"
-    assert str(RoutedSetting("a", "x", "y", "c.yaml said z")) == "a = x ← y (c.yaml said z)"
+    assert str(RoutedSetting("a", "x", "y", "replaces z from c.yaml")) == "a = x ← y (replaces z from c.yaml)"
 
 
 def test_a_table():
@@ -34,7 +35,7 @@ def test_as_config():
         "trainer": {"num_nodes": 2, "logger": [{"a": 1}]},
         "data": {"class_path": "m.D", "init_args": {"root": "r"}},
     }
-    assert routing.origins["data.root"] == "x"
+    assert routing.sources["data.root"] == "x"
 
 
 @pytest.mark.parametrize(
@@ -67,8 +68,8 @@ def test_a_link_to_the_base_directory_is_the_base_directory(tmp_path):
     assert not may_replace(str(tmp_path / "link" / "data"), job)
 
 
-def test_who_said_what():
-    settings = Settings({"a": {"b": 1, "c": None}}, {"a.b": "x.yaml", "a.c": "x.yaml"})
-    assert said(settings, "a.b") == "x.yaml said 1"
-    assert said(settings, "a.c") is None
-    assert said(settings, "a.d") is None
+def test_what_routing_replaces():
+    settings = Settings({"a": {"b": 1, "c": None}}, {"a.b": CONFIG_FILE, "a.c": CONFIG_FILE})
+    assert settings.replaced_by_routing("a.b") == "replaces 1 from a.yaml"
+    assert settings.replaced_by_routing("a.c") is None
+    assert settings.replaced_by_routing("a.d") is None

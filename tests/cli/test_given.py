@@ -11,7 +11,8 @@ from lightning_sm import SageMakerOptions
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import save_config_arguments
 from lightning_sm.cli import sagemaker_cli_class
-from lightning_sm.errors import HyperparameterError
+from lightning_sm.errors import HyperparameterError, TopologyError
+from tests.helpers.environ import torchrun
 from tests.projects.container import config_of, loggers_of
 
 PL = Namespace("pytorch_lightning")
@@ -50,7 +51,7 @@ def test_a_hyperparameter_adds_to_callbacks_and_loggers(container):
     assert len(named(cli, "EarlyStopping")) == 1
     assert loggers_of(cli.trainer)[0].save_dir == str(container.base / "output" / "data")
     (table,) = [line for line in cli.routing.table().splitlines() if "trainer.callbacks[0]" in line]
-    assert table.endswith("(save.yaml said kept)")
+    assert table.endswith("(replaces kept from save.yaml)")
 
 
 def test_what_a_person_adds_stays_and_the_rest_is_routed(container):
@@ -155,13 +156,13 @@ def test_interpolation_within_a_routed_list(container, mode):
 
 
 @pytest.mark.parametrize("value", ["/data/mine", "s3://bucket/x"])
-def test_a_variable_of_lightning_cli_is_said_for_this_run(container, monkeypatch, value):
+def test_a_variable_of_lightning_cli_is_set_for_this_run(container, monkeypatch, value):
     monkeypatch.setenv("PL_TRAINER__DEFAULT_ROOT_DIR", value)
     monkeypatch.setenv("PL_TRAINER__NUM_NODES", "1")
     cli = container.cli(parser_kwargs={"default_env": True})
     assert config_of(cli)["trainer"]["default_root_dir"] == value
-    assert not {"trainer.default_root_dir", "trainer.num_nodes"} & set(cli.routing.origins)
-    assert "trainer.default_root_dir" in container.cli().routing.origins  # LightningCLI does not read it then
+    assert not {"trainer.default_root_dir", "trainer.num_nodes"} & set(cli.routing.sources)
+    assert "trainer.default_root_dir" in container.cli().routing.sources  # LightningCLI does not read it then
 
 
 def test_a_variable_of_a_subcommand(container, no_fit, monkeypatch):
@@ -356,10 +357,74 @@ def test_values_that_only_the_parser_can_read_stay_in_a_routed_list(container):
     container.config(f"trainer: {{callbacks: [{hook}, {save}]}}", "hooks.yaml")
     cli = container.hyperparameters(config=["config.yaml", "hooks.yaml"]).cli()
     assert named(cli, "Hook")[0].function.__name__ == "note"
-    assert "trainer.callbacks[1].dirpath" in cli.routing.origins
+    assert "trainer.callbacks[1].dirpath" in cli.routing.sources
 
 
-def test_a_value_that_a_config_said_too_is_still_the_hyperparameters(container):
+def test_a_value_that_a_config_sets_too_is_still_the_hyperparameters(container):
     container.config("data: {class_path: tiny_data.TinyData, init_args: {data_dir: here}}", "here.yaml")
     container.hyperparameters({"config": ["config.yaml", "here.yaml"], "data.data_dir": "here"})
     assert container.cli().datamodule.data_dir == "here"
+
+
+@pytest.mark.parametrize("nodes", ["2", "3"])
+def test_a_variable_that_names_another_world_is_refused_as_a_word_is(container, monkeypatch, in_environ, nodes):
+    in_environ(torchrun(0, 2, 0, 1, 0, 2))
+    monkeypatch.setenv("PL_TRAINER__NUM_NODES", nodes)
+    monkeypatch.setenv("PL_TRAINER__DEFAULT_ROOT_DIR", "/data/mine")
+    arguments = {"parser_kwargs": {"default_env": True}}
+    if nodes == "3":
+        with pytest.raises(TopologyError, match="the variable PL_TRAINER__NUM_NODES sets num_nodes=3"):
+            container.cli(**arguments)
+        return
+    cli = container.cli(**arguments)
+    assert (cli.trainer.num_nodes, cli.trainer.default_root_dir) == (2, "/data/mine")
+    assert "trainer.num_nodes" not in cli.routing.sources
+
+
+def test_a_variable_counts_beside_a_mapping(container, monkeypatch):
+    if PL.version < (1, 8):
+        pytest.skip("this Lightning takes no arguments")
+    monkeypatch.setenv("PL_TRAINER__DEFAULT_ROOT_DIR", "/data/mine")
+    cli = container.cli(args={"trainer": {"max_epochs": 4}}, parser_kwargs={"default_env": True})
+    assert (cli.trainer.max_epochs, cli.trainer.default_root_dir) == (4, "/data/mine")
+
+
+REQUIRED = """
+from tiny_model import TinyModel
+from tiny_data import TinyData
+
+
+class NeedsDepth(TinyModel):
+    def __init__(self, depth: int, width: int = 3):
+        super().__init__()
+        self.own = (depth, width)
+
+
+class NeedsBatch(TinyData):
+    def __init__(self, data_dir: str, batch: int):
+        super().__init__(data_dir, batch_size=batch)
+"""
+
+
+@pytest.mark.parametrize("layer", ["config", "hyperparameter", "typed"])
+def test_a_later_layer_may_bring_what_a_class_requires(container, layer):
+    container.config(REQUIRED, "required.py")
+    container.config(
+        "model: {class_path: required.NeedsDepth, init_args: {width: 5}}\ndata: {class_path: required.NeedsBatch}",
+        "without.yaml",
+    )
+    container.config("model: {init_args: {depth: 4}}\ndata: {init_args: {batch: 2}}", "with.yaml")
+    configs = ["without.yaml", "with.yaml"] if layer == "config" else ["without.yaml"]
+    values = {"model.depth": 4, "data.batch": 2}
+    container.hyperparameters({"config": configs, **(values if layer == "hyperparameter" else {})})
+    cli = container.cli(*([f"--{key}={value}" for key, value in values.items()] if layer == "typed" else []))
+    assert (cli.model.own, cli.datamodule.batch_size) == ((4, 5), 2)
+    assert cli.datamodule.data_dir == str(container.channel("training"))
+
+
+@pytest.mark.parametrize("later", ["model: {init_args: {size: 3}}", "fit: {model: {init_args: {size: 3}}}"])
+def test_the_table_names_the_file_whose_section_routing_replaces(container, no_fit, later):
+    container.config("fit: {trainer: {default_root_dir: kept}}", "first.yaml").config(later, "later.yaml")
+    cli = container.hyperparameters(config=["first.yaml", "config.yaml", "later.yaml"]).cli("fit", run=True)
+    (line,) = [line for line in cli.routing.table().splitlines() if "default_root_dir" in line]
+    assert line.endswith("(replaces kept from first.yaml)")

@@ -217,9 +217,9 @@ def test_the_class_is_public(one_namespace):
 
 def test_no_garbage_is_collected_while_the_project_is_imported(container):
     code = (
-        "import gc, sys; from lightning_sm import cli; from lightning_sm._config import classes as found;"
-        "find = found.find_model_class; seen = [gc.get_freeze_count() < 10_000];"
-        "found.find_model_class = lambda given: (seen.append(gc.isenabled()), find(given))[1];"
+        "import gc, sys; from lightning_sm import cli; find = cli.find_model_class;"
+        "seen = [gc.get_freeze_count() < 10_000];"
+        "cli.find_model_class = lambda *given: (seen.append(gc.isenabled()), find(*given))[1];"
         "cli.main(); print(seen, gc.isenabled(), gc.get_freeze_count() > 100_000)"
     )
     ran = container.run("-c", code, "fit", "--trainer.fast_dev_run=true")

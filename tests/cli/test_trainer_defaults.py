@@ -4,7 +4,6 @@ import pytest
 
 from lightning_sm import SageMakerEnvironment
 from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.settings import Settings
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.job import TrainingJob
@@ -12,10 +11,12 @@ from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._trainer_defaults import add_environment, as_list, own_callbacks
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
+from tests.config.given import context_of, settings_of
 
 PL = Namespace("pytorch_lightning")
 LAPTOP = Topology(Launcher.LOCAL)
 ONE_HOST = Topology(Launcher.HOST, main_address="127.0.0.1", main_port=7777)
+HOST = context_of(topology=ONE_HOST)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_as_list(value, expected):
 @pytest.mark.parametrize("given", [None, [], "an object"])
 def test_an_environment_joins_the_plugins(given):
     arguments = {"plugins": given, "strategy": "ddp"}
-    add_environment(arguments, ONE_HOST, PL)
+    add_environment(arguments, HOST)
     *before, environment = arguments["plugins"]
     assert before == as_list(given)
     assert environment.topology is ONE_HOST
@@ -37,20 +38,20 @@ def test_an_environment_joins_the_plugins(given):
 @pytest.mark.parametrize("strategy", ["smddp", "smddp_find_unused_parameters_true", "object"])
 def test_smddp_brings_its_own(strategy):
     arguments = {"strategy": smddp_strategy_class(PL)() if strategy == "object" else strategy}
-    add_environment(arguments, ONE_HOST, PL)
+    add_environment(arguments, HOST)
     assert "plugins" not in arguments
 
 
 def test_no_environment_on_a_laptop_or_beside_another():
     arguments = {}
-    add_environment(arguments, Topology(Launcher.LOCAL), PL)
+    add_environment(arguments, context_of())
     assert arguments == {}
     given = [PL.module("plugins.environments").LightningEnvironment()]
     arguments = {"plugins": given}
-    add_environment(arguments, ONE_HOST, PL)
+    add_environment(arguments, HOST)
     assert arguments["plugins"] == given
     arguments = {"plugins": SageMakerEnvironment(ONE_HOST)}
-    add_environment(arguments, ONE_HOST, PL)
+    add_environment(arguments, HOST)
     assert isinstance(arguments["plugins"], SageMakerEnvironment)
 
 
@@ -65,15 +66,8 @@ def job(tmp_path):
 
 
 def own(job, present=(), arguments=None, settings=None, topology=LAPTOP, **options):
-    callbacks = own_callbacks(
-        arguments or {},
-        list(present),
-        job=job,
-        topology=topology,
-        namespace=PL,
-        options=SageMakerOptions(**options),
-        settings=settings or Settings(),
-    )
+    context = context_of(job, settings, SageMakerOptions(**options), topology)
+    callbacks = own_callbacks(arguments or {}, list(present), context)
     return [type(callback).__name__ for callback in callbacks]
 
 
@@ -153,7 +147,7 @@ def test_explicit_directories_stay(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkpoint_class = PL.module("callbacks").ModelCheckpoint
     first, second, third = (checkpoint_class(dirpath=path) for path in ("one", "two", "three"))
-    settings = Settings.collect(
+    settings = settings_of(
         hyperparameters={"trainer": {"callbacks": [{"init_args": {"dirpath": "one"}}]}, "my_save": {"dirpath": "two"}},
         given=None,
     )

@@ -99,8 +99,8 @@ def test_config_beats_default(container):
 def test_the_projects_own_defaults_are_above_the_classes(container):
     cli = container.cli(trainer_defaults={"max_epochs": 7, "num_nodes": 1, "strategy": "ddp"}, cls=None)
     assert config_of(cli)["trainer"]["strategy"] == "ddp"
-    assert "trainer.strategy" not in cli.routing.origins
-    assert "trainer.num_nodes" in cli.routing.origins
+    assert "trainer.strategy" not in cli.routing.sources
+    assert "trainer.num_nodes" in cli.routing.sources
 
 
 def test_the_projects_own_logger_is_routed(container):
@@ -123,6 +123,6 @@ def test_a_config_file_that_the_project_always_reads(container):
 @pytest.mark.parametrize("word", ["--trainer.devices=1", "--trainer.num_nodes=1", "--trainer.accelerator=cpu"])
 def test_a_given_part_of_the_world_is_not_routed(container, word):
     key = word[2:].partition("=")[0]
-    assert key not in container.cli(word).routing.origins
+    assert key not in container.cli(word).routing.sources
     container.hyperparameters({key: word.partition("=")[2] if "acc" in word else 1})
-    assert key not in container.cli().routing.origins
+    assert key not in container.cli().routing.sources

@@ -3,9 +3,9 @@ import importlib.util
 import pytest
 
 from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.outputs import checkpoint_dir, default_logger, directories, output_dir, route_outputs
-from lightning_sm._config.settings import Settings
+from lightning_sm._config.outputs import default_logger, directories, route_outputs
 from lightning_sm._sagemaker.job import TrainingJob
+from tests.config.given import context_of, settings_of
 
 JOB = TrainingJob(
     in_container=True,
@@ -46,27 +46,28 @@ CLASSES = {cls.__name__: cls for cls in (CSVLogger, Derived, Remote, ModelCheckp
 
 def route(tmp_path, config="", words=(), options=None, job=JOB, **hyperparameters):
     (tmp_path / "a.yaml").write_text(config or "{}")
-    settings = Settings.collect([str(tmp_path / "a.yaml")], hyperparameters, list(words))
-    routed = route_outputs(job, settings, options or SageMakerOptions(), CLASSES.get, "pytorch_lightning")
-    return {setting.key: setting for setting in routed}
+    settings = settings_of([str(tmp_path / "a.yaml")], hyperparameters, list(words))
+    return {setting.key: setting for setting in route_outputs(context_of(job, settings, options, None, CLASSES.get))}
+
+
+def run(**options):
+    return context_of(JOB, options=SageMakerOptions(**options))
 
 
 def test_directories():
-    assert output_dir(JOB, SageMakerOptions()) == ("/ml/out", "SM_OUTPUT_DATA_DIR")
-    assert output_dir(JOB, SageMakerOptions(output_dir="/x")) == ("/x", "sagemaker.output_dir")
-    assert checkpoint_dir(JOB, SageMakerOptions()) == ("/ml/checkpoints", "checkpointconfig.json")
-    assert checkpoint_dir(JOB, SageMakerOptions(checkpoint_dir="/x")) == ("/x", "sagemaker.checkpoint_dir")
+    assert run().output_dir == ("/ml/out", "SM_OUTPUT_DATA_DIR")
+    assert run(output_dir="/x").output_dir == ("/x", "sagemaker.output_dir")
+    assert run().checkpoint_dir == ("/ml/checkpoints", "checkpointconfig.json")
+    assert run(checkpoint_dir="/x").checkpoint_dir == ("/x", "sagemaker.checkpoint_dir")
 
 
 def test_what_no_setting_names_is_told():
-    assert directories(JOB, SageMakerOptions()) == (
+    assert directories(run()) == (
         "checkpoints in /ml/checkpoints ← checkpointconfig.json",
         "trained model in /ml/model ← SageMaker's layout",
     )
-    assert directories(JOB, SageMakerOptions(export=False, checkpoint_dir="/c")) == (
-        "checkpoints in /c ← sagemaker.checkpoint_dir",
-    )
-    assert directories(JOB, SageMakerOptions(model_dir="/m"))[1] == "trained model in /m ← sagemaker.model_dir"
+    assert directories(run(export=False, checkpoint_dir="/c")) == ("checkpoints in /c ← sagemaker.checkpoint_dir",)
+    assert directories(run(model_dir="/m"))[1] == "trained model in /m ← sagemaker.model_dir"
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -101,7 +102,6 @@ def test_nobody_names_a_logger(tmp_path, config):
         ("trainer: {logger: 5}", ()),
         ("trainer: {barebones: true}", ()),
         ("trainer: {logger: CSVLogger}", ["--trainer.logger.save_dir=x"]),
-        ("", ["--trainer.logger+=CSVLogger"]),
     ],
 )
 def test_loggers_that_stay(tmp_path, config, words):
@@ -135,7 +135,7 @@ def test_a_list_of_loggers(tmp_path):
     routed = route(tmp_path, config)
     first, third = (routed[f"trainer.logger[{index}].init_args.save_dir"] for index in (0, 2))
     assert set(routed) == {"trainer.default_root_dir", first.key, third.key}
-    assert str(third) == f"{third.key} = /ml/out ← SM_OUTPUT_DATA_DIR (a.yaml said logs)"
+    assert str(third) == f"{third.key} = /ml/out ← SM_OUTPUT_DATA_DIR (replaces logs from a.yaml)"
     assert first.config == third.config
     assert [entry["init_args"] for entry in first.config[1]] == [
         {"save_dir": "/ml/out"},

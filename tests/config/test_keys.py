@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_sm._config.config_files import as_config, nest
+from lightning_sm._config.arguments import nest
+from lightning_sm._config.settings import as_config
 from lightning_sm.errors import HyperparameterError
 
 

@@ -187,7 +187,7 @@ def test_none_leaves_a_setting_open(container, in_environ):
 
 def test_another_number_of_hosts_is_a_reason(container, in_environ):
     in_environ(torchrun(3, 4, 1, 2, 1, 2))
-    with pytest.raises(TopologyError, match="the command line said num_nodes=3, but the job has this world"):
+    with pytest.raises(TopologyError, match="the command line sets num_nodes=3, but the job has this world"):
         trainer_settings(num_nodes=3)
     assert container.failure.startswith("TopologyError: ")
 
@@ -242,7 +242,8 @@ def test_loggers_of_the_script_write_to_the_output_directory(container, kind):
     assert settings["logger"] == loggers
     assert [logger.save_dir for logger in loggers] == [output, os.path.join(output, "own")]
     assert any(
-        f"trainer.logger[0].save_dir = {output} ←" in line and "(the script said logs)" in line for line in lines
+        f"trainer.logger[0].save_dir = {output} ←" in line and "(replaces logs from the script)" in line
+        for line in lines
     )
     loggers[0].log_metrics({"loss": 1.0}, step=0)
     loggers[0].save()

@@ -24,8 +24,8 @@ def test_a_channel_feeds_the_source_of_a_link(container):
     cli = container.cli(cls=linking("data_root"))
     channel = str(container.channel("training"))
     assert cli.datamodule.data_dir == channel
-    assert cli.routing.origins["data_root"] == "channel 'training'"
-    assert "data.data_dir" not in cli.routing.origins
+    assert cli.routing.sources["data_root"] == "channel 'training'"
+    assert "data.data_dir" not in cli.routing.sources
 
 
 @pytest.mark.parametrize("how", ["typed", "hyperparameter", "config", "default"])
@@ -39,14 +39,14 @@ def test_a_source_that_was_set_stays(container, how):
     cls = linking("data_root", defaults={"data_root": "hf://mine"} if how == "default" else None)
     cli = container.cli(*(["--data_root=mine"] if how == "typed" else []), cls=cls)
     assert cli.datamodule.data_dir.endswith("mine")
-    assert "data_root" not in cli.routing.origins
+    assert "data_root" not in cli.routing.sources
 
 
 def test_a_local_path_in_a_config_gives_way_and_is_named(container):
     container.config("data_root: local", "root.yaml").hyperparameters(config=["config.yaml", "root.yaml"])
     cli = container.cli(cls=linking("data_root"))
     assert cli.datamodule.data_dir == str(container.channel("training"))
-    assert "(root.yaml said local)" in cli.routing.table()
+    assert "(replaces local from root.yaml)" in cli.routing.table()
 
 
 def test_a_link_that_computes_stops_the_job_and_says_how_to_go_on(container):
@@ -72,4 +72,4 @@ def test_a_source_may_be_an_argument_of_another_class(container):
 def test_the_root_directory_by_a_link(container):
     cli = container.cli(cls=linking("run_dir", target="trainer.default_root_dir"))
     assert cli.trainer.default_root_dir == str(container.base / "output" / "data")
-    assert "run_dir" in cli.routing.origins
+    assert "run_dir" in cli.routing.sources

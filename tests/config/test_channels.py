@@ -13,6 +13,7 @@ from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.settings import Settings
 from lightning_sm._sagemaker.job import Channel, TrainingJob
 from lightning_sm.errors import LightningSMError, RoutingError
+from tests.config.given import CONFIG_FILE, context_of, settings_of
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def data_class(source):
 def route(job, source, settings=None, options=None, class_path=None):
     consumer = None if source is None else Consumer("data", data_class(source), class_path)
     options = SageMakerOptions(channels=options or {})
-    return {setting.key: setting for setting in route_channels(job, settings or Settings(), options, consumer)}
+    return {setting.key: setting for setting in route_channels(context_of(job, settings, options), consumer)}
 
 
 def fed(job, source, **more):
@@ -112,14 +113,14 @@ def test_annotations_that_are_text_everywhere(make_job):
     space = {"__name__": "elsewhere"}
     source = "from __future__ import annotations\nfrom typing import Optional\n"
     exec(source + "class Data:\n    def __init__(self, data_dir: str, train: Optional[int] = None): pass", space)
-    (setting,) = route_channels(make_job("train"), Settings(), SageMakerOptions(), Consumer("data", space["Data"]))
+    (setting,) = route_channels(context_of(make_job("train")), Consumer("data", space["Data"]))
     assert setting.key == "data.data_dir"
 
 
 def test_an_unfed_channel_names_what_it_could_feed(make_job):
     source = "data_dir: str, label_file: str = '', cache: Optional[Path] = None, size: int = 1, kind: str = '', x=None"
     consumer = Consumer("data", data_class(source))
-    (note,) = unrouted_channels(make_job("training", "labels"), SageMakerOptions(), consumer)
+    (note,) = unrouted_channels(context_of(make_job("training", "labels")), consumer)
     assert note.endswith(
         "feeds no parameter; to choose one (data.label_file or data.cache), set sagemaker.channels.labels"
     )
@@ -135,23 +136,23 @@ def test_the_parameters_behind_keywords_count(make_job):
             super().__init__(**kwargs)
 
     consumer = Consumer("data", Data, "m.Data")
-    (setting,) = route_channels(make_job("training"), Settings(), SageMakerOptions(), consumer)
+    (setting,) = route_channels(context_of(make_job("training")), consumer)
     assert setting.key == "data.init_args.data_dir"
     assert setting.source == "channel 'training'"
 
 
 def test_the_model_where_there_is_no_data_module(make_job):
     consumer = Consumer("model", data_class("data_dir"))
-    (setting,) = route_channels(make_job("training"), Settings(), SageMakerOptions(), consumer)
+    (setting,) = route_channels(context_of(make_job("training")), consumer)
     assert setting.key == "model.data_dir"
 
 
 def test_nothing_that_reads_data(make_job):
     job = make_job("training")
     assert route(job, None) == {}
-    assert unrouted_channels(job, SageMakerOptions(), None) == ()
+    assert unrouted_channels(context_of(job), None) == ()
     assert route(job, "size") == {}
-    assert unrouted_channels(job, SageMakerOptions(), Consumer("data", data_class("size"))) == (
+    assert unrouted_channels(context_of(job), Consumer("data", data_class("size"))) == (
         f"channel 'training' ({job.channels['training'].path}) feeds no parameter; "
         "to choose one, set sagemaker.channels.training",
     )
@@ -182,7 +183,9 @@ def test_two_channels_for_one_parameter(make_job):
         route(job, "data_dir")
     options = {"training": "data.data_dir"}
     assert fed(job, "data_dir", options=options) == {"data.data_dir": "training"}
-    (note,) = unrouted_channels(job, SageMakerOptions(channels=options), Consumer("data", data_class("data_dir")))
+    (note,) = unrouted_channels(
+        context_of(job, options=SageMakerOptions(channels=options)), Consumer("data", data_class("data_dir"))
+    )
     assert "channel 'train'" in note
     with pytest.raises(RoutingError, match="both feed"):
         route(job, "data_dir", options={"train": "data.data_dir", "training": "data.data_dir"})
@@ -191,11 +194,11 @@ def test_two_channels_for_one_parameter(make_job):
 @pytest.mark.parametrize("class_path", [None, "m.Data"])
 @pytest.mark.parametrize("chosen", ["data.where", "data.init_args.where"])
 def test_chosen(make_job, class_path, chosen):
-    settings = Settings({"data": {"where": "s3://kept/otherwise"}}, {"data.where": "a.yaml"})
+    settings = Settings({"data": {"where": "s3://kept/otherwise"}}, {"data.where": CONFIG_FILE})
     routed = route(make_job("x", "y"), "where, data_dir", settings, {"x": chosen}, class_path)
     (setting,) = routed.values()
     assert setting.key == ("data.init_args.where" if class_path else "data.where")
-    assert str(setting).endswith("← channel 'x' by sagemaker.channels (a.yaml said s3://kept/otherwise)")
+    assert str(setting).endswith("← channel 'x' by sagemaker.channels (replaces s3://kept/otherwise from a.yaml)")
 
 
 def test_chosen_for_another_class_or_for_none(make_job):
@@ -203,7 +206,7 @@ def test_chosen_for_another_class_or_for_none(make_job):
     job, nothing = make_job("x"), {"x": ""}
     assert fed(job, "data_dir", options=nothing) == {}
     consumer = Consumer("data", data_class("data_dir"))
-    assert unrouted_channels(job, SageMakerOptions(channels=nothing), consumer) == ()
+    assert unrouted_channels(context_of(job, options=SageMakerOptions(channels=nothing)), consumer) == ()
 
 
 def test_a_channel_that_the_job_has_not(make_job):
@@ -216,7 +219,7 @@ def test_an_sdk_channel_can_be_chosen(make_job):
 
 
 def test_what_was_said_explicitly_stays_even_if_the_channel_is_broken(make_job):
-    settings = Settings.collect(typed=["--data.data_dir", "here"])
+    settings = settings_of(typed=["--data.data_dir", "here"])
     assert route(make_job(training="Pipe"), "data_dir", settings) == {}
 
 

@@ -1,10 +1,10 @@
 import pytest
 
 from lightning_sm._config.routing import route_world
-from lightning_sm._config.settings import Settings
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm.errors import TopologyError
+from tests.config.given import context_of, settings_of
 
 SOURCES = {"num_nodes": "hosts", "local_world_size": "LOCAL_WORLD_SIZE"}
 
@@ -16,7 +16,7 @@ def topology(launcher, nodes=1, local=None):
 
 def world(topology, settings=None, in_container=True, **job):
     job = TrainingJob(in_container=in_container, **job)
-    routed = route_world(job, topology, settings or Settings())
+    routed = route_world(context_of(job, settings, topology=topology))
     return {setting.key.partition(".")[2]: setting.value for setting in routed}
 
 
@@ -64,21 +64,21 @@ def in_file(tmp_path, text):
 
 def test_what_was_given_stays(tmp_path):
     file = in_file(tmp_path, "{devices: [0, 1, 2, 3], strategy: ddp, num_nodes: 2}")
-    settings = Settings.collect([file], {}, ["--trainer.accelerator+=cpu"])
+    settings = settings_of([file], {}, ["--trainer.accelerator=gpu"])
     assert world(topology(Launcher.TORCHRUN, 2, 4), settings, num_gpus=4) == {}
-    settings = Settings.collect((), {"trainer": {"devices": 4, "num_nodes": 2}}, ["--trainer.strategy=ddp"])
+    settings = settings_of((), {"trainer": {"devices": 4, "num_nodes": 2}}, ["--trainer.strategy=ddp"])
     assert world(topology(Launcher.TORCHRUN, 2, 4), settings, num_gpus=0) == {"accelerator": "cpu"}
-    settings = Settings.collect((), {"trainer": {"devices": 1, "num_nodes": 2}}, ["--trainer.strategy=ddp"])
+    settings = settings_of((), {"trainer": {"devices": 1, "num_nodes": 2}}, ["--trainer.strategy=ddp"])
     assert world(topology(Launcher.HOST, 2), settings, num_gpus=4) == {"accelerator": "gpu"}
 
 
 @pytest.mark.parametrize("open_", ["auto", None])
 def test_what_lightning_prints_leaves_everything_open(tmp_path, open_):
     text = f"{{devices: {open_ or 'null'}, strategy: {open_ or 'null'}, num_nodes: 1, accelerator: {open_ or 'null'}}}"
-    settings = Settings.collect([in_file(tmp_path, text)])
+    settings = settings_of([in_file(tmp_path, text)])
     expected = {"num_nodes": 2, "devices": 4, "accelerator": "gpu", "strategy": "smddp"}
     assert world(topology(Launcher.TORCHRUN, 2, 4), settings, num_gpus=4) == expected
-    typed = Settings.collect((), {}, [f"--trainer.strategy={open_ or 'null'}", "--trainer.num_nodes=1"])
+    typed = settings_of((), {}, [f"--trainer.strategy={open_ or 'null'}", "--trainer.num_nodes=1"])
     assert world(topology(Launcher.TORCHRUN, 2, 4), typed, num_gpus=4) == expected
 
 
@@ -94,7 +94,7 @@ def test_what_lightning_prints_leaves_everything_open(tmp_path, open_):
     ],
 )
 def test_another_jobs_world_in_a_config_file_gives_way(tmp_path, text, topology, expected):
-    settings = Settings.collect([in_file(tmp_path, text)], {"trainer": {"accelerator": "gpu", "strategy": "ddp"}})
+    settings = settings_of([in_file(tmp_path, text)], {"trainer": {"accelerator": "gpu", "strategy": "ddp"}})
     assert world(topology, settings, num_gpus=4) == expected
 
 
@@ -102,8 +102,8 @@ def test_another_jobs_world_in_a_config_file_gives_way(tmp_path, text, topology,
 @pytest.mark.parametrize(("name", "value"), [("num_nodes", 3), ("devices", 1), ("devices", "8")])
 def test_another_world_is_refused(how, name, value):
     given = [f"--trainer.{name}={value}"] if how == "typed" else {"trainer": {name: value}}
-    with pytest.raises(TopologyError, match=rf"said {name}={value}, but the job has this world.*HINT"):
-        world(topology(Launcher.TORCHRUN, 2, 4), Settings.collect(**{how: given}))
+    with pytest.raises(TopologyError, match=rf"sets {name}={value}, but the job has this world.*HINT"):
+        world(topology(Launcher.TORCHRUN, 2, 4), settings_of(**{how: given}))
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_another_world_is_refused(how, name, value):
     ],
 )
 def test_processes_that_lightning_starts(given, expected):
-    settings = Settings.collect(given={"trainer": given})
+    settings = settings_of(given={"trainer": given})
     assert world(topology(Launcher.HOST, 1), settings, num_gpus=4) == expected
 
 
 def test_sources():
-    (nodes, devices) = route_world(TrainingJob(), topology(Launcher.TORCHRUN, 2, 4), Settings())
+    (nodes, devices) = route_world(context_of(topology=topology(Launcher.TORCHRUN, 2, 4)))
     assert (nodes.source, devices.source) == ("hosts", "LOCAL_WORLD_SIZE")

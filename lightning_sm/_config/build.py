@@ -1,0 +1,231 @@
+"""Parses hyperparameters, words and what SageMaker decides into the config of a run inside a job."""
+
+import glob
+import os
+from dataclasses import dataclass, fields, replace
+from typing import Any, ContextManager, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+
+from lightning_sm._config.arguments import SUBCOMMANDS, JobArguments, nest
+from lightning_sm._config.channels import Consumer
+from lightning_sm._config.classes import import_class, init_parameters, takes_text_only
+from lightning_sm._config.options import SageMakerOptions
+from lightning_sm._config.reader import CommandLine, apply_config, is_same, raise_refusals, set_entry
+from lightning_sm._config.routed import Link, Routing
+from lightning_sm._config.routing import build_routing
+from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings, as_config, plain_key
+from lightning_sm._config.suggest import closest_keys, ignored_names
+from lightning_sm._lightning.compat import parse_words
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm.errors import HyperparameterError, RoutingError
+
+__all__ = ["GroupClass", "RunParser", "find_model_class", "options_from", "trains"]
+
+
+@dataclass(frozen=True)
+class GroupClass:
+    """The class of a group of settings.
+
+    Args:
+        cls: The class that the project's CLI is made with; ``None`` where the config must name it.
+        is_named: Whether the config names the class, whose arguments then stand below ``init_args``.
+    """
+
+    cls: Any = None
+    is_named: bool = False
+
+
+class RunParser:
+    """Parses what a run was given, and decides the settings that SageMaker decides.
+
+    Args:
+        context: The run.
+        parser: The CLI's parser.
+        subparser: The parser of the subcommand; the same one where there are no subcommands.
+        arguments: What the run was given.
+        classes: The class of each of the groups ``trainer``, ``data`` and ``model``.
+
+    Attributes:
+        context: The run with its settings and options, once they have been read.
+        routing: What SageMaker decides.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        parser: Any,
+        subparser: Any,
+        arguments: JobArguments,
+        classes: Mapping[str, GroupClass],
+    ) -> None:
+        self.context = context
+        self.routing = Routing()
+        self._parser, self._subparser = parser, subparser
+        self._classes = classes
+        self._project = self._project_defaults()
+        self._files = tuple(_default_configs(parser, subparser))
+        self._written = arguments.as_written(self._project, self._files)
+        self._arguments = self._with_texts(arguments)
+
+    def parse_words(self) -> Any:
+        """Parse the words of the command line, the hyperparameters and what SageMaker decides.
+
+        Raises:
+            HyperparameterError: The parser refused something.
+            RoutingError: See :func:`~lightning_sm._config.routing.build_routing`.
+        """
+        options_from(self._written)  # has the better words where a channel is mapped to no parameter
+        # Asked for in the middle of a line, it prints what was read up to there.
+        prints = [word for word in self._arguments.typed if word.partition("=")[0] == "--print_config"]
+        typed = tuple(word for word in self._arguments.typed if word not in prints)
+        arguments = replace(self._arguments, typed=typed)
+        with self._refusals():
+            self._route(self._read(arguments))
+            words = CommandLine.of(self._parser, self._subparser, arguments).words(self._apply_routing)
+            return parse_words(self.context.namespace, self._parser, [*words, *prints])
+
+    def parse_mapping(self, given: Mapping[str, Any]) -> Any:
+        """Parse what a program hands over as a mapping, which counts as typed, as :meth:`parse_words` does."""
+        layer = nest(given), Provenance(Layer.COMMAND_LINE)
+        self._written = self._written.with_layer(*layer)
+        subcommand = self._arguments.subcommand
+        with self._refusals():
+            self._route(self._read(self._arguments).with_layer(*layer))
+            tree = {name: value for name, value in self.context.settings.tree.items() if name != "config"}
+            config = as_config(Settings(tree).with_layer(self.routing.as_config(), layer[1]).tree)
+            return self._parser.parse_object(
+                config if subcommand is None else {"subcommand": subcommand, subcommand: config}
+            )
+
+    def _read(self, arguments: JobArguments) -> Settings:
+        """Read what was given, without defaults of classes and what SageMaker decides."""
+
+        def parse(words: Sequence[str]) -> Any:
+            return parse_words(self.context.namespace, self._parser, words, defaults=False)
+
+        line = CommandLine.of(self._parser, self._subparser, arguments, self._files)
+        return line.read(parse, arguments.explicit_keys(), tuple(self._project))
+
+    def _route(self, settings: Settings) -> None:
+        """Decide what the settings leave open."""
+        self.context = replace(self.context, settings=settings, options=options_from(settings))
+        self.routing = build_routing(
+            self.context,
+            consumer=self._consumer(),
+            links=_argument_links(self._subparser),
+            trains=trains(self._arguments.subcommand),
+        )
+
+    def _apply_routing(self, values: Any) -> None:
+        apply_config(self._subparser, values, self.routing.as_config(entries=False))
+        for setting in self.routing.settings:
+            if setting.is_of_entry:
+                set_entry(self._subparser, values, setting.key, setting.value)
+
+    def _consumer(self) -> Optional[Consumer]:
+        """The data module, or the model where there is none."""
+        for key in ("data", "model"):
+            group = self._classes[key]
+            path = self.context.settings.class_path(key)
+            cls = self.context.find_class(path) if path is not None else group.cls
+            if isinstance(cls, type):
+                return Consumer(key, cls, f"{cls.__module__}.{cls.__qualname__}" if group.is_named else None)
+        return None
+
+    def _with_texts(self, arguments: JobArguments) -> JobArguments:
+        """Pass numbers that can only mean their text as this text, as the same word on the line would be read."""
+        return arguments.with_texts([name for name in arguments.texts if takes_text_only(self._annotation(name))])
+
+    def _annotation(self, name: str) -> Any:
+        for action in self._subparser._actions:
+            if action.dest == name:
+                return getattr(action, "_typehint", None) or action.type
+        group, _, parameter = plain_key(name).rpartition(".")
+        path = self._written.class_path(group) if group else None
+        fixed = self._classes[group].cls if group in self._classes else None
+        cls = self.context.find_class(path) if path is not None else fixed
+        found = init_parameters(cls).get(parameter) if isinstance(cls, type) else None
+        return found.annotation if found is not None else None
+
+    def _refusals(self) -> ContextManager[None]:
+        parsers = [self._parser] if self._subparser is self._parser else [self._parser, self._subparser]
+
+        def hint(problem: str) -> Optional[str]:
+            fed = {key: source for key, source in self.routing.sources.items() if not key.startswith("trainer.")}
+            given = {**fed, **self._written.provenance}
+            closest = closest_keys(self._subparser, self._written.tree, given, self.context.find_class)
+            hints = (closest, ignored_names(self._subparser, self._written))
+            return " ".join(hint for hint in hints if hint) or self.routing.refused_channel(problem)
+
+        return raise_refusals(parsers, hint)
+
+    def _project_defaults(self) -> Dict[str, Any]:
+        """The defaults that the project set (``trainer_defaults``, ``parser.set_defaults``) and the class has not."""
+        found: Dict[str, Any] = {}
+        for key, value in self._subparser._defaults.items():
+            group, _, name = key.partition(".")
+            cls = self._classes[group].cls if group in self._classes else None
+            parameter = init_parameters(cls).get(name) if isinstance(cls, type) else None
+            if parameter is not None and value is not None and not is_same(value, parameter.default):
+                found[key] = value.as_dict() if hasattr(value, "as_dict") else value
+        return found
+
+
+def trains(subcommand: Optional[str]) -> bool:
+    """Whether a subcommand trains: Lightning's ``fit``, and a project's own, which may call it."""
+    return subcommand not in ("validate", "test", "predict", "tune")
+
+
+def options_from(settings: Settings) -> SageMakerOptions:
+    """Return the ``sagemaker`` group as it was set.
+
+    Raises:
+        RoutingError: ``sagemaker.channels`` is no mapping of names.
+    """
+    given = settings.get("sagemaker")
+    known = {option.name for option in fields(SageMakerOptions)}
+    # Unknown names are the parser's to refuse, which knows them all.
+    values: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    options = SageMakerOptions(**{name: value for name, value in values.items() if name in known and value is not None})
+    channels = options.channels
+    if not isinstance(channels, Mapping) or not all(isinstance(key, str) for key in channels.values()):
+        raise RoutingError(
+            f"sagemaker.channels is {channels!r}.", hint="Map channels to parameters, as in {training: data.data_dir}."
+        )
+    return options
+
+
+def find_model_class(words: Sequence[str], job: TrainingJob) -> Optional[type]:
+    """Import the class that a run names as its model, before a CLI is made; ``None`` where there is no such class.
+
+    What is faulty is the parser's to refuse, which has the better words.
+
+    Args:
+        words: The command line without the program's name.
+        job: The job.
+    """
+    try:
+        name = JobArguments.read(words, job, SUBCOMMANDS).as_written().class_path("model")
+    except HyperparameterError:
+        return None
+    return import_class(name) if name is not None and "." in name else None
+
+
+def _argument_links(parser: Any) -> Tuple[Link, ...]:
+    """What ``parser.link_arguments`` links: the parser sets the target, whatever else is given for it."""
+    group = getattr(parser, "_links_group", None)
+    return tuple(
+        Link(
+            action.target[0],
+            tuple(key for key, _ in action.source),
+            action.compute_fn is None and action.apply_on == "parse" and len(action.source) == 1,
+            next((each.default for each in parser._actions if each.dest == action.source[0][0]), None),
+        )
+        for action in (() if group is None else group._group_actions)
+    )
+
+
+def _default_configs(*parsers: Any) -> Iterator[str]:
+    """The files of ``parser_kwargs={"fit": {"default_config_files": […]}}`` that are there, in their order."""
+    for parser in parsers:
+        for pattern in getattr(parser, "default_config_files", None) or []:
+            yield from sorted(glob.glob(os.path.expanduser(str(pattern))))
