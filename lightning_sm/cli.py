@@ -193,6 +193,7 @@ class SageMakerCLIMixin(_Base):
             return None
         return config_text(self.routing.undone(yaml.safe_load(self._config_yaml()), self.run_context.settings))
 
+
 _MIXIN = "lightning_sm.cli:SageMakerCLIMixin"
 
 

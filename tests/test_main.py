@@ -5,7 +5,7 @@ import pytest
 
 import lightning_sm
 from lightning_sm import __main__ as entry
-from lightning_sm._config.classes import SUBCOMMANDS
+from lightning_sm._config.arguments import SUBCOMMANDS
 
 
 def test_other_words_are_the_clis(monkeypatch):
