@@ -1,6 +1,6 @@
-"""Completes the arguments of a ``Trainer`` with objects that no config can hold.
+"""Adds environment and callbacks, which no config can hold, to the arguments of a ``Trainer``.
 
-``job`` and ``trainer_settings``: give a script what the CLI gives its users.
+``job`` and ``trainer_settings`` offer scripts what the CLI offers.
 """
 
 import os
@@ -56,10 +56,10 @@ def add_environment(arguments: Dict[str, Any], context: RunContext) -> None:
 
 
 def stay_on_one_host(arguments: Dict[str, Any], context: RunContext) -> None:
-    """Train on this host alone where a config names several and no launcher or cluster has started this process.
+    """Set ``num_nodes`` to 1 where a config names several hosts and no launcher or cluster started this process.
 
-    Such is the config of a job of several hosts on a laptop. Lightning would wait there without end, at a port that it
-    has chosen by chance and that no other host can know.
+    This happens with the config of a job of several hosts on a laptop, where Lightning would wait forever at a random
+    port that no other host can know.
 
     Args:
         arguments: The trainer's arguments, which are changed.
@@ -87,10 +87,10 @@ def own_callbacks(
     config: Optional[str] = None,
     portable_config: Optional[str] = None,
 ) -> List[Any]:
-    """Send checkpoints of the callbacks that are there to the job's directory, and return the callbacks to add.
+    """Set the job's checkpoint directory on the callbacks that are present, and return the callbacks to add.
 
-    Outside a container there is one to add only under an external launcher, one where ``sagemaker.model_dir`` says
-    where a model should go, and one where ``sagemaker.max_runtime`` says how long the program may run.
+    Outside a container ``WorldCheck`` is added under an external launcher, ``ModelExport`` where
+    ``sagemaker.model_dir`` is set, and ``GracefulStop`` where ``sagemaker.max_runtime`` is set.
 
     Lightning's own ``ModelCheckpoint`` is configured, never subclassed: its saved state is found again by the name of
     its class.
@@ -221,16 +221,20 @@ def _checkpoints_in_place(present: Sequence[Any], places: CheckpointPlaces) -> L
 def job() -> TrainingJob:
     """Return the training job, for a script that needs its channels and hyperparameters.
 
-    Outside a container the job is empty, and defaults hold::
-
-        job = lightning_sm.job()
-        data = MyData(job.channel("training", default="./data"))
-        model = MyModel(lr=job.hyperparameters.get("lr", 0.01))
-
-    From now on an error that ends the program is the job's failure reason.
+    Files and variables that are read: see :class:`~lightning_sm.TrainingJob`. Outside a container the job is empty, and
+    defaults hold. From now on an error that ends the program is written to the job's failure file as its reason.
 
     Raises:
         JobConfigError: A file or variable of the job is broken.
+
+    Example::
+
+        >>> import lightning_sm
+        >>> job = lightning_sm.job()
+        >>> job.channel("training", default="./data")
+        './data'
+        >>> job.hyperparameters.get("lr", 0.01)
+        0.01
     """
     return read_job()
 
@@ -238,16 +242,17 @@ def job() -> TrainingJob:
 def trainer_settings(
     *, sagemaker: Optional[Dict[str, Any]] = None, trainer_class: Optional[type] = None, **trainer_arguments: Any
 ) -> Dict[str, Any]:
-    """Return the arguments of a ``Trainer``, completed with what SageMaker decides.
+    """Return the arguments of a ``Trainer``, completed with what SageMaker determines.
 
-    ``Trainer(**trainer_settings(max_epochs=5))`` trains in the launcher's world, logs below the output directory, keeps
-    checkpoints in the job's checkpoint directory and exports the best model. What is given here wins, but a local
-    ``dirpath`` of a ``ModelCheckpoint`` gives way to the job's checkpoint directory, as one in a config file does, and
-    the local ``save_dir`` of a ``CSVLogger`` or ``TensorBoardLogger`` to the output directory. Other loggers that write
-    to a local directory are named in the log.
-    Outside a container the arguments come back as they were, but for the world of an external launcher (``torchrun``).
+    ``Trainer(**trainer_settings(max_epochs=5))`` trains in as many processes as the launcher started, logs below the
+    output directory, saves checkpoints in the job's checkpoint directory and exports the best model. Arguments that are
+    given here win, with two exceptions: a local ``dirpath`` of a ``ModelCheckpoint`` is replaced by the job's
+    checkpoint directory, as one in a config file is, and a local ``save_dir`` of a ``CSVLogger`` or
+    ``TensorBoardLogger`` by the output directory. Other loggers that write to a local directory are named in the log.
+    Outside a container the arguments are returned unchanged, except for ``num_nodes`` and ``devices`` under an external
+    launcher (``torchrun``).
 
-    It reads what :class:`~lightning_sm.TrainingJob` and :class:`~lightning_sm.Topology` name.
+    Files and variables that are read: see :class:`~lightning_sm.TrainingJob` and :class:`~lightning_sm.Topology`.
 
     Args:
         sagemaker: What the ``sagemaker`` group of the CLI takes, such as ``{"checkpoint_dir": "/opt/ml/checkpoints"}``.
@@ -257,9 +262,16 @@ def trainer_settings(
 
     Raises:
         JobConfigError: A file or variable of the job is broken.
-        TopologyError: The launcher's numbers do not make a world, or another number of hosts is asked for.
+        TopologyError: The launcher's variables contradict each other, or another number of hosts is asked for.
         OptionError: ``sagemaker`` is no mapping of known options.
         OutputError: The checkpoint directory cannot be written.
+        CheckpointError, ExportError: An option of ``sagemaker`` has no meaning.
+
+    Example::
+
+        >>> from lightning_sm import trainer_settings
+        >>> trainer_settings(max_epochs=5)  # outside a container
+        {'max_epochs': 5}
     """
     this_job = read_job()
     with failure_reported(this_job):

@@ -2,14 +2,15 @@
 
 import glob
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any, ContextManager, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._config.arguments import SUBCOMMANDS, JobArguments, nest
 from lightning_sm._config.channels import Consumer
 from lightning_sm._config.classes import import_class, init_parameters, takes_text_only
 from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.reader import CommandLine, apply_config, is_same, raise_refusals, set_entry
+from lightning_sm._config.reader import CommandLine, apply_config, is_same, set_entry
 from lightning_sm._config.routed import Link, Routing
 from lightning_sm._config.routing import build_routing
 from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings, as_config, plain_key
@@ -18,7 +19,10 @@ from lightning_sm._lightning.compat import parse_words
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import HyperparameterError, RoutingError
 
-__all__ = ["GroupClass", "RunParser", "find_model_class", "options_from", "trains"]
+__all__ = ["GroupClass", "RunParser", "find_model_class", "options_from", "raise_refusals", "trains"]
+
+
+_CONFIG_PREFIX = 'Parser key "config": '
 
 
 @dataclass(frozen=True)
@@ -208,6 +212,38 @@ def find_model_class(words: Sequence[str], job: TrainingJob) -> Optional[type]:
     except HyperparameterError:
         return None
     return import_class(name) if name is not None and "." in name else None
+
+
+@contextmanager
+def raise_refusals(parsers: Sequence[Any], hint: Callable[[str], Optional[str]]) -> Iterator[None]:
+    """Turn argparse's silent exit into an error that reaches the job's failure reason.
+
+    An abbreviated key is refused too: whoever asks what a person has set would not find it.
+
+    Args:
+        parsers: The parser and those of its subcommands that are in use.
+        hint: Finds what to do about the parser's problem.
+
+    Raises:
+        HyperparameterError: The parser refused something.
+    """
+
+    def refuse(message: object, *_: Any, **__: Any) -> None:
+        # A config within the line is refused first by itself, and then again as a word of the line.
+        problem = " ".join(str(message).split()).partition(" HINT: ")[0]
+        while problem.startswith(_CONFIG_PREFIX):
+            problem = problem[len(_CONFIG_PREFIX) :]
+        raise HyperparameterError(problem, hint=hint(problem) or "Run the same command with --help to see every key.")
+
+    allowed = [parser.allow_abbrev for parser in parsers]
+    for parser in parsers:
+        parser.error, parser.allow_abbrev = refuse, False
+    try:
+        yield
+    finally:
+        for parser, was_allowed in zip(parsers, allowed):
+            del parser.error
+            parser.allow_abbrev = was_allowed
 
 
 def _argument_links(parser: Any) -> Tuple[Link, ...]:

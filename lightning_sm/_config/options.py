@@ -11,7 +11,10 @@ __all__ = ["SageMakerOptions", "options_of"]
 
 @dataclass
 class SageMakerOptions:
-    """What can be set about SageMaker; outside a training container only ``model_dir`` has a meaning.
+    """The ``sagemaker`` group of settings. Outside a container only ``model_dir`` and ``max_runtime`` have an effect.
+
+    Set them in a config file (``sagemaker: {save_every: 5m}``), on the command line (``--sagemaker.save_every=5m``), as
+    hyperparameters (``sagemaker.save_every``) or in ``trainer_settings(sagemaker={"save_every": "5m"})``.
 
     Args:
         channels: Which channel feeds which parameter, such as ``{training: data.data_dir}``. An empty name keeps a
@@ -39,6 +42,12 @@ class SageMakerOptions:
         async_save: Whether checkpoints are written in the background while training goes on.
         max_runtime: How long the job may run, such as ``23h30m``, before it stops by itself with a checkpoint and an
             exported model. SageMaker does not tell the job its limit.
+
+    Example::
+
+        >>> from lightning_sm import SageMakerOptions
+        >>> SageMakerOptions(save_every="5m", export="safetensors").resume
+        'auto'
     """
 
     channels: Dict[str, str] = field(default_factory=dict)
@@ -65,6 +74,11 @@ def options_of(given: Optional[Mapping[str, Any]]) -> SageMakerOptions:
 
     Raises:
         OptionError: It is no mapping, or a name is unknown.
+
+    Example::
+
+        >>> options_of({"save_every": "5m"}).save_every
+        '5m'
     """
     known = [option.name for option in fields(SageMakerOptions)]
     if given is not None and not isinstance(given, Mapping):

@@ -10,7 +10,7 @@ import contextvars
 import copy
 import os
 import re
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -18,11 +18,10 @@ from lightning_sm._config.arguments import JobArguments, load_config
 from lightning_sm._config.settings import Layer, Provenance, Settings, as_tree, leaves
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["CommandLine", "Step", "apply_config", "config_text", "is_same", "raise_refusals", "set_entry"]
+__all__ = ["CommandLine", "Step", "apply_config", "config_text", "is_same", "set_entry"]
 
 _MARK = "--lightning-sm-mark"
 _CONFIG = "--config"
-_CONFIG_PREFIX = 'Parser key "config": '
 
 
 @dataclass(frozen=True)
@@ -248,38 +247,6 @@ def set_entry(parser: Any, values: Any, key: str, value: Any) -> None:
         entry[f"init_args.{argument}"] = value
     flag = f"--{whole}"
     parser._option_string_actions[flag](parser, values, entries, flag)
-
-
-@contextmanager
-def raise_refusals(parsers: Sequence[Any], hint: Callable[[str], Optional[str]]) -> Iterator[None]:
-    """Turn argparse's silent exit into an error that reaches the job's failure reason.
-
-    An abbreviated key is refused too: whoever asks what a person has set would not find it.
-
-    Args:
-        parsers: The parser and those of its subcommands that are in use.
-        hint: Finds what to do about the parser's problem.
-
-    Raises:
-        HyperparameterError: The parser refused something.
-    """
-
-    def refuse(message: object, *_: Any, **__: Any) -> None:
-        # A config within the line is refused first by itself, and then again as a word of the line.
-        problem = " ".join(str(message).split()).partition(" HINT: ")[0]
-        while problem.startswith(_CONFIG_PREFIX):
-            problem = problem[len(_CONFIG_PREFIX) :]
-        raise HyperparameterError(problem, hint=hint(problem) or "Run the same command with --help to see every key.")
-
-    allowed = [parser.allow_abbrev for parser in parsers]
-    for parser in parsers:
-        parser.error, parser.allow_abbrev = refuse, False
-    try:
-        yield
-    finally:
-        for parser, was_allowed in zip(parsers, allowed):
-            del parser.error
-            parser.allow_abbrev = was_allowed
 
 
 def _section(parser: Any, path: str, subcommand: str) -> Callable[[Any], None]:
