@@ -6,8 +6,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from lightning_sm._export.check import json_subset
-from lightning_sm._export.plan import ExportPlan, ExportWeights
+from lightning_sm._export.plan import ExportPlan, ExportWeights, json_subset
 from lightning_sm._export.serving import distribution_versions
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import epochs_trained

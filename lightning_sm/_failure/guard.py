@@ -17,9 +17,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Dict, Optional, Set
 
-from lightning_sm._failure.connection import Phase, ProcessInfo, loss_reason, read_phase
+from lightning_sm._failure.connection import Address, Phase, ProcessInfo, loss_reason, read_phase
 from lightning_sm._failure.failure_file import with_oom_kills, write_failure
-from lightning_sm._failure.rendezvous import Address
 from lightning_sm._sagemaker.job import TrainingJob
 
 if TYPE_CHECKING:

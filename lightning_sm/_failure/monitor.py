@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Callable, List, Optional
 
 from lightning_sm._failure.connection import (
+    Address,
     Connection,
     Message,
     MessageKind,
@@ -20,7 +21,6 @@ from lightning_sm._failure.connection import (
 )
 from lightning_sm._failure.guard import Guard
 from lightning_sm._failure.reason import FailureReason
-from lightning_sm._failure.rendezvous import Address
 from lightning_sm._logging import log
 
 __all__ = ["FailureMonitor"]

@@ -6,12 +6,11 @@ import os
 import sys
 from typing import Optional
 
-from lightning_sm._failure.connection import ProcessInfo
+from lightning_sm._failure.connection import Address, ProcessInfo, job_address
 from lightning_sm._failure.failure_file import with_oom_kills, withdraw_failure, write_failure
 from lightning_sm._failure.guard import Guard
 from lightning_sm._failure.monitor import FailureMonitor
 from lightning_sm._failure.reason import FailureReason
-from lightning_sm._failure.rendezvous import Address, job_address
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology

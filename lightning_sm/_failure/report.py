@@ -13,10 +13,9 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any, Iterator, NoReturn, Optional, Tuple, Type
 
-from lightning_sm._failure.failure_file import withdraw_unconfirmed, write_failure
+from lightning_sm._failure.failure_file import Redactor, withdraw_unconfirmed, write_failure
 from lightning_sm._failure.process import current_monitor, watch_failures
 from lightning_sm._failure.reason import FailureReason, find_peer_host, is_lost_peer_error, message_of
-from lightning_sm._failure.redact import Redactor
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.exit_codes import SUCCESS, is_success
 from lightning_sm._sagemaker.job import TrainingJob

@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from lightning_sm._failure.connection import (
+    Address,
     Connection,
     Message,
     MessageKind,
     Phase,
     ProcessInfo,
     early_exit_reason,
+    listen,
     loss_reason,
     read_phase,
 )
 from lightning_sm._failure.reason import FailureReason
-from lightning_sm._failure.rendezvous import Address, listen
 
 __all__ = ["FailureServer"]
 

@@ -3,7 +3,7 @@ import importlib.util
 import pytest
 import torch
 
-from lightning_sm._export import graph_formats
+from lightning_sm._export import formats
 from lightning_sm.errors import ExportError
 from tests.export.formats import SAMPLES, export, prediction
 from tests.projects.nets import Net, Tied
@@ -109,7 +109,7 @@ class Pair(Net):
 
 
 def run_onnx(path, samples):
-    call, _ = graph_formats.onnx_engine(path)
+    call, _ = formats.onnx_engine(path)
     return call(samples)
 
 
@@ -128,7 +128,7 @@ def test_onnx_output_equals_the_model(tmp_path, model_class):
 
 
 def test_onnx_without_an_engine_is_not_compared(tmp_path, monkeypatch):
-    monkeypatch.setattr(graph_formats, "onnx_engine", lambda path: None)
+    monkeypatch.setattr(formats, "onnx_engine", lambda path: None)
     _, about = export(tmp_path, "onnx", Net())
     assert about["comparison"]["compared"] is None
     assert "onnxruntime is not installed" in about["comparison"]["reason"]

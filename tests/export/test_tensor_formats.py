@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from lightning_sm._export import ExportFormat, ExportPlan, ModelSummary, load_file, make_source, write_model
+from lightning_sm._export.formats import drop_shared_tensors
 from lightning_sm._export.inference import read_state_dict
-from lightning_sm._export.tensor_formats import drop_shared_tensors
 from lightning_sm.errors import ExportError
 from tests.export.formats import export, needs
 from tests.projects.nets import Net, Tied

@@ -3,10 +3,9 @@
 import socket
 import time
 
-from lightning_sm._failure.connection import Connection, ProcessInfo
+from lightning_sm._failure.connection import Address, Connection, ProcessInfo
 from lightning_sm._failure.monitor import FailureMonitor
 from lightning_sm._failure.reason import FailureReason
-from lightning_sm._failure.rendezvous import Address
 from lightning_sm._failure.server import FailureServer
 
 REASON = FailureReason("KeyError: 'x'", 1, "algo-2")

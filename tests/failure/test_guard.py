@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from lightning_sm._failure.connection import ProcessInfo, loss_reason
+from lightning_sm._failure.connection import Address, ProcessInfo, loss_reason
 from lightning_sm._failure.monitor import FailureMonitor
-from lightning_sm._failure.rendezvous import Address
 
 # A process with a guard; its end is filled in.
 _CODE = """
@@ -117,7 +116,7 @@ import os, signal, sys
 from lightning_sm._failure.connection import ProcessInfo
 from lightning_sm._failure.guard import Guard
 from lightning_sm._failure.monitor import FailureMonitor
-from lightning_sm._failure.rendezvous import Address
+from lightning_sm._failure.connection import Address
 address = Address("127.0.0.1", ({port},), "token", 2)
 monitor = FailureMonitor(
     ProcessInfo(0, 0, "algo-1", 0), 2, address, print, print, start_guard=lambda: Guard(sys.argv[1], "algo-1", address)

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from lightning_sm._failure.connection import (
+    Address,
     MessageKind,
     ProcessInfo,
     early_exit_reason,
@@ -15,7 +16,6 @@ from lightning_sm._failure.connection import (
 )
 from lightning_sm._failure.monitor import FailureMonitor
 from lightning_sm._failure.reason import FailureReason
-from lightning_sm._failure.rendezvous import Address
 from tests.failure.ranks import REASON, Rank, process, quiet, until
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_sm._failure.redact import REDACTED, Redactor, is_secret_name
+from lightning_sm._failure.failure_file import REDACTED, Redactor, is_secret_name
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm._sagemaker.job import TrainingJob
 

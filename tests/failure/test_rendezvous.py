@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from lightning_sm._failure.rendezvous import Address, interface_address, job_address, listen
+from lightning_sm._failure.connection import Address, interface_address, job_address, listen
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 
@@ -35,7 +35,7 @@ def resolves_to(monkeypatch, *addresses):
 def test_a_name_that_means_loopback_here_and_another_address_there(monkeypatch):
     resolves_to(monkeypatch, "127.0.1.1")
     monkeypatch.setattr(
-        "lightning_sm._failure.rendezvous.interface_address", lambda name: "127.0.0.9" if name == "eth0" else None
+        "lightning_sm._failure.connection.interface_address", lambda name: "127.0.0.9" if name == "eth0" else None
     )
     assert bound("algo-1", interface="eth0") == "127.0.0.9"
     # Nobody comes from elsewhere.
@@ -46,7 +46,7 @@ def test_a_name_that_means_loopback_here_and_another_address_there(monkeypatch):
 def test_an_address_that_this_host_does_not_have(monkeypatch):
     resolves_to(monkeypatch, "192.0.2.1")
     assert bound("algo-1") is None
-    monkeypatch.setattr("lightning_sm._failure.rendezvous.interface_address", lambda name: "127.0.0.9")
+    monkeypatch.setattr("lightning_sm._failure.connection.interface_address", lambda name: "127.0.0.9")
     assert bound("algo-1", interface="eth0") == "127.0.0.9"
 
 

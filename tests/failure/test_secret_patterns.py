@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lightning_sm._failure.redact import REDACTED, redact_patterns
+from lightning_sm._failure.failure_file import REDACTED, redact_patterns
 from lightning_sm._failure.secret_patterns import PATTERNS
 
 _ALNUM = string.ascii_letters + string.digits
@@ -224,7 +224,7 @@ def test_a_shape(name, text, secret):
 @pytest.mark.parametrize("pattern", PATTERNS, ids=[pattern.name for pattern in PATTERNS])
 def test_each_pattern_is_needed(pattern, monkeypatch):
     """It masks one of its shapes by itself."""
-    monkeypatch.setattr("lightning_sm._failure.redact.PATTERNS", (pattern,))
+    monkeypatch.setattr("lightning_sm._failure.failure_file.PATTERNS", (pattern,))
     assert any(
         secret not in redact_patterns(text.format(secret)) for name, text, secret in SHAPES if name == pattern.name
     )

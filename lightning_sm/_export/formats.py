@@ -1,20 +1,109 @@
-"""Writes the formats that hold a graph: ``torchscript``, ``exported_program`` and ``onnx``.
+"""Writes the export formats: tensors alone, or a graph that needs no project code.
 
-Each function runs the model to write it, loads the file again and compares its output. It returns the entries
-``comparison`` and ``details`` of ``model.json``.
+Each function writes a source to a path and loads the file again. ``state_dict``, ``checkpoint`` and ``safetensors``
+compare the tensors; ``torchscript``, ``exported_program`` and ``onnx`` compare the model's output. Each returns the
+entries ``comparison`` and ``details`` of ``model.json``.
 """
 
 import importlib
 import importlib.util
+import shutil
 from inspect import signature
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from lightning_sm._export.compare import compare_outputs
+from lightning_sm._export.compare import compare_outputs, compare_tensors
 from lightning_sm._export.example import Example
 from lightning_sm._export.plan import onnx_uses_torch_export
-from lightning_sm._export.source import Source
+from lightning_sm._export.source import Source, load_file
+from lightning_sm.errors import ExportError
 
-__all__ = ["onnx_engine", "write_exported_program", "write_onnx", "write_torchscript"]
+__all__ = [
+    "drop_shared_tensors",
+    "write_checkpoint",
+    "write_safetensors",
+    "write_state_dict",
+    "onnx_engine",
+    "write_exported_program",
+    "write_onnx",
+    "write_torchscript",
+]
+
+
+def write_state_dict(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Write parameters and buffers with ``torch.save``, such that they load with ``weights_only=True``.
+
+    Raises:
+        ExportError: The file differs from the source after loading.
+    """
+    import torch
+
+    on_cpu = {
+        name: value.detach().cpu() if hasattr(value, "detach") else value for name, value in source.state_dict.items()
+    }
+    torch.save(on_cpu, path)
+    return compare_tensors(source.state_dict, load_file(path, weights_only=True)), {}
+
+
+def write_checkpoint(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Write Lightning's checkpoint, from which training can be resumed.
+
+    Raises:
+        ExportError: The file differs from the source after loading.
+    """
+    import torch
+
+    if source.checkpoint_path is not None:
+        shutil.copyfile(source.checkpoint_path, path)
+    else:
+        torch.save(source.checkpoint, path)
+    # This run wrote the file, so it is trusted; a checkpoint holds more than `weights_only=True` accepts.
+    return compare_tensors(source.state_dict, load_file(path, weights_only=False)["state_dict"]), {}
+
+
+def write_safetensors(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Write parameters and buffers with safetensors, which can hold nothing else.
+
+    Raises:
+        ExportError: The state dict holds something that is not a tensor, or the file differs from it after loading.
+    """
+    from safetensors.torch import save_file
+
+    # It imports torch.
+    from lightning_sm._export.inference import read_state_dict
+
+    kept, shared = drop_shared_tensors(source.state_dict)
+    save_file(kept, path, metadata={**shared, "format": "pt"})
+    loaded = read_state_dict(path, "safetensors")
+    return compare_tensors(source.state_dict, loaded), {"shared": shared} if shared else {}
+
+
+def drop_shared_tensors(state_dict: Mapping[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
+    """Keep one of several names of the same tensor, as ``safetensors.torch.save_model`` does.
+
+    Returns:
+        The tensors to write, contiguous and without shared memory, and for each dropped name the one that was kept.
+
+    Raises:
+        ExportError: A value is not a tensor.
+    """
+    kept: Dict[str, Any] = {}
+    shared: Dict[str, str] = {}
+    names: Dict[Any, str] = {}
+    for name, value in state_dict.items():
+        if not hasattr(value, "data_ptr"):
+            raise ExportError(
+                f"The model cannot be written as safetensors, which hold tensors only: {name} of its state_dict() is "
+                f"a {type(value).__name__}.",
+                hint="Set sagemaker.export to state_dict.",
+            )
+        memory = (value.device, value.data_ptr(), tuple(value.shape), tuple(value.stride()), value.dtype)
+        if value.numel() and memory in names:
+            shared[name] = names[memory]
+        else:
+            names[memory] = name
+            kept[name] = value.detach().cpu().clone().contiguous()
+    return kept, shared
+
 
 # Parameters up to this many bytes are stored in the ONNX file itself; protobuf's limit is 2 GiB.
 _MAX_EMBEDDED_BYTES = 1 << 30
