@@ -129,7 +129,8 @@ def test_hydra_reads_the_value_that_was_meant(value):
     assert not override.is_sweep_override()
     config = OmegaConf.create({"model": {"x": "before"}})
     ConfigLoaderImpl._apply_overrides_to_config([override], config)
-    found = OmegaConf.to_container(config)["model"]["x"]
+    found = OmegaConf.select(config, "model.x")
+    found = OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
     if isinstance(value, dict):
         # Hydra takes a key that looks like a number for one.
         found = {str(key): entry for key, entry in found.items()}
