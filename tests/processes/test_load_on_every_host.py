@@ -48,9 +48,9 @@ def test_nothing_is_left_behind(results):
 def test_what_is_too_large_is_an_error_on_both(results):
     for result in results:
         error = result["too large"]["error"]
-        assert "bytes are more than the 10 that are sent. HINT: Test in a job of one host" in error
+        assert "bytes exceed the limit of 10 for a broadcast. HINT: Run the test in a job with one host" in error
 
 
 def test_a_host_without_room_is_an_error_on_both(results):
-    assert "another host could not receive it, as its log says" in results[0]["no room"]["error"]
+    assert "another host could not receive it (see its log)" in results[0]["no room"]["error"]
     assert "global_rank 1 could not receive it ([Errno 20] Not a directory" in results[1]["no room"]["error"]

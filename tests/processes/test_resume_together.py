@@ -51,7 +51,7 @@ def test_both_go_on_from_the_newest_that_both_have(ranks, case, epochs):
 def test_both_stop_where_a_checkpoint_is_required(ranks):
     for result in ranks:
         assert "sagemaker.resume is require" in result["require"]["error"]
-        assert "not every host has this very file" in result["require"]["error"]
+        assert "not every host has the same file" in result["require"]["error"]
 
 
 def test_both_stop_before_the_checkpoints_of_another_job(ranks):
@@ -68,11 +68,11 @@ def test_both_stop_where_the_model_has_changed(ranks):
         error = result["changed model"]["error"]
         assert "of-epoch-2.ckpt" in error
         assert "size mismatch for layers.0.weight" in error
-        assert "HINT: Bring back what has changed" in error
+        assert "HINT: Undo what has changed" in error
 
 
 def test_each_says_why(job, ranks):
     assert "Rejected of-epoch-2.ckpt on global_rank 1: this host does not have it" in job.output
     assert "Rejected of-epoch-2.ckpt on global_rank 1: this host has another version of it" in job.output
-    assert "Rejected of-epoch-2.ckpt: not every host has this very file" in job.output
+    assert "Rejected of-epoch-2.ckpt: not every host has the same file" in job.output
     assert job.output.count("This job had finished with of-epoch-2.ckpt") == 1
