@@ -35,7 +35,7 @@ def assert_equal(first, second):
 BEST = {"class_path": "ModelCheckpoint", "init_args": {"monitor": "val_loss", "mode": "max", "filename": "best"}}
 
 
-def test_the_best_model_where_a_metric_is_monitored(container):
+def test_best_weights_with_a_monitored_metric(container):
     cli = fit(container, **{"trainer.callbacks": [BEST], "trainer.max_epochs": 3})
     checkpoint = container.base / "output" / "data" / "checkpoints" / "best.ckpt"
     saved = _export.load_file(str(checkpoint), weights_only=False)
@@ -48,7 +48,7 @@ def test_the_best_model_where_a_metric_is_monitored(container):
     assert summary["score"] == pytest.approx(float(cli.trainer.checkpoint_callback.best_model_score))
 
 
-def test_the_last_model_where_nothing_is_monitored(container):
+def test_last_weights_without_a_monitored_metric(container):
     cli = fit(container, **{"trainer.max_epochs": 2})
     assert_equal(exported(container), cli.model.state_dict())
     summary = container.summary
@@ -65,7 +65,7 @@ def test_the_last_model_where_nothing_is_monitored(container):
     assert "class_path: tiny_model.TinyModel" in (container.model / "config.yaml").read_text()
 
 
-def test_the_exported_config_runs_on_a_laptop(container):
+def test_exported_config_runs_outside_a_container(container):
     import yaml
 
     container.config("trainer:\n  logger:\n    class_path: CSVLogger\n    init_args: {save_dir: logs, name: '1e-3'}\n")
@@ -91,7 +91,7 @@ def test_the_exported_config_runs_on_a_laptop(container):
     assert cli.trainer.global_step == 4
 
 
-def test_the_log_says_why_it_is_the_last_model(container):
+def test_log_names_the_reason_for_the_last_weights(container):
     for options, why in (
         ({}, "no ModelCheckpoint monitors a metric"),
         ({"sagemaker.export_weights": "last", "trainer.callbacks": [BEST]}, "sagemaker.export_weights is last"),
@@ -101,7 +101,7 @@ def test_the_log_says_why_it_is_the_last_model(container):
         assert any(line.startswith(f"Exported the last model ({why}) to ") for line in said)
 
 
-def test_the_summary_has_the_hyperparameters_that_json_can_hold(container):
+def test_summary_has_the_json_serializable_hparams(container):
     model, data = nets("state_dict")
     model.hparams.unusual = object()
     fit_net(container, model, data)
@@ -113,7 +113,7 @@ def test_the_export_can_be_turned_off(container):
     assert not container.model.exists()
 
 
-def test_a_fast_run_exports_too(container):
+def test_fast_dev_run_exports(container):
     cli = fit(container, "--trainer.fast_dev_run=true")
     assert_equal(exported(container), cli.model.state_dict())
     assert container.summary["checkpoint"] is None
@@ -124,14 +124,14 @@ def test_a_diverged_training_exports_a_readable_summary(container):
     assert container.summary["metrics"]["val_loss"] is None
 
 
-def test_the_place_of_an_older_model_is_taken(container):
+def test_previous_export_is_replaced(container):
     fit(container)
     first = exported(container)
     fit(container, **{"trainer.max_epochs": 3})
     assert not torch.equal(exported(container)["layer.weight"], first["layer.weight"])
 
 
-def test_a_crash_in_the_middle_leaves_the_old_model(container, monkeypatch):
+def test_failed_write_keeps_the_previous_export(container, monkeypatch):
     fit(container)
     before = exported(container)
 
@@ -146,7 +146,7 @@ def test_a_crash_in_the_middle_leaves_the_old_model(container, monkeypatch):
     assert container.failure.startswith("ExportError: The model could not be written")
 
 
-def test_a_state_dict_with_more_than_tensors(container):
+def test_state_dict_with_other_objects_is_rejected(container):
     (container.code / "odd_model.py").write_text(
         "from tiny_model import TinyModel\n"
         "class OddModel(TinyModel):\n"
@@ -173,7 +173,7 @@ def tiny():
     return TinyModel(), TinyData("x")
 
 
-def test_outside_a_container_only_into_a_named_directory(container, tmp_path):
+def test_outside_a_container_only_with_a_model_dir(container, tmp_path):
     container.leave()
     model, data = tiny()
     a_trainer(container, callback_class(PL, "ModelExport")()).fit(model, data)
@@ -196,7 +196,7 @@ def test_fit_test_and_fit_again(container):
     assert_equal(exported(container), model.state_dict())
 
 
-def test_a_model_directory_that_cannot_be_written_stops_before_training(container):
+def test_unwritable_model_directory_fails_before_training(container):
     (container.base / "model").write_text("a file")
     model, data = tiny()
     with pytest.raises(OutputError, match="The model directory"):
@@ -206,7 +206,7 @@ def test_a_model_directory_that_cannot_be_written_stops_before_training(containe
     trainer.validate(model, data, verbose=False)
 
 
-def test_other_ranks_help_to_gather_and_write_nothing(container):
+def test_other_ranks_gather_and_write_nothing(container):
     gathered = []
     strategy = SimpleNamespace(lightning_module_state_dict=lambda: gathered.append(1) or {})
     trainer = SimpleNamespace(is_global_zero=False, strategy=strategy)
@@ -228,7 +228,7 @@ def test_two_processes_write_one_model(container):
     assert container.summary["global_step"] == 1
 
 
-def test_a_callback_that_is_there_is_not_doubled(container):
+def test_own_model_export_is_not_added_again(container):
     cli = container.cli(trainer_defaults={"callbacks": [callback_class(PL, "ModelExport")(config="own")]})
     exports = [
         callback for callback in cli.trainer.callbacks if isinstance(callback, callback_class(PL, "ModelExport"))
@@ -253,7 +253,7 @@ def fit_net(container, model, data, *callbacks, **options):
 
 
 @pytest.mark.parametrize("name", [*WEIGHTS_ONLY, *GRAPHS])
-def test_training_goes_as_it_would_without_an_export(container, name):
+def test_export_does_not_change_training(container, name):
     needs(name)
     trained = []
     for options in ({"export": False}, {"export": name}):
@@ -301,7 +301,7 @@ def test_best_and_last_weights(container, name, weights):
     assert container.summary["checkpoint"] == (best.best_model_path if weights == "best" else None)
 
 
-def test_no_code_of_the_best_checkpoint_runs_where_that_is_forbidden(container):
+def test_best_checkpoint_is_loaded_with_weights_only(container):
     class Saves(PL.module().Callback):
         def on_save_checkpoint(self, trainer, pl_module, checkpoint):
             checkpoint["extra"] = Extra()
@@ -316,7 +316,7 @@ def test_no_code_of_the_best_checkpoint_runs_where_that_is_forbidden(container):
     assert Extra.loaded == before
 
 
-def test_an_example_is_the_first_batch_that_is_seen(container):
+def test_example_precedence(container):
     model, data = nets("torchscript")
     fit_net(container, model, data, export="torchscript")
     assert container.summary["example"] == {"source": "first batch", "shapes": [[4, 4]], "dtypes": ["float32"]}
@@ -327,7 +327,7 @@ def test_an_example_is_the_first_batch_that_is_seen(container):
     assert container.summary["example"]["shapes"] == [[7, 4]]
 
 
-def test_a_part_of_a_model_that_has_no_forward(container):
+def test_submodule_of_a_model_without_forward(container):
     data = {"train_dataloaders": loader()}
     model = Headless()
     fit_net(container, model, data, export="torchscript", export_submodule="encoder")
@@ -356,7 +356,7 @@ class TwoInputs(Net):
         (Headless, {"export": "torchscript", "export_submodule": "head"}, "was not called in the first training batch"),
     ],
 )
-def test_what_cannot_be_exported_is_told_before_the_second_step(container, model_class, options, message):
+def test_unexportable_model_fails_in_the_first_step(container, model_class, options, message):
     model = model_class()
     with pytest.raises(ExportError, match=message):
         fit_net(container, model, {"train_dataloaders": loader()}, **options)
@@ -365,7 +365,7 @@ def test_what_cannot_be_exported_is_told_before_the_second_step(container, model
     assert not any(part._forward_pre_hooks for part in model.modules())
 
 
-def test_an_option_without_a_meaning_is_the_failure_reason(container):
+def test_invalid_option_is_the_failure_reason(container):
     with pytest.raises(ExportError, match=r"sagemaker.export is 'pickle'"):
         fit(container, **{"sagemaker.export": "pickle"})
     assert container.failure.startswith("ExportError: sagemaker.export is 'pickle'.")
@@ -391,7 +391,7 @@ def test_the_options_of_a_job(container):
     assert_equal(found["state_dict"], cli.model.state_dict())
 
 
-def test_an_export_that_fails_late_keeps_the_checkpoints_and_the_older_model(container):
+def test_failed_export_keeps_checkpoints_and_the_previous_model(container):
     model, data = nets("torchscript")
     fit_net(container, model, data, export="state_dict")
     before = exported(container)
@@ -405,7 +405,7 @@ def test_an_export_that_fails_late_keeps_the_checkpoints_and_the_older_model(con
     assert sorted(os.listdir(container.model)) == ["model.json", "model.pt"]
 
 
-def test_a_job_whose_export_fails_says_so_and_exits_with_an_error(container):
+def test_job_with_a_failed_export_exits_with_an_error(container):
     (container.code / "odd_model.py").write_text(
         "from tiny_model import TinyModel\n"
         "class OddModel(TinyModel):\n"
@@ -421,8 +421,8 @@ def test_a_job_whose_export_fails_says_so_and_exits_with_an_error(container):
     assert os.listdir(container.model) == []
 
 
-class LeavesInValidation(PL.module().Callback):
-    """Exports and leaves as a job does whose time is over."""
+class ExportsInValidation(PL.module().Callback):
+    """Exports and exits during validation, as a job whose time is over does."""
 
     def on_validation_batch_end(self, trainer, pl_module, *_, **__):
         if not trainer.sanity_checking:
@@ -432,17 +432,17 @@ class LeavesInValidation(PL.module().Callback):
 
 
 @pytest.mark.parametrize("name", [*WEIGHTS_ONLY, *GRAPHS])
-def test_a_fit_that_is_left_while_it_validates(container, name):
+def test_export_during_validation(container, name):
     model, data = nets(name)
     with pytest.raises(SystemExit):
-        fit_net(container, model, data, LeavesInValidation(), export=name)
+        fit_net(container, model, data, ExportsInValidation(), export=name)
     assert container.summary["format"] == name
     assert container.summary["global_step"] == 2
     assert not model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_a_best_checkpoint_that_cannot_be_read_as_a_file(container, tmp_path):
+def test_best_checkpoint_that_is_not_a_file(container, tmp_path):
     model, data = nets("state_dict")
     best = PL.module("callbacks").ModelCheckpoint(monitor="val_loss", dirpath=str(container.base / "best"))
     callback = callback_class(PL, "ModelExport")()
@@ -458,7 +458,7 @@ def test_a_best_checkpoint_that_cannot_be_read_as_a_file(container, tmp_path):
 
 
 def trainer_of(strategy, **fit_loop):
-    """A trainer whose fit is over."""
+    """A trainer after ``fit``."""
     return SimpleNamespace(
         is_global_zero=True,
         global_step=0,
@@ -470,8 +470,8 @@ def trainer_of(strategy, **fit_loop):
     )
 
 
-def test_a_fit_that_was_over_before_it_began(container):
-    """A restarted job that had finished: no batch is trained, and training does not end either."""
+def test_export_after_a_fit_without_a_batch(container):
+    """A restarted job that had finished: no batch is trained, and ``on_train_end`` is not called."""
     model, _ = nets("torchscript")
     callback = callback_class(PL, "ModelExport")(export="torchscript")
     strategy = SimpleNamespace(lightning_module_state_dict=model.state_dict)
@@ -482,9 +482,9 @@ def test_a_fit_that_was_over_before_it_began(container):
     assert_equal(torch.jit.load(str(container.model / "model.pt")).state_dict(), model.state_dict())
 
 
-def test_a_model_of_a_sharded_strategy_is_made_anew(container):
+def test_model_of_a_sharded_strategy_is_rebuilt(container):
     class FSDPStrategy:
-        """Parts of the model are all over the ranks, and the module's own tensors are of no use."""
+        """The model is sharded over the ranks, so the module's own tensors are incomplete."""
 
         def lightning_module_state_dict(self):
             return whole

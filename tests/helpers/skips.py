@@ -62,7 +62,7 @@ SKIPS = (
         _NO_WEIGHTS_ONLY,
     ),
     Skip(
-        "tests/callbacks/test_model_export.py::test_a_state_dict_with_more_than_tensors",
+        "tests/callbacks/test_model_export.py::test_state_dict_with_other_objects_is_rejected",
         lambda lightning, torch: torch < (1, 13),
         _NO_WEIGHTS_ONLY,
     ),
