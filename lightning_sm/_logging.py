@@ -1,4 +1,4 @@
-"""Log lines that reach CloudWatch."""
+"""The package's logger."""
 
 import logging
 
@@ -6,7 +6,7 @@ __all__ = ["log"]
 
 
 def _make_logger() -> logging.Logger:
-    """Return the package's logger, which writes to stderr where nobody configured logging, as Lightning's does."""
+    """Return the logger ``lightning_sm``, which writes to stderr if logging is not configured, as Lightning's does."""
     logger = logging.getLogger("lightning_sm")
     if not logging.getLogger().hasHandlers() and not logger.handlers:
         logger.addHandler(logging.StreamHandler())

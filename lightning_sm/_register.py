@@ -1,4 +1,4 @@
-"""What we tell a Lightning as soon as it is loaded."""
+"""Registers strategies, cluster environment and rank with each Lightning when it is imported."""
 
 import functools
 from contextlib import suppress
@@ -17,49 +17,49 @@ from lightning_sm.errors import LightningSMError
 
 __all__ = ["register_on_import"]
 
-# Lightning's Fabric, which can be used without its Trainer, under both names.
+# Lightning Fabric, which can be used without the Trainer, in both namespaces.
 _FABRICS = (Namespace("lightning.fabric"), Namespace("lightning_fabric"))
 
 
 def register_on_import() -> None:
-    """Register our strategies, environment and rank with each Lightning, once it is imported or if it is already."""
+    """Register with each Lightning when it is imported, or now if it has been."""
     for namespace in NAMESPACES:
-        around = ImportHook(
-            before=functools.partial(_prepare, namespace),
-            after=functools.partial(_attempt, _connect, namespace),
+        hook = ImportHook(
+            before=functools.partial(_before_import, namespace),
+            after=functools.partial(_try, _register, namespace),
             explain=explain_failed_import,
         )
-        add_import_hook(namespace.name, around)
+        add_import_hook(namespace.name, hook)
     for namespace in _FABRICS:
-        after = functools.partial(_attempt, _connect_fabric, namespace)
+        after = functools.partial(_try, _register_fabric, namespace)
         add_import_hook(namespace.name, ImportHook(lambda: None, after, explain_failed_import))
 
 
-def _attempt(connect: Callable[[Namespace], None], namespace: Namespace) -> None:
-    """Connect, but never fail the import of a Lightning that is newer or other than those we know.
+def _try(register: Callable[[Namespace], None], namespace: Namespace) -> None:
+    """Register; if that fails, as with an unknown newer Lightning, log it instead of failing the user's import.
 
-    Whoever uses one of our classes with it gets the error.
+    Using one of our classes with that Lightning raises the error.
     """
     try:
-        connect(namespace)
+        register(namespace)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         mark_unsupported(namespace, reason)
         log.warning("lightning_sm does not support this release of %s and is inactive (%s).", namespace.name, reason)
 
 
-def _prepare(namespace: Namespace) -> None:
-    _watch_job()
+def _before_import(namespace: Namespace) -> None:
+    _watch_failures()
     check_before_import(namespace)
 
 
-def _watch_job() -> None:
-    """Share failures from here on: a script may build its model, and fail, before it calls anything of ours."""
+def _watch_failures() -> None:
+    """Share failures between ranks from now on: a script may fail in its model before it calls this package."""
     from lightning_sm._failure import is_started_by_rank, report_uncaught, watch_failures
     from lightning_sm._sagemaker.job import TrainingJob
     from lightning_sm._sagemaker.topology import Topology
 
-    # Importing Lightning must not fail for it.
+    # A malformed job must not fail the import of Lightning.
     with suppress(Exception):
         job = TrainingJob.resolve()
         topology = Topology.resolve(job=job)
@@ -68,7 +68,7 @@ def _watch_job() -> None:
             watch_failures(job, topology)
 
 
-def _connect(namespace: Namespace) -> None:
+def _register(namespace: Namespace) -> None:
     from lightning_sm._distributed.environment import SageMakerEnvironment
     from lightning_sm._distributed.smddp import register_strategies
     from lightning_sm._lightning.compat_strategies import (
@@ -76,35 +76,35 @@ def _connect(namespace: Namespace) -> None:
         check_single_device_environment,
     )
 
-    _watch_job()
+    _watch_failures()
     log_if_unverified(namespace)
     environments = namespace.module("plugins.environments")
     environments.ClusterEnvironment.register(SageMakerEnvironment)
     add_legacy_environment_methods(namespace, SageMakerEnvironment)
     register_strategies(namespace)
     check_single_device_environment(namespace, _check_single_device)
-    _tell_rank()
+    _set_rank()
 
 
-def _connect_fabric(namespace: Namespace) -> None:
+def _register_fabric(namespace: Namespace) -> None:
     from lightning_sm._distributed.environment import SageMakerEnvironment
 
     namespace.module("plugins.environments").ClusterEnvironment.register(SageMakerEnvironment)
-    _tell_rank()
+    _set_rank()
 
 
 @functools.lru_cache(maxsize=None)
 def _warn_once(problem: str) -> None:
-    log.warning("The topology of this job cannot be read yet: %s", problem)
+    log.warning("The topology of this job is not readable yet: %s", problem)
 
 
-def _tell_rank() -> None:
+def _set_rank() -> None:
     from lightning_sm._sagemaker.topology import Topology
 
     try:
         topology = Topology.resolve()
     except LightningSMError as error:
-        # Importing Lightning must not fail for it; whoever makes an environment or a strategy gets the error whole.
+        # It must not fail the import of Lightning. Creating an environment or a strategy raises it.
         _warn_once(str(error))
         return
     rank = topology.global_rank
@@ -113,7 +113,7 @@ def _tell_rank() -> None:
 
 
 def _check_single_device(environment: Any) -> None:
-    """Refuse to train alone where the environment is ours and the job has a larger world; else say it in a line."""
+    """Raise if a single device would train alone in a larger world; only warn if the environment is not ours."""
     from lightning_sm._distributed.environment import SageMakerEnvironment
     from lightning_sm._sagemaker.topology import Topology
 

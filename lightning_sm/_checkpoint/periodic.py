@@ -11,7 +11,7 @@ from lightning_sm._checkpoint.candidates import is_discoverable
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, broadcast
-from lightning_sm._lightning.compat import keep_newest, last_needs_best, save_last_as_file, write_over_own
+from lightning_sm._lightning.compat import keep_newest, last_needs_best, overwrite_own_file, save_last_as_file
 from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm.errors import CheckpointError
@@ -119,7 +119,7 @@ def _by_epoch(directory: str, name: str, namespace: Namespace) -> Iterator[Any]:
         callback = _checkpoint_class(namespace)(
             directory, name, mode=mode, every_n_epochs=1, save_on_train_epoch_end=True, save_top_k=1
         )
-        write_over_own(namespace, callback)
+        overwrite_own_file(namespace, callback)
         yield callback
 
 

@@ -1,6 +1,6 @@
-"""Waits for the host at which all ranks meet, and looks whether its port is free.
+"""``SageMakerEnvironment``: the ``Topology`` of this process as Lightning's cluster environment.
 
-``SageMakerEnvironment``: a thin view of a ``Topology`` for Lightning.
+It also waits until the name of the main host resolves, and checks there that the port is free.
 """
 
 import errno
@@ -21,20 +21,20 @@ from lightning_sm._sagemaker.json_input import read_count
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm.errors import TopologyError
 
-__all__ = ["check_port_is_free", "wait_until_resolvable", "SageMakerEnvironment"]
+__all__ = ["SageMakerEnvironment", "check_port_is_free", "wait_until_resolvable"]
 
 _POLL_SECONDS = 2.0
 
-# Found free in this process. Its own store may listen there from then on, also after its group is gone.
+# Ports that were free when this process checked them. Its own store may listen there afterwards.
 _free_ports: Set[int] = set()
 
 
 def check_port_is_free(port: int, source: Optional[str]) -> None:
-    """Say that something else listens at the port before torch does, in words that reach the failure reason.
+    """Raise if another program listens at the port, before torch does with a less helpful message.
 
     Args:
         port: The port.
-        source: Who named it.
+        source: The variable or default that the port was read from.
 
     Raises:
         TopologyError: The port is in use on this host.
@@ -48,32 +48,32 @@ def check_port_is_free(port: int, source: Optional[str]) -> None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise TopologyError(
-                    f"Port {port} (by {source}), at which all ranks meet, is in use on rank zero's host.",
-                    hint="End the program that listens there, or give every host another MASTER_PORT.",
+                    f"Port {port} (by {source}) of the main host is already in use.",
+                    hint="End the program that listens there, or set another MASTER_PORT on every host.",
                 ) from error
     _free_ports.add(port)
 
 
 def wait_until_resolvable(address: str, source: Optional[str], timeout: float) -> None:
-    """Wait until the host's name resolves: SageMaker starts hosts one by one.
+    """Wait until the name of a host resolves. SageMaker starts hosts one by one.
 
     Args:
         address: The name or address.
-        source: Who named it.
-        timeout: Seconds to wait at most.
+        source: The variable or file that it was read from.
+        timeout: The time to wait at most, in seconds.
 
     Raises:
-        TopologyError: It did not resolve in time, or can never be a name.
+        TopologyError: It did not resolve in time, or is not a valid name.
     """
-    started, told = time.monotonic(), False
+    started, logged = time.monotonic(), False
     while True:
         try:
             socket.getaddrinfo(address, None)
             return
         except UnicodeError as error:
-            # Such as "algo-1..local" or a label of more than 63 characters: no waiting makes it a name.
+            # Such as "algo-1..local" or a label of more than 63 characters, which never resolves.
             raise TopologyError(
-                f"The main host {address!r} (by {source}) is no host name: {error}.",
+                f"The main host {address!r} (by {source}) is not a valid host name: {error}.",
                 hint="Set MASTER_ADDR to a host name or an address.",
             ) from error
         except OSError as error:
@@ -81,33 +81,53 @@ def wait_until_resolvable(address: str, source: Optional[str], timeout: float) -
             if waited >= timeout:
                 raise TopologyError(
                     f"The main host {address!r} (by {source}) did not resolve within {waited:.0f} seconds: {error}.",
-                    hint="Look whether that host started; its log stream carries its name.",
+                    hint="Check whether that host has started: its log stream has its name.",
                 ) from error
-        if not told:
-            log.warning("Waiting up to %.0f s until the main host %s resolves.", timeout, address)
-            told = True
+        if not logged:
+            log.warning("Waiting up to %.0f s for the name of the main host %s to resolve.", timeout, address)
+            logged = True
         time.sleep(min(_POLL_SECONDS, max(0.0, timeout - waited)))
 
 
 class SageMakerEnvironment:
-    """The cluster environment of a SageMaker training container, under every launcher that SageMaker has.
+    """The cluster environment of a SageMaker training container, for every launcher of SageMaker.
 
-    ``Trainer(plugins=[SageMakerEnvironment()])`` works with any strategy; :class:`~lightning_sm.SMDDPStrategy` brings
-    it along. It is no subclass of Lightning's ``ClusterEnvironment`` but registered as one with every Lightning that is
-    loaded, so that one class serves ``pytorch_lightning`` and ``lightning.pytorch``.
+    ``Trainer(plugins=[SageMakerEnvironment()])`` works with any strategy; :class:`~lightning_sm.SMDDPStrategy` creates
+    it itself. It is not a subclass of Lightning's ``ClusterEnvironment`` but registered with that abstract base class
+    of each Lightning that is loaded, so that one class serves ``pytorch_lightning`` and ``lightning.pytorch``. Outside
+    a container it is for external launchers and for a single process.
 
-    It reads the variables and files that :class:`~lightning_sm.Topology` and :class:`~lightning_sm.TrainingJob` name,
-    once. Where Lightning starts the local processes (no launcher), it also reads ``LOCAL_RANK``, which Lightning's own
-    launcher sets for the processes that it starts, and which is absent in the first.
+    Environment variables, beside the variables and files that :class:`~lightning_sm.Topology` and
+    :class:`~lightning_sm.TrainingJob` list, which are read once:
+
+    ``LOCAL_RANK``
+      The local rank, where Lightning starts the local processes. Lightning's launcher sets it for the processes that
+      it starts; it is absent in the first one.
+
+    ``NODE_RANK``, ``GROUP_RANK``
+      The node rank outside a container without a launcher, as in Lightning's own environment. Set by the user or a
+      scheduler.
 
     Args:
         topology: The topology, if it has been read already.
-        resolve_timeout: Seconds to wait until the name of the main host resolves. SageMaker starts hosts one by one.
+        resolve_timeout: The time to wait until the name of the main host resolves, in seconds.
 
     Raises:
-        JobConfigError: A file or variable of the job is broken.
-        TopologyError: The launcher's numbers do not make a world.
-        LightningSMError: The Lightning that is loaded is not one that we know how to work with.
+        JobConfigError: A file or variable of the job is malformed.
+        TopologyError: The launcher's variables are inconsistent.
+        LightningSMError: The Lightning that is loaded is not supported.
+
+    Example::
+
+        >>> topology = Topology.resolve(
+        ...     {"TORCHELASTIC_RUN_ID": "none", "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "GROUP_RANK": "1",
+        ...      "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7777"}
+        ... )
+        >>> environment = SageMakerEnvironment(topology)
+        >>> environment.global_rank(), environment.world_size(), environment.node_rank(), environment.main_port
+        (5, 8, 1, 7777)
+        >>> environment.creates_processes_externally
+        True
     """
 
     def __init__(self, topology: Optional[Topology] = None, *, resolve_timeout: float = 900.0) -> None:
@@ -117,7 +137,7 @@ class SageMakerEnvironment:
         self._resolve_timeout = resolve_timeout
         self._resolved = False
         self._port: Optional[int] = self.topology.main_port
-        # What Lightning computes where it starts the processes itself; a launcher's answer never changes.
+        # Set by Lightning where it starts the processes; a launcher's values are kept.
         self._world_size = self.topology.world_size or 1
         self._global_rank = self.topology.global_rank or 0
         self._trainer_world_size: Optional[int] = None
@@ -127,7 +147,7 @@ class SageMakerEnvironment:
     def _known_rank(self) -> int:
         if self.topology.global_rank is not None:
             return self.topology.global_rank
-        # Only zero or not matters before Lightning has counted the devices.
+        # Before Lightning has counted the devices, all that matters is whether this is rank 0.
         return self.node_rank() or self.local_rank()
 
     @staticmethod
@@ -137,22 +157,22 @@ class SageMakerEnvironment:
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Whether something else than this process starts the others: a launcher, or the process that started this."""
+        """Whether other processes are started externally: by a launcher, or by the process that started this one."""
         return self.topology.is_external or read_count(os.environ, "LOCAL_RANK") is not None
 
     @property
     def main_address(self) -> str:
-        """The name or address of the host with global rank 0. The first reading waits until the name resolves.
+        """The name or address of the host of global rank 0. The first access waits until the name resolves.
 
         Raises:
-            TopologyError: There are several hosts and nothing names the main one, its name did not resolve within
-                ``resolve_timeout`` seconds, this is rank zero and its port is in use, or Lightning is about to join
-                another world than the launcher made (Lightning before 2.1 does not call ``validate_settings``).
+            TopologyError: There are several hosts and the main host is unknown; its name did not resolve within
+                ``resolve_timeout`` seconds; this is global rank 0 and its port is in use; or the ``Trainer`` has
+                another world size than the launcher (Lightning before 2.1 does not call ``validate_settings``).
         """
         self._check_world_size()
         if self.topology.main_address is None and self.topology.num_nodes > 1:
             raise TopologyError(
-                f"Nothing names the main host of this world: {self.topology}.",
+                f"The main host of this world is unknown: {self.topology}.",
                 hint="Set MASTER_ADDR to the host of rank 0 for every process (mpirun -x MASTER_ADDR=HOST).",
             )
         address = self.topology.main_address or "127.0.0.1"
@@ -161,14 +181,14 @@ class SageMakerEnvironment:
             self._check_port()
             self._resolved = True
             self._announce(address)
-        # Whoever asks is about to join. Where Lightning starts the processes, it has to count them first.
+        # The caller is about to join the group. Where Lightning starts the processes, it must have counted them.
         if self.topology.is_external or self._trainer_world_size is not None:
             set_joining(TrainingJob.resolve(), self.topology, rank=self._global_rank, world_size=self._world_size)
         return address
 
     def _check_port(self) -> None:
         port, topology = self.topology.main_port, self.topology
-        # Under torchrun its agent listens there; on a laptop a free port is taken.
+        # torchrun's agent listens there itself; on a laptop a free port is chosen.
         if port is None or self._known_rank() != 0 or topology.launcher in (Launcher.TORCHRUN, Launcher.LOCAL):
             return
         distributed = sys.modules.get("torch.distributed")
@@ -176,10 +196,10 @@ class SageMakerEnvironment:
             check_port_is_free(port, topology.sources.get("main_port"))
 
     def _announce(self, address: str) -> None:
-        """Say once how this process sees itself, before it joins: a hang then tells which rank went astray."""
+        """Log the topology once, before this process joins the group: after a hang, it shows which rank is wrong."""
         if self.topology.launcher == Launcher.LOCAL:
             return
-        seen = {
+        topology = {
             "launcher": self.topology.launcher,
             "global_rank": self.global_rank(),
             "world_size": self.world_size(),
@@ -188,12 +208,12 @@ class SageMakerEnvironment:
             "num_nodes": self.topology.num_nodes,
             "main": f"{address}:{self.main_port}",
         }
-        # In one piece: the toolkit makes a line of each write. `lightning-sm rehearse` reads it.
-        log.info("lightning_sm topology: %s", json.dumps(seen))
+        # In one write, because the toolkit logs each write as a line. `lightning-sm rehearse` parses it.
+        log.info("lightning_sm topology: %s", json.dumps(topology))
 
     @property
     def main_port(self) -> int:
-        """The port of global rank 0; a free one on a laptop, where nobody else needs to know it."""
+        """The port of global rank 0; on a laptop any free port."""
         if self._port is None:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
                 probe.bind(("", 0))
@@ -201,14 +221,14 @@ class SageMakerEnvironment:
         return self._port
 
     def world_size(self) -> int:
-        """How many processes train together."""
+        """Processes in the world."""
         return self._world_size
 
     def set_world_size(self, size: int) -> None:
-        """Take Lightning's count where Lightning starts the processes; elsewhere the launcher's stands."""
+        """Set the world size, if Lightning starts the processes; ignored otherwise."""
         self._trainer_world_size = size
         if self.topology.is_external:
-            log.debug("SageMakerEnvironment.set_world_size was ignored: the launcher says %s.", self._world_size)
+            log.debug("Ignored set_world_size(%s): the launcher's world size is %s.", size, self._world_size)
         else:
             self._world_size = size
 
@@ -217,49 +237,49 @@ class SageMakerEnvironment:
             self.topology.refuse(f"devices times num_nodes is {self._trainer_world_size} in the Trainer")
 
     def global_rank(self) -> int:
-        """This process's place among all."""
+        """The index of this process in the world."""
         return self._global_rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Take Lightning's rank where Lightning starts the processes; elsewhere the launcher's stands."""
+        """Set the global rank, if Lightning starts the processes; ignored otherwise."""
         if self.topology.is_external:
-            log.debug("SageMakerEnvironment.set_global_rank was ignored: the launcher says %s.", self._global_rank)
+            log.debug("Ignored set_global_rank(%s): the launcher's global rank is %s.", rank, self._global_rank)
         else:
             self._global_rank = rank
         _lightning.set_rank_zero_rank(self._global_rank)
-        # The strategy sets ranks at the start of each call of the trainer.
+        # The strategy sets ranks at the start of each fit, validate, test and predict.
         set_training(True)
 
     def local_rank(self) -> int:
-        """This process's place on its host."""
+        """The index of this process on its host."""
         if self.topology.is_external:
             return self.topology.local_rank
         count = read_count(os.environ, "LOCAL_RANK")
         return self.topology.local_rank if count is None else count
 
     def node_rank(self) -> int:
-        """This host's place among the hosts that train together; where Lightning decides, by its own variables."""
+        """The index of this host in the world; ``NODE_RANK`` or ``GROUP_RANK`` without a launcher."""
         if self.topology.launcher != Launcher.LOCAL:
             return self.topology.node_rank
         return read_count(os.environ, "NODE_RANK") or read_count(os.environ, "GROUP_RANK") or 0
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Check what the ``Trainer`` was given against the launcher's world.
+        """Compare ``devices`` and ``num_nodes`` of the ``Trainer`` with the launcher's world.
 
         Raises:
             TopologyError: They differ.
         """
         topology = self.topology
         given = (num_devices, num_nodes)
-        # Where hosts have unequal numbers of processes, the product is not the world size.
+        # If hosts have different numbers of processes, the product is not the world size.
         if topology.is_external and given != (topology.local_world_size, topology.num_nodes):
             topology.refuse(f"devices={num_devices} and num_nodes={num_nodes} in the Trainer")
         if topology.launcher == Launcher.HOST and num_nodes != topology.num_nodes:
             topology.refuse(f"num_nodes={num_nodes} in the Trainer")
 
     def teardown(self) -> None:
-        """Keep everything for the next call of the trainer, and see to it that gloo groups end with the program."""
+        """Keep the world for the next call of the trainer. The process group is destroyed when the program exits."""
         destroy_at_exit()
-        # Lightning also comes here from its handler of an exception, which others should hear of.
+        # Lightning also calls it while it handles an exception, which other ranks must be told of.
         if sys.exc_info()[0] is None:
             set_training(False)

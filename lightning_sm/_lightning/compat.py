@@ -1,10 +1,7 @@
-"""Which versions need which shim.
+"""Shims for differences between Lightning's versions, and the table of them all.
 
-``ModelCheckpoint`` and ``CheckpointIO``.
-
-``LightningCLI`` and its parser.
-
-Loops and what they count.
+The functions here concern checkpoints, the CLI and the loops; those for strategies are in ``compat_strategies``. A shim
+may be removed when the oldest supported Lightning is at least ``Shim.until``.
 """
 
 import functools
@@ -26,7 +23,7 @@ __all__ = [
     "save_by_time",
     "save_last_as_file",
     "saved_by_all_ranks",
-    "write_over_own",
+    "overwrite_own_file",
     "add_any_data_module",
     "cli_base_path",
     "parse_words",
@@ -43,13 +40,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Shim:
-    """A difference between versions.
+    """A difference between versions of Lightning.
 
     Args:
-        name: The function here that bridges it.
+        name: The function that handles it, here or in ``compat_strategies``.
         since: The first version, as major and minor, that needs it.
-        until: The first version that needs it no more; 99.0 if the newest still does.
-        link: The change or file upstream.
+        until: The first version that does not need it; 99.0 while the newest release needs it.
+        link: The upstream change, or the upstream code if no change removed the difference.
     """
 
     name: str
@@ -96,7 +93,7 @@ SHIMS = {
             "https://github.com/Lightning-AI/pytorch-lightning/blob/1.5.10/pytorch_lightning/callbacks/"
             "model_checkpoint.py#L700",
         ),
-        Shim("write_over_own", (1, 5), (2, 2), f"{_PR}19064"),
+        Shim("overwrite_own_file", (1, 5), (2, 2), f"{_PR}19064"),
         Shim(
             "saved_by_all_ranks",
             (1, 5),
@@ -119,7 +116,7 @@ def needs(name: str, namespace: Namespace) -> bool:
 
 
 def innermost_wrapper(namespace: Namespace, checkpoint_io: Any) -> Any:
-    """The one of Lightning's wrapping ``CheckpointIO`` that holds the one which writes, or ``None``."""
+    """The innermost of Lightning's wrapping ``CheckpointIO``, whose ``checkpoint_io`` writes; ``None`` without one."""
     if not needs("innermost_wrapper", namespace):
         return None
     wrapping = namespace.module("plugins.io.wrapper")._WrappingCheckpointIO
@@ -130,19 +127,19 @@ def innermost_wrapper(namespace: Namespace, checkpoint_io: Any) -> Any:
 
 
 def keep_newest(namespace: Namespace) -> Dict[str, Any]:
-    """Arguments by which a ``ModelCheckpoint`` keeps the newest two; 1.5 cannot monitor the step, and keeps one."""
+    """Arguments of a ``ModelCheckpoint`` that keeps the newest two files; 1.5 cannot monitor the step and keeps one."""
     if needs("keep_newest", namespace):
         return {"mode": "max"}
     return {"monitor": "step", "mode": "max", "save_top_k": 2}
 
 
 def last_needs_best(namespace: Namespace) -> bool:
-    """Whether ``save_last`` is heeded at the end of an epoch only where one of the best was saved, too."""
+    """Whether ``save_last`` takes effect at the end of an epoch only if one of the best was saved as well."""
     return needs("last_needs_best", namespace)
 
 
 def save_by_time(namespace: Namespace, trainer: Any, pl_module: Any) -> None:
-    """Save what is due by time after a training batch of manual optimization, where Lightning forgets to look."""
+    """Save checkpoints with ``train_time_interval`` after a batch of manual optimization, where Lightning does not."""
     if not needs("save_by_time", namespace) or pl_module.automatic_optimization:
         return
     for checkpoint in trainer.checkpoint_callbacks:
@@ -152,7 +149,7 @@ def save_by_time(namespace: Namespace, trainer: Any, pl_module: Any) -> None:
         now = time.monotonic()
         candidates = checkpoint._monitor_candidates(trainer)
         is_due = now - checkpoint._last_time_checked >= interval.total_seconds()
-        # The hosts' clocks differ, and all of them take part in a save.
+        # A save is collective, and the clocks of hosts differ.
         if checkpoint.monitor in (None, *candidates) and trainer.strategy.broadcast(is_due):
             checkpoint._last_time_checked = now
             checkpoint._save_topk_checkpoint(trainer, candidates)
@@ -160,7 +157,7 @@ def save_by_time(namespace: Namespace, trainer: Any, pl_module: Any) -> None:
 
 
 def save_last_as_file(namespace: Namespace, checkpoint: Any) -> None:
-    """Let a ``ModelCheckpoint`` with ``save_last=True`` write a file where it would make a link."""
+    """Make a ``ModelCheckpoint`` with ``save_last=True`` write a file instead of a symbolic link."""
     if needs("save_last_as_file", namespace):
         checkpoint._link_checkpoint = functools.partial(_save_instead_of_link, checkpoint.save_weights_only)
 
@@ -170,10 +167,10 @@ def _save_instead_of_link(weights_only: bool, trainer: Trainer, filepath: str, l
 
 
 def saved_by_all_ranks(namespace: Namespace, trainer: Any, caller: int) -> bool:
-    """Whether a call of ``Trainer.save_checkpoint`` is one that every rank makes, so that the ranks may talk.
+    """Whether every rank makes this call of ``Trainer.save_checkpoint``, so that collectives are allowed in it.
 
-    Since 2.1 it ends with a barrier. Before, a program may let one rank alone save, and Lightning's and our own
-    callbacks do not. After an error there may be one rank alone.
+    Since 2.1 it ends with a barrier. Before, a user's program may call it on one rank; Lightning's callbacks and ours
+    call it on every rank. After an exception it may be called on one rank.
 
     Args:
         namespace: Lightning's namespace.
@@ -188,13 +185,12 @@ def saved_by_all_ranks(namespace: Namespace, trainer: Any, caller: int) -> bool:
     return module.split(".")[0] in (namespace.name.split(".")[0], "lightning_sm")
 
 
-def write_over_own(namespace: Namespace, checkpoint: Any) -> None:
-    """Let a ``ModelCheckpoint`` without a monitor write over its own file, where it takes turns between two names.
+def overwrite_own_file(namespace: Namespace, checkpoint: Any) -> None:
+    """Make a ``ModelCheckpoint`` without a monitor overwrite its own file instead of alternating between two names.
 
-    A run that is interrupted and goes on would then leave one more file each time, for its checkpoint may know the
-    other name.
+    A resumed run would otherwise leave one more file each time, because its checkpoint may contain the other name.
     """
-    if needs("write_over_own", namespace):
+    if needs("overwrite_own_file", namespace):
         checkpoint.file_exists = functools.partial(_another_exists, checkpoint)
 
 
@@ -203,19 +199,19 @@ def _another_exists(checkpoint: Any, filepath: Any, trainer: Trainer) -> bool:
 
 
 def add_any_data_module(namespace: Namespace, parser: Any) -> None:
-    """Let a config name any data module, which a CLI without a class of its own did not offer."""
+    """Add the group ``data`` for any data module to a CLI without a data module class, where Lightning does not."""
     if not needs("add_any_data_module", namespace) or any(action.dest == "data" for action in parser._actions):
         return
     parser.add_subclass_arguments(namespace.module().LightningDataModule, "data", fail_untyped=False, required=False)
 
 
 def cli_base_path(namespace: Namespace) -> str:
-    """Where Lightning's CLI is."""
+    """The module and name of ``LightningCLI``."""
     return "utilities.cli:LightningCLI" if needs("cli_base_path", namespace) else "cli:LightningCLI"
 
 
 def parse_words(namespace: Namespace, parser: Any, words: Sequence[str], *, defaults: bool = True) -> Any:
-    """Parse these words; until 1.7 the parser reads ``sys.argv`` first and may fail there, whatever it is given."""
+    """Parse these arguments; before 1.7 the parser also parses ``sys.argv``, which may fail."""
     given = sys.argv
     if needs("parse_words", namespace):
         sys.argv = given[:1]
@@ -226,14 +222,14 @@ def parse_words(namespace: Namespace, parser: Any, words: Sequence[str], *, defa
 
 
 def save_config_arguments(namespace: Namespace) -> Dict[str, Any]:
-    """Arguments of the CLI that let it save its config over an older one, as a restarted job must."""
+    """Arguments of the CLI with which it overwrites the config file of an earlier run, as a restarted job must."""
     if needs("save_config_arguments", namespace):
         return {"save_config_overwrite": True}
     return {"save_config_kwargs": {"overwrite": True}}
 
 
 def epochs_trained(namespace: Namespace, trainer: Trainer) -> int:
-    """How many epochs a fit that has ended came to; 1.5 then counts the last one back."""
+    """The epochs of a fit that has ended; 1.5 then decrements its counter."""
     epoch = int(trainer.current_epoch)
     if needs("epochs_trained", namespace) and trainer.fit_loop.epoch_progress.total.completed:
         return epoch + 1
@@ -241,22 +237,22 @@ def epochs_trained(namespace: Namespace, trainer: Trainer) -> int:
 
 
 def resumes_within_epochs(namespace: Namespace) -> bool:
-    """Whether a run that was interrupted within an epoch goes on in it; 1.5 goes on with the next epoch."""
+    """Whether Lightning resumes within an epoch; 1.5 resumes at the next epoch."""
     return not needs("resumes_within_epochs", namespace)
 
 
 def save_checkpoint_at_end(namespace: Namespace, trainer: Trainer, path: str) -> None:
-    """Save a checkpoint when training has ended; 1.5 then counts a step too many, as its ``ModelCheckpoint`` knows."""
-    ahead = 1 if needs("save_checkpoint_at_end", namespace) else 0
-    if ahead:
-        trainer.fit_loop.global_step -= ahead
+    """Save a checkpoint after training; the step of 1.5 is then too high by one, as in its ``ModelCheckpoint``."""
+    excess = 1 if needs("save_checkpoint_at_end", namespace) else 0
+    if excess:
+        trainer.fit_loop.global_step -= excess
     trainer.save_checkpoint(path)
-    if ahead:
-        trainer.fit_loop.global_step += ahead
+    if excess:
+        trainer.fit_loop.global_step += excess
 
 
 def steps_taken(namespace: Namespace, trainer: Trainer) -> int:
-    """How many optimizer steps were taken, also within ``on_train_batch_end``, where 1.5 has not counted the last."""
+    """The optimizer steps taken; within ``on_train_batch_end`` 1.5 has not counted the last one."""
     step = int(trainer.global_step)
     if needs("steps_taken", namespace) and not trainer.fit_loop.epoch_loop._should_accumulate():
         return step + 1
@@ -264,17 +260,17 @@ def steps_taken(namespace: Namespace, trainer: Trainer) -> int:
 
 
 def train_loaders_method(namespace: Namespace, trainer: Trainer) -> Tuple[Any, str]:
-    """The object and its method that make the data loaders for training; until 2.0 the trainer does."""
+    """The object and the name of its method that create the training data loaders; before 2.0 the trainer's."""
     if needs("train_loaders_method", namespace):
         return trainer, "reset_train_dataloader"
     return trainer.fit_loop, "setup_data"
 
 
 def saves_before_epoch_hooks(namespace: Namespace) -> bool:
-    """Whether checkpoints at the end of an epoch are written before the model's own hook, which may reset metrics."""
+    """Whether checkpoints at the end of an epoch are saved before the model's hook, which may reset metrics."""
     return needs("saves_before_epoch_hooks", namespace)
 
 
 def signal_connector_of(trainer: Any) -> Any:
-    """What handles signals for the trainer; in 1.5 it bears another name."""
+    """The trainer's signal connector, which has another name in 1.5."""
     return trainer._signal_connector if hasattr(trainer, "_signal_connector") else trainer.signal_connector

@@ -1,7 +1,4 @@
-"""Strategies, clusters and process groups.
-
-Lets the strategy of a single device ask the trainer's environment, which every other strategy does by itself.
-"""
+"""Shims for strategies, cluster environments and process groups, and the full state dict of sharded strategies."""
 
 import importlib
 import os
@@ -14,26 +11,26 @@ from lightning_sm._lightning.trainer_protocol import Trainer
 
 __all__ = [
     "add_legacy_environment_methods",
-    "backend_variable",
-    "ddp_base_path",
     "apply_num_nodes",
-    "keep_cluster_environment",
-    "register_strategy",
-    "replace_infinite_barrier",
-    "single_device_class",
-    "strategy_of",
+    "backend_variable",
+    "check_single_device_environment",
+    "ddp_base_path",
     "full_checkpoint",
     "full_state_dict",
     "is_sharded",
+    "keep_cluster_environment",
+    "register_strategy",
+    "replace_infinite_barrier",
     "saves_by_itself",
-    "check_single_device_environment",
+    "single_device_class",
+    "strategy_of",
 ]
 
 
 def add_legacy_environment_methods(namespace: Namespace, environment: Any) -> None:
-    """Give the environment the methods ``master_address()`` and ``master_port()`` that became properties in 1.6.
+    """Add ``master_address()`` and ``master_port()`` to the environment, which 1.6 replaced by properties.
 
-    Lightning 1.6 warns about classes that still have them, so they are added only where they are called.
+    They are added only where they are called, because Lightning 1.6 warns about classes that have them.
     """
     if needs("add_legacy_environment_methods", namespace):
         environment.master_address = lambda self: self.main_address
@@ -41,19 +38,19 @@ def add_legacy_environment_methods(namespace: Namespace, environment: Any) -> No
 
 
 def backend_variable(namespace: Namespace) -> Optional[str]:
-    """The backend that ``PL_TORCH_DISTRIBUTED_BACKEND`` names, in the versions that read it; users set it."""
+    """The backend in ``PL_TORCH_DISTRIBUTED_BACKEND``, which users set, in the versions that read it."""
     if not needs("backend_variable", namespace):
         return None
     return os.environ.get("PL_TORCH_DISTRIBUTED_BACKEND") or None
 
 
 def ddp_base_path(namespace: Namespace) -> str:
-    """Where Lightning's own DDP class is; until 1.6 it is a training type plugin."""
+    """The module and name of Lightning's DDP class, which is a training type plugin before 1.6."""
     return "plugins:DDPPlugin" if needs("ddp_base_path", namespace) else "strategies:DDPStrategy"
 
 
 def apply_num_nodes(namespace: Namespace, strategy_class: Any) -> None:
-    """Hand the number of nodes, which the ``Trainer`` writes past the property ``num_nodes``, to ``job_num_nodes``.
+    """Pass the number of nodes through ``job_num_nodes`` where the ``Trainer`` bypasses the property ``num_nodes``.
 
     Args:
         namespace: Lightning's namespace.
@@ -69,13 +66,13 @@ def apply_num_nodes(namespace: Namespace, strategy_class: Any) -> None:
 
 
 def keep_cluster_environment(namespace: Namespace, strategy_class: Any) -> None:
-    """Let a strategy that is chosen by name keep the environment that it brings along.
+    """Keep the ``cluster_environment`` that a strategy set itself, also if the strategy was chosen by name.
 
-    The ``Trainer`` puts its own choice in the place of it; from 1.9 on only where there is none.
+    The ``Trainer`` replaces it by its own choice; from 1.9 on only if there is none.
 
     Args:
         namespace: Lightning's namespace.
-        strategy_class: A class whose instances may bring a ``cluster_environment``.
+        strategy_class: A class whose instances may set a ``cluster_environment``.
     """
     if not needs("keep_cluster_environment", namespace):
         return
@@ -88,7 +85,7 @@ def keep_cluster_environment(namespace: Namespace, strategy_class: Any) -> None:
 
 
 def register_strategy(namespace: Namespace, name: str, cls: type, description: str, **init_params: Any) -> None:
-    """Register a strategy by name, in place of an older registration."""
+    """Register a strategy by name, replacing an earlier registration."""
     if needs("register_strategy", namespace):
         registry = namespace.module("plugins").TrainingTypePluginsRegistry
     else:
@@ -97,10 +94,10 @@ def register_strategy(namespace: Namespace, name: str, cls: type, description: s
 
 
 def replace_infinite_barrier(namespace: Namespace) -> None:
-    """Keep Lightning from making a gloo group beside a group that bears no other.
+    """Use the default group's barrier instead of a second process group if the backend is ``smddp``.
 
-    Around ``prepare_data`` it makes one, to have a barrier without a time limit. The group's own barrier takes its
-    place where the backend is ``smddp``, whose documentation rules out further groups.
+    Lightning creates a gloo group around ``prepare_data``, for a barrier without a timeout. The documentation of SMDDP
+    excludes further groups.
     """
     if not needs("replace_infinite_barrier", namespace):
         return
@@ -122,21 +119,21 @@ def replace_infinite_barrier(namespace: Namespace) -> None:
 
 
 def single_device_class(namespace: Namespace) -> type:
-    """Return the class that trains on a single device, which 1.5 calls a plugin."""
+    """Return the strategy class for a single device, which is a plugin in 1.5."""
     if needs("single_device_class", namespace):
         return namespace.module("plugins").SingleDevicePlugin  # type: ignore[no-any-return]
     return namespace.module("strategies").SingleDeviceStrategy  # type: ignore[no-any-return]
 
 
 def strategy_of(trainer: Any) -> Any:
-    """The trainer's strategy; in 1.5 it is called a training type plugin."""
+    """The trainer's strategy, which is a training type plugin in 1.5."""
     return trainer.strategy if hasattr(trainer, "strategy") else trainer.training_type_plugin
 
 
 def check_single_device_environment(namespace: Namespace, check: Callable[[Any], None]) -> None:
-    """Have the trainer's environment checked before a single device trains.
+    """Check the cluster environment when the single-device strategy is set up for ``fit``.
 
-    Lightning takes such a process for the only one of the world, whatever its launcher says:
+    That strategy does not ask the environment, whatever the launcher set, unlike every other strategy:
     ``lightning/pytorch/strategies/single_device.py``.
 
     Args:
@@ -157,7 +154,7 @@ def check_single_device_environment(namespace: Namespace, check: Callable[[Any],
     strategy_class.setup_environment = setup_environment
 
 
-# Lightning's strategies under which a module holds a part of its weights or wraps them.
+# Lightning's strategies that shard or wrap the module's weights.
 _SHARDED = frozenset(
     {
         "DDPFullyShardedNativeStrategy",
@@ -172,36 +169,36 @@ _SHARDED = frozenset(
 
 
 def is_sharded(trainer: Trainer) -> bool:
-    """Whether the trainer's module is no ordinary one any more, because its strategy spreads it over the ranks."""
+    """Whether the trainer's strategy shards or wraps the weights of its module."""
     return bool(_SHARDED.intersection(cls.__name__ for cls in type(strategy_of(trainer)).__mro__))
 
 
 def saves_by_itself(trainer: Trainer) -> bool:
-    """Whether a checkpoint of this strategy is more than what Lightning's own code puts into it."""
+    """Whether the strategy writes checkpoints itself, with more than Lightning's own code puts into them."""
     return any(cls.__name__ in ("DeepSpeedPlugin", "DeepSpeedStrategy") for cls in type(strategy_of(trainer)).__mro__)
 
 
 def full_state_dict(trainer: Trainer) -> Dict[str, Any]:
-    """The whole model's state dict, on rank zero at least. Every rank must call it."""
+    """The full state dict of the model, on global rank 0 at least. Collective: every rank must call it."""
     strategy = strategy_of(trainer)
-    with _whole(strategy):
+    with _unsharded(strategy):
         state_dict: Dict[str, Any] = strategy.lightning_module_state_dict()
         if not getattr(strategy, "zero_stage_3", False):
             return state_dict
-        # What was gathered is gone when the block is left.
+        # The gathered parameters are released when the context is left.
         return {name: value.detach().cpu().clone() for name, value in state_dict.items() if trainer.is_global_zero}
 
 
 def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> Dict[str, Any]:
-    """What ``Trainer.save_checkpoint`` would save, as one value on rank zero. Every rank must call it.
+    """What ``Trainer.save_checkpoint`` saves, unsharded on global rank 0. Collective: every rank must call it.
 
     Args:
         namespace: Lightning's namespace.
         trainer: The trainer.
-        has_ended: Whether training has come to its end; 1.5 then counts a step too many.
+        has_ended: Whether training has ended; the step of 1.5 is then too high by one.
     """
     connector = getattr(trainer, "_checkpoint_connector", None) or trainer.checkpoint_connector
-    with _whole(strategy_of(trainer)):
+    with _unsharded(strategy_of(trainer)):
         checkpoint: Dict[str, Any] = connector.dump_checkpoint(weights_only=False)
     if has_ended and needs("save_checkpoint_at_end", namespace):
         checkpoint["global_step"] -= 1
@@ -209,18 +206,18 @@ def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> D
 
 
 @contextmanager
-def _whole(strategy: Any) -> Iterator[None]:
-    """Let a strategy gather what it would have saved in parts, and DeepSpeed what its third stage partitions."""
+def _unsharded(strategy: Any) -> Iterator[None]:
+    """Make a strategy return full state dicts; gather the parameters that DeepSpeed's stage 3 partitions."""
     changed = [
-        (name, getattr(strategy, name), whole)
-        for name, parts, whole in (
+        (name, getattr(strategy, name), full)
+        for name, sharded, full in (
             ("_state_dict_type", "sharded", "full"),
             ("_save_distributed_checkpoint", True, False),
         )
-        if getattr(strategy, name, None) == parts
+        if getattr(strategy, name, None) == sharded
     ]
-    for name, _, whole in changed:
-        setattr(strategy, name, whole)
+    for name, _, full in changed:
+        setattr(strategy, name, full)
     try:
         if getattr(strategy, "zero_stage_3", False):
             import deepspeed

@@ -1,6 +1,6 @@
-"""What has been logged in the epoch that is being trained: Lightning's sums, and the states of torchmetrics' objects.
+"""What was logged in the current epoch: Lightning's accumulated values, and the states of torchmetrics' objects.
 
-Lightning saves neither, so that the mean of an epoch which is resumed would be that of its second part.
+Lightning saves neither, so that the mean of a resumed epoch would be that of its second part.
 """
 
 import sys
@@ -11,36 +11,36 @@ from lightning_sm._lightning.trainer_protocol import Trainer
 
 __all__ = ["metric_states", "metrics_of", "results_of", "set_metric_states", "set_metrics", "set_results"]
 
-# Bytes of a metric that collects, such as one that keeps all predictions. It is gathered from each rank at each save.
-_LARGE = 4 * 2**20
+# In bytes. Larger states, such as those of a metric that keeps all predictions, are not gathered at each save.
+_MAX_BYTES = 4 * 2**20
 
-# What ``LightningModule.log`` was told.
-_SAID = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
+# Arguments of ``LightningModule.log``.
+_LOG_ARGUMENTS = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
 
 
 def metrics_of(trainer: Any) -> Dict[str, Any]:
-    """The metrics that callbacks and schedulers see, as they are; to ask the trainer may need the other ranks."""
+    """The metrics that callbacks and schedulers see, without the reduction that ``Trainer.callback_metrics`` may do."""
     metrics = trainer._logger_connector._callback_metrics
     return {name: value.detach() for name, value in metrics.items() if hasattr(value, "detach")}
 
 
 def set_metrics(trainer: Any, metrics: Mapping[str, Any], device: Any) -> None:
-    """Let callbacks and schedulers see these metrics."""
+    """Set the metrics that callbacks and schedulers see."""
     trainer._logger_connector._callback_metrics.update({name: value.to(device) for name, value in metrics.items()})
 
 
 def results_of(trainer: Trainer) -> List[Dict[str, Any]]:
-    """This rank's part of what the training has logged in its epoch."""
+    """What this rank has logged in the current training epoch."""
     found = []
     for result in trainer.fit_loop.epoch_loop._results.values():
-        # Lightning 1.x has dictionaries of results, too.
+        # Lightning 1.x also has dictionaries of results.
         if not hasattr(result, "is_tensor") or result.has_reset or result.meta.sync._group is not None:
             continue
         meta = result.meta
         sums = [name for name in ("value", "cumulated_batch_size") if result.is_tensor and hasattr(result, name)]
         found.append(
             {
-                **{name: getattr(meta, name) for name in _SAID},
+                **{name: getattr(meta, name) for name in _LOG_ARGUMENTS},
                 "fx": meta.fx,
                 "name": meta.name,
                 "reduce_fx": meta.reduce_fx.__name__,
@@ -54,28 +54,28 @@ def results_of(trainer: Trainer) -> List[Dict[str, Any]]:
 
 
 def set_results(trainer: Any, saved: List[Dict[str, Any]]) -> Callable[[], None]:
-    """Put back what :func:`results_of` told, in the middle of an epoch, before its next batch.
+    """Restore what :func:`results_of` returned, within an epoch, before its next batch.
 
     Returns:
-        A function that takes back what this does to the trainer, for the end of the epoch.
+        A function that undoes what this changes in the trainer, for the end of the epoch.
     """
     import torch
 
     module, results = trainer.lightning_module, trainer.fit_loop.epoch_loop._results
     log, earlier = results.log, {}
     for entry in saved:
-        said = {name: entry[name] for name in (*_SAID, "reduce_fx", "rank_zero_only")}
+        arguments = {name: entry[name] for name in (*_LOG_ARGUMENTS, "reduce_fx", "rank_zero_only")}
         key = f"{entry['fx']}.{entry['name']}"
         value = torch.zeros((), device=module.device) if entry["sums"] else _attribute(module, entry)
         if value is None or key in results:
             continue
-        log(entry["fx"], entry["name"], value, **said, sync_dist_fn=strategy_of(trainer).reduce, batch_size=1)
+        log(entry["fx"], entry["name"], value, **arguments, sync_dist_fn=strategy_of(trainer).reduce, batch_size=1)
         results[key].meta.sync.should = entry["sync_dist"]
         _set(results[key], entry, module.device)
         earlier[key] = entry
 
     def log_first(fx: str, name: str, *args: Any, **kwargs: Any) -> None:
-        # What the program says about a value now need not be what it said before it was interrupted.
+        # The arguments of `log` may differ from those before the interruption.
         key = f"{fx}.{name}"
         entry = earlier.pop(key, None)
         if entry is not None:
@@ -85,7 +85,7 @@ def set_results(trainer: Any, saved: List[Dict[str, Any]]) -> Callable[[], None]
             _add(results[key], entry)
 
     results.log = log_first
-    # Lightning takes the first batch since its start for the first of the epoch.
+    # Lightning takes the first batch after its start for the first batch of the epoch.
     trainer._logger_connector._first_loop_iter = False
     return lambda: vars(results).pop("log", None)
 
@@ -102,7 +102,7 @@ def _set(result: Any, entry: Mapping[str, Any], device: Any) -> None:
 
 
 def _add(result: Any, entry: Mapping[str, Any]) -> None:
-    """Put together what was logged before the interruption and the first value since."""
+    """Combine what was logged before the interruption with the first value after it."""
     if not result.meta.on_epoch:
         return
     for name, value in entry["sums"].items():
@@ -113,14 +113,14 @@ def _add(result: Any, entry: Mapping[str, Any]) -> None:
 
 
 def metric_states(trainer: Trainer, *, between_epochs: bool) -> Dict[str, Any]:
-    """The states of the torchmetrics objects that the model holds, by their names in it.
+    """The states of the model's torchmetrics objects, by their names in the model.
 
-    Left out are those that Lightning is about to reset: at the end of an epoch or of a validation, what was logged as
-    an object.
+    Those that Lightning is about to reset are left out: metrics logged as objects, at the end of an epoch or a
+    validation.
 
     Args:
         trainer: The trainer.
-        between_epochs: Whether the epoch's training is over.
+        between_epochs: Whether all batches of the epoch have been trained.
     """
     loop = trainer.fit_loop.epoch_loop
     over = [loop._results] if between_epochs else []
@@ -132,7 +132,7 @@ def metric_states(trainer: Trainer, *, between_epochs: bool) -> Dict[str, Any]:
             "updates": int(getattr(metric, "_update_count", 1)),
         }
         for name, metric, states in _metrics(trainer.lightning_module)
-        if id(metric) not in reset and _bytes(states) <= _LARGE
+        if id(metric) not in reset and _bytes(states) <= _MAX_BYTES
     }
 
 
@@ -141,7 +141,7 @@ def _metrics(module: Any) -> Iterator[Tuple[str, Any, Dict[str, Any]]]:
     leaders = {}
     for each in module.modules():
         if isinstance(each, torchmetrics.MetricCollection) and getattr(each, "_groups_checked", False):
-            # Metrics that need the same states share them, and only the first of a group is up to date.
+            # Metrics of a compute group share their states, and only the first is up to date.
             for first, *others in each._groups.values():
                 leaders.update({id(each._modules[other]): each._modules[first] for other in others})
     for name, metric in module.named_modules():
@@ -151,7 +151,7 @@ def _metrics(module: Any) -> Iterator[Tuple[str, Any, Dict[str, Any]]]:
 
 
 def set_metric_states(trainer: Trainer, saved: Mapping[str, Any]) -> None:
-    """Put back what :func:`metric_states` told."""
+    """Restore what :func:`metric_states` returned."""
     module = trainer.lightning_module
     for name, metric, states in _metrics(module):
         if name not in saved or saved[name]["states"].keys() != states.keys():
@@ -166,7 +166,7 @@ def set_metric_states(trainer: Trainer, saved: Mapping[str, Any]) -> None:
 
 
 def _copy(value: Any) -> Any:
-    # What a list holds is not changed in place.
+    # Tensors in a list are not modified in place.
     return [item.detach() for item in value] if isinstance(value, list) else value.detach().clone()
 
 

@@ -1,6 +1,6 @@
-"""Tells a callback about the data and its moments: loaders made ready, epochs, batches, validations and saves.
+"""Hooks into the training loop that callbacks do not have: around data loaders, epochs, batches and saves.
 
-The first batch of training data, where no training has shown one.
+Each function replaces methods of one trainer's loops and returns a function that restores them.
 """
 
 from typing import Any, Callable, List, Tuple
@@ -24,18 +24,18 @@ __all__ = [
 def around_train_loaders(
     namespace: Namespace, trainer: Trainer, prepare: Callable[[Any], None], ready: Callable[[List[Any]], None]
 ) -> Callable[[], None]:
-    """Call ``prepare`` with each loader of training data before Lightning iterates over it.
+    """Call ``prepare`` with each training data loader before Lightning iterates over it.
 
-    The strategy's ``process_dataloader`` is where a loader comes by when Lightning has given it a distributed sampler.
+    Lightning passes a loader to the strategy's ``process_dataloader`` after it has set a distributed sampler.
 
     Args:
         namespace: Lightning's namespace.
         trainer: The trainer.
-        prepare: Is given one loader.
-        ready: Is given all of them, when Lightning is through with them.
+        prepare: Called with each loader.
+        ready: Called with all of them, after Lightning has prepared them.
 
     Returns:
-        A function that takes this back.
+        A function that undoes it.
     """
     found: List[Any] = []
     inside: List[bool] = []
@@ -65,15 +65,15 @@ def around_train_loaders(
 def around_batches(
     trainer: Trainer, advance: Callable[[Any, Callable[[], None]], None], before_validation: Callable[[], None]
 ) -> Callable[[], None]:
-    """Let ``advance`` stand where the epoch's loop fetches and trains one batch.
+    """Call ``advance`` instead of the method of the epoch loop that fetches and trains one batch.
 
     Args:
         trainer: The trainer.
-        advance: Is given the object that fetches, and a function that fetches and trains.
-        before_validation: Is called before each validation, and before it draws random numbers.
+        advance: Called with the data fetcher and the replaced method, which takes no arguments.
+        before_validation: Called before each validation, before it draws random numbers.
 
     Returns:
-        A function that takes this back.
+        A function that undoes it.
     """
     loop = trainer.fit_loop.epoch_loop
     train, validate = loop.advance, loop.val_loop.run
@@ -88,17 +88,17 @@ def around_batches(
 
 
 def after_batch_hooks(trainer: Any, function: Callable[[], None]) -> Callable[[], None]:
-    """Call ``function`` after each training batch when callbacks, the model and the strategy have seen its end.
+    """Call ``function`` after each training batch, after ``on_train_batch_end`` of callbacks, model and strategy.
 
-    A callback's own ``on_train_batch_end`` comes before the model's. Lightning's counters are the same in both. Several
-    functions are called in the order in which they were added.
+    A callback's own ``on_train_batch_end`` is called before the model's, with the same counters. Functions are called
+    in the order in which they were added.
 
     Args:
         trainer: The trainer.
-        function: Takes nothing.
+        function: Called without arguments.
 
     Returns:
-        A function that takes this back.
+        A function that undoes it.
     """
     connector = getattr(trainer, "_logger_connector", None) or trainer.logger_connector
     functions: List[Callable[[], None]] = vars(connector).setdefault("_lightning_sm_after_batch", [])
@@ -106,7 +106,7 @@ def after_batch_hooks(trainer: Any, function: Callable[[], None]) -> Callable[[]
         end = connector.on_batch_end
 
         def on_batch_end(*args: Any, **kwargs: Any) -> Any:
-            # Lightning calls it after batches of a validation, too.
+            # Lightning also calls it after batches of a validation.
             if trainer.training:
                 for each in list(functions):
                     each()
@@ -123,14 +123,14 @@ def after_batch_hooks(trainer: Any, function: Callable[[], None]) -> Callable[[]
 
 
 def before_validations(trainer: Trainer, function: Callable[[], None]) -> Callable[[], None]:
-    """Call ``function`` before the first hook of each validation within a fit, sanity checks included.
+    """Call ``function`` before the first hook of each validation within ``fit``, including the sanity check.
 
     Args:
         trainer: The trainer.
-        function: Takes nothing.
+        function: Called without arguments.
 
     Returns:
-        A function that takes this back.
+        A function that undoes it.
     """
     loop = trainer.fit_loop.epoch_loop.val_loop
     start = loop.on_run_start
@@ -145,16 +145,17 @@ def before_validations(trainer: Trainer, function: Callable[[], None]) -> Callab
 def around_epochs(
     trainer: Trainer, before: Callable[[], None], before_iterator: Callable[[], None], begin: Callable[[Any], None]
 ) -> Callable[[], None]:
-    """Tell of the moments at which an epoch begins.
+    """Call functions at the start of each training epoch.
 
     Args:
         trainer: The trainer.
-        before: Is called before anything of the epoch, the hooks at its start among it.
-        before_iterator: Is called before Lightning asks for an iterator over the training data, where it does so now.
-        begin: Is given the object that fetches, when all that is left is the batches.
+        before: Called before the epoch's first hook.
+        before_iterator: Called before Lightning creates the iterator over the training data, in versions that create
+            it at this point.
+        begin: Called with the data fetcher, right before the first batch.
 
     Returns:
-        A function that takes this back.
+        A function that undoes it.
     """
     fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
     advance, start = fit.on_advance_start, loop.on_run_start
@@ -174,16 +175,16 @@ def around_epochs(
 def around_saves(
     namespace: Namespace, trainer: Trainer, before: Callable[[], None], after: Callable[[], None]
 ) -> Callable[[], None]:
-    """Call ``before`` and ``after`` around each save of a checkpoint in which every rank takes part.
+    """Call ``before`` and ``after`` around each collective save of a checkpoint.
 
     Args:
         namespace: Lightning's namespace.
         trainer: The trainer.
-        before: Is called before the checkpoint is put together. It may talk to other ranks.
-        after: Is called after it.
+        before: Called before the checkpoint is created. Collectives are allowed.
+        after: Called after the save, also if it fails.
 
     Returns:
-        A function that takes this back.
+        A function that undoes it.
     """
     save = trainer.save_checkpoint
 
@@ -211,9 +212,9 @@ def _replace(*changes: Tuple[Any, str, Callable[..., Any]]) -> Callable[[], None
 
 
 def first_train_batch(trainer: Any) -> Any:
-    """Ask for the first batch of training data, without touching torch's seed.
+    """Return the first batch of the training data, without changing torch's random state.
 
-    A fit that was over before it began, because its job had finished before, has its loaders and used none of them.
+    For a fit without steps left to train, which has created its loaders and not used them.
     """
     import torch
 

@@ -1,9 +1,4 @@
-"""The moment at which a trainer restores a checkpoint.
-
-The end of a fit's training: after its loop, for a loop that was skipped, and whether a callback has asked for it.
-
-Which handler of a signal a trainer leaves behind.
-"""
+"""Hooks into a trainer that callbacks do not have: restoring a checkpoint, the end of the fit loop, signal handlers."""
 
 from inspect import signature
 from typing import Any, Callable, ContextManager, Optional, Tuple
@@ -23,11 +18,11 @@ __all__ = [
 
 
 def around_load(trainer: Trainer, found: Callable[[Any], ContextManager[Any]]) -> None:
-    """Take part once when a test, validation or prediction loads a checkpoint, or does without one.
+    """Call ``found`` once, around the loading of a checkpoint in ``test``, ``validate`` or ``predict``.
 
     Args:
-        trainer: The trainer, before that moment.
-        found: Gets the path that Lightning would load, or ``None``; gives the one to load in its place for that time.
+        trainer: The trainer, before it loads the checkpoint.
+        found: Takes the path that Lightning is about to load, or ``None``. The value of its context is loaded instead.
     """
     connector = _connector_of(trainer)
 
@@ -46,21 +41,21 @@ def around_restore(
     explain: Callable[[Exception], Exception],
     restored: Callable[[], None],
 ) -> None:
-    """Take part once when a fit restores a checkpoint, at the moment that the strategy wants: sharded ones do it late.
+    """Choose the checkpoint that ``fit`` restores. Called once, when the strategy restores: sharded ones do it late.
 
-    In each fit of every version Lightning calls its connector's ``resume_start`` with the user's path or ``None``, then
-    ``restore_model``, ``restore_training_state`` and ``resume_end``.
+    In each ``fit`` of every version Lightning calls ``resume_start`` of its checkpoint connector with the user's path
+    or ``None``, then ``restore_model``, ``restore_training_state`` and ``resume_end``.
 
     Args:
-        trainer: The trainer, before that moment.
-        choose: Gets the user's path; returns another path and whether it loads with ``weights_only``, which Lightning
-            takes since 2.6, or ``None`` for what Lightning does anyway.
-        explain: Turns an error from restoring the chosen checkpoint into one that people understand.
+        trainer: The trainer, before it restores.
+        choose: Takes the user's path. Returns another path and whether to load it with ``weights_only``, which
+            Lightning accepts since 2.6; or ``None`` to leave it to Lightning.
+        explain: Returns the error to raise for an error in restoring the chosen checkpoint.
         restored: Called when everything has been restored, before the first batch.
     """
     connector = _connector_of(trainer)
-    for left in ("restore_model", "restore_training_state"):  # by a fit that failed on the way
-        connector.__dict__.pop(left, None)
+    for name in ("restore_model", "restore_training_state"):  # of a fit that failed while restoring
+        connector.__dict__.pop(name, None)
 
     def original(name: str) -> Any:
         connector.__dict__.pop(name, None)
@@ -98,11 +93,11 @@ def _connector_of(trainer: Trainer) -> Any:
 
 
 def after_run(trainer: Trainer, function: Callable[[], None]) -> None:
-    """Call ``function`` once when the loop of the fit has run or was skipped, before the strategy is torn down.
+    """Call ``function`` once after the fit loop has run or was skipped, before the strategy is torn down.
 
     Args:
-        trainer: The trainer, when everything has been restored: callbacks may run the loop for themselves before.
-        function: Takes nothing.
+        trainer: The trainer, after everything has been restored: callbacks may run the loop themselves before.
+        function: Called without arguments.
     """
     loop = trainer.fit_loop
 
@@ -116,50 +111,52 @@ def after_run(trainer: Trainer, function: Callable[[], None]) -> None:
 
 
 def call_skipped_train_hooks(trainer: Trainer) -> None:
-    """Call the hooks of the training's start and end for a fit that had nothing left to train.
+    """Call the hooks of the start and end of training in a fit without steps left to train.
 
-    Lightning skips them with the loop, and with them the callbacks that change the weights in ``on_train_end``.
+    Lightning skips the loop and these hooks, including those of callbacks that change the weights in ``on_train_end``.
     """
     for callback in callbacks_of(trainer):
         if any(cls.__name__ == "StochasticWeightAveraging" for cls in type(callback).__mro__):
-            _prepare_end_of_swa(trainer, callback)
+            _prepare_swa(trainer, callback)
     trainer.fit_loop.on_run_start()
     trainer.fit_loop.on_run_end()
 
 
-def _prepare_end_of_swa(trainer: Trainer, callback: Any) -> None:
+def _prepare_swa(trainer: Trainer, callback: Any) -> None:
     if not hasattr(callback, "_accumulate_grad_batches"):
-        # Made where its epoch for batch norms begins, which has been trained.
+        # Set at the start of its epoch for batch norms, which the earlier run has trained.
         callback._accumulate_grad_batches = trainer.accumulate_grad_batches
     if not hasattr(callback, "_load_average_model_state"):
-        # Before 1.8 it saves no state, and its average is still that of the first weights.
+        # Before 1.8 it saves no state, so that its average is that of the initial weights.
         # https://github.com/Lightning-AI/pytorch-lightning/pull/9938
-        log.warning("This Lightning's StochasticWeightAveraging saves no state: the weights are the last trained ones")
+        log.warning(
+            "StochasticWeightAveraging saves no state before Lightning 1.8: using the last weights, not averaged"
+        )
         callback.on_train_end = lambda *_, **__: None
 
 
 def should_stop_now(trainer: Trainer) -> bool:
-    """Whether a callback has asked the fit to stop, and its least epochs and steps are over."""
+    """Whether ``should_stop`` is set, and ``min_epochs`` and ``min_steps`` are reached."""
     if not trainer.should_stop:
         return False
     loop = trainer.fit_loop
-    # The epoch is counted as completed only after the hooks in which checkpoints are saved.
+    # Lightning increments the epochs after the hooks in which checkpoints are saved.
     epochs = loop.epoch_progress.current.completed + bool(loop.epoch_loop.batch_progress.is_last_batch)
     return bool(epochs >= (loop.min_epochs or 0) and trainer.global_step >= (loop.min_steps or 0))
 
 
 def set_restored_handler(trainer: Trainer, number: int, handler: Any) -> None:
-    """Have a trainer put ``handler`` in place when its fit is over, instead of the one from before it.
+    """Set the signal handler that a trainer restores after ``fit``, instead of the one from before it.
 
-    Lightning does that before ``on_fit_end``, which is still work that a signal should not cut off
-    (``trainer/trainer.py``, ``_teardown``).
+    Lightning restores it before ``on_fit_end``, which a signal should not interrupt (``trainer/trainer.py``,
+    ``_teardown``).
 
     Args:
-        trainer: Its handlers are in place.
+        trainer: The trainer, after it has installed its handlers.
         number: The signal.
         handler: A function, or ``signal.SIG_DFL`` or ``signal.SIG_IGN``.
     """
-    # Empty while none of Lightning's handlers is in place; a private name, which a newer Lightning may not have.
+    # Empty if Lightning installed no handlers; a private name, which a newer Lightning may not have.
     handlers = getattr(signal_connector_of(trainer), "_original_handlers", {})
     if number in handlers:
         handlers[number] = handler

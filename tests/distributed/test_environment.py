@@ -158,7 +158,7 @@ def test_several_hosts_without_a_main_host(in_environ, local):
     variables = {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 0, **local} if local else mpirun(1, 2, 0, 1)
     in_environ({name: str(value) for name, value in variables.items()})
     environment = SageMakerEnvironment()
-    with pytest.raises(TopologyError, match=r"Nothing names the main host .*num_nodes=2.* HINT: Set MASTER_ADDR"):
+    with pytest.raises(TopologyError, match=r"main host of this world is unknown.*num_nodes=2.* HINT: Set MASTER"):
         _ = environment.main_address
 
 
@@ -205,14 +205,14 @@ def test_name_that_resolves_late(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     environment = SageMakerEnvironment(_external(main_address="algo-1"), resolve_timeout=5)
     assert environment.main_address == "algo-1"
-    assert warnings == ["Waiting up to 5 s until the main host algo-1 resolves."]
+    assert warnings == ["Waiting up to 5 s for the name of the main host algo-1 to resolve."]
     # Asked once more, it waits no more: `answers` is empty.
     assert environment.main_address == "algo-1"
 
 
 @pytest.mark.parametrize("name", ["algo-1..local", "x" * 64 + ".local"])
 def test_name_that_is_none(name):
-    with pytest.raises(TopologyError, match=r"is no host name: .* HINT: Set MASTER_ADDR"):
+    with pytest.raises(TopologyError, match=r"is not a valid host name: .* HINT: Set MASTER_ADDR"):
         _ = SageMakerEnvironment(_external(main_address=name), resolve_timeout=900).main_address
 
 

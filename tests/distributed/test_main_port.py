@@ -32,7 +32,7 @@ def _meeting_at(port, **more):
 def test_rank_zeros_port_in_use(taken, parts):
     environment = SageMakerEnvironment(Topology(**_meeting_at(taken), **parts))
     with pytest.raises(
-        TopologyError, match=rf"Port {taken} \(by MASTER_PORT\), at which all ranks meet, is in use.*HINT"
+        TopologyError, match=rf"Port {taken} \(by MASTER_PORT\) of the main host is already in use.*HINT"
     ):
         _ = environment.main_address
 

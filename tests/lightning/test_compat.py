@@ -224,7 +224,7 @@ def test_a_checkpoint_without_a_monitor_is_written_over_its_own_file(version, ow
             return True
 
     checkpoint = Checkpoint()
-    compat.write_over_own(_Namespace(version), checkpoint)
+    compat.overwrite_own_file(_Namespace(version), checkpoint)
     assert checkpoint.file_exists("last.ckpt", None) is own
     assert checkpoint.file_exists("other.ckpt", None) is others
 
