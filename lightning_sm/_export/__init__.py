@@ -1,7 +1,6 @@
 """Exports a trained model into the model directory, in one of six formats, with the code to serve it if wanted."""
 
-from lightning_sm._export.compare import compare_outputs, compare_tensors
-from lightning_sm._export.example import Example, ExampleFinder
+from lightning_sm._export.example import Example, ExampleFinder, compare_outputs, compare_tensors
 from lightning_sm._export.plan import (
     ExportFormat,
     ExportPlan,
@@ -10,9 +9,16 @@ from lightning_sm._export.plan import (
     json_round_trip,
     saved_hparams,
 )
-from lightning_sm._export.serving import Serving, distribution_versions
+from lightning_sm._export.serving import (
+    BestCheckpoint,
+    ModelSummary,
+    Serving,
+    distribution_versions,
+    find_best,
+    summarize,
+    why_last_weights,
+)
 from lightning_sm._export.source import Source, load_file, make_source
-from lightning_sm._export.summary import BestCheckpoint, ModelSummary, find_best, summarize, why_last_weights
 from lightning_sm._export.writer import check_writable, write_model
 
 __all__ = [

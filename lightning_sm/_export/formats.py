@@ -11,8 +11,7 @@ import shutil
 from inspect import signature
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from lightning_sm._export.compare import compare_outputs, compare_tensors
-from lightning_sm._export.example import Example
+from lightning_sm._export.example import Example, compare_outputs, compare_tensors
 from lightning_sm._export.plan import onnx_uses_torch_export
 from lightning_sm._export.source import Source, load_file
 from lightning_sm.errors import ExportError

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
 from lightning_sm._atomic_file import flush
-from lightning_sm._export.compare import compare_outputs, compare_tensors
+from lightning_sm._export.example import compare_outputs, compare_tensors
 from lightning_sm._export.formats import (
     write_checkpoint,
     write_exported_program,
@@ -19,9 +19,8 @@ from lightning_sm._export.formats import (
     write_torchscript,
 )
 from lightning_sm._export.plan import ExportFormat, ExportPlan
-from lightning_sm._export.serving import Serving
+from lightning_sm._export.serving import ModelSummary, Serving
 from lightning_sm._export.source import Source
-from lightning_sm._export.summary import ModelSummary
 from lightning_sm.errors import ExportError, OutputError
 
 __all__ = ["check_writable", "files_below", "move_into_place", "write_model"]
