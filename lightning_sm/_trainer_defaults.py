@@ -9,8 +9,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from lightning_sm._checkpoint.candidates import JobIdentity
 from lightning_sm._checkpoint.periodic import save_interval
+from lightning_sm._config.directories import CheckpointPlaces, explicit_directories
 from lightning_sm._config.options import options_of
-from lightning_sm._config.outputs import CheckpointPlaces, explicit_directories
 from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._config.routing import build_routing
 from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._config.arguments import SUBCOMMANDS, JobArguments, nest
-from lightning_sm._config.channels import Consumer
 from lightning_sm._config.classes import import_class, init_parameters, takes_text_only
+from lightning_sm._config.directories import Consumer
 from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.reader import CommandLine, apply_config, is_same, set_entry
 from lightning_sm._config.routed import Link, Routing

@@ -4,8 +4,7 @@ import os
 from dataclasses import replace
 from typing import Any, Iterator, Optional, Sequence, Tuple
 
-from lightning_sm._config.channels import Consumer, route_channels, unrouted_channels
-from lightning_sm._config.outputs import directories, route_outputs
+from lightning_sm._config.directories import Consumer, directories, route_channels, route_outputs, unrouted_channels
 from lightning_sm._config.routed import Link, RoutedSetting, Routing, may_replace
 from lightning_sm._config.settings import RunContext, Settings, plain_key
 from lightning_sm._sagemaker.job import TrainingJob

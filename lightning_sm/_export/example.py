@@ -1,4 +1,4 @@
-"""``Example``: the input with which a model is traced and compared, and ``ExampleFinder``, which obtains it; the comparison.
+"""``Example``: the input with which a model is traced and compared, and ``ExampleFinder``, which obtains it.
 
 An exported file is loaded again, and what it returns for the example is compared with the output of the model.
 """

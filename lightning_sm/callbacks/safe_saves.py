@@ -7,7 +7,7 @@ from lightning_sm._checkpoint.async_io import BackgroundCheckpointIOMixin, backg
 from lightning_sm._checkpoint.atomic_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
 from lightning_sm._checkpoint.broadcast_files import broadcast_missing_file
 from lightning_sm._checkpoint.periodic import overwrite_existing_last, remove_superseded, reserve_pending_names
-from lightning_sm._config.outputs import CheckpointPlaces
+from lightning_sm._config.directories import CheckpointPlaces
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import innermost_wrapper, save_by_time
 from lightning_sm._lightning.compat_strategies import strategy_of

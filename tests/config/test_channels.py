@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_sm._config.channels import Consumer, route_channels, unrouted_channels
+from lightning_sm._config.directories import Consumer, route_channels, unrouted_channels
 from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.settings import Settings
 from lightning_sm._sagemaker.job import Channel, TrainingJob

@@ -2,8 +2,8 @@ import importlib.util
 
 import pytest
 
+from lightning_sm._config.directories import default_logger, directories, route_outputs
 from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.outputs import default_logger, directories, route_outputs
 from lightning_sm._sagemaker.job import TrainingJob
 from tests.config.given import context_of, settings_of
 

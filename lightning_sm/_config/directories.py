@@ -1,0 +1,312 @@
+"""Routes SageMaker's directories: input channels to the data module, output directories to loggers and checkpoints.
+
+``CheckpointPlaces`` says where callbacks save checkpoints, and which callbacks are added to those that are there.
+"""
+
+import importlib.util
+import inspect
+import os
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+
+from lightning_sm._checkpoint.periodic import periodic_checkpoints
+from lightning_sm._config.classes import init_parameters, names_a_path, takes_path
+from lightning_sm._config.options import SageMakerOptions
+from lightning_sm._config.routed import RoutedSetting, may_replace
+from lightning_sm._config.settings import RunContext, Settings, plain_key
+from lightning_sm._lightning import Namespace
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm.errors import RoutingError
+
+__all__ = [
+    "Consumer",
+    "route_channels",
+    "unrouted_channels",
+    "CheckpointPlaces",
+    "default_logger",
+    "directories",
+    "explicit_directories",
+    "route_outputs",
+]
+
+_MAIN_CHANNELS = ("training", "train")
+_MAIN_PARAMETERS = (
+    "data_dir",
+    "data_path",
+    "data_root",
+    "dataset_dir",
+    "dataset_path",
+    "dataset_root",
+    "root",
+    "root_dir",
+)
+# How many parameters a line names that an unfed channel could feed.
+_CANDIDATES = 4
+_SUFFIXES = ("dir", "path", "root", "data_dir", "data_path", "data_root", "data", "folder")
+# Channels and parameters shorten the same words differently.
+_SYNONYMS = (("training", "train"), ("validation", "valid", "val"), ("testing", "test"), ("prediction", "predict"))
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """The class that reads data: the data module, or the model where there is none.
+
+    Args:
+        key: Its group, ``data`` or ``model``.
+        cls: The class.
+        class_path: Its full name where a config names the class, whose arguments then stand below ``init_args``.
+    """
+
+    key: str
+    cls: type
+    class_path: Optional[str] = None
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """The parameters of the class by name."""
+        return init_parameters(self.cls)
+
+    def full_key(self, parameter: str) -> str:
+        """The key of a parameter as the saved config shows it."""
+        return f"{self.key}.init_args.{parameter}" if self.class_path else f"{self.key}.{parameter}"
+
+    def takes_path(self, parameter: str) -> bool:
+        """Whether a parameter can hold a path: ``train: bool`` and ``validation: float = 0.2`` cannot."""
+        return takes_path(self.parameters[parameter])
+
+
+def route_channels(context: RunContext, consumer: Optional[Consumer]) -> Iterator[RoutedSetting]:
+    """Yield a setting for each channel that feeds a parameter.
+
+    Raises:
+        RoutingError: It is open which parameter a channel feeds, or the channel holds no files to read.
+    """
+    job, settings, options = context.job, context.settings, context.options
+    taken: Dict[str, str] = {}
+    for name, key in _targets(job, options, consumer).items():
+        if key is None or settings.is_explicit(plain_key(key)):
+            continue
+        plain = plain_key(key)
+        if plain in taken:
+            raise _ambiguous(f"The channels {taken[plain]!r} and {name!r} both feed {plain}.", name, [plain])
+        taken[plain] = name
+        value = settings.get(plain)
+        if value is None and consumer is not None and plain.startswith(f"{consumer.key}."):
+            value = _default(consumer, plain.rpartition(".")[2])
+        if may_replace(value, job) or name in options.channels:
+            job.channels[name].validate()
+            source = f"channel {name!r}" + (" by sagemaker.channels" if name in options.channels else "")
+            yield RoutedSetting(key, job.channels[name].path, source, settings.replaced_by_routing(plain), channel=name)
+
+
+def unrouted_channels(context: RunContext, consumer: Optional[Consumer]) -> Tuple[str, ...]:
+    """The channels that feed nothing, one line each, with what they could feed, so that nobody has to guess."""
+    if consumer is None:
+        return ()
+    job, options = context.job, context.options
+    targets = _targets(job, options, consumer)
+    fed = {plain_key(key) for key in targets.values() if key}
+    likely = [f"{consumer.key}.{name}" for name, found in consumer.parameters.items() if names_a_path(found)]
+    possible = [key for key in likely if key not in fed][:_CANDIDATES]
+    of_these = f" ({' or '.join(possible)})" if possible else ""
+    return tuple(
+        f"channel {name!r} ({job.channels[name].path}) feeds no parameter; "
+        f"to choose one{of_these}, set sagemaker.channels.{name}"
+        for name, key in targets.items()
+        if key is None and options.channels.get(name) != ""
+    )
+
+
+def _targets(job: TrainingJob, options: SageMakerOptions, consumer: Optional[Consumer]) -> Dict[str, Optional[str]]:
+    """Return the key that each channel feeds, or ``None``. What somebody chose is not open to other channels."""
+    unknown = sorted(set(options.channels) - set(job.channels))
+    if unknown:
+        raise RoutingError(
+            f"sagemaker.channels names {', '.join(unknown)}, which the job has not: {', '.join(sorted(job.channels))}.",
+            hint="Use the names of the job's input channels.",
+        )
+    chosen = {name: _chosen(key, consumer) for name, key in sorted(options.channels.items())}
+    keys = {plain_key(key) for key in chosen.values() if key}
+    targets = dict(chosen)
+    for name in sorted(set(job.data_channels) - set(chosen)):
+        targets[name] = _target(name, job, consumer, keys) if consumer is not None else None
+    return targets
+
+
+def _chosen(key: str, consumer: Optional[Consumer]) -> Optional[str]:
+    if consumer is not None and plain_key(key).startswith(f"{consumer.key}."):
+        return consumer.full_key(plain_key(key)[len(consumer.key) + 1 :])
+    return key or None
+
+
+def _target(name: str, job: TrainingJob, consumer: Consumer, chosen: Set[str]) -> Optional[str]:
+    def is_open(parameter: str) -> bool:
+        return consumer.takes_path(parameter) and f"{consumer.key}.{parameter}" not in chosen
+
+    own = [parameter for parameter in consumer.parameters if parameter in _own_names(name) and is_open(parameter)]
+    main = name in _MAIN_CHANNELS or len(job.data_channels) == 1
+    general = [parameter for parameter in consumer.parameters if parameter in _MAIN_PARAMETERS and is_open(parameter)]
+    candidates = own or (general if main else [])
+    if len(candidates) > 1:
+        keys = [f"{consumer.key}.{parameter}" for parameter in candidates]
+        raise _ambiguous(f"The channel {name!r} could feed {' or '.join(keys)}.", name, keys)
+    return consumer.full_key(candidates[0]) if candidates else None
+
+
+def _own_names(channel: str) -> List[str]:
+    base = channel.replace("-", "_").replace(".", "_").lower()
+    stems = next((synonyms for synonyms in _SYNONYMS if base in synonyms), (base,))
+    return [base] + [f"{stem}_{suffix}" for stem in stems for suffix in _SUFFIXES]
+
+
+def _default(consumer: Consumer, parameter: str) -> Any:
+    found = consumer.parameters.get(parameter)
+    return None if found is None or found.default is inspect.Parameter.empty else found.default
+
+
+def _ambiguous(problem: str, channel: str, keys: List[str]) -> RoutingError:
+    return RoutingError(
+        problem,
+        hint=f"Choose in the config, 'sagemaker: {{channels: {{{channel}: {keys[0]}}}}}', "
+        f"or with the hyperparameter sagemaker.channels.{channel}.",
+    )
+
+
+def directories(context: RunContext) -> Tuple[str, ...]:
+    """Where callbacks write that no setting names, one line each."""
+    checkpoints, source = context.checkpoint_dir
+    model, named = context.model_dir
+    trained = (f"trained model in {model} ← {named}",) if context.options.export else ()
+    return (f"checkpoints in {checkpoints} ← {source}", *trained)
+
+
+def route_outputs(context: RunContext) -> Iterator[RoutedSetting]:
+    """Yield the trainer's root directory, its loggers and the directories of its ``ModelCheckpoint`` callbacks."""
+    settings = context.settings
+    directory, source = context.output_dir
+    root = "trainer.default_root_dir"
+    if not settings.is_explicit(root) and may_replace(settings.get(root), context.job):
+        yield RoutedSetting(root, directory, source, settings.replaced_by_routing(root))
+    yield from _route_loggers(context)
+    yield from _route_entries(context, "trainer.callbacks", "dirpath", context.checkpoint_dir, _is_model_checkpoint)
+
+
+def default_logger(namespace: str) -> str:
+    """The class path of the logger that a job gets when nobody names one."""
+    installed = any(importlib.util.find_spec(name) is not None for name in ("tensorboard", "tensorboardX"))
+    return f"{namespace}.loggers.{'TensorBoardLogger' if installed else 'CSVLogger'}"
+
+
+def _route_loggers(context: RunContext) -> Iterator[RoutedSetting]:
+    key = "trainer.logger"
+    given = context.settings.get(key)
+    if context.settings.get("trainer.barebones") is True:
+        return  # such a trainer refuses every logger
+    if given is None or given is True:
+        directory, source = context.output_dir
+        spec = {"class_path": default_logger(context.namespace.name), "init_args": {"save_dir": directory}}
+        yield RoutedSetting(f"{key}.init_args.save_dir", directory, source, config=(key, spec))
+    elif given is not False:
+        yield from _route_entries(context, key, "save_dir", context.output_dir, _takes_save_dir)
+
+
+def _route_entries(
+    context: RunContext,
+    key: str,
+    argument: str,
+    directory: Tuple[str, str],
+    concerns: Callable[[Optional[type]], bool],
+) -> Iterator[RoutedSetting]:
+    """Set one argument of each class that a key lists and that it concerns."""
+    settings = context.settings
+    given = settings.get(key)
+    if given is None:
+        return
+    path, source = directory
+    listed = given if isinstance(given, list) else [given]
+    entries = [_entry(item) for item in listed]
+    whole = (key, entries if isinstance(given, list) else entries[0])
+    for index, entry in enumerate(entries):
+        old = entry["init_args"].get(argument)
+        place = f"{key}[{index}]" if isinstance(given, list) else key
+        explicit = old is not None and settings.is_explicit(f"{place}.{argument}")
+        if explicit or not concerns(context.find_class(str(entry["class_path"]))) or not may_replace(old, context.job):
+            continue
+        entry["init_args"][argument] = path
+        provenance = settings.provenance_of(f"{place}.{argument}") or settings.provenance_of(f"{key}.class_path")
+        before = f"replaces {old} from {provenance}" if old is not None else None
+        yield RoutedSetting(f"{place}.init_args.{argument}", path, source, before, config=whole)
+
+
+@dataclass(frozen=True)
+class CheckpointPlaces:
+    """Where the ``ModelCheckpoint`` callbacks of a trainer save.
+
+    Args:
+        directory: The job's checkpoint directory.
+        job: The job.
+        namespace: Lightning's namespace.
+        explicit: Directories that were typed or are hyperparameters, and stay.
+        save_every_seconds: Seconds between two checkpoints, where none of the callbacks saves regularly.
+        adds: Whether callbacks are added.
+    """
+
+    directory: str
+    job: TrainingJob
+    namespace: Namespace
+    explicit: FrozenSet[str] = frozenset()
+    save_every_seconds: float = 600.0
+    adds: bool = True
+
+    def complete(self, callbacks: Sequence[Any]) -> List[Any]:
+        """Send the checkpoints of these callbacks to the directory, and return the callbacks to add to them.
+
+        Args:
+            callbacks: All callbacks of a trainer. Those that were added before count as any other.
+        """
+        checkpoint_class = self.namespace.module("callbacks").ModelCheckpoint
+        checkpoints = [callback for callback in callbacks if isinstance(callback, checkpoint_class)]
+        for callback in checkpoints:
+            if may_replace(callback.dirpath, self.job) and not self._is_explicit(callback):
+                callback.dirpath = self.directory
+        if not self.adds:
+            return []
+        if "://" in self.directory:
+            return [] if checkpoints else [checkpoint_class(dirpath=self.directory)]
+        return periodic_checkpoints(checkpoints, self.directory, self.save_every_seconds, self.namespace)
+
+    def _is_explicit(self, callback: Any) -> bool:
+        return callback.dirpath is not None and os.path.realpath(callback.dirpath) in self.explicit
+
+
+def explicit_directories(settings: Settings) -> FrozenSet[str]:
+    """Every ``dirpath`` that was typed or is a hyperparameter, wherever in the config its callback stands."""
+    given = ({key.rpartition(".")[2]: settings.get(key)} for key in settings.provenance if settings.is_explicit(key))
+    return frozenset(os.path.realpath(path) for value in given for path in _dirpaths(value))
+
+
+def _entry(item: Any) -> Dict[str, Any]:
+    if not isinstance(item, Mapping):
+        return {"class_path": str(item), "init_args": {}}
+    known = ("class_path", "init_args", "dict_kwargs")
+    arguments = {**(item.get("init_args") or {}), **{name: item[name] for name in item if name not in known}}
+    entry: Dict[str, Any] = {"class_path": item.get("class_path"), "init_args": arguments}
+    if "dict_kwargs" in item:
+        entry["dict_kwargs"] = item["dict_kwargs"]
+    return entry
+
+
+def _takes_save_dir(cls: Optional[type]) -> bool:
+    return cls is not None and "save_dir" in init_parameters(cls)
+
+
+def _is_model_checkpoint(cls: Optional[type]) -> bool:
+    return cls is not None and any(base.__name__ == "ModelCheckpoint" for base in cls.__mro__)
+
+
+def _dirpaths(value: Any) -> Iterator[str]:
+    """Every ``dirpath`` in nested values."""
+    if isinstance(value, dict) and isinstance(value.get("dirpath"), str):
+        yield value["dirpath"]
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _dirpaths(inner)
