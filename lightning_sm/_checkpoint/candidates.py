@@ -28,6 +28,7 @@ __all__ = [
     "find_checkpoints",
     "is_discoverable",
     "list_candidates",
+    "newest_of_job",
     "sort_by_job",
 ]
 
@@ -259,6 +260,15 @@ def list_candidates(directory: str) -> List[Candidate]:
     """Return the checkpoints below a directory, newest first; those with a problem come last."""
     found = [_read(directory, name) for name in find_checkpoints(directory)]
     return sorted(found, key=lambda candidate: (candidate.problem is None, candidate.sort_key), reverse=True)
+
+
+def newest_of_job(directory: str, job: JobIdentity) -> Optional[Candidate]:
+    """Return the newest usable checkpoint below a directory that the job wrote, or ``None``."""
+    for candidate in list_candidates(directory):
+        is_usable = candidate.problem is None and candidate.name != FINAL_WEIGHTS
+        if is_usable and candidate.job is not None and candidate.job.is_same_job(job):
+            return candidate
+    return None
 
 
 def sort_by_job(candidates: Sequence[Candidate], job: JobIdentity) -> List[Candidate]:

@@ -22,6 +22,7 @@ from lightning_sm._logging import log
 __all__ = [
     "Finished",
     "TrainedWeights",
+    "had_finished",
     "limits_to_json",
     "read_finished",
     "remove_finished",
@@ -88,6 +89,20 @@ def read_finished(directory: str) -> Optional[Finished]:
             return Finished(**json.load(file))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def had_finished(directory: str, resumed: Candidate, limits: Mapping[str, Any]) -> Tuple[bool, bool]:
+    """Return whether the training had ended with this checkpoint, and whether the checkpoint has its final weights.
+
+    Args:
+        directory: The checkpoint directory with ``finished.json``.
+        resumed: The checkpoint that the job resumes from.
+        limits: The limits of the job, from :func:`training_limits`.
+    """
+    finished = read_finished(directory)
+    if finished is not None and finished.matches(resumed, limits):
+        return True, finished.has_final_weights(resumed)
+    return resumed.stopped_by == limits_to_json(limits), False
 
 
 def remove_finished(directory: str) -> None:

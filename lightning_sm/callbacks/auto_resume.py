@@ -6,9 +6,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 from lightning_sm._checkpoint.async_io import finish_saves
-from lightning_sm._checkpoint.candidates import FINAL_WEIGHTS, JOB_KEY, Candidate, JobIdentity, list_candidates
+from lightning_sm._checkpoint.candidates import (
+    FINAL_WEIGHTS,
+    JOB_KEY,
+    Candidate,
+    JobIdentity,
+    list_candidates,
+    newest_of_job,
+)
 from lightning_sm._checkpoint.finished import (
     Finished,
+    had_finished,
     limits_to_json,
     read_finished,
     remove_finished,
@@ -155,7 +163,7 @@ class AutoResumeMixin(_Base):
             return
         self._has_trained = True
         finish_saves(trainer)
-        newest = self._newest_own() if trainer.is_global_zero else None
+        newest = newest_of_job(self.directory, self.identity) if trainer.is_global_zero else None
         if broadcast(trainer, newest is None or newest.global_step < trainer.global_step):
             save_checkpoint_at_end(self.namespace, trainer, os.path.join(self.directory, "final.ckpt"))
         self._write_finished(trainer)
@@ -185,7 +193,7 @@ class AutoResumeMixin(_Base):
         self._write_finished(trainer, is_over=True, weights=FINAL_WEIGHTS if has_changed else None)
 
     def _write_finished(self, trainer: Trainer, **fields: Any) -> None:
-        newest = self._newest_own() if trainer.is_global_zero else None
+        newest = newest_of_job(self.directory, self.identity) if trainer.is_global_zero else None
         if newest is None or newest.global_step < trainer.global_step:
             return
         name, limits = self.identity.name, self._limits
@@ -202,7 +210,9 @@ class AutoResumeMixin(_Base):
         with failure_reported(self._job):
             choice = Choice() if path or not self._may_resume(trainer) else self._choose_for_all(trainer)
             self._chosen = choice.candidate
-            ended = self._read_end() if trainer.is_global_zero else (False, False)
+            ended = (False, False)
+            if self._chosen is not None and trainer.is_global_zero:
+                ended = had_finished(self.directory, self._chosen, self._limits)
             self._had_finished, self._has_final_weights = broadcast(trainer, ended)
             self._check_finished_owner()
         if path and trainer.is_global_zero:
@@ -276,15 +286,6 @@ class AutoResumeMixin(_Base):
             problem = f"sagemaker.resume is require, and no checkpoint in {self.directory} can be used: {reasons}."
             raise CheckpointError(problem, hint="Set it to auto, or check the checkpoint's S3 location.")
 
-    def _read_end(self) -> Tuple[bool, bool]:
-        """Return whether the training had ended, and whether the checkpoint holds its final weights."""
-        chosen, finished = self._chosen, read_finished(self.directory)
-        if chosen is None:
-            return False, False
-        if finished is not None and finished.matches(chosen, self._limits):
-            return True, finished.has_final_weights(chosen)
-        return chosen.stopped_by == limits_to_json(self._limits), False
-
     def _check_finished_owner(self) -> None:
         is_auto = self.resume is ResumeMode.AUTO
         if self._had_finished and is_auto and self._chosen is not None and self._chosen.job is None:
@@ -316,15 +317,6 @@ class AutoResumeMixin(_Base):
         with suppress(CheckpointError), failure_reported(self._job):
             raise better
         return better
-
-    def _newest_own(self) -> Optional[Candidate]:
-        """Return the newest usable checkpoint that this job wrote."""
-        for candidate in list_candidates(self.directory):
-            if candidate.problem is not None or candidate.job is None or candidate.name == FINAL_WEIGHTS:
-                continue
-            if candidate.job.is_same_job(self.identity):
-                return candidate
-        return None
 
 
 def _shorten(text: str) -> str:

@@ -40,4 +40,4 @@ def test_each_rank_goes_on_with_its_own_random_numbers_and_sums(ranks, name):
 def test_a_checkpoint_of_one_rank_alone_lets_nobody_wait(job, ranks):
     # Both were seeded alike and draw alike, so that one rank's random numbers are both ranks'.
     assert [rank["one rank"] for rank in ranks] == [True, True]
-    assert "The checkpoint was written by one rank alone" in job.output
+    assert "The checkpoint was saved by one rank only" in job.output
