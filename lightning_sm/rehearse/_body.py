@@ -22,6 +22,8 @@ from lightning_sm.rehearse._sdk import PROCESSES_PER_HOST, distribution_of
 
 __all__ = ["read_body", "request_from_body"]
 
+_BODY_HINT = "Give the arguments of boto3's create_training_job, as JSON."
+
 
 def request_from_body(
     body: Mapping[str, Any],
@@ -68,7 +70,7 @@ def request_from_body(
         ('job-1', ('algo-1', 'algo-2'))
     """
     if "ResourceConfig" not in body:
-        raise RehearsalError("This is not the body of a CreateTrainingJob request: no ResourceConfig.")
+        raise RehearsalError("This is not the body of a CreateTrainingJob request: no ResourceConfig.", hint=_BODY_HINT)
     hyperparameters = _strings(body, "HyperParameters")
     if processes is not None:
         hyperparameters[PROCESSES_PER_HOST] = json.dumps(processes)
@@ -122,9 +124,9 @@ def read_body(path: Path) -> Dict[str, Any]:
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RehearsalError(f"--request {path} cannot be read as JSON: {error}.") from error
+        raise RehearsalError(f"--request {path} cannot be read as JSON: {error}.", hint=_BODY_HINT) from error
     if not isinstance(body, dict) or "ResourceConfig" not in body:
-        raise RehearsalError(f"--request {path} is not the body of a CreateTrainingJob request: no ResourceConfig.")
+        raise RehearsalError(f"--request {path} is not a CreateTrainingJob body: no ResourceConfig.", hint=_BODY_HINT)
     return body
 
 
@@ -140,7 +142,9 @@ def _groups(resources: Mapping[str, Any]) -> Tuple[HostGroup, ...]:
     taken = 0
     for group in groups:
         if not group.get("InstanceType") or int(group.get("InstanceCount", 0)) < 1:
-            raise RehearsalError(f"ResourceConfig: {dict(group)} has no InstanceType or no InstanceCount.")
+            raise RehearsalError(
+                f"ResourceConfig: {dict(group)} has no InstanceType or no InstanceCount.", hint="Each group has both."
+            )
         hosts = tuple(f"algo-{taken + k}" for k in range(1, int(group["InstanceCount"]) + 1))
         taken += len(hosts)
         found.append(HostGroup(group["InstanceGroupName"], group["InstanceType"], hosts))
@@ -182,7 +186,9 @@ def _strings(body: Mapping[str, Any], key: str) -> Dict[str, str]:
     found = body.get(key) or {}
     wrong = [name for name, value in found.items() if not isinstance(value, str)]
     if wrong:
-        raise RehearsalError(f"{key}: the value of {wrong[0]!r} is not a string, and the service takes only strings.")
+        raise RehearsalError(
+            f"{key}: the value of {wrong[0]!r} is not a string.", hint="The service takes only strings."
+        )
     return dict(found)
 
 

@@ -60,7 +60,7 @@ def check_entry_point(request: RehearsalRequest) -> None:
             hint="Give a path relative to --source-dir, without blanks.",
         )
     if request.sdk is Sdk.V3 and not name.endswith((".py", ".sh")):
-        raise RehearsalError(f"SDK v3 refuses the entry point {name!r}: it must end in .py or .sh.")
+        raise RehearsalError(f"SDK v3 refuses the entry point {name!r}.", hint="It must end in .py or .sh.")
     if request.distribution is not Distribution.TORCH_DISTRIBUTED:
         return
     if not name.endswith(".py"):

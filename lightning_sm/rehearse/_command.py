@@ -43,12 +43,28 @@ _IN_BODY = (
 # The container entry point in a CreateTrainingJob request, and in the arguments of an estimator of SDK v2.
 _ENTRYPOINT_KEYS = (("ContainerEntrypoint", "ContainerArguments"), ("container_entry_point", "container_arguments"))
 
+_ENTRYPOINT_HINT = "lightning-sm entrypoint > entrypoint.json writes one."
+
 _BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _OPTION = re.compile(r"--[A-Za-z][^=\s]*|-[A-Za-z]")
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the command line and return its exit status."""
+    """Run ``lightning-sm rehearse``: create the request, rehearse it, print the summary.
+
+    Args:
+        argv: The words behind the command; by default those of this process.
+
+    Returns:
+        The exit status: that of the outcome, 2 if the job could not be rehearsed as requested, 130 after Ctrl-C.
+
+    Raises:
+        SystemExit: By argparse, for ``--help`` and for a usage error.
+
+    Example::
+
+        status = main(["--hosts", "2", "--distribution", "torch_distributed", "train.py", "--lr", "0.1"])
+    """
     options = argument_parser().parse_args(argv)
     try:
         outcome = rehearse(_request(options), log_to_stderr=options.json)
@@ -109,7 +125,9 @@ def _with_body(body: Mapping[str, Any], options: argparse.Namespace) -> Rehearsa
     for name in _IN_BODY:
         if getattr(options, name) is not None:
             option = "an entry point" if name == "entry_point" else "--" + name.replace("_", "-")
-            raise RehearsalError(f"--request and {option} exclude each other: the body contains it.")
+            raise RehearsalError(
+                f"--request and {option} exclude each other: the body contains it.", hint="Change the body."
+            )
     return request_from_body(body, source_dir=options.source_dir, **_local_arguments(options))
 
 
@@ -119,7 +137,7 @@ def _local_arguments(options: argparse.Namespace) -> Dict[str, Any]:
     for text in options.channel:
         name, path = _split_pair("--channel", text, "PATH")
         if name in channels:
-            raise RehearsalError(f"--channel {name} is given twice.")
+            raise RehearsalError(f"--channel {name} is given twice.", hint="A channel has one folder.")
         channels[name] = path
     return {
         "processes": options.processes,
@@ -197,13 +215,11 @@ def read_command(path: Path) -> Tuple[str, ...]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RehearsalError(f"--entrypoint {path} cannot be read as JSON: {error}.") from error
+        raise RehearsalError(f"--entrypoint {path} cannot be read as JSON: {error}.", hint=_ENTRYPOINT_HINT) from error
     for entrypoint, arguments in _ENTRYPOINT_KEYS if isinstance(content, dict) else ():
         if _is_text_list(content.get(entrypoint)) and _is_text_list(content.get(arguments, [])):
             return (*content[entrypoint], *content.get(arguments, []))
-    raise RehearsalError(
-        f"--entrypoint {path} has no entry point.", hint="lightning-sm entrypoint > entrypoint.json writes one."
-    )
+    raise RehearsalError(f"--entrypoint {path} has no entry point.", hint=_ENTRYPOINT_HINT)
 
 
 def _is_text_list(value: Any) -> bool:
@@ -214,10 +230,12 @@ def _read_hyperparameters(path: Path) -> Dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RehearsalError(f"--hyperparameters {path} cannot be read as JSON: {error}.") from error
+        raise RehearsalError(
+            f"--hyperparameters {path} cannot be read as JSON: {error}.", hint="Give an object of names and values."
+        ) from error
     if not isinstance(content, dict):
         raise RehearsalError(
-            f"--hyperparameters {path} has a {type(content).__name__}, not an object of names and values."
+            f"--hyperparameters {path} has a {type(content).__name__}.", hint="Give an object of names and values."
         )
     return content
 
@@ -249,7 +267,7 @@ def parse_hyperparameters(arguments: Sequence[str]) -> Dict[str, Any]:
             value = rest.pop(0)
         key = name.lstrip("-")
         if key in found:
-            raise RehearsalError(f"{name} is given twice: a hyperparameter exists once.")
+            raise RehearsalError(f"{name} is given twice.", hint="A hyperparameter exists once.")
         try:
             found[key] = json.loads(value)
         except ValueError:

@@ -113,10 +113,13 @@ def create_request(
     if instance_groups and hosts is not None:
         raise RehearsalError("--hosts and --instance-groups exclude each other.", hint="The groups say how many hosts.")
     if distribution_groups and not instance_groups:
-        raise RehearsalError("--distribution-groups needs --instance-groups.")
+        raise RehearsalError("--distribution-groups needs --instance-groups.", hint="Define the groups there.")
     for name in distribution_groups:
         if name not in [group.name for group in groups]:
-            raise RehearsalError(f"--distribution-groups names {name!r}, which is not one of --instance-groups.")
+            known = ", ".join(group.name for group in groups)
+            raise RehearsalError(
+                f"--distribution-groups names {name!r}, which is not one of --instance-groups.", hint=f"Known: {known}"
+            )
     source = Path(source_dir).resolve()
     if not (source / entry_point).is_file():
         raise RehearsalError(
@@ -124,7 +127,9 @@ def create_request(
             hint="Its path is relative to --source-dir.",
         )
     if command is not None and sdk is Sdk.V3:
-        raise RehearsalError("--entrypoint and --sdk v3 exclude each other: ModelTrainer sends its own.")
+        raise RehearsalError(
+            "--entrypoint and --sdk v3 exclude each other: ModelTrainer sends its own.", hint="Use --sdk v2."
+        )
     check_limits(limits or Limits())
     values: Dict[str, Any] = dict(hyperparameters or {})
     if sdk is Sdk.V2:
@@ -201,7 +206,7 @@ def local_channels(paths: Mapping[str, PathLike]) -> Tuple[InputChannel, ...]:
                 f"--channel {name!r} is not a channel name.", hint="Use letters, digits, '.', '-', '_'."
             )
         if not Path(path).exists():
-            raise RehearsalError(f"--channel {name}: {path} does not exist.")
+            raise RehearsalError(f"--channel {name}: {path} does not exist.", hint="Give a local folder or file.")
     return tuple(InputChannel(name, str(Path(path).resolve())) for name, path in paths.items())
 
 
@@ -213,10 +218,13 @@ def check_limits(limits: Limits) -> None:
     """
     stop = limits.stop_after is not None or bool(limits.stop_at)
     if sum((limits.interrupt_after is not None, limits.stop_after is not None, bool(limits.stop_at))) > 1:
-        raise RehearsalError("--stop-after, --stop-at and --spot-interrupt-after exclude each other.")
+        raise RehearsalError(
+            "--stop-after, --stop-at and --spot-interrupt-after exclude each other.", hint="Give one of them."
+        )
     if stop and not sys.platform.startswith("linux"):
         raise RehearsalError(
-            f"--stop-after and --stop-at need Linux: {sys.platform} does not show which signals a process handles."
+            f"--stop-after and --stop-at need Linux: {sys.platform} does not show which signals a process handles.",
+            hint="Run the rehearsal on Linux, in a container for example.",
         )
 
 
@@ -227,7 +235,7 @@ def _check_processes(sdk: Sdk, distribution: Distribution, processes: Optional[i
             hint="Use --sdk v2, or one of: " + ", ".join(map(str, V3_DISTRIBUTIONS)),
         )
     if processes is not None and processes < 1:
-        raise RehearsalError(f"--processes {processes} must be 1 or more.")
+        raise RehearsalError(f"--processes {processes} must be 1 or more.", hint="Leave it out for the GPUs' number.")
     if distribution is Distribution.NONE and (processes or 1) > 1:
         raise RehearsalError(
             f"--processes {processes} has no meaning with --distribution none: each host runs one.",
@@ -238,7 +246,7 @@ def _check_processes(sdk: Sdk, distribution: Distribution, processes: Optional[i
 def _one_group(hosts: Optional[int], instance_type: str) -> HostGroup:
     count = 1 if hosts is None else hosts
     if not 1 <= count <= _MAX_HOSTS:
-        raise RehearsalError(f"--hosts {count} must be from 1 to {_MAX_HOSTS}.")
+        raise RehearsalError(f"--hosts {count} must be from 1 to {_MAX_HOSTS}.", hint="It is the instance_count.")
     return HostGroup(HOMOGENEOUS_CLUSTER, instance_type, tuple(f"algo-{k}" for k in range(1, count + 1)))
 
 
@@ -259,5 +267,5 @@ def _parse_groups(text: str, default_type: str) -> Tuple[HostGroup, ...]:
         groups.append(HostGroup(match.group("name"), match.group("type") or default_type, hosts))
     names = [host for group in groups for host in group.hosts]
     if len(set(names)) != len(names) or len({group.name for group in groups}) != len(groups):
-        raise RehearsalError(f"--instance-groups {text!r} names a host or a group twice.")
+        raise RehearsalError(f"--instance-groups {text!r} names a host or a group twice.", hint="Each is in one place.")
     return tuple(groups)

@@ -20,6 +20,11 @@ class EndedBy(str, Enum):
     ``exit``: the hosts ended by themselves, or because one of them failed. ``timeout``: ``Limits.timeout``.
     ``interruption``: ``Limits.interrupt_after``. ``stopped``: ``Limits.stop_after`` or ``stop_at``.
     ``stop``: Ctrl-C, or the process that asked for the rehearsal has ended.
+
+    Example::
+
+        >>> EndedBy("timeout") is EndedBy.TIMEOUT
+        True
     """
 
     EXIT = "exit"
@@ -33,7 +38,13 @@ class EndedBy(str, Enum):
 
 
 class Status(str, Enum):
-    """The job's status as DescribeTrainingJob says it, or ``TimedOut`` for the rehearsal's own limit."""
+    """The job's status as DescribeTrainingJob says it, or ``TimedOut`` for the rehearsal's own limit.
+
+    Example::
+
+        >>> [str(status) for status in Status]
+        ['Completed', 'Failed', 'Stopped', 'TimedOut']
+    """
 
     COMPLETED = "Completed"
     FAILED = "Failed"
@@ -57,6 +68,11 @@ class HostOutcome:
         failure: The content of ``output/failure``; ``None`` without that file.
         error_line: The line of its log that best explains a failure.
         topologies: What each rank printed after :data:`TOPOLOGY_MARKER`, with its global rank.
+
+    Example::
+
+        >>> HostOutcome("algo-1", "homogeneousCluster", exit_code=1, seconds=2.5, failure="KeyError: 'x'").failure
+        "KeyError: 'x'"
     """
 
     host: str
@@ -71,7 +87,19 @@ class HostOutcome:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of the job. There is a second one after a spot interruption."""
+    """One start of the job. There is a second one after a spot interruption.
+
+    Args:
+        hosts: How each host ended.
+        ended_by: Why the attempt ended.
+        seconds: How long it took.
+
+    Example::
+
+        >>> hosts = tuple(HostOutcome(f"algo-{k}", "group", k - 1, seconds=9.0 - k) for k in (1, 2, 3))
+        >>> Attempt(hosts, EndedBy.EXIT, 9.0).failed_host.host
+        'algo-3'
+    """
 
     hosts: Tuple[HostOutcome, ...]
     ended_by: EndedBy
@@ -86,7 +114,19 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Upload:
-    """A file that the service would upload: the archive or folder it goes to, its name there, its bytes, its host."""
+    """A file that the service would upload.
+
+    Args:
+        target: The archive, or ``checkpoints``.
+        name: Its path there.
+        size: Its bytes.
+        host: The host that wrote it, or ``all``.
+
+    Example::
+
+        >>> Upload("model.tar.gz", "model.pt", 1024, "algo-1").name
+        'model.pt'
+    """
 
     target: str
     name: str

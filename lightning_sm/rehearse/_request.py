@@ -34,8 +34,10 @@ TOOLKIT_COMMAND = ("train",)
 class Distribution(str, Enum):
     """The launcher of a job: the keys of the SDK's ``distribution`` argument.
 
-    >>> Distribution("mpi").uses_mpirun
-    True
+    Example::
+
+        >>> Distribution("mpi").uses_mpirun
+        True
     """
 
     NONE = "none"
@@ -54,7 +56,13 @@ class Distribution(str, Enum):
 
 
 class Sdk(str, Enum):
-    """The SageMaker Python SDK whose requests are rehearsed: ``v2`` (estimators) or ``v3`` (``ModelTrainer``)."""
+    """The SageMaker Python SDK whose requests are rehearsed: ``v2`` (estimators) or ``v3`` (``ModelTrainer``).
+
+    Example::
+
+        >>> str(Sdk("v3"))
+        'v3'
+    """
 
     V2 = "v2"
     V3 = "v3"
@@ -68,6 +76,11 @@ class Isolation(str, Enum):
 
     ``netns`` and ``userns`` give each host Linux namespaces of its own, with and without root; ``loopback`` hosts are
     the addresses ``127.0.0.K`` and share this machine's files and processes.
+
+    Example::
+
+        >>> [isolation.value for isolation in Isolation if isolation.is_namespaced]
+        ['netns', 'userns']
     """
 
     NETNS = "netns"
@@ -90,7 +103,12 @@ class HostGroup:
     Args:
         name: The group's name.
         instance_type: What the configuration files say, such as ``ml.m5.xlarge``.
-        hosts: Host names in order, such as ``("algo-3", "algo-2")``; they are not sorted.
+        hosts: Host names in order; they are not sorted.
+
+    Example::
+
+        >>> HostGroup("workers", "ml.g5.xlarge", ("algo-3", "algo-2")).hosts[0]
+        'algo-3'
     """
 
     name: str
@@ -106,6 +124,11 @@ class InputChannel:
         name: The channel's name, which is its folder below ``/opt/ml/input/data``.
         source: A local folder or file, or an ``s3://`` prefix, which is downloaded first.
         settings: The channel's entry in ``inputdataconfig.json``.
+
+    Example::
+
+        >>> InputChannel("training", "/data").path
+        PosixPath('/data')
     """
 
     name: str
@@ -157,6 +180,11 @@ class NetworkLink:
     Args:
         bits_per_second: Bandwidth of each host, limited by the kernel's ``tbf`` queueing discipline.
         latency: Seconds that a packet takes one way, added by the kernel's ``netem``, which not every kernel has.
+
+    Example::
+
+        >>> NetworkLink(bits_per_second=10**9, latency=0.001).is_shaped
+        True
     """
 
     bits_per_second: Optional[int] = None
@@ -200,6 +228,12 @@ class RehearsalRequest:
         checkpoint_uri: ``s3://`` prefix of the checkpoints.
         isolation: How hosts are separated; ``None`` takes the best that this machine allows.
         keep: Whether the rehearsal's own folder is left, for debugging.
+
+    Example::
+
+        >>> group = HostGroup("homogeneousCluster", "ml.m5.xlarge", ("algo-1", "algo-2"))
+        >>> RehearsalRequest("job", Sdk.V2, Distribution.NONE, (group,), (("lr", "0.1"),), "train.py").hosts
+        ('algo-1', 'algo-2')
     """
 
     job_name: str

@@ -57,23 +57,23 @@ def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outco
         assert outcome.exit_code == 0, outcome.failure_reason
         print(outcome.as_text())
     """
-    folder = RehearsalFolder(Path(tempfile.mkdtemp(prefix="lightning-sm-rehearsal-")).resolve())
-    try:
-        with _interrupt_on_sigterm():
+    # Around everything, so that a second signal does not leave files behind.
+    with _interrupt_on_sigterm():
+        folder = RehearsalFolder(Path(tempfile.mkdtemp(prefix="lightning-sm-rehearsal-")).resolve())
+        try:
             request = download_inputs(request, folder)
             isolation = _check(request)
             stream = sys.stderr if log_to_stderr else sys.stdout
             print(f"isolation: {describe_isolation(isolation)}", file=stream, flush=True)
-            outcome = _run(request, isolation, folder, log_to_stderr)
-    finally:
-        # What a supervisor that was killed did not end.
-        kill_marked(str(folder.root))
-        if request.keep:
-            shutil.rmtree(folder.keys, ignore_errors=True)
-            shutil.rmtree(folder.python, ignore_errors=True)
-        else:
-            folder.remove()
-    return outcome
+            return _run(request, isolation, folder, log_to_stderr)
+        finally:
+            # What a supervisor that was killed did not end.
+            kill_marked(str(folder.root))
+            if request.keep:
+                shutil.rmtree(folder.keys, ignore_errors=True)
+                shutil.rmtree(folder.python, ignore_errors=True)
+            else:
+                folder.remove()
 
 
 def _check(request: RehearsalRequest) -> Isolation:
@@ -135,7 +135,10 @@ def _run_supervisor(plan: RehearsalPlan, folder: RehearsalFolder) -> Outcome:
         return outcome
     if isinstance(error, RehearsalError):
         raise error
-    raise RehearsalError(f"The supervisor of the hosts was killed (it ended with {supervisor.returncode}).")
+    raise RehearsalError(
+        f"The supervisor of the hosts was killed (it ended with {supervisor.returncode}).",
+        hint="The kernel kills processes when memory runs out: dmesg says so. Try fewer hosts or processes.",
+    )
 
 
 def _supervisor_command(isolation: Isolation, folder: RehearsalFolder) -> Tuple[str, ...]:

@@ -192,7 +192,10 @@ def _download(uri: str, folder: Path, *, name: Optional[str] = None, needed: boo
         # botocore's exceptions have no common base that is not Exception, and the import is optional.
         raise RehearsalError(f"{uri} cannot be fetched: {error}.", hint="AWS_ENDPOINT_URL names another S3.") from error
     if needed and not count:
-        raise RehearsalError(f"{uri} is empty, and SageMaker refuses to start a job with an empty channel.")
+        raise RehearsalError(
+            f"{uri} is empty, and SageMaker refuses to start a job with an empty channel.",
+            hint="Upload the data first.",
+        )
 
 
 def _upload(path: Path, uri: str) -> None:
@@ -200,4 +203,6 @@ def _upload(path: Path, uri: str) -> None:
     try:
         _client().upload_file(str(path), bucket, key)
     except Exception as error:
-        raise RehearsalError(f"{path.name} cannot be uploaded to {uri}: {error}.") from error
+        raise RehearsalError(
+            f"{path.name} cannot be uploaded to {uri}: {error}.", hint="--output-dir takes a local folder instead."
+        ) from error
