@@ -1,4 +1,4 @@
-"""What a rehearsal says: its log lines, its summary, and how SageMaker differs."""
+"""A rehearsal's log lines, its summary, and the differences from SageMaker."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A rehearsal is stopped as StopTrainingJob stops a job: process 1 hears it only if it listens."""
+"""A rehearsal is stopped as StopTrainingJob stops a job: SIGTERM reaches process 1 only if it has a handler."""
 
 import json
 import subprocess

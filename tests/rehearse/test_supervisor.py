@@ -1,4 +1,4 @@
-"""However a rehearsal ends, it says why, and leaves no process, mount, interface or file behind."""
+"""However a rehearsal ends, the reason is reported and no process, mount, interface or file is left."""
 
 import glob
 import os

@@ -1,4 +1,4 @@
-"""Captures afresh what SDK v3 sends: ``python -m tests.toolkits.capture_v3``, where ``sagemaker-train`` is whole.
+"""Captures what SDK v3 sends: ``python -m tests.toolkits.capture_v3``, with ``sagemaker-train`` and its dependencies.
 
 It calls ``ModelTrainer.train`` against moto on this machine, with telemetry off, and writes into ``captured_v3`` the
 body of its CreateTrainingJob call and what the SDK generated into the channel ``sm_drivers``. The drivers are not

@@ -1,4 +1,4 @@
-"""What a LightningCLI makes of the words that the toolkit hands over: ``stock`` Lightning's own, else ours."""
+"""Prints what a LightningCLI parses from the toolkit's arguments: Lightning's own as ``stock_cli.py``, else ours."""
 
 import json
 from typing import Any, Dict, Optional

@@ -1,4 +1,4 @@
-"""Rehearsals that several tests look at, and what plain Lightning makes of the same model and data."""
+"""Rehearsals whose results several tests check, and the results of plain Lightning for the same model and data."""
 
 import functools
 from pathlib import Path
@@ -26,7 +26,7 @@ def plain(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def rehearsed_launch(tmp_path_factory):
-    """Return a function: how the launch of that name went, rehearsed once however many tests look at it."""
+    """Return a function: the results of the launch of that name, rehearsed once for all tests."""
 
     @functools.lru_cache(maxsize=None)
     def run(name):

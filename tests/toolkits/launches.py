@@ -1,4 +1,4 @@
-"""Every way in which SageMaker starts processes, as a rehearsal and the worlds that it should make."""
+"""Every launcher of SageMaker, as the options of a rehearsal and the process groups that it should make."""
 
 from typing import Dict, NamedTuple, Tuple
 
@@ -6,7 +6,7 @@ __all__ = ["LAUNCHES", "Launch"]
 
 
 class Launch(NamedTuple):
-    """Options of the rehearsal, the program's own arguments, and the hosts of each world, its main host first."""
+    """Options of the rehearsal, the program's arguments, and the hosts of each process group, its main host first."""
 
     options: Tuple[object, ...]
     worlds: Tuple[Tuple[str, ...], ...]
@@ -19,7 +19,7 @@ class Launch(NamedTuple):
     is_v3: bool = False
 
     def launcher_of(self, world: Tuple[str, ...]) -> str:
-        """What Topology calls the launcher there."""
+        """``Topology.launcher`` there."""
         return self.launcher_of_first or self.launcher if world == self.worlds[0] else self.launcher
 
     def size(self, world: Tuple[str, ...]) -> int:

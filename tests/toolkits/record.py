@@ -1,7 +1,7 @@
-"""Records afresh what each real launcher leaves in the environment: ``python -m tests.toolkits.record [NAME ...]``.
+"""Records the environment that each real launcher makes: ``python -m tests.toolkits.record [NAME ...]``.
 
 It rehearses each of :data:`tests.toolkits.launches.LAUNCHES` (about six minutes for all) and writes, for each rank,
-the variables and files that it found, and as the truth what ``torch.distributed`` said when all had joined. The tests
+the variables and files that it found, and the rank and world size of ``torch.distributed`` as the truth. The tests
 of ``test_recorded.py`` feed these to ``Topology`` without any process.
 """
 

@@ -1,4 +1,4 @@
-"""Jobs that cannot come together end in bounded time and say why.
+"""Jobs whose process group cannot be formed end in bounded time with a reason.
 
 ``tests/rehearse`` has more of them: names that the toolkit waits for, a rank that dies before the rendezvous, and what
 is refused before anything starts (a shell script or a ``setup.py`` under torchrun, a port in use, ``mpi4py`` missing).
@@ -31,7 +31,7 @@ def test_a_main_host_whose_name_never_resolves(source, tmp_path):
         source,
         tmp_path / "out",
         *("--sdk", "v3", "--hosts", 2, "--names-after", "1h", "--abort-after", "1s"),
-        *("trap.py", "--way", "impatient", "--hosts", 2),
+        *("train_baseline.py", "--way", "impatient", "--hosts", 2),
     )
     assert done.exit_code == 1
     said = "TopologyError: The main host 'algo-1' (by SM_MASTER_ADDR) did not resolve within 3 seconds"
@@ -45,7 +45,7 @@ def test_the_main_port_in_use(source, tmp_path):
     done = rehearse(
         source,
         tmp_path / "out",
-        *("--hosts", 2, "--abort-after", "1s", "trap.py", "--way", "ours", "--occupy", 7777),
+        *("--hosts", 2, "--abort-after", "1s", "train_baseline.py", "--way", "ours", "--occupy", 7777),
     )
     assert done.exit_code == 1
     # What torch says of it names no error that the toolkit knows, so the reason was empty.
@@ -57,7 +57,7 @@ def test_a_host_that_never_comes_is_missing_in_the_summary(source, tmp_path):
     done = rehearse(
         source,
         tmp_path / "out",
-        *("--hosts", 2, "trap.py", "--way", "ours", "--missing", "algo-2"),
+        *("--hosts", 2, "train_baseline.py", "--way", "ours", "--missing", "algo-2"),
         timeout=40,
     )
     assert done.exit_code == 124

@@ -1,6 +1,6 @@
-"""What the console shows of a job in which one rank failed, with the toolkit's own code around it.
+"""The failure reason of a job in which one rank failed, with the real toolkit.
 
-The program speaks of a ``ValueError`` first: from such a line on the toolkit takes the log for its failure reason.
+The program prints a ``ValueError`` first: from such a line on the toolkit takes the log for its failure reason.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""``Topology`` reads what real launchers left in the environment, as ``tests/toolkits/record.py`` recorded it."""
+"""``Topology`` from the environment of real launchers, as ``tests/toolkits/record.py`` recorded it."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the rehearsals run: trains, tests and trains on in each way, and writes what this process saw.
+"""The program of the rehearsals: trains, tests and trains again in each way, and writes ranks and results.
 
 It stands in a source directory beside ``tiny.py``, and works under every launcher.
 """

@@ -1,6 +1,6 @@
-"""What goes wrong with stock Lightning or AWS's published recipe, shown once with its reason, and that ours does not.
+"""Failures of Lightning without this package and of AWS's published recipe, each with its reason, and the same with us.
 
-Not shown: gloo jobs that abort at exit, which is a matter of chance (about one finished job in ten without us);
+Not shown: gloo jobs that abort at exit, which happens at random (about one finished job in ten without this package);
 ``tests/processes/test_exit.py`` runs ours again and again.
 """
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
 ]
 
-_TRAP = Path(__file__).parent / "trap.py"
+_PROGRAM = Path(__file__).parent / "train_baseline.py"
 
 
 @pytest.fixture
@@ -30,13 +30,15 @@ def source(tmp_path):
 
 
 def _torchrun(folder, way):
-    return Job(folder, _TRAP, "--way", way, "--devices", 2).torchrun(1, 2)
+    return Job(folder, _PROGRAM, "--way", way, "--devices", 2).torchrun(1, 2)
 
 
 @needs("netns", torch=True)
 def test_stock_lightning_takes_every_host_for_the_first_and_hangs(source, tmp_path):
     # Ours: tests/toolkits/test_launches.py, none_two_hosts. The recipe's environment has the same node rank.
-    done = rehearse(source, tmp_path / "out", "--hosts", 2, "trap.py", "--way", "stock", "--hosts", 2, timeout=45)
+    done = rehearse(
+        source, tmp_path / "out", "--hosts", 2, "train_baseline.py", "--way", "stock", "--hosts", 2, timeout=45
+    )
     assert done.exit_code == 124
     assert done.summary["failure_reason"].startswith("Still running")
     assert done.log.count("GLOBAL_RANK: 0, MEMBER: 1/2") == 2

@@ -1,4 +1,4 @@
-"""Trains as people do without us, or with us, for the tests of what goes wrong: ``--way`` says how.
+"""Trains without this package, or with it, for ``test_stock_lightning.py``: ``--way`` says how.
 
 ``stock`` is Lightning told the number of hosts, ``bare`` is Lightning told nothing, ``recipe`` is what AWS publishes
 for SMDDP ("Use the SMDDP library in your PyTorch Lightning training script"), with gloo in the place of ``smddp``.
