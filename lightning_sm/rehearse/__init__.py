@@ -17,7 +17,7 @@ from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._body import request_from_body
 from lightning_sm.rehearse._command import main
 from lightning_sm.rehearse._create_request import create_request
-from lightning_sm.rehearse._log_lines import TOPOLOGY_MARKER
+from lightning_sm.rehearse._host_process import TOPOLOGY_MARKER
 from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome, Status, Upload
 from lightning_sm.rehearse._request import (
     Distribution,

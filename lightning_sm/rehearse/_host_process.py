@@ -1,21 +1,109 @@
-"""The processes of one host: starting them, reading their output, stopping and killing all of them."""
+"""The processes of one host: starting them, reading their output, stopping and killing all of them.
+
+A line of the output is a line of the job's log: which host and rank wrote it, and the topology or error in it.
+"""
 
 import contextlib
 import ctypes
+import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
-from lightning_sm.rehearse._folder import RehearsalFolder, write_opt_ml
-from lightning_sm.rehearse._plan import RehearsalPlan
+from lightning_sm.rehearse._plan import RehearsalFolder, RehearsalPlan, write_opt_ml
 
-__all__ = ["HostProcess", "adopt_orphans", "kill_marked", "prepare_host"]
+__all__ = [
+    "TOPOLOGY_MARKER",
+    "LogLine",
+    "find_error_line",
+    "find_topologies",
+    "parse_lines",
+    "HostProcess",
+    "adopt_orphans",
+    "kill_marked",
+    "prepare_host",
+]
+
+#: A program shows its topology in the summary by printing this text, followed by a JSON object, anywhere in a line:
+#: ``print("lightning_sm topology: " + json.dumps({"global_rank": 0, "world_size": 2}))``. Print it as one string:
+#: images run Python unbuffered, and the toolkit then makes a line of each argument of ``print``.
+TOPOLOGY_MARKER = "lightning_sm topology:"
+
+# mpirun's --tag-output as the toolkit rewrites it, then as mpirun writes it, then torch's own prefix of tracebacks.
+_RANKS = (
+    re.compile(r"^\[\d+,mpirank:(?P<rank>\d+),algo-(?P<number>\d+)\](?:<std(?:out|err)>:)?\s?(?P<text>.*)$"),
+    re.compile(r"^\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:\s?(?P<text>.*)$"),
+    re.compile(r"^\[rank(?P<rank>\d+)\]:(?P<text>.*)$"),
+)
+
+# Before each of the first two: with unbuffered output, a line and its end are two writes.
+_TAG = re.compile(r"(?=\[\d+,(?:mpirank:\d+,algo-)?\d+\]<std(?:out|err)>:)")
+
+# What the toolkit writes about a failure without knowing its cause.
+_TOOLKIT = re.compile(r"sagemaker-training-toolkit|^(?:ExecuteUserScriptError|ExitCode|ErrorMessage|Command) ?")
+_ERROR = re.compile(r"(?i)\w*error\b|\w*exception\b|\bkilled\b|\bfatal\b|no such file|not found")
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line. ``host`` is where it was written, which under mpirun is not where it was read."""
+
+    host: str
+    rank: Optional[int]
+    text: str
+
+    def __str__(self) -> str:
+        origin = self.host if self.rank is None else f"{self.host} rank {self.rank}"
+        return f"[{origin}] {self.text}"
+
+
+def parse_lines(host: str, raw: str, mpi_hosts: Sequence[str] = ()) -> Iterator[LogLine]:
+    """Return the lines in a raw line of ``host``'s container: several, where mpirun joined those of several ranks.
+
+    The toolkit names the host of a rank ``algo-N`` by counting, whatever the hosts are called; ``mpi_hosts`` are those
+    that it counted.
+    """
+    parts = _TAG.split(raw.rstrip("\r\n"))
+    for part in parts:
+        if part or len(parts) == 1:
+            yield _parse(host, part, mpi_hosts)
+
+
+def _parse(host: str, text: str, mpi_hosts: Sequence[str]) -> LogLine:
+    for pattern in _RANKS:
+        match = pattern.match(text)
+        if match is not None:
+            found = match.groupdict()
+            number = int(found.get("number") or 0)
+            origin = mpi_hosts[number - 1] if 0 < number <= len(mpi_hosts) else host
+            return LogLine(origin, int(found["rank"]), found["text"])
+    return LogLine(host, None, text)
+
+
+def find_error_line(texts: Sequence[str]) -> Optional[str]:
+    """Return the log line that best explains a failure: the last one that names an error, else the last."""
+    own = [text.strip() for text in texts if text.strip() and not _TOOLKIT.search(text)]
+    return next((text for text in reversed(own) if _ERROR.search(text)), own[-1] if own else None)
+
+
+def find_topologies(text: str) -> Iterator[Dict[str, Any]]:
+    """Return each topology in a line. There may be several, since the toolkit sometimes joins lines."""
+    for part in text.split(TOPOLOGY_MARKER)[1:]:
+        try:
+            value, _ = json.JSONDecoder().raw_decode(part.lstrip())
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            yield value
+
 
 _PR_SET_CHILD_SUBREAPER = 36
 _NAMESPACES = ("--net", "--mount", "--uts", "--ipc")

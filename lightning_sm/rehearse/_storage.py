@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
-from lightning_sm.rehearse._folder import RehearsalFolder
 from lightning_sm.rehearse._outcome import Upload
+from lightning_sm.rehearse._plan import RehearsalFolder
 from lightning_sm.rehearse._request import InputChannel, RehearsalRequest
 from lightning_sm.rehearse._sdk import distribution_in_drivers
 

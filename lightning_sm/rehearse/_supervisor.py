@@ -15,15 +15,21 @@ from pathlib import Path
 from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
 from lightning_sm.errors import RehearsalError
-from lightning_sm.rehearse._container import NOT_STARTED
-from lightning_sm.rehearse._folder import RehearsalFolder, checkpoint_path
-from lightning_sm.rehearse._host_process import HostProcess, adopt_orphans, kill_marked, prepare_host
-from lightning_sm.rehearse._log_lines import LogLine, find_error_line, find_topologies, parse_lines
+from lightning_sm.rehearse._container import NOT_STARTED, create_ssh_key, run_commands
+from lightning_sm.rehearse._host_process import (
+    HostProcess,
+    LogLine,
+    adopt_orphans,
+    find_error_line,
+    find_topologies,
+    kill_marked,
+    parse_lines,
+    prepare_host,
+)
 from lightning_sm.rehearse._network import bridge_commands
 from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome
-from lightning_sm.rehearse._plan import RehearsalPlan
+from lightning_sm.rehearse._plan import RehearsalFolder, RehearsalPlan, checkpoint_path
 from lightning_sm.rehearse._request import Limits
-from lightning_sm.rehearse._rootfs import create_ssh_key, run_commands
 from lightning_sm.rehearse._storage import collect_results, fetch_checkpoints, send_checkpoints
 
 __all__ = ["main", "run_job"]

@@ -14,8 +14,8 @@ from typing import Any, Dict, List, Optional, Sequence
 import pytest
 
 from lightning_sm.rehearse import Isolation, RehearsalRequest
+from lightning_sm.rehearse._checks import probe_isolation, probe_qdisc
 from lightning_sm.rehearse._command import request_from_arguments
-from lightning_sm.rehearse._isolation import probe_isolation, probe_qdisc
 from tests.helpers.environ import without_launcher
 
 __all__ = ["Rehearsed", "cli_request", "command_line", "needs", "no_netem", "processes_with", "run_rehearsal"]

@@ -10,7 +10,7 @@ from typing import List, Optional
 import pytest
 
 from lightning_sm.rehearse import Isolation, NetworkLink, RehearsalError
-from lightning_sm.rehearse import _isolation as isolation
+from lightning_sm.rehearse import _checks as isolation
 from lightning_sm.rehearse._network import host_commands, port_name, shaping_commands
 from tests.helpers.rehearsal import cli_request as request
 from tests.helpers.rehearsal import needs

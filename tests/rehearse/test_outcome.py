@@ -8,7 +8,7 @@ import pytest
 
 from lightning_sm.rehearse import TOPOLOGY_MARKER, Attempt, EndedBy, HostOutcome, Isolation, Outcome, Upload
 from lightning_sm.rehearse._checks import differences
-from lightning_sm.rehearse._log_lines import LogLine, find_topologies, parse_lines
+from lightning_sm.rehearse._host_process import LogLine, find_topologies, parse_lines
 from tests.helpers.rehearsal import cli_request as request
 
 

@@ -11,13 +11,11 @@ from typing import List
 import pytest
 
 from lightning_sm.rehearse import Isolation, RehearsalError
-from lightning_sm.rehearse._checks import check_entry_point, check_port, check_software
+from lightning_sm.rehearse._checks import check_entry_point, check_port, check_software, choose_isolation
 from lightning_sm.rehearse._command import read_bandwidth, read_seconds
-from lightning_sm.rehearse._folder import RehearsalFolder, config_files, pack_source
-from lightning_sm.rehearse._isolation import choose_isolation
+from lightning_sm.rehearse._container import other_mounts
 from lightning_sm.rehearse._network import addresses, hosts_file
-from lightning_sm.rehearse._plan import container_environment, create_plan
-from lightning_sm.rehearse._rootfs import other_mounts
+from lightning_sm.rehearse._plan import RehearsalFolder, config_files, container_environment, create_plan, pack_source
 from lightning_sm.rehearse._storage import fetch_checkpoints, send_checkpoints
 from tests.helpers.rehearsal import cli_request as request
 

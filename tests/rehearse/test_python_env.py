@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lightning_sm.rehearse import Attempt, EndedBy, HostOutcome, Outcome
-from lightning_sm.rehearse._folder import RehearsalFolder, pack_source
-from lightning_sm.rehearse._log_lines import find_error_line
-from lightning_sm.rehearse._python_env import create_python_env
+from lightning_sm.rehearse._host_process import find_error_line
+from lightning_sm.rehearse._plan import RehearsalFolder, pack_source
+from lightning_sm.rehearse._runner import create_python_env
 from tests.helpers.rehearsal import cli_request as request
 from tests.helpers.rehearsal import needs
 

@@ -8,7 +8,7 @@ import pytest
 
 from lightning_sm.rehearse import RehearsalError, RehearsalRequest, request_from_body
 from lightning_sm.rehearse import _storage as s3
-from lightning_sm.rehearse._folder import RehearsalFolder
+from lightning_sm.rehearse._plan import RehearsalFolder
 
 
 class FakeS3:
