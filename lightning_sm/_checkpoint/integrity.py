@@ -47,6 +47,9 @@ def _open_archive(file: Union[str, IO[bytes]]) -> Iterator[zipfile.ZipFile]:
             for record in records:
                 if record.compress_type != zipfile.ZIP_STORED:
                     raise CorruptedError(f"its record {record.filename} is compressed, which torch.save never does")
+                # zipfile accepts a wrong uncompressed size, with which torch.load fails.
+                if record.file_size != record.compress_size:
+                    raise CorruptedError(f"the size of its record {record.filename} is corrupted")
             if not any(record.CRC for record in records):
                 # torch.serialization.set_crc32_options(False) writes zeros; zipfile compares no CRC if there is none.
                 for record in records:

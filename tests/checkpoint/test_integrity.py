@@ -78,6 +78,15 @@ def test_a_flipped_bit_in_a_header_is_found(tmp_path):
         verify_and_hash(str(path))
 
 
+def test_a_flipped_bit_in_a_size_is_found(tmp_path):
+    path = write(tmp_path / "a.ckpt")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 24 + 3] ^= 1  # the uncompressed size in the central directory
+    path.write_bytes(content)
+    with pytest.raises(CorruptedError, match=r"the size of its record (a|archive)/data\.pkl is corrupted"):
+        verify_and_hash(str(path))
+
+
 def test_other_archives_are_refused(tmp_path):
     path = tmp_path / "a.ckpt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
