@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import tempfile
 import time
 from typing import Callable, Dict, List, Sequence
 
-__all__ = ["compare", "last_number", "wall_seconds"]
+__all__ = ["compare", "cpu_seconds", "last_number", "wall_seconds"]
 
 Measure = Callable[[Sequence[str], Dict[str, str]], float]
 
@@ -22,6 +23,14 @@ def wall_seconds(command: Sequence[str], environ: Dict[str, str]) -> float:
             command, env=environ, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         return time.perf_counter() - started
+
+
+def cpu_seconds(command: Sequence[str], environ: Dict[str, str]) -> float:
+    """Run a command in a new folder and return its CPU time, which other programs on the machine disturb less."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall_seconds(command, environ)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def last_number(command: Sequence[str], environ: Dict[str, str]) -> float:

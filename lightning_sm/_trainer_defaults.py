@@ -74,7 +74,9 @@ def stay_on_one_host(arguments: Dict[str, Any], context: RunContext) -> None:
     in_cluster = any(name.startswith(_CLUSTERS) for name in os.environ)
     if any(isinstance(given, environment) for given in brought) or (in_cluster and _ONE_HOST not in os.environ):
         return
-    log.warning("trainer.num_nodes is %s, but no launcher or cluster started this process: one host trains.", num_nodes)
+    log.warning(
+        "trainer.num_nodes is %s, but no launcher or cluster started this process: training on one host.", num_nodes
+    )
     os.environ[_ONE_HOST] = "1"
     arguments["num_nodes"] = 1
 

@@ -1,1 +1,1 @@
-"""Settings of a run: who gave which value, and which values SageMaker decides."""
+"""Settings of a run: the values that it was given with their provenance, and the values that SageMaker determines."""

@@ -1,4 +1,4 @@
-"""Parses hyperparameters, words and what SageMaker decides into the config of a run inside a job."""
+"""Parses config files, hyperparameters, the command line and routed settings into the config of a run in a job."""
 
 import glob
 import os
@@ -7,14 +7,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._config.arguments import SUBCOMMANDS, JobArguments, nest
-from lightning_sm._config.classes import import_class, init_parameters, takes_text_only
+from lightning_sm._config.classes import closest_keys, import_class, init_parameters, takes_text_only
 from lightning_sm._config.directories import Consumer
 from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.reader import CommandLine, apply_config, is_same, set_entry
 from lightning_sm._config.routed import Link, Routing
 from lightning_sm._config.routing import build_routing
 from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings, as_config, plain_key
-from lightning_sm._config.suggest import closest_keys, ignored_names
 from lightning_sm._lightning.compat import parse_words
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import HyperparameterError, RoutingError
@@ -39,7 +38,7 @@ class GroupClass:
 
 
 class RunParser:
-    """Parses what a run was given, and decides the settings that SageMaker decides.
+    """Parses what a run was given, together with the settings that SageMaker determines.
 
     Args:
         context: The run.
@@ -50,7 +49,7 @@ class RunParser:
 
     Attributes:
         context: The run with its settings and options, once they have been read.
-        routing: What SageMaker decides.
+        routing: The settings that SageMaker determines.
     """
 
     def __init__(
@@ -71,14 +70,14 @@ class RunParser:
         self._arguments = self._with_texts(arguments)
 
     def parse_words(self) -> Any:
-        """Parse the words of the command line, the hyperparameters and what SageMaker decides.
+        """Parse the command line, hyperparameters and routed settings.
 
         Raises:
             HyperparameterError: The parser refused something.
             RoutingError: See :func:`~lightning_sm._config.routing.build_routing`.
         """
-        options_from(self._written)  # has the better words where a channel is mapped to no parameter
-        # Asked for in the middle of a line, it prints what was read up to there.
+        options_from(self._written)  # its error is clearer than the parser's where a channel is mapped to no parameter
+        # In the middle of a line it would print what was read up to there.
         prints = [word for word in self._arguments.typed if word.partition("=")[0] == "--print_config"]
         typed = tuple(word for word in self._arguments.typed if word not in prints)
         arguments = replace(self._arguments, typed=typed)
@@ -88,7 +87,7 @@ class RunParser:
             return parse_words(self.context.namespace, self._parser, [*words, *prints])
 
     def parse_mapping(self, given: Mapping[str, Any]) -> Any:
-        """Parse what a program hands over as a mapping, which counts as typed, as :meth:`parse_words` does."""
+        """Parse a mapping that a program passes, as :meth:`parse_words` does; it counts as typed."""
         layer = nest(given), Provenance(Layer.COMMAND_LINE)
         self._written = self._written.with_layer(*layer)
         subcommand = self._arguments.subcommand
@@ -101,7 +100,7 @@ class RunParser:
             )
 
     def _read(self, arguments: JobArguments) -> Settings:
-        """Read what was given, without defaults of classes and what SageMaker decides."""
+        """Read what was given, without defaults of classes and without routed settings."""
 
         def parse(words: Sequence[str]) -> Any:
             return parse_words(self.context.namespace, self._parser, words, defaults=False)
@@ -110,7 +109,7 @@ class RunParser:
         return line.read(parse, arguments.explicit_keys(), tuple(self._project))
 
     def _route(self, settings: Settings) -> None:
-        """Decide what the settings leave open."""
+        """Determine the routing and the options from the settings."""
         self.context = replace(self.context, settings=settings, options=options_from(settings))
         self.routing = build_routing(
             self.context,
@@ -157,7 +156,7 @@ class RunParser:
             fed = {key: source for key, source in self.routing.sources.items() if not key.startswith("trainer.")}
             given = {**fed, **self._written.provenance}
             closest = closest_keys(self._subparser, self._written.tree, given, self.context.find_class)
-            hints = (closest, ignored_names(self._subparser, self._written))
+            hints = (closest, _ignored_names(self._subparser, self._written))
             return " ".join(hint for hint in hints if hint) or self.routing.refused_channel(problem)
 
         return raise_refusals(parsers, hint)
@@ -187,7 +186,7 @@ def options_from(settings: Settings) -> SageMakerOptions:
     """
     given = settings.get("sagemaker")
     known = {option.name for option in fields(SageMakerOptions)}
-    # Unknown names are the parser's to refuse, which knows them all.
+    # The parser refuses unknown names.
     values: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     options = SageMakerOptions(**{name: value for name, value in values.items() if name in known and value is not None})
     channels = options.channels
@@ -201,7 +200,7 @@ def options_from(settings: Settings) -> SageMakerOptions:
 def find_model_class(words: Sequence[str], job: TrainingJob) -> Optional[type]:
     """Import the class that a run names as its model, before a CLI is made; ``None`` where there is no such class.
 
-    What is faulty is the parser's to refuse, which has the better words.
+    Faulty settings are ignored here: the parser's own errors are clearer.
 
     Args:
         words: The command line without the program's name.
@@ -216,9 +215,9 @@ def find_model_class(words: Sequence[str], job: TrainingJob) -> Optional[type]:
 
 @contextmanager
 def raise_refusals(parsers: Sequence[Any], hint: Callable[[str], Optional[str]]) -> Iterator[None]:
-    """Turn argparse's silent exit into an error that reaches the job's failure reason.
+    """Raise an error, which reaches the job's failure reason, where argparse would exit.
 
-    An abbreviated key is refused too: whoever asks what a person has set would not find it.
+    An abbreviated key is refused, too, because its provenance could not be looked up by its name.
 
     Args:
         parsers: The parser and those of its subcommands that are in use.
@@ -229,7 +228,7 @@ def raise_refusals(parsers: Sequence[Any], hint: Callable[[str], Optional[str]])
     """
 
     def refuse(message: object, *_: Any, **__: Any) -> None:
-        # A config within the line is refused first by itself, and then again as a word of the line.
+        # An error in a config is reported for the config, and again for the argument that it is the value of.
         problem = " ".join(str(message).split()).partition(" HINT: ")[0]
         while problem.startswith(_CONFIG_PREFIX):
             problem = problem[len(_CONFIG_PREFIX) :]
@@ -244,6 +243,16 @@ def raise_refusals(parsers: Sequence[Any], hint: Callable[[str], Optional[str]])
         for parser, was_allowed in zip(parsers, allowed):
             del parser.error
             parser.allow_abbrev = was_allowed
+
+
+def _ignored_names(parser: Any, settings: Settings) -> Optional[str]:
+    """Return a hint where hyperparameters without a dot are no keys, which a script may read by itself."""
+    known = {str(action.dest).partition(".")[0] for action in parser._actions}
+    given = [key for key, source in settings.provenance.items() if source.layer is Layer.HYPERPARAMETER]
+    plain = [name for name in given if name not in known and "." not in name]
+    return (
+        f"A hyperparameter that the script itself reads belongs into ignore_hyperparameters={plain}." if plain else None
+    )
 
 
 def _argument_links(parser: Any) -> Tuple[Link, ...]:

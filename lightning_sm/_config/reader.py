@@ -1,8 +1,8 @@
-"""Lets the run's own parser read its command line in steps, and notes which step set what.
+"""Reads a command line step by step with the run's own parser, and records which step set which key.
 
-The parser alone knows what a line means: files and what they include, environment variables, ``+``, interpolation. An
-option of ours on the line (``--lightning-sm-mark``, which no help and no config shows) makes it call back, and with
-``defaults=False`` it holds what was given and nothing else.
+Only the parser resolves included files, environment variables, ``+`` and interpolation. A hidden option on the line
+(``--lightning-sm-mark``) calls back between two steps, and with ``defaults=False`` the parser then holds what was given
+and nothing else.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """The words of a run, from which a parser takes each setting in its turn: the later wins.
+    """The arguments of a run in the order in which the parser applies them: the later wins.
 
     Args:
         parser: The CLI's parser.
@@ -65,7 +65,7 @@ class CommandLine:
         arguments: JobArguments,
         always: Sequence[str] = (),
     ) -> "CommandLine":
-        """Write the words of a run.
+        """Put the arguments of a run in order.
 
         Args:
             parser: The CLI's parser.
@@ -143,7 +143,7 @@ class CommandLine:
         marks = _marks(self.subparser)
         marks["begin"], marks["end"] = begin, end
         words += [f"{_MARK}=begin", *_with_marks(self.subparser, self.steps, "step", passed), f"{_MARK}=end"]
-        # A copy, because the parser takes back what it notes in its context only where it comes to its end.
+        # A copy, because the parser resets its context variables only where it returns.
         context = contextvars.copy_context()
         with suppress(_EndOfLineError):
             context.run(parse, words)
@@ -177,7 +177,7 @@ class _Marks(argparse.Action):
 
 
 class _EndOfLineError(Exception):
-    """Leaves the parser before it asks for what is missing and applies links."""
+    """Leaves the parser before it checks for missing arguments and applies links."""
 
 
 def _marks(parser: Any) -> Dict[str, Callable[[Any], None]]:

@@ -1,4 +1,4 @@
-"""``Routing``: settings that SageMaker decides, each with its source, as a value that can be printed."""
+"""``Routing``: the settings that SageMaker determines, each with its source, as a value that can be printed."""
 
 import copy
 import os
@@ -66,7 +66,7 @@ class Routing:
 
     Args:
         settings: The settings, in the order in which they are printed.
-        notes: What was not routed and a user might expect to be.
+        notes: Directories of callbacks, and channels that feed no parameter, one line each.
         implied: Keys and values that a parser needs beside them.
     """
 
@@ -141,12 +141,12 @@ class Routing:
 
 
 def may_replace(value: Any, job: TrainingJob) -> bool:
-    """Whether a path from a config file or a default gives way: not where it is remote or SageMaker's already."""
+    """Whether one of SageMaker's directories replaces a path: not if it is remote or below the base directory."""
     path = "" if value is None else os.path.expanduser(str(value))
     if "://" in path:
         return False
     base = os.path.realpath(job.base_dir or "/opt/ml")
-    # The script's own folder is below the base directory too; what stands there is the user's, not SageMaker's.
+    # The script's own folder is below the base directory, too, but is not one of SageMaker's directories.
     code = os.path.join(base, "code")
     return not os.path.isabs(path) or not _is_below(path, base) or _is_below(path, code)
 

@@ -1,4 +1,4 @@
-"""Decides the settings that SageMaker decides: the processes of the launcher, directories and channels."""
+"""Determines the routed settings: the number of processes, directories and channels."""
 
 import os
 from dataclasses import replace
@@ -14,7 +14,7 @@ from lightning_sm.errors import RoutingError
 __all__ = ["build_routing", "route_world"]
 
 _NODES, _DEVICES, _ACCELERATOR = "trainer.num_nodes", "trainer.devices", "trainer.accelerator"
-# What LightningCLI writes with --print_config where nobody said anything (None up to 1.9), and "all there are".
+# What LightningCLI writes with --print_config where nothing was set (None up to 1.9), and "all there are".
 _OPEN = {_NODES: (1, "1"), _DEVICES: (-1, "-1")}
 
 
@@ -22,7 +22,7 @@ def route_world(context: RunContext) -> Iterator[RoutedSetting]:
     """Yield ``num_nodes``, ``devices``, ``accelerator`` and ``strategy`` as far as they are open.
 
     ``auto`` and the defaults that LightningCLI prints leave them open. A number of hosts or devices that stands in a
-    config file and cannot be had here gives way, too: a config that another job saved holds that job's world.
+    config file and does not exist here is replaced, too: a config that another job saved holds that job's world size.
 
     Raises:
         TopologyError: The command line, a hyperparameter or a program asks for another number of hosts or processes.
@@ -99,7 +99,7 @@ def _world(job: TrainingJob, topology: Topology, settings: Settings) -> Iterator
 def build_routing(
     context: RunContext, *, consumer: Optional[Consumer] = None, links: Sequence[Link] = (), trains: bool = True
 ) -> Routing:
-    """Decide every routed setting.
+    """Determine every routed setting.
 
     Outside a container only the world of an external launcher is taken, because otherwise each of its processes would
     train alone; directories are left as they are.

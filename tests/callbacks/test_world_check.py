@@ -87,7 +87,7 @@ def test_a_config_of_two_hosts_on_a_laptop(container, capsys, monkeypatch):
     words = ("--config", "printed.yaml", "--trainer.accelerator=cpu", "--data.data_dir=here")
     with log_lines() as lines:
         assert container.cli(*words).trainer.world_size == 1
-    assert lines == ["trainer.num_nodes is 2, but no launcher or cluster started this process: one host trains."]
+    assert lines == ["trainer.num_nodes is 2, but no launcher or cluster started this process: training on one host."]
     # Lightning sets the port for the processes that it starts from here.
     monkeypatch.setenv("MASTER_PORT", "1234")
     assert container.cli(*words).trainer.world_size == 1

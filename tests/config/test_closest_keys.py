@@ -2,7 +2,7 @@ import argparse
 
 import pytest
 
-from lightning_sm._config.suggest import closest_keys
+from lightning_sm._config.classes import closest_keys
 from tests.config.given import settings_of
 
 
