@@ -269,7 +269,7 @@ def _no_collections() -> Iterator[None]:
     """Disable garbage collection while torch and Lightning are imported, and exempt what they made from it.
 
     The imports leave a million objects that stay to the end. Without ``gc.freeze`` the first collection of the oldest
-    generation goes through all of them, which takes 0.5 s of the 3.4 s of CPU time of a short ``fit``
+    generation goes through all of them, which takes about a twelfth of the CPU time of a short ``fit``, 0.3 to 0.5 s
     (measured by ``benchmarks/gc_time.py``).
     """
     was_enabled = gc.isenabled()
