@@ -1,8 +1,8 @@
 """Why the job failed: the first error of any rank, in SageMaker's failure file on every host.
 
-``reason`` is the value; ``redact`` removes secrets from it; ``failure_file`` writes it. ``report`` reports what ends
-the program. ``monitor`` in every rank and ``server`` in the ``guard`` process beside global rank 0 pass the first
-failure on to all ranks; ``process`` holds this process's monitor.
+``reason`` is the value; ``failure_file`` writes it with secrets redacted. ``report`` reports what ends the program.
+``monitor`` in every rank and ``server`` in the ``guard`` process beside global rank 0 pass the first failure on to all
+ranks; ``process`` holds this process's monitor.
 """
 
 from lightning_sm._failure.failure_file import write_failure

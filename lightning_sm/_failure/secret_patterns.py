@@ -1,4 +1,4 @@
-r"""Regular expressions of secrets, as data for ``redact``.
+r"""Regular expressions of secrets, as data for ``failure_file``.
 
 Patterns whose source is ``detect-secrets/…`` are the rules of that file of detect-secrets 1.5.0 (Yelp, Apache-2.0,
 https://github.com/Yelp/detect-secrets), changed to match shorter secrets and to run in linear time. The others follow

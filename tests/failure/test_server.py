@@ -4,11 +4,7 @@ import contextlib
 
 import pytest
 
-from lightning_sm._failure.connection import (
-    MAX_LINE,
-    MessageKind,
-    decode_message,
-)
+from lightning_sm._failure.connection import MAX_LINE, MessageKind
 from tests.failure.ranks import REASON, Rank, quiet, until
 
 _HELLO = {"kind": "hello", "token": "token", "node_rank": 1, "local_rank": 0, "pid": 5, "phase": "training"}
@@ -58,10 +54,6 @@ def test_an_invalid_line_closes_its_own_connection_only(cluster, line):
             raise ConnectionResetError
     ranks[1].monitor.publish(REASON)
     assert ranks[0].received == [REASON]
-
-
-def test_json_nested_too_deeply_is_not_a_message():
-    assert decode_message(b"[" * 20_000) is None
 
 
 def test_an_endless_line_closes_its_connection(cluster):

@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from lightning_sm._failure.connection import Address, interface_address, job_address, listen
+from lightning_sm._failure.connection import Address, decode_message, interface_address, job_address, listen
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 
@@ -86,3 +86,7 @@ def test_there_are_ports_beside_every_port(opt_ml, port):
     ports = address(opt_ml.host("algo-1"), port=port).ports
     assert len({*ports, port}) == 5
     assert all(0 < each < 65536 for each in ports)
+
+
+def test_json_nested_too_deeply_is_not_a_message():
+    assert decode_message(b"[" * 20_000) is None
