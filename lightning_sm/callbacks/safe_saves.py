@@ -10,7 +10,7 @@ from lightning_sm._checkpoint.periodic import overwrite_existing_last, remove_su
 from lightning_sm._config.directories import CheckpointPlaces
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import innermost_wrapper, save_by_time
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.compat_strategies import bypasses_checkpoint_io, strategy_of
 from lightning_sm._lightning.train_loop_hooks import after_batch_hooks
 from lightning_sm._lightning.trainer_hooks import around_load
 from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
@@ -83,7 +83,7 @@ class SafeSavesMixin(_Base):
         for checkpoint in trainer.checkpoint_callbacks:
             self._defer(checkpoint)
         strategy = strategy_of(trainer)
-        if _saves_by_itself(strategy):
+        if bypasses_checkpoint_io(strategy):
             if trainer.is_global_zero:
                 log.info("%s writes checkpoints itself; SafeSaves does not change it", type(strategy).__name__)
             return
@@ -165,14 +165,3 @@ class SafeSavesMixin(_Base):
             strategy.checkpoint_io = background_checkpoint_io(self.namespace)(saves) if self.async_save else saves
         if isinstance(strategy.checkpoint_io, BackgroundCheckpointIOMixin):
             self._background = strategy.checkpoint_io
-
-
-def _saves_by_itself(strategy: Any) -> bool:
-    """Whether a strategy writes checkpoints without its ``CheckpointIO``."""
-    lightnings = [cls for cls in type(strategy).__mro__ if cls.__module__.split(".")[0] in _LIGHTNINGS]
-    saver = next(cls for cls in lightnings if "save_checkpoint" in vars(cls))
-    in_one_file = getattr(strategy, "_state_dict_type", None) == "full"
-    return saver.__name__ not in ("Strategy", "TrainingTypePlugin") and not in_one_file
-
-
-_LIGHTNINGS = ("lightning", "pytorch_lightning")
