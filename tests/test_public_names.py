@@ -20,7 +20,9 @@ _WITHOUT_LIGHTNING = "import sys\nsys.modules.update(dict.fromkeys(['lightning',
 _BARE = [sys.executable, "-S", "-c"]
 
 
-@pytest.mark.parametrize("module", ["lightning_sm", "lightning_sm.strategies", "lightning_sm.errors"])
+@pytest.mark.parametrize(
+    "module", ["lightning_sm", "lightning_sm.cli", "lightning_sm.strategies", "lightning_sm.errors"]
+)
 def test_dir_shows_the_public_names_and_nothing_else(module):
     found = importlib.import_module(module)
     assert dir(found) == sorted(found.__all__)

@@ -1,4 +1,4 @@
-"""``JobArguments``: the subcommand, config files and values of a run inside a job, whoever wrote them on the line."""
+"""``JobArguments``: the subcommand, config files, hyperparameters and typed arguments of a run inside a job."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _LISTS = ("trainer.callbacks", "trainer.logger")
 # user's, such as annotations of many megabytes.
 _INCLUDES = frozenset({"data", "lr_scheduler", "model", "optimizer", "sagemaker", "trainer", *_LISTS})
 _CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
-# Deeper values are an accident (a YAML alias of itself), and Python's own recursion ends not far below.
+# Deeper values come from a YAML alias of itself, and would exceed Python's recursion limit.
 _DEEPEST = 100
 
 
@@ -27,16 +27,16 @@ _DEEPEST = 100
 class JobArguments:
     """What a run inside a job is asked to do.
 
-    SageMaker turns hyperparameters into ``--name value`` words, which spoils ``None``, lists and dicts and knows no
-    positional words. So the words that came from hyperparameters are left out of :attr:`typed` and the values are taken
-    from the job's own file, where they are whole.
+    SageMaker passes hyperparameters as ``--name value`` on the command line, where ``None``, lists and dicts lose their
+    types and positional arguments cannot be written. So the words that came from hyperparameters are left out of
+    :attr:`typed`, and the values are taken from the job's ``hyperparameters.json``.
 
     Args:
-        subcommand: What a person or the hyperparameter ``subcommand`` named, else in a job ``fit``; ``None`` for a CLI
-            that has none.
+        subcommand: The one that was typed or that the hyperparameter ``subcommand`` names, else in a job ``fit``;
+            ``None`` for a CLI that has none.
         configs: Config files in the order in which they apply: the hyperparameter ``config``, then those typed.
         hyperparameters: The user's hyperparameters as nested values.
-        typed: The other words that a person typed (in a shell entry point, or in SDK v3's ``command``).
+        typed: The other words of the command line (of a shell entry point, or of SDK v3's ``command``).
         listed: Words for hyperparameters that set an argument of the last of several callbacks or loggers, such as
             ``trainer.callbacks.patience``, which only a word can.
         named: The same hyperparameters but those, by their names.
@@ -101,7 +101,7 @@ class JobArguments:
         return replace(self, hyperparameters=nest({**self.named, **texts}), named={**self.named, **texts})
 
     def as_written(self, defaults: Optional[Mapping[str, Any]] = None, files: Sequence[str] = ()) -> Settings:
-        """Return what files, hyperparameters and words say without a parser, which alone knows what they mean.
+        """Return what files, hyperparameters and words contain, without validation by a parser.
 
         Class paths and keys can be looked up in it before there is a parser, and where the parser has refused a key.
 
@@ -210,7 +210,7 @@ def _without_prefix(name: str, subcommand: str) -> str:
 
 
 def _find_config(path: str, job: TrainingJob) -> str:
-    """Find a config file: the path as it stands, else with its first part as the name of a channel."""
+    """Find a config file: the path itself, else with its first part as the name of a channel."""
     if "://" in path:
         raise HyperparameterError(
             f"The config file {path!r} is not on this host.", hint="Bring it in a channel, and name it 'channel/file'."
@@ -303,7 +303,7 @@ def _included(values: Mapping[str, Any], folder: str = "", at: str = "") -> Dict
 
 
 def _read_words(words: Sequence[str]) -> Iterator[Tuple[str, Any]]:
-    """Read ``--key=value`` and ``--key value``; words that are neither are the parser's business."""
+    """Read ``--key=value`` and ``--key value``; other words are left to the parser."""
     index = 0
     while index < len(words):
         word = words[index]

@@ -55,7 +55,7 @@ def import_class(path: str) -> Optional[type]:
 def find_class(namespace: Namespace, name: str) -> Optional[type]:
     """Find a class by its full name, or by its bare name among Lightning's and the loaded subclasses of Lightning's.
 
-    Returns ``None`` where there is no such class: the parser has the better words for that.
+    Returns ``None`` where there is no such class; the parser's own error is clearer.
     """
     if "." in name:
         return import_class(name)

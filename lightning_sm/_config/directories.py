@@ -40,10 +40,10 @@ _MAIN_PARAMETERS = (
     "root",
     "root_dir",
 )
-# How many parameters a line names that an unfed channel could feed.
+# The largest number of parameters that the line about an unrouted channel suggests.
 _CANDIDATES = 4
 _SUFFIXES = ("dir", "path", "root", "data_dir", "data_path", "data_root", "data", "folder")
-# Channels and parameters shorten the same words differently.
+# Channels and parameters abbreviate these words differently.
 _SYNONYMS = (("training", "train"), ("validation", "valid", "val"), ("testing", "test"), ("prediction", "predict"))
 
 
@@ -79,7 +79,7 @@ def route_channels(context: RunContext, consumer: Optional[Consumer]) -> Iterato
     """Yield a setting for each channel that feeds a parameter.
 
     Raises:
-        RoutingError: It is open which parameter a channel feeds, or the channel holds no files to read.
+        RoutingError: It is ambiguous which parameter a channel feeds, or the channel holds no files to read.
     """
     job, settings, options = context.job, context.settings, context.options
     taken: Dict[str, str] = {}
@@ -100,7 +100,7 @@ def route_channels(context: RunContext, consumer: Optional[Consumer]) -> Iterato
 
 
 def unrouted_channels(context: RunContext, consumer: Optional[Consumer]) -> Tuple[str, ...]:
-    """The channels that feed nothing, one line each, with what they could feed, so that nobody has to guess."""
+    """The channels that feed no parameter, one line each, with the parameters that they could feed."""
     if consumer is None:
         return ()
     job, options = context.job, context.options
@@ -280,7 +280,7 @@ class CheckpointPlaces:
 
 
 def explicit_directories(settings: Settings) -> FrozenSet[str]:
-    """Every ``dirpath`` that was typed or is a hyperparameter, wherever in the config its callback stands."""
+    """Every ``dirpath`` that was typed or is a hyperparameter, anywhere in the config."""
     given = ({key.rpartition(".")[2]: settings.get(key)} for key in settings.provenance if settings.is_explicit(key))
     return frozenset(os.path.realpath(path) for value in given for path in _dirpaths(value))
 

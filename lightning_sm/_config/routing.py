@@ -19,10 +19,10 @@ _OPEN = {_NODES: (1, "1"), _DEVICES: (-1, "-1")}
 
 
 def route_world(context: RunContext) -> Iterator[RoutedSetting]:
-    """Yield ``num_nodes``, ``devices``, ``accelerator`` and ``strategy`` as far as they are open.
+    """Yield ``num_nodes``, ``devices``, ``accelerator`` and ``strategy`` as far as they are not set.
 
-    ``auto`` and the defaults that LightningCLI prints leave them open. A number of hosts or devices that stands in a
-    config file and does not exist here is replaced, too: a config that another job saved holds that job's world size.
+    ``auto`` and the defaults that ``--print_config`` prints count as not set. Numbers of hosts or devices in a config
+    file that this job does not have are replaced, too: a config that another job saved holds that job's world size.
 
     Raises:
         TopologyError: The command line, a hyperparameter or a program asks for another number of hosts or processes.
@@ -36,7 +36,7 @@ def route_world(context: RunContext) -> Iterator[RoutedSetting]:
             if settings.is_explicit(key):
                 _refuse_other(key, given, topology, settings)
                 continue
-            if not _gives_way(key, given, topology, job):
+            if not _is_replaced(key, given, topology, job):
                 continue
         if given is None or given not in (value, str(value)):
             yield RoutedSetting(key, value, source, settings.replaced_by_routing(key))
@@ -47,15 +47,15 @@ def _is_open(key: str, given: Any) -> bool:
 
 
 def _refuse_other(key: str, given: Any, topology: Topology, settings: Settings) -> None:
-    """Refuse a number that is not the job's and that somebody has set for this run."""
+    """Raise an error for a number that was set for this run and differs from the job's."""
     expected = {_NODES: topology.num_nodes, _DEVICES: topology.local_world_size}.get(key)
     count = _count(given)
     if None not in (expected, count) and count != expected:
         topology.refuse(f"{settings.provenance_of(key)} sets {key.partition('.')[2]}={given}")
 
 
-def _gives_way(key: str, given: Any, topology: Topology, job: TrainingJob) -> bool:
-    """Whether what a config file says cannot be had here. A list of devices is meant as it stands."""
+def _is_replaced(key: str, given: Any, topology: Topology, job: TrainingJob) -> bool:
+    """Whether the world that a config file asks for does not exist here. A list of devices is kept."""
     if key == _NODES:
         return True
     count = _count(given)
@@ -111,8 +111,8 @@ def build_routing(
         trains: Whether the run may train, so that there is something to save and to export.
 
     Raises:
-        RoutingError: It is open which parameter a channel feeds, the channel holds no files to read, or the parameter
-            is computed from other arguments.
+        RoutingError: It is ambiguous which parameter a channel feeds, the channel holds no files to read, or the
+            parameter is computed from other arguments.
         TopologyError: The run asks for another number of hosts or processes than the job has.
     """
     settings = context.settings

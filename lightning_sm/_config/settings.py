@@ -262,7 +262,7 @@ def _replaced(old: Any, value: Any) -> Any:
 
 
 def _is_other_class(node: Mapping[str, Any], class_path: Any) -> bool:
-    """Whether a node is about another class, whose arguments then mean nothing."""
+    """Whether a node belongs to another class, so that its arguments do not apply."""
     named = node.get("class_path")
     if not isinstance(named, str) or class_path is None:
         return False
