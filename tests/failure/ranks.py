@@ -11,7 +11,8 @@ from lightning_sm._failure.server import FailureServer
 REASON = FailureReason("KeyError: 'x'", 1, "algo-2")
 
 
-def until(condition, seconds=5.0):
+def until(condition, seconds=10.0):
+    """Wait until a function returns true."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "timed out"

@@ -8,6 +8,7 @@ import pytest
 
 from lightning_sm._failure.connection import Address, ProcessInfo, loss_reason
 from lightning_sm._failure.monitor import FailureMonitor
+from tests.failure.ranks import until
 
 # A process with a guard; its end is filled in.
 _CODE = """
@@ -18,13 +19,6 @@ guard = Guard(sys.argv[1], "algo-2")
 guard.set_state(Phase.TRAINING, 1)
 {end}
 """
-
-
-def until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.02)
 
 
 def run(path, end):
@@ -116,6 +110,7 @@ import os, signal, sys
 from lightning_sm._failure.connection import ProcessInfo
 from lightning_sm._failure.guard import Guard
 from lightning_sm._failure.monitor import FailureMonitor
+from tests.failure.ranks import until
 from lightning_sm._failure.connection import Address
 address = Address("127.0.0.1", ({port},), "token", 2)
 monitor = FailureMonitor(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.processes import Job
 
-from .running import rehearse_launch
+from .running import fill_source, rehearse_launch
 
 _SCRIPT = Path(__file__).parents[1] / "processes" / "train_each_way.py"
 
@@ -22,6 +22,12 @@ def plain(tmp_path_factory):
         return job.plain().results(size)[0]["ways"]["plain"]
 
     return run
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A source directory with what the rehearsals run."""
+    return fill_source(tmp_path / "source")
 
 
 @pytest.fixture(scope="session")

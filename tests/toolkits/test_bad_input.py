@@ -10,18 +10,13 @@ import pytest
 
 from tests.helpers.rehearsal import needs
 
-from .running import fill_source, rehearse
+from .running import rehearse
 
 pytestmark = [
     pytest.mark.rehearsal,
     pytest.mark.processes,
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
 ]
-
-
-@pytest.fixture
-def source(tmp_path):
-    return fill_source(tmp_path / "source")
 
 
 @needs("netns", torch=True, v3=True)

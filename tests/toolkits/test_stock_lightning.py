@@ -13,7 +13,7 @@ import pytest
 from tests.helpers.processes import Job
 from tests.helpers.rehearsal import needs
 
-from .running import fill_source, needs_launch, rehearse
+from .running import needs_launch, rehearse
 
 pytestmark = [
     pytest.mark.rehearsal,
@@ -22,11 +22,6 @@ pytestmark = [
 ]
 
 _PROGRAM = Path(__file__).parent / "train_baseline.py"
-
-
-@pytest.fixture
-def source(tmp_path):
-    return fill_source(tmp_path / "source")
 
 
 def _torchrun(folder, way):
