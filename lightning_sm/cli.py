@@ -31,6 +31,9 @@ from lightning_sm._trainer_defaults import add_environment, as_list, own_callbac
 
 if TYPE_CHECKING:
     from pytorch_lightning.cli import LightningCLI as _Base
+
+    # For type checkers and the API reference; `__getattr__` makes the class.
+    from lightning_sm.cli import SageMakerCLIMixin as SageMakerCLI
 else:
     _Base = object
 
@@ -301,10 +304,6 @@ def _by_name(function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Tu
     if len(args) > len(names) or set(names[: len(args)]) & set(kwargs):
         return args, kwargs
     return (), {**dict(zip(names, args)), **kwargs}
-
-
-if TYPE_CHECKING:
-    SageMakerCLI = SageMakerCLIMixin
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def main(config: DictConfig) -> None:
         **lightning_sm.trainer_settings(
             logger=[pl.loggers.CSVLogger(config.log_dir)],
             callbacks=[pl.callbacks.ModelCheckpoint(filename="best", monitor="val_loss")],
-            **OmegaConf.to_container(config.trainer, resolve=True),
+            **OmegaConf.to_container(config.trainer, resolve=True),  # type: ignore[arg-type]
         )
     )
     model = hydra.utils.instantiate(config.model)
