@@ -10,6 +10,18 @@ def found():
     return measure()
 
 
+def test_files_are_few_and_neither_tiny_nor_long(found):
+    assert len(found.lines) <= 100
+    assert found.median >= 120
+    assert found.longest[1] <= 350, found.longest
+
+
+def test_few_modules_stand_at_the_root_on_few_floors(found):
+    assert len(found.root_modules) <= 12, found.root_modules
+    assert found.circles == ()
+    assert 1 <= found.floors <= 10
+
+
 def test_nobody_takes_a_private_name_of_another_module(found):
     assert found.private_imports == ()
 
