@@ -11,7 +11,7 @@ __all__ = ["DocstringsAsMarkdown", "as_markdown"]
 
 _ROLE = re.compile(r":\w+:`(?P<short>~?)(?P<path>[\w.]+)`")
 # A term of a definition list, and the indented lines below it.
-_DEFINITION = re.compile(r"^(?P<term>``[^\n]+``[^\n:]*)\n(?P<text>(?:[ ]{2,}\S[^\n]*\n?)+)", re.MULTILINE)
+_DEFINITION = re.compile(r"^(?P<term>\S[^\n]*[^\n:.])\n(?P<text>(?:  (?! )[^\n]+\n?)+)", re.MULTILINE)
 # An example outside of a section: Markdown would take its prompt for quotations.
 _SESSION = re.compile(r"^>>> (?:[^\n]+(?:\n|\Z))+", re.MULTILINE)
 
@@ -38,13 +38,13 @@ def as_markdown(docstring: str) -> str:
     Args:
         docstring: The docstring, without its indentation.
     """
-    text = re.sub(r"^Examples?::?\n+(?= )", "Examples:\n", docstring, flags=re.MULTILINE)
+    text = re.sub(r"^Examples?::?\n+(?= +>>>)", "Examples:\n", docstring, flags=re.MULTILINE)
     text = re.sub(r"::$", ":", text, flags=re.MULTILINE)
     text = _DEFINITION.sub(lambda found: f"- {found['term']}: {' '.join(found['text'].split())}\n", text)
     text = _SESSION.sub(lambda found: f"```pycon\n{found.group().rstrip()}\n```\n", text)
     # A list needs an empty line before it, and none between its entries.
-    text = re.sub(r"^(- ``.*)\n\n(?=- ``)", r"\1\n", text, flags=re.MULTILINE)
-    text = re.sub(r"^(?!- )(\S.*)\n(?=- ``)", r"\1\n\n", text, flags=re.MULTILINE)
+    text = re.sub(r"^(- .*)\n\n(?=- )", r"\1\n", text, flags=re.MULTILINE)
+    text = re.sub(r"^(?!- )(\S.*)\n(?=- )", r"\1\n\n", text, flags=re.MULTILINE)
     return _ROLE.sub(_link, text)
 
 

@@ -19,6 +19,11 @@ from tools.docs_markdown import as_markdown
             "Variables:\n\n``A``, ``B``\n  One\n  and two.\n``C``\n  Three.\n",
             "Variables:\n\n- ``A``, ``B``: One and two.\n- ``C``: Three.\n",
         ),
+        ("Example::\n\n    code()", "Example:\n\n    code()"),
+        (
+            "Files:\n\n``a.json``\n  One.\nConfig files\n  Two.\n",
+            "Files:\n\n- ``a.json``: One.\n- Config files: Two.\n",
+        ),
         ("Text.\n\n>>> 1 + 1\n2\n\nMore.", "Text.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nMore."),
         ("``A``\n  One.\n\n``B``\n  Two.\n", "- ``A``: One.\n- ``B``: Two.\n"),
     ],
