@@ -280,6 +280,6 @@ class SageMakerEnvironment:
     def teardown(self) -> None:
         """Keep the world for the next call of the trainer. The process group is destroyed when the program exits."""
         destroy_at_exit()
-        # Lightning also calls it while it handles an exception, which other ranks must be told of.
+        # Lightning also calls it while it handles an exception, which is shared with other ranks.
         if sys.exc_info()[0] is None:
             set_training(False)

@@ -75,7 +75,7 @@ def choose_backend(requested: Optional[str], device_type: str, job: TrainingJob)
     Args:
         requested: The backend that the user named, or ``None``.
         device_type: The type of the process's device, such as ``cuda`` or ``cpu``.
-        job: The job, whose distribution tells whether SMDDP is wanted.
+        job: The job, whose distribution may request SMDDP.
 
     Raises:
         SMDDPUnavailableError: ``smddp`` was named and its library cannot be imported.

@@ -67,7 +67,7 @@ find_program() {
 }
 
 stop() {
-  told=1
+  signalled=1
   [ -z "$stopped" ] || return
   stopped=1
   found=()
@@ -109,10 +109,10 @@ child=$!
 watch_for_failure >/dev/null 2>&1 &
 watchers=($!)
 while :; do
-  told=
+  signalled=
   wait "$child"
   code=$?
-  [ -n "$told" ] || break
+  [ -n "$signalled" ] || break
 done
 kill "${watchers[@]}" 2>/dev/null
 [ "$code" = 0 ] || [ -z "$stopped" ] || code=143

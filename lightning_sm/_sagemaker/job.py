@@ -79,7 +79,7 @@ class TrainingJob:
 
     Args:
         in_container: Whether this process runs in a SageMaker training container.
-        name: The name of the training job, which a restart keeps. ``None`` where nothing tells it, as for hosts that
+        name: The name of the training job, which a restart keeps. ``None`` if unknown, as on hosts that
             ``mpirun`` reached. In a tuning job the SDK's hyperparameter and ``SAGEMAKER_JOB_NAME`` are not used,
             because all training jobs of the tuning job share them.
         current_host: The name of this host, such as ``algo-1``.

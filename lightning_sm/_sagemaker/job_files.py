@@ -27,7 +27,7 @@ class InstanceGroup:
 
     Args:
         name: ``instance_group_name``, such as ``homogeneousCluster``, the only group of most jobs.
-        instance_type: ``instance_type``, such as ``ml.p4d.24xlarge``; ``None`` if the file does not tell.
+        instance_type: ``instance_type``, such as ``ml.p4d.24xlarge``; ``None`` if unknown.
         hosts: ``hosts``, in the order of the file.
 
     Example::

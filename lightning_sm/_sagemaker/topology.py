@@ -253,7 +253,7 @@ def _read_torchrun(found: _Fields) -> Launcher:
 def _has_local_size(found: _Fields, job: TrainingJob) -> bool:
     """Whether the local world size is known, from a variable or from SageMaker's list of hosts.
 
-    Outside a container some launchers (AzureML, wrappers for Slurm) set ranks only, which do not tell it.
+    Outside a container some launchers (AzureML, wrappers for Slurm) set ranks only.
     """
     return job.in_container or any(found.environ.get(name) for name in _LOCAL_SIZES)
 
