@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import nox
 
@@ -103,7 +102,7 @@ def jobs(session: nox.Session) -> None:
     _prepare(session)
     # Tests of the package itself need what builds it, and SageMaker's SDK v2 in an environment of its own.
     _install(session, "build", "hatchling", "twine")
-    sdk = Path(session.create_tmp(), "sdk2").resolve()
+    sdk = session.cache_dir.resolve() / "sdk2"
     session.run("python", "-m", "venv", str(sdk))
     session.run(str(sdk / "bin" / "python"), "-m", "pip", "install", "-q", "sagemaker<3", external=True)
     session.env["LIGHTNING_SM_SDK_V2_PYTHON"] = str(sdk / "bin" / "python")
