@@ -40,11 +40,19 @@ class Average(pl.Callback):
 
 
 class SavedAverage(Average):
-    def on_save_checkpoint(self, trainer, pl_module, checkpoint):
-        checkpoint["average"] = [average.clone() for average in self.shadow]
+    def state_dict(self):
+        return {"average": [average.clone() for average in self.shadow]}
 
-    def on_load_checkpoint(self, trainer, pl_module, checkpoint):
-        self.shadow = checkpoint["average"]
+    def load_state_dict(self, state):
+        self.shadow = state["average"]
+
+    if NAMESPACE.version < (1, 6):  # which has no state_dict, and calls these with the state instead of the checkpoint
+
+        def on_save_checkpoint(self, *_):
+            return self.state_dict()
+
+        def on_load_checkpoint(self, trainer, pl_module, state):
+            self.load_state_dict(state)
 
 
 class AtTheEnd(pl.Callback):
@@ -116,7 +124,8 @@ class Fit:
         )  # fmt: skip
         model = tiny_model(pl)
         if "batch norm" in self.name:
-            model.layers.insert(1, torch.nn.BatchNorm1d(8))
+            first, *others = model.layers
+            model.layers = torch.nn.Sequential(first, torch.nn.BatchNorm1d(8), *others)
         self.steps = 0
         model.on_train_batch_start = self._count
         with log_lines() as self.said:

@@ -130,11 +130,17 @@ def adam_and_clipping(pl, size):
     return Setup(Net(), shuffled(size), arguments={"gradient_clip_val": 0.5})
 
 
+def batch_norm_net(pl):
+    """A small model with batch norm after its first layer."""
+    model = net(pl)()
+    first, *others = model.layers
+    model.layers = nn.Sequential(first, nn.BatchNorm1d(8), *others)
+    return model
+
+
 @setup
 def batch_norm(pl, size):
-    model = net(pl)()
-    model.layers.insert(1, nn.BatchNorm1d(8))
-    return Setup(model, shuffled(size, drop_last=True), in_order())
+    return Setup(batch_norm_net(pl), shuffled(size, drop_last=True), in_order())
 
 
 @setup

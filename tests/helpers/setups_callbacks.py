@@ -8,7 +8,7 @@ import torchmetrics
 from torch import nn
 
 from lightning_sm._sagemaker.job import TrainingJob
-from tests.helpers.setups import Setup, in_order, net, shuffled
+from tests.helpers.setups import Setup, batch_norm_net, in_order, net, shuffled
 
 __all__ = ["CALLBACK_SETUPS"]
 
@@ -91,21 +91,15 @@ def several_val_loaders(pl, size):
 # --- averages of weights
 
 
-def _batch_norm_net(pl):
-    model = net(pl)()
-    model.layers.insert(1, nn.BatchNorm1d(8))
-    return model
-
-
 @setup
 def stochastic_weight_averaging(pl, size):
     average = pl.callbacks.StochasticWeightAveraging(swa_lrs=0.02, swa_epoch_start=1, annealing_epochs=1)
-    return Setup(_batch_norm_net(pl), shuffled(size), in_order(), {"callbacks": [average]})
+    return Setup(batch_norm_net(pl), shuffled(size), in_order(), {"callbacks": [average]})
 
 
 @setup
 def weight_averaging(pl, size):
-    return Setup(_batch_norm_net(pl), shuffled(size), in_order(), {"callbacks": [pl.callbacks.WeightAveraging()]})
+    return Setup(batch_norm_net(pl), shuffled(size), in_order(), {"callbacks": [pl.callbacks.WeightAveraging()]})
 
 
 @setup

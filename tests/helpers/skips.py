@@ -38,14 +38,11 @@ def installed_version(distribution: str) -> Version:
 
 _SUMS = "before Lightning 2.0 its own strategy asks for nothing that SMDDP refuses"
 _NO_ARGS = "LightningCLI takes no `args=` before Lightning 1.8"
-_OWN_STATE = "before Lightning 1.6 a callback is given its own state, and not the checkpoint"
 _SWA = "before Lightning 1.8 StochasticWeightAveraging saves no state"
 _NO_LINKS = "jsonargparse 4.21, which Lightning before 1.8 needs, writes no config with a link into a named class"
 _NO_WEIGHTS_ONLY = "torch.load cannot restrict what a file may hold before torch 1.13"
 _END = "tests/callbacks/test_end_of_training.py::"
 SKIPS = (
-    Skip(f"{_END}*average*", lambda lightning, torch: lightning < (1, 6), _OWN_STATE),
-    Skip(f"{_END}test_more_epochs_*", lambda lightning, torch: lightning < (1, 6), _OWN_STATE),
     Skip(f"{_END}test_killed_*[swa-*", lambda lightning, torch: lightning < (1, 8), _SWA),
     Skip(f"{_END}test_final_weights_*[swa]", lambda lightning, torch: lightning < (1, 8), _SWA),
     Skip(f"{_END}*swa with batch norm*", lambda lightning, torch: lightning < (1, 8), _SWA),
