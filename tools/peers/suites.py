@@ -44,27 +44,17 @@ SUITES = (
 
 _ENVIRONMENT = "tests_fabric/plugins/environments/test_lightning.py::"
 _CLUSTER = "tests_pytorch/plugins/test_cluster_integration.py::test_ranks_available_automatic_strategy_selection"
-_MANUAL = "tests_pytorch/plugins/test_cluster_integration.py::test_ranks_available_manual_strategy_selection"
 _CONNECTOR = "tests_pytorch/trainer/connectors/test_accelerator_connector.py::"
 _CLI = "tests_pytorch/test_cli.py::"
 _BRINGS_ITS_OWN = (
     "under torchrun SMDDPStrategy brings a SageMakerEnvironment along, which reads the same variables; "
     "the test wants the class TorchElasticEnvironment"
 )
-_NODE_RANK = (
-    "without a launcher and outside a container ours is always node 0: a stray NODE_RANK has hung many a run on one "
-    "machine, and SMDDPStrategy leaves clusters that people start by hand to Lightning's own environment"
-)
 EXPECTED: Dict[str, str] = {
     f"{_ENVIRONMENT}test_detect": "LightningEnvironment is the last resort and fits everywhere; ours says whether this "
     "is a SageMaker container",
     f"{_ENVIRONMENT}test_teardown": "ours leaves WORLD_SIZE alone: it is the launcher's, and the next call of the "
     "trainer needs it",
-    f"{_ENVIRONMENT}test_attributes_from_environment_variables": _NODE_RANK,
-    f"{_ENVIRONMENT}test_node_rank_from_group_rank": _NODE_RANK,
-    f"{_MANUAL}[DDPStrategy]": _NODE_RANK,
-    f"{_CLUSTER}[trainer_kwargs1]": _NODE_RANK,
-    f"{_CLUSTER}[trainer_kwargs3]": _NODE_RANK,
     f"{_CLUSTER}[trainer_kwargs0]": _BRINGS_ITS_OWN,
     f"{_CLUSTER}[trainer_kwargs2]": _BRINGS_ITS_OWN,
     f"{_CONNECTOR}test_strategy_choice_ddp_torchelastic": _BRINGS_ITS_OWN,
