@@ -325,7 +325,7 @@ def describe_losses(loader: Any, *, draws_lazily: bool) -> List[str]:
     if getattr(loader, "num_workers", 0) > 0 and not is_stateful(loader):
         losses.append(
             f"random numbers that the {loader.num_workers} worker processes draw for {type(loader.dataset).__name__}, "
-            "as for augmentation, start anew (torchdata's StatefulDataLoader keeps a data set's state_dict)"
+            "as for augmentation, restart (torchdata's StatefulDataLoader keeps a data set's state_dict)"
         )
     if draws_lazily:
         losses.append("the sampler draws for each item, so the order may differ (draw the whole order at once)")

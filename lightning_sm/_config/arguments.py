@@ -96,7 +96,7 @@ class JobArguments:
         return cls(subcommand, found, nest(values), tuple(typed), flags, values, texts)
 
     def with_texts(self, names: Collection[str]) -> "JobArguments":
-        """Hand on these hyperparameters as the text that they were written as."""
+        """Pass these hyperparameters as the text that they were written as."""
         texts = {name: self.texts[name] for name in names}
         return replace(self, hyperparameters=nest({**self.named, **texts}), named={**self.named, **texts})
 

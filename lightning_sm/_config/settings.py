@@ -143,7 +143,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What is known of a run before its ``Trainer`` is made; it is read once and handed on.
+    """What is known of a run before its ``Trainer`` is made; it is read once and passed on.
 
     Args:
         job: The training job.

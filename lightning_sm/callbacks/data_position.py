@@ -67,7 +67,7 @@ class DataPositionMixin(_Base):
 
     - An ``IterableDataset`` has no order to restore; its data starts at the beginning.
     - With another world size, batch size or number of batches, the epoch is restarted.
-    - Random numbers that worker processes draw, as for augmentation, start anew; so may the order of a sampler that
+    - Random numbers that worker processes draw, as for augmentation, restart; so may the order of a sampler that
       draws random numbers for each item.
     - A checkpoint written by one rank only, or while a batch is being trained (after an exception), lacks the states of
       other ranks, or has the random states of Python and numpy from within the batch.
