@@ -155,7 +155,10 @@ def test_without_us_one_line_says_that_a_process_trains_alone(container, in_envi
 def test_a_trainer_of_the_other_namespace(container, in_environ):
     settings = trainer_settings(**quiet(), sagemaker={"export": False})
     other = NAMESPACES[0].module()
-    with pytest.raises(LightningSMError, match=r"The Trainer is lightning\.pytorch\..*made for pytorch_lightning"):
+    error, words = LightningSMError, r"The Trainer is lightning\.pytorch\..*made for pytorch_lightning"
+    if PL.version < (2, 6):  # where Lightning itself rejects such callbacks as soon as it gets them
+        error, words = ValueError, "Expected a parent"
+    with pytest.raises(error, match=words):
         other.Trainer(**settings).fit(tiny_model(other), loader())
 
 
