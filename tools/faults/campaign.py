@@ -11,7 +11,7 @@ from typing import Optional
 
 from tools.faults.damage import damage_newest, files_in_part, whole_checkpoints
 from tools.faults.job import Job
-from tools.faults.plan import Fault
+from tools.faults.plan import KNOWN, Fault
 
 __all__ = ["DIFFERS", "SAVE_EVERY", "Reference", "Verdict", "can_mount", "play", "reference"]
 
@@ -124,7 +124,10 @@ def _judge(fault, job, expected):
         job.start()
         resumed = _first_step(job)
         if resumed is None:
-            assert newest == expected.result["steps"], f"nothing was trained from step {newest} on"
+            # An epoch whose data cannot be found again is trained from its beginning, so that such a run ends later.
+            least = expected.result["steps"]
+            done = newest >= least if fault.setup in KNOWN else newest == least
+            assert done, f"nothing was trained from step {newest} on"
             continue
         assert resumed == newest, f"it went on from step {resumed}, and the newest whole checkpoint is of {newest}"
         steps, seconds = _lost(told, newest)
