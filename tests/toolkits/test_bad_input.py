@@ -44,7 +44,8 @@ def test_the_main_port_in_use(source, tmp_path):
     )
     assert done.exit_code == 1
     # What torch says of it names no error that the toolkit knows, so the reason was empty.
-    assert done.summary["failure_reason"].startswith("TopologyError: Port 7777 (by MASTER_PORT) of the main host is already in use")
+    said = "TopologyError: Port 7777 (by MASTER_PORT) of the main host is already in use"
+    assert done.summary["failure_reason"].startswith(said)
 
 
 @needs("netns", torch=True)
