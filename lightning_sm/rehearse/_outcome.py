@@ -2,10 +2,9 @@
 
 import json
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Dict, List, Optional, Tuple
 
-from lightning_sm.rehearse._request import Distribution, Isolation, Sdk
+from lightning_sm.rehearse._request import Distribution, Isolation, Sdk, TextEnum
 
 __all__ = ["Attempt", "EndedBy", "HostOutcome", "Outcome", "Status", "Upload"]
 
@@ -14,7 +13,7 @@ _REASON_LENGTH = 1024
 _SHOWN_UPLOADS = 20
 
 
-class EndedBy(str, Enum):
+class EndedBy(TextEnum):
     """Why an attempt ended.
 
     ``exit``: the hosts ended by themselves, or because one of them failed. ``timeout``: ``Limits.timeout``.
@@ -33,11 +32,8 @@ class EndedBy(str, Enum):
     STOPPED = "stopped"
     STOP = "stop"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Status(str, Enum):
+class Status(TextEnum):
     """The job's status as DescribeTrainingJob says it, or ``TimedOut`` for the rehearsal's own limit.
 
     Example::
@@ -50,9 +46,6 @@ class Status(str, Enum):
     FAILED = "Failed"
     STOPPED = "Stopped"
     TIMED_OUT = "TimedOut"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

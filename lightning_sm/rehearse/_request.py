@@ -19,6 +19,7 @@ __all__ = [
     "NetworkLink",
     "RehearsalRequest",
     "Sdk",
+    "TextEnum",
 ]
 
 #: ``CheckpointConfig.LocalPath`` of a request that does not set it.
@@ -31,7 +32,14 @@ HOMOGENEOUS_CLUSTER = "homogeneousCluster"
 TOOLKIT_COMMAND = ("train",)
 
 
-class Distribution(str, Enum):
+class TextEnum(str, Enum):
+    """An enumeration whose members are, and print as, their values on every Python."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Distribution(TextEnum):
     """The launcher of a job: the keys of the SDK's ``distribution`` argument.
 
     Example::
@@ -46,16 +54,13 @@ class Distribution(str, Enum):
     SMDISTRIBUTED = "smdistributed"
     MPI = "mpi"
 
-    def __str__(self) -> str:
-        return self.value
-
     @property
     def uses_mpirun(self) -> bool:
         """Whether the hosts reach each other by ssh."""
         return self in (Distribution.PYTORCHDDP, Distribution.SMDISTRIBUTED, Distribution.MPI)
 
 
-class Sdk(str, Enum):
+class Sdk(TextEnum):
     """The SageMaker Python SDK whose requests are rehearsed: ``v2`` (estimators) or ``v3`` (``ModelTrainer``).
 
     Example::
@@ -67,11 +72,8 @@ class Sdk(str, Enum):
     V2 = "v2"
     V3 = "v3"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Isolation(str, Enum):
+class Isolation(TextEnum):
     """How hosts are separated on one machine, from the most to the least like SageMaker.
 
     ``netns`` and ``userns`` give each host Linux namespaces of its own, with and without root; ``loopback`` hosts are
@@ -86,9 +88,6 @@ class Isolation(str, Enum):
     NETNS = "netns"
     USERNS = "userns"
     LOOPBACK = "loopback"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def is_namespaced(self) -> bool:
