@@ -1,11 +1,18 @@
 """The console script ``lightning-sm``: ``lightning-sm fit …`` is ``python -m lightning_sm.cli fit …``."""
 
+import importlib
 import sys
-from typing import Optional, Sequence
+from typing import Callable, Optional, Sequence
 
 from lightning_sm._version import __version__
 
 __all__ = ["main"]
+
+# The module whose ``main`` takes the words behind each command; every other word goes to the CLI.
+_COMMANDS = {
+    "rehearse": "lightning_sm.rehearse",
+    "entrypoint": "lightning_sm._sagemaker.entrypoint",
+}
 
 _HELP = """usage: lightning-sm COMMAND ...
 
@@ -33,14 +40,9 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
     if words[:1] == ["--version"]:
         print(f"lightning-sm {__version__}")
         return 0
-    if words[:1] == ["rehearse"]:
-        from lightning_sm.rehearse import main as rehearse
-
-        return rehearse(words[1:])
-    if words[:1] == ["entrypoint"]:
-        from lightning_sm._sagemaker.entrypoint import main as entrypoint
-
-        return entrypoint(words[1:])
+    if words and words[0] in _COMMANDS:
+        command: Callable[[Sequence[str]], Optional[int]] = importlib.import_module(_COMMANDS[words[0]]).main
+        return command(words[1:])
     from lightning_sm.cli import main as cli
 
     cli(words)

@@ -5,27 +5,22 @@
 
 import os
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional
 
-from lightning_sm._checkpoint.candidates import JobIdentity
-from lightning_sm._checkpoint.periodic import save_interval
-from lightning_sm._config.directories import CheckpointPlaces, explicit_directories
 from lightning_sm._config.options import options_of
 from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._config.routing import build_routing
 from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings
 from lightning_sm._distributed.environment import SageMakerEnvironment
 from lightning_sm._distributed.smddp import SMDDPMixin
-from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import choose_namespace, namespace_of
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
-from lightning_sm.callbacks import callback_class
-from lightning_sm.errors import CheckpointError
+from lightning_sm.callbacks.of_job import own_callbacks
 
-__all__ = ["add_environment", "as_list", "own_callbacks", "stay_on_one_host", "job", "trainer_settings"]
+__all__ = ["add_environment", "as_list", "stay_on_one_host", "job", "trainer_settings"]
 
 # Set for the processes that Lightning starts from here, so that they count the hosts as this one did.
 _ONE_HOST = "LIGHTNING_SM_ONE_HOST"
@@ -79,145 +74,6 @@ def stay_on_one_host(arguments: Dict[str, Any], context: RunContext) -> None:
     )
     os.environ[_ONE_HOST] = "1"
     arguments["num_nodes"] = 1
-
-
-def own_callbacks(
-    arguments: Dict[str, Any],
-    present: Sequence[Any],
-    context: RunContext,
-    *,
-    config: Optional[str] = None,
-    portable_config: Optional[str] = None,
-) -> List[Any]:
-    """Set the job's checkpoint directory on the callbacks that are present, and return the callbacks to add.
-
-    Outside a container ``WorldCheck`` is added under an external launcher, ``ModelExport`` where
-    ``sagemaker.model_dir`` is set, and ``GracefulStop`` where ``sagemaker.max_runtime`` is set.
-
-    Lightning's own ``ModelCheckpoint`` is configured, never subclassed: its saved state is found again by the name of
-    its class.
-
-    Args:
-        arguments: The trainer's arguments.
-        present: All callbacks that the trainer will get.
-        context: The run.
-        config: The resolved configuration as YAML, to be exported beside the model.
-        portable_config: The same without what SageMaker decided.
-
-    Raises:
-        OutputError: The checkpoint directory cannot be written.
-        ExportError: ``sagemaker.export`` or what refines it has no meaning, or needs a package that is missing.
-        CheckpointError: ``sagemaker.save_every`` is no duration, ``sagemaker.resume`` is none of its words, or it is
-            ``require`` and the checkpoint directory is remote.
-        JobConfigError: ``sagemaker.max_runtime`` is no duration.
-    """
-    job, options = context.job, context.options
-    own: List[Any] = []
-    world_check = _absent("WorldCheck", present, context)
-    if world_check is not None and context.topology.launcher != Launcher.LOCAL:
-        own.append(world_check(context.topology))
-    if job.in_container:
-        places = _checkpoint_places(arguments, context)
-        own += _safe_saves(present, context, places)
-        own += _checkpoints_in_place(present, places)
-        own += _auto_resume(arguments, present, context, _identity(arguments, job, config))
-        own += _positions(present, context)
-    export = _absent("ModelExport", present, context)
-    if export is not None and options.export and (job.in_container or options.model_dir is not None):
-        own.append(
-            export(
-                model_dir=options.model_dir,
-                config=config,
-                portable_config=portable_config,
-                export=options.export,
-                export_weights=options.export_weights,
-                export_submodule=options.export_submodule,
-                export_example_input=options.export_example_input,
-                export_serving=options.export_serving,
-                weights_only=options.resume_weights_only,
-            )
-        )
-    own += _graceful_stop(arguments, present, context)
-    return own
-
-
-def _absent(name: str, present: Sequence[Any], context: RunContext) -> Any:
-    """Return a callback's class, or ``None`` where one of it is there already."""
-    wanted = callback_class(context.namespace, name)
-    return None if any(isinstance(callback, wanted) for callback in present) else wanted
-
-
-def _graceful_stop(arguments: Dict[str, Any], present: Sequence[Any], context: RunContext) -> List[Any]:
-    in_container, max_runtime = context.job.in_container, context.options.max_runtime
-    graceful_stop = _absent("GracefulStop", present, context)
-    if graceful_stop is None or not (in_container or max_runtime is not None):
-        return []
-    directory = context.checkpoint_dir[0] if _saves(arguments) and in_container else None
-    with failure_reported(context.job):
-        return [graceful_stop(directory=directory, max_runtime=max_runtime)]
-
-
-def _safe_saves(present: Sequence[Any], context: RunContext, places: CheckpointPlaces) -> List[Any]:
-    safe_saves = _absent("SafeSaves", present, context)
-    return [] if safe_saves is None else [safe_saves(async_save=context.options.async_save, places=places)]
-
-
-def _positions(present: Sequence[Any], context: RunContext) -> List[Any]:
-    if context.options.resume == "never":
-        return []
-    absent = (_absent(name, present, context) for name in ("DataPosition", "FinetuningState"))
-    return [callback() for callback in absent if callback is not None]
-
-
-def _saves(arguments: Dict[str, Any]) -> bool:
-    """Whether the trainer is to save checkpoints at all."""
-    return arguments.get("enable_checkpointing") is not False and not arguments.get("barebones")
-
-
-def _identity(arguments: Dict[str, Any], job: TrainingJob, config: Optional[str]) -> JobIdentity:
-    if config is None:
-        return JobIdentity.of(job, {"trainer": arguments})
-    import yaml
-
-    return JobIdentity.of(job, yaml.safe_load(config))
-
-
-def _auto_resume(
-    arguments: Dict[str, Any], present: Sequence[Any], context: RunContext, identity: JobIdentity
-) -> List[Any]:
-    auto_resume, options = _absent("AutoResume", present, context), context.options
-    if auto_resume is None or not _saves(arguments):
-        return []
-    directory, _ = context.checkpoint_dir
-    with failure_reported(context.job):
-        callback = auto_resume(directory, options.resume, identity, options.resume_weights_only)
-        if "://" not in directory:
-            return [callback]
-        if options.resume == "require":
-            raise CheckpointError(
-                f"sagemaker.resume is require, and the checkpoint directory {directory} is not on this host.",
-                hint="Name a local directory; SageMaker downloads it from S3 before a restarted job begins.",
-            )
-    return []
-
-
-def _checkpoint_places(arguments: Dict[str, Any], context: RunContext) -> CheckpointPlaces:
-    directory, _ = context.checkpoint_dir
-    with failure_reported(context.job):
-        seconds = save_interval(context.options.save_every)
-    is_short = bool(arguments.get("fast_dev_run")) and "://" not in directory
-    adds = _saves(arguments) and not is_short
-    explicit = explicit_directories(context.settings)
-    return CheckpointPlaces(directory, context.job, context.namespace, explicit, seconds, adds)
-
-
-def _checkpoints_in_place(present: Sequence[Any], places: CheckpointPlaces) -> List[Any]:
-    own = places.complete(present)
-    checkpoint_class = places.namespace.module("callbacks").ModelCheckpoint
-    if "://" not in places.directory and any(isinstance(each, checkpoint_class) for each in (*present, *own)):
-        with failure_reported(places.job):
-            check_writable(places.directory, "checkpoint directory")
-    return own
 
 
 def job() -> TrainingJob:

@@ -27,7 +27,8 @@ from lightning_sm._lightning.compat import add_any_data_module, cli_base_path, s
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
-from lightning_sm._trainer_defaults import add_environment, as_list, own_callbacks, stay_on_one_host
+from lightning_sm._trainer_defaults import add_environment, as_list, stay_on_one_host
+from lightning_sm.callbacks.of_job import own_callbacks
 
 if TYPE_CHECKING:
     from pytorch_lightning.cli import LightningCLI as _Base

@@ -42,6 +42,12 @@ class SageMakerOptions:
         async_save: Whether checkpoints are written in the background while training goes on.
         max_runtime: How long the job may run, such as ``23h30m``, before it stops by itself with a checkpoint and an
             exported model. SageMaker does not tell the job its limit.
+        log_every: The time between two progress lines in the log of a job, such as ``30s``.
+        log_metrics: Whether each logged scalar also appears in the job's log, in the form that
+            :func:`~lightning_sm.metric_definitions` describes.
+        report: Whether ``report.html`` is written into the output directory when ``fit`` ends.
+        mlflow_arn: The ARN of a SageMaker managed MLflow (or another tracking URI) to which the run is logged.
+        doctor: Whether every host is examined before the training starts, which stops the job on errors.
 
     Example::
 
@@ -64,6 +70,11 @@ class SageMakerOptions:
     save_every: str = "10m"
     async_save: bool = False
     max_runtime: Optional[str] = None
+    log_every: str = "30s"
+    log_metrics: bool = True
+    report: bool = True
+    mlflow_arn: Optional[str] = None
+    doctor: bool = False
 
 
 def options_of(given: Optional[Mapping[str, Any]]) -> SageMakerOptions:

@@ -8,8 +8,9 @@ from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
-from lightning_sm._trainer_defaults import add_environment, as_list, own_callbacks
+from lightning_sm._trainer_defaults import add_environment, as_list
 from lightning_sm.callbacks import callback_class
+from lightning_sm.callbacks.of_job import own_callbacks
 from lightning_sm.errors import CheckpointError
 from tests.config.given import context_of, settings_of
 
