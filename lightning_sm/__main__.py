@@ -12,6 +12,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "rehearse": "lightning_sm.rehearse",
     "entrypoint": "lightning_sm._sagemaker.entrypoint",
+    "doctor": "lightning_sm._doctor",
 }
 
 _HELP = """usage: lightning-sm COMMAND ...
@@ -22,6 +23,7 @@ commands:
   fit, validate, test, predict
                   run a project from its config, as LightningCLI does; `lightning-sm fit --help` lists every setting
   rehearse        run a training job on this machine with SageMaker's container software
+  doctor          examine this machine and job, and say what to do about what is wrong
   entrypoint      print a container entry point that forwards SIGTERM to the training
 
 options:

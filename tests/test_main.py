@@ -32,6 +32,7 @@ def test_rehearse_is_its_own_room(monkeypatch):
         (["--version"], f"lightning-sm {lightning_sm.__version__}\n"),
         (["rehearse", "--help"], "usage: lightning-sm rehearse"),
         (["entrypoint", "--help"], "usage: lightning-sm entrypoint"),
+        (["doctor", "--help"], "usage: lightning-sm doctor"),
     ],
 )
 def test_help_and_version_load_no_torch(words, begins):

@@ -1,0 +1,28 @@
+"""The doctor: examines the machine and the job, and says what stops a training, slows it down or loses results.
+
+``finding`` holds the values and runs the checks; each ``*_checks`` module exports its ``CHECKS``; ``command`` is
+``lightning-sm doctor``.
+"""
+
+from typing import Mapping, Sequence, Tuple
+
+from lightning_sm._doctor import command, hardware_checks, job_checks, software_checks
+from lightning_sm._doctor.finding import Check, Finding, Machine, Status
+
+__all__ = ["SECTIONS", "Check", "Finding", "Machine", "Status", "main"]
+
+#: The checks by the sections of the table.
+SECTIONS: Mapping[str, Tuple[Check, ...]] = {
+    "Job and ranks": job_checks.CHECKS,
+    "Software": software_checks.CHECKS,
+    "Hardware": hardware_checks.CHECKS,
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``lightning-sm doctor``, and return its exit code.
+
+    Args:
+        words: The words behind the command.
+    """
+    return command.run(words, SECTIONS)

@@ -1,0 +1,42 @@
+import pytest
+
+from lightning_sm._doctor import SECTIONS
+from lightning_sm._doctor.command import examine
+from lightning_sm._doctor.finding import Machine
+from tests.helpers.opt_ml import OptMl
+
+
+class Examined:
+    """A host with traps set: files below ``root``, SageMaker's own below ``opt_ml``."""
+
+    def __init__(self, tmp_path):
+        self.root = tmp_path / "root"
+        self.root.mkdir()
+        self.opt_ml = OptMl(tmp_path / "ml")
+        self.environ = {}
+        self.is_here = True
+
+    def file(self, path, text=""):
+        """Write a file below the root of the host."""
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return self
+
+    @property
+    def machine(self):
+        config_dir = None if self.is_here else str(self.opt_ml.config)
+        return Machine.read({**self.opt_ml.variables, **self.environ}, root=self.root, config_dir=config_dir)
+
+    def findings(self, check=None):
+        """All findings, or those of one check."""
+        found = [each for section in examine(SECTIONS, self.machine).values() for each in section]
+        return [each for each in found if check is None or each.check == check]
+
+
+@pytest.fixture
+def host(tmp_path):
+    """One host of one job, with nothing wrong that the tests know of."""
+    examined = Examined(tmp_path)
+    examined.opt_ml.host("algo-1")
+    return examined
