@@ -28,7 +28,10 @@ __all__ = [
     "cli_base_path",
     "parse_words",
     "save_config_arguments",
+    "connector_of_loggers",
     "epochs_trained",
+    "first_logger",
+    "logged_step",
     "resumes_within_epochs",
     "save_checkpoint_at_end",
     "saves_before_epoch_hooks",
@@ -74,6 +77,20 @@ SHIMS = {
         Shim("single_device_class", (1, 5), (1, 6), f"{_PR}11182"),
         Shim("strategy_of", (1, 5), (1, 6), f"{_PR}11141"),
         Shim("signal_connector_of", (1, 5), (1, 6), f"{_PR}11513"),
+        Shim(
+            "connector_of_loggers",
+            (1, 5),
+            (1, 6),
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/1.5.10/pytorch_lightning/trainer/trainer.py#L450",
+        ),
+        Shim("first_logger", (1, 5), (1, 6), f"{_PR}11683"),
+        Shim(
+            "logged_step",
+            (1, 5),
+            (1, 7),
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/1.6.3/pytorch_lightning/trainer/connectors/"
+            "logger_connector/logger_connector.py#L122",
+        ),
         Shim("epochs_trained", (1, 5), (1, 6), f"{_PR}8578"),
         Shim("resumes_within_epochs", (1, 5), (1, 6), f"{_PR}8578"),
         Shim("train_loaders_method", (1, 5), (2, 0), f"{_PR}16726"),
@@ -274,3 +291,20 @@ def saves_before_epoch_hooks(namespace: Namespace) -> bool:
 def signal_connector_of(trainer: Any) -> Any:
     """The trainer's signal connector, which has another name in 1.5."""
     return trainer._signal_connector if hasattr(trainer, "_signal_connector") else trainer.signal_connector
+
+
+def connector_of_loggers(trainer: Any) -> Any:
+    """The trainer's logger connector, which has another name in 1.5."""
+    return trainer._logger_connector if hasattr(trainer, "_logger_connector") else trainer.logger_connector
+
+
+def first_logger(trainer: Any) -> Any:
+    """The first logger of a trainer, or ``None``; several ones are a ``LoggerCollection`` in 1.5."""
+    if hasattr(trainer, "loggers"):
+        return next(iter(trainer.loggers), None)
+    return next(iter(getattr(trainer.logger, "_logger_iterable", [])), trainer.logger)
+
+
+def logged_step(trainer: Any) -> int:
+    """The step that loggers get for metrics of training; before 1.6.4 the number of optimizer steps."""
+    return int(getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", trainer.global_step))

@@ -1,0 +1,149 @@
+"""Observes the metrics that a trainer hands to its loggers, also where it has none.
+
+Lightning calls ``log_metrics`` of its logger connector with each dict of metrics, which returns early without loggers:
+``trainer/connectors/logger_connector/logger_connector.py`` in every version. Callbacks such as ``LearningRateMonitor``
+and users call ``log_metrics`` of the loggers themselves, with the same dict for each logger.
+"""
+
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from lightning_sm._lightning.compat import connector_of_loggers, first_logger, logged_step
+from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._logging import log
+
+__all__ = ["Observer", "observe_logged_metrics"]
+
+Observer = Callable[[Mapping[str, Any], int], None]
+
+
+def observe_logged_metrics(trainer: Trainer, observer: Observer) -> Callable[[], None]:
+    """Call ``observer(metrics, step)`` with each dict of metrics that a trainer hands to its loggers.
+
+    Each is observed once, however many loggers there are, with none of them, too, and before the loggers get it. Also
+    observed is what is handed to ``log_metrics`` of the first logger, as by ``LearningRateMonitor``,
+    ``DeviceStatsMonitor`` or ``self.logger.log_metrics(...)`` in a model. Not observed are the placeholders that
+    ``log_hyperparams`` logs, the trial steps of Lightning's tuner, and validation before training.
+
+    Call it in each process whose metrics are to be observed, in ``setup`` of a callback, and the returned function in
+    ``teardown``.
+
+    Args:
+        trainer: The trainer.
+        observer: Takes the metrics by name and the step that loggers get. Tensors with one element are numbers; each
+            other value is as it was handed over, without the ``epoch`` that Lightning adds. An exception that it
+            raises is logged once as a warning.
+
+    Returns:
+        A function that ends the observation; it may be called again.
+    """
+    connector = connector_of_loggers(trainer)
+    hook = vars(connector).get("log_metrics")
+    if not isinstance(hook, _Hook):
+        hook = _Hook(trainer, connector)
+    hook.observers.append(observer)
+
+    def remove() -> None:
+        if observer in hook.observers:
+            hook.observers.remove(observer)
+        if not hook.observers:
+            hook.uninstall()
+
+    return remove
+
+
+class _Replaced:
+    """A method of one object that is replaced by an instance attribute; a copy of that object gets the original."""
+
+    def __init__(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        self.owner, self.name, self.function = owner, name, function
+        self.before = vars(owner).get(name)
+        self.original = getattr(owner, name)
+        setattr(owner, name, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(self.original, *args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return getattr, (self.owner, self.name)
+
+    def undo(self) -> None:
+        """Restore the method, unless another program has replaced it in the meantime."""
+        if vars(self.owner).get(self.name) is not self:
+            return
+        if self.before is None:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.before)
+
+
+class _Hook(_Replaced):
+    """The connector's ``log_metrics`` while observers are there."""
+
+    def __init__(self, trainer: Trainer, connector: Any) -> None:
+        self.trainer = trainer
+        self.observers: List[Observer] = []
+        self.failed: List[Observer] = []
+        self.callbacks = list(callbacks_of(trainer))
+        self.is_within = False
+        super().__init__(connector, "log_metrics", self._log_metrics)
+        logger = first_logger(trainer)
+        self.on_logger = [
+            _Replaced(logger, name, function)
+            for name, function in (("log_metrics", self._log_directly), ("log_hyperparams", self._unobserved))
+            if hasattr(logger, "__dict__") and callable(getattr(logger, name, None))
+        ]
+
+    def uninstall(self) -> None:
+        for replaced in (self, *self.on_logger):
+            replaced.undo()
+
+    def _log_metrics(self, original: Any, metrics: Any, step: Optional[int] = None) -> Any:
+        self._observe(metrics, step)
+        return self._unobserved(original, metrics, step)
+
+    def _log_directly(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_within and not self.trainer.sanity_checking:
+            given = dict(zip(("metrics", "step"), args), **kwargs)
+            self._observe(given.get("metrics"), given.get("step"))
+        return self._unobserved(original, *args, **kwargs)
+
+    def _unobserved(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of Lightning that hands the same or no real metrics to ``log_metrics`` of a logger."""
+        was_within, self.is_within = self.is_within, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.is_within = was_within
+
+    def _observe(self, metrics: Any, step: Any) -> None:
+        if not isinstance(metrics, Mapping) or not metrics or self._is_trial():
+            return
+        try:
+            numbers = _numbers(metrics)
+            if step is None:
+                step = numbers.pop("step", None)
+            step = logged_step(self.trainer) if step is None else int(step)
+        except Exception as error:  # such as a step that is NaN; Lightning raises its own
+            log.warning("Logged metrics were left out of the job's log: %s: %s", type(error).__name__, error)
+            return
+        for observer in list(self.observers):
+            try:
+                observer(numbers, step)
+            except Exception as error:
+                if observer not in self.failed:
+                    self.failed.append(observer)
+                    log.warning("Logged metrics could not be recorded: %s: %s", type(error).__name__, error)
+
+    def _is_trial(self) -> bool:
+        """Whether Lightning's tuner has taken all callbacks away, to try a learning rate or a batch size."""
+        present = {id(callback) for callback in callbacks_of(self.trainer)}
+        return bool(self.callbacks) and not any(id(callback) in present for callback in self.callbacks)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> Dict[str, Any]:
+    return {str(name): _number(value) for name, value in metrics.items()}
+
+
+def _number(value: Any) -> Any:
+    is_scalar = hasattr(value, "item") and (getattr(value, "numel", None) or (lambda: value.size))() == 1
+    return value.item() if is_scalar else value
