@@ -121,6 +121,14 @@ def rehearsals(session: nox.Session) -> None:
 
 
 @nox.session
+def services(session: nox.Session) -> None:
+    """Talk to real local servers: S3, MLflow; draw reports."""
+    _prepare(session)
+    _install(session, *_extra("mlflow"), *_extra("s3"), *_extra("report"), "mlflow", "wandb", "moto[server,s3]")
+    _run_marked(session, "services")
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Interrupt jobs and damage their files at random."""
     _prepare(session)
