@@ -5,12 +5,14 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from lightning_sm._config.config_files import find_config, load_config, load_yaml
+from lightning_sm._config.flat_names import with_dots
 from lightning_sm._config.settings import Layer, Provenance, Settings, as_tree, leaves
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters, is_reserved
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["SUBCOMMANDS", "JobArguments", "load_config", "nest"]
+__all__ = ["SUBCOMMANDS", "JobArguments", "nest"]
 
 SUBCOMMANDS = ("fit", "validate", "test", "predict", "tune")
 _CONFIG_FLAGS = ("--config", "-c")
@@ -19,6 +21,7 @@ _LISTS = ("trainer.callbacks", "trainer.logger")
 # user's, such as annotations of many megabytes.
 _INCLUDES = frozenset({"data", "lr_scheduler", "model", "optimizer", "sagemaker", "trainer", *_LISTS})
 _CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
+_GROUPS = frozenset({*SUBCOMMANDS, *(key for key in _INCLUDES if "." not in key)})
 # Deeper values come from a YAML alias of itself, and would exceed Python's recursion limit.
 _DEEPEST = 100
 
@@ -39,7 +42,7 @@ class JobArguments:
         typed: The other words of the command line (of a shell entry point, or of SDK v3's ``command``).
         listed: Words for hyperparameters that set an argument of the last of several callbacks or loggers, such as
             ``trainer.callbacks.patience``, which only a word can.
-        named: The same hyperparameters but those, by their names.
+        named: All hyperparameters by their names.
         texts: The numbers and booleans among them as they were written.
     """
 
@@ -78,27 +81,33 @@ class JobArguments:
         asked = values.pop("subcommand", None)
         subcommand, typed = _take_subcommand(typed, subcommands, asked, job.in_container)
         configs, typed = _take_configs(typed)
-        named = values.pop("config", None)
-        named = [named] if isinstance(named, str) else ([] if named is None else named)
-        if not isinstance(named, list) or not all(isinstance(path, str) for path in named):
+        files = values.pop("config", None)
+        files = [files] if isinstance(files, str) else ([] if files is None else files)
+        if not isinstance(files, list) or not all(isinstance(path, str) for path in files):
             raise HyperparameterError(
-                f"The hyperparameter 'config' is {named!r}.", hint="Give one path, or a list of paths."
+                f"The hyperparameter 'config' is {files!r}.", hint="Give one path, or a list of paths."
             )
-        numbers = [name for name, value in values.items() if isinstance(value, (bool, int, float))]
-        texts = {name: job.hyperparameters.text(name) for name in numbers}
-        if subcommand is not None:
-            values = {_without_prefix(name, subcommand): value for name, value in values.items()}
-            texts = {_without_prefix(name, subcommand): text for name, text in texts.items()}
+        texts = {name: job.hyperparameters.text(name) for name, value in values.items() if _is_number(value)}
+        named = {_full_name(name, subcommand): value for name, value in values.items()}
+        found = tuple(find_config(path, job) for path in [*files, *configs])
+        texts = {_full_name(name, subcommand): text for name, text in texts.items()}
+        return cls(subcommand, found, typed=tuple(typed), texts=texts)._with_named(named)
+
+    def with_keys(self, keys: Mapping[str, str]) -> "JobArguments":
+        """Let hyperparameters set other keys than their names; those whose key is empty are left out."""
+        texts = {keys.get(name, name): text for name, text in self.texts.items()}
+        named = {keys.get(name, name): value for name, value in self.named.items() if keys.get(name, name)}
+        return replace(self, texts=texts)._with_named(named)
+
+    def _with_named(self, values: Mapping[str, Any]) -> "JobArguments":
         listed = {name: value for name, value in values.items() if _is_of_last(name, values)}
-        values = {name: value for name, value in values.items() if name not in listed}
-        found = tuple(_find_config(path, job) for path in [*named, *configs])
         flags = tuple(f"--{name}={_word(value)}" for name, value in listed.items())
-        return cls(subcommand, found, nest(values), tuple(typed), flags, values, texts)
+        nested = nest({name: value for name, value in values.items() if name not in listed})
+        return replace(self, hyperparameters=nested, listed=flags, named=values)
 
     def with_texts(self, names: Collection[str]) -> "JobArguments":
         """Pass these hyperparameters as the text that they were written as."""
-        texts = {name: self.texts[name] for name in names}
-        return replace(self, hyperparameters=nest({**self.named, **texts}), named={**self.named, **texts})
+        return self._with_named({**self.named, **{name: self.texts[name] for name in names}})
 
     def as_written(self, defaults: Optional[Mapping[str, Any]] = None, files: Sequence[str] = ()) -> Settings:
         """Return what files, hyperparameters and words contain, without validation by a parser.
@@ -205,46 +214,14 @@ def _take_configs(typed: List[str]) -> Tuple[List[str], List[str]]:
     return configs, rest
 
 
-def _without_prefix(name: str, subcommand: str) -> str:
-    return name[len(subcommand) + 1 :] if name.startswith(f"{subcommand}.") else name
+def _full_name(name: str, subcommand: Optional[str]) -> str:
+    """A name with its dots and without the subcommand."""
+    dotted = with_dots(name, _GROUPS)
+    return dotted[len(subcommand) + 1 :] if subcommand and dotted.startswith(f"{subcommand}.") else dotted
 
 
-def _find_config(path: str, job: TrainingJob) -> str:
-    """Find a config file: the path itself, else with its first part as the name of a channel."""
-    if "://" in path:
-        raise HyperparameterError(
-            f"The config file {path!r} is not on this host.", hint="Bring it in a channel, and name it 'channel/file'."
-        )
-    first, _, rest = path.partition("/")
-    tried = [path]
-    if first in job.channels:
-        tried.append(os.path.join(job.channels[first].path, rest) if rest else job.channels[first].path)
-    for candidate in tried:
-        if os.path.isfile(candidate):
-            return candidate
-    beside: Dict[str, None] = dict.fromkeys(
-        name for name in sorted(os.listdir(".")) if name.endswith((".yaml", ".yml"))
-    )
-    raise HyperparameterError(
-        f"The config file {path!r} is neither {' nor '.join(os.path.abspath(candidate) for candidate in tried)}.",
-        hint=f"Give a path relative to {os.getcwd()}, which holds {', '.join(beside) or 'no YAML file'}, "
-        "or one that begins with a channel's name.",
-    )
-
-
-def load_config(path: str) -> Dict[str, Any]:
-    """Read a YAML or JSON file of settings.
-
-    Raises:
-        HyperparameterError: The file is missing, broken or no mapping.
-    """
-    content = _load(path)
-    if not isinstance(content, dict):
-        raise HyperparameterError(
-            f"The config file {path} holds no settings but {type(content).__name__}.",
-            hint="Write 'key: value' lines, such as 'trainer:' and below it '  max_epochs: 5'.",
-        )
-    return {str(key): value for key, value in content.items()}
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (bool, int, float))
 
 
 def nest(flat: Mapping[str, Any]) -> Dict[str, Any]:
@@ -297,7 +274,7 @@ def _included(values: Mapping[str, Any], folder: str = "", at: str = "") -> Dict
             continue
         if isinstance(value, str) and key in _INCLUDES and value.endswith((".yaml", ".yml", ".json")):
             path = os.path.join(folder, value)
-            value = (_load(path) if key in _LISTS else load_config(path)) if os.path.isfile(path) else value
+            value = (load_yaml(path) if key in _LISTS else load_config(path)) if os.path.isfile(path) else value
         found[name] = _included(value, folder, key) if isinstance(value, Mapping) else value
     return found
 
@@ -326,16 +303,3 @@ def _read_value(text: str) -> Any:
         return yaml.safe_load(text)
     except Exception:  # PyYAML lets out whatever its constructors raise: '!!int ""' is an IndexError
         return text
-
-
-def _load(path: str) -> Any:
-    import yaml
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            return yaml.safe_load(file)
-    except Exception as error:  # see _read_value
-        raise HyperparameterError(
-            f"The config file {path} cannot be read: {' '.join(str(error).split())}.",
-            hint=f"Paths are relative to {os.getcwd()} or begin with a channel's name.",
-        ) from error

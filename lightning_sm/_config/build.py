@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._config.arguments import SUBCOMMANDS, JobArguments, nest
-from lightning_sm._config.classes import closest_keys, import_class, init_parameters, takes_text_only
+from lightning_sm._config.classes import closest_keys, import_class, init_parameters, known_keys, takes_text_only
 from lightning_sm._config.directories import Consumer
+from lightning_sm._config.flat_names import flat_keys
 from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.reader import CommandLine, apply_config, is_same, set_entry
 from lightning_sm._config.routed import Link, Routing
@@ -67,6 +68,10 @@ class RunParser:
         self._project = self._project_defaults()
         self._files = tuple(_default_configs(parser, subparser))
         self._written = arguments.as_written(self._project, self._files)
+        self._flat = self._flat_keys(arguments)
+        if self._flat:
+            arguments = arguments.with_keys(self._flat)
+            self._written = arguments.as_written(self._project, self._files)
         self._arguments = self._with_texts(arguments)
 
     def parse_words(self) -> Any:
@@ -117,6 +122,12 @@ class RunParser:
             links=_argument_links(self._subparser),
             trains=trains(self._arguments.subcommand),
         )
+        named = tuple(
+            f"{key} = {settings.get(plain_key(key))} ← hyperparameter {name!r}"
+            for name, key in self._flat.items()
+            if settings.provenance_of(plain_key(key)) == Provenance(Layer.HYPERPARAMETER)
+        )
+        self.routing = replace(self.routing, notes=(*named, *self.routing.notes))
 
     def _apply_routing(self, values: Any) -> None:
         apply_config(self._subparser, values, self.routing.as_config(entries=False))
@@ -133,6 +144,15 @@ class RunParser:
             if isinstance(cls, type):
                 return Consumer(key, cls, f"{cls.__module__}.{cls.__qualname__}" if group.is_named else None)
         return None
+
+    def _flat_keys(self, arguments: JobArguments) -> Dict[str, str]:
+        """The keys of hyperparameters whose names are no keys. The parser sets the target of a link by itself."""
+        if not arguments.named:
+            return {}
+        targets = {plain_key(link.target) for link in _argument_links(self._subparser)}
+        known = known_keys(self._subparser, self._written.tree, self.context.find_class)
+        chosen = options_from(self._written).hyperparameters
+        return flat_keys(arguments.named, {key for key in map(plain_key, known) if key not in targets}, chosen)
 
     def _with_texts(self, arguments: JobArguments) -> JobArguments:
         """Pass numbers that can only mean their text as this text, as the same word on the line would be read."""
@@ -183,6 +203,7 @@ def options_from(settings: Settings) -> SageMakerOptions:
 
     Raises:
         RoutingError: ``sagemaker.channels`` is no mapping of names.
+        HyperparameterError: ``sagemaker.hyperparameters`` is none.
     """
     given = settings.get("sagemaker")
     known = {option.name for option in fields(SageMakerOptions)}
@@ -193,6 +214,11 @@ def options_from(settings: Settings) -> SageMakerOptions:
     if not isinstance(channels, Mapping) or not all(isinstance(key, str) for key in channels.values()):
         raise RoutingError(
             f"sagemaker.channels is {channels!r}.", hint="Map channels to parameters, as in {training: data.data_dir}."
+        )
+    names = options.hyperparameters
+    if not isinstance(names, Mapping) or not all(isinstance(key, str) for key in names.values()):
+        raise HyperparameterError(
+            f"sagemaker.hyperparameters is {names!r}.", hint="Map their names to keys, as in {lr: model.lr}."
         )
     return options
 

@@ -15,6 +15,7 @@ __all__ = [
     "closest_keys",
     "find_class",
     "import_class",
+    "known_keys",
     "init_parameters",
     "names_a_path",
     "takes_path",
@@ -26,6 +27,8 @@ _PATH_NAME = re.compile(r"(^|_)(dir|dirs|directory|path|root|folder|file|locatio
 # Names in annotations that cannot be evaluated, as those behind TYPE_CHECKING.
 _CONTAINERS = frozenset({"list", "dict", "set", "frozenset", "tuple", "sequence", "mapping", "iterable", "callable"})
 _NOTHING = frozenset({"optional", "union", "none", "nonetype", "typing"})
+# Groups that may be given as the name of a class alone.
+_CLASS_GROUPS = ("data", "model")
 # What scripts that know no LightningCLI call it.
 _USUAL_NAMES = {
     "epochs": "max_epochs",
@@ -185,7 +188,7 @@ def closest_keys(
         given: Who set each key.
         find_class: Finds a class by the name that a config gives it.
     """
-    known = sorted(_known_keys(parser, tree, find_class))
+    known = sorted(known_keys(parser, tree, find_class))
     hints: List[str] = []
     for key, source in given.items():
         if key in known or _is_part(known, key):
@@ -219,7 +222,14 @@ def _likeness(key: str, other: str) -> float:
     return difflib.SequenceMatcher(None, group, other.rpartition(".")[0]).ratio() if group else 0.0
 
 
-def _known_keys(parser: Any, tree: Mapping[str, Any], find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
+def known_keys(parser: Any, tree: Mapping[str, Any], find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
+    """Yield the keys of a parser, and the parameters of each class that was named (without ``init_args``).
+
+    Args:
+        parser: The argument parser of the run's subcommand.
+        tree: What was given, nested.
+        find_class: Finds a class by the name that a config gives it.
+    """
     yield from (str(action.dest) for action in parser._actions if not str(action.dest).endswith(".help"))
     yield from _class_keys(tree, "", find_class)
 
@@ -228,7 +238,7 @@ def _class_keys(node: Mapping[str, Any], at: str, find_class: Callable[[str], Op
     """The parameters of each class that the settings name."""
     for name, value in node.items():
         key = f"{at}.{name}" if at else name
-        path = value.get("class_path") if isinstance(value, Mapping) else None
+        path = value.get("class_path") if isinstance(value, Mapping) else value if key in _CLASS_GROUPS else None
         if isinstance(path, str):
             cls = find_class(path)
             if cls is not None:  # else every key below is as good as any other

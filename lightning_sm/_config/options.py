@@ -20,6 +20,8 @@ class SageMakerOptions:
         channels: Which channel feeds which parameter, such as ``{training: data.data_dir}``. An empty name keeps a
             channel from being routed. By default the channel ``training`` or ``train``, or the only one, feeds the data
             module's ``data_dir``, and each other channel a parameter of its own name, such as ``val_dir``.
+        hyperparameters: Which key a hyperparameter of another name sets, such as ``{lr: model.lr}``. An empty key
+            leaves it to the script. By default a name without dots, such as ``lr``, sets the only key that ends in it.
         output_dir: Where loggers write instead of ``SM_OUTPUT_DATA_DIR``.
         checkpoint_dir: Where checkpoints go instead of the job's checkpoint directory.
         model_dir: Where the trained model goes instead of ``SM_MODEL_DIR``; outside a container, where it goes at all.
@@ -57,6 +59,7 @@ class SageMakerOptions:
     """
 
     channels: Dict[str, str] = field(default_factory=dict)
+    hyperparameters: Dict[str, str] = field(default_factory=dict)
     output_dir: Optional[str] = None
     checkpoint_dir: Optional[str] = None
     model_dir: Optional[str] = None

@@ -14,7 +14,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._config.arguments import JobArguments, load_config
+from lightning_sm._config.arguments import JobArguments
+from lightning_sm._config.config_files import load_config
 from lightning_sm._config.settings import Layer, Provenance, Settings, as_tree, leaves
 from lightning_sm.errors import HyperparameterError
 

@@ -1,0 +1,164 @@
+"""Hyperparameters without dots, as tuning jobs and SDK v3 send them."""
+
+import pytest
+
+from lightning_sm._lightning import Namespace
+from lightning_sm.cli import sagemaker_cli_class
+from lightning_sm.errors import HyperparameterError
+from tests.projects.container import config_of
+
+
+@pytest.mark.parametrize("name", ["lr", "model__lr", "model__init_args__lr", "model.lr", "model.init_args.lr"])
+def test_a_name_sets_the_only_key_that_ends_in_it(container, name):
+    container.hyperparameters({name: 0.25})
+    cli = container.cli()
+    assert cli.model.given["lr"] == 0.25
+    table = cli.routing.table()
+    assert ("model.lr = 0.25 ← hyperparameter 'lr'" in table) == (name == "lr")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "read"),
+    [
+        ("max_epochs", 7, lambda cli: cli.trainer.max_epochs),
+        ("max-epochs", 7, lambda cli: cli.trainer.max_epochs),
+        ("trainer__max_epochs", 7, lambda cli: cli.trainer.max_epochs),
+        ("accumulate_grad_batches", 3, lambda cli: cli.trainer.accumulate_grad_batches),
+        ("seed_everything", 9, lambda cli: config_of(cli)["seed_everything"]),
+        ("mapping", {"a": 1}, lambda cli: cli.model.given["mapping"]),
+        ("data__batch_size", 4, lambda cli: cli.datamodule.batch_size),
+        ("save_every", "5m", lambda cli: config_of(cli)["sagemaker"]["save_every"]),
+    ],
+)
+def test_keys_of_trainer_data_and_options(container, name, value, read):
+    container.hyperparameters({name: value})
+    found = read(container.cli())
+    assert getattr(found, "as_dict", lambda: found)() == value
+
+
+@pytest.mark.parametrize(("text", "expected"), [("5", "5"), ("1e-3", "1e-3"), ("plain", "plain")])
+def test_text_that_looks_like_a_number_stays_text(container, text, expected):
+    container.raw_hyperparameters(text=text, lr="0.5", flag="true")
+    given = container.cli().model.given
+    assert (given["text"], given["lr"], given["flag"]) == (expected, 0.5, True)
+
+
+def test_two_keys_are_an_error_that_lists_both(container):
+    container.hyperparameters(batch_size=2)
+    expected = (
+        r"'batch_size' may mean data\.batch_size or model\.batch_size\. HINT: .*"
+        r"sagemaker\.hyperparameters: \{batch_size: data\.batch_size\}, or send it as 'data__batch_size'"
+    )
+    with pytest.raises(HyperparameterError, match=expected):
+        container.cli()
+    assert "may mean data.batch_size or model.batch_size" in container.failure
+
+
+@pytest.mark.parametrize("key", ["data.batch_size", "data.init_args.batch_size"])
+@pytest.mark.parametrize("place", ["config", "hyperparameter", "typed"])
+def test_an_explicit_key_wins(container, key, place):
+    words = []
+    chosen = {}
+    if place == "config":
+        container.config(f"sagemaker: {{hyperparameters: {{batch_size: {key}}}}}")
+    elif place == "hyperparameter":
+        chosen = {"sagemaker.hyperparameters": {"batch_size": key}}
+    else:
+        words = [f"--sagemaker.hyperparameters={{batch_size: {key}}}"]
+    container.hyperparameters({"batch_size": 2, **chosen})
+    cli = container.cli(*words)
+    assert (cli.datamodule.batch_size, cli.model.given["batch_size"]) == (2, 1)
+    assert f"{key} = 2 ← hyperparameter 'batch_size'" in cli.routing.table()
+
+
+def test_an_explicit_key_takes_a_name_of_the_users(container):
+    container.config("sagemaker: {hyperparameters: {rate: model.lr, run: ''}}")
+    container.hyperparameters(rate=0.5, run="mine")
+    assert container.cli().model.given["lr"] == 0.5
+
+
+def test_what_is_typed_wins_and_the_table_does_not_say_otherwise(container):
+    container.hyperparameters(lr=0.5)
+    cli = container.cli("--model.lr=0.25")
+    assert cli.model.given["lr"] == 0.25
+    assert "hyperparameter 'lr'" not in cli.routing.table()
+
+
+def test_two_names_of_one_key(container):
+    container.hyperparameters({"lr": 0.5, "model.lr": 0.25})
+    with pytest.raises(HyperparameterError, match=r"'lr' \(0\.5\) and 'model\.lr' \(0\.25\) both set model\.lr"):
+        container.cli()
+    container.hyperparameters({"lr": 0.5, "model.lr": 0.5})
+    assert container.cli().model.given["lr"] == 0.5
+
+
+def test_a_name_that_no_key_ends_in_is_refused_with_the_closest_key(container):
+    container.hyperparameters(epochs=3)
+    with pytest.raises(HyperparameterError, match=r"did you mean 'trainer\.max_epochs'"):
+        container.cli()
+
+
+def test_a_key_of_the_project_itself_is_meant(container):
+    class OwnCLI(sagemaker_cli_class(Namespace("pytorch_lightning"))):
+        def add_arguments_to_parser(self, parser):
+            parser.add_argument("--lr", type=float, default=1.0)
+            parser.add_argument("--my.deep_name", type=float, default=1.0)
+
+    container.hyperparameters(lr=0.5, my__deep_name=2)
+    cli = container.cli(cls=OwnCLI)
+    assert (config_of(cli)["lr"], cli.model.given["lr"], config_of(cli)["my"]["deep_name"]) == (0.5, 0.1, 2.0)
+
+
+def test_the_target_of_a_link_is_not_meant(container):
+    class LinkingCLI(sagemaker_cli_class(Namespace("pytorch_lightning"))):
+        def add_arguments_to_parser(self, parser):
+            parser.link_arguments("data.batch_size", "model.batch_size")
+
+    from tiny_data import TinyData
+    from tiny_model import TinyModel
+
+    (container.code / "config.yaml").write_text("trainer: {enable_progress_bar: false}")
+    container.hyperparameters(batch_size=4)
+    cli = container.cli(cls=LinkingCLI, model_class=TinyModel, datamodule_class=TinyData)
+    assert (cli.datamodule.batch_size, cli.model.given["batch_size"]) == (4, 4)
+
+
+def test_fixed_classes(container):
+    from tiny_data import TinyData
+    from tiny_model import TinyModel
+
+    (container.code / "config.yaml").write_text("trainer: {enable_progress_bar: false}")
+    container.hyperparameters(lr=0.5, size=8)
+    cli = container.cli(model_class=TinyModel, datamodule_class=TinyData)
+    assert (cli.model.given["lr"], cli.model.given["size"]) == (0.5, 8)
+
+
+def test_a_class_path_without_dots(container):
+    (container.code / "config.yaml").write_text("trainer: {max_epochs: 1}")
+    container.hyperparameters(model="tiny_model.TinyModel", data__class_path="tiny_data.TinyData", lr=0.5)
+    assert container.cli().model.given["lr"] == 0.5
+
+
+@pytest.mark.parametrize("value", ["lr", ["lr"], {"lr": 1}])
+def test_a_mapping_that_is_none(container, value):
+    container.hyperparameters({"lr": 1, "sagemaker.hyperparameters": value})
+    with pytest.raises(HyperparameterError, match=r"sagemaker\.hyperparameters"):
+        container.cli()
+
+
+def test_outside_a_container_nothing_changes(container):
+    container.leave()
+    with pytest.raises(SystemExit):
+        container.cli("--config=config.yaml", "--lr=0.5")
+
+
+def test_a_script_with_argparse_keeps_its_own_words(container):
+    (container.code / "script.py").write_text(
+        "import argparse, lightning_sm\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--lr', type=float)\n"
+        "print('words', parser.parse_args().lr, lightning_sm.job().hyperparameters['lr'])\n"
+    )
+    container.raw_hyperparameters(lr="0.5")
+    finished = container.run("script.py", "--lr", "0.5")
+    assert "words 0.5 0.5" in finished.stdout, finished.stderr
