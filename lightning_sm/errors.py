@@ -1,4 +1,7 @@
-"""The errors that lightning_sm raises. Each message is one line, because logs and failure reasons show one line."""
+"""The errors that lightning_sm raises. Each message is one line, because logs and failure reasons show one line.
+
+It ends with the address of the section of ``docs/troubleshooting.md`` that explains the class.
+"""
 
 from typing import List, Optional
 
@@ -18,9 +21,13 @@ __all__ = [
     "RehearsalError",
 ]
 
+_PAGE = "https://github.com/lightning-sm/lightning-sm/blob/main/docs/troubleshooting.md"
+
 
 class LightningSMError(Exception):
     """Base class of all errors of this package: the problem and, after ``HINT:``, what to do, in one line.
+
+    The line ends with :attr:`link`.
 
     Args:
         problem: One sentence: what was set or found, and where.
@@ -28,15 +35,26 @@ class LightningSMError(Exception):
 
     Example::
 
-        >>> print(TopologyError("devices=2 in the Trainer, but the job has 8.", hint="Leave devices out."))
-        devices=2 in the Trainer, but the job has 8. HINT: Leave devices out.
+        >>> error = TopologyError("devices=2 in the Trainer, but the job has 8.", hint="Leave devices out.")
+        >>> print(error)  # doctest: +ELLIPSIS
+        devices=2 in the Trainer, but the job has 8. HINT: Leave devices out. (https://...troubleshooting.md#topologyerror)
     """
 
     def __init__(self, problem: str, *, hint: Optional[str] = None) -> None:
-        # A quoted path or the text of another error may contain line breaks.
-        super().__init__(" ".join((problem if hint is None else f"{problem} HINT: {hint}").splitlines()))
+        super().__init__(problem)
         self.problem = problem
         self.hint = hint
+
+    @property
+    def link(self) -> str:
+        """The address of the section of the page Troubleshooting that explains this class of errors."""
+        cls = next(each for each in type(self).__mro__ if each.__module__ == __name__)
+        return f"{_PAGE}#{cls.__name__.lower()}"
+
+    def __str__(self) -> str:
+        advice = f"See {self.link}" if self.hint is None else f"{self.hint} ({self.link})"
+        # A quoted path or the text of another error may contain line breaks.
+        return " ".join(f"{self.problem} HINT: {advice}".splitlines())
 
 
 class JobConfigError(LightningSMError, ValueError):

@@ -1,8 +1,10 @@
+import copy
 import pickle
 
 import pytest
 
 from lightning_sm import errors
+from lightning_sm._failure.failure_file import redact_patterns
 
 _CLASSES = [getattr(errors, name) for name in errors.__all__]
 
@@ -10,18 +12,35 @@ _CLASSES = [getattr(errors, name) for name in errors.__all__]
 @pytest.mark.parametrize("cls", _CLASSES)
 def test_message_ends_with_the_hint(cls):
     error = cls("This is wrong.", hint="Do that.")
-    assert str(error) == "This is wrong. HINT: Do that."
+    assert str(error) == f"This is wrong. HINT: Do that. ({error.link})"
     assert (error.problem, error.hint) == ("This is wrong.", "Do that.")
 
 
 @pytest.mark.parametrize("cls", _CLASSES)
 def test_message_without_a_hint(cls):
-    assert str(cls("This is wrong.")) == "This is wrong."
+    error = cls("This is wrong.")
+    assert str(error) == f"This is wrong. HINT: See {error.link}"
 
 
 @pytest.mark.parametrize("problem", ["/a\nb is broken.", "/a\r\nb is broken.", "/a\u2028b is broken."])
 def test_message_is_one_line(problem):
-    assert str(errors.JobConfigError(problem, hint="Do\nthat.")) == "/a b is broken. HINT: Do that."
+    text = str(errors.JobConfigError(problem, hint="Do\nthat."))
+    assert text.startswith("/a b is broken. HINT: Do that. (https://")
+    assert len(text.splitlines()) == 1
+
+
+def test_a_users_subclass_has_the_section_of_its_base():
+    class NoHostsError(errors.TopologyError):
+        """Of a project."""
+
+    assert NoHostsError("No hosts.").link == errors.TopologyError("No world.").link
+
+
+@pytest.mark.parametrize("cls", _CLASSES)
+def test_no_redaction_changes_the_link(cls):
+    link = cls("This is wrong.").link
+    assert redact_patterns(link) == link
+    assert len(link) < 128
 
 
 @pytest.mark.parametrize("cls", _CLASSES)
@@ -31,8 +50,9 @@ def test_one_base_class_catches_all(cls):
 
 @pytest.mark.parametrize("cls", _CLASSES)
 def test_survives_the_way_between_processes(cls):
-    error = pickle.loads(pickle.dumps(cls("This is wrong.", hint="Do that.")))
-    assert (type(error), str(error), error.hint) == (cls, "This is wrong. HINT: Do that.", "Do that.")
+    error = cls("This is wrong.", hint="Do that.")
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert (type(other), str(other), other.hint) == (cls, str(error), "Do that.")
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,8 @@ except {error} as found:
     ((name, text, is_ours),) = said
     assert name == f"Lightning{error}"
     assert " of lightning_sm needs Lightning. Neither pytorch_lightning nor lightning.pytorch is installed." in text
-    assert text.endswith("HINT: Add pytorch-lightning to the requirements.txt beside your script.")
+    assert "HINT: Add pytorch-lightning to the requirements.txt beside your script. (https://" in text
+    assert text.endswith(f"#{name.lower()})")
     assert is_ours
 
 

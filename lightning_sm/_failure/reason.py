@@ -31,6 +31,7 @@ __all__ = [
 MAX_LENGTH = 1024
 
 _MAX_MEMBERS = 5
+_MAX_LINK = 200
 _MAX_RANKS = 1 << 20
 # Terminal colours and cursor movements; and characters that a log does not show, or that change its lines or direction.
 _TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -79,6 +80,7 @@ class FailureReason:
         last_error: The error that left the program, where the first one led to another.
         hint: What to do about it.
         is_loss: Whether a process exited without an exception; ``cause`` then names rank and host.
+        link: The address of a page that explains the error; it stands last and is never cut.
     """
 
     cause: str
@@ -88,6 +90,7 @@ class FailureReason:
     last_error: Optional[str] = None
     hint: Optional[str] = None
     is_loss: bool = False
+    link: Optional[str] = None
 
     @classmethod
     def from_exception(
@@ -115,7 +118,7 @@ class FailureReason:
         if isinstance(first, LightningSMError):
             cause = f"{type(first).__name__}: {first.problem}"
             hint = None if first.hint is None else _one_line(redact(first.hint))
-            return cls(_one_line(redact(cause)), rank, host, last_error=last_error, hint=hint)
+            return cls(_one_line(redact(cause)), rank, host, last_error=last_error, hint=hint, link=first.link)
         inner = next(iter(_group_members(first)), first)
         frames = user_frames(inner.__traceback__, message_of(inner)) or user_frames(error.__traceback__)
         cause = _one_line(redact(_headline(first)))
@@ -128,7 +131,7 @@ class FailureReason:
         Fields that are unknown, have the wrong type or are too long are dropped or cut.
         """
         known: Mapping[str, Any] = message if isinstance(message, dict) else {}
-        texts = {name: _validated_text(known.get(name)) for name in ("cause", "host", "last_error", "hint")}
+        texts = {name: _validated_text(known.get(name)) for name in ("cause", "host", "last_error", "hint", "link")}
         cause = texts.pop("cause")
         if not cause:
             return None
@@ -157,7 +160,7 @@ class FailureReason:
 
     def __str__(self) -> str:
         # Cause and hint are kept before frames: a long quotation must not push the hint out.
-        hint = _truncate(f" HINT: {self.hint}", MAX_LENGTH // 2) if self.hint else ""
+        hint = self._advice()
         details = [] if self.is_loss or not self.location else [self.location]
         where = f" ({details[0]})" if details else ""
         cause = _truncate(self.cause, MAX_LENGTH - len(hint) - len(where))
@@ -167,6 +170,13 @@ class FailureReason:
                 details.append(optional)
                 where = longer
         return f"{cause}{where}{hint}"
+
+    def _advice(self) -> str:
+        link = _truncate(self.link or "", _MAX_LINK)
+        if not self.hint:
+            return f" HINT: See {link}" if link else ""
+        end = f" ({link})" if link else ""
+        return _truncate(f" HINT: {self.hint}", MAX_LENGTH // 2 - len(end)) + end
 
     def _optional_details(self) -> List[str]:
         """What follows rank and host if there is room, the most useful first."""

@@ -7,6 +7,7 @@ import re
 import pytest
 
 import lightning_sm
+from lightning_sm import errors
 from tests.docs.pages import PAGES, ROOT, blocks, headings, links, name_of, text_of
 from tools import docs_includes
 
@@ -88,6 +89,18 @@ def test_messages_of_the_troubleshooting_page_are_those_of_the_package():
     assert len(quoted) > 30
     unknown = [message for message in quoted if not all(part in known for part in _parts(message))]
     assert unknown == []
+
+
+def test_each_error_class_has_its_section_of_the_troubleshooting_page():
+    page = ROOT / "docs" / "troubleshooting.md"
+    sections = dict(re.findall(r"^### (\w+Error)\n\n(.*?)(?=^#|\Z)", page.read_text(encoding="utf-8"), re.M | re.S))
+    assert set(sections) == set(errors.__all__)
+    for name, text in sections.items():
+        # Text, then at least one message.
+        assert re.match(r"[A-Z].*\.\n\n\| Log line or error \|.*\n\|---", text, re.S), name
+        address, _, anchor = getattr(errors, name)("").link.partition("#")
+        assert _REPOSITORY.sub(f"{ROOT}/", address) == str(page)
+        assert anchor in headings(page)
 
 
 def _parts(message):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_sm._failure.failure_file import redact_patterns
 from lightning_sm._failure.reason import (
     MAX_LENGTH,
     FailureReason,
@@ -91,10 +92,13 @@ def test_an_error_of_ours_explains_what_was_before_it():
         except OSError as error:
             raise ExportError("The disk is full.", hint="Make room.") from error
 
-    assert (
-        str(FailureReason.from_exception(caught(wrapped), rank=0))
-        == "ExportError: The disk is full. (rank 0) HINT: Make room."
-    )
+    text = str(FailureReason.from_exception(caught(wrapped), rank=0))
+    assert text == f"ExportError: The disk is full. (rank 0) HINT: Make room. ({ExportError('').link})"
+
+
+def test_an_error_of_ours_without_a_hint():
+    text = str(FailureReason.from_exception(raising(TopologyError("No world.")), rank=0))
+    assert text == f"TopologyError: No world. (rank 0) HINT: See {TopologyError('').link}"
 
 
 def test_a_hint_stays_whole():
@@ -103,7 +107,19 @@ def test_a_hint_stays_whole():
     )
     assert len(text) == MAX_LENGTH
     assert text.startswith("TopologyError: long long")
-    assert text.endswith("… (rank 7 on algo-8) HINT: Do this.")
+    assert text.endswith(f"… (rank 7 on algo-8) HINT: Do this. ({TopologyError('').link})")
+
+
+@pytest.mark.parametrize("hint", ["Do this. " * 200, "token=abcdefgh12345678 " * 200])
+def test_a_long_hint_is_cut_before_the_link(hint):
+    error = raising(TopologyError("long " * 500, hint=hint))
+    reason = FailureReason.from_exception(error, rank=7, host="algo-8", redact=redact_patterns)
+    text = str(reason)
+    assert len(text) == MAX_LENGTH
+    assert text.startswith("TopologyError: long long")
+    assert text.endswith(f"… ({error.link})")
+    assert "abcdefgh" not in text
+    assert FailureReason.from_message(json.loads(json.dumps(reason.to_message()))).link == error.link
 
 
 def test_what_a_data_loaders_worker_quotes():
@@ -235,21 +251,23 @@ _frame = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_siz
     frames=st.lists(_frame, max_size=6).map(tuple),
     later=st.none() | _text,
     hint=st.none() | _text,
+    link=st.none() | st.just("https://github.com/x/y#z"),
 )
-def test_what_a_console_shows(cause, rank, host, frames, later, hint):
-    reason = FailureReason(cause, rank, host, frames, later, hint)
+def test_what_a_console_shows(cause, rank, host, frames, later, hint, link):
+    reason = FailureReason(cause, rank, host, frames, later, hint, link=link)
     text = str(reason)
     assert len(text) <= MAX_LENGTH
     # The cause goes first, and is shortened only where not even it has room beside place and hint.
-    whole = len(cause) + len(f" ({reason.location})") + len(f" HINT: {hint or ''}") <= MAX_LENGTH
-    assert text.startswith(cause if whole and len(hint or "") < 500 else cause[:400])
+    whole = len(cause) + len(f" ({reason.location})") + len(f" HINT: {hint or ''} ({link})") <= MAX_LENGTH
+    assert text.startswith(cause if whole and len(hint or "") < 400 else cause[:400])
     assert reason.location in text
     if hint and len(hint) < 400:
-        assert text.endswith(f" HINT: {hint}")
+        assert f" HINT: {hint}" in text
+    assert link is None or link in text[-len(link) - 1 :]
 
 
 def test_it_survives_the_way_to_another_process():
-    reason = FailureReason("KeyError: 'x'", 1, "algo-2", ("a.py:1 in f",), "ValueError", "Do.", True)
+    reason = FailureReason("KeyError: 'x'", 1, "algo-2", ("a.py:1 in f",), "ValueError", "Do.", True, "https://x.y#z")
     message = json.loads(json.dumps({**reason.to_message(), "of_a_newer_version": 1}))
     assert FailureReason.from_message(message) == reason
 
@@ -337,7 +355,7 @@ def test_a_real_one_ends_with_its_error(tmp_path):
         raise TopologyError("no world", hint="Count.")
     except TopologyError:
         quoted = "".join(traceback.format_exception(*sys.exc_info()))
-    assert quoted_cause(quoted) == "lightning_sm.errors.TopologyError: no world HINT: Count."
+    assert quoted_cause(quoted).startswith("lightning_sm.errors.TopologyError: no world HINT: Count. (https://")
 
 
 _GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:6795"

@@ -6,10 +6,12 @@ import pytest
 
 from lightning_sm._failure import failure_reported, read_job, report_exit
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm.errors import HyperparameterError, JobConfigError, OutputError
+from lightning_sm.errors import HyperparameterError, JobConfigError, OutputError, TopologyError
 from tests.helpers.environ import torchrun
 from tests.helpers.failure_file import reason
 from tests.projects.container import log_lines
+
+_LINK = TopologyError("").link
 
 
 def test_nothing_outside_a_container(tmp_path):
@@ -29,13 +31,13 @@ def test_a_file_that_cannot_be_written_hides_no_error(tmp_path):
 def test_our_own_errors_are_reasons(job):
     with pytest.raises(HyperparameterError), failure_reported(job):
         raise HyperparameterError("problem", hint="Do this.")
-    assert reason(job) == "HyperparameterError: problem HINT: Do this."
+    assert reason(job) == f"HyperparameterError: problem HINT: Do this. ({HyperparameterError('').link})"
 
 
 def test_a_long_problem_leaves_room_for_the_hint(job):
     with pytest.raises(HyperparameterError), failure_reported(job):
         raise HyperparameterError("long " * 500, hint="Do this.")
-    assert reason(job).endswith(" HINT: Do this.")
+    assert reason(job).endswith(f" HINT: Do this. ({HyperparameterError('').link})")
     assert len(reason(job)) == 1024
 
 
@@ -65,7 +67,10 @@ def test_no_job():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("raise TopologyError('no world', hint='Count.')", "TopologyError: no world (on algo-1) HINT: Count."),
+        (
+            "raise TopologyError('no world', hint='Count.')",
+            f"TopologyError: no world (on algo-1) HINT: Count. ({_LINK})",
+        ),
         ("raise KeyError('theirs')", "KeyError: 'theirs' (on algo-1; at <string>:3 in <module>)"),
         # A stop is no failure, and what a program means by its exit code only itself knows.
         ("sys.exit(3)", None),
