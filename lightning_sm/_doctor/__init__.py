@@ -6,7 +6,16 @@
 
 from typing import Mapping, Sequence, Tuple
 
-from lightning_sm._doctor import command, hardware_checks, job_checks, software_checks
+from lightning_sm._doctor import (
+    argument_checks,
+    command,
+    hardware_checks,
+    job_checks,
+    lifecycle_checks,
+    network_checks,
+    software_checks,
+    storage_checks,
+)
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
 
 __all__ = ["SECTIONS", "Check", "Finding", "Machine", "Status", "main"]
@@ -14,6 +23,10 @@ __all__ = ["SECTIONS", "Check", "Finding", "Machine", "Status", "main"]
 #: The checks by the sections of the table.
 SECTIONS: Mapping[str, Tuple[Check, ...]] = {
     "Job and ranks": job_checks.CHECKS,
+    "Hyperparameters": argument_checks.CHECKS,
+    "Start and end": lifecycle_checks.CHECKS,
+    "Network": network_checks.CHECKS,
+    "Channels and directories": storage_checks.CHECKS,
     "Software": software_checks.CHECKS,
     "Hardware": hardware_checks.CHECKS,
 }

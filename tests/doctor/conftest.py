@@ -13,8 +13,11 @@ class Examined:
         self.root = tmp_path / "root"
         self.root.mkdir()
         self.opt_ml = OptMl(tmp_path / "ml")
-        self.environ = {}
+        (self.opt_ml.base / "checkpoints").mkdir()
+        # A port of its own: others of this machine use the default.
+        self.environ = {"TRAINING_JOB_NAME": "job-1", "SM_MASTER_PORT": "7791"}
         self.is_here = True
+        self._kept = []
 
     def file(self, path, text=""):
         """Write a file below the root of the host."""
@@ -22,6 +25,14 @@ class Examined:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         return self
+
+    def keep(self, closeable):
+        """Close something when the test has ended."""
+        self._kept.append(closeable)
+
+    def close(self):
+        for closeable in self._kept:
+            closeable.close()
 
     @property
     def machine(self):
@@ -39,4 +50,5 @@ def host(tmp_path):
     """One host of one job, with nothing wrong that the tests know of."""
     examined = Examined(tmp_path)
     examined.opt_ml.host("algo-1")
-    return examined
+    yield examined
+    examined.close()

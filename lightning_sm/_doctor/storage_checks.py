@@ -1,0 +1,236 @@
+"""Checks of channels and directories: sizes and input modes, what is writable, disk space, older checkpoints."""
+
+import json
+import os
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from lightning_sm._checkpoint.candidates import list_candidates
+from lightning_sm._doctor.finding import Check, Finding, Machine, Status
+from lightning_sm._sagemaker.job import Channel
+
+__all__ = ["CHECKS"]
+
+# FastFile lists and sizes objects over the network.
+_WALK_SECONDS = 3.0
+_GB = 1e9
+_LITTLE_SPACE = 10 * _GB
+_NO_SPACE = 0.5 * _GB
+# What libraries write caches to: huggingface_hub, datasets, torch.hub, pip, tempfile.
+_CACHES = (
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_DATASETS_CACHE",
+    "TRANSFORMERS_CACHE",
+    "TORCH_HOME",
+    "XDG_CACHE_HOME",
+    "TMPDIR",
+)
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What a channel holds, as far as it was counted."""
+
+    files: int = 0
+    size: int = 0
+    is_complete: bool = True
+    is_sorted: bool = True
+
+    def __str__(self) -> str:
+        amount = f"{self.files:,} file{'' if self.files == 1 else 's'}, {_size(self.size)}"
+        return amount if self.is_complete else f"at least {amount}"
+
+
+def _count(path: str) -> _Content:
+    deadline = time.monotonic() + _WALK_SECONDS
+    files, size, is_sorted = 0, 0, True
+    folders = [path]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            names: List[str] = []
+            for entry in entries:
+                if entry.is_dir():
+                    folders.append(entry.path)
+                else:
+                    files, size = files + 1, size + entry.stat().st_size
+                names.append(entry.name)
+                if time.monotonic() > deadline:
+                    return _Content(files, size, False, is_sorted and names == sorted(names))
+            is_sorted = is_sorted and names == sorted(names)
+    return _Content(files, size, True, is_sorted)
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _settings(machine: Machine) -> Dict[str, Any]:
+    """Return ``inputdataconfig.json``, whose fields beside the input mode are not a part of ``Channel``."""
+    with suppress(OSError, ValueError):
+        content = json.loads(Path(machine.job.sources.get("channels", "")).read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def _channels(machine: Machine) -> Iterator[Finding]:
+    job = machine.job
+    if not job.in_container:
+        return
+    if not job.data_channels:
+        yield Finding("channels", Status.OK, "none")
+    settings = _settings(machine)
+    for name, channel in job.data_channels.items():
+        shard = settings.get(name, {}).get("S3DistributionType") == "ShardedByS3Key"
+        yield from _channel(machine, channel, shard and len(job.world_hosts) > 1)
+
+
+def _channel(machine: Machine, channel: Channel, is_sharded: bool) -> Iterator[Finding]:
+    check, mode = f"channel {channel.name}", channel.input_mode or "mode unknown"
+    if channel.input_mode == "Pipe":
+        yield Finding(
+            check,
+            Status.ERROR,
+            "Pipe: a stream without files, which no data module reads",
+            "Set the channel's input mode to FastFile or File.",
+        )
+        return
+    if is_sharded:
+        yield Finding(
+            check,
+            Status.WARNING,
+            "ShardedByS3Key: each host has other files, and DistributedSampler divides them once more",
+            "Use FullyReplicated, or trainer.use_distributed_sampler=false with equal numbers of batches.",
+        )
+    if not machine.is_here:
+        yield Finding(check, Status.OK, mode)
+        return
+    try:
+        content = _count(channel.path)
+    except OSError as error:
+        yield Finding(check, Status.ERROR, f"{channel.path}: {error.strerror}", "Check the channel's S3 prefix.")
+        return
+    if not content.files and content.is_complete:
+        yield Finding(
+            check, Status.WARNING, f"{channel.path} is empty", "Check the channel's S3 prefix: it names no object."
+        )
+        return
+    yield Finding(check, Status.OK, f"{mode}, {content}" + (", read-only" if mode == "FastFile" else ""))
+    if not content.is_sorted and len(machine.job.world_hosts) > 1 and not is_sharded:
+        yield Finding(
+            f"{check}",
+            Status.WARNING,
+            "os.listdir and glob return its files unsorted, in an order that may differ between hosts",
+            "Sort file lists before the data set is built: sorted(os.listdir(folder)); else ranks train on the same "
+            "files and skip others.",
+        )
+
+
+def _caches(machine: Machine) -> Iterator[Finding]:
+    for name in _CACHES:
+        folder = machine.environ.get(name)
+        for channel in machine.job.data_channels.values() if folder and machine.is_here else ():
+            if os.path.abspath(str(folder)).startswith(channel.path.rstrip("/") + "/") or folder == channel.path:
+                yield Finding(
+                    "caches",
+                    Status.ERROR if channel.input_mode in ("FastFile", "Pipe") else Status.WARNING,
+                    f"{name} is {folder}, in the channel {channel.name} ({channel.input_mode or 'mode unknown'}), "
+                    "which is read-only in FastFile and Pipe mode",
+                    f"Set {name} to a directory below /tmp.",
+                )
+
+
+def _directories(machine: Machine) -> Iterator[Finding]:
+    job = machine.job
+    if not (job.in_container and machine.is_here):
+        return
+    named = {
+        "checkpoint directory": job.checkpoint_dir,
+        "model directory": job.model_dir,
+        "output directory": job.output_data_dir,
+        "failure file": os.path.dirname(job.failure_file or "") or None,
+    }
+    for check, folder in named.items():
+        if folder is not None:
+            yield _directory(check, folder)
+
+
+def _directory(check: str, folder: str) -> Finding:
+    existing = Path(folder)
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if existing.is_dir() and os.access(str(existing), os.W_OK | os.X_OK):
+        return Finding(check, Status.OK, f"{folder} is writable")
+    why = "is not writable" if existing.is_dir() else "is no directory"
+    return Finding(
+        check,
+        Status.ERROR,
+        f"{folder}: {existing} {why}",
+        "Check the mount and the owner of the directory, and what else is configured to be there.",
+    )
+
+
+def _disk(machine: Machine) -> Iterator[Finding]:
+    job = machine.job
+    if not machine.is_here:
+        return
+    seen: Dict[int, List[str]] = {}
+    for folder in (job.base_dir, job.checkpoint_dir, job.model_dir, job.output_data_dir, str(machine.path("/tmp"))):
+        with suppress(OSError):
+            if folder is not None and os.path.isdir(folder):
+                seen.setdefault(os.stat(folder).st_dev, []).append(folder)
+    for folders in seen.values():
+        yield _space(folders[0], shutil.disk_usage(folders[0]).free)
+
+
+def _space(folder: str, free: float) -> Finding:
+    text = f"{_size(free)} free for {folder}"
+    if free >= _LITTLE_SPACE:
+        return Finding("disk space", Status.OK, text)
+    return Finding(
+        "disk space",
+        Status.ERROR if free < _NO_SPACE else Status.WARNING,
+        text,
+        "Request a larger volume (VolumeSizeInGB), use FastFile for large channels, or keep fewer checkpoints "
+        "(save_top_k).",
+    )
+
+
+def _older_checkpoints(machine: Machine) -> Iterator[Finding]:
+    job, check = machine.job, "older checkpoints"
+    if not (job.in_container and machine.is_here and job.checkpoint_dir and os.path.isdir(job.checkpoint_dir)):
+        return
+    candidates = list_candidates(job.checkpoint_dir)
+    usable = [each for each in candidates if each.problem is None]
+    broken = [each for each in candidates if each.problem is not None]
+    other: Optional[str] = None
+    if usable and usable[0].job is not None and usable[0].job.name is not None and job.name is not None:
+        other = usable[0].job.name if usable[0].job.name != job.name else None
+    if other is not None:
+        yield Finding(
+            check,
+            Status.WARNING,
+            f"{usable[0].name} in {job.checkpoint_dir} is of the job {other}: sagemaker.resume=auto stops there",
+            "Use a checkpoint prefix of its own for each job, or set sagemaker.resume to always or never.",
+        )
+    elif usable:
+        yield Finding(check, Status.OK, f"{len(usable)} usable; the newest is {usable[0]}")
+    if broken:
+        yield Finding(
+            check,
+            Status.WARNING,
+            f"{broken[0].name} cannot be resumed from: {broken[0].problem}"
+            + (f" ({len(broken) - 1} more)" if len(broken) > 1 else ""),
+            "Sharded checkpoints are complete in S3 only when every host has uploaded its part; delete what is broken.",
+        )
+
+
+CHECKS: Tuple[Check, ...] = (_channels, _caches, _directories, _disk, _older_checkpoints)
