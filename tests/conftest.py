@@ -108,7 +108,7 @@ def clean_process():
     os.environ.clear()
     os.environ.update(found)
     for function in rank_zero_onlys():
-        function.rank = ranks.get(id(function), 0)  # 0 for one that the test has loaded
+        function.rank = ranks.get(id(function)) or 0  # of one that the test, or Lightning in the test, has loaded
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     leaked = {name for name in changed if not name.startswith(_MAY_STAY)}
     distributed = sys.modules.get("torch.distributed")

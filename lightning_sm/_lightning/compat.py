@@ -1,7 +1,8 @@
 """Shims for differences between Lightning's versions, and the table of them all.
 
-The functions here concern checkpoints, the CLI and the loops; those for strategies are in ``compat_strategies``. A shim
-may be removed when the oldest supported Lightning is at least ``Shim.until``.
+The functions here concern checkpoints, the CLI and the loops; those for strategies are in ``compat_strategies``, those
+for progress lines in ``train_progress``. A shim may be removed when the oldest supported Lightning is at least
+``Shim.until``.
 """
 
 import functools
@@ -46,7 +47,7 @@ class Shim:
     """A difference between versions of Lightning.
 
     Args:
-        name: The function that handles it, here or in ``compat_strategies``.
+        name: The function that handles it, in a module of this folder.
         since: The first version, as major and minor, that needs it.
         until: The first version that does not need it; 99.0 while the newest release needs it.
         link: The upstream change, or the upstream code if no change removed the difference.
@@ -118,8 +119,22 @@ SHIMS = {
             "https://github.com/Lightning-AI/pytorch-lightning/blob/2.0.9/src/lightning/pytorch/trainer/trainer.py#L1296",
         ),
         Shim("saves_before_epoch_hooks", (1, 5), (2, 0), f"{_PR}16567"),
+        Shim("progress_bar_base", (1, 5), (2, 0), f"{_PR}17058"),
+        Shim(
+            "around_fetches",
+            (1, 5),
+            (1, 7),
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/1.6.5/pytorch_lightning/utilities/fetching.py#L271",
+        ),
         Shim("innermost_wrapper", (1, 7), _OPEN, f"{_PR}13658"),
         Shim("save_last_as_file", (2, 1), (2, 2), f"{_PR}18748"),
+        Shim(
+            "drop_tips",
+            (2, 5),
+            _OPEN,
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/2.6.1/src/lightning/pytorch/trainer/connectors/"
+            "callback_connector.py",
+        ),
         Shim("last_needs_best", (2, 6), _OPEN, f"{_PR}21244"),
         Shim("save_by_time", (2, 6), _OPEN, f"{_PR}21239"),
         Shim("replace_infinite_barrier", (2, 3), _OPEN, f"{_PR}19448"),

@@ -1,0 +1,5 @@
+"""How far a run is and how fast: rates that callbacks measure, progress lines, and the watch for a run that hangs."""
+
+from lightning_sm._progress.rates import RatePoint, Rates, RecordsRates, StepRates
+
+__all__ = ["RatePoint", "Rates", "RecordsRates", "StepRates"]
