@@ -15,6 +15,7 @@ from lightning_sm._doctor import (
     network_checks,
     software_checks,
     storage_checks,
+    world_checks,
 )
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
 
@@ -22,7 +23,7 @@ __all__ = ["SECTIONS", "Check", "Finding", "Machine", "Status", "main"]
 
 #: The checks by the sections of the table.
 SECTIONS: Mapping[str, Tuple[Check, ...]] = {
-    "Job and ranks": job_checks.CHECKS,
+    "Job and ranks": (*job_checks.CHECKS, *world_checks.CHECKS),
     "Hyperparameters": argument_checks.CHECKS,
     "Start and end": lifecycle_checks.CHECKS,
     "Network": network_checks.CHECKS,

@@ -1,27 +1,20 @@
-"""Checks of the job: what kind of container this is, its launcher, its ranks with their evidence, its hosts."""
+"""Checks of the job: what kind of container this is, its name, its launcher."""
 
-import importlib.util
 import json
 from contextlib import suppress
-from typing import Any, Iterator, Mapping, Optional, Tuple
+from typing import Any, Iterator, Optional, Tuple
 
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm._sagemaker.topology import Launcher
 
-__all__ = ["CHECKS", "is_local_mode", "is_sdk_v3"]
+__all__ = ["CHECKS", "is_local_mode", "is_mpirun", "is_sdk_v3"]
 
 # What SageMaker writes or sets in containers that are no training jobs. AWS, "Configure processing inputs" and
 # "Get app metadata"; sagemaker-inference-toolkit, sagemaker_inference/parameters.py.
 _PROCESSING = "/opt/ml/config/processingjobconfig.json"
 _NOTEBOOK = "/opt/ml/metadata/resource-metadata.json"
 _ENDPOINT_VARIABLES = ("SAGEMAKER_BIND_TO_PORT", "SAGEMAKER_SAFE_PORT_RANGE", "SAGEMAKER_BATCH")
-# Clusters that Lightning recognises before it asks anything else, by variables of which one is enough.
-_CLUSTERS = {
-    "Slurm": ("SLURM_NTASKS", "SLURM_JOB_ID"),
-    "LSF": ("LSB_JOBID",),
-    "Kubeflow": ("KUBERNETES_PORT",),
-}
 _SWITCHES = {
     "sagemaker_mpi_enabled": "mpi",
     "sagemaker_pytorch_ddp_enabled": "pytorchddp",
@@ -86,7 +79,7 @@ def _job_name(machine: Machine) -> Iterator[Finding]:
     job, environ, check = machine.job, machine.environ, "job name"
     if job.in_container and job.name is not None:
         yield Finding(check, Status.OK, f"{job.name} (by {job.sources.get('name', 'its files')})")
-    elif job.in_container and machine.is_here and not _is_mpirun(machine):
+    elif job.in_container and machine.is_here and not is_mpirun(machine):
         yield Finding(
             check,
             Status.WARNING,
@@ -105,7 +98,8 @@ def _job_name(machine: Machine) -> Iterator[Finding]:
             )
 
 
-def _is_mpirun(machine: Machine) -> bool:
+def is_mpirun(machine: Machine) -> bool:
+    """Whether Open MPI's variables alone tell the ranks."""
     return machine.topology is not None and machine.topology.launcher == Launcher.MPI
 
 
@@ -148,205 +142,4 @@ def _launcher(machine: Machine) -> Iterator[Finding]:
         yield Finding(check, Status.OK, f"{launcher}" + (f" (by {evidence})" if topology.is_external else ""))
 
 
-def _ranks(machine: Machine) -> Iterator[Finding]:
-    job, topology, check = machine.job, machine.topology, "ranks"
-    if topology is None or not machine.is_here:
-        return
-    pairs = (
-        ("rank", "global_rank", "world_size"),
-        ("local rank", "local_rank", "local_world_size"),
-        ("node", "node_rank", "num_nodes"),
-    )
-    known = [_rank(topology, *pair) for pair in pairs if getattr(topology, pair[2]) is not None]
-    yield Finding(check, Status.OK, "; ".join(known))
-    hosts, sizes = job.world_hosts, topology.world_size
-    if topology.launcher == Launcher.MPI and machine.environ.get("OMPI_COMM_WORLD_NODE_RANK"):
-        counted = machine.environ["OMPI_COMM_WORLD_NODE_RANK"]
-        if counted != str(topology.node_rank):
-            text = f"OMPI_COMM_WORLD_NODE_RANK={counted} counts processes of this host, which is node "
-            yield Finding("node rank", Status.OK, f"{text}{topology.node_rank}")
-    elif machine.environ.get("NODE_RANK") not in (None, "", str(topology.node_rank)):
-        yield Finding(
-            "node rank",
-            Status.WARNING,
-            f"NODE_RANK={machine.environ['NODE_RANK']}, but this host is node {topology.node_rank} by "
-            f"{topology.sources.get('node_rank', 'default')}",
-            "Do not set NODE_RANK in the job's environment: it is the same on every host.",
-        )
-    if topology.is_external and job.in_container and topology.num_nodes != len(hosts) and not _separate_groups(job):
-        yield Finding(
-            check,
-            Status.WARNING,
-            f"the world of {sizes} process(es) spans {topology.num_nodes} of {len(hosts)} hosts {list(hosts)}",
-            "Start the processes on all hosts, or request fewer instances."
-            if topology.num_nodes < len(hosts)
-            else "Compare the number of processes per host with the launcher's.",
-        )
-
-
-def _rank(topology: Topology, noun: str, rank: str, size: str) -> str:
-    return f"{noun} {getattr(topology, rank)} of {getattr(topology, size)} (by {topology.sources.get(size, 'default')})"
-
-
-def _variables_of_another_host(machine: Machine) -> Iterator[Finding]:
-    named, current = machine.environ.get("SM_CURRENT_HOST"), machine.job.current_host
-    if machine.is_here and named and current and named != current:
-        yield Finding(
-            "SM_* variables",
-            Status.WARNING,
-            f"they are those of {named}, but this host is {current}: mpirun copies the main host's",
-            "Do not read SM_* in the script; lightning_sm.job() reads this host's files.",
-        )
-
-
-def _hosts(machine: Machine) -> Iterator[Finding]:
-    job, environ = machine.job, machine.environ
-    hosts, listed = job.world_hosts, ", ".join(job.world_hosts)
-    if len(hosts) < 2:
-        return
-    order = "" if list(hosts) == sorted(hosts) else ", in the order of its group, which is not sorted"
-    yield Finding("hosts", Status.OK, f"{listed}: the first one is the main host{order}")
-    for name in ("MASTER_ADDR", "SM_MASTER_ADDR"):
-        value = environ.get(name)
-        if value in job.hosts and value != hosts[0]:
-            used = machine.topology.main_address if machine.topology is not None else hosts[0]
-            yield Finding(
-                "main host",
-                Status.WARNING,
-                f"{name} is {value}, but the first host of this world, {hosts[0]}, has rank 0; used is {used}",
-                "Do not compute the main host from a sorted list of hosts; "
-                "take it from lightning_sm.Topology.resolve().main_address.",
-            )
-
-
-def _separate_groups(job: TrainingJob) -> bool:
-    return len(job.instance_groups) > 1 and not job.distribution_groups
-
-
-def _instance_groups(machine: Machine) -> Iterator[Finding]:
-    job, check = machine.job, "instance groups"
-    if len(job.instance_groups) < 2:
-        return
-    groups = "; ".join(f"{each.name}: {len(each.hosts)} x {each.instance_type}" for each in job.instance_groups)
-    if _separate_groups(job):
-        yield Finding(
-            check,
-            Status.WARNING,
-            f"{groups}: each group trains alone, because no group is named as a part of the distribution",
-            "Use one instance group, or launch with mpi and name the groups that train together.",
-        )
-    elif job.current_group_name not in job.distribution_groups:
-        yield Finding(
-            check,
-            Status.WARNING,
-            f"{groups}: this host's group {job.current_group_name} runs the script outside of the distribution",
-            "Let the script do something else on hosts of this group.",
-        )
-    else:
-        yield Finding(check, Status.OK, groups)
-
-
-def _other_clusters(machine: Machine) -> Iterator[Finding]:
-    if not (machine.job.in_container and machine.is_here):
-        return
-    for cluster, names in _CLUSTERS.items():
-        found = [name for name in names if name in machine.environ]
-        if found:
-            yield Finding(
-                "cluster environment",
-                Status.WARNING,
-                f"{', '.join(found)} set: Lightning takes this for {cluster} where nothing else is passed",
-                "Unset it, or pass plugins=[lightning_sm.SageMakerEnvironment()] to the Trainer.",
-            )
-    if _is_mpirun(machine) and importlib.util.find_spec("mpi4py") is not None:
-        text = "Lightning alone uses its MPIEnvironment under mpirun; lightning_sm sets SageMakerEnvironment"
-        yield Finding("cluster environment", Status.OK, text)
-
-
-def _distribution(machine: Machine) -> Iterator[Finding]:
-    job, check = machine.job, "distribution"
-    if not (job.asks_for_smddp and machine.is_here):
-        return
-    if not _is_importable("smdistributed"):
-        yield Finding(
-            check,
-            Status.WARNING,
-            "smdistributed.dataparallel is switched on (by pytorchddp too, since SDK 2.221), but not installed: NCCL "
-            "trains",
-            "Use the distribution torch_distributed, or an image that contains the library.",
-        )
-    if _is_mpirun(machine):
-        yield Finding(
-            check,
-            Status.WARNING,
-            "smddprun is not in this image: only OMPI_* tell the ranks, and RANK, WORLD_SIZE and LOCAL_RANK are absent",
-            "Read ranks from the trainer or lightning_sm.Topology.resolve(), or use torch_distributed.",
-        )
-
-
-def _is_importable(name: str) -> bool:
-    with suppress(ImportError, ValueError):
-        return importlib.util.find_spec(name) is not None
-    return False
-
-
-def _devices(machine: Machine) -> Iterator[Finding]:
-    job, topology, check = machine.job, machine.topology, "devices"
-    if topology is None or not (job.in_container and machine.is_here):
-        return
-    devices, nodes = (_count(job.hyperparameters.values, f"trainer.{name}") for name in ("devices", "num_nodes"))
-    gpus, local = job.num_gpus or 0, topology.local_world_size
-    if topology.is_external and (devices or nodes):
-        product = (devices or local or 1) * (nodes or topology.num_nodes)
-        if product != topology.world_size:
-            yield Finding(
-                check,
-                Status.ERROR,
-                f"the hyperparameters ask for {product} processes (devices x num_nodes), but the launcher started "
-                f"{topology.world_size}",
-                "Leave trainer.devices and trainer.num_nodes out of the hyperparameters.",
-            )
-    elif nodes and nodes != topology.num_nodes:
-        yield Finding(
-            check,
-            Status.ERROR,
-            f"the hyperparameter trainer.num_nodes is {nodes}, but the job has {topology.num_nodes} host(s)",
-            "Leave trainer.num_nodes out of the hyperparameters.",
-        )
-    used = local if topology.is_external else devices or gpus
-    if topology.launcher == Launcher.HOST and gpus > 1 and used == gpus:
-        yield Finding(check, Status.OK, f"{gpus} GPUs: Lightning starts a process for each")
-    elif gpus and used and used < gpus:
-        yield Finding(
-            check,
-            Status.WARNING,
-            f"{used} process(es) on a host with {gpus} GPUs: {gpus - used} GPU(s) idle",
-            f"Start {gpus} processes per host.",
-        )
-    elif gpus and used and used > gpus and topology.launcher != Launcher.MPI:
-        yield Finding(
-            check,
-            Status.ERROR,
-            f"{used} processes on a host with {gpus} GPU(s): NCCL refuses two processes on one GPU",
-            f"Start {gpus} process(es) per host.",
-        )
-
-
-def _count(values: Mapping[str, Any], name: str) -> Optional[int]:
-    text = str(values.get(name, ""))
-    return int(text) if text.isdigit() and int(text) > 0 else None
-
-
-CHECKS: Tuple[Check, ...] = (
-    _job_files,
-    _container,
-    _job_name,
-    _launcher,
-    _ranks,
-    _variables_of_another_host,
-    _hosts,
-    _instance_groups,
-    _other_clusters,
-    _distribution,
-    _devices,
-)
+CHECKS: Tuple[Check, ...] = (_job_files, _container, _job_name, _launcher)
