@@ -5,7 +5,8 @@ Lightning calls ``log_metrics`` of its logger connector with each dict of metric
 and users call ``log_metrics`` of the loggers themselves, with the same dict for each logger.
 """
 
-from typing import Any, Callable, Dict, List, Mapping, Optional
+import math
+from typing import Any, Callable, List, Mapping, Optional
 
 from lightning_sm._lightning.compat import connector_of_loggers, first_logger, logged_step
 from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
@@ -118,14 +119,10 @@ class _Hook(_Replaced):
     def _observe(self, metrics: Any, step: Any) -> None:
         if not isinstance(metrics, Mapping) or not metrics or self._is_trial():
             return
-        try:
-            numbers = _numbers(metrics)
-            if step is None:
-                step = numbers.pop("step", None)
-            step = logged_step(self.trainer) if step is None else int(step)
-        except Exception as error:  # such as a step that is NaN; Lightning raises its own
-            log.warning("Logged metrics were left out of the job's log: %s: %s", type(error).__name__, error)
-            return
+        numbers = {str(name): _number(value) for name, value in metrics.items()}
+        if step is None:
+            step = numbers.pop("step", None)
+        step = int(step) if _is_step(step) else logged_step(self.trainer)
         for observer in list(self.observers):
             try:
                 observer(numbers, step)
@@ -140,10 +137,13 @@ class _Hook(_Replaced):
         return bool(self.callbacks) and not any(id(callback) in present for callback in self.callbacks)
 
 
-def _numbers(metrics: Mapping[str, Any]) -> Dict[str, Any]:
-    return {str(name): _number(value) for name, value in metrics.items()}
+def _is_step(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _number(value: Any) -> Any:
-    is_scalar = hasattr(value, "item") and (getattr(value, "numel", None) or (lambda: value.size))() == 1
-    return value.item() if is_scalar else value
+    try:
+        length = value.numel() if hasattr(value, "numel") else getattr(value, "size", None)
+        return value.item() if length == 1 else value
+    except Exception:  # of a user's class
+        return value

@@ -165,6 +165,16 @@ class Hyperparameters:
         value = self.values[name]
         return value if isinstance(value, str) else self.texts.get(name, json.dumps(value))
 
+    @property
+    def objective(self) -> Optional[str]:
+        """The name of the metric that a tuning job optimizes; ``None`` in other jobs.
+
+        SDK v2 encodes it as JSON, as it does with all values, and plain API calls write it as it is.
+        """
+        text = self.texts.get("_tuning_objective_metric", self.reserved.get("_tuning_objective_metric"))
+        value = _typed(text, keep_text=False) if isinstance(text, str) and text.startswith('"') else text
+        return str(value) if value not in (None, "") else None
+
     def enabled(self, name: str) -> bool:
         """Whether one of SageMaker's own switches is on. The string ``"true"`` counts, as in the toolkit."""
         value = self.reserved.get(name)

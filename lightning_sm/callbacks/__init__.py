@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lightning_sm.callbacks.data_position import DataPositionMixin as DataPosition
     from lightning_sm.callbacks.finetuning_state import FinetuningStateMixin as FinetuningState
     from lightning_sm.callbacks.graceful_stop import GracefulStopMixin as GracefulStop
+    from lightning_sm.callbacks.log_metrics import LogMetricsMixin as LogMetrics
     from lightning_sm.callbacks.model_export import ModelExportMixin as ModelExport
     from lightning_sm.callbacks.safe_saves import SafeSavesMixin as SafeSaves
     from lightning_sm.callbacks.world_check import WorldCheckMixin as WorldCheck
@@ -22,6 +23,7 @@ __all__ = [
     "DataPosition",
     "FinetuningState",
     "GracefulStop",
+    "LogMetrics",
     "ModelExport",
     "SafeSaves",
     "WorldCheck",
@@ -32,6 +34,7 @@ _MIXINS = {
     "DataPosition": "lightning_sm.callbacks.data_position:DataPositionMixin",
     "FinetuningState": "lightning_sm.callbacks.finetuning_state:FinetuningStateMixin",
     "GracefulStop": "lightning_sm.callbacks.graceful_stop:GracefulStopMixin",
+    "LogMetrics": "lightning_sm.callbacks.log_metrics:LogMetricsMixin",
     "ModelExport": "lightning_sm.callbacks.model_export:ModelExportMixin",
     "SafeSaves": "lightning_sm.callbacks.safe_saves:SafeSavesMixin",
     "WorldCheck": "lightning_sm.callbacks.world_check:WorldCheckMixin",

@@ -57,6 +57,7 @@ def own_callbacks(
         own += _checkpoints_in_place(present, places)
         own += _auto_resume(arguments, present, context, _identity(arguments, job, config))
         own += _positions(present, context)
+        own += _log_metrics(present, context)
     export = _absent("ModelExport", present, context)
     if export is not None and options.export and (job.in_container or options.model_dir is not None):
         own.append(
@@ -102,6 +103,11 @@ def _positions(present: Sequence[Any], context: RunContext) -> List[Any]:
         return []
     absent = (_absent(name, present, context) for name in ("DataPosition", "FinetuningState"))
     return [callback() for callback in absent if callback is not None]
+
+
+def _log_metrics(present: Sequence[Any], context: RunContext) -> List[Any]:
+    log_metrics = _absent("LogMetrics", present, context)
+    return [log_metrics(context.job.hyperparameters.objective)] if log_metrics and context.options.log_metrics else []
 
 
 def _saves(arguments: Dict[str, Any]) -> bool:

@@ -80,6 +80,7 @@ def test_own_callbacks(job):
         "AutoResume",
         "DataPosition",
         "FinetuningState",
+        "LogMetrics",
         "ModelExport",
         "GracefulStop",
     ]
