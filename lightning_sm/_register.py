@@ -119,9 +119,12 @@ def _check_single_device(environment: Any) -> None:
 
     if isinstance(environment, SageMakerEnvironment):
         environment.validate_settings(1, 1)
+        environment.log_summary()
         return
     try:
         if SageMakerEnvironment.detect():
-            Topology.resolve().check_world(1, 1)
+            topology = Topology.resolve()
+            topology.check_world(1, 1)
+            SageMakerEnvironment(topology).log_summary()
     except LightningSMError as error:
         log.warning("This process trains alone: %s", error)

@@ -1,6 +1,6 @@
 """``SageMakerEnvironment``: the ``Topology`` of this process as Lightning's cluster environment.
 
-It also waits until the name of the main host resolves, and checks there that the port is free.
+It also waits until the name of the main host resolves, checks there that the port is free, and logs the topology.
 """
 
 import errno
@@ -9,11 +9,13 @@ import os
 import socket
 import sys
 import time
-from typing import Optional, Set
+from typing import Optional, Set, Tuple
 
 from lightning_sm import _lightning
+from lightning_sm._distributed.summary import TopologySummary, log_once
 from lightning_sm._failure import report_uncaught, set_joining, set_training
 from lightning_sm._lightning.collectives import destroy_at_exit
+from lightning_sm._lightning.compat_strategies import backend_of_caller
 from lightning_sm._lightning.namespaces import check_supported
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
@@ -141,6 +143,7 @@ class SageMakerEnvironment:
         self._world_size = self.topology.world_size or 1
         self._global_rank = self.topology.global_rank or 0
         self._trainer_world_size: Optional[int] = None
+        self._backend: Optional[Tuple[str, str]] = None
         log.debug("SageMakerEnvironment: %s", self.topology)
         _lightning.set_rank_zero_rank(self._known_rank())
 
@@ -181,6 +184,11 @@ class SageMakerEnvironment:
             self._check_port()
             self._resolved = True
             self._announce(address)
+        backend = backend_of_caller() if self._backend is None else None
+        if backend is not None:
+            self._backend = backend, "the strategy of the Trainer uses it"
+        if self._backend is not None:
+            self.log_summary()
         # The caller is about to join the group. Where Lightning starts the processes, it must have counted them.
         if self.topology.is_external or self._trainer_world_size is not None:
             set_joining(TrainingJob.resolve(), self.topology, rank=self._global_rank, world_size=self._world_size)
@@ -210,6 +218,30 @@ class SageMakerEnvironment:
         }
         # In one write, because the toolkit logs each write as a line. `lightning-sm rehearse` parses it.
         log.info("lightning_sm topology: %s", json.dumps(topology))
+
+    def set_backend(self, backend: Optional[str], reason: str) -> None:
+        """Set the backend that the strategy will use, and why, for the log."""
+        self._backend = (backend or "chosen by Lightning", reason)
+
+    def log_summary(self) -> None:
+        """Log the topology on global rank 0, once in this process; nothing on a laptop.
+
+        The addresses of the hosts are resolved for at most two seconds.
+        """
+        if self.topology.launcher == Launcher.LOCAL or self.global_rank() != 0:
+            return
+        backend, reason = self._backend or (None, None)
+        is_alone = self.world_size() == 1
+        log_once(
+            lambda: TopologySummary.of(
+                TrainingJob.resolve(),
+                self.topology,
+                world_size=self.world_size(),
+                backend=backend,
+                backend_reason=reason,
+                main=None if is_alone else f"{self.topology.main_address or '127.0.0.1'}:{self.main_port}",
+            )
+        )
 
     @property
     def main_port(self) -> int:

@@ -279,6 +279,9 @@ class SMDDPMixin(_Base):
             self._choice = choose_backend(requested, self.root_device.type, self._job)
             if self.global_rank == 0:
                 log.info("SMDDPStrategy: backend %s, because %s.", self._choice.backend, self._choice.reason)
+            environment: Any = self.cluster_environment
+            if isinstance(environment, SageMakerEnvironment):
+                environment.set_backend(self._choice.backend, self._choice.reason)
         if self._choice.is_smddp:
             self._init_smddp()
         super().setup_distributed()

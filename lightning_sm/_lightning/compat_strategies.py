@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, Optional
 
@@ -12,6 +13,7 @@ from lightning_sm._lightning.trainer_protocol import Trainer
 __all__ = [
     "add_legacy_environment_methods",
     "apply_num_nodes",
+    "backend_of_caller",
     "backend_variable",
     "bypasses_checkpoint_io",
     "check_single_device_environment",
@@ -36,6 +38,30 @@ def add_legacy_environment_methods(namespace: Namespace, environment: Any) -> No
     if needs("add_legacy_environment_methods", namespace):
         environment.master_address = lambda self: self.main_address
         environment.master_port = lambda self: self.main_port
+
+
+# How many frames above the caller the functions are that Lightning's strategies initialize the process group with.
+_FRAMES = 8
+_INIT_FUNCTIONS = frozenset({"_init_dist_connection", "init_dist_connection"})
+
+
+def backend_of_caller() -> Optional[str]:
+    """The backend that Lightning is about to initialize, where its environment's address is asked for on the way.
+
+    No strategy tells its environment. It is an argument of the function that asks: ``lightning/fabric/utilities/
+    distributed.py``, ``_init_dist_connection``; DeepSpeed's strategy has a method of its own.
+    """
+    frame: Any = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame is None:
+            return None
+        if frame.f_code.co_name in _INIT_FUNCTIONS:
+            backend = frame.f_locals.get("torch_distributed_backend")
+            return None if backend is None else str(backend)
+        if frame.f_code.co_name == "_init_deepspeed_distributed":
+            return getattr(frame.f_locals.get("self"), "_process_group_backend", None) or "nccl"
+        frame = frame.f_back
+    return None
 
 
 def backend_variable(namespace: Namespace) -> Optional[str]:
