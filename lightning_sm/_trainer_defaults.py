@@ -13,6 +13,7 @@ from lightning_sm._config.routing import build_routing
 from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings
 from lightning_sm._distributed.environment import SageMakerEnvironment
 from lightning_sm._distributed.smddp import SMDDPMixin
+from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import choose_namespace, namespace_of
 from lightning_sm._logging import log
@@ -121,6 +122,7 @@ def trainer_settings(
     Raises:
         JobConfigError: A file or variable of the job is broken.
         TopologyError: The launcher's variables contradict each other, or another number of hosts is asked for.
+        DoctorError: ``doctor`` is set in ``sagemaker``, and something on this host is an error.
         OptionError: ``sagemaker`` is no mapping of known options.
         OutputError: The checkpoint directory cannot be written.
         CheckpointError, ExportError: An option of ``sagemaker`` has no meaning.
@@ -140,6 +142,8 @@ def trainer_settings(
         # A list of ready-made loggers or callbacks counts as one value here, which nothing looks into.
         given = Settings().with_layer({"trainer": trainer_arguments}, Provenance(Layer.COMMAND_LINE))
         context = RunContext(this_job, topology, namespace, given, options_of(sagemaker))
+        if context.options.doctor:
+            check_host(this_job, topology)
         routing = build_routing(context)
         routed = routing.as_config().get("trainer", {})
         arguments = {**trainer_arguments, **routed}

@@ -21,6 +21,7 @@ from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.reader import config_text
 from lightning_sm._config.routed import Routing
 from lightning_sm._config.settings import RunContext
+from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class, resolve_class
 from lightning_sm._lightning.compat import add_any_data_module, cli_base_path, save_config_arguments
@@ -85,6 +86,7 @@ class SageMakerCLIMixin(_Base):
 
     Raises:
         JobConfigError: A file or variable of the job is broken.
+        DoctorError: ``sagemaker.doctor`` is set, and something on this host is an error.
         TopologyError: The launcher's variables contradict each other, or a setting asks for another number of hosts or
             processes than the job has.
         HyperparameterError: The parser refuses a setting of a job; the job's failure reason says which.
@@ -149,7 +151,9 @@ class SageMakerCLIMixin(_Base):
         if not parsed:
             with failure_reported(self.job), raise_refusals([parser], lambda _: None):
                 super().parse_arguments(parser, *args)
-        self._fill_options()
+        options = self._fill_options()
+        if options is not None and options.doctor:
+            check_host(self.job, self.topology)
         if parsed and self.routing and self.topology.is_rank_zero:
             log.info("%s", self.routing.table())
 
@@ -178,12 +182,13 @@ class SageMakerCLIMixin(_Base):
         self.run_context, self.routing = run.context, run.routing
         return True
 
-    def _fill_options(self) -> None:
-        """Let an empty group (``sagemaker:`` and nothing below it) mean that nothing is set."""
+    def _fill_options(self) -> Any:
+        """Return the group ``sagemaker``; an empty one (nothing below it) means that nothing is set."""
         subcommand = self.config.get("subcommand")
         config = self.config if subcommand is None else self.config[subcommand]
         if config.get("sagemaker", "") is None:
             config["sagemaker"] = type(config)(**asdict(SageMakerOptions()))
+        return config.get("sagemaker")
 
     def _parse_ckpt_path(self) -> None:
         """Take the model's hyperparameters from the checkpoint of ``ckpt_path``, as Lightning does since 2.5.5."""

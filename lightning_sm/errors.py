@@ -16,6 +16,7 @@ __all__ = [
     "CheckpointError",
     "ExportError",
     "SMDDPUnavailableError",
+    "DoctorError",
     "LightningImportError",
     "LightningAttributeError",
     "RehearsalError",
@@ -91,6 +92,10 @@ class ExportError(LightningSMError, RuntimeError):
 
 class SMDDPUnavailableError(LightningSMError, RuntimeError):
     """The backend ``smddp`` was requested by name, and AWS's library cannot be imported."""
+
+
+class DoctorError(LightningSMError, RuntimeError):
+    """``sagemaker.doctor`` found something on a host with which the job fails, waits forever, or loses results."""
 
 
 class LightningImportError(LightningSMError, ImportError):

@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 import lightning_sm
 from lightning_sm import errors
+from lightning_sm._doctor import SECTIONS
 
 __all__ = ["TABLES", "arguments_of", "main", "out_of_date", "render"]
 
@@ -37,6 +38,16 @@ def options_table() -> str:
         default = option.default if option.default_factory is MISSING else option.default_factory()
         rows.append((f"`{option.name}`", _type(types[option.name]), _value(default), meanings[option.name]))
     return _table(("Option", "Type", "Default", "Meaning"), rows)
+
+
+def doctor_table() -> str:
+    """What each check of the doctor examines, by its docstring."""
+    rows = [
+        (section if check is checks[0] else "", (check.__doc__ or "").replace("``", "`"))
+        for section, checks in SECTIONS.items()
+        for check in checks
+    ]
+    return _table(("Section", "Examined"), rows)
 
 
 def callbacks_table() -> str:
@@ -152,6 +163,7 @@ def rehearse_options() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "options": options_table,
     "callbacks": callbacks_table,
+    "doctor": doctor_table,
     "ranks": ranks_table,
     "errors": errors_table,
     "versions": versions_table,

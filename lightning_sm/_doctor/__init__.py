@@ -1,13 +1,14 @@
 """The doctor: examines the machine and the job, and says what stops a training, slows it down or loses results.
 
 ``finding`` holds the values and runs the checks; each ``*_checks`` module exports its ``CHECKS``; ``command`` is
-``lightning-sm doctor``.
+``lightning-sm doctor``; ``at_start`` is ``sagemaker.doctor: true``.
 """
 
 from typing import Mapping, Sequence, Tuple
 
 from lightning_sm._doctor import (
     argument_checks,
+    at_start,
     command,
     hardware_checks,
     job_checks,
@@ -18,8 +19,10 @@ from lightning_sm._doctor import (
     world_checks,
 )
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.topology import Topology
 
-__all__ = ["SECTIONS", "Check", "Finding", "Machine", "Status", "main"]
+__all__ = ["SECTIONS", "Check", "Finding", "Machine", "Status", "check_host", "main"]
 
 #: The checks by the sections of the table.
 SECTIONS: Mapping[str, Tuple[Check, ...]] = {
@@ -40,3 +43,16 @@ def main(words: Sequence[str]) -> int:
         words: The words behind the command.
     """
     return command.run(words, SECTIONS)
+
+
+def check_host(job: TrainingJob, topology: Topology) -> None:
+    """Examine this host at the start of a job.
+
+    Args:
+        job: The job.
+        topology: The processes.
+
+    Raises:
+        DoctorError: There are errors.
+    """
+    at_start.check_host(SECTIONS, job, topology)

@@ -66,6 +66,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _hyperparameters(machine: Machine) -> Iterator[Finding]:
+    """Hyperparameters that the script's command line spells differently: None, booleans, lists, dicts."""
     job, check = machine.job, "hyperparameters"
     values = job.hyperparameters.values
     if not job.in_container:
@@ -102,6 +103,7 @@ def _spelling(value: Any, *, v3: bool) -> Optional[str]:
 
 
 def _order(machine: Machine) -> Iterator[Finding]:
+    """Hyperparameters that the toolkit sorts before ``--config``, so that the file overrides them; lists of files."""
     values = machine.job.hyperparameters.values
     if "config" not in values or is_sdk_v3(machine.job):
         return
@@ -123,6 +125,7 @@ def _order(machine: Machine) -> Iterator[Finding]:
 
 
 def _model_parallel(machine: Machine) -> Iterator[Finding]:
+    """``--mp_parameters`` on the command line."""
     if "mp_parameters" in machine.job.hyperparameters.reserved:
         yield Finding(
             "mp_parameters",
@@ -133,6 +136,7 @@ def _model_parallel(machine: Machine) -> Iterator[Finding]:
 
 
 def _reserved_names(machine: Machine) -> Iterator[Finding]:
+    """Hyperparameters that begin with ``sagemaker_`` and therefore do not reach the script."""
     unknown = [name for name in machine.job.hyperparameters.reserved if name.startswith("sagemaker_")]
     unknown = [name for name in unknown if not _is_known(name)]
     for name in unknown:
@@ -151,7 +155,7 @@ def _is_known(name: str) -> bool:
 
 
 def _names_for_sdk_v3(machine: Machine) -> Iterator[Finding]:
-    """SDK v3 exports each as ``export K='V'`` in a shell that stops at the first error."""
+    """Names and values that end a job of SDK v3 before the script starts: dots, single quotes (errors)."""
     job, check = machine.job, "names"
     if not is_sdk_v3(job):
         return
@@ -183,6 +187,7 @@ def _names_for_sdk_v3(machine: Machine) -> Iterator[Finding]:
 
 
 def _lost_variables(machine: Machine) -> Iterator[Finding]:
+    """``SM_HP_*`` and ``SM_CHANNEL_*`` variables that a shell or ssh dropped."""
     job, environ = machine.job, machine.environ
     if is_sdk_v3(job) or not ("SM_HPS" in environ and machine.is_here):
         return

@@ -34,12 +34,14 @@ def is_local_mode(job: TrainingJob) -> bool:
 
 
 def _job_files(machine: Machine) -> Iterator[Finding]:
+    """SageMaker's files and the launcher's variables can be read and do not contradict each other; else an error."""
     for problem in machine.problems:
         hint = problem.hint or "SageMaker writes the file and sets the variable; look for what changes them."
         yield Finding("job", Status.ERROR, problem.problem, hint)
 
 
 def _container(machine: Machine) -> Iterator[Finding]:
+    """The kind of container: training job, SDK's local mode, Processing, endpoint, Studio, notebook, none."""
     job, check = machine.job, "container"
     if job.in_container:
         kind = "container of the SDK's local mode (no instance groups, no checkpoint uploads)"
@@ -76,6 +78,7 @@ def _notebook(machine: Machine) -> str:
 
 
 def _job_name(machine: Machine) -> Iterator[Finding]:
+    """The name of the job, by which a restart is recognised, and variables that only look like a job."""
     job, environ, check = machine.job, machine.environ, "job name"
     if job.in_container and job.name is not None:
         yield Finding(check, Status.OK, f"{job.name} (by {job.sources.get('name', 'its files')})")
@@ -109,6 +112,7 @@ def _asked(job: TrainingJob) -> Optional[str]:
 
 
 def _launcher(machine: Machine) -> Iterator[Finding]:
+    """The launcher, the variable that shows it, and whether it is the one that the job's distribution asks for."""
     job, topology, check = machine.job, machine.topology, "launcher"
     asked = _asked(job)
     if not machine.is_here:

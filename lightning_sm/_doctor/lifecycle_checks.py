@@ -21,6 +21,7 @@ def _is_toolkit_job(machine: Machine) -> bool:
 
 
 def _source(machine: Machine) -> Iterator[Finding]:
+    """Whether the submitted source was extracted or the image's own files run; a missing script is an error."""
     if not _is_toolkit_job(machine):
         return
     folder, script, check = source_dir(machine), entry_script(machine), "source"
@@ -50,6 +51,7 @@ def _start_of_container(machine: Machine) -> Optional[float]:
 
 
 def _setup_py(machine: Machine) -> Iterator[Finding]:
+    """``setup.py`` in the source, which changes how the script is started; an error with torch_distributed."""
     if not (_is_toolkit_job(machine) and (source_dir(machine) / "setup.py").exists()):
         return
     hyperparameters = machine.job.hyperparameters
@@ -67,6 +69,7 @@ def _setup_py(machine: Machine) -> Iterator[Finding]:
 
 
 def _sigterm(machine: Machine) -> Iterator[Finding]:
+    """Whether process 1 of the container forwards SIGTERM to the training."""
     if not (machine.job.in_container and machine.is_here):
         return
     check, command = "SIGTERM", ""
@@ -87,6 +90,7 @@ def _sigterm(machine: Machine) -> Iterator[Finding]:
 
 
 def _checkpoint_upload(machine: Machine) -> Iterator[Finding]:
+    """Whether the checkpoint directory is synchronized with S3."""
     job, check = machine.job, "checkpoint upload"
     source = job.sources.get("checkpoint_dir")
     if not job.in_container or source is None:
@@ -109,6 +113,7 @@ def _checkpoint_upload(machine: Machine) -> Iterator[Finding]:
 
 
 def _failure_reason(machine: Machine) -> Iterator[Finding]:
+    """The failure file: an earlier text in it, and crashes that the toolkit reports as success."""
     job, check = machine.job, "failure reason"
     if not (job.in_container and machine.is_here and job.failure_file):
         return
@@ -129,6 +134,7 @@ def _failure_reason(machine: Machine) -> Iterator[Finding]:
 
 
 def _other_hosts(machine: Machine) -> Iterator[Finding]:
+    """What differs with several hosts: merged uploads, containers that end later, data prepared on one host only."""
     job, topology, check = machine.job, machine.topology, "several hosts"
     if len(job.world_hosts) < 2:
         return
@@ -153,6 +159,7 @@ def _other_hosts(machine: Machine) -> Iterator[Finding]:
 
 
 def _links(machine: Machine) -> Iterator[Finding]:
+    """Symbolic links in the checkpoint and model directories."""
     job = machine.job
     if not (job.in_container and machine.is_here):
         return

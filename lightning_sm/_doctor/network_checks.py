@@ -8,7 +8,6 @@ import time
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
-from lightning_sm._sagemaker.topology import Launcher
 
 __all__ = ["CHECKS"]
 
@@ -40,6 +39,7 @@ def _addresses(hosts: Sequence[str], timeout: float) -> Dict[str, Tuple[Optional
 
 
 def _names_of_hosts(machine: Machine) -> Iterator[Finding]:
+    """The names of all hosts resolve, and not to this host itself (error)."""
     hosts, check = machine.job.world_hosts, "names of hosts"
     if not machine.is_here or len(hosts) < 2:
         return
@@ -72,12 +72,14 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _main_port(machine: Machine) -> Iterator[Finding]:
+    """The main host answers (error if not), and its port is free there (error if not) or torchrun listens."""
     topology, check = machine.topology, "main port"
     if topology is None or not machine.is_here or topology.main_address is None or topology.main_port is None:
         return
     where = f"{topology.main_address}:{topology.main_port}"
     source = topology.sources.get("main_port", "default")
-    has_agent = topology.launcher == Launcher.TORCHRUN
+    # Without it, global rank 0 itself listens there later.
+    has_agent = machine.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if topology.node_rank == 0 and not has_agent:
         yield _own_port(where, topology.main_port, source)
         return
@@ -147,6 +149,7 @@ def _knock(host: str, port: int) -> Optional[int]:
 
 
 def _interface(machine: Machine) -> Iterator[Finding]:
+    """The network interface that SageMaker names exists."""
     named, check = machine.job.network_interface_name, "network interface"
     if not machine.is_here or named is None:
         return

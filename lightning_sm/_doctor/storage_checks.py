@@ -82,6 +82,7 @@ def _settings(machine: Machine) -> Dict[str, Any]:
 
 
 def _channels(machine: Machine) -> Iterator[Finding]:
+    """Each channel: mode, files, size, unsorted listings; a pipe or a missing folder is an error."""
     job = machine.job
     if not job.in_container:
         return
@@ -135,6 +136,7 @@ def _channel(machine: Machine, channel: Channel, is_sharded: bool) -> Iterator[F
 
 
 def _caches(machine: Machine) -> Iterator[Finding]:
+    """Cache directories of libraries inside a channel; an error in a read-only one."""
     for name in _CACHES:
         folder = machine.environ.get(name)
         for channel in machine.job.data_channels.values() if folder and machine.is_here else ():
@@ -149,6 +151,7 @@ def _caches(machine: Machine) -> Iterator[Finding]:
 
 
 def _directories(machine: Machine) -> Iterator[Finding]:
+    """Checkpoint, model and output directories and the failure file are writable; else an error."""
     job = machine.job
     if not (job.in_container and machine.is_here):
         return
@@ -179,6 +182,7 @@ def _directory(check: str, folder: str) -> Finding:
 
 
 def _disk(machine: Machine) -> Iterator[Finding]:
+    """Free disk space: a warning below 10 GB, an error below 0.5 GB."""
     job = machine.job
     if not machine.is_here:
         return
@@ -205,6 +209,7 @@ def _space(folder: str, free: float) -> Finding:
 
 
 def _older_checkpoints(machine: Machine) -> Iterator[Finding]:
+    """Checkpoints that are there: the newest, those of another job, broken ones."""
     job, check = machine.job, "older checkpoints"
     if not (job.in_container and machine.is_here and job.checkpoint_dir and os.path.isdir(job.checkpoint_dir)):
         return

@@ -20,6 +20,7 @@ _CLUSTERS = {
 
 
 def _ranks(machine: Machine) -> Iterator[Finding]:
+    """Ranks and sizes, each with the variable or file that it comes from; hosts that the world leaves out."""
     job, topology, check = machine.job, machine.topology, "ranks"
     if topology is None or not machine.is_here:
         return
@@ -60,6 +61,7 @@ def _rank(topology: Topology, noun: str, rank: str, size: str) -> str:
 
 
 def _variables_of_another_host(machine: Machine) -> Iterator[Finding]:
+    """Whether the ``SM_*`` variables are this host's; mpirun copies the main host's."""
     named, current = machine.environ.get("SM_CURRENT_HOST"), machine.job.current_host
     if machine.is_here and named and current and named != current:
         yield Finding(
@@ -71,6 +73,7 @@ def _variables_of_another_host(machine: Machine) -> Iterator[Finding]:
 
 
 def _hosts(machine: Machine) -> Iterator[Finding]:
+    """The hosts in their order, and whether the variables name the first one as the main host."""
     job, environ = machine.job, machine.environ
     hosts, listed = job.world_hosts, ", ".join(job.world_hosts)
     if len(hosts) < 2:
@@ -95,6 +98,7 @@ def _separate_groups(job: TrainingJob) -> bool:
 
 
 def _instance_groups(machine: Machine) -> Iterator[Finding]:
+    """Instance groups: which of them train together, and which alone."""
     job, check = machine.job, "instance groups"
     if len(job.instance_groups) < 2:
         return
@@ -118,6 +122,7 @@ def _instance_groups(machine: Machine) -> Iterator[Finding]:
 
 
 def _other_clusters(machine: Machine) -> Iterator[Finding]:
+    """Variables of other clusters (Slurm, LSF, Kubeflow), from which Lightning would take its ranks."""
     if not (machine.job.in_container and machine.is_here):
         return
     for cluster, names in _CLUSTERS.items():
@@ -135,6 +140,7 @@ def _other_clusters(machine: Machine) -> Iterator[Finding]:
 
 
 def _distribution(machine: Machine) -> Iterator[Finding]:
+    """The switch of smdistributed.dataparallel without its library or without ``smddprun``."""
     job, check = machine.job, "distribution"
     if not (job.asks_for_smddp and machine.is_here):
         return
@@ -162,6 +168,7 @@ def _is_importable(name: str) -> bool:
 
 
 def _devices(machine: Machine) -> Iterator[Finding]:
+    """Processes against GPUs; two on one GPU, or hyperparameters that ask for another world, are errors."""
     job, topology, check = machine.job, machine.topology, "devices"
     if topology is None or not (job.in_container and machine.is_here):
         return

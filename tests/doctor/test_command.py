@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -120,3 +121,10 @@ def test_the_command_imports_neither_torch_nor_lightning():
     code = f"import sys; from lightning_sm import _doctor; print(*{modules} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_each_check_says_what_it_examines():
+    checks = [check for section in _doctor.SECTIONS.values() for check in section]
+    assert len(checks) == len(set(checks))
+    missing = [check.__name__ for check in checks if not re.fullmatch(r"[A-Z`].*\.", (check.__doc__ or "").strip())]
+    assert missing == []

@@ -1,0 +1,129 @@
+"""``sagemaker.doctor: true`` ends a job before its hosts wait for each other."""
+
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lightning_sm import TrainingJob, trainer_settings
+from lightning_sm._doctor import Finding, Status, at_start, check_host
+from lightning_sm._sagemaker.topology import Topology
+from lightning_sm.errors import DoctorError
+from tests.helpers.environ import torchrun
+from tests.helpers.opt_ml import OptMl
+from tests.helpers.processes import Job
+
+_SCRIPT = Path(__file__).parent / "train.py"
+
+
+@pytest.fixture
+def opt_ml(tmp_path, monkeypatch):
+    found = OptMl(tmp_path / "ml").host("algo-1")
+    # So that the test takes it away again.
+    monkeypatch.setenv("LIGHTNING_SM_EXAMINED", "")
+    monkeypatch.delenv("LIGHTNING_SM_EXAMINED")
+    for name, value in found.environ(TRAINING_JOB_NAME="job", SM_MASTER_PORT=7792).items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+def check(sections=None):
+    job = TrainingJob.resolve()
+    topology = Topology.resolve(job=job)
+    check_host(job, topology) if sections is None else at_start.check_host(sections, job, topology)
+
+
+def errors(number):
+    found = [Finding(f"check {index}", Status.ERROR, f"problem {index}", f"Do {index}.") for index in range(number)]
+    return {"One": (lambda _: found,), "Two": (lambda _: [Finding("other", Status.WARNING, "slow", "Wait.")],)}
+
+
+def test_a_good_host_has_its_numbers_in_the_log(opt_ml, caplog):
+    with caplog.at_level(logging.INFO):
+        check()
+    assert [record for record in caplog.messages if record.startswith("Doctor on algo-1: ") and " ok, " in record]
+    assert not [record for record in caplog.messages if "\n" in record]
+
+
+def test_errors_are_raised_and_each_has_its_line(opt_ml, caplog):
+    with pytest.raises(DoctorError) as raised:
+        check(errors(5))
+    assert raised.value.problem == (
+        "The doctor found 5 errors on algo-1: check 0: problem 0; check 1: problem 1; check 2: problem 2; and 2 more."
+    )
+    assert raised.value.hint == "Do 0."
+    assert "Doctor on algo-1: check 4: problem 4 HINT: Do 4." in caplog.messages
+    assert "Doctor on algo-1: other: slow HINT: Wait." in caplog.messages
+    assert (opt_ml.base / "output" / "failure").read_text().startswith("DoctorError: The doctor found 5 errors")
+
+
+def test_warnings_do_not_end_a_job(opt_ml, caplog):
+    check({"One": errors(0)["Two"]})
+    assert "Doctor on algo-1: other: slow HINT: Wait." in caplog.messages
+
+
+def test_a_host_is_examined_once(opt_ml, caplog):
+    check({})
+    check(errors(1))
+
+
+def test_other_local_ranks_leave_it_to_the_first(opt_ml, monkeypatch):
+    for name, value in torchrun(1, 2, 1, 2, 0, 1).items():
+        monkeypatch.setenv(name, value)
+    check(errors(1))
+
+
+def test_outside_of_a_container_nothing_is_examined():
+    at_start.check_host(errors(1), TrainingJob(), Topology.resolve({}))
+
+
+def test_trainer_settings(opt_ml):
+    (opt_ml.base / "model").write_text("a file")
+    with pytest.raises(DoctorError, match=r"model directory: .* is no directory"):
+        trainer_settings(sagemaker={"doctor": True})
+
+
+def test_a_config_file_stops_before_the_model_is_built(opt_ml, tmp_path, monkeypatch):
+    from lightning_sm.cli import main
+
+    config = {"sagemaker": {"doctor": True}, "model": {"class_path": "a_model_of_the_doctor.Model"}}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    (tmp_path / "a_model_of_the_doctor.py").write_text(
+        "import pytorch_lightning as pl\n"
+        "class Model(pl.LightningModule):\n"
+        "    def __init__(self):\n"
+        "        raise ZeroDivisionError('it was built')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    (opt_ml.base / "model").write_text("a file")
+    with pytest.raises(DoctorError, match="model directory"):
+        main(["fit", "--config", str(tmp_path / "config.yaml")])
+
+
+@pytest.mark.processes
+@pytest.mark.jobs
+@pytest.mark.parametrize("launch", ["torchrun", "one_per_host"])
+class TestTwoHosts:
+    def start(self, folder, launch, *words):
+        if launch == "torchrun":
+            return Job(folder, _SCRIPT, *words).torchrun(2, 2)
+        return Job(folder, _SCRIPT, *words, "--devices", 1).one_per_host(2)
+
+    def test_a_good_job_trains(self, tmp_path, launch):
+        job = self.start(tmp_path, launch)
+        job.results(4 if launch == "torchrun" else 2)
+        assert job.output.count("no errors.") == 2
+
+    @pytest.mark.parametrize("host", ["algo-1", "algo-2"])
+    def test_an_error_on_one_host_is_the_reason_on_both(self, tmp_path, launch, host):
+        began = time.monotonic()
+        job = self.start(tmp_path, launch, "--trap", host)
+        assert set(job.codes) == {1}, job.output[-4000:]
+        assert time.monotonic() - began < 60
+        for each in ("algo-1", "algo-2"):
+            reason = (tmp_path / each / "output" / "failure").read_text()
+            assert reason.startswith(f"DoctorError: The doctor found an error on {host}: model directory: "), reason

@@ -1,0 +1,39 @@
+"""Trains with ``sagemaker.doctor: true``, in a job in which one host may have a trap (``--trap HOST``)."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import pytorch_lightning as pl
+
+import lightning_sm
+
+try:
+    from tests.helpers.tiny import loader, tiny_model
+except ImportError:  # in a rehearsal's source directory
+    from tiny import loader, tiny_model
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", nargs="?")
+    parser.add_argument("--trap")
+    parser.add_argument("--devices", type=int)
+    given = parser.parse_args()
+    current = lightning_sm.TrainingJob.resolve().current_host
+    if current == given.trap:
+        os.environ["SM_MODEL_DIR"] = sys.executable  # a file
+    devices = {} if given.devices is None else {"devices": given.devices}
+    arguments = lightning_sm.trainer_settings(
+        sagemaker={"doctor": True}, accelerator="cpu", max_steps=2, enable_progress_bar=False, **devices
+    )
+    print(f"{current} examined", flush=True)
+    trainer = pl.Trainer(**arguments)
+    trainer.fit(tiny_model(pl), loader())
+    if given.folder is not None:
+        Path(given.folder, f"rank-{trainer.global_rank}.json").write_text("{}")
+
+
+if __name__ == "__main__":
+    main()
