@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Optional
 
+from lightning_sm._config.mlflow import complete_loggers
 from lightning_sm._config.options import options_of
 from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._config.routing import build_routing
@@ -125,6 +126,7 @@ def trainer_settings(
         DoctorError: ``doctor`` is set in ``sagemaker``, and something on this host is an error.
         OptionError: ``sagemaker`` is no mapping of known options.
         OutputError: The checkpoint directory cannot be written.
+        LoggerError: ``sagemaker.mlflow_arn`` or ``MLFLOW_TRACKING_URI`` names no MLflow, or a package is missing.
         CheckpointError, ExportError: An option of ``sagemaker`` has no meaning.
 
     Example::
@@ -147,15 +149,13 @@ def trainer_settings(
         routing = build_routing(context)
         routed = routing.as_config().get("trainer", {})
         arguments = {**trainer_arguments, **routed}
-        logger = routed.get("logger")
-        if logger is not None:
-            logger_class = context.find_class(logger["class_path"])
-            assert logger_class is not None, "Lightning has the loggers that the routing names"
-            arguments["logger"] = logger_class(**logger["init_args"])
+        if "logger" in routed:
+            arguments["logger"] = _make_loggers(routed["logger"], context)
         if this_job.in_container:
             add_environment(arguments, context)
-            redirected = tuple(_redirect_loggers(trainer_arguments.get("logger"), context))
-            routing = replace(routing, settings=(*routing.settings, *redirected))
+            completed = complete_loggers(arguments, context)
+            redirected = _redirect_loggers(trainer_arguments.get("logger"), context)
+            routing = replace(routing, settings=(*routing.settings, *completed, *redirected))
         present = as_list(arguments.get("callbacks"))
         own = own_callbacks(arguments, present, context)
         if own:
@@ -163,6 +163,15 @@ def trainer_settings(
     if routing and topology.is_rank_zero:
         log.info("%s", routing.table())
     return arguments
+
+
+def _make_loggers(routed: Any, context: RunContext) -> Any:
+    """Make the loggers that the routing names, one or several."""
+    if isinstance(routed, list):
+        return [_make_loggers(entry, context) for entry in routed]
+    logger_class = context.find_class(routed["class_path"])
+    assert logger_class is not None, "Lightning has the loggers that the routing names"
+    return logger_class(**routed["init_args"])
 
 
 def _redirect_loggers(given: Any, context: RunContext) -> Iterator[RoutedSetting]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optiona
 
 from lightning_sm._config.arguments import JobArguments
 from lightning_sm._config.build import GroupClass, RunParser, find_model_class, raise_refusals, trains
+from lightning_sm._config.mlflow import complete_loggers
 from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.reader import config_text
 from lightning_sm._config.routed import Routing
@@ -210,6 +211,10 @@ class SageMakerCLIMixin(_Base):
         context = replace(self.run_context, options=self._get(self.config_init, "sagemaker"))
         if self.job.in_container:
             add_environment(config, context)
+            with failure_reported(self.job):
+                completed = complete_loggers(config, context)
+            if completed and self.topology.is_rank_zero:
+                log.info("%s", Routing(completed).table())
         stay_on_one_host(config, context)
         if trains(self.subcommand):
             if config.get("callbacks") is not None:

@@ -15,6 +15,7 @@ __all__ = [
     "OutputError",
     "CheckpointError",
     "ExportError",
+    "LoggerError",
     "SMDDPUnavailableError",
     "DoctorError",
     "LightningImportError",
@@ -88,6 +89,10 @@ class CheckpointError(LightningSMError, RuntimeError):
 
 class ExportError(LightningSMError, RuntimeError):
     """The trained model cannot be written to the model directory."""
+
+
+class LoggerError(LightningSMError, RuntimeError):
+    """A logger cannot begin its run: its server cannot be reached or refuses access, or a package is missing."""
 
 
 class SMDDPUnavailableError(LightningSMError, RuntimeError):

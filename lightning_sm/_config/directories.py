@@ -23,6 +23,7 @@ __all__ = [
     "route_channels",
     "unrouted_channels",
     "CheckpointPlaces",
+    "class_entry",
     "default_logger",
     "directories",
     "explicit_directories",
@@ -224,7 +225,7 @@ def _route_entries(
         return
     path, source = directory
     listed = given if isinstance(given, list) else [given]
-    entries = [_entry(item) for item in listed]
+    entries = [class_entry(item) for item in listed]
     whole = (key, entries if isinstance(given, list) else entries[0])
     for index, entry in enumerate(entries):
         old = entry["init_args"].get(argument)
@@ -285,7 +286,8 @@ def explicit_directories(settings: Settings) -> FrozenSet[str]:
     return frozenset(os.path.realpath(path) for value in given for path in _dirpaths(value))
 
 
-def _entry(item: Any) -> Dict[str, Any]:
+def class_entry(item: Any) -> Dict[str, Any]:
+    """Return what a config says of one logger or callback, its arguments below ``init_args``."""
     if not isinstance(item, Mapping):
         return {"class_path": str(item), "init_args": {}}
     known = ("class_path", "init_args", "dict_kwargs")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Iterator, Optional, Sequence, Tuple
 
 from lightning_sm._config.directories import Consumer, directories, route_channels, route_outputs, unrouted_channels
+from lightning_sm._config.mlflow import mlflow_notes, route_mlflow
 from lightning_sm._config.routed import Link, RoutedSetting, Routing, may_replace
 from lightning_sm._config.settings import RunContext, Settings, plain_key
 from lightning_sm._sagemaker.job import TrainingJob
@@ -113,18 +114,19 @@ def build_routing(
     Raises:
         RoutingError: It is ambiguous which parameter a channel feeds, the channel holds no files to read, or the
             parameter is computed from other arguments.
+        LoggerError: See :func:`~lightning_sm._config.mlflow.route_mlflow`.
         TopologyError: The run asks for another number of hosts or processes than the job has.
     """
     settings = context.settings
     decided = list(route_world(context))
     notes: Tuple[str, ...] = ()
     if context.job.in_container:
-        decided += [*route_outputs(context), *route_channels(context, consumer)]
+        decided += [*route_mlflow(context, list(route_outputs(context))), *route_channels(context, consumer)]
         saves = (
             settings.get("trainer.enable_checkpointing") is not False and settings.get("trainer.barebones") is not True
         )
         written = directories(context) if trains else ()
-        notes = (written if saves else written[1:]) + unrouted_channels(context, consumer)
+        notes = (written if saves else written[1:]) + mlflow_notes(context) + unrouted_channels(context, consumer)
     routed = [other for each in decided for other in _at_source(each, links, settings, context.job)]
     # A config that sets arguments of a class must name the class, which may come from the command line only.
     implied = [

@@ -1,0 +1,1 @@
+"""Loggers of a training job: what they continue after a restart, and what a failing server costs."""
