@@ -48,7 +48,8 @@ class SageMakerOptions:
         log_metrics: Whether each logged scalar also appears in the job's log, in the form that
             :func:`~lightning_sm.metric_definitions` describes.
         report: Whether ``report.html`` is written into the output directory when ``fit`` ends.
-        mlflow_arn: The ARN of a SageMaker managed MLflow (or another tracking URI) to which the run is logged.
+        mlflow_arn: The ARN of a SageMaker managed MLflow, or another tracking URI, to which the project's
+            ``MLFlowLogger`` logs; one is added where the project has none.
         doctor: Whether every host is examined before the training starts, which stops the job on errors.
 
     Example::
