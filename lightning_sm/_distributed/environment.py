@@ -8,12 +8,18 @@ import json
 import os
 import socket
 import sys
-import time
 from typing import Optional, Set, Tuple
 
 from lightning_sm import _lightning
+from lightning_sm._distributed.rendezvous import (
+    LOG_INTERVAL,
+    describe_wait,
+    end_wait,
+    log_wait,
+    wait_until_resolvable,
+)
 from lightning_sm._distributed.summary import TopologySummary, log_once
-from lightning_sm._failure import report_uncaught, set_joining, set_training
+from lightning_sm._failure import ask_who_has_joined, report_uncaught, set_joining, set_training
 from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.compat_strategies import backend_of_caller
 from lightning_sm._lightning.namespaces import check_supported
@@ -23,9 +29,7 @@ from lightning_sm._sagemaker.json_input import read_count
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm.errors import TopologyError
 
-__all__ = ["SageMakerEnvironment", "check_port_is_free", "wait_until_resolvable"]
-
-_POLL_SECONDS = 2.0
+__all__ = ["SageMakerEnvironment", "check_port_is_free"]
 
 # Ports that were free when this process checked them. Its own store may listen there afterwards.
 _free_ports: Set[int] = set()
@@ -56,41 +60,6 @@ def check_port_is_free(port: int, source: Optional[str]) -> None:
     _free_ports.add(port)
 
 
-def wait_until_resolvable(address: str, source: Optional[str], timeout: float) -> None:
-    """Wait until the name of a host resolves. SageMaker starts hosts one by one.
-
-    Args:
-        address: The name or address.
-        source: The variable or file that it was read from.
-        timeout: The time to wait at most, in seconds.
-
-    Raises:
-        TopologyError: It did not resolve in time, or is not a valid name.
-    """
-    started, logged = time.monotonic(), False
-    while True:
-        try:
-            socket.getaddrinfo(address, None)
-            return
-        except UnicodeError as error:
-            # Such as "algo-1..local" or a label of more than 63 characters, which never resolves.
-            raise TopologyError(
-                f"The main host {address!r} (by {source}) is not a valid host name: {error}.",
-                hint="Set MASTER_ADDR to a host name or an address.",
-            ) from error
-        except OSError as error:
-            waited = time.monotonic() - started
-            if waited >= timeout:
-                raise TopologyError(
-                    f"The main host {address!r} (by {source}) did not resolve within {waited:.0f} seconds: {error}.",
-                    hint="Check whether that host has started: its log stream has its name.",
-                ) from error
-        if not logged:
-            log.warning("Waiting up to %.0f s for the name of the main host %s to resolve.", timeout, address)
-            logged = True
-        time.sleep(min(_POLL_SECONDS, max(0.0, timeout - waited)))
-
-
 class SageMakerEnvironment:
     """The cluster environment of a SageMaker training container, for every launcher of SageMaker.
 
@@ -113,6 +82,7 @@ class SageMakerEnvironment:
     Args:
         topology: The topology, if it has been read already.
         resolve_timeout: The time to wait until the name of the main host resolves, in seconds.
+        log_interval: Seconds between two log lines that say for whom this process waits.
 
     Raises:
         JobConfigError: A file or variable of the job is malformed.
@@ -132,11 +102,13 @@ class SageMakerEnvironment:
         True
     """
 
-    def __init__(self, topology: Optional[Topology] = None, *, resolve_timeout: float = 900.0) -> None:
+    def __init__(
+        self, topology: Optional[Topology] = None, *, resolve_timeout: float = 900.0, log_interval: float = LOG_INTERVAL
+    ) -> None:
         check_supported(*(namespace for namespace in _lightning.NAMESPACES if namespace.is_loaded))
         report_uncaught()
         self.topology = Topology.resolve() if topology is None else topology
-        self._resolve_timeout = resolve_timeout
+        self._resolve_timeout, self._log_interval = resolve_timeout, log_interval
         self._resolved = False
         self._port: Optional[int] = self.topology.main_port
         # Set by Lightning where it starts the processes; a launcher's values are kept.
@@ -180,7 +152,10 @@ class SageMakerEnvironment:
             )
         address = self.topology.main_address or "127.0.0.1"
         if not self._resolved:
-            wait_until_resolvable(address, self.topology.sources.get("main_address"), self._resolve_timeout)
+            source = self.topology.sources.get("main_address")
+            # One process of each host says so.
+            interval = self._log_interval if self.local_rank() == 0 else None
+            wait_until_resolvable(address, source, self._resolve_timeout, interval=interval)
             self._check_port()
             self._resolved = True
             self._announce(address)
@@ -192,7 +167,22 @@ class SageMakerEnvironment:
         # The caller is about to join the group. Where Lightning starts the processes, it must have counted them.
         if self.topology.is_external or self._trainer_world_size is not None:
             set_joining(TrainingJob.resolve(), self.topology, rank=self._global_rank, world_size=self._world_size)
+            self._log_wait(f"{address}:{self.main_port}")
         return address
+
+    def _log_wait(self, main: str) -> None:
+        """From now on log for whom this process waits: global rank 0, and the first process of each other host."""
+        rank, world_size = self._global_rank, self._world_size
+        if world_size == 1 or (rank != 0 and (self.local_rank() or not self.node_rank())):
+            return
+        hosts = TrainingJob.resolve().world_hosts
+        local_size = self.topology.local_world_size or world_size // self.topology.num_nodes
+
+        def describe(seconds: float) -> str:
+            state = ask_who_has_joined(local_size) if rank == 0 else None
+            return describe_wait(seconds, main, rank, world_size, hosts, state)
+
+        log_wait(describe, self._log_interval)
 
     def _check_port(self) -> None:
         port, topology = self.topology.main_port, self.topology
@@ -312,6 +302,7 @@ class SageMakerEnvironment:
     def teardown(self) -> None:
         """Keep the world for the next call of the trainer. The process group is destroyed when the program exits."""
         destroy_at_exit()
+        end_wait()
         # Lightning also calls it while it handles an exception, which is shared with other ranks.
         if sys.exc_info()[0] is None:
             set_training(False)

@@ -6,7 +6,14 @@ ranks; ``process`` holds this process's monitor.
 """
 
 from lightning_sm._failure.failure_file import write_failure
-from lightning_sm._failure.process import is_started_by_rank, set_joining, set_training, watch_failures
+from lightning_sm._failure.process import (
+    ask_who_has_joined,
+    is_started_by_rank,
+    set_joining,
+    set_training,
+    watch_failures,
+)
+from lightning_sm._failure.rank_ranges import RankRanges, RendezvousState
 from lightning_sm._failure.report import (
     failure_reported,
     read_job,
@@ -16,6 +23,9 @@ from lightning_sm._failure.report import (
 )
 
 __all__ = [
+    "RankRanges",
+    "RendezvousState",
+    "ask_who_has_joined",
     "failure_reported",
     "is_started_by_rank",
     "read_job",

@@ -164,10 +164,12 @@ class MessageKind(str, Enum):
     STATE = "state"  # phase, rank
     LEAVE = "leave"  # exits without a failure
     ACKNOWLEDGE = "acknowledge"  # has received FAILED
+    WHO = "who"  # local_size: asks who has joined
     # From the server to a process.
     WELCOME = "welcome"  # main_phase
     MAIN_PHASE = "main_phase"  # main_phase: the phase of the process beside which the server runs
     ALL_ACKNOWLEDGED = "all_acknowledged"
+    RENDEZVOUS = "rendezvous"  # joined, starting, hosts: the answer to WHO
     RETRACT = "retract"  # the failure sent before was not one
     CLOSED = "closed"
     # In both directions.

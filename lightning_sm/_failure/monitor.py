@@ -20,6 +20,7 @@ from lightning_sm._failure.connection import (
     read_phase,
 )
 from lightning_sm._failure.guard import Guard
+from lightning_sm._failure.rank_ranges import RendezvousState
 from lightning_sm._failure.reason import FailureReason
 from lightning_sm._logging import log
 
@@ -80,6 +81,8 @@ class FailureMonitor:
         self._connection: Optional[Connection] = None
         self._started, self._stopped = threading.Event(), threading.Event()
         self._failure_received, self._all_acknowledged = threading.Event(), threading.Event()
+        self._rendezvous_state: Optional[RendezvousState] = None
+        self._state_received = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lightning-sm-failure-monitor", daemon=True)
 
     @property
@@ -145,6 +148,19 @@ class FailureMonitor:
             while not self._all_acknowledged.wait(_POLL_INTERVAL) and self.first_failure is None:
                 if time.monotonic() >= deadline:
                     break
+
+    def ask_who_has_joined(self, local_size: int, timeout: float = 2.0) -> Optional[RendezvousState]:
+        """Ask the server which ranks have joined the process group, and return ``None`` if it does not answer.
+
+        Args:
+            local_size: Processes of each host, for ranks that do not know theirs yet.
+            timeout: Seconds to wait.
+        """
+        connection = self._connection
+        self._state_received.clear()
+        if connection is None or not connection.send(MessageKind.WHO, local_size=local_size):
+            return None
+        return self._rendezvous_state if self._state_received.wait(timeout) else None
 
     def wait_for_failure(self, timeout: float) -> Optional[FailureReason]:
         """Return the first failure of another rank, waiting up to ``timeout`` seconds for one."""
@@ -261,6 +277,9 @@ class FailureMonitor:
         kind = message.get("kind")
         if kind in (MessageKind.WELCOME, MessageKind.MAIN_PHASE):
             self._main_phase = read_phase(message, "main_phase")
+        elif kind == MessageKind.RENDEZVOUS:
+            self._rendezvous_state = RendezvousState.from_message(message)
+            self._state_received.set()
         elif kind == MessageKind.ALL_ACKNOWLEDGED:
             self._all_acknowledged.set()
         elif kind == MessageKind.FAILED:

@@ -10,12 +10,14 @@ from lightning_sm._failure.connection import Address, ProcessInfo, job_address
 from lightning_sm._failure.failure_file import with_oom_kills, withdraw_failure, write_failure
 from lightning_sm._failure.guard import Guard
 from lightning_sm._failure.monitor import FailureMonitor
+from lightning_sm._failure.rank_ranges import RendezvousState
 from lightning_sm._failure.reason import FailureReason
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 
-__all__ = ["current_monitor", "is_started_by_rank", "set_joining", "set_training", "stop_watching", "watch_failures"]
+__all__ = ["ask_who_has_joined", "current_monitor", "is_started_by_rank", "set_joining", "set_training"]
+__all__ += ["stop_watching", "watch_failures"]
 
 _monitor: Optional[FailureMonitor] = None
 _pid: Optional[int] = None
@@ -53,6 +55,16 @@ def set_joining(job: TrainingJob, topology: Topology, *, rank: int, world_size: 
         monitor = current_monitor()
         if monitor is not None:
             monitor.set_joining(rank, world_size)
+
+
+def ask_who_has_joined(local_size: int) -> Optional[RendezvousState]:
+    """Return which ranks have joined the process group, as the failure server knows it; ``None`` if it is unknown.
+
+    Args:
+        local_size: Processes of each host.
+    """
+    monitor = current_monitor()
+    return None if monitor is None else monitor.ask_who_has_joined(local_size)
 
 
 def set_training(is_training: bool) -> None:

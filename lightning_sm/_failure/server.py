@@ -21,6 +21,7 @@ from lightning_sm._failure.connection import (
     loss_reason,
     read_phase,
 )
+from lightning_sm._failure.rank_ranges import RankRanges, RendezvousState
 from lightning_sm._failure.reason import FailureReason
 
 __all__ = ["FailureServer"]
@@ -32,6 +33,7 @@ _MAX_PENDING = 64
 # How long a closing server still sends a failure to ranks that have not acknowledged it.
 _CLOSE_TIMEOUT = 8.0
 _MAIN_SLOT = (0, 0)
+_MAX_LOCAL_SIZE = 1024
 
 
 @dataclass
@@ -194,6 +196,11 @@ class FailureServer:
             member.process = process or member.process
             member.phase = read_phase(message)
             self._update_main_phase(member)
+        elif kind == MessageKind.WHO:
+            local_size = message.get("local_size")
+            is_size = isinstance(local_size, int) and 0 < local_size <= _MAX_LOCAL_SIZE
+            state = self._rendezvous_state(int(local_size or 1) if is_size else 1)
+            member.connection.send(MessageKind.RENDEZVOUS, **state.to_message())
         elif kind == MessageKind.LEAVE:
             member.has_left = True
             self._note_early_exit(member, is_regular=True)
@@ -244,6 +251,18 @@ class FailureServer:
 
     def _has_joined(self) -> bool:
         return any(member.phase in (Phase.TRAINING, Phase.IDLE) for member in self._members.values())
+
+    def _rendezvous_state(self, local_size: int) -> RendezvousState:
+        """Who has joined. Lightning's own processes know their rank only then, so it is computed until then."""
+        joined: List[int] = []
+        starting: List[int] = []
+        members = [each for each in self._members.values() if not each.has_left]
+        for member in members:
+            process = member.process
+            rank = process.node_rank * local_size + process.local_rank if process.rank is None else process.rank
+            (starting if member.phase == Phase.STARTING else joined).append(rank)
+        hosts = sorted({each.process.host for each in members if each.process.host is not None})
+        return RendezvousState(RankRanges.of(joined), RankRanges.of(starting), tuple(hosts))
 
     def _joining_members(self) -> List[_Member]:
         return [each for each in self._members.values() if each.phase == Phase.JOINING and not each.has_left]

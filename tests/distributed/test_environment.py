@@ -198,14 +198,14 @@ def test_name_that_resolves_late(monkeypatch):
             raise answer
         return answer
 
-    monkeypatch.setattr("lightning_sm._distributed.environment._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("lightning_sm._distributed.rendezvous._POLL_SECONDS", 0.01)
     monkeypatch.setattr(
-        "lightning_sm._distributed.environment.log.warning", lambda *args: warnings.append(args[0] % args[1:])
+        "lightning_sm._distributed.rendezvous.log.warning", lambda *args: warnings.append(args[0] % args[1:])
     )
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     environment = SageMakerEnvironment(_external(main_address="algo-1"), resolve_timeout=5)
     assert environment.main_address == "algo-1"
-    assert warnings == ["Waiting up to 5 s for the name of the main host algo-1 to resolve."]
+    assert warnings == ["Waiting up to 5 s for the name of the main host algo-1 to resolve, for 0 s so far."]
     # Asked once more, it waits no more: `answers` is empty.
     assert environment.main_address == "algo-1"
 

@@ -133,3 +133,37 @@ def test_an_invalid_reason_is_ignored(cluster, reason):
     assert quiet(ranks, 0.3)
     sender.close()
     assert quiet(ranks, 0.3)
+
+
+def test_who_has_joined(cluster):
+    first = Rank(cluster, 0, joined=False)
+    second = Rank(cluster, 1, joined=False, joining=False)
+    cluster.ranks = [first, second]
+    until(lambda: len(cluster.phases()) == 2)
+    state = first.monitor.ask_who_has_joined(1)
+    assert (str(state.joined), str(state.starting), state.hosts) == ("0", "1", ("algo-1", "algo-2"))
+    second.monitor.set_joining(1, 3)
+    until(lambda: str(first.monitor.ask_who_has_joined(1).joined) == "0-1")
+    second.die()
+    until(lambda: str(first.monitor.ask_who_has_joined(1).joined) == "0")
+
+
+def test_processes_that_do_not_know_their_rank_yet(cluster):
+    (rank,) = cluster.start(1)
+    others = [cluster.connect() for _ in range(2)]
+    for local_rank, other in enumerate(others):
+        other.send(**hello(local_rank=local_rank, rank=None, phase="starting"))
+    until(lambda: len(cluster.phases()) == 3)
+    assert str(rank.monitor.ask_who_has_joined(2).starting) == "2-3"
+    # What a message says of sizes may be anything.
+    for size in ("2", None, -1, 1 << 70):
+        assert rank.monitor.ask_who_has_joined(size) is not None
+    for other in others:
+        other.close()
+
+
+def test_a_server_that_does_not_answer(cluster, monkeypatch):
+    (rank,) = cluster.start(1)
+    monkeypatch.setattr(cluster.server, "_handle", lambda member, message: None)
+    assert rank.monitor.ask_who_has_joined(1, timeout=0.2) is None
+    rank.die()

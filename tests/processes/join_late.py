@@ -1,0 +1,57 @@
+"""Fits once after a number of seconds, and writes the group that it has joined.
+
+Arguments: results folder, strategy, the late rank, how late it is in seconds, whether it is late in the rendezvous
+(``joining``) or ends before it (``ending``).
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict
+
+from tests.helpers.tiny import loader, tiny_model
+
+
+def main(folder, strategy, late_rank, seconds, how):
+    import lightning_sm
+    from lightning_sm._lightning import installed_namespaces
+
+    pl = importlib.import_module(installed_namespaces()[0].name)
+    import torch.distributed as dist
+
+    environment = lightning_sm.SageMakerEnvironment(log_interval=1.0)
+    rank = environment.node_rank() if environment.topology.global_rank is None else environment.global_rank()
+    if rank == int(late_rank):
+        time.sleep(float(seconds))
+        if how == "ending":
+            os._exit(7)
+    given: Dict[str, Any] = {
+        "num_nodes": environment.topology.num_nodes,
+        "devices": environment.topology.local_world_size or 1,
+    }
+    if strategy == "smddp":
+        given = {"strategy": lightning_sm.SMDDPStrategy(cluster_environment=environment)}
+    else:
+        given.update(strategy=strategy, plugins=[environment])
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **given,
+    )
+    trainer.fit(tiny_model(pl), loader())
+    time.sleep(1.5)  # as long as a line would need
+    from lightning_sm._distributed.rendezvous import _current
+
+    seen = {"size": dist.get_world_size(), "waits": _current is not None and _current.is_alive}
+    Path(folder, f"rank-{dist.get_rank()}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,75 @@
+"""A rank that starts late: real processes log for whom they wait, until it has joined, and once the topology."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes import Job
+
+pytestmark = pytest.mark.processes
+
+_SCRIPT = Path(__file__).parent / "join_late.py"
+_LAUNCHES = {
+    "torchrun": ("ddp", lambda job: job.torchrun(1, 2), 1),
+    "mpirun": ("smddp", lambda job: job.mpirun(2), 1),
+    "one_process_per_host": ("smddp", lambda job: job.one_per_host(2), 1),
+    "late_main_host": ("ddp", lambda job: job.one_per_host(2), 0),
+}
+
+
+_DEFAULT = "one_process_per_host"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[name if name == _DEFAULT else pytest.param(name, marks=pytest.mark.jobs) for name in _LAUNCHES],
+)
+def late(request, tmp_path_factory):
+    strategy, start, late_rank = _LAUNCHES[request.param]
+    job = Job(tmp_path_factory.mktemp(request.param), _SCRIPT, strategy, late_rank, 3, "joining")
+    return request.param, start(job)
+
+
+def _waits(job, start):
+    """The lines of the wait, with what toolkits may put before them."""
+    return [line[line.index(start) :] for line in job.output.splitlines() if start in line]
+
+
+def test_all_join_and_nothing_is_logged_afterwards(late):
+    _, job = late
+    assert job.results(2) == [{"size": 2, "waits": False}] * 2
+
+
+def test_the_topology_is_logged_once_before_anybody_waits(late):
+    launch, job = late
+    lines = job.output.splitlines()
+    (backend,) = (index for index, line in enumerate(lines) if "topology: backend: gloo, because " in line)
+    (world,) = (line for line in lines if "topology: world: 2 processes" in line)
+    assert ("2 hosts" in world) == (launch in ("one_process_per_host", "late_main_host"))
+    waits = [index for index, line in enumerate(lines) if "Waiting at " in line]
+    assert backend < min(waits, default=len(lines))
+
+
+def test_who_is_waited_for(late):
+    launch, job = late
+    if launch == "late_main_host":
+        assert not _waits(job, "Waiting at ")
+        lines = _waits(job, "Rank 1 waits for the main host 127.0.0.1:")
+        assert re.search(r"and for all other ranks, for \d s so far\. The log of rank 0 names", lines[0])
+    else:
+        assert not _waits(job, "Rank 1 waits")
+        lines = _waits(job, "Waiting at 127.0.0.1:")
+        assert re.match(r"Waiting at \S+ for 1 of 2 ranks, for \d s so far\.", lines[-1])
+        assert lines[-1].endswith(" Started, but not in the rendezvous yet: rank 1.")
+    assert len(lines) <= 6
+
+
+@pytest.mark.jobs
+def test_an_end_before_the_rendezvous_is_still_the_reason(tmp_path):
+    job = Job(tmp_path, _SCRIPT, "ddp", 1, 2.5, "ending").one_per_host(2)
+    assert 0 not in job.codes
+    reason = (tmp_path / "algo-1" / "output" / "failure").read_text()
+    assert "algo-2" in reason
+    assert "Waiting" not in reason
+    assert _waits(job, "Waiting at 127.0.0.1:")
