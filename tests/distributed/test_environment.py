@@ -180,7 +180,7 @@ def test_a_cluster_that_is_left_to_lightning(in_environ):
 
 
 def test_name_that_never_resolves(monkeypatch):
-    monkeypatch.setattr("lightning_sm._distributed.environment._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("lightning_sm._distributed.rendezvous._POLL_SECONDS", 0.01)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: (_ for _ in ()).throw(_MISSING))
     topology = _external(main_address="algo-9", sources={"main_address": "MASTER_ADDR"})
     environment = SageMakerEnvironment(topology, resolve_timeout=0.05)
@@ -203,7 +203,7 @@ def test_name_that_resolves_late(monkeypatch):
         "lightning_sm._distributed.rendezvous.log.warning", lambda *args: warnings.append(args[0] % args[1:])
     )
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    environment = SageMakerEnvironment(_external(main_address="algo-1"), resolve_timeout=5)
+    environment = SageMakerEnvironment(_external(main_address="algo-1", local_rank=0, global_rank=2), resolve_timeout=5)
     assert environment.main_address == "algo-1"
     assert warnings == ["Waiting up to 5 s for the name of the main host algo-1 to resolve, for 0 s so far."]
     # Asked once more, it waits no more: `answers` is empty.
