@@ -10,6 +10,7 @@ __all__ = ["main"]
 
 # The module whose ``main`` takes the words behind each command; every other word goes to the CLI.
 _COMMANDS = {
+    "launch": "lightning_sm.launch",
     "rehearse": "lightning_sm.rehearse",
     "entrypoint": "lightning_sm._sagemaker.entrypoint",
     "doctor": "lightning_sm._doctor",
@@ -22,6 +23,7 @@ Run any PyTorch Lightning project on Amazon SageMaker Training.
 commands:
   fit, validate, test, predict
                   run a project from its config, as LightningCLI does; `lightning-sm fit --help` lists every setting
+  launch          send a training job to SageMaker
   rehearse        run a training job on this machine with SageMaker's container software
   doctor          examine this machine and job, and say what to do about what is wrong
   entrypoint      print a container entry point that forwards SIGTERM to the training

@@ -21,6 +21,7 @@ __all__ = [
     "LightningImportError",
     "LightningAttributeError",
     "RehearsalError",
+    "LaunchError",
 ]
 
 _PAGE = "https://github.com/lightning-sm/lightning-sm/blob/main/docs/troubleshooting.md"
@@ -113,6 +114,10 @@ class LightningAttributeError(LightningSMError, AttributeError):
 
 class RehearsalError(LightningSMError, RuntimeError):
     """The rehearsal cannot be started as requested, or its hosts could not be set up. Nothing is left running."""
+
+
+class LaunchError(LightningSMError, RuntimeError):
+    """A job cannot be sent as requested, or a call of AWS's API failed."""
 
 
 def __dir__() -> List[str]:

@@ -30,6 +30,7 @@ from lightning_sm.rehearse._request import (
     Sdk,
 )
 from lightning_sm.rehearse._runner import rehearse
+from lightning_sm.rehearse._sdk import encode_hyperparameters, framework_hyperparameters
 
 __all__ = [
     "TOPOLOGY_MARKER",
@@ -49,6 +50,8 @@ __all__ = [
     "Status",
     "Upload",
     "create_request",
+    "encode_hyperparameters",
+    "framework_hyperparameters",
     "main",
     "rehearse",
     "request_from_body",

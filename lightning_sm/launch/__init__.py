@@ -1,0 +1,37 @@
+"""Sends training jobs to SageMaker: ``lightning-sm launch``.
+
+A request is made first, as a frozen value that can be printed and rehearsed, and sent second::
+
+    from lightning_sm.launch import Account, create_job_request, settings_of
+
+    settings = settings_of({"image": "pytorch-2.8-gpu", "instance_type": "ml.g5.xlarge", "role": role})
+    print(create_job_request(settings, Account("us-east-1", "bucket"), name="job-1"))
+"""
+
+from typing import List
+
+from lightning_sm.errors import LaunchError
+from lightning_sm.launch._command import main
+from lightning_sm.launch._images import Image, find_image
+from lightning_sm.launch._refusals import check_request
+from lightning_sm.launch._request import Account, JobRequest, create_job_request
+from lightning_sm.launch._settings import Channel, Instances, LaunchSettings, settings_of
+
+__all__ = [
+    "Account",
+    "Channel",
+    "Image",
+    "Instances",
+    "JobRequest",
+    "LaunchError",
+    "LaunchSettings",
+    "check_request",
+    "create_job_request",
+    "find_image",
+    "main",
+    "settings_of",
+]
+
+
+def __dir__() -> List[str]:
+    return sorted(__all__)

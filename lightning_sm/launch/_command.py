@@ -1,0 +1,67 @@
+"""The command ``lightning-sm launch``."""
+
+import json
+import sys
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+from lightning_sm._metrics.lines import metric_regex
+from lightning_sm.errors import LaunchError
+from lightning_sm.launch._package import pack_source
+from lightning_sm.launch._refusals import check_request
+from lightning_sm.launch._request import JobRequest, create_job_request, default_name
+from lightning_sm.launch._send import account_of, clients, send
+from lightning_sm.launch._words import LaunchArguments, read_words
+
+__all__ = ["main"]
+
+
+def main(words: Optional[Sequence[str]] = None) -> int:
+    """Run the command line and return its exit status: 0, or 1 after an error, which is one line on stderr.
+
+    Args:
+        words: The words behind ``lightning-sm launch`` instead of those of the command line.
+    """
+    try:
+        return _launch(read_words(list(sys.argv[1:] if words is None else words)))
+    except LaunchError as error:
+        print(f"lightning-sm launch: {error}", file=sys.stderr)
+        return 1
+
+
+def _launch(arguments: LaunchArguments) -> int:
+    session, _ = clients(arguments.settings.region)
+    request = _request(arguments, session)
+    check_request(request)
+    if arguments.dry_run:
+        print(request)
+        return 0
+    settings = arguments.settings
+    with tempfile.TemporaryDirectory() as folder:
+        packed = pack_source(Path(settings.source_dir), Path(folder, "sourcedir.tar.gz"), allowed=settings.allow_files)
+        print(f"Source of {settings.source_dir}: {packed}", file=sys.stderr)
+        job = send(request, packed.path, session)
+    shown = {"name": job.name, "arn": job.arn, "region": job.region, "console": job.console_url}
+    if arguments.as_json:
+        print(json.dumps(shown, indent=2))
+    else:
+        print(f"Training job {job.name} in {job.region}: {job.console_url}")
+    return 0
+
+
+def _request(arguments: LaunchArguments, session: Any) -> JobRequest:
+    settings = arguments.settings
+    name = settings.name or default_name(settings, datetime.now())
+    return create_job_request(
+        settings,
+        account_of(settings, session),
+        name=name,
+        hyperparameters=arguments.hyperparameters,
+        metric_definitions=_metrics(settings.metrics),
+    )
+
+
+def _metrics(names: List[str]) -> List[Dict[str, str]]:
+    return [{"Name": name, "Regex": metric_regex(name)} for name in names]

@@ -1,0 +1,89 @@
+"""AWS's training images by short names, such as ``pytorch-2.8-gpu``, and what they hold (``images.json``)."""
+
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+from lightning_sm.errors import LaunchError
+
+__all__ = ["Image", "find_image"]
+
+_SHORT = re.compile(r"pytorch-(?P<version>\d+\.\d+(?:\.\d+)?)-(?P<processor>cpu|gpu)")
+_TAG = re.compile(r"/pytorch-training:(?P<version>\d+\.\d+(?:\.\d+)?)-(?P<processor>cpu|gpu)")
+
+
+@dataclass(frozen=True)
+class Image:
+    """A training image.
+
+    Args:
+        uri: Its address in a registry.
+        is_aws: Whether it is one of AWS's PyTorch training images.
+        processor: ``cpu`` or ``gpu``, where that is known.
+        has_smddp: Whether it holds AWS's SMDDP library, where that is known.
+
+    Source: ``images.json`` beside this module, which names its sources.
+    """
+
+    uri: str
+    is_aws: bool = False
+    processor: Optional[str] = None
+    has_smddp: Optional[bool] = None
+
+
+def find_image(name: str, region: str) -> Image:
+    """Return the image that a short name or an address means.
+
+    Args:
+        name: A short name such as ``pytorch-2.8-gpu`` or ``pytorch-2.5.1-cpu``, or the address of any image.
+        region: The region of the job, whose registry AWS's images come from.
+
+    Raises:
+        LaunchError: There is no such image, or AWS has none in that region.
+
+    Example::
+
+        >>> find_image("pytorch-2.8-gpu", "us-east-1").uri
+        '763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-gpu-py312'
+        >>> find_image("123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1", "us-east-1").is_aws
+        False
+    """
+    data = _data()
+    short = _SHORT.fullmatch(name)
+    if short is None and "/" in name:
+        tag = _TAG.search(name)
+        known = data["versions"].get(_full(tag["version"], data), {}) if tag else {}
+        return Image(name, tag is not None, tag["processor"] if tag else None, known.get("smddp"))
+    version = _full(short["version"], data) if short else ""
+    if short is None or version not in data["versions"]:
+        names = ", ".join(f"pytorch-{each}-gpu" for each in list(data["versions"])[-4:])
+        raise LaunchError(
+            f"--image is {name!r}, which is no image of AWS that is known here.",
+            hint=f"Use one such as {names}, or the address of an image.",
+        )
+    account = data["regions"].get(region)
+    if account is None:
+        raise LaunchError(
+            f"AWS's training images are not known for the region {region!r}.", hint="Give the address of an image."
+        )
+    suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    known = data["versions"][version]
+    tag_text = f"{version}-{short['processor']}-{known['python']}"
+    uri = f"{account}.dkr.ecr.{region}.{suffix}/{data['repository']}:{tag_text}"
+    return Image(uri, True, short["processor"], known["smddp"] and short["processor"] == "gpu")
+
+
+def _full(version: str, data: Dict[str, Any]) -> str:
+    """The newest release of a version of two numbers."""
+    same = [each for each in data["versions"] if each == version or each.startswith(f"{version}.")]
+    return same[-1] if same else version
+
+
+@lru_cache(maxsize=None)
+def _data() -> Dict[str, Any]:
+    text = Path(__file__).with_name("images.json").read_text(encoding="utf-8")
+    read: Dict[str, Any] = json.loads(text)
+    return read

@@ -1,0 +1,229 @@
+"""Packs the source folder of a job: what git ignores stays out, secrets and large files are refused."""
+
+import base64
+import fnmatch
+import gzip
+import hashlib
+import importlib.metadata
+import io
+import os
+import re
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Dict, Iterator, List, Sequence, Tuple
+
+import lightning_sm._version as version
+from lightning_sm.errors import LaunchError
+
+__all__ = ["PackedSource", "pack_source"]
+
+_NEVER = (".git", "__pycache__", ".venv", "venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints")
+# Names of files that hold credentials, as secret scanners list them.
+_SECRET_NAMES = (
+    ".env", ".env.*", "*.pem", "*.p12", "*.pfx", "*.key", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".netrc",
+    "credentials", "credentials.json", ".pypirc", ".git-credentials", "kubeconfig", "*.kdbx", "*.jks",
+)  # fmt: skip
+_LARGE = 100 * 1024 * 1024
+_REQUIREMENTS = "requirements.txt"
+# A requirement of this package: its name, or the path or address of an archive of it.
+_OURS = re.compile(
+    r"^[ \t]*(?:[^#\s]*/)?lightning[-_.]sm(?:\[[\w,\s-]*\])?(?P<rest>(?![\w.])(?!-(?!\S*\.(?:whl|tar\.gz)))[^#\n]*)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_LEVEL = 6
+
+
+@dataclass(frozen=True)
+class PackedSource:
+    """A source archive.
+
+    Args:
+        path: The archive.
+        files: The files in it.
+        size: Their size in bytes.
+        archive_size: The size of the archive in bytes.
+        added: The files in it that the source folder does not have as they are.
+    """
+
+    path: Path
+    files: int
+    size: int
+    archive_size: int
+    added: Tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.files} files, {_megabytes(self.size)} ({_megabytes(self.archive_size)} packed)"
+
+
+def pack_source(source_dir: Path, target: Path, *, allowed: Sequence[str] = ()) -> PackedSource:
+    """Write ``sourcedir.tar.gz`` of a folder.
+
+    Files that ``.gitignore`` files in the folder name stay out, and so do ``.git``, caches and virtual environments.
+    A wheel of this package is added, with a line in ``requirements.txt``, unless that names another version or place of
+    the package. The same files give the same bytes.
+
+    Args:
+        source_dir: The folder.
+        target: The archive to write.
+        allowed: Paths in the folder that are packed although they are large or look like secrets.
+
+    Raises:
+        LaunchError: There is no such folder, ``pathspec`` is missing, or a file is large or looks like a secret.
+
+    Source: ``tar_and_upload_dir`` in ``sagemaker/fw_utils.py`` of aws/sagemaker-python-sdk.
+    """
+    if not source_dir.is_dir():
+        raise LaunchError(f"--source-dir {source_dir} is no folder.", hint="Name the folder with the program.")
+    files = sorted(_files(source_dir))
+    _refuse(source_dir, files, allowed)
+    added = _added(source_dir)
+    size = 0
+    partial = target.with_suffix(".partial")
+    try:
+        # The time in gzip's header would make equal sources different.
+        with partial.open("wb") as raw, gzip.GzipFile(
+            filename="", mode="wb", fileobj=raw, compresslevel=_LEVEL, mtime=0
+        ) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+            for name in files:
+                if name not in added:
+                    with (source_dir / name).open("rb") as file:
+                        status = os.fstat(file.fileno())
+                        size += _add(archive, name, file, status.st_size, status.st_mode)
+            for name, content in sorted(added.items()):
+                size += _add(archive, name, io.BytesIO(content), len(content), 0o644)
+        os.replace(partial, target)
+    except OSError as error:
+        raise LaunchError(
+            f"{source_dir} cannot be packed: {error}.", hint="Make the file readable, or name it in .gitignore."
+        ) from error
+    finally:
+        if partial.exists():
+            partial.unlink()
+    count = len({*files, *added})
+    return PackedSource(target, count, size, target.stat().st_size, tuple(sorted(added)))
+
+
+def _add(archive: tarfile.TarFile, name: str, file: IO[bytes], size: int, mode: int) -> int:
+    entry = tarfile.TarInfo(name)
+    entry.size = size
+    entry.mode = 0o755 if mode & 0o100 else 0o644
+    archive.addfile(entry, file)
+    return size
+
+
+def _files(root: Path) -> Iterator[str]:
+    """Yield the files to pack, relative to the folder. Ignored folders are not entered."""
+    try:
+        from pathspec import GitIgnoreSpec
+    except ImportError as error:
+        raise LaunchError(
+            "The package pathspec is missing, which reads .gitignore.", hint="pip install 'lightning-sm[launch]'"
+        ) from error
+
+    def walk(folder: Path, above: Tuple[Tuple[str, Any], ...]) -> Iterator[str]:
+        ignore = folder / ".gitignore"
+        if ignore.is_file():
+            lines = ignore.read_text(encoding="utf-8", errors="replace").splitlines()
+            above = (*above, (folder.relative_to(root).as_posix(), GitIgnoreSpec.from_lines(lines)))
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = Path(entry.path).relative_to(root).as_posix()
+                is_folder = entry.is_dir()
+                if entry.name in _NEVER or _is_ignored(name + "/" * is_folder, above):
+                    continue
+                if not is_folder:
+                    if entry.is_file():
+                        yield name
+                elif entry.is_symlink() and root.resolve() in (
+                    Path(entry.path).resolve(),
+                    *Path(entry.path).resolve().parents,
+                ):
+                    raise LaunchError(
+                        f"{entry.path} is a link to a folder of the source itself.", hint="Name it in .gitignore."
+                    )
+                else:
+                    yield from walk(Path(entry.path), above)
+
+    yield from walk(root, ())
+
+
+def _is_ignored(name: str, specs: Tuple[Tuple[str, Any], ...]) -> bool:
+    """Whether the last pattern that matches, in the deepest .gitignore with one, excludes a path."""
+    for folder, spec in reversed(specs):
+        inner = name if folder == "." else name[len(folder) + 1 :]
+        result = spec.check_file(inner)
+        if result.include is not None:
+            return bool(result.include)
+    return False
+
+
+def _refuse(root: Path, files: Sequence[str], allowed: Sequence[str]) -> None:
+    kept = {PurePosixPath(name).as_posix() for name in allowed}
+    secrets = [
+        name
+        for name in files
+        if name not in kept and any(fnmatch.fnmatch(name.rpartition("/")[2], pattern) for pattern in _SECRET_NAMES)
+    ]
+    if secrets:
+        raise LaunchError(
+            f"{', '.join(secrets[:5])} in {root} may hold secrets, and would be uploaded.",
+            hint=f"Name it in .gitignore, or allow it: --allow-file {secrets[0]}.",
+        )
+    large = [(name, (root / name).stat().st_size) for name in files if name not in kept]
+    large = [(name, size) for name, size in large if size > _LARGE]
+    if large:
+        shown = ", ".join(f"{name} ({_megabytes(size)})" for name, size in large[:5])
+        raise LaunchError(
+            f"{shown} in {root} would be uploaded and copied to every host at each start.",
+            hint=f"Bring data in a channel and name it in .gitignore, or allow it: --allow-file {large[0][0]}.",
+        )
+
+
+def _added(root: Path) -> Dict[str, bytes]:
+    """The wheel of this package and the requirements with it, unless these name a version or place of their own."""
+    path = root / _REQUIREMENTS
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if any(match["rest"].strip() not in ("", f"=={version.__version__}") for match in _OURS.finditer(text)):
+        return {}
+    name, content = _wheel()
+    lines = [*text.splitlines(), f"./{name}"]
+    return {_REQUIREMENTS: "".join(f"{line}\n" for line in lines).encode(), name: content}
+
+
+def _wheel() -> Tuple[str, bytes]:
+    """Make a wheel of the package as it is installed here; an index may not have this version."""
+    package = Path(version.__file__).parent
+    try:
+        metadata = importlib.metadata.distribution("lightning-sm")
+        texts = {name: metadata.read_text(name) for name in ("METADATA", "entry_points.txt")}
+    except importlib.metadata.PackageNotFoundError as error:
+        raise LaunchError(
+            "lightning-sm is not installed here, so that no wheel of it can be made.",
+            hint="pip install it, or name it in requirements.txt of the source folder.",
+        ) from error
+    info = f"lightning_sm-{version.__version__}.dist-info"
+    files: List[Tuple[str, bytes]] = []
+    for path in sorted(package.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            files.append((f"lightning_sm/{path.relative_to(package).as_posix()}", path.read_bytes()))
+    files += [(f"{info}/{name}", text.encode()) for name, text in texts.items() if text]
+    files.append(
+        (f"{info}/WHEEL", b"Wheel-Version: 1.0\nGenerator: lightning-sm\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    )
+    record = "".join(f"{name},sha256={_digest(content)},{len(content)}\n" for name, content in files)
+    files.append((f"{info}/RECORD", f"{record}{info}/RECORD,,\n".encode()))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, content in files:
+            wheel.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    return f"lightning_sm-{version.__version__}-py3-none-any.whl", buffer.getvalue()
+
+
+def _digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

@@ -1,0 +1,177 @@
+"""What is refused before anything is sent: requests that the service or the container could not run."""
+
+import re
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
+
+from lightning_sm.errors import LaunchError
+from lightning_sm.launch._request import JobRequest
+
+__all__ = ["check_request"]
+
+# src/sagemaker/fw_utils.py of aws/sagemaker-python-sdk 2.257, SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES
+_SMDDP_INSTANCES = ("ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
+_MPI = ("mpi", "smdistributed", "pytorchddp")
+_LINE = re.compile(r"^\s*([A-Za-z0-9][\w.\-]*)", re.MULTILINE)
+
+
+def check_request(request: JobRequest) -> None:
+    """Raise if the job could not run as requested.
+
+    Limits, patterns and required fields of the API are those of botocore's model of the service.
+
+    Args:
+        request: The request.
+
+    Raises:
+        LaunchError: It could not. The message says what is set and what is possible.
+    """
+    _check_account(request)
+    _check_program(request)
+    _check_distribution(request)
+    _check_capacity(request)
+    problems = list(_violations(request.as_body()))
+    if problems:
+        raise LaunchError(
+            f"The request breaks the limits of CreateTrainingJob: {'; '.join(problems[:5])}.",
+            hint="Change these settings; --dry-run prints the request.",
+        )
+
+
+def _check_account(request: JobRequest) -> None:
+    if not request.settings.role:
+        raise LaunchError(
+            "There is no --role.", hint="Give the ARN of the execution role: arn:aws:iam::ACCOUNT:role/NAME."
+        )
+    if request.settings.spot and "CheckpointConfig" not in request.as_body():
+        raise LaunchError(
+            "--spot without a place for checkpoints: an interruption loses the whole training.",
+            hint="Leave --checkpoints at auto, or give an s3:// address.",
+        )
+
+
+def _check_program(request: JobRequest) -> None:
+    settings = request.settings
+    program = Path(settings.source_dir, settings.entry_point)
+    if not program.is_file():
+        raise LaunchError(
+            f"--entry-point {settings.entry_point} is not in --source-dir {Path(settings.source_dir).resolve()}.",
+            hint="Name a file in that folder.",
+        )
+    if settings.distribution == "torch_distributed" and program.suffix != ".py":
+        raise LaunchError(
+            f"--distribution torch_distributed cannot start {settings.entry_point}: torchrun takes a .py file.",
+            hint="Name a .py file, or use --distribution none.",
+        )
+    if settings.distribution == "torch_distributed" and Path(settings.source_dir, "setup.py").is_file():
+        raise LaunchError(
+            "A setup.py in --source-dir makes the toolkit take the folder for a package, which torchrun cannot start.",
+            hint="Move the program and what it needs to a folder without setup.py.",
+        )
+
+
+def _check_distribution(request: JobRequest) -> None:
+    settings, image = request.settings, request.image
+    groups = {each.group for each in request.instances if each.group}
+    unknown = sorted(set(settings.distribution_groups) - groups)
+    if unknown:
+        raise LaunchError(
+            f"--distribution-group names {', '.join(unknown)}.",
+            hint=f"There are the groups {', '.join(sorted(groups)) or '(none)'}.",
+        )
+    if settings.distribution == "smdistributed":
+        if image.has_smddp is False:
+            raise LaunchError(
+                f"--distribution smdistributed: {image.uri} has no SMDDP; the last image with it is pytorch-2.5-gpu.",
+                hint="Use torch_distributed, or an older image.",
+            )
+        wrong = [each.type for each in request.instances if each.type not in _SMDDP_INSTANCES]
+        if wrong:
+            raise LaunchError(
+                f"--distribution smdistributed: SMDDP does not run on {', '.join(wrong)}.",
+                hint=f"Use torch_distributed, or one of {', '.join(_SMDDP_INSTANCES)}.",
+            )
+    if settings.distribution in _MPI and not image.is_aws and not _requires(settings.source_dir, "mpi4py"):
+        raise LaunchError(
+            f"--distribution {settings.distribution} starts `python -m mpi4py`, which {image.uri} may not have.",
+            hint="Add mpi4py to requirements.txt in the source folder.",
+        )
+    if image.processor == "cpu" and any(re.match(r"ml\.[pg]\d", each.type) for each in request.instances):
+        raise LaunchError(
+            f"The image {image.uri} is for CPUs, and {request.instances[0].type} has GPUs.", hint="Use the -gpu image."
+        )
+
+
+def _check_capacity(request: JobRequest) -> None:
+    settings = request.settings
+    if len(request.instances) > 1 and not request.instances[0].group and settings.spot:
+        raise LaunchError(
+            "Several --instance-type and --spot exclude each other.", hint="Choose one type, or leave --spot out."
+        )
+    if settings.keep_alive and settings.spot:
+        raise LaunchError("--keep-alive and --spot exclude each other.", hint="Warm instances are on-demand ones.")
+
+
+def _requires(source_dir: str, package: str) -> bool:
+    path = Path(source_dir, "requirements.txt")
+    if not path.is_file():
+        return False
+    names = _LINE.findall(path.read_text(encoding="utf-8", errors="replace"))
+    return package in {name.lower().replace("_", "-") for name in names}
+
+
+def _violations(body: Mapping[str, Any]) -> Iterator[str]:
+    import botocore.session
+
+    model = botocore.session.get_session().get_service_model("sagemaker")
+    yield from _violations_of(body, model.operation_model("CreateTrainingJob").input_shape, "")
+
+
+def _violations_of(value: Any, shape: Any, at: str) -> Iterator[str]:
+    """Compare a value with a shape of botocore's model, whose own validation ignores maxima and patterns."""
+    limits: Dict[str, Any] = shape.metadata
+    if shape.type_name == "structure":
+        for name in shape.required_members:
+            if name not in value:
+                yield f"{at or 'the request'} has no {name}"
+        for name, inner in value.items():
+            if name not in shape.members:
+                yield f"{at or 'the request'} has no field {name} in the installed botocore (pip install -U boto3)"
+            else:
+                yield from _violations_of(inner, shape.members[name], f"{at}.{name}" if at else name)
+        return
+    size = value if shape.type_name in ("integer", "long") else len(value) if hasattr(value, "__len__") else None
+    if size is not None:
+        kind = "" if shape.type_name in ("integer", "long") else _UNITS.get(shape.type_name, "")
+        if size < limits.get("min", size):
+            yield f"{at} has {size}{kind}, less than {limits['min']}"
+        if size > limits.get("max", size):
+            yield f"{at} has {size}{kind}, more than {limits['max']}"
+    if shape.type_name == "string":
+        pattern = limits.get("pattern")
+        if pattern is not None and not _matches(pattern, value):
+            yield f"{at} is {value!r}, which is not of the form {pattern}"
+        if shape.enum and value not in shape.enum:
+            yield f"{at} is {value!r}, which is none that the API of the installed botocore knows"
+    for name, inner, kind_shape in _children(value, shape, at):
+        yield from _violations_of(inner, kind_shape, name)
+
+
+_UNITS = {"string": " characters", "list": " entries", "map": " entries"}
+
+
+def _children(value: Any, shape: Any, at: str) -> List[Tuple[str, Any, Any]]:
+    if shape.type_name == "list":
+        return [(f"{at}[{index}]", inner, shape.member) for index, inner in enumerate(value)]
+    if shape.type_name == "map":
+        keys = [(f"{at} key {name!r}", name, shape.key) for name in value]
+        return [*keys, *((f"{at}[{name!r}]", inner, shape.value) for name, inner in value.items())]
+    return []
+
+
+def _matches(pattern: str, value: str) -> bool:
+    try:
+        # The service's expressions are Java's, whose classes such as \\p{L} Python does not know.
+        return re.fullmatch(pattern, value) is not None
+    except re.error:
+        return True

@@ -1,0 +1,194 @@
+"""Reads the command line of ``lightning-sm launch`` and ``launch.yaml``: settings, and the words that the job runs."""
+
+import argparse
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from lightning_sm.errors import LaunchError
+from lightning_sm.launch._settings import LaunchSettings, flag_of, settings_of
+
+__all__ = ["LaunchArguments", "hyperparameters_of", "read_words"]
+
+_SUBCOMMANDS = ("fit", "validate", "test", "predict")
+_DEFAULT_FILE = "launch.yaml"
+_PAIRS = ("channels", "hyperparameters", "environment", "tags")
+_SWITCHES = ("dry_run", "json", *(each.name for each in fields(LaunchSettings) if "bool" in str(each.type)))
+# YAML takes them for text.
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+@dataclass(frozen=True)
+class LaunchArguments:
+    """What ``lightning-sm launch`` was asked to do.
+
+    Args:
+        settings: What the job is asked to be.
+        hyperparameters: What the words of the command mean.
+        dry_run: Whether the request is printed and nothing is sent.
+        as_json: Whether what is printed is JSON.
+    """
+
+    settings: LaunchSettings
+    hyperparameters: Mapping[str, Any]
+    dry_run: bool = False
+    as_json: bool = False
+
+
+def read_words(words: Sequence[str]) -> LaunchArguments:
+    """Read the command line; ``launch.yaml`` in the working directory, or the file of ``--file``, stands below it.
+
+    Args:
+        words: The words behind ``lightning-sm launch``.
+
+    Raises:
+        LaunchError: A setting is unknown or has another type, or the file cannot be read.
+        SystemExit: An option is unknown (2), or ``--help`` was asked for (0).
+    """
+    options, command = _split(words)
+    found = vars(_parser().parse_args(options))
+    path: Optional[str] = found.pop("file")
+    dry_run, as_json = found.pop("dry_run"), found.pop("json")
+    given = _file(path)
+    for name, value in found.items():
+        if value is None:
+            continue
+        given[name] = {**(given.get(name) or {}), **_pairs(name, value)} if name in _PAIRS else value
+    return LaunchArguments(settings_of(given), hyperparameters_of(command), dry_run, as_json)
+
+
+def hyperparameters_of(command: Sequence[str]) -> Dict[str, Any]:
+    """Return the hyperparameters that the words of a command of LightningCLI mean.
+
+    Args:
+        command: Such as ``fit --config config.yaml --trainer.max_epochs 5``.
+
+    Raises:
+        LaunchError: A word is no ``--name value`` or ``--name=value``, or a name cannot be a hyperparameter.
+
+    Example::
+
+        >>> hyperparameters_of(["fit", "--trainer.max_epochs=5", "--model.lr", "1e-3"])
+        {'trainer.max_epochs': 5, 'model.lr': 0.001}
+    """
+    words = list(command)
+    found: Dict[str, Any] = {}
+    if words and words[0] in _SUBCOMMANDS:
+        subcommand = words.pop(0)
+        if subcommand != "fit":
+            found["subcommand"] = subcommand
+    configs: List[str] = []
+    while words:
+        word = words.pop(0)
+        name, equals, text = word[2:].partition("=")
+        if not word.startswith("--") or not name:
+            if word != "-c":
+                raise LaunchError(f"{word!r} is no setting.", hint="Write --name value, as --trainer.max_epochs 5.")
+            name = "config"
+        if not equals:
+            if not words:
+                raise LaunchError(f"{word} has no value.", hint="Write it behind the name; flags are --name=true.")
+            text = words.pop(0)
+        if name == "config":
+            configs.append(text)
+        elif name.endswith("+"):
+            raise LaunchError(
+                f"--{name} adds to a list, which a hyperparameter cannot.", hint="Write it in a config file."
+            )
+        else:
+            found[name] = _value(text)
+    if configs:
+        found["config"] = configs[0] if len(configs) == 1 else configs
+    return found
+
+
+def _split(words: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """Part the options of ``launch`` from the command that the job runs, which a subcommand or ``--`` begins."""
+    values = False
+    for index, word in enumerate(words):
+        if word == "--":
+            return list(words[:index]), list(words[index + 1 :])
+        if word in _SUBCOMMANDS and not values:
+            return list(words[:index]), list(words[index:])
+        name = word[2:].replace("-", "_")
+        switch = name in _SWITCHES or name.startswith("no_")
+        values = word.startswith("--") and "=" not in word and not switch
+    return list(words), []
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lightning-sm launch",
+        usage="lightning-sm launch [options] [fit --config config.yaml --trainer.max_epochs 5]",
+        description="Send a training job to SageMaker. Settings may also stand in launch.yaml, by the same names with "
+        "underscores; what is typed wins.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--file", help=f"the file with settings (default: {_DEFAULT_FILE}, if it is there)")
+    parser.add_argument("--dry-run", action="store_true", help="print the request and send nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    texts = _descriptions()
+    for each in fields(LaunchSettings):
+        flag = flag_of(each.name)
+        kind, text = str(each.type), texts[each.name].replace("%", "%%")
+        if each.name in _PAIRS:
+            parser.add_argument(flag, dest=each.name, action="append", metavar="NAME=VALUE", help=text)
+        elif "List" in kind:
+            parser.add_argument(flag, dest=each.name, action="append", metavar="TEXT", help=text)
+        elif "bool" in kind:
+            parser.add_argument(flag, dest=each.name, action="store_const", const=True, help=text)
+            parser.add_argument(
+                f"--no-{flag[2:]}", dest=each.name, action="store_const", const=False, help=argparse.SUPPRESS
+            )
+        elif "int" in kind:
+            parser.add_argument(flag, dest=each.name, type=int, metavar="N", help=text)
+        else:
+            parser.add_argument(flag, dest=each.name, metavar="TEXT", help=text)
+    return parser
+
+
+def _descriptions() -> Dict[str, str]:
+    """What the docstring says of each setting."""
+    section = str(LaunchSettings.__doc__).partition("Args:")[2].partition("Example::")[0]
+    parts = re.findall(r"^ {8}(\w+): (.+?)(?=^ {8}\w|\Z)", section, re.MULTILINE | re.DOTALL)
+    return {name: " ".join(text.replace("``", "").split()) for name, text in parts}
+
+
+def _pairs(name: str, given: Sequence[str]) -> Dict[str, Any]:
+    found: Dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise LaunchError(f"{flag_of(name)} is {text!r}.", hint="Write NAME=VALUE.")
+        found[key] = _value(value) if name == "hyperparameters" else value
+    return found
+
+
+def _value(text: str) -> Any:
+    """A value as a config file would read it."""
+    import yaml
+
+    if _EXPONENT.fullmatch(text):
+        return float(text)
+    try:
+        return yaml.safe_load(text) if text else text
+    except yaml.YAMLError:
+        return text
+
+
+def _file(path: Optional[str]) -> Dict[str, Any]:
+    import yaml
+
+    if path is None and not Path(_DEFAULT_FILE).is_file():
+        return {}
+    name = path or _DEFAULT_FILE
+    try:
+        content = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise LaunchError(
+            f"{name} cannot be read: {' '.join(str(error).split())}.", hint="Write `image: pytorch-2.8-gpu` and so on."
+        ) from error
+    if content is not None and not isinstance(content, dict):
+        raise LaunchError(f"{name} holds no settings.", hint="Write `name: value` lines.")
+    return {str(key).replace("-", "_"): value for key, value in (content or {}).items()}

@@ -1,0 +1,57 @@
+"""A server with AWS's API on this machine (moto), and credentials that are none."""
+
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from tests.helpers.processes import free_port
+
+_VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_REGION")
+
+
+@pytest.fixture(scope="session")
+def aws_server():
+    """The address of the server."""
+    pytest.importorskip("moto", reason="moto stands in for AWS's API")
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-p", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        address = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"{address}/moto-api/", timeout=5).close()
+                break
+            except OSError:
+                assert server.poll() is None, "moto did not start"
+                assert time.monotonic() < deadline, "moto did not answer"
+                time.sleep(0.2)
+        yield address
+        server.kill()
+
+
+@pytest.fixture
+def aws(aws_server, monkeypatch):
+    """An empty account at that server, with the bucket ``bucket``; the value is a boto3 session."""
+    import boto3
+
+    request = urllib.request.Request(f"{aws_server}/moto-api/reset", method="POST")
+    urllib.request.urlopen(request, timeout=30).close()
+    for name in _VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {
+        "AWS_ENDPOINT_URL": aws_server,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_MAX_ATTEMPTS": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert os.environ["AWS_ENDPOINT_URL"].startswith("http://127.0.0.1")
+    session = boto3.Session()
+    session.client("s3").create_bucket(Bucket="bucket")
+    return session

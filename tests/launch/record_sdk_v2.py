@@ -1,0 +1,98 @@
+"""Records the CreateTrainingJob requests of SageMaker's Python SDK v2: ``python tests/launch/record_sdk_v2.py``.
+
+It runs in an environment of its own, with ``sagemaker<3``, and sends nothing: S3 is answered here, and the request is
+kept instead of sent. ``jobs.json`` says what each job is, in the words of the estimator (``sdk``) and in those of
+``lightning-sm launch`` (``launch``).
+"""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def record(jobs, folder):
+    """Return the requests of the jobs by their names."""
+    # The SDK reports its use to AWS unless a config file says otherwise.
+    config = Path(folder, "config.yaml")
+    config.write_text("SchemaVersion: '1.0'\nSageMaker: {PythonSDK: {Modules: {TelemetryOptOut: true}}}\n")
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="testing",
+        AWS_SECRET_ACCESS_KEY="testing",
+        AWS_DEFAULT_REGION="us-east-1",
+        SAGEMAKER_USER_CONFIG_OVERRIDE=str(config),
+        SAGEMAKER_ADMIN_CONFIG_OVERRIDE=str(config),
+    )
+    import boto3
+    import sagemaker
+    from botocore.awsrequest import AWSResponse
+    from sagemaker.debugger import TensorBoardOutputConfig
+    from sagemaker.inputs import FileSystemInput, TrainingInput
+    from sagemaker.instance_group import InstanceGroup
+    from sagemaker.pytorch import PyTorch
+
+    class Nothing:
+        def stream(self, **_):
+            yield b""
+
+        def read(self, *_):
+            return b""
+
+    boto = boto3.Session(region_name="us-east-1")
+    boto.events.register(
+        "before-send.s3", lambda request, **_: AWSResponse(request.url, 200, {"ETag": '"x"'}, Nothing())
+    )
+    source = Path(folder, "source")
+    source.mkdir()
+    (source / "train.py").write_text("print('trained')\n")
+    kinds = {"TrainingInput": TrainingInput, "FileSystemInput": FileSystemInput}
+    recorded = {}
+    for name, job in jobs.items():
+        sent = []
+        client = boto.client("sagemaker")
+        client.create_training_job = lambda sent=sent, **request: sent.append(request)
+        session = sagemaker.Session(boto_session=boto, sagemaker_client=client, default_bucket="bucket")
+        session._create_s3_bucket_if_it_does_not_exist = lambda **_: None
+        arguments = dict(job["sdk"])
+        if "instance_groups" in arguments:
+            arguments["instance_groups"] = [InstanceGroup(*each) for each in arguments["instance_groups"]]
+        for distribution in (
+            arguments.get("distribution", {}),
+            arguments.get("distribution", {}).get("smdistributed", {}),
+        ):
+            if "instance_groups" in distribution:
+                by_name = {group.instance_group_name: group for group in arguments["instance_groups"]}
+                distribution["instance_groups"] = [by_name[each] for each in distribution["instance_groups"]]
+        if "tensorboard_output_config" in arguments:
+            arguments["tensorboard_output_config"] = TensorBoardOutputConfig(arguments["tensorboard_output_config"])
+        inputs = {
+            channel: given if isinstance(given, str) else kinds[given[0]](**given[1])
+            for channel, given in job.get("inputs", {"training": "s3://data/train"}).items()
+        }
+        estimator = PyTorch(
+            entry_point="train.py",
+            source_dir=str(source),
+            role="arn:aws:iam::123456789012:role/Trainer",
+            sagemaker_session=session,
+            # Its hooks need smdebug in the container, and fail with the torch of today.
+            debugger_hook_config=False,
+            disable_profiler=True,
+            **arguments,
+        )
+        estimator.fit(inputs, job_name=job["name"], wait=False)
+        recorded[name] = sent[0]
+    return recorded
+
+
+if __name__ == "__main__":
+    jobs = json.loads((HERE / "jobs.json").read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        requests = record(jobs, folder)
+    text = json.dumps(requests, indent=1, sort_keys=True) + "\n"
+    if sys.argv[1:] == ["--print"]:
+        print(text)
+    else:
+        (HERE / "recorded.json").write_text(text)

@@ -1,0 +1,146 @@
+"""The source archive."""
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from lightning_sm._version import __version__
+from lightning_sm.launch import LaunchError
+from lightning_sm.launch._package import pack_source
+
+pytest.importorskip("pathspec", reason="the extra launch is not installed")
+WHEEL = f"lightning_sm-{__version__}-py3-none-any.whl"
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "train.py").write_text("print(1)")
+    return folder
+
+
+def pack(source, **options):
+    packed = pack_source(source, source.parent / "sourcedir.tar.gz", **options)
+    with tarfile.open(packed.path) as archive:
+        return packed, {entry.name: archive.extractfile(entry).read() for entry in archive.getmembers()}
+
+
+def write(folder, **files):
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_what_git_ignores_stays_out(source):
+    for name in ("a.log", "keep.log", "data/x.bin", "sub/b.tmp", "sub/deep/c.tmp", "sub/deep/keep.tmp", "é ü.py"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(name)
+    for name in (".git/config", "__pycache__/a.pyc", ".venv/lib/x.py"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(name)
+    (source / ".gitignore").write_text("*.log\n!keep.log\n/data/\n")
+    (source / "sub" / ".gitignore").write_text("*.tmp\n")
+    (source / "sub" / "deep" / ".gitignore").write_text("!keep.tmp\n")
+    _, files = pack(source)
+    assert set(files) - {WHEEL, "requirements.txt"} == {
+        "train.py", "keep.log", "sub/deep/keep.tmp", "é ü.py", ".gitignore", "sub/.gitignore", "sub/deep/.gitignore",
+    }  # fmt: skip
+
+
+def test_as_git_itself_sees_it(source):
+    (source / ".gitignore").write_text("*.log\n!keep.log\nbuild/\n/top\n**/cache/*\n!**/cache/keep\n")
+    for name in ("a.log", "keep.log", "build/x", "sub/build/y", "top", "sub/top", "cache/a", "cache/keep", "s/cache/b"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(name)
+    subprocess.run(["git", "init", "-q"], cwd=source, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "--others", "--exclude-standard"], cwd=source, check=True, capture_output=True, text=True
+    )
+    _, files = pack(source)
+    assert set(files) - {WHEEL, "requirements.txt"} == set(listed.stdout.split())
+
+
+def test_the_same_files_give_the_same_bytes(source):
+    first = pack(source)[0].path.read_bytes()
+    (source / "train.py").touch()
+    assert pack(source)[0].path.read_bytes() == first
+    (source / "train.py").write_text("print(2)")
+    assert pack(source)[0].path.read_bytes() != first
+
+
+@pytest.mark.parametrize("name", [".env", "sub/id_rsa", "server.pem", "credentials", ".netrc", ".env.local"])
+def test_secrets_are_refused_by_name(source, name):
+    (source / name).parent.mkdir(exist_ok=True)
+    (source / name).write_text("SECRET")
+    with pytest.raises(LaunchError, match=rf"{name} in .* may hold secrets.*--allow-file {name}"):
+        pack(source)
+    assert not list(source.parent.glob("*.partial"))
+    assert name in pack(source, allowed=[name])[1]
+    (source / ".gitignore").write_text(name.rpartition("/")[2])
+    assert name not in pack(source)[1]
+
+
+def test_large_files_are_refused_by_name(source):
+    with (source / "weights.bin").open("wb") as file:
+        file.truncate(101 * 1024 * 1024)
+    with pytest.raises(LaunchError, match=r"weights\.bin \(105\.9 MB\).*channel"):
+        pack(source)
+    assert "weights.bin" in pack(source, allowed=["weights.bin"])[1]
+
+
+def test_the_package_rides_along_unless_named(source):
+    packed, files = pack(source)
+    assert packed.added == (WHEEL, "requirements.txt")
+    assert files["requirements.txt"] == f"./{WHEEL}\n".encode()
+    for text in ("lightning-sm", "# ours:\nlightning_sm[s3]\ntorchmetrics", f"lightning-sm=={__version__}"):
+        (source / "requirements.txt").write_text(text)
+        assert pack(source)[1]["requirements.txt"].decode() == f"{text}\n./{WHEEL}\n"
+    for text in ("lightning-sm==9.9", "./lightning_sm-0.1.0-py3-none-any.whl", "lightning-sm @ git+https://x/y"):
+        (source / "requirements.txt").write_text(text)
+        assert pack(source)[0].added == ()
+    for text in ("# lightning-sm==9.9 once", "lightning-smart==1.0", "lightning-sm-extra==1.0", "my-lightning-sm==1.0"):
+        (source / "requirements.txt").write_text(text)
+        assert pack(source)[0].added == (WHEEL, "requirements.txt")
+
+
+def test_the_wheel_can_be_installed(source, tmp_path):
+    _, files = pack(source)
+    wheel = tmp_path / WHEEL
+    wheel.write_bytes(files[WHEEL])
+    target = tmp_path / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(target)]
+    subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
+    script = f"import sys; sys.path.insert(0, {str(target)!r}); import lightning_sm; print(lightning_sm.__file__)"
+    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert found.stdout.strip() == str(target / "lightning_sm" / "__init__.py")
+    assert (target / "lightning_sm" / "py.typed").is_file()
+
+
+def test_what_cannot_be_packed(source, tmp_path):
+    with pytest.raises(LaunchError, match="is no folder"):
+        pack_source(tmp_path / "none", tmp_path / "x.tar.gz")
+    (source / "loop").symlink_to(source)
+    with pytest.raises(LaunchError, match="link to a folder of the source itself"):
+        pack(source)
+    (source / "loop").unlink()
+    (source / "dangling").symlink_to("nothing")
+    assert "dangling" not in pack(source)[1]
+    shared = tmp_path / "shared"
+    write(shared, **{"common.py": "x = 1"})
+    (source / "shared").symlink_to(shared)
+    assert pack(source)[1]["shared/common.py"] == b"x = 1"
+
+
+def test_programs_stay_executable(source):
+    (source / "run.sh").write_text("#!/bin/sh\n")
+    (source / "run.sh").chmod(0o700)
+    packed, _ = pack(source)
+    with tarfile.open(packed.path) as archive:
+        modes = {entry.name: entry.mode for entry in archive.getmembers()}
+    assert (modes["run.sh"], modes["train.py"]) == (0o755, 0o644)
+    assert Path(packed.path).stat().st_size == packed.archive_size
