@@ -30,7 +30,7 @@ from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._trainer_defaults import add_environment, as_list, stay_on_one_host
-from lightning_sm.callbacks.of_job import own_callbacks
+from lightning_sm.callbacks.of_job import own_callbacks, progress_callbacks
 
 if TYPE_CHECKING:
     from pytorch_lightning.cli import LightningCLI as _Base
@@ -216,14 +216,16 @@ class SageMakerCLIMixin(_Base):
             if completed and self.topology.is_rank_zero:
                 log.info("%s", Routing(completed).table())
         stay_on_one_host(config, context)
+        if config.get("callbacks") is not None:
+            config["callbacks"] = as_list(config["callbacks"])  # Lightning 1.5 would extend it as it stands
+        present = [*as_list(config.get("callbacks")), *callbacks, *as_list(self.trainer_defaults.get("callbacks"))]
         if trains(self.subcommand):
-            if config.get("callbacks") is not None:
-                config["callbacks"] = as_list(config["callbacks"])  # Lightning 1.5 would extend it as it stands
-            present = [*as_list(config.get("callbacks")), *callbacks, *as_list(self.trainer_defaults.get("callbacks"))]
             own = own_callbacks(
                 config, present, context, config=self._config_yaml(), portable_config=self._portable_config()
             )
-            callbacks = [*callbacks, *own]
+        else:
+            own = progress_callbacks(config, present, context)
+        callbacks = [*callbacks, *own]
         return super()._instantiate_trainer(config, callbacks)
 
     def _config_yaml(self) -> str:

@@ -97,6 +97,7 @@ SHIMS = {
         Shim("train_loaders_method", (1, 5), (2, 0), f"{_PR}16726"),
         Shim("save_checkpoint_at_end", (1, 5), (1, 6), f"{_PR}11805"),
         Shim("steps_taken", (1, 5), (1, 6), f"{_PR}11805"),
+        Shim("epoch_end_step", (1, 5), (1, 6), f"{_PR}11805"),
         Shim("apply_num_nodes", (1, 6), (1, 9), f"{_CONNECTOR}#L791"),
         Shim("keep_cluster_environment", (1, 6), (1, 9), f"{_CONNECTOR}#L783"),
         Shim("backend_variable", (1, 5), (1, 8), f"{_PR}14693"),
@@ -131,6 +132,13 @@ SHIMS = {
         Shim(
             "drop_tips",
             (2, 5),
+            _OPEN,
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/2.6.1/src/lightning/pytorch/trainer/connectors/"
+            "callback_connector.py",
+        ),
+        Shim(
+            "plain_model_summary",
+            (2, 6),
             _OPEN,
             "https://github.com/Lightning-AI/pytorch-lightning/blob/2.6.1/src/lightning/pytorch/trainer/connectors/"
             "callback_connector.py",

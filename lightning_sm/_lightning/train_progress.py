@@ -4,21 +4,34 @@ Nothing here starts a collective: metrics are read as they have been computed, b
 """
 
 import logging
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+import math
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._lightning.compat import needs
+from lightning_sm._lightning.compat import connector_of_loggers, needs
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.namespaces import Namespace
 
 __all__ = [
+    "TrainPosition",
     "after_epoch_metrics",
+    "around_evaluation_fetches",
     "around_fetches",
     "bar_metrics",
+    "batch_count",
     "callback_metrics",
     "drop_tips",
+    "epoch_end_step",
+    "evaluation_batches",
+    "evaluation_loaders",
+    "gpu_memory",
+    "other_bars",
+    "plain_model_summary",
     "progress_bar_base",
+    "progress_bar_class",
     "replicas_of",
     "train_loaders",
+    "train_position",
 ]
 
 
@@ -27,8 +40,10 @@ def progress_bar_base(namespace: Namespace) -> str:
     return "callbacks:ProgressBarBase" if needs("progress_bar_base", namespace) else "callbacks:ProgressBar"
 
 
-def _connector_of(trainer: Any) -> Any:
-    return getattr(trainer, "_logger_connector", None) or trainer.logger_connector
+def progress_bar_class(namespace: Namespace) -> Any:
+    """The base class of progress bars."""
+    path, _, name = progress_bar_base(namespace).partition(":")
+    return getattr(namespace.module(path), name)
 
 
 def bar_metrics(trainer: Any, within_epoch: bool) -> Mapping[str, Any]:
@@ -40,14 +55,14 @@ def bar_metrics(trainer: Any, within_epoch: bool) -> Mapping[str, Any]:
             nothing is reduced. At the end of an epoch ``Trainer.progress_bar_metrics`` may reduce over all ranks; what
             has been reduced is read instead.
     """
-    connector = _connector_of(trainer)
+    connector = connector_of_loggers(trainer)
     metrics: Mapping[str, Any] = trainer.progress_bar_metrics if within_epoch else connector._progress_bar_metrics
     return metrics
 
 
 def callback_metrics(trainer: Any) -> Dict[str, Any]:
     """The metrics that callbacks see, without the reduction that ``Trainer.callback_metrics`` may do."""
-    return dict(_connector_of(trainer)._callback_metrics)
+    return dict(connector_of_loggers(trainer)._callback_metrics)
 
 
 def after_epoch_metrics(trainer: Any, function: Callable[[], None]) -> Callable[[], None]:
@@ -58,7 +73,7 @@ def after_epoch_metrics(trainer: Any, function: Callable[[], None]) -> Callable[
     Returns:
         A function that undoes it.
     """
-    return _listen(_connector_of(trainer), "update_train_epoch_metrics", function)
+    return _listen(connector_of_loggers(trainer), "update_train_epoch_metrics", function)
 
 
 def around_fetches(
@@ -160,3 +175,143 @@ def drop_tips(namespace: Namespace) -> None:
         logger = logging.getLogger(f"{name}.utilities.rank_zero")
         if not any(isinstance(each, _NoTips) for each in logger.filters):
             logger.addFilter(_NoTips())
+
+
+@dataclass(frozen=True)
+class TrainPosition:
+    """Where a training is and how far it goes.
+
+    Args:
+        epoch: The epoch, counted from 0.
+        epochs: The number of epochs; ``None`` without a limit.
+        batch: The batches of the epoch that have been trained, also by an earlier process.
+        batches: The batches of an epoch; ``None`` if unknown.
+        step: The optimizer steps that have been taken.
+        steps: The largest number of them; ``None`` without a limit.
+        seconds_left: Until ``max_time`` is over; ``None`` without a limit.
+    """
+
+    epoch: int
+    epochs: Optional[int] = None
+    batch: int = 0
+    batches: Optional[int] = None
+    step: int = 0
+    steps: Optional[int] = None
+    seconds_left: Optional[float] = None
+
+
+def train_position(trainer: Any, step: int) -> TrainPosition:
+    """Return where the training is, in ``on_train_batch_end`` or at the end of an epoch.
+
+    Args:
+        trainer: The trainer, in ``fit``.
+        step: The optimizer steps, which Lightning 1.5 counts later.
+    """
+    epochs, steps = trainer.max_epochs, trainer.max_steps
+    timers = [each for each in trainer.callbacks if hasattr(each, "time_remaining")]
+    left = [each.time_remaining("train") for each in timers]
+    return TrainPosition(
+        epoch=int(trainer.current_epoch),
+        epochs=int(epochs) if epochs is not None and epochs >= 0 else None,
+        batch=int(trainer.fit_loop.epoch_loop.batch_progress.current.ready),
+        batches=batch_count(trainer.num_training_batches),
+        step=step,
+        steps=int(steps) if steps is not None and steps >= 0 else None,
+        seconds_left=min((float(seconds) for seconds in left if seconds is not None), default=None),
+    )
+
+
+def epoch_end_step(namespace: Namespace, trainer: Any) -> int:
+    """The optimizer steps, in a function of :func:`after_epoch_metrics`; 1.5 counts one less just then."""
+    return int(trainer.global_step) + needs("epoch_end_step", namespace)
+
+
+def batch_count(number: Any) -> Optional[int]:
+    """The sum of what Lightning says of one loader or a list of them; ``None`` if it is unknown or infinite."""
+    numbers = list(number) if isinstance(number, (list, tuple)) else [number]
+    known = [int(each) for each in numbers if isinstance(each, (int, float)) and math.isfinite(each)]
+    return sum(known) if numbers and len(known) == len(numbers) else None
+
+
+# By the stage of the trainer: the name of the data loaders, and of their numbers of batches.
+_EVALUATION = {
+    "sanity_check": ("val_dataloaders", "num_sanity_val_batches"),
+    "validate": ("val_dataloaders", "num_val_batches"),
+    "test": ("test_dataloaders", "num_test_batches"),
+    "predict": ("predict_dataloaders", "num_predict_batches"),
+}
+
+
+def evaluation_loaders(trainer: Any, stage: str) -> Sequence[Any]:
+    """The data loaders of a validation, test or prediction, in their order."""
+    found = getattr(trainer, _EVALUATION[stage][0], None)
+    if found is None:
+        return []
+    if isinstance(found, Mapping):
+        return list(found.values())
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def evaluation_batches(trainer: Any, stage: str) -> Optional[int]:
+    """The number of batches of a validation, test or prediction; ``None`` if unknown."""
+    return batch_count(getattr(trainer, _EVALUATION[stage][1], None))
+
+
+def around_evaluation_fetches(
+    trainer: Any, before: Callable[[], None], after: Callable[[], None]
+) -> Callable[[], None]:
+    """Call functions before and after a data loader is asked for a batch in a validation, test or prediction.
+
+    Lightning before 1.7 does not tell.
+
+    Args:
+        trainer: The trainer, in ``setup``.
+        before: Called before.
+        after: Called after.
+
+    Returns:
+        A function that undoes it.
+    """
+    fit_loop = getattr(trainer, "fit_loop", None)
+    loops = [getattr(getattr(fit_loop, "epoch_loop", None), "val_loop", None)]
+    loops += [getattr(trainer, f"{name}_loop", None) for name in ("validate", "test", "predict")]
+    # Before 2.0 the loop below it fetches.
+    fetching = [each for loop in loops for each in (loop, getattr(loop, "epoch_loop", None))]
+    undo = []
+    for loop in fetching:
+        if hasattr(loop, "_on_before_fetch") and hasattr(loop, "_on_after_fetch"):
+            undo.append(_listen(loop, "_on_before_fetch", before, first=True))
+            undo.append(_listen(loop, "_on_after_fetch", after))
+
+    def undo_all() -> None:
+        for each in undo:
+            each()
+
+    return undo_all
+
+
+def other_bars(namespace: Namespace, trainer: Any, own: Any) -> bool:
+    """Whether the trainer has another progress bar, such as one of the model's ``configure_callbacks``."""
+    base = progress_bar_class(namespace)
+    return any(isinstance(callback, base) and callback is not own for callback in trainer.callbacks)
+
+
+def gpu_memory(trainer: Any) -> Optional[Tuple[int, int]]:
+    """The bytes that torch has reserved on this process's GPU, and those that it has; ``None`` without CUDA.
+
+    Neither number waits for the GPU.
+    """
+    import torch
+
+    device = getattr(strategy_of(trainer), "root_device", None)
+    if getattr(device, "type", None) != "cuda" or not torch.cuda.is_initialized():
+        return None
+    return int(torch.cuda.memory_reserved(device)), int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def plain_model_summary(namespace: Namespace, present: Sequence[Any]) -> List[Any]:
+    """A ``ModelSummary`` in plain text for a log, where Lightning would add one that draws a box with ``rich``."""
+    if not needs("plain_model_summary", namespace) or not namespace.module("utilities.imports")._RICH_AVAILABLE:
+        return []
+    summary = namespace.module("callbacks").ModelSummary
+    return [] if any(isinstance(callback, summary) for callback in present) else [summary()]

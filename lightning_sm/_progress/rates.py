@@ -200,6 +200,11 @@ class StepRates:
             self._add_point(step)
         return now
 
+    @property
+    def latest(self) -> float:
+        """The time at the end of the latest batch, or of a validation after it."""
+        return self._latest
+
     def mark(self) -> Mark:
         """Return this moment, the end of the latest batch."""
         seconds = max(self._latest - self._started - self._paused_for, 0.0)

@@ -7,6 +7,7 @@ used in any ``Trainer``; it is a subclass of ``Callback`` of the Lightning names
 from typing import TYPE_CHECKING, Any, List
 
 from lightning_sm._lightning import Namespace, namespaced_class, resolve_class
+from lightning_sm._lightning.train_progress import progress_bar_base
 
 if TYPE_CHECKING:
     from lightning_sm.callbacks.auto_resume import AutoResumeMixin as AutoResume
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from lightning_sm.callbacks.finetuning_state import FinetuningStateMixin as FinetuningState
     from lightning_sm.callbacks.graceful_stop import GracefulStopMixin as GracefulStop
     from lightning_sm.callbacks.log_metrics import LogMetricsMixin as LogMetrics
+    from lightning_sm.callbacks.log_progress import LogProgressMixin as LogProgress
     from lightning_sm.callbacks.model_export import ModelExportMixin as ModelExport
     from lightning_sm.callbacks.safe_saves import SafeSavesMixin as SafeSaves
     from lightning_sm.callbacks.world_check import WorldCheckMixin as WorldCheck
@@ -24,6 +26,7 @@ __all__ = [
     "FinetuningState",
     "GracefulStop",
     "LogMetrics",
+    "LogProgress",
     "ModelExport",
     "SafeSaves",
     "WorldCheck",
@@ -35,6 +38,7 @@ _MIXINS = {
     "FinetuningState": "lightning_sm.callbacks.finetuning_state:FinetuningStateMixin",
     "GracefulStop": "lightning_sm.callbacks.graceful_stop:GracefulStopMixin",
     "LogMetrics": "lightning_sm.callbacks.log_metrics:LogMetricsMixin",
+    "LogProgress": "lightning_sm.callbacks.log_progress:LogProgressMixin",
     "ModelExport": "lightning_sm.callbacks.model_export:ModelExportMixin",
     "SafeSaves": "lightning_sm.callbacks.safe_saves:SafeSavesMixin",
     "WorldCheck": "lightning_sm.callbacks.world_check:WorldCheckMixin",
@@ -43,7 +47,8 @@ _MIXINS = {
 
 def callback_class(namespace: Namespace, name: str) -> type:
     """Return the callback ``name`` for one of Lightning's namespaces. Internal: users import the callback by name."""
-    return namespaced_class(namespace, name, _MIXINS[name], "callbacks:Callback")
+    base = progress_bar_base(namespace) if name == "LogProgress" else "callbacks:Callback"
+    return namespaced_class(namespace, name, _MIXINS[name], base)
 
 
 def __getattr__(name: str) -> Any:

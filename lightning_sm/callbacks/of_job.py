@@ -1,5 +1,6 @@
 """The callbacks that a job adds to a ``Trainer``, and the job's checkpoint directory for those that are there."""
 
+import sys
 from typing import Any, Dict, List, Optional, Sequence
 
 from lightning_sm._checkpoint.candidates import JobIdentity
@@ -8,12 +9,13 @@ from lightning_sm._config.directories import CheckpointPlaces, explicit_director
 from lightning_sm._config.settings import RunContext
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
+from lightning_sm._lightning.train_progress import drop_tips, plain_model_summary, progress_bar_class
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["own_callbacks"]
+__all__ = ["own_callbacks", "progress_callbacks"]
 
 
 def own_callbacks(
@@ -45,6 +47,7 @@ def own_callbacks(
         CheckpointError: ``sagemaker.save_every`` is no duration, ``sagemaker.resume`` is none of its words, or it is
             ``require`` and the checkpoint directory is remote.
         JobConfigError: ``sagemaker.max_runtime`` is no duration.
+        OptionError: ``sagemaker.log_every`` is no duration.
     """
     job, options = context.job, context.options
     own: List[Any] = []
@@ -58,6 +61,7 @@ def own_callbacks(
         own += _auto_resume(arguments, present, context, _identity(arguments, job, config))
         own += _positions(present, context)
         own += _log_metrics(present, context)
+        own += progress_callbacks(arguments, present, context)
     export = _absent("ModelExport", present, context)
     if export is not None and options.export and (job.in_container or options.model_dir is not None):
         own.append(
@@ -75,6 +79,42 @@ def own_callbacks(
         )
     own += _graceful_stop(arguments, present, context)
     return own
+
+
+def progress_callbacks(arguments: Dict[str, Any], present: Sequence[Any], context: RunContext) -> List[Any]:
+    """Return the callback that writes progress lines, and a model summary without boxes, where the output is a log.
+
+    In a terminal, beside a progress bar of the project's own and with ``enable_progress_bar=False`` there is none.
+    Lightning's recommendations of its services are kept out of the log in any case.
+
+    Args:
+        arguments: The trainer's arguments.
+        present: All callbacks that the trainer will get.
+        context: The run.
+
+    Raises:
+        OptionError: ``sagemaker.log_every`` is no duration.
+    """
+    if not context.job.in_container:
+        return []
+    drop_tips(context.namespace)
+    is_wanted = arguments.get("enable_progress_bar") is not False and not arguments.get("barebones")
+    if not is_wanted or arguments.get("progress_bar_refresh_rate") == 0:  # of Lightning 1.5
+        return []
+    with failure_reported(context.job):
+        log_progress = callback_class(context.namespace, "LogProgress")(context.options.log_every)
+    bar = progress_bar_class(context.namespace)
+    if _is_terminal(sys.stdout) or _is_terminal(sys.stderr) or any(isinstance(callback, bar) for callback in present):
+        return []
+    has_summary = arguments.get("enable_model_summary") is not False
+    return [log_progress, *(plain_model_summary(context.namespace, present) if has_summary else ())]
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):  # a stream of the user's, or one that is closed
+        return False
 
 
 def _absent(name: str, present: Sequence[Any], context: RunContext) -> Any:

@@ -69,7 +69,8 @@ def job(tmp_path):
 def own(job, present=(), arguments=None, settings=None, topology=LAPTOP, **options):
     context = context_of(job, settings, SageMakerOptions(**options), topology)
     callbacks = own_callbacks(arguments or {}, list(present), context)
-    return [type(callback).__name__ for callback in callbacks]
+    # With rich installed, Lightning 2.6 is given a summary in plain text.
+    return [type(callback).__name__ for callback in callbacks if type(callback).__name__ != "ModelSummary"]
 
 
 def test_own_callbacks(job):
@@ -81,6 +82,7 @@ def test_own_callbacks(job):
         "DataPosition",
         "FinetuningState",
         "LogMetrics",
+        "LogProgress",
         "ModelExport",
         "GracefulStop",
     ]
