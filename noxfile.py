@@ -114,7 +114,7 @@ def rehearsals(session: nox.Session) -> None:
     """Play jobs with SageMaker's toolkits, Open MPI over ssh and SDK v3's drivers."""
     _prepare(session)
     # gcc and Python's headers build the toolkit's extension.
-    _install(session, *_extra("rehearse"), "moto[server,s3]")
+    _install(session, *_extra("rehearse"), *_extra("launch"), "moto[server,s3]")
     # SDK v3's drivers are scripts in a wheel; its dependencies are not needed.
     _install(session, "--no-deps", "sagemaker-train")
     _run_marked(session, "rehearsal")
@@ -124,7 +124,8 @@ def rehearsals(session: nox.Session) -> None:
 def services(session: nox.Session) -> None:
     """Talk to real local servers: S3, MLflow; draw reports."""
     _prepare(session)
-    _install(session, *_extra("mlflow"), *_extra("s3"), *_extra("report"), "mlflow", "wandb", "moto[server,s3]")
+    extras = (requirement for name in ("mlflow", "s3", "report", "launch") for requirement in _extra(name))
+    _install(session, *extras, "mlflow", "wandb", "moto[server,s3]")
     _run_marked(session, "services")
 
 

@@ -6,6 +6,7 @@ from lightning_sm.launch import LaunchError, check_request
 from tests.launch.test_request import request_of
 
 pytest.importorskip("botocore", reason="the extra launch is not installed")
+pytestmark = pytest.mark.services
 
 
 @pytest.fixture(autouse=True)
