@@ -10,10 +10,13 @@ from lightning_sm._doctor import (
     argument_checks,
     at_start,
     command,
+    container_checks,
     hardware_checks,
     job_checks,
     lifecycle_checks,
+    nccl_checks,
     network_checks,
+    smddp_checks,
     software_checks,
     storage_checks,
     world_checks,
@@ -31,8 +34,9 @@ SECTIONS: Mapping[str, Tuple[Check, ...]] = {
     "Start and end": lifecycle_checks.CHECKS,
     "Network": network_checks.CHECKS,
     "Channels and directories": storage_checks.CHECKS,
-    "Software": software_checks.CHECKS,
+    "Software": (*software_checks.CHECKS, *container_checks.CHECKS),
     "Hardware": hardware_checks.CHECKS,
+    "Communication of GPUs": (*nccl_checks.CHECKS, *smddp_checks.CHECKS),
 }
 
 

@@ -1,7 +1,7 @@
 """Each trap of SageMaker's containers that can be seen from inside has its line, shown by a host in which it is set."""
 
 from lightning_sm._doctor import Status
-from tests.doctor import traps_of_jobs  # noqa: F401  # adds its traps
+from tests.doctor import traps_of_jobs, traps_of_machines  # noqa: F401  # add their traps
 from tests.doctor.traps import parametrize_traps
 
 
