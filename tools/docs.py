@@ -41,9 +41,9 @@ def options_table() -> str:
 
 
 def doctor_table() -> str:
-    """What each check of the doctor examines, by its docstring."""
+    """What each check of the doctor examines, by the first line of its docstring."""
     rows = [
-        (section if check is checks[0] else "", (check.__doc__ or "").replace("``", "`"))
+        (section if check is checks[0] else "", (check.__doc__ or "").partition("\n")[0].replace("``", "`"))
         for section, checks in SECTIONS.items()
         for check in checks
     ]

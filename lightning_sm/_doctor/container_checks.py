@@ -23,7 +23,7 @@ _STALE_SECONDS = 3600.0
 
 
 def _mpi(machine: Machine) -> Iterator[Finding]:
-    """Check what the launchers over ``mpirun`` need: they start ``python -m mpi4py`` over ssh.
+    """What the launchers over mpirun need: mpi4py, mpirun and sshd (errors).
 
     Source: ``sagemaker_training/mpi.py``, ``sagemaker_training/smdataparallel.py``. AWS's GPU images on Amazon Linux
     2023 have no mpi4py (``aws/deep-learning-containers``, ``docker/pytorch/*/cuda/pyproject.toml``).
@@ -56,7 +56,7 @@ def _mpi(machine: Machine) -> Iterator[Finding]:
 
 
 def _entry_point(machine: Machine) -> Iterator[Finding]:
-    """Check what gives this host its name.
+    """What gives the host its name: gcc and jq; a preloaded library without its file is an error.
 
     ``start_with_right_hostname.sh`` of AWS's images reads ``resourceconfig.json`` with jq and compiles a library with
     gcc, which makes ``gethostname`` return ``algo-N`` (``aws/deep-learning-containers``, ``scripts/docker/pytorch``).
@@ -81,7 +81,7 @@ def _entry_point(machine: Machine) -> Iterator[Finding]:
 
 
 def _debugger(machine: Machine) -> Iterator[Finding]:
-    """Check whether SageMaker Debugger hooks into the training.
+    """SageMaker Debugger's hooks; an error where a distributed training has checkpoints.
 
     ``debughookconfig.json`` is written by the service for a job with ``DebugHookConfig``, which SDK v2 sends by
     default. ``USE_SMDEBUG=0``, set by the user, turns the hooks off (``sagemaker_training/process.py``). The library's
@@ -110,7 +110,7 @@ def _debugger(machine: Machine) -> Iterator[Finding]:
 
 
 def _extension_lock(machine: Machine) -> Iterator[Finding]:
-    """Look for locks of builds that were killed: torch waits for them forever, without a word.
+    """Locks of builds that were killed, for which torch waits forever without a word (errors).
 
     ``TORCH_EXTENSIONS_DIR``, set by the user, is where torch compiles extensions of DeepSpeed and others; by default
     ``~/.cache/torch_extensions``. Source: ``pytorch/pytorch`` issue 189245.
@@ -139,7 +139,7 @@ def _locks(top: Path) -> Iterator[Path]:
 
 
 def _deepspeed(machine: Machine) -> Iterator[Finding]:
-    """DeepSpeed compiles its operators at first use, with the CUDA compiler (``CUDA_HOME``, ``PATH``)."""
+    """A CUDA compiler, where DeepSpeed compiles its operators at first use."""
     package = find_package(machine, "deepspeed")
     if package is None or not gpus(machine):
         return
@@ -155,7 +155,7 @@ def _deepspeed(machine: Machine) -> Iterator[Finding]:
 
 
 def _mlflow(machine: Machine) -> Iterator[Finding]:
-    """Check that MLflow can read an ARN, which takes the plugin ``sagemaker-mlflow``.
+    """The plugin with which MLflow reads an ARN (error if missing), and the permission that it takes.
 
     ``MLFLOW_TRACKING_URI`` is set by the user, or by the service for a job with ``MlflowConfig``. Source:
     ``aws/sagemaker-mlflow``; AWS, "Actions, resources, and condition keys for Amazon SageMaker with MLflow".
@@ -175,6 +175,7 @@ def _mlflow(machine: Machine) -> Iterator[Finding]:
 
 
 def _toolkit(machine: Machine) -> Iterator[Finding]:
+    """The version of the training toolkit."""
     if not machine.job.in_container:
         return
     toolkit = find_package(machine, "sagemaker-training")
@@ -183,7 +184,7 @@ def _toolkit(machine: Machine) -> Iterator[Finding]:
 
 
 def _trainium(machine: Machine) -> Iterator[Finding]:
-    """Recognise Neuron hardware, which Lightning's accelerators do not know."""
+    """Neuron hardware, for which AWS has packages of its own."""
     job = machine.job
     kind = job.current_instance_type or ""
     devices = any(name.startswith("neuron") for name in names_in(machine.path("/dev"))) if machine.is_here else False

@@ -33,7 +33,7 @@ _FORK_REPAIRED = (3, 12)
 
 
 def _gpus(machine: Machine) -> Iterator[Finding]:
-    """Compare the GPUs that the container sees with the instance type, ``SM_NUM_GPUS`` and ``CUDA_VISIBLE_DEVICES``."""
+    """The container's GPUs against instance type (error), ``SM_NUM_GPUS`` and ``CUDA_VISIBLE_DEVICES``."""
     job, seen = machine.job, gpus(machine)
     kind = job.current_instance_type
     wrong = False
@@ -62,7 +62,7 @@ def _gpus(machine: Machine) -> Iterator[Finding]:
 
 
 def _cpus(machine: Machine) -> Iterator[Finding]:
-    """Compare the CPUs that the container may use with its processes.
+    """CPUs and ``OMP_NUM_THREADS`` for each process.
 
     ``OMP_NUM_THREADS`` is set to 1 by torchrun where the user has not set it (``torch/distributed/run.py``).
     """
@@ -100,6 +100,7 @@ def _number(text: str) -> Optional[int]:
 
 
 def _memory(machine: Machine) -> Iterator[Finding]:
+    """Memory of the host and limit of the container: a warning below 2 GiB."""
     lines = re.findall(r"^(\w+):\s+(\d{1,15}) kB", read_text(machine.path("/proc/meminfo")) or "", re.MULTILINE)
     names: Dict[str, str] = dict(lines)
     if "MemTotal" not in names:
@@ -124,7 +125,7 @@ def _gib(number: float) -> str:
 
 
 def _shared_memory(machine: Machine) -> Iterator[Finding]:
-    """Check the size of ``/dev/shm``, through which loader workers hand over their batches."""
+    """The size of ``/dev/shm``, through which loader workers hand over batches: a warning below 1 GiB."""
     folder = machine.path("/dev/shm")
     size = _mounted_size(machine)
     if size is None:
@@ -159,7 +160,7 @@ def _mounted_size(machine: Machine) -> Optional[int]:
 
 
 def _limits(machine: Machine) -> Iterator[Finding]:
-    """Check the limits of open files and processes of this process (``ulimit -n``, ``ulimit -u``)."""
+    """Limits of open files and processes."""
     limits = read_text(machine.path("/proc/self/limits")) or ""
     wanted = (("Max open files", _LEAST_FILES, "-n", "nofile"), ("Max processes", _LEAST_PROCESSES, "-u", "nproc"))
     for name, least, option, docker in wanted:
@@ -179,7 +180,7 @@ def _limits(machine: Machine) -> Iterator[Finding]:
 
 
 def _temporary_files(machine: Machine) -> Iterator[Finding]:
-    """Check the space in ``TMPDIR``, by default ``/tmp``."""
+    """Space in ``TMPDIR``, by default ``/tmp``: a warning below 2 GiB."""
     given = machine.environ.get("TMPDIR")
     folder = machine.path(given or "/tmp")
     disk = _disk(folder)
@@ -198,7 +199,7 @@ def _temporary_files(machine: Machine) -> Iterator[Finding]:
 
 
 def _fork(machine: Machine) -> Iterator[Finding]:
-    """Warn where loader workers are forked beside gloo's threads (``docs/troubleshooting.md``)."""
+    """Python before 3.12 on several processes without GPUs, where forks of loader workers can deadlock."""
     topology = machine.topology
     distributed = topology is not None and (topology.num_nodes > 1 or (topology.world_size or 1) > 1)
     if distributed and not gpus(machine) and sys.version_info[:2] < _FORK_REPAIRED:

@@ -38,7 +38,7 @@ _DRIVERS: Mapping[int, int] = {11: 450, 12: 525, 13: 580}
 
 
 def _efa(machine: Machine) -> Iterator[Finding]:
-    """Compare the network provider with the instance type and with the devices of this host.
+    """EFA devices, ``FI_PROVIDER`` and libfabric against the instance type.
 
     ``FI_PROVIDER`` is set to ``efa`` by the training toolkit: under ``torch_distributed`` for the types that it knows,
     under ``smdistributed`` and ``pytorchddp`` on every type. Elsewhere NCCL's plugin fails with "Only EFA provider is
@@ -123,6 +123,7 @@ _RULES = (
 
 
 def _settings(machine: Machine) -> Iterator[Finding]:
+    """Settings of NCCL, libfabric, CUDA and torch that slow a training down or hide a failure."""
     hurt = False
     for rule in _RULES:
         value = machine.environ.get(rule.variable)
@@ -148,7 +149,7 @@ def _settings(machine: Machine) -> Iterator[Finding]:
 
 
 def _interface(machine: Machine) -> Iterator[Finding]:
-    """Check that ``NCCL_SOCKET_IFNAME`` and ``GLOO_SOCKET_IFNAME`` name interfaces of this host.
+    """``NCCL_SOCKET_IFNAME`` and ``GLOO_SOCKET_IFNAME`` name interfaces of this host; else an error.
 
     NCCL's is a list of prefixes, of exact names behind ``=``, or of excluded ones behind ``^``. The containers set it
     to ``network_interface_name`` of ``resourceconfig.json``.
@@ -167,7 +168,7 @@ def _interface(machine: Machine) -> Iterator[Finding]:
 
 
 def _driver(machine: Machine) -> Iterator[Finding]:
-    """Compare the driver of the host with the CUDA of torch and NCCL (``aws/deep-learning-containers`` issue 3964)."""
+    """The GPU driver against the CUDA of torch and of NCCL (error if it is too old)."""
     text = read_text(machine.path("/proc/driver/nvidia/version")) or ""
     # "NVIDIA UNIX x86_64 Kernel Module  535.183.01  …", "NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  …"
     found = re.search(r"Kernel Module.*?\s(\d{3}\.\d+(?:\.\d+)?)\b", text)

@@ -36,7 +36,7 @@ print("\\n" + json.dumps([choice.backend, choice.reason]))
 
 
 def _smddp(machine: Machine) -> Iterator[Finding]:
-    """Say whether ``strategy="smddp"`` uses SMDDP here, by the choice that the strategy itself makes."""
+    """Whether the strategy uses SMDDP, or why not; an error if importing it ends the process."""
     job = machine.job
     if not job.in_container:
         return
@@ -96,7 +96,7 @@ def _exit(code: int) -> str:
 
 
 def _collectives(machine: Machine) -> Iterator[Finding]:
-    """SMDDP speeds up AllReduce (DDP) or AllGather (FSDP, DeepSpeed), by the launcher, and never both.
+    """Which collectives SMDDP speeds up under this launcher: AllReduce (DDP) or AllGather (FSDP, DeepSpeed).
 
     ``SMDATAPARALLEL_OPTIMIZE_SDP=true``, set by the user, chooses AllGather under ``mpirun``. Source: AWS,
     "Introduction to the SageMaker AI distributed data parallelism library".
@@ -116,7 +116,7 @@ def _collectives(machine: Machine) -> Iterator[Finding]:
 
 
 def _buffers(machine: Machine) -> Iterator[Finding]:
-    """Check the sizes of the buffers for AllGather, where the user sets them."""
+    """The sizes of SMDDP's buffers for AllGather, where they are set."""
     given = {name: machine.environ[name] for name in _DEFAULTS if machine.environ.get(name)}
     sizes = dict(_DEFAULTS)
     for name, text in given.items():

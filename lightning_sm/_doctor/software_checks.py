@@ -31,6 +31,7 @@ _MAX_NAMED = 5
 
 
 def _python(machine: Machine, found: Tuple[int, ...] = sys.version_info[:3]) -> Iterator[Finding]:
+    """Python's version against those that are tested."""
     text = f"{_numbers(found)}, lightning-sm {__version__}"
     if found[:2] > _NEWEST_PYTHON:
         tested = f"lightning-sm is tested with Python 3.8 to {_numbers(_NEWEST_PYTHON)}"
@@ -40,7 +41,7 @@ def _python(machine: Machine, found: Tuple[int, ...] = sys.version_info[:3]) -> 
 
 
 def _lightning(machine: Machine) -> Iterator[Finding]:
-    """Compare Lightning and torch with the rows of ``docs/versions.md``."""
+    """Lightning and torch against the tested pairs; whether both namespaces are of one version."""
     found = {name: package for name in _LIGHTNINGS for package in [find_package(machine, name)] if package}
     if not found:
         hint = "Put pytorch-lightning or lightning, with its version, into requirements.txt."
@@ -81,6 +82,7 @@ def _numbers(found: Tuple[int, ...]) -> str:
 
 
 def _known_incompatible(machine: Machine) -> Iterator[Finding]:
+    """Packages that do not work together, and compromised releases of Lightning (errors)."""
     names = (*_LIGHTNINGS, "jsonargparse", "torchmetrics")
     found = {name: version(package.version) for name in names for package in [find_package(machine, name)] if package}
     for known in known_incompatibilities(found):
@@ -94,7 +96,7 @@ def _known_incompatible(machine: Machine) -> Iterator[Finding]:
 
 
 def _torch(machine: Machine) -> Iterator[Finding]:
-    """Compare the installed torch with the image's.
+    """Whether the image's torch was replaced; an error if it is built without CUDA and there are GPUs.
 
     ``SM_DLC_TORCH_VERSION`` is ``torch.__version__`` before ``requirements.txt`` was installed; the training toolkit
     sets it (``sagemaker_pytorch_container/training.py``). Absent under the SDK v3 drivers and in other images.
@@ -121,7 +123,7 @@ def _torch(machine: Machine) -> Iterator[Finding]:
 
 
 def _packages_that_fit(machine: Machine) -> Iterator[Finding]:
-    """Check that what Lightning and torch's companions require is what is installed."""
+    """torchvision and torchaudio against the torch that they are built for (errors); torchmetrics against Lightning."""
     fits: List[str] = []
     for name in _FITTING:
         package = find_package(machine, name)
@@ -182,7 +184,7 @@ def _fits(found: str, specifier: str) -> bool:
 
 
 def _requires_another_torch(machine: Machine) -> Iterator[Finding]:
-    """Name installed packages whose next installation would bring another torch.
+    """Packages whose next installation would replace torch, such as data libraries that want torchvision.
 
     Data libraries such as litdata require torchvision, and with it the torch that the newest torchvision wants.
     """
@@ -200,7 +202,7 @@ def _requires_another_torch(machine: Machine) -> Iterator[Finding]:
 
 
 def _requirements_file(machine: Machine) -> Iterator[Finding]:
-    """Read the ``requirements.txt`` beside the code, which pip installs before the script starts.
+    """Lines of ``requirements.txt`` that replace torch, or install another Lightning at each start.
 
     ``SM_MODULE_DIR`` is the folder of the code, or where it was downloaded from. Set by the training toolkit.
     """
