@@ -123,7 +123,7 @@ def _torch(machine: Machine) -> Iterator[Finding]:
 
 
 def _packages_that_fit(machine: Machine) -> Iterator[Finding]:
-    """torchvision and torchaudio against the torch that they are built for (errors); torchmetrics against Lightning."""
+    """What is built for one torch (torchvision, torchaudio; errors); torchmetrics against Lightning."""
     fits: List[str] = []
     for name in _FITTING:
         package = find_package(machine, name)
