@@ -71,6 +71,9 @@ def wait_until_resolvable(
 class RendezvousWait:
     """A thread that logs for whom this process waits in ``init_process_group``, until that has returned or failed.
 
+    torch before 2.1 holds the interpreter's lock while it creates its store, and no thread runs meanwhile:
+    https://github.com/pytorch/pytorch/pull/100555.
+
     Args:
         describe: Takes the seconds waited so far, and returns the line.
         interval: Seconds until the first line, and between two lines.
@@ -97,13 +100,17 @@ class RendezvousWait:
 
     def _run(self) -> None:
         started = time.monotonic()
-        next_line, has_entered = started + self._interval, False
+        last_check, next_line, has_entered = started, started + self._interval, False
         while not self._stopped.wait(min(_CHECK_SECONDS, self._interval)):
             is_inside = _is_initializing(sys._current_frames().get(self._waiting_thread))
             has_entered = has_entered or is_inside
             if not is_inside and (has_entered or _is_initialized()):
                 break
             now = time.monotonic()
+            if now - last_check > self._interval + _CHECK_SECONDS:
+                # This thread could not run, and what it would say may be over.
+                next_line = now + self._interval
+            last_check = now
             if now >= next_line:
                 next_line = now + self._interval
                 try:

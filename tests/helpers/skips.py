@@ -42,7 +42,10 @@ _SWA = "before Lightning 1.8 StochasticWeightAveraging saves no state"
 _NO_LINKS = "jsonargparse 4.21, which Lightning before 1.8 needs, writes no config with a link into a named class"
 _NO_WEIGHTS_ONLY = "torch.load cannot restrict what a file may hold before torch 1.13"
 _END = "tests/callbacks/test_end_of_training.py::"
+_STORE = "torch before 2.1 creates its store with the interpreter's lock held, so that no thread logs meanwhile"
 SKIPS = (
+    Skip("tests/processes/test_waiting.py::test_who_*", lambda lightning, torch: torch < (2, 1), _STORE),
+    Skip("tests/processes/test_waiting.py::test_an_end_*", lambda lightning, torch: torch < (2, 1), _STORE),
     Skip(f"{_END}test_killed_*[swa-*", lambda lightning, torch: lightning < (1, 8), _SWA),
     Skip(f"{_END}test_final_weights_*[swa]", lambda lightning, torch: lightning < (1, 8), _SWA),
     Skip(f"{_END}*swa with batch norm*", lambda lightning, torch: lightning < (1, 8), _SWA),
