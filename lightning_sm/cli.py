@@ -21,7 +21,7 @@ from lightning_sm._config.mlflow import complete_loggers
 from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.reader import config_text
 from lightning_sm._config.routed import Routing
-from lightning_sm._config.settings import RunContext
+from lightning_sm._config.settings import RunContext, as_tree
 from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class, resolve_class
@@ -152,8 +152,7 @@ class SageMakerCLIMixin(_Base):
         if not parsed:
             with failure_reported(self.job), raise_refusals([parser], lambda _: None):
                 super().parse_arguments(parser, *args)
-        options = self._fill_options()
-        if options is not None and options.doctor:
+        if (as_tree(self._fill_options()) or {}).get("doctor"):
             check_host(self.job, self.topology)
         if parsed and self.routing and self.topology.is_rank_zero:
             log.info("%s", self.routing.table())

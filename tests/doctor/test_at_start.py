@@ -10,6 +10,7 @@ import pytest
 
 from lightning_sm import TrainingJob, trainer_settings
 from lightning_sm._doctor import Finding, Status, at_start, check_host
+from lightning_sm._logging import log
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import DoctorError
 from tests.helpers.environ import torchrun
@@ -30,6 +31,17 @@ def opt_ml(tmp_path, monkeypatch):
     return found
 
 
+@pytest.fixture
+def lines():
+    """What is logged. The logger may have been configured by another test, and then hands nothing to caplog."""
+    found = []
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())
+    log.addHandler(handler)
+    yield found
+    log.removeHandler(handler)
+
+
 def check(sections=None):
     job = TrainingJob.resolve()
     topology = Topology.resolve(job=job)
@@ -41,31 +53,30 @@ def errors(number):
     return {"One": (lambda _: found,), "Two": (lambda _: [Finding("other", Status.WARNING, "slow", "Wait.")],)}
 
 
-def test_a_good_host_has_its_numbers_in_the_log(opt_ml, caplog):
-    with caplog.at_level(logging.INFO):
-        check()
-    assert [record for record in caplog.messages if record.startswith("Doctor on algo-1: ") and " ok, " in record]
-    assert not [record for record in caplog.messages if "\n" in record]
+def test_a_good_host_has_its_numbers_in_the_log(opt_ml, lines):
+    check()
+    assert [line for line in lines if line.startswith("Doctor on algo-1: ") and " ok, " in line]
+    assert not [line for line in lines if "\n" in line]
 
 
-def test_errors_are_raised_and_each_has_its_line(opt_ml, caplog):
+def test_errors_are_raised_and_each_has_its_line(opt_ml, lines):
     with pytest.raises(DoctorError) as raised:
         check(errors(5))
     assert raised.value.problem == (
         "The doctor found 5 errors on algo-1: check 0: problem 0; check 1: problem 1; check 2: problem 2; and 2 more."
     )
     assert raised.value.hint == "Do 0."
-    assert "Doctor on algo-1: check 4: problem 4 HINT: Do 4." in caplog.messages
-    assert "Doctor on algo-1: other: slow HINT: Wait." in caplog.messages
+    assert "Doctor on algo-1: check 4: problem 4 HINT: Do 4." in lines
+    assert "Doctor on algo-1: other: slow HINT: Wait." in lines
     assert (opt_ml.base / "output" / "failure").read_text().startswith("DoctorError: The doctor found 5 errors")
 
 
-def test_warnings_do_not_end_a_job(opt_ml, caplog):
+def test_warnings_do_not_end_a_job(opt_ml, lines):
     check({"One": errors(0)["Two"]})
-    assert "Doctor on algo-1: other: slow HINT: Wait." in caplog.messages
+    assert "Doctor on algo-1: other: slow HINT: Wait." in lines
 
 
-def test_a_host_is_examined_once(opt_ml, caplog):
+def test_a_host_is_examined_once(opt_ml, lines):
     check({})
     check(errors(1))
 
