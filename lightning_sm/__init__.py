@@ -14,6 +14,7 @@ from lightning_sm._version import __version__
 if TYPE_CHECKING:
     from lightning_sm._config.options import SageMakerOptions
     from lightning_sm._distributed.environment import SageMakerEnvironment
+    from lightning_sm._metrics.definitions import metric_definitions
     from lightning_sm._sagemaker.hyperparameters import Hyperparameters
     from lightning_sm._sagemaker.job import Channel, InstanceGroup, TrainingJob
     from lightning_sm._sagemaker.topology import Launcher, Topology
@@ -37,6 +38,7 @@ __all__ = [
     "Topology",
     "TrainingJob",
     "job",
+    "metric_definitions",
     "trainer_settings",
 ]
 
@@ -55,6 +57,7 @@ _MODULES = {
     "Topology": "_sagemaker.topology",
     "TrainingJob": "_sagemaker.job",
     "job": "_trainer_defaults",
+    "metric_definitions": "_metrics.definitions",
     "trainer_settings": "_trainer_defaults",
 }
 

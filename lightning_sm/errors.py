@@ -16,6 +16,7 @@ __all__ = [
     "CheckpointError",
     "ExportError",
     "LoggerError",
+    "MetricDefinitionError",
     "SMDDPUnavailableError",
     "DoctorError",
     "LightningImportError",
@@ -94,6 +95,10 @@ class ExportError(LightningSMError, RuntimeError):
 
 class LoggerError(LightningSMError, RuntimeError):
     """A logger cannot begin its run: its server cannot be reached or refuses access, or a package is missing."""
+
+
+class MetricDefinitionError(LightningSMError, ValueError):
+    """SageMaker does not accept the metric definitions that were asked for, or there is no metric to define."""
 
 
 class SMDDPUnavailableError(LightningSMError, RuntimeError):

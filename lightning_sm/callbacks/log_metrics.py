@@ -71,14 +71,17 @@ class LogMetricsMixin(_Base):
         if self._seen.get(self.objective):
             return
         if self.objective in self._seen:
-            problem = "was never a finite number when it was logged, and the tuning job takes no other"
-        else:
-            problem = f"was not logged. Logged were: {_some(self._seen) or 'no metrics'}"
+            log.warning(
+                "The objective %r of the tuning job was logged, but never as a finite number, and SageMaker takes no "
+                "other. HINT: Look for the cause of the NaN.",
+                self.objective,
+            )
+            return
         log.warning(
-            "The objective %r of the tuning job %s. HINT: Log it with self.log in the model, or name a metric that is "
-            "logged as the objective.",
+            "The objective %r of the tuning job was not logged. Logged were: %s. HINT: Log it with self.log in the "
+            "model, or name a metric that is logged as the objective.",
             self.objective,
-            problem,
+            _some(self._seen) or "no metrics",
         )
 
     def _stop(self) -> None:
