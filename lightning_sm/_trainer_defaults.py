@@ -3,12 +3,14 @@
 ``job`` and ``trainer_settings`` offer scripts what the CLI offers.
 """
 
+import importlib
 import os
 from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Optional
 
 from lightning_sm._config.mlflow import complete_loggers
 from lightning_sm._config.options import options_of
+from lightning_sm._config.outputs import log_place
 from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._config.routing import build_routing
 from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings
@@ -20,7 +22,7 @@ from lightning_sm._lightning import choose_namespace, namespace_of
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
-from lightning_sm.callbacks.of_job import own_callbacks
+from lightning_sm.callbacks.of_job import own_callbacks, upload_callbacks
 
 __all__ = ["add_environment", "as_list", "stay_on_one_host", "job", "trainer_settings"]
 
@@ -108,7 +110,8 @@ def trainer_settings(
     output directory, saves checkpoints in the job's checkpoint directory and exports the best model. Arguments that are
     given here win, with two exceptions: a local ``dirpath`` of a ``ModelCheckpoint`` is replaced by the job's
     checkpoint directory, as one in a config file is, and a local ``save_dir`` of a ``CSVLogger`` or
-    ``TensorBoardLogger`` by the output directory. Other loggers that write to a local directory are named in the log.
+    ``TensorBoardLogger`` by the output directory. The files of a ``TensorBoardLogger`` with a remote ``save_dir`` are
+    uploaded while training goes on. Other loggers that write to a local directory are named in the log.
     Outside a container the arguments are returned unchanged, except for ``num_nodes`` and ``devices`` under an external
     launcher (``torchrun``).
 
@@ -157,7 +160,8 @@ def trainer_settings(
             redirected = _redirect_loggers(trainer_arguments.get("logger"), context)
             routing = replace(routing, settings=(*routing.settings, *completed, *redirected))
         present = as_list(arguments.get("callbacks"))
-        own = own_callbacks(arguments, present, context)
+        own = upload_callbacks(routing.uploads, context)
+        own += own_callbacks(arguments, [*present, *own], context)
         if own:
             arguments["callbacks"] = [*present, *own]
     if routing and topology.is_rank_zero:
@@ -180,24 +184,30 @@ def _redirect_loggers(given: Any, context: RunContext) -> Iterator[RoutedSetting
     The others are lost: SageMaker keeps its own directories only.
     """
     loggers = context.namespace.module("loggers")
-    directory, source = context.output_dir
     for index, logger in enumerate(as_list(None if isinstance(given, bool) else given)):
         old = getattr(logger, "save_dir", None)
-        if not isinstance(old, str) or not may_replace(old, context.job):
+        if not isinstance(old, (str, os.PathLike)):
+            continue
+        place = log_place(context, type(logger), old)
+        if place.url is None and not may_replace(old, context.job):
             continue
         if isinstance(logger, (loggers.CSVLogger, loggers.TensorBoardLogger)) and logger._experiment is None:
             # Lightning's versions keep it under one of these names, or both.
             for name in {"_save_dir", "_root_dir"} & vars(logger).keys():
-                setattr(logger, name, directory)
-        if logger.save_dir == directory:
-            place = f"trainer.logger[{index}]" if isinstance(given, (list, tuple)) else "trainer.logger"
-            yield RoutedSetting(f"{place}.save_dir", directory, source, f"replaces {old} from the script")
-        elif not _sends(logger):
+                setattr(logger, name, place.directory)
+            if place.url is not None:
+                logger._fs = importlib.import_module("fsspec").filesystem("file")
+                logger._version = place.version if logger._version is None else logger._version
+        if logger.save_dir == place.directory:
+            key = f"trainer.logger[{index}]" if isinstance(given, (list, tuple)) else "trainer.logger"
+            before = f"replaces {old} from the script"
+            yield RoutedSetting(f"{key}.save_dir", place.directory, place.source, before, upload=place.url)
+        elif not _sends(logger) and place.url is None:
             log.warning(
                 "%s writes to %s, which SageMaker does not keep. HINT: Give it a directory below %s.",
                 type(logger).__name__,
                 old,
-                directory,
+                place.directory,
             )
 
 

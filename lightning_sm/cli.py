@@ -30,7 +30,7 @@ from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._trainer_defaults import add_environment, as_list, stay_on_one_host
-from lightning_sm.callbacks.of_job import own_callbacks, progress_callbacks
+from lightning_sm.callbacks.of_job import own_callbacks, progress_callbacks, upload_callbacks
 
 if TYPE_CHECKING:
     from pytorch_lightning.cli import LightningCLI as _Base
@@ -215,6 +215,7 @@ class SageMakerCLIMixin(_Base):
             if completed and self.topology.is_rank_zero:
                 log.info("%s", Routing(completed).table())
         stay_on_one_host(config, context)
+        callbacks = [*callbacks, *upload_callbacks(self.routing.uploads, context)]
         if config.get("callbacks") is not None:
             config["callbacks"] = as_list(config["callbacks"])  # Lightning 1.5 would extend it as it stands
         present = [*as_list(config.get("callbacks")), *callbacks, *as_list(self.trainer_defaults.get("callbacks"))]

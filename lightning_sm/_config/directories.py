@@ -1,13 +1,12 @@
-"""Routes SageMaker's directories: input channels to the data module, output directories to loggers and checkpoints.
+"""Routes input channels to the data module; says where callbacks write.
 
 ``CheckpointPlaces`` says where callbacks save checkpoints, and which callbacks are added to those that are there.
 """
 
-import importlib.util
 import inspect
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from lightning_sm._checkpoint.periodic import periodic_checkpoints
 from lightning_sm._config.classes import init_parameters, names_a_path, takes_path
@@ -23,11 +22,8 @@ __all__ = [
     "route_channels",
     "unrouted_channels",
     "CheckpointPlaces",
-    "class_entry",
-    "default_logger",
     "directories",
     "explicit_directories",
-    "route_outputs",
 ]
 
 _MAIN_CHANNELS = ("training", "train")
@@ -181,64 +177,6 @@ def directories(context: RunContext) -> Tuple[str, ...]:
     return (f"checkpoints in {checkpoints} ← {source}", *trained)
 
 
-def route_outputs(context: RunContext) -> Iterator[RoutedSetting]:
-    """Yield the trainer's root directory, its loggers and the directories of its ``ModelCheckpoint`` callbacks."""
-    settings = context.settings
-    directory, source = context.output_dir
-    root = "trainer.default_root_dir"
-    if not settings.is_explicit(root) and may_replace(settings.get(root), context.job):
-        yield RoutedSetting(root, directory, source, settings.replaced_by_routing(root))
-    yield from _route_loggers(context)
-    yield from _route_entries(context, "trainer.callbacks", "dirpath", context.checkpoint_dir, _is_model_checkpoint)
-
-
-def default_logger(namespace: str) -> str:
-    """The class path of the logger that a job gets when nobody names one."""
-    installed = any(importlib.util.find_spec(name) is not None for name in ("tensorboard", "tensorboardX"))
-    return f"{namespace}.loggers.{'TensorBoardLogger' if installed else 'CSVLogger'}"
-
-
-def _route_loggers(context: RunContext) -> Iterator[RoutedSetting]:
-    key = "trainer.logger"
-    given = context.settings.get(key)
-    if context.settings.get("trainer.barebones") is True:
-        return  # such a trainer refuses every logger
-    if given is None or given is True:
-        directory, source = context.output_dir
-        spec = {"class_path": default_logger(context.namespace.name), "init_args": {"save_dir": directory}}
-        yield RoutedSetting(f"{key}.init_args.save_dir", directory, source, config=(key, spec))
-    elif given is not False:
-        yield from _route_entries(context, key, "save_dir", context.output_dir, _takes_save_dir)
-
-
-def _route_entries(
-    context: RunContext,
-    key: str,
-    argument: str,
-    directory: Tuple[str, str],
-    concerns: Callable[[Optional[type]], bool],
-) -> Iterator[RoutedSetting]:
-    """Set one argument of each class that a key lists and that it concerns."""
-    settings = context.settings
-    given = settings.get(key)
-    if given is None:
-        return
-    path, source = directory
-    listed = given if isinstance(given, list) else [given]
-    entries = [class_entry(item) for item in listed]
-    whole = (key, entries if isinstance(given, list) else entries[0])
-    for index, entry in enumerate(entries):
-        old = entry["init_args"].get(argument)
-        place = f"{key}[{index}]" if isinstance(given, list) else key
-        explicit = old is not None and settings.is_explicit(f"{place}.{argument}")
-        if explicit or not concerns(context.find_class(str(entry["class_path"]))) or not may_replace(old, context.job):
-            continue
-        entry["init_args"][argument] = path
-        provenance = settings.provenance_of(f"{place}.{argument}") or settings.provenance_of(f"{key}.class_path")
-        before = f"replaces {old} from {provenance}" if old is not None else None
-        yield RoutedSetting(f"{place}.init_args.{argument}", path, source, before, config=whole)
-
-
 @dataclass(frozen=True)
 class CheckpointPlaces:
     """Where the ``ModelCheckpoint`` callbacks of a trainer save.
@@ -284,26 +222,6 @@ def explicit_directories(settings: Settings) -> FrozenSet[str]:
     """Every ``dirpath`` that was typed or is a hyperparameter, anywhere in the config."""
     given = ({key.rpartition(".")[2]: settings.get(key)} for key in settings.provenance if settings.is_explicit(key))
     return frozenset(os.path.realpath(path) for value in given for path in _dirpaths(value))
-
-
-def class_entry(item: Any) -> Dict[str, Any]:
-    """Return what a config says of one logger or callback, its arguments below ``init_args``."""
-    if not isinstance(item, Mapping):
-        return {"class_path": str(item), "init_args": {}}
-    known = ("class_path", "init_args", "dict_kwargs")
-    arguments = {**(item.get("init_args") or {}), **{name: item[name] for name in item if name not in known}}
-    entry: Dict[str, Any] = {"class_path": item.get("class_path"), "init_args": arguments}
-    if "dict_kwargs" in item:
-        entry["dict_kwargs"] = item["dict_kwargs"]
-    return entry
-
-
-def _takes_save_dir(cls: Optional[type]) -> bool:
-    return cls is not None and "save_dir" in init_parameters(cls)
-
-
-def _is_model_checkpoint(cls: Optional[type]) -> bool:
-    return cls is not None and any(base.__name__ == "ModelCheckpoint" for base in cls.__mro__)
 
 
 def _dirpaths(value: Any) -> Iterator[str]:

@@ -4,7 +4,7 @@ import os
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from lightning_sm._config.classes import init_parameters
-from lightning_sm._config.directories import class_entry
+from lightning_sm._config.outputs import class_entry
 from lightning_sm._config.routed import RoutedSetting
 from lightning_sm._config.settings import RunContext
 from lightning_sm._loggers.mlflow import (

@@ -48,6 +48,7 @@ class SageMakerOptions:
         log_metrics: Whether each logged scalar also appears in the job's log, in the form that
             :func:`~lightning_sm.metric_definitions` describes.
         report: Whether ``report.html`` is written into the output directory when ``fit`` ends.
+        upload_every: The time between two uploads of TensorBoard files, where a logger's ``save_dir`` is remote.
         mlflow_arn: The ARN of a SageMaker managed MLflow, or another tracking URI, to which the project's
             ``MLFlowLogger`` logs; one is added where the project has none.
         doctor: Whether every host is examined before the training starts, which stops the job on errors.
@@ -77,6 +78,7 @@ class SageMakerOptions:
     log_every: str = "30s"
     log_metrics: bool = True
     report: bool = True
+    upload_every: str = "30s"
     mlflow_arn: Optional[str] = None
     doctor: bool = False
 

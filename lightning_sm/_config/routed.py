@@ -41,6 +41,7 @@ class RoutedSetting:
         replaced: What it replaces and where that came from, for the log line.
         config: Key and value as a parser takes them, where they differ: a list of loggers can only be set as a whole.
         channel: The channel that feeds it.
+        upload: The URL that the files of this directory are uploaded to while the job runs.
     """
 
     key: str
@@ -49,6 +50,7 @@ class RoutedSetting:
     replaced: Optional[str] = None
     config: Optional[Tuple[str, Any]] = None
     channel: Optional[str] = None
+    upload: Optional[str] = None
 
     @property
     def is_of_entry(self) -> bool:
@@ -120,6 +122,11 @@ class Routing:
     def sources(self) -> Dict[str, str]:
         """What decided each setting, by its key without ``init_args``."""
         return {plain_key(setting.key): setting.source for setting in self.settings}
+
+    @property
+    def uploads(self) -> Dict[str, str]:
+        """The URL that each directory is uploaded to while the job runs."""
+        return {str(setting.value): setting.upload for setting in self.settings if setting.upload is not None}
 
     def refused_channel(self, problem: str) -> Optional[str]:
         """What to do where a parser's problem is about a parameter that a channel feeds."""

@@ -4,8 +4,9 @@ import os
 from dataclasses import replace
 from typing import Any, Iterator, Optional, Sequence, Tuple
 
-from lightning_sm._config.directories import Consumer, directories, route_channels, route_outputs, unrouted_channels
+from lightning_sm._config.directories import Consumer, directories, route_channels, unrouted_channels
 from lightning_sm._config.mlflow import mlflow_notes, route_mlflow
+from lightning_sm._config.outputs import route_outputs
 from lightning_sm._config.routed import Link, RoutedSetting, Routing, may_replace
 from lightning_sm._config.settings import RunContext, Settings, plain_key
 from lightning_sm._sagemaker.job import TrainingJob
@@ -114,7 +115,7 @@ def build_routing(
     Raises:
         RoutingError: It is ambiguous which parameter a channel feeds, the channel holds no files to read, or the
             parameter is computed from other arguments.
-        LoggerError: See :func:`~lightning_sm._config.mlflow.route_mlflow`.
+        LoggerError: MLflow or an upload of logs cannot be used as it is set, or lacks a package.
         TopologyError: The run asks for another number of hosts or processes than the job has.
     """
     settings = context.settings

@@ -9,7 +9,7 @@ import functools
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.trainer_protocol import Trainer
@@ -33,6 +33,7 @@ __all__ = [
     "epochs_trained",
     "first_logger",
     "logged_step",
+    "loggers_of",
     "resumes_within_epochs",
     "save_checkpoint_at_end",
     "saves_before_epoch_hooks",
@@ -84,7 +85,6 @@ SHIMS = {
             (1, 6),
             "https://github.com/Lightning-AI/pytorch-lightning/blob/1.5.10/pytorch_lightning/trainer/trainer.py#L450",
         ),
-        Shim("first_logger", (1, 5), (1, 6), f"{_PR}11683"),
         Shim(
             "logged_step",
             (1, 5),
@@ -93,6 +93,7 @@ SHIMS = {
             "logger_connector/logger_connector.py#L122",
         ),
         Shim("epochs_trained", (1, 5), (1, 6), f"{_PR}8578"),
+        Shim("loggers_of", (1, 5), (1, 6), f"{_PR}11683"),
         Shim("resumes_within_epochs", (1, 5), (1, 6), f"{_PR}8578"),
         Shim("train_loaders_method", (1, 5), (2, 0), f"{_PR}16726"),
         Shim("save_checkpoint_at_end", (1, 5), (1, 6), f"{_PR}11805"),
@@ -321,11 +322,16 @@ def connector_of_loggers(trainer: Any) -> Any:
     return trainer._logger_connector if hasattr(trainer, "_logger_connector") else trainer.logger_connector
 
 
-def first_logger(trainer: Any) -> Any:
-    """The first logger of a trainer, or ``None``; several ones are a ``LoggerCollection`` in 1.5."""
+def loggers_of(trainer: Any) -> List[Any]:
+    """All loggers of a trainer; several ones are a ``LoggerCollection`` in 1.5."""
     if hasattr(trainer, "loggers"):
-        return next(iter(trainer.loggers), None)
-    return next(iter(getattr(trainer.logger, "_logger_iterable", [])), trainer.logger)
+        return list(trainer.loggers)
+    return [] if trainer.logger is None else list(getattr(trainer.logger, "_logger_iterable", [trainer.logger]))
+
+
+def first_logger(trainer: Any) -> Any:
+    """The first logger of a trainer, or ``None``."""
+    return next(iter(loggers_of(trainer)), None)
 
 
 def logged_step(trainer: Any) -> int:

@@ -1,1 +1,1 @@
-"""Loggers of a training job: what they continue after a restart, and what a failing server costs."""
+"""Loggers of a training job: what they continue after a restart, where it goes, and what a failing server costs."""

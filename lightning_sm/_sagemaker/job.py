@@ -38,6 +38,10 @@ class TrainingJob:
     ``checkpointconfig.json``
       ``LocalPath``, the directory that the service synchronizes with S3. Absent in a job without ``CheckpointConfig``.
 
+    ``tensorboardoutputconfig.json``
+      ``LocalPath``, the directory whose files the service uploads as TensorBoard output. Absent in a job without
+      ``TensorBoardOutputConfig``.
+
     Environment variables set by the service for the container:
 
     ``TRAINING_JOB_NAME``, ``TRAINING_JOB_ARN``
@@ -74,7 +78,8 @@ class TrainingJob:
     ``SAGEMAKER_BASE_DIR``
       The base directory instead of ``/opt/ml``.
 
-    Sources: ``sagemaker_training/environment.py``, ``sagemaker_training/params.py``, and AWS, "How Amazon SageMaker
+    Sources: ``sagemaker_training/environment.py``, ``sagemaker_training/params.py``,
+    ``smdebug/core/config_constants.py`` (``DEFAULT_SAGEMAKER_TENSORBOARD_PATH``), and AWS, "How Amazon SageMaker
     Provides Training Information".
 
     Args:
@@ -100,6 +105,7 @@ class TrainingJob:
         failure_file: The file whose first 1,024 characters become the job's failure reason.
         checkpoint_dir: ``LocalPath``, else ``checkpoints`` below the base directory if it exists, else ``checkpoints``
             below ``output_data_dir``.
+        tensorboard_dir: ``LocalPath`` of the job's ``TensorBoardOutputConfig``; ``None`` without one.
         sources: The file or variable that each field was read from, by the name of the field.
 
     Example::
@@ -131,6 +137,7 @@ class TrainingJob:
     output_data_dir: Optional[str] = None
     failure_file: Optional[str] = None
     checkpoint_dir: Optional[str] = None
+    tensorboard_dir: Optional[str] = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

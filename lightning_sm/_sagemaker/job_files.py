@@ -180,6 +180,7 @@ def read_job_fields(environ: Optional[Mapping[str, str]] = None) -> Dict[str, An
         output_data_dir=output_data_dir,
         failure_file=os.path.join(reader.directory("failure_file", "SM_OUTPUT_DIR", "output"), "failure"),
         checkpoint_dir=_read_checkpoint_dir(reader, output_data_dir),
+        tensorboard_dir=_read_local_path(reader, "tensorboardoutputconfig.json", "tensorboard_dir"),
         sources=reader.sources,
     )
 
@@ -273,15 +274,22 @@ def _read_channels(reader: _Reader) -> Dict[str, Channel]:
     }
 
 
+def _read_local_path(reader: _Reader, name: str, field: str) -> Optional[str]:
+    """Return ``LocalPath`` of a file, which is a directory that the service uploads while the job runs."""
+    content, path = reader.file(name)
+    local_path = None if content is None else expect_mapping(content, path).get("LocalPath")
+    if local_path is not None and not (isinstance(local_path, str) and os.path.isabs(local_path)):
+        raise JobConfigError(f"LocalPath in {path} should be an absolute path, but is {local_path!r}.")
+    if not local_path:
+        return None
+    reader.sources[field] = path
+    return expect_path(local_path, f"LocalPath in {path}")
+
+
 def _read_checkpoint_dir(reader: _Reader, output_data_dir: str) -> str:
-    content, path = reader.file("checkpointconfig.json")
-    if content is not None:
-        local_path = expect_mapping(content, path).get("LocalPath")
-        if local_path is not None and not (isinstance(local_path, str) and os.path.isabs(local_path)):
-            raise JobConfigError(f"LocalPath in {path} should be an absolute path, but is {local_path!r}.")
-        if local_path:
-            reader.sources["checkpoint_dir"] = path
-            return expect_path(local_path, f"LocalPath in {path}")
+    local_path = _read_local_path(reader, "checkpointconfig.json", "checkpoint_dir")
+    if local_path is not None:
+        return local_path
     default = os.path.join(reader.base_dir, "checkpoints")
     if os.path.isdir(default):
         reader.sources["checkpoint_dir"] = default

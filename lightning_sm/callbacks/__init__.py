@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lightning_sm.callbacks.log_progress import LogProgressMixin as LogProgress
     from lightning_sm.callbacks.model_export import ModelExportMixin as ModelExport
     from lightning_sm.callbacks.safe_saves import SafeSavesMixin as SafeSaves
+    from lightning_sm.callbacks.tensorboard_upload import TensorBoardUploadMixin as TensorBoardUpload
     from lightning_sm.callbacks.world_check import WorldCheckMixin as WorldCheck
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "LogProgress",
     "ModelExport",
     "SafeSaves",
+    "TensorBoardUpload",
     "WorldCheck",
 ]
 
@@ -41,6 +43,7 @@ _MIXINS = {
     "LogProgress": "lightning_sm.callbacks.log_progress:LogProgressMixin",
     "ModelExport": "lightning_sm.callbacks.model_export:ModelExportMixin",
     "SafeSaves": "lightning_sm.callbacks.safe_saves:SafeSavesMixin",
+    "TensorBoardUpload": "lightning_sm.callbacks.tensorboard_upload:TensorBoardUploadMixin",
     "WorldCheck": "lightning_sm.callbacks.world_check:WorldCheckMixin",
 }
 

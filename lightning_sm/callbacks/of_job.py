@@ -1,7 +1,7 @@
 """The callbacks that a job adds to a ``Trainer``, and the job's checkpoint directory for those that are there."""
 
 import sys
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from lightning_sm._checkpoint.candidates import JobIdentity
 from lightning_sm._checkpoint.periodic import save_interval
@@ -15,7 +15,7 @@ from lightning_sm._sagemaker.topology import Launcher
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["own_callbacks", "progress_callbacks"]
+__all__ = ["own_callbacks", "progress_callbacks", "upload_callbacks"]
 
 
 def own_callbacks(
@@ -115,6 +115,25 @@ def _is_terminal(stream: Any) -> bool:
         return bool(stream.isatty())
     except (AttributeError, ValueError):  # a stream of the user's, or one that is closed
         return False
+
+
+def upload_callbacks(targets: Mapping[str, str], context: RunContext) -> List[Any]:
+    """Return the callback that uploads TensorBoard files, where a logger's directory is uploaded.
+
+    It is for all functions of the trainer; the callbacks of :func:`own_callbacks` are for ``fit``.
+
+    Args:
+        targets: The URL that each directory is uploaded to.
+        context: The run.
+
+    Raises:
+        JobConfigError: ``sagemaker.upload_every`` is no duration.
+    """
+    if not targets:
+        return []
+    with failure_reported(context.job):
+        upload: Any = callback_class(context.namespace, "TensorBoardUpload")
+        return [upload(targets, context.options.upload_every)]
 
 
 def _absent(name: str, present: Sequence[Any], context: RunContext) -> Any:

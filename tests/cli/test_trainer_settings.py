@@ -1,6 +1,7 @@
 import os
 import types
 
+import fsspec
 import pytest
 
 import lightning_sm
@@ -249,6 +250,26 @@ def test_loggers_of_the_script_write_to_the_output_directory(container, kind):
     loggers[0].save()
     assert os.listdir(os.path.join(output, "mine", "version_0"))
     assert not os.path.exists("logs")
+
+
+def test_a_tensorboard_logger_of_the_script_with_a_remote_directory_is_uploaded(container, monkeypatch):
+    monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
+    logger = PL.module("loggers").TensorBoardLogger("memory://script/runs", name="net")
+    with log_lines() as lines:
+        settings = trainer_settings(**quiet(logger=[logger], sagemaker={"upload_every": "1m"}))
+    folder = str(container.base / "output" / "data" / "tensorboard" / "script" / "runs")
+    assert (logger.save_dir, logger.version) == (folder, "job-1")
+    assert any(
+        f"trainer.logger[0].save_dir = {folder} ← uploaded to memory://script/runs (replaces " in line for line in lines
+    )
+    (upload,) = (each for each in settings["callbacks"] if type(each).__name__ == "TensorBoardUpload")
+    assert (upload.targets, upload.interval) == ({folder: "memory://script/runs"}, "1m")
+    from tiny_data import TinyData
+    from tiny_model import TinyModel
+
+    PL.module().Trainer(**settings).fit(TinyModel(), TinyData("."))
+    found = fsspec.filesystem("memory").find("/script/runs/net/job-1")
+    assert any("tfevents" in name for name in found)
 
 
 def test_a_logger_that_has_begun_to_write_is_named(container):

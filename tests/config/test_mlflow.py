@@ -2,9 +2,9 @@ import importlib.util
 
 import pytest
 
-from lightning_sm._config.directories import route_outputs
 from lightning_sm._config.mlflow import mlflow_notes, route_mlflow
 from lightning_sm._config.options import SageMakerOptions
+from lightning_sm._config.outputs import route_outputs
 from lightning_sm._config.routed import Routing
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import LoggerError

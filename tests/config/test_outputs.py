@@ -1,10 +1,14 @@
+import dataclasses
 import importlib.util
 
 import pytest
 
-from lightning_sm._config.directories import default_logger, directories, route_outputs
+from lightning_sm._config.directories import directories
 from lightning_sm._config.options import SageMakerOptions
+from lightning_sm._config.outputs import default_logger, route_outputs
+from lightning_sm._config.routed import Routing
 from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm.errors import LoggerError
 from tests.config.given import context_of, settings_of
 
 JOB = TrainingJob(
@@ -27,6 +31,16 @@ class Derived(CSVLogger):
         super().__init__(**kwargs)
 
 
+class TensorBoardLogger:
+    def __init__(self, save_dir, name="net", version=None):
+        pass
+
+
+class OwnBoard(TensorBoardLogger):
+    def __init__(self, colour="red", **kwargs):
+        super().__init__(**kwargs)
+
+
 class Remote:
     def __init__(self, url=None):
         pass
@@ -41,7 +55,10 @@ class OwnCheckpoint(ModelCheckpoint):
     pass
 
 
-CLASSES = {cls.__name__: cls for cls in (CSVLogger, Derived, Remote, ModelCheckpoint, OwnCheckpoint)}
+CLASSES = {
+    cls.__name__: cls
+    for cls in (CSVLogger, Derived, TensorBoardLogger, OwnBoard, Remote, ModelCheckpoint, OwnCheckpoint)
+}
 
 
 def route(tmp_path, config="", words=(), options=None, job=JOB, **hyperparameters):
@@ -188,3 +205,75 @@ def test_checkpoints(tmp_path, name):
 def test_default_root_dir(tmp_path, config, words, expected):
     routed = route(tmp_path, config, words).get("trainer.default_root_dir")
     assert (routed and routed.value) == expected
+
+
+NAMED = dataclasses.replace(JOB, name="job-1", sources={**JOB.sources, "name": "TRAINING_JOB_NAME"})
+BOARD = dataclasses.replace(
+    NAMED, tensorboard_dir="/ml/output/tensorboard", sources={**NAMED.sources, "tensorboard_dir": "tensorboard.json"}
+)
+
+
+@pytest.mark.parametrize("name", ["TensorBoardLogger", "OwnBoard"])
+@pytest.mark.parametrize("typed", [False, True])
+def test_tensorboard_files_for_s3_are_written_locally_and_uploaded(tmp_path, name, typed):
+    config = "" if typed else ", init_args: {save_dir: 's3://b/runs/'}"
+    words = ["--trainer.logger.save_dir=s3://b/runs/"] if typed else []
+    routed = route(tmp_path, f"trainer: {{logger: {{class_path: {name}{config}}}}}", words, job=NAMED)
+    setting, version = routed["trainer.logger.init_args.save_dir"], routed["trainer.logger.init_args.version"]
+    source = "the command line" if typed else "a.yaml"
+    assert str(setting) == (
+        f"{setting.key} = /ml/out/tensorboard/b/runs ← uploaded to s3://b/runs/ (replaces s3://b/runs/ from {source})"
+    )
+    assert str(version) == f"{version.key} = job-1 ← the job's name, TRAINING_JOB_NAME"
+    arguments = {"save_dir": "/ml/out/tensorboard/b/runs", "version": "job-1"}
+    assert setting.config == ("trainer.logger", {"class_path": name, "init_args": arguments})
+    assert Routing((setting, version)).uploads == {"/ml/out/tensorboard/b/runs": "s3://b/runs/"}
+
+
+def test_a_version_that_is_set_stays_and_a_job_without_a_name_sets_none(tmp_path):
+    config = "trainer: {{logger: {{class_path: TensorBoardLogger, init_args: {{save_dir: 's3://b/x'{}}}}}}}"
+    for job, more in ((NAMED, ", version: 3"), (JOB, "")):
+        routed = route(tmp_path, config.format(more), job=job)
+        assert routed["trainer.logger.init_args.save_dir"].value == "/ml/out/tensorboard/b/x"
+        assert "trainer.logger.init_args.version" not in routed
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("s3://bucket", "/ml/out/tensorboard/bucket"),
+        ("s3://b//../x/./y/", "/ml/out/tensorboard/b/x/y"),
+        ("memory://m/x", "/ml/out/tensorboard/m/x"),
+    ],
+)
+def test_the_local_directory_of_a_url(tmp_path, url, expected):
+    config = f"trainer: {{logger: [{{class_path: TensorBoardLogger, init_args: {{save_dir: '{url}'}}}}]}}"
+    assert route(tmp_path, config)["trainer.logger[0].init_args.save_dir"].value == expected
+
+
+def test_a_remote_output_directory(tmp_path):
+    options = SageMakerOptions(output_dir="s3://b/out")
+    config = "trainer: {logger: [{class_path: TensorBoardLogger}, CSVLogger]}"
+    routed = route(tmp_path, config, options=options, job=NAMED)
+    assert routed["trainer.logger[0].init_args.save_dir"].upload == "s3://b/out"
+    assert routed["trainer.logger[0].init_args.save_dir"].value == "/ml/out/tensorboard/b/out"
+    assert routed["trainer.logger[1].init_args.save_dir"].value == "s3://b/out"
+
+
+def test_the_jobs_tensorboard_directory(tmp_path):
+    config = "trainer: {logger: [TensorBoardLogger, CSVLogger, {class_path: OwnBoard, init_args: {save_dir: logs}}]}"
+    routed = route(tmp_path, config, job=BOARD)
+    values = [routed[f"trainer.logger[{index}].init_args.save_dir"].value for index in range(3)]
+    assert values == ["/ml/output/tensorboard", "/ml/out", "/ml/output/tensorboard"]
+    line = str(routed["trainer.logger[0].init_args.save_dir"])
+    assert line == "trainer.logger[0].init_args.save_dir = /ml/output/tensorboard ← tensorboard.json"
+    assert not Routing(tuple(routed.values())).uploads
+    remote = "trainer: {logger: {class_path: OwnBoard, init_args: {save_dir: 's3://b/x'}}}"
+    assert route(tmp_path, remote, job=BOARD)["trainer.logger.init_args.save_dir"].upload == "s3://b/x"
+
+
+def test_a_missing_package_is_an_error_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "boto3" else object())
+    config = "trainer: {logger: {class_path: TensorBoardLogger, init_args: {save_dir: 's3://b/x'}}}"
+    with pytest.raises(LoggerError, match=r"boto3 cannot be imported. HINT: pip install 'lightning-sm\[s3\]'"):
+        route(tmp_path, config)

@@ -133,6 +133,18 @@ def test_checkpoint_directory_by_file(opt_ml):
     assert TrainingJob.resolve(opt_ml.environ()).checkpoint_dir == "/mnt/checkpoints"
 
 
+def test_tensorboard_directory(opt_ml):
+    assert TrainingJob.resolve(opt_ml.host("algo-1").environ()).tensorboard_dir is None
+    opt_ml.write(
+        "tensorboardoutputconfig.json", {"S3OutputPath": "s3://b/p", "LocalPath": "/opt/ml/output/tensorboard"}
+    )
+    job = TrainingJob.resolve(opt_ml.environ())
+    assert job.tensorboard_dir == "/opt/ml/output/tensorboard"
+    assert job.sources["tensorboard_dir"] == str(opt_ml.config / "tensorboardoutputconfig.json")
+    job = TrainingJob.resolve(opt_ml.write("tensorboardoutputconfig.json", {"S3OutputPath": "s3://b/p"}).environ())
+    assert job.tensorboard_dir is None
+
+
 def test_checkpoint_directory_where_it_is(opt_ml):
     (opt_ml.base / "checkpoints").mkdir()
     job = TrainingJob.resolve(opt_ml.host("algo-1").write("checkpointconfig.json", {}).environ())
@@ -168,6 +180,8 @@ _RESOURCES = {"current_host": "algo-1", "hosts": ["algo-1"]}
         ("checkpointconfig.json", {"LocalPath": "/a\0b"}, "LocalPath in .* should be .* a path"),
         ("checkpointconfig.json", {"LocalPath": "relative"}, "LocalPath in .* should be an absolute path"),
         ("checkpointconfig.json", {"LocalPath": 5}, "LocalPath in .* should be an absolute path"),
+        ("tensorboardoutputconfig.json", {"LocalPath": "tb"}, "LocalPath in .* should be an absolute path"),
+        ("tensorboardoutputconfig.json", ["/tb"], "tensorboardoutputconfig.json should be"),
     ],
 )
 def test_broken_file(opt_ml, name, content, says):

@@ -1,0 +1,115 @@
+"""An S3 server on this machine (moto), and a proxy before it that can fail for a while."""
+
+import logging
+import threading
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Optional
+
+import pytest
+
+__all__ = ["S3", "FailingProxy", "s3_server"]
+
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+class S3:
+    """A running server with the bucket ``logs``.
+
+    ``variables`` are the environment of what writes to it, and of what reads.
+    """
+
+    def __init__(self, port):
+        import boto3
+
+        self.port = port
+        self.variables = {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+        self.client = boto3.session.Session().client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{port}",
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+            region_name="us-east-1",
+        )
+        self.client.create_bucket(Bucket="logs")
+
+    def names(self, prefix=""):
+        """The names of the objects below a prefix."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket="logs", Prefix=prefix)
+        return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+
+    def folders(self, prefix=""):
+        """The folders of all event files below a prefix."""
+        return sorted({key.rpartition("/")[0] for key in self.names(prefix) if "tfevents" in key})
+
+
+@contextmanager
+def s3_server():
+    """Start a server, with no objects of an earlier one."""
+    server = pytest.importorskip("moto.server", reason="moto is not installed").ThreadedMotoServer(
+        ip_address="127.0.0.1", port=0, verbose=False
+    )
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server.start()
+    try:
+        _, port = server.get_host_and_port()
+        s3 = S3(port)
+        for key in s3.names():
+            s3.client.delete_object(Bucket="logs", Key=key)
+        yield s3
+    finally:
+        server.stop()
+
+
+class FailingProxy:
+    """Passes requests on to a server while ``status`` is ``None``, else answers with that status."""
+
+    def __init__(self, port):
+        self.status: Optional[int] = None
+        self.refused = 0
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if proxy.status is not None:
+                    proxy.refused += 1
+                    code = {403: "AccessDenied", 503: "SlowDown"}[proxy.status]
+                    text = f"<Error><Code>{code}</Code><Message>{code} here</Message></Error>".encode()
+                    self.respond(proxy.status, [("Content-Type", "application/xml")], text)
+                    return
+                upstream = HTTPConnection("127.0.0.1", port, timeout=20)
+                upstream.request(self.command, self.path, body, dict(self.headers))
+                found = upstream.getresponse()
+                self.respond(found.status, found.getheaders(), found.read())
+                upstream.close()
+
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer
+
+            def respond(self, status, headers, body):
+                self.send_response(status)
+                for name, value in headers:
+                    if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                        self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,318 @@
+"""Jobs whose TensorBoardLogger writes to ``s3://``, on a real S3 server, read back by TensorBoard's own reader."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.environ import without_launcher
+from tests.helpers.opt_ml import OptMl
+from tests.helpers.processes import ROOT, local_rendezvous
+from tests.helpers.s3 import FailingProxy, s3_server
+
+pytestmark = pytest.mark.services
+
+pytest.importorskip("boto3", reason="boto3 is not installed")
+pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+pytest.importorskip("pytorch_lightning", reason="pytorch_lightning is not installed")
+
+SCRIPT = Path(__file__).with_name("train_logged.py")
+LOGGER = ("--trainer.logger=TensorBoardLogger", "--trainer.logger.name=net")
+TO_S3 = (*LOGGER, "--trainer.logger.save_dir=s3://logs/runs")
+QUIET = ("--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.log_every_n_steps=1")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3_server() as s3:
+        yield s3
+
+
+@pytest.fixture
+def s3(server, monkeypatch):
+    """The server, empty, and the environment that reads from it."""
+    for name in server.names():
+        server.client.delete_object(Bucket="logs", Key=name)
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
+@pytest.fixture
+def proxy(s3):
+    proxy = FailingProxy(s3.port)
+    yield proxy
+    proxy.close()
+
+
+class Job:
+    """A container, in which the script can run again and again, with its checkpoints as SageMaker keeps them."""
+
+    def __init__(self, folder, s3, name="job-1", **variables):
+        self.folder = folder
+        self.opt_ml = OptMl(folder).host("algo-1").hyperparameters()
+        self.opt_ml.write("checkpointconfig.json", {"S3Uri": "s3://b/c", "LocalPath": str(folder / "checkpoints")})
+        self.steps = folder / "steps"
+        self.environ = {
+            **without_launcher(os.environ),
+            **s3.variables,
+            **self.opt_ml.environ(SM_NUM_GPUS=0, TRAINING_JOB_NAME=name, OMP_NUM_THREADS=1, STEPS=self.steps),
+            "PYTHONPATH": str(ROOT),
+            **{key: str(value) for key, value in variables.items()},
+        }
+
+    def start(self, *words, launcher=()):
+        command = [sys.executable, *launcher, str(SCRIPT), "fit", *QUIET, "--sagemaker.upload_every=200ms", *words]
+        with open(self.folder / "log.txt", "ab") as log:
+            self.process = subprocess.Popen(
+                command, env=self.environ, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT
+            )
+        return self
+
+    def wait(self, seconds=120):
+        try:
+            self.code = self.process.wait(seconds)
+        finally:
+            self.process.kill()
+            self.process.wait()
+        return self
+
+    def run(self, *words, **options):
+        return self.start(*words, **options).wait()
+
+    @property
+    def output(self):
+        return (self.folder / "log.txt").read_text(errors="replace")
+
+    @property
+    def failure(self):
+        path = self.folder / "output" / "failure"
+        return path.read_text() if path.exists() else None
+
+    def until(self, condition, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.output[-3000:]
+            assert time.monotonic() < deadline, self.output[-3000:]
+            time.sleep(0.05)
+
+    def steps_done(self):
+        return len(self.steps.read_text().split()) if self.steps.exists() else 0
+
+
+def read_back(folder, tag="loss"):
+    """The steps of a curve, as TensorBoard reads them from S3 itself."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(f"s3://logs/{folder}", size_guidance={"scalars": 0}).Reload()
+    return [event.step for event in events.Scalars(tag)] if tag in events.Tags()["scalars"] else []
+
+
+def test_written_while_training_and_complete_at_the_end(s3, tmp_path):
+    job = Job(tmp_path, s3, STEP_SECONDS=0.2).start(*TO_S3, "--trainer.max_steps=40", "--trainer.max_epochs=-1")
+    job.until(lambda: s3.folders() == ["runs/net/job-1"] and len(read_back("runs/net/job-1")) > 3)
+    early = read_back("runs/net/job-1")
+    job.until(lambda: len(read_back("runs/net/job-1")) > len(early))
+    job.wait()
+    assert job.code == 0, job.output
+    assert read_back("runs/net/job-1") == list(range(40))
+    assert "runs/net/job-1/hparams.yaml" in s3.names()
+    spool = tmp_path / "output" / "data" / "tensorboard" / "logs" / "runs"
+    assert (
+        f"trainer.logger.init_args.save_dir = {spool} ← uploaded to s3://logs/runs (replaces s3://logs/runs"
+        in job.output
+    )
+    assert "trainer.logger.init_args.version = job-1 ← the job's name, TRAINING_JOB_NAME" in job.output
+    # SageMaker uploads them a second time, with the rest of the output.
+    assert list(spool.rglob("*tfevents*"))
+
+
+def test_killed_and_restarted_it_goes_on_in_the_same_curve(s3, tmp_path):
+    words = (*TO_S3, "--trainer.max_epochs=3", "--sagemaker.save_every=1s")
+    job = Job(tmp_path, s3, STEP_SECONDS=0.1).start(*words)
+    job.until(lambda: job.steps_done() > 15 and len(read_back("runs/net/job-1")) > 10)
+    job.process.send_signal(signal.SIGKILL)
+    job.wait()
+    done = job.steps_done()
+    seen = read_back("runs/net/job-1")
+    # At most what was logged within one interval and the second that an upload takes is lost.
+    assert done - len(seen) <= 15
+    # SageMaker keeps checkpoints only.
+    subprocess.run(["rm", "-rf", str(tmp_path / "output")], check=True)
+    job.environ["STEP_SECONDS"] = "0"
+    assert job.run(*words).code == 0, job.output
+    assert re.search(r"Resuming from ", job.output)
+    assert s3.folders() == ["runs/net/job-1"]
+    assert len([name for name in s3.names() if "tfevents" in name]) == 2
+    steps = read_back("runs/net/job-1")
+    assert steps[: len(seen)] == seen
+    assert set(steps) == set(range(30))
+
+
+def test_run_twice_in_one_container(s3, tmp_path):
+    job = Job(tmp_path, s3)
+    for steps in (5, 8):
+        assert job.run(*TO_S3, f"--trainer.max_steps={steps}").code == 0, job.output
+    assert s3.folders() == ["runs/net/job-1"]
+    assert read_back("runs/net/job-1") == list(range(8))
+
+
+def test_another_job_gets_a_curve_of_its_own_and_a_version_that_is_set_stays(s3, tmp_path):
+    for number, more in enumerate([(), (), ("--trainer.logger.version=7",)]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        job = Job(folder, s3, name=f"job-{number}").run(*TO_S3, *more, "--trainer.max_steps=3")
+        assert job.code == 0, job.output
+    assert s3.folders() == ["runs/net/job-0", "runs/net/job-1", "runs/net/version_7"]
+
+
+def test_two_loggers(s3, tmp_path):
+    config = tmp_path / "loggers.yaml"
+    config.write_text("""
+trainer:
+  logger:
+    - class_path: pytorch_lightning.loggers.TensorBoardLogger
+      init_args: {save_dir: "s3://logs/a", name: net}
+    - class_path: pytorch_lightning.loggers.TensorBoardLogger
+      init_args: {save_dir: "s3://logs/b/deep/", name: "", version: 3, prefix: p}
+    - class_path: pytorch_lightning.loggers.CSVLogger
+      init_args: {save_dir: csv}
+""")
+    job = Job(tmp_path, s3).run(f"--config={config}", "--trainer.max_steps=5")
+    assert job.code == 0, job.output
+    assert s3.folders() == ["a/net/job-1", "b/deep/version_3"]
+    assert read_back("a/net/job-1") == read_back("b/deep/version_3", "p-loss") == list(range(5))
+    assert list((tmp_path / "output" / "data").rglob("metrics.csv"))
+
+
+def test_an_endpoint_that_fails_for_a_while(s3, proxy, tmp_path):
+    job = Job(tmp_path, s3, AWS_ENDPOINT_URL=proxy.url, STEP_SECONDS=0.05)
+    job.start(*TO_S3, "--trainer.max_steps=200", "--trainer.max_epochs=-1")
+    job.until(lambda: len(read_back("runs/net/job-1")) > 3)
+    proxy.status = 503
+    job.until(lambda: "cannot be uploaded to s3://logs/runs" in job.output)
+    steps = job.steps_done()
+    job.until(lambda: job.steps_done() > steps + 10)
+    proxy.status = None
+    job.until(lambda: "uploaded to s3://logs/runs again" in job.output)
+    assert job.wait().code == 0
+    assert read_back("runs/net/job-1") == list(range(200))
+    assert job.output.count("cannot be uploaded to s3://logs/runs") == 1
+    assert "Not uploaded" not in job.output
+
+
+def test_access_denied_from_the_start_is_one_warning_and_the_names_of_what_was_not_uploaded(s3, proxy, tmp_path):
+    proxy.status = 403
+    job = Job(tmp_path, s3, AWS_ENDPOINT_URL=proxy.url, STEP_SECONDS=0.1)
+    job.run(*TO_S3, "--trainer.max_steps=20", "--trainer.max_epochs=-1")
+    assert job.code == 0, job.output
+    assert job.failure is None
+    assert s3.names() == []
+    _routed, warning, rest = (line for line in job.output.splitlines() if "ploaded to s3://logs/runs" in line)
+    assert "AccessDenied" in warning
+    assert "HINT: Check the bucket, the s3:PutObject permission" in warning
+    pattern = r"Not uploaded to s3://logs/runs: .*net/job-1/events\.out.*AccessDenied.*They remain in "
+    assert re.search(pattern, rest)
+    assert list((tmp_path / "output" / "data" / "tensorboard").rglob("*tfevents*"))
+
+
+def test_no_such_bucket_and_an_endpoint_that_nobody_listens_on(s3, tmp_path):
+    for number, (url, variables) in enumerate(
+        [("s3://absent/runs", {}), ("s3://logs/runs", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        started = time.monotonic()
+        job = Job(folder, s3, **variables).run(*LOGGER, f"--trainer.logger.save_dir={url}", "--trainer.max_steps=3")
+        assert job.code == 0, job.output
+        assert time.monotonic() - started < 60
+        assert f"Not uploaded to {url}: " in job.output
+        assert ("NoSuchBucket" if number == 0 else "127.0.0.1:9") in job.output
+
+
+def test_a_program_that_fails_and_what_a_script_logs_after_fit(s3, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    job = Job(first, s3, STEPS=first)  # a directory: the third hook of the script fails
+    job.run(*TO_S3, "--trainer.max_steps=3")
+    assert job.code == 1
+    assert "IsADirectoryError" in job.failure
+    assert [name for name in s3.names() if "tfevents" in name]
+    job = Job(second, s3, name="job-2", LOG_AFTER=1).run(*TO_S3, "--trainer.max_steps=3")
+    assert job.code == 0, job.output
+    assert read_back("runs/net/job-2", "after") == [0]
+
+
+def test_stopped_by_sigterm(s3, tmp_path):
+    job = Job(tmp_path, s3, STEP_SECONDS=0.05)
+    job.environ["UPLOAD"] = "60s"
+    job.start(*TO_S3, "--trainer.max_steps=2000", "--trainer.max_epochs=-1", "--sagemaker.upload_every=60s")
+    job.until(lambda: job.steps_done() > 20)
+    job.process.send_signal(signal.SIGTERM)
+    job.wait()
+    assert job.code == 143, job.output
+    steps = job.steps_done()
+    assert read_back("runs/net/job-1")[-1] in (steps - 1, steps - 2)
+
+
+def test_two_processes_write_once_and_weights_are_those_without_it(s3, tmp_path):
+    weights = {}
+    for name, words in (("s3", TO_S3), ("local", LOGGER)):
+        folder = tmp_path / name
+        folder.mkdir()
+        job = Job(folder, s3, RESULT=folder / "weights")
+        job.run(
+            *words,
+            "--trainer.max_steps=6",
+            "--trainer.accelerator=cpu",
+            "--sagemaker.upload_every=20ms",
+            launcher=("-m", "torch.distributed.run", "--nproc_per_node=2", "--nnodes=1", *local_rendezvous()),
+        )
+        assert job.code == 0, job.output
+        weights[name] = [(folder / f"weights-{rank}").read_text() for rank in (0, 1)]
+    assert weights["s3"] == weights["local"]
+    assert s3.folders() == ["runs/net/job-1"]
+    assert len([name for name in s3.names() if "tfevents" in name]) == 1
+
+
+def test_validation_alone_is_uploaded_too(s3, tmp_path):
+    job = Job(tmp_path, s3, STEPS=tmp_path / "steps")
+    script = tmp_path / "validate.py"
+    script.write_text(
+        SCRIPT.read_text().replace(
+            "    def configure_optimizers",
+            "    val_dataloader = train_dataloader\n\n"
+            "    def validation_step(self, batch, index):\n        self.log('val', 1.0)\n\n"
+            "    def configure_optimizers",
+        )
+    )
+    words = ["validate", *QUIET[:2], *TO_S3]
+    done = subprocess.run([sys.executable, str(script), *words], env=job.environ, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert read_back("runs/net/job-1", "val") == [0]
+
+
+def test_missing_packages_are_the_failure_reason_before_anything_is_trained(s3, tmp_path):
+    for name, hidden in (("boto3", ["boto3"]), ("tensorboard", ["tensorboard", "tensorboardX"])):
+        folder = tmp_path / name
+        folder.mkdir()
+        job = Job(folder, s3)
+        script = folder / "hidden.py"
+        script.write_text(
+            "import importlib.util, runpy, sys\n"
+            "find = importlib.util.find_spec\n"
+            f"importlib.util.find_spec = lambda name, *args: None if name in {hidden!r} else find(name, *args)\n"
+            f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
+        )
+        command = [sys.executable, str(script), "fit", *TO_S3]
+        done = subprocess.run(command, env=job.environ, capture_output=True, check=False)
+        assert done.returncode == 1, done.stderr.decode()
+        assert f"TensorBoard files cannot be written to s3://logs/runs: {name} cannot be imported." in job.failure
+        assert "pip install 'lightning-sm[s3]'" in job.failure
+        assert job.steps_done() == 0

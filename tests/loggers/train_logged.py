@@ -1,0 +1,61 @@
+"""Trains a small model in a container, whose TensorBoardLogger the command line sends to S3, and logs its steps.
+
+Argument: a file that gets a line for each step, so that a test knows how far it is. Then come words for the CLI.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, List
+
+import torch
+from pytorch_lightning import LightningModule
+from torch.utils.data import DataLoader, TensorDataset
+
+SECONDS = float(os.environ.get("STEP_SECONDS", "0"))
+
+
+class Net(LightningModule):
+    def __init__(self, batches: int = 10):
+        super().__init__()
+        self.save_hyperparameters()
+        self.batches = batches
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, batch_index):
+        (samples,) = batch
+        loss = self.layer(samples).pow(2).mean()
+        self.log("loss", loss)
+        self.log("step_logged", float(self.global_step))
+        return loss
+
+    def on_train_batch_end(self, *args):
+        with open(os.environ["STEPS"], "a") as file:
+            file.write(f"{self.global_step}\n")
+        time.sleep(SECONDS)
+
+    def train_dataloader(self):
+        samples = torch.randn(2 * self.batches, 4, generator=torch.Generator().manual_seed(0))
+        return DataLoader(TensorDataset(samples), batch_size=2)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def main(run_after=None):
+    from lightning_sm import SageMakerCLI
+
+    cli = SageMakerCLI(Net, seed_everything_default=1, run=True)
+    if os.environ.get("LOG_AFTER"):
+        loggers: List[Any] = list(cli.trainer.loggers)
+        for logger in loggers:
+            logger.experiment.add_scalar("after", 1.0, 0)
+    if os.environ.get("RESULT"):
+        rank = os.environ.get("RANK", "0")
+        Path(f"{os.environ['RESULT']}-{rank}").write_text(repr(cli.model.layer.weight.tolist()))
+
+
+if __name__ == "__main__":
+    sys.argv[0] = "train.py"
+    main()
