@@ -161,7 +161,7 @@ def trainer_settings(
             routing = replace(routing, settings=(*routing.settings, *completed, *redirected))
         present = as_list(arguments.get("callbacks"))
         own = upload_callbacks(routing.uploads, context)
-        own += own_callbacks(arguments, [*present, *own], context)
+        own += own_callbacks(arguments, [*present, *own], context, routing=routing.lines)
         if own:
             arguments["callbacks"] = [*present, *own]
     if routing and topology.is_rank_zero:

@@ -221,7 +221,12 @@ class SageMakerCLIMixin(_Base):
         present = [*as_list(config.get("callbacks")), *callbacks, *as_list(self.trainer_defaults.get("callbacks"))]
         if trains(self.subcommand):
             own = own_callbacks(
-                config, present, context, config=self._config_yaml(), portable_config=self._portable_config()
+                config,
+                present,
+                context,
+                config=self._config_yaml(),
+                portable_config=self._portable_config(),
+                routing=self.routing.lines,
             )
         else:
             own = progress_callbacks(config, present, context)

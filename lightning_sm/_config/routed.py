@@ -139,9 +139,14 @@ class Routing:
                 )
         return None
 
+    @property
+    def lines(self) -> Tuple[str, ...]:
+        """All settings, one ``value ← source`` each, and the notes."""
+        return tuple(map(str, [*self.settings, *self.notes]))
+
     def table(self) -> str:
         """All settings, one ``value ← source`` a line."""
-        return "\n".join(["SageMaker settings:", *(f"  {line}" for line in [*self.settings, *self.notes])])
+        return "\n".join(["SageMaker settings:", *(f"  {line}" for line in self.lines)])
 
     def __bool__(self) -> bool:
         return bool(self.settings or self.notes)

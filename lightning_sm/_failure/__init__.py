@@ -5,9 +5,10 @@
 ranks; ``process`` holds this process's monitor.
 """
 
-from lightning_sm._failure.failure_file import write_failure
+from lightning_sm._failure.failure_file import Redactor, write_failure
 from lightning_sm._failure.process import (
     ask_who_has_joined,
+    before_forced_exit,
     is_started_by_rank,
     set_joining,
     set_training,
@@ -15,6 +16,7 @@ from lightning_sm._failure.process import (
 )
 from lightning_sm._failure.rank_ranges import RankRanges, RendezvousState
 from lightning_sm._failure.report import (
+    describe_failure,
     failure_reported,
     read_job,
     report_exit,
@@ -23,6 +25,9 @@ from lightning_sm._failure.report import (
 )
 
 __all__ = [
+    "Redactor",
+    "before_forced_exit",
+    "describe_failure",
     "RankRanges",
     "RendezvousState",
     "ask_who_has_joined",

@@ -4,7 +4,8 @@ import atexit
 import functools
 import os
 import sys
-from typing import Optional
+import threading
+from typing import Callable, List, Optional
 
 from lightning_sm._failure.connection import Address, ProcessInfo, job_address
 from lightning_sm._failure.failure_file import with_oom_kills, withdraw_failure, write_failure
@@ -16,13 +17,24 @@ from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 
-__all__ = ["ask_who_has_joined", "current_monitor", "is_started_by_rank", "set_joining", "set_training"]
-__all__ += ["stop_watching", "watch_failures"]
+__all__ = [
+    "ask_who_has_joined",
+    "before_forced_exit",
+    "current_monitor",
+    "is_started_by_rank",
+    "set_joining",
+    "set_training",
+    "stop_watching",
+    "watch_failures",
+]
 
 _monitor: Optional[FailureMonitor] = None
 _pid: Optional[int] = None
 # Set by a rank for the processes that it starts: its node rank and local rank.
 _WATCHED = "LIGHTNING_SM_WATCHED"
+# Called before a process is ended that is blocked after the failure of another rank, and for how long at most.
+_before_forced_exit: List[Callable[[], None]] = []
+_FORCED_EXIT_TIMEOUT = 5.0
 
 
 def watch_failures(job: TrainingJob, topology: Topology) -> None:
@@ -88,6 +100,36 @@ def stop_watching() -> None:
         monitor.stop()
 
 
+def before_forced_exit(function: Callable[[], None]) -> Callable[[], None]:
+    """Call ``function`` in a thread if this process has to be ended while its main thread is blocked.
+
+    Args:
+        function: Called without arguments; after five seconds the process ends in any case.
+
+    Returns:
+        A function that undoes this; it may be called again.
+    """
+    _before_forced_exit.append(function)
+
+    def undo() -> None:
+        if function in _before_forced_exit:
+            _before_forced_exit.remove(function)
+
+    return undo
+
+
+def _exit_blocked(code: int) -> None:
+    def run() -> None:
+        for function in list(_before_forced_exit):
+            function()
+
+    thread = threading.Thread(target=run, name="lightning-sm-forced-exit", daemon=True)
+    thread.start()
+    thread.join(_FORCED_EXIT_TIMEOUT)
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def is_started_by_rank(topology: Topology) -> bool:
     """Whether this process has a rank's variables but is not a rank, because a rank started it for something else.
 
@@ -122,6 +164,7 @@ def _start_monitor(job: TrainingJob, topology: Topology, rank: Optional[int] = N
         functools.partial(_withdraw_other_failure, job),
         start_guard=functools.partial(_start_guard, job, address if is_main else None),
         has_joined=_has_joined,
+        exit_process=_exit_blocked,
     )
     os.environ[_WATCHED] = _slot(topology)
     atexit.register(stop_watching)

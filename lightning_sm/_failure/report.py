@@ -22,7 +22,15 @@ from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import HyperparameterError, LightningSMError
 
-__all__ = ["failure_reported", "read_job", "report", "report_exit", "report_uncaught", "report_usage_errors"]
+__all__ = [
+    "describe_failure",
+    "failure_reported",
+    "read_job",
+    "report",
+    "report_exit",
+    "report_uncaught",
+    "report_usage_errors",
+]
 
 # Longer than the monitor needs to notice the loss of a rank or of the server.
 _FIRST_FAILURE_TIMEOUT = 8.0
@@ -67,6 +75,17 @@ def failure_reported(job: TrainingJob) -> Iterator[None]:
         rank, host, _ = _location(job)
         _write_unconfirmed(job, FailureReason.from_exception(error, rank=rank, host=host, redact=Redactor(job)))
         raise
+
+
+def describe_failure(error: BaseException, job: TrainingJob) -> str:
+    """Return the reason for an error as text, without secrets. Nothing is written or sent.
+
+    Args:
+        error: The error.
+        job: The job.
+    """
+    rank, host, _ = _location(job)
+    return str(FailureReason.from_exception(error, rank=rank, host=host, redact=Redactor(job)))
 
 
 def report_uncaught(job: Optional[TrainingJob] = None) -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "logged_step",
     "loggers_of",
     "resumes_within_epochs",
+    "returns_callback_state",
     "save_checkpoint_at_end",
     "saves_before_epoch_hooks",
     "signal_connector_of",
@@ -93,6 +94,7 @@ SHIMS = {
             "logger_connector/logger_connector.py#L122",
         ),
         Shim("epochs_trained", (1, 5), (1, 6), f"{_PR}8578"),
+        Shim("returns_callback_state", (1, 5), (1, 6), f"{_PR}12232"),
         Shim("loggers_of", (1, 5), (1, 6), f"{_PR}11683"),
         Shim("resumes_within_epochs", (1, 5), (1, 6), f"{_PR}8578"),
         Shim("train_loaders_method", (1, 5), (2, 0), f"{_PR}16726"),
@@ -280,6 +282,11 @@ def epochs_trained(namespace: Namespace, trainer: Trainer) -> int:
 def resumes_within_epochs(namespace: Namespace) -> bool:
     """Whether Lightning resumes within an epoch; 1.5 resumes at the next epoch."""
     return not needs("resumes_within_epochs", namespace)
+
+
+def returns_callback_state(namespace: Namespace) -> bool:
+    """Whether a callback's state passes through ``on_save_checkpoint`` instead of ``state_dict``."""
+    return needs("returns_callback_state", namespace)
 
 
 def save_checkpoint_at_end(namespace: Namespace, trainer: Trainer, path: str) -> None:

@@ -86,6 +86,10 @@ class Trainer(Protocol):
         """The logged metrics by name."""
 
     @property
+    def optimizers(self) -> List[Any]:
+        """The optimizers."""
+
+    @property
     def fit_loop(self) -> Any:
         """The loop over epochs."""
 

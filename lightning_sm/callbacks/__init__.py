@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lightning_sm.callbacks.data_position import DataPositionMixin as DataPosition
     from lightning_sm.callbacks.finetuning_state import FinetuningStateMixin as FinetuningState
     from lightning_sm.callbacks.graceful_stop import GracefulStopMixin as GracefulStop
+    from lightning_sm.callbacks.html_report import HTMLReportMixin as HTMLReport
     from lightning_sm.callbacks.log_metrics import LogMetricsMixin as LogMetrics
     from lightning_sm.callbacks.log_progress import LogProgressMixin as LogProgress
     from lightning_sm.callbacks.model_export import ModelExportMixin as ModelExport
@@ -26,6 +27,7 @@ __all__ = [
     "DataPosition",
     "FinetuningState",
     "GracefulStop",
+    "HTMLReport",
     "LogMetrics",
     "LogProgress",
     "ModelExport",
@@ -39,6 +41,7 @@ _MIXINS = {
     "DataPosition": "lightning_sm.callbacks.data_position:DataPositionMixin",
     "FinetuningState": "lightning_sm.callbacks.finetuning_state:FinetuningStateMixin",
     "GracefulStop": "lightning_sm.callbacks.graceful_stop:GracefulStopMixin",
+    "HTMLReport": "lightning_sm.callbacks.html_report:HTMLReportMixin",
     "LogMetrics": "lightning_sm.callbacks.log_metrics:LogMetricsMixin",
     "LogProgress": "lightning_sm.callbacks.log_progress:LogProgressMixin",
     "ModelExport": "lightning_sm.callbacks.model_export:ModelExportMixin",

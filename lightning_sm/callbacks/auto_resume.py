@@ -128,6 +128,8 @@ class AutoResumeMixin(_Base):
         self.resume = ResumeMode.parse(resume)
         self.weights_only = weights_only
         self.identity = JobIdentity.of(self._job) if identity is None else identity
+        #: What the current fit resumed from: the name of a checkpoint in ``directory``, or the given ``ckpt_path``.
+        self.resumed_from: Optional[str] = None
         self._chosen: Optional[Candidate] = None
         self._limits: Dict[str, Any] = {}
         self._had_finished = False
@@ -139,6 +141,7 @@ class AutoResumeMixin(_Base):
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Install the hooks around the restore of ``fit``; ``Tuner`` and ``fast_dev_run`` do not resume."""
         self._chosen, self._had_finished, self._has_final_weights, self._has_trained = None, False, False, False
+        self.resumed_from = None
         if stage == "fit" and trainer.state.fn == "fit" and not is_fast_dev_run(trainer):
             # Other callbacks change the weights in on_train_end, and a resume needs those before. Moving only this
             # callback keeps the order of the others.
@@ -215,6 +218,7 @@ class AutoResumeMixin(_Base):
                 ended = had_finished(self.directory, self._chosen, self._limits)
             self._had_finished, self._has_final_weights = broadcast(trainer, ended)
             self._check_finished_owner()
+        self.resumed_from = str(path) if path else None if self._chosen is None else self._chosen.name
         if path and trainer.is_global_zero:
             log.info("Resuming from %s, given as ckpt_path; checkpoints in %s are ignored", path, self.directory)
         if trainer.local_rank == 0 and not self._had_finished:

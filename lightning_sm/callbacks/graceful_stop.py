@@ -89,6 +89,8 @@ class GracefulStopMixin(_Base):
         super().__init__()
         self.directory = directory
         self.max_runtime = max_runtime
+        #: Why the fit was stopped; ``None`` unless it was.
+        self.stopped_by: Optional[str] = None
         self._deadline: Optional[Deadline] = None
         if max_runtime is not None:
             self._deadline = read_deadline(max_runtime, TrainingJob.resolve())
@@ -106,6 +108,7 @@ class GracefulStopMixin(_Base):
         """Save the SIGTERM handler that is there before Lightning installs its own, and hook into the training loop."""
         # From here on the sudden exit of this rank is reported as a failure.
         set_training(True)
+        self.stopped_by = None
         self._sigterm.prepare()
         self._reset_loop()
         if stage == "fit":
@@ -216,6 +219,7 @@ class GracefulStopMixin(_Base):
             self._stop(trainer, pl_module, f"sagemaker.max_runtime {self.max_runtime} is nearly reached", SUCCESS)
 
     def _stop(self, trainer: Trainer, pl_module: Any, reason: str, code: int) -> None:
+        self.stopped_by = reason
         directory = save_directory(trainer, self.directory)
         if trainer.is_global_zero:
             log.info("%s: stopping after step %d.", reason, self._steps)

@@ -25,6 +25,7 @@ def own_callbacks(
     *,
     config: Optional[str] = None,
     portable_config: Optional[str] = None,
+    routing: Sequence[str] = (),
 ) -> List[Any]:
     """Set the job's checkpoint directory on the callbacks that are present, and return the callbacks to add.
 
@@ -40,6 +41,7 @@ def own_callbacks(
         context: The run.
         config: The resolved configuration as YAML, to be exported beside the model.
         portable_config: The same without what SageMaker decided.
+        routing: What SageMaker decided, one setting a line.
 
     Raises:
         OutputError: The checkpoint directory cannot be written.
@@ -77,6 +79,8 @@ def own_callbacks(
                 weights_only=options.resume_weights_only,
             )
         )
+    # Before the callback whose teardown may end the program.
+    own += _html_report(present, context, routing)
     own += _graceful_stop(arguments, present, context)
     return own
 
@@ -150,6 +154,13 @@ def _graceful_stop(arguments: Dict[str, Any], present: Sequence[Any], context: R
     directory = context.checkpoint_dir[0] if _saves(arguments) and in_container else None
     with failure_reported(context.job):
         return [graceful_stop(directory=directory, max_runtime=max_runtime)]
+
+
+def _html_report(present: Sequence[Any], context: RunContext, routing: Sequence[str]) -> List[Any]:
+    report = _absent("HTMLReport", present, context)
+    if report is None or not (context.job.in_container and context.options.report):
+        return []
+    return [report(context.output_dir[0], routing, context.topology)]
 
 
 def _safe_saves(present: Sequence[Any], context: RunContext, places: CheckpointPlaces) -> List[Any]:

@@ -84,10 +84,12 @@ def test_own_callbacks(job):
         "LogMetrics",
         "LogProgress",
         "ModelExport",
+        "HTMLReport",
         "GracefulStop",
     ]
     assert own(job) == callbacks
     assert own(job, arguments={"enable_checkpointing": None}) == callbacks
+    assert own(job, report=False) == [name for name in callbacks if name != "HTMLReport"]
     assert own(job, export=False) == [name for name in callbacks if name != "ModelExport"]
     assert own(job, [callback_class(PL, "ModelExport")()]) == [name for name in callbacks if name != "ModelExport"]
     assert own(job, [callback_class(PL, "SafeSaves")()]) == callbacks[1:]
