@@ -1,0 +1,167 @@
+"""What the lines of progress and metrics, the report and the watch for hangs cost of a training step.
+
+Run ``python benchmarks/monitoring_time.py pairs`` (``pairs 2`` for two gloo processes): the median step of a job's fit
+with all of it, and of the same fit without it, each a program of its own, in turn. Progress lines are written every
+second, thirty times as often as by default.
+
+Run ``python benchmarks/monitoring_time.py blocks`` for the difference within one fit of one process, which other
+programs on the machine disturb less: blocks of steps with these callbacks and without them follow each other, and the
+medians of neighbouring blocks are compared.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Dict, List
+
+import pytorch_lightning as pl
+import torch
+from _pairs import compare, last_number
+from project import Data, Model
+
+import lightning_sm
+
+_SCRIPT = os.path.abspath(__file__)
+_STEPS = 1000
+_BLOCK, _SETTLING, _PAIRS = 60, 5, 120
+_CALLBACKS = ("LogProgress", "LogMetrics", "HTMLReport", "HtmlReport")
+
+
+class _Logging(Model):
+    """Logs as users do: a metric for the bar and the loggers, and one for the loggers only."""
+
+    def training_step(self, batch: "list[torch.Tensor]", batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("train_loss", loss, prog_bar=True)
+        self.log("train/error", loss)
+        return loss
+
+
+class _Clock(pl.Callback):
+    """Notes when each step ends. It is the first callback, so that each step holds the hooks of all."""
+
+    def __init__(self) -> None:
+        self.ends: List[float] = []
+
+    def on_train_batch_end(self, *args: object) -> None:
+        self.ends.append(time.perf_counter())
+
+
+class _Switch(_Clock):
+    """Takes the callbacks out of the trainer for each second block of steps, with what they have attached to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on: List[Any] = []
+        self.off: List[Any] = []
+
+    def on_train_batch_end(self, trainer: Any, *args: object) -> None:
+        super().on_train_batch_end(trainer, *args)
+        if not self.on:
+            self.on = trainer.callbacks
+            self.off = [each for each in self.on if type(each).__name__ not in _CALLBACKS]
+            names = sorted(type(each).__name__ for each in self.on if each not in self.off)
+            print(f"measured: {', '.join(names)}", file=sys.stderr)
+        if len(self.ends) % _BLOCK == 0:
+            is_on = len(self.ends) // _BLOCK % 2 == 0
+            trainer.callbacks = self.on if is_on else self.off
+            for callback in (each for each in self.on if each not in self.off):
+                if hasattr(callback, "_measure_fetches"):
+                    callback._measure_fetches(trainer) if is_on else callback._end_measuring()
+                if type(callback).__name__ == "LogMetrics":
+                    callback.setup(trainer, trainer.lightning_module) if is_on else callback.teardown(trainer, None)
+
+
+def _settings(with_monitoring: bool, clock: _Clock, devices: int, **more: Any) -> Dict[str, Any]:
+    options: Dict[str, Any] = {"log_every": "1s"} if with_monitoring else {"log_metrics": False, "report": False}
+    if not with_monitoring:
+        more["enable_progress_bar"] = False
+    settings = lightning_sm.trainer_settings(
+        sagemaker={**options, "export": False, "resume": "never"},
+        accelerator="cpu",
+        devices=devices,
+        callbacks=[clock],
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        logger=False,
+        **({"strategy": "ddp"} if devices > 1 else {}),
+        **more,
+    )
+    # The clock stands first.
+    settings["callbacks"].sort(key=lambda callback: callback is not clock)
+    return settings
+
+
+def job(*words: str) -> None:
+    """Run the fit as the only host of a new job."""
+    with tempfile.TemporaryDirectory() as base:
+        config = os.path.join(base, "input", "config")
+        os.makedirs(config)
+        host = {"current_host": "algo-1", "hosts": ["algo-1"], "network_interface_name": "lo"}
+        with open(os.path.join(config, "resourceconfig.json"), "w", encoding="utf-8") as file:
+            json.dump(host, file)
+        start = [sys.executable]
+        if words[1] != "1":
+            start += ["-m", "torch.distributed.run", "--nproc_per_node", words[1]]
+        subprocess.run([*start, _SCRIPT, *words], env={**os.environ, "SAGEMAKER_BASE_DIR": base}, check=True)
+
+
+def fit(kind: str, devices: int) -> None:
+    """Train, and print the median seconds of a step from global rank 0, the first ones left out."""
+    clock = _Clock()
+    trainer = pl.Trainer(**_settings(kind == "with", clock, devices, max_steps=_STEPS))
+    trainer.fit(_Logging(), Data())
+    if trainer.is_global_zero:
+        steps = [after - before for before, after in zip(clock.ends[20:], clock.ends[21:])]
+        print(statistics.median(steps), flush=True)
+    if devices > 1:
+        # Without it a finished gloo job aborts now and then: Lightning ends NCCL's groups only.
+        time.sleep(0.2)  # gloo's threads must be through
+        torch.distributed.destroy_process_group()
+
+
+def blocks() -> None:
+    """Train with the callbacks in each second block of steps, and print the difference of a step in microseconds."""
+    clock = _Switch()
+    trainer = pl.Trainer(**_settings(True, clock, 1, max_steps=_BLOCK * (2 * _PAIRS + 2)))
+    trainer.fit(_Logging(width=16), Data(batch_size=4))
+    steps = [after - before for before, after in zip(clock.ends, clock.ends[1:])]
+    # The steps right behind a change are not counted, nor is the first block.
+    medians = [
+        statistics.median(steps[start + _SETTLING : start + _BLOCK - 1]) for start in range(0, len(steps), _BLOCK)
+    ][1 : 2 * _PAIRS + 1]
+    differences = [1e6 * (on - off) for off, on in zip(medians[::2], medians[1::2])]
+    low, middle, high = statistics.quantiles(differences, n=4)
+    print(
+        json.dumps(
+            {
+                "unit": "microseconds per step",
+                "pairs_of_blocks": len(differences),
+                "step_without_median": round(1e6 * statistics.median(medians[::2]), 1),
+                "difference_median": round(middle, 1),
+                "difference_quartiles": [round(low, 1), round(high, 1)],
+                "share_of_5_ms": round(middle / 5000, 4),
+            },
+            indent=2,
+        )
+    )
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:] or ["pairs"]
+    if words[0] == "pairs":
+        command = [sys.executable, _SCRIPT, "job"]
+        count = words[1] if len(words) > 1 else "1"
+        compare([*command, "with", count], [*command, "without", count], measure=last_number, runs=9, unit="s per step")
+    elif words[0] == "job":
+        job(*words[1:])
+    elif words[0] == "blocks":
+        job("fit_blocks", "1")
+    elif words[0] == "fit_blocks":
+        blocks()
+    else:
+        fit(words[0], int(words[1]))
