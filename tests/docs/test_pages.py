@@ -2,7 +2,9 @@
 
 import ast
 import dataclasses
+import importlib.util
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ from tests.docs.pages import PAGES, ROOT, blocks, headings, links, name_of, text
 from tools import docs_includes
 
 _REPOSITORY = re.compile(r"https://github\.com/lightning-sm/lightning-sm/(?:blob|tree)/main/")
+# The only section with messages that are not ours.
+_FOREIGN = re.compile(r"^## Messages of torch.*?(?=^## )", re.MULTILINE | re.DOTALL)
 pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 # The changelog tells of files as they were.
 _OF_TODAY = [page for page in PAGES if page.name.lower() != "changelog.md"]
@@ -82,13 +86,28 @@ def test_links_of_an_included_file(monkeypatch, tmp_path):
 
 
 def test_messages_of_the_troubleshooting_page_are_those_of_the_package():
-    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    page = _FOREIGN.sub("", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"))
     known = "\n".join(_messages())
     first_cells = re.findall(r"^\| (.*?) \|", page, re.MULTILINE)
     quoted = [message for cell in first_cells for message in re.findall(r"`([^`]+)`", cell) if " " in message]
     assert len(quoted) > 30
     unknown = [message for message in quoted if not all(part in known for part in _parts(message))]
     assert unknown == []
+
+
+def test_messages_of_others_have_a_source():
+    (section,) = _FOREIGN.findall((ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"))
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", section, re.MULTILINE)
+    assert len(rows) > 10
+    for messages, source in rows:
+        assert re.search(r"\]\(https://github\.com/[\w./-]+/issues/\d+\)|`sagemaker_\w+/\w+\.py`", source), messages
+        for name in re.findall(r"`(sagemaker_\w+/\w+\.py)`", source):
+            package = importlib.util.find_spec(name.partition("/")[0])
+            if package is None:
+                continue  # the toolkits are in containers, and in the extra rehearse
+            text = Path(package.submodule_search_locations[0], name.partition("/")[2]).read_text(encoding="utf-8")
+            parts = [part for message in re.findall(r"`([^`]+)`", messages) for part in _parts(message)]
+            assert all(part in text for part in parts if part != "AlgorithmError"), messages
 
 
 def test_each_error_class_has_its_section_of_the_troubleshooting_page():
