@@ -247,8 +247,8 @@ class ProgressWriter:
     @_harmless
     def end_evaluation(self, trainer: Any) -> None:
         """Write the totals."""
-        evaluation, self._evaluation = self._evaluation, None
         self.begin("after the evaluation")
+        evaluation, self._evaluation = self._evaluation, None
         if evaluation is not None and self._writes(trainer):
             seconds, metrics = time.monotonic() - evaluation.started, evaluation.metrics(trainer)
             self._write(self._evaluating(trainer, evaluation, Event.END, seconds=seconds, metrics=metrics))
