@@ -17,6 +17,7 @@ from lightning_sm._loggers.mlflow import (
     set_in_place,
     settable,
 )
+from lightning_sm._loggers.wandb import continue_wandb_run, is_wandb_class
 
 __all__ = ["complete_loggers", "mlflow_arguments", "mlflow_notes", "route_mlflow"]
 
@@ -158,9 +159,14 @@ def complete_loggers(arguments: Dict[str, Any], context: RunContext) -> Tuple[Ro
                 RoutedSetting(f"{_KEY}[{len(loggers) - 1}].{name}", value, source)
                 for name, (value, source) in wanted.items()
             ]
-    for logger in loggers:
+    for index, logger in enumerate(loggers):
         if is_mlflow_class(type(logger)):
             continue_run(logger, context.job.name, context.output_dir[0])
+        elif is_wandb_class(type(logger)) and context.job.name:
+            place = f"{_KEY}[{index}]" if len(loggers) > 1 else _KEY
+            source = context.job.sources.get("name", "the job's name")
+            named = continue_wandb_run(logger, context.job.name, context.job.hyperparameters.values)
+            changed += [RoutedSetting(f"{place}.{name}", value, source) for name, value in named.items()]
     return tuple(changed)
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from lightning_sm import trainer_settings
 from lightning_sm._loggers import mlflow as mlflow_logger
 from lightning_sm._loggers.delivery import Delivery
 from lightning_sm.errors import LoggerError
+from tests.helpers.processes import Job
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
 
@@ -347,3 +349,11 @@ def test_training_is_the_same_with_and_without(proxy):
         fit(uri, model=model, epochs=2, **({"logger": False} if uri is None else {}))
         trained.append((weights(model), random.random()))
     assert trained[0] == trained[1]
+
+
+def test_two_processes_are_one_run(proxy, runs, job_name, tmp_path):
+    script = Path(__file__).parent / "train.py"
+    Job(tmp_path, script, "mlflow", proxy.uri, TRAINING_JOB_NAME=job_name).torchrun(2, 1).results(2)
+    (run,) = runs()
+    assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
+    assert proxy.count("runs/create") == 1

@@ -1,0 +1,68 @@
+"""Lets Lightning's ``WandbLogger`` continue the Weights & Biases run of a job that is started again."""
+
+import os
+from collections import Counter
+from contextlib import suppress
+from typing import Any, Dict, Mapping
+
+__all__ = ["continue_wandb_run", "is_wandb_class"]
+
+_API_KEY = "wandb_api_key"  # W&B accepts it as a hyperparameter.
+# How many runs of a job this process has named.
+_runs: "Counter[str]" = Counter()
+
+
+def is_wandb_class(cls: type) -> bool:
+    """Whether a class is Lightning's ``WandbLogger``, of either namespace, or derived from it."""
+    return any(base.__name__ == "WandbLogger" for base in cls.__mro__)
+
+
+def continue_wandb_run(logger: Any, job_name: str, hyperparameters: Mapping[str, Any]) -> Dict[str, str]:
+    """Give a ``WandbLogger`` that has begun no run an id which each start of this job gives it.
+
+    Lightning passes ``resume="allow"``, so that W&B continues the run of that id or creates it. In a training job W&B
+    itself would replace every id, also one that the project sets, by a random one, unless ``WANDB_RUN_ID`` is set:
+    ``wandb/integration/sagemaker/resources.py``, ``set_run_id``. What else W&B does in a training job is done here: it sets
+    the group, and the hyperparameters in the run's config.
+
+    Environment variables, which the user sets and which win: ``WANDB_RUN_ID``, ``WANDB_NAME``, ``WANDB_RUN_GROUP``.
+
+    Args:
+        logger: The logger.
+        job_name: The name of the job.
+        hyperparameters: Those of the job.
+
+    Returns:
+        What was set, by the name of the logger's argument.
+    """
+    arguments = logger._wandb_init
+    if logger._experiment is not None or os.environ.get("WANDB_RUN_ID") or hasattr(logger, "_job_name"):
+        return {}
+    logger._job_name = job_name
+    wanted = {"id": job_name, "name": job_name, "group": job_name}
+    if not arguments.get("id"):
+        _runs[job_name] += 1
+        if _runs[job_name] > 1:
+            wanted["id"] = wanted["name"] = f"{job_name}-{_runs[job_name]}"
+    variables = {"name": "WANDB_NAME", "group": "WANDB_RUN_GROUP"}
+    changed = {
+        name: value
+        for name, value in wanted.items()
+        if not arguments.get(name) and not os.environ.get(variables.get(name, ""))
+    }
+    arguments.update(changed)
+    if isinstance(arguments.get("config") or {}, dict):
+        public = {name: value for name, value in hyperparameters.items() if name != _API_KEY}
+        arguments["config"] = {"sagemaker_training_job_name": job_name, **public, **(arguments.get("config") or {})}
+    arguments["settings"] = _without_own_ids(arguments.get("settings"))
+    logger._id, logger._name = arguments["id"], arguments.get("name")
+    return changed
+
+
+def _without_own_ids(settings: Any) -> Any:
+    """Return W&B's settings such that W&B does not replace the id."""
+    if settings is None or isinstance(settings, dict):
+        return {"sagemaker_disable": True, **(settings or {})}
+    with suppress(Exception):  # settings of an old W&B that cannot be changed
+        settings.sagemaker_disable = True
+    return settings
