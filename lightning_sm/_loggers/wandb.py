@@ -22,8 +22,8 @@ def continue_wandb_run(logger: Any, job_name: str, hyperparameters: Mapping[str,
 
     Lightning passes ``resume="allow"``, so that W&B continues the run of that id or creates it. In a training job W&B
     itself would replace every id, also one that the project sets, by a random one, unless ``WANDB_RUN_ID`` is set:
-    ``wandb/integration/sagemaker/resources.py``, ``set_run_id``. What else W&B does in a training job is done here: it sets
-    the group, and the hyperparameters in the run's config.
+    ``wandb/integration/sagemaker/resources.py``, ``set_run_id``. What else W&B does in a training job is done here: it
+    sets the group, and the hyperparameters in the run's config.
 
     Environment variables, which the user sets and which win: ``WANDB_RUN_ID``, ``WANDB_NAME``, ``WANDB_RUN_GROUP``.
 
