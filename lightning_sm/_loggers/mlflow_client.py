@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import sys
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
@@ -152,6 +153,31 @@ class _JobClientMixin:
     ) -> None:
         self._batch_options = options
         self._delivery.add(run_id, [*metrics, *params, *tags])
+
+    def log_metric(
+        self,
+        run_id: str,
+        key: str,
+        value: Any,
+        timestamp: Optional[int] = None,
+        step: Optional[int] = None,
+        **more: Any,
+    ) -> None:
+        """Lightning before 1.9 calls this for each metric, and projects call it."""
+        from mlflow.entities import Metric
+
+        if more:
+            self._delivery.attempt(lambda: self._parent.log_metric(run_id, key, value, timestamp, step, **more))
+        else:
+            now = int(time.time() * 1000)
+            self._delivery.add(run_id, [Metric(key, float(value), timestamp or now, step or 0)])
+
+    def log_param(self, run_id: str, key: str, value: Any, *_: Any, **__: Any) -> Any:
+        """Lightning before 1.9 calls this for each parameter, and projects call it."""
+        from mlflow.entities import Param
+
+        self._delivery.add(run_id, [Param(key, str(value))])
+        return value
 
     def _send(self, run_id: str, values: Sequence[Any]) -> None:
         parameter = _PARAMETERS[type(values[0]).__name__]

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("mlflow", reason="an MLflow server needs the package mlflow")
 import pytorch_lightning as pl
+import torch
 from mlflow.tracking import MlflowClient
 
 from lightning_sm import trainer_settings
@@ -208,6 +209,28 @@ def test_a_server_that_goes_away_and_comes_back(proxy, runs, monkeypatch):
     assert [step for step, _ in runs.history(run, "train_loss")] == [7, 15, 23, 31, 39]
     assert sum("fails, training goes on" in line for line in lines) == 1
     assert not any("were not logged" in line for line in lines)
+
+
+def test_what_a_model_logs_by_itself(proxy, runs, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+    class Model(type(tiny_model(pl))):
+        def on_train_epoch_end(self):
+            logger = self.trainer.loggers[-1]
+            logger.experiment.log_metric(logger.run_id, "own", torch.tensor(2.0), step=self.current_epoch)
+            proxy.down = self.current_epoch == 0
+            logger.experiment.log_param(logger.run_id, f"epoch_{self.current_epoch}", True)
+            logger.experiment.log_artifact(logger.run_id, __file__)
+            proxy.down = False
+
+    with log_lines() as lines:
+        fit(proxy.uri, model=Model(), epochs=2)
+    (run,) = runs()
+    assert runs.history(run, "own") == [(0, 2.0), (1, 2.0)]
+    assert run.data.params == {"epoch_0": "True", "epoch_1": "True"}
+    assert [each.path for each in runs.client.list_artifacts(run.info.run_id)] == [Path(__file__).name]
+    # The first artifact came while the server was away.
+    assert lines[-1] == f"1 values were not logged to MLflow at {proxy.uri}."
 
 
 def test_a_server_that_stays_away(proxy, runs, monkeypatch):
