@@ -28,6 +28,18 @@ _LEAST_FREE = 2 * _GIB
 # Loader workers share tensors by file descriptors: torch, "Multiprocessing package", file_descriptor.
 _LEAST_FILES = 4096
 _LEAST_PROCESSES = 4096
+_LIMITS = {
+    "Max open files": (
+        _LEAST_FILES,
+        "-n",
+        "Call torch.multiprocessing.set_sharing_strategy('file_system') in the script, or resource.setrlimit for more.",
+    ),
+    "Max processes": (
+        _LEAST_PROCESSES,
+        "-u",
+        "Use fewer loader workers, or resource.setrlimit in the script for more.",
+    ),
+}
 # The fork of loader workers beside gloo's threads can deadlock before: CPython issue 112275.
 _FORK_REPAIRED = (3, 12)
 
@@ -160,17 +172,16 @@ def _mounted_size(machine: Machine) -> Optional[int]:
 
 
 def _limits(machine: Machine) -> Iterator[Finding]:
-    """Limits of open files and processes."""
+    """Limits of open files and processes; ssh sets its own for ranks that mpirun starts on other hosts."""
     limits = read_text(machine.path("/proc/self/limits")) or ""
-    wanted = (("Max open files", _LEAST_FILES, "-n", "nofile"), ("Max processes", _LEAST_PROCESSES, "-u", "nproc"))
-    for name, least, option, docker in wanted:
+    for name, (least, option, hint) in _LIMITS.items():
         found = re.search(rf"^{name}\s+(\d{{1,20}}|unlimited)\s", limits, re.MULTILINE)
         if found is None:
             continue
         what, limit = name[4:], found.group(1)
         if machine.job.in_container and limit != "unlimited" and int(limit) < least:
             text = f"ulimit {option} is {limit}: loader workers and threads of NCCL can exceed it."
-            yield Finding(what, Status.WARNING, text, f"docker run --ulimit {docker}=65536, or ulimit {option} 65536.")
+            yield Finding(what, Status.WARNING, text, hint)
         else:
             yield Finding(what, Status.OK, f"at most {limit}")
     pids = _number(read_text(machine.path("/sys/fs/cgroup/pids.max")) or "")

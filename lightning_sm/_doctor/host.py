@@ -150,10 +150,13 @@ def _discover(machine: Machine, name: Optional[str]) -> Iterator[Package]:
     given = {"path": path} if name is None else {"path": path, "name": name}
     for found in Distribution.discover(context=DistributionFinder.Context(**given)):
         try:
-            normalized = re.sub(r"[-_.]+", "-", str(found.metadata["Name"])).lower()
+            metadata = found.metadata
+            if "Name" not in metadata or "Version" not in metadata:
+                continue
+            normalized = re.sub(r"[-_.]+", "-", metadata["Name"]).lower()
             if name is None or normalized == name:
                 folder = Path(str(found.locate_file("")))
-                yield Package(normalized, str(found.version), tuple(found.requires or ()), folder)
+                yield Package(normalized, metadata["Version"], tuple(found.requires or ()), folder)
         except Exception:  # damaged metadata: no such package, as for pip
             continue
 
