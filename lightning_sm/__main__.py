@@ -14,6 +14,7 @@ _COMMANDS = {
     "rehearse": "lightning_sm.rehearse",
     "entrypoint": "lightning_sm._sagemaker.entrypoint",
     "doctor": "lightning_sm._doctor",
+    "metrics": "lightning_sm._metrics.command",
 }
 
 _HELP = """usage: lightning-sm COMMAND ...
@@ -26,6 +27,7 @@ commands:
   launch          send a training job to SageMaker
   rehearse        run a training job on this machine with SageMaker's container software
   doctor          examine this machine and job, and say what to do about what is wrong
+  metrics         print the metric definitions by which SageMaker finds what a model logs
   entrypoint      print a container entry point that forwards SIGTERM to the training
 
 options:

@@ -33,6 +33,7 @@ def test_rehearse_is_its_own_room(monkeypatch):
         (["rehearse", "--help"], "usage: lightning-sm rehearse"),
         (["entrypoint", "--help"], "usage: lightning-sm entrypoint"),
         (["doctor", "--help"], "usage: lightning-sm doctor"),
+        (["metrics", "--help"], "usage: lightning-sm metrics"),
     ],
 )
 def test_help_and_version_load_no_torch(words, begins):

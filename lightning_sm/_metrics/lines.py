@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-__all__ = ["MAX_NAME", "MetricLines", "is_finite", "metric_lines", "metric_regex"]
+__all__ = ["MAX_NAME", "MetricLines", "is_finite", "metric_lines", "metric_names", "metric_regex"]
 
 # In bytes. A write of at most 4096 bytes into a pipe is not mixed with those of other processes; handlers add prefixes.
 _MAX_LINE = 3500
@@ -35,6 +35,8 @@ MAX_NAME = 255
 
 _BARE = re.compile(r"[!#-<>-\[\]-~]+")
 _VALUE = r"(-?[0-9][-+.0-9e]*)"
+_LINE = re.compile(r"metrics at step -?[0-9]+, epoch [0-9]+:(.*)")
+_PAIR = re.compile(rf' (?:({_BARE.pattern})|("(?:[^"\\]|\\.)*"))=')
 _METACHARACTERS = re.compile(r"[\\.^$*+?{}\[\]()|]")
 
 
@@ -115,6 +117,19 @@ def metric_regex(name: str) -> str:
     """
     escaped = _METACHARACTERS.sub(r"\\\g<0>", _quoted(name))
     return f"metrics at step -?[0-9]+, epoch [0-9]+:.* {escaped}={_VALUE}"
+
+
+def metric_names(text: str) -> List[str]:
+    """Return the names in all metric lines of a log.
+
+    Example::
+
+        >>> metric_names('INFO metrics at step 20, epoch 1: loss=0.5 "f 1"=nan')
+        ['loss', 'f 1']
+    """
+    pairs = (pair for line in _LINE.finditer(text) for pair in _PAIR.finditer(line.group(1)))
+    names = (json.loads(pair.group(2)) if pair.group(2) else pair.group(1) for pair in pairs)
+    return list(dict.fromkeys(names))
 
 
 def is_finite(value: Any) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lightning_sm._metrics.lines import is_finite, metric_lines, metric_regex
+from lightning_sm._metrics.lines import is_finite, metric_lines, metric_names, metric_regex
 
 _NASTY = [
     *("loss", "val_loss", "train/loss", "loss_step", "loss_epoch", "oss", "a loss", "loss b", "step", "epoch", "3"),
@@ -53,6 +53,7 @@ def test_each_value_comes_back_by_its_name_and_nothing_else(metrics, step, epoch
     written = metric_lines(metrics, step, epoch)
     assert not written.left_out
     lines = [prefix + line for line in written.lines]
+    assert metric_names("\n".join(lines)) == list(metrics)
     for name in {*metrics, *_NASTY}:
         values = [value for line in lines for value in found(name, line)]
         if name not in metrics or not is_finite(metrics[name]):

@@ -1,0 +1,92 @@
+"""``lightning-sm metrics`` on a project, as its users call it."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lightning_sm._metrics.command import main
+from lightning_sm._metrics.lines import metric_lines, metric_regex
+
+pytestmark = pytest.mark.usefixtures("clean_process")
+
+_MONITORED = """
+  callbacks:
+  - class_path: pytorch_lightning.callbacks.EarlyStopping
+    init_args: {monitor: val_loss, patience: 3}
+  - class_path: pytorch_lightning.callbacks.LearningRateMonitor
+"""
+_WORDS = ("--config=config.yaml", "--data.init_args.data_dir=.")
+
+
+@pytest.fixture
+def project(container):
+    """The tiny project, on a laptop, with callbacks that monitor and log."""
+    container.leave()
+    path = container.code / "config.yaml"
+    text = path.read_text()
+    assert re.search(r"^trainer:", text, re.MULTILINE)
+    path.write_text(re.sub(r"^trainer:", f"trainer:{_MONITORED.rstrip()}", text, count=1, flags=re.MULTILINE))
+    return container
+
+
+def names(printed):
+    return [each["Name"] for each in json.loads(printed)]
+
+
+def files_of(folder):
+    return {str(path) for path in Path(folder).rglob("*") if "__pycache__" not in path.parts}
+
+
+def test_from_the_source(project, capsys):
+    assert main(_WORDS) == 0
+    assert names(capsys.readouterr().out) == ["val_loss", "loss", "test_loss"]
+
+
+def test_from_a_run(project, capsys):
+    before = files_of(project.base)
+    code = main([*_WORDS, "--run"])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    found = names(captured.out)
+    assert found[0] == "val_loss"
+    assert set(found) == {"val_loss", "loss", "lr-SGD"}
+    assert files_of(project.base) == before
+
+
+def test_a_run_that_fails_shows_why(project, capfd):
+    assert main(["--config=config.yaml", "--model=tiny_model.Missing"]) == 1
+    said = capfd.readouterr().err
+    assert "ended with exit code 2." in said
+    assert "Missing" in said
+    assert "HINT:" in said
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "sdk"])
+def test_names_in_each_form(form, capsys):
+    assert main(["--names", "val_loss", "a b", "--format", form]) == 0
+    printed = capsys.readouterr().out
+    if form == "sdk":
+        space = {}
+        exec(printed, space)
+        definitions = space["metric_definitions"]
+    else:
+        definitions = json.loads(printed) if form == "json" else yaml.safe_load(printed)
+    assert definitions == [{"Name": name, "Regex": metric_regex(name)} for name in ("val_loss", "a b")]
+    (line,) = metric_lines({"a b": 2.5, "val_loss": 1}, 1, 2).lines
+    assert [re.search(each["Regex"], line).group(1) for each in definitions] == ["1", "2.5"]
+
+
+def test_more_than_sagemaker_takes(capsys):
+    assert main(["--names", *(f"m{index}" for index in range(41))]) == 1
+    assert "There are 41 metrics" in capsys.readouterr().err
+
+
+def test_no_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 1
+    assert os.listdir(tmp_path) == []
+    assert "HINT:" in capsys.readouterr().err
