@@ -87,7 +87,14 @@ def test_values(value, text):
 
 
 @pytest.mark.parametrize(
-    "line", ["loss=1.5", "metrics: loss=1.5", "step 1, epoch 2: loss=1.5", "metrics at step 1: loss=1"]
+    "line",
+    [
+        "loss=1.5",
+        "metrics: loss=1.5",
+        "step 1, epoch 2: loss=1.5",
+        "metrics at step 1: loss=1",
+        "progress train: epoch=0/2 step=7 | loss=0.25, val_loss=1",
+    ],
 )
 def test_other_lines_are_not_metrics(line):
     assert found("loss", line) == []
