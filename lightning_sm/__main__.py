@@ -8,9 +8,13 @@ from lightning_sm._version import __version__
 
 __all__ = ["main"]
 
-# The module whose ``main`` takes the words behind each command; every other word goes to the CLI.
+# The function that takes the words behind each command (``main`` by default); every other word goes to the CLI.
 _COMMANDS = {
     "launch": "lightning_sm.launch",
+    "jobs": "lightning_sm.launch:jobs",
+    "logs": "lightning_sm.launch:logs",
+    "stop": "lightning_sm.launch:stop",
+    "artifacts": "lightning_sm.launch:artifacts",
     "rehearse": "lightning_sm.rehearse",
     "entrypoint": "lightning_sm._sagemaker.entrypoint",
     "doctor": "lightning_sm._doctor",
@@ -25,6 +29,8 @@ commands:
   fit, validate, test, predict
                   run a project from its config, as LightningCLI does; `lightning-sm fit --help` lists every setting
   launch          send a training job to SageMaker
+  jobs, logs, stop, artifacts
+                  list jobs, show the log of one, stop it, download its model
   rehearse        run a training job on this machine with SageMaker's container software
   doctor          examine this machine and job, and say what to do about what is wrong
   metrics         print the metric definitions by which SageMaker finds what a model logs
@@ -47,7 +53,8 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
         print(f"lightning-sm {__version__}")
         return 0
     if words and words[0] in _COMMANDS:
-        command: Callable[[Sequence[str]], Optional[int]] = importlib.import_module(_COMMANDS[words[0]]).main
+        module, _, function = _COMMANDS[words[0]].partition(":")
+        command: Callable[[Sequence[str]], Optional[int]] = getattr(importlib.import_module(module), function or "main")
         return command(words[1:])
     from lightning_sm.cli import main as cli
 

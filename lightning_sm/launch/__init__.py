@@ -13,6 +13,7 @@ from typing import List
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._command import main
 from lightning_sm.launch._images import Image, find_image
+from lightning_sm.launch._jobs import artifacts, jobs, logs, stop
 from lightning_sm.launch._refusals import check_request
 from lightning_sm.launch._request import Account, JobRequest, create_job_request
 from lightning_sm.launch._settings import Channel, Instances, LaunchSettings, settings_of
@@ -25,11 +26,15 @@ __all__ = [
     "JobRequest",
     "LaunchError",
     "LaunchSettings",
+    "artifacts",
     "check_request",
     "create_job_request",
     "find_image",
+    "jobs",
+    "logs",
     "main",
     "settings_of",
+    "stop",
 ]
 
 

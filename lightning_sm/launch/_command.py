@@ -13,6 +13,7 @@ from lightning_sm.launch._package import pack_source
 from lightning_sm.launch._refusals import check_request
 from lightning_sm.launch._request import JobRequest, create_job_request, default_name
 from lightning_sm.launch._send import account_of, clients, send
+from lightning_sm.launch._watch import follow_until_interrupted
 from lightning_sm.launch._words import LaunchArguments, read_words
 
 __all__ = ["main"]
@@ -48,7 +49,7 @@ def _launch(arguments: LaunchArguments) -> int:
         print(json.dumps(shown, indent=2))
     else:
         print(f"Training job {job.name} in {job.region}: {job.console_url}")
-    return 0
+    return follow_until_interrupted(session, job.name) if arguments.wait else 0
 
 
 def _request(arguments: LaunchArguments, session: Any) -> JobRequest:

@@ -9,7 +9,7 @@ from lightning_sm.errors import LaunchError
 from lightning_sm.launch._request import Account, JobRequest
 from lightning_sm.launch._settings import LaunchSettings
 
-__all__ = ["SentJob", "account_of", "clients", "send"]
+__all__ = ["SentJob", "account_of", "api_errors", "clients", "is_throttled", "send"]
 
 _EXTRA = "pip install 'lightning-sm[launch]'"
 _DENIED = ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation")
@@ -149,6 +149,11 @@ def api_errors(call: str, *, hint: str = "", passes: Callable[[Any], bool] = lam
         raise LaunchError(
             f"{call} failed: {error}.", hint=known or hint or "Check the network, the region and AWS_ENDPOINT_URL."
         ) from error
+
+
+def is_throttled(error: Any) -> bool:
+    """Whether an error of the service says that the account makes too many calls."""
+    return error.response.get("Error", {}).get("Code") in _THROTTLED
 
 
 def _advice(error: Any, call: str) -> Optional[str]:

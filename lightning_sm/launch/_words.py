@@ -14,7 +14,7 @@ __all__ = ["LaunchArguments", "hyperparameters_of", "read_words"]
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
 _DEFAULT_FILE = "launch.yaml"
 _PAIRS = ("channels", "hyperparameters", "environment", "tags")
-_SWITCHES = ("dry_run", "json", *(each.name for each in fields(LaunchSettings) if "bool" in str(each.type)))
+_SWITCHES = ("dry_run", "wait", "json", *(each.name for each in fields(LaunchSettings) if "bool" in str(each.type)))
 # YAML takes them for text.
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
@@ -27,12 +27,14 @@ class LaunchArguments:
         settings: What the job is asked to be.
         hyperparameters: What the words of the command mean.
         dry_run: Whether the request is printed and nothing is sent.
+        wait: Whether the job's states and log are shown until it ends.
         as_json: Whether what is printed is JSON.
     """
 
     settings: LaunchSettings
     hyperparameters: Mapping[str, Any]
     dry_run: bool = False
+    wait: bool = False
     as_json: bool = False
 
 
@@ -49,13 +51,13 @@ def read_words(words: Sequence[str]) -> LaunchArguments:
     options, command = _split(words)
     found = vars(_parser().parse_args(options))
     path: Optional[str] = found.pop("file")
-    dry_run, as_json = found.pop("dry_run"), found.pop("json")
+    dry_run, wait, as_json = (found.pop(name) for name in ("dry_run", "wait", "json"))
     given = _file(path)
     for name, value in found.items():
         if value is None:
             continue
         given[name] = {**(given.get(name) or {}), **_pairs(name, value)} if name in _PAIRS else value
-    return LaunchArguments(settings_of(given), hyperparameters_of(command), dry_run, as_json)
+    return LaunchArguments(settings_of(given), hyperparameters_of(command), dry_run, wait, as_json)
 
 
 def hyperparameters_of(command: Sequence[str]) -> Dict[str, Any]:
@@ -127,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--file", help=f"the file with settings (default: {_DEFAULT_FILE}, if it is there)")
     parser.add_argument("--dry-run", action="store_true", help="print the request and send nothing")
+    parser.add_argument("--wait", action="store_true", help="show the job's states and log until it ends")
     parser.add_argument("--json", action="store_true", help="print JSON")
     texts = _descriptions()
     for each in fields(LaunchSettings):

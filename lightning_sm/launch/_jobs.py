@@ -1,0 +1,183 @@
+"""The commands for jobs that were sent: ``jobs``, ``logs``, ``stop`` and ``artifacts`` of ``lightning-sm``."""
+
+import argparse
+import json
+import shutil
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Sequence
+
+from lightning_sm.errors import LaunchError
+from lightning_sm.launch._send import api_errors, clients
+from lightning_sm.launch._watch import follow_until_interrupted
+
+__all__ = ["artifacts", "jobs", "logs", "stop"]
+
+
+def jobs(words: Sequence[str]) -> int:
+    """List the newest training jobs of the account and region."""
+    parser = _parser("jobs", "List the newest training jobs.")
+    parser.add_argument("--contains", help="only jobs whose names contain this text")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many at most (default: 20)")
+    return _run(parser, words, _list)
+
+
+def logs(words: Sequence[str]) -> int:
+    """Show states and log lines of a job."""
+    parser = _parser("logs", "Show the states of a job and the lines of its hosts.", job=True)
+    parser.add_argument("--follow", action="store_true", help="go on until the job ends")
+    return _run(parser, words, _logs)
+
+
+def stop(words: Sequence[str]) -> int:
+    """Stop a job. lightning_sm saves a checkpoint and exports the model before the container ends."""
+    return _run(_parser("stop", "Stop a job.", job=True), words, _stop)
+
+
+def artifacts(words: Sequence[str]) -> int:
+    """Download and unpack the model of a job."""
+    parser = _parser("artifacts", "Download and unpack the model of a job.", job=True)
+    parser.add_argument("--to", metavar="FOLDER", help="where to (default: a new folder of the job's name)")
+    parser.add_argument("--output", action="store_true", help="also output.tar.gz, with logs and checkpoints")
+    return _run(parser, words, _artifacts)
+
+
+def _parser(name: str, description: str, *, job: bool = False) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"lightning-sm {name}", description=description, allow_abbrev=False)
+    if job:
+        parser.add_argument("name", help="the name of the job")
+    parser.add_argument("--region", help="the AWS region; by default that of the AWS configuration")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _run(
+    parser: argparse.ArgumentParser, words: Sequence[str], command: Callable[[Any, argparse.Namespace], int]
+) -> int:
+    options = parser.parse_args(list(words))
+    try:
+        session, _ = clients(options.region)
+        return command(session, options)
+    except LaunchError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+
+
+def _list(session: Any, options: argparse.Namespace) -> int:
+    found: List[Dict[str, Any]] = []
+    given = {"NameContains": options.contains} if options.contains else {}
+    with api_errors("sagemaker:ListTrainingJobs"):
+        pages = session.client("sagemaker").get_paginator("list_training_jobs")
+        size = {"MaxItems": options.limit, "PageSize": min(options.limit, 100)}
+        for page in pages.paginate(SortBy="CreationTime", SortOrder="Descending", PaginationConfig=size, **given):
+            found += page["TrainingJobSummaries"]
+    rows = [
+        {
+            "name": each["TrainingJobName"],
+            "status": each.get("SecondaryStatus") or each["TrainingJobStatus"],
+            "created": each["CreationTime"].strftime("%Y-%m-%d %H:%M"),
+        }
+        for each in found
+    ]
+    if options.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        print(f"{row['name']:{width}}  {row['created']}  {row['status']}")
+    if not rows:
+        print(f"There are no training jobs in {session.region_name}.", file=sys.stderr)
+    return 0
+
+
+def _logs(session: Any, options: argparse.Namespace) -> int:
+    write: Callable[[str], None] = (lambda line: print(json.dumps(line), flush=True)) if options.json else _write
+    return follow_until_interrupted(session, options.name, write=write, wait=options.follow)
+
+
+def _write(line: str) -> None:
+    print(line, flush=True)
+
+
+def _stop(session: Any, options: argparse.Namespace) -> int:
+    with api_errors(f"sagemaker:StopTrainingJob for {options.name}"):
+        session.client("sagemaker").stop_training_job(TrainingJobName=options.name)
+    print(json.dumps({"name": options.name, "status": "Stopping"}) if options.json else f"Stopping {options.name}.")
+    return 0
+
+
+def _artifacts(session: Any, options: argparse.Namespace) -> int:
+    with api_errors(f"sagemaker:DescribeTrainingJob for {options.name}"):
+        job = session.client("sagemaker").describe_training_job(TrainingJobName=options.name)
+    uri = (job.get("ModelArtifacts") or {}).get("S3ModelArtifacts")
+    if not uri:
+        raise LaunchError(
+            f"The job {options.name} has no model yet ({job['TrainingJobStatus']}).", hint="Wait until it has ended."
+        )
+    target = Path(options.to or options.name)
+    wanted = [(uri, target)]
+    if options.output:
+        wanted.append((f"{uri.rpartition('/')[0]}/output.tar.gz", target / "output"))
+    files: List[str] = []
+    for address, folder in wanted:
+        files += _fetch(session, address, folder)
+    if options.json:
+        print(json.dumps({"folder": str(target), "files": files}, indent=2))
+    else:
+        print(f"{len(files)} files in {target}")
+    return 0
+
+
+def _fetch(session: Any, uri: str, folder: Path) -> List[str]:
+    """Download and unpack an archive; nothing that is there already is replaced."""
+    bucket, _, key = uri.partition("://")[2].partition("/")
+    client = session.client("s3")
+    with tempfile.TemporaryDirectory() as place:
+        archive = Path(place, "archive.tar.gz")
+        with api_errors(f"s3:GetObject of {uri}"):
+            size = client.head_object(Bucket=bucket, Key=key)["ContentLength"]
+            client.download_file(bucket, key, str(archive), Callback=_Progress(uri.rpartition("/")[2], size))
+        try:
+            with tarfile.open(archive) as packed:
+                return _unpack(packed, folder)
+        except (OSError, tarfile.TarError) as error:
+            raise LaunchError(
+                f"{uri} cannot be unpacked: {error}.", hint="Was the job stopped while it uploaded?"
+            ) from error
+
+
+def _unpack(packed: tarfile.TarFile, folder: Path) -> List[str]:
+    root = folder.resolve()
+    members = [member for member in packed.getmembers() if member.isfile()]
+    for member in members:
+        path = (folder / member.name).resolve()
+        if root not in path.parents:
+            raise LaunchError(f"{member.name} in the archive lies outside of it.", hint="Do not unpack this archive.")
+        if path.exists():
+            raise LaunchError(f"{path} is there already.", hint="Give another folder: --to FOLDER.")
+    for member in members:
+        path = folder / member.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        source = packed.extractfile(member)
+        assert source is not None, "members are files"
+        with source, path.open("wb") as file:
+            shutil.copyfileobj(source, file)
+    return [str(folder / member.name) for member in members]
+
+
+class _Progress:
+    """A line in a terminal that shows how much was downloaded; nothing elsewhere."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name, self._size, self._done = name, max(size, 1), 0
+        self._shows = sys.stderr.isatty()
+
+    def __call__(self, count: int) -> None:
+        self._done += count
+        if self._shows:
+            percent = 100 * self._done // self._size
+            end = "\n" if self._done >= self._size else ""
+            sys.stderr.write(f"\r{self._name}: {percent} % of {self._size / 1e6:.1f} MB{end}")
+            sys.stderr.flush()
