@@ -5,10 +5,10 @@ import sys
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Optional, Sequence
 
-from lightning_sm._metrics.lines import metric_regex
-from lightning_sm.errors import LaunchError
+from lightning_sm._metrics.definitions import metric_definitions
+from lightning_sm.errors import LightningSMError
 from lightning_sm.launch._package import pack_source
 from lightning_sm.launch._refusals import check_request
 from lightning_sm.launch._request import JobRequest, create_job_request, default_name
@@ -27,7 +27,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     """
     try:
         return _launch(read_words(list(sys.argv[1:] if words is None else words)))
-    except LaunchError as error:
+    except LightningSMError as error:
         print(f"lightning-sm launch: {error}", file=sys.stderr)
         return 1
 
@@ -60,9 +60,5 @@ def _request(arguments: LaunchArguments, session: Any) -> JobRequest:
         account_of(settings, session),
         name=name,
         hyperparameters=arguments.hyperparameters,
-        metric_definitions=_metrics(settings.metrics),
+        metric_definitions=metric_definitions(settings.metrics) if settings.metrics else (),
     )
-
-
-def _metrics(names: List[str]) -> List[Dict[str, str]]:
-    return [{"Name": name, "Regex": metric_regex(name)} for name in names]
