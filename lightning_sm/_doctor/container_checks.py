@@ -139,7 +139,11 @@ def _locks(top: Path) -> Iterator[Path]:
 
 
 def _deepspeed(machine: Machine) -> Iterator[Finding]:
-    """A CUDA compiler, where DeepSpeed compiles its operators at first use."""
+    """A CUDA compiler, where DeepSpeed compiles its operators at first use.
+
+    ``CUDA_HOME``, set by images or the user, is where the compiler is; by default ``/usr/local/cuda``. Source:
+    deepspeed.ai, "Installation Details".
+    """
     package = find_package(machine, "deepspeed")
     if package is None or not gpus(machine):
         return

@@ -50,9 +50,12 @@ def _efa(machine: Machine) -> Iterator[Finding]:
     devices, has_efa = efa_devices(machine), any(fnmatch.fnmatch(kind, each) for each in _EC2_EFA)
     several = len(machine.job.world_hosts) > 1
     if provider == "efa" and not has_efa and not devices:
+        if not several:
+            yield Finding("EFA", Status.OK, f"FI_PROVIDER=efa, and {kind} has no EFA; one host needs none")
+            return
         text = f"FI_PROVIDER=efa, and {kind} has no EFA: NCCL can fail with 'Only EFA provider is supported'."
         hint = "Use distribution={'torch_distributed': {'enabled': True}}, which sets it for types with EFA only."
-        yield Finding("EFA", Status.WARNING if several else Status.OK, text, hint if several else "")
+        yield Finding("EFA", Status.WARNING, text, hint)
     elif kind in _TOOLKIT_EFA and not devices and several:
         text = f"{kind} has EFA, and this host shows no device in /sys/class/infiniband: hosts communicate over TCP."
         hint = "In SageMaker use an AWS PyTorch image; a rehearsal or local mode has no EFA."

@@ -20,7 +20,8 @@ _ELSEWHERE = (
     "Nothing, if NCCL is what you want (pytorchddp requests the same launcher); SMDDP is in AWS's PyTorch images up to "
     "2.5.1, on ml.p3dn, ml.p4d and ml.p4de."
 )
-# Sizes in bytes; AllGather of larger inputs is left to NCCL: AWS, "Optimized collectives of the SMDDP library".
+# Sizes in bytes; AllGather of larger inputs is left to NCCL: AWS, SageMaker developer guide, page
+# model-parallel-core-features-v2-smddp-allgather.
 _SCRATCH, _SORT = "SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES", "SMDDP_AG_SORT_BUFFER_SIZE_BYTES"
 _DEFAULTS: Mapping[str, int] = {_SCRATCH: 16 * 1024**2, _SORT: 128 * 1024**2}
 _PAGE = 8192

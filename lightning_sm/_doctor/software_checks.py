@@ -131,7 +131,7 @@ def _packages_that_fit(machine: Machine) -> Iterator[Finding]:
             continue
         unmet = [(needs, text) for needs, text in _unmet(machine, package) if needs in (*_FITTING, "torch")]
         for needs, text in unmet:
-            fatal = name in _BUILT_FOR_TORCH and needs == "torch"
+            fatal = name in _BUILT_FOR_TORCH and needs == "torch" and not _is_patch(text)
             hint = f"Install the {name} that was built for this torch, or uninstall it." if fatal else ""
             yield Finding(
                 name,
@@ -143,6 +143,12 @@ def _packages_that_fit(machine: Machine) -> Iterator[Finding]:
             fits.append(f"{name} {package.version}")
     if fits:
         yield Finding("companions of torch", Status.OK, ", ".join(fits))
+
+
+def _is_patch(text: str) -> bool:
+    """Whether wanted and installed version differ in the last number only, which mostly works."""
+    wanted, installed = (version(number)[:2] for number in re.findall(r"\d[\d.]*", text + " 0 0")[:2])
+    return wanted == installed
 
 
 def _unmet(machine: Machine, package: Package) -> Iterator[Tuple[str, str]]:

@@ -131,6 +131,17 @@ def test_torch_of_the_image_was_replaced(image):
     assert {("torchvision", ERROR), ("torchaudio", ERROR)} <= set(image.wrong())
 
 
+def test_torchvision_for_another_patch_release_of_torch(image):
+    image.replace("torchvision", "0.23.0", "torch==2.8.1")
+    assert image.wrong() == [("torchvision", WARNING)]
+    image.replace("torchvision", "0.22.0", "torch==2.7.1")
+    assert image.wrong() == [("torchvision", ERROR)]
+    image.replace("torchvision", "0.29.2", "torch>=2.14.0")
+    assert image.wrong() == [("torchvision", ERROR)]
+    image.replace("torchvision", "0.29.2", "torch")
+    assert image.wrong() == []
+
+
 def test_torch_without_cuda_on_a_gpu(image):
     del image.environ["SM_DLC_TORCH_VERSION"]
     image.replace("torch", "2.8.0+cpu")
