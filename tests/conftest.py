@@ -42,6 +42,10 @@ _left = []
 
 def pytest_sessionfinish(session):
     """Fail a run that leaves processes behind, and end them."""
+    # Reports of fits that failed in this process are due when it ends, with the folders and streams of tests gone.
+    reports = sys.modules.get("lightning_sm._report.writer")
+    if reports is not None:
+        reports._writers.clear()
     deadline = time.monotonic() + _SECONDS
     while _processes() and time.monotonic() < deadline:
         time.sleep(0.1)

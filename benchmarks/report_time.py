@@ -1,0 +1,65 @@
+"""Seconds to make and write a report of a million points, and its size: ``python benchmarks/report_time.py``.
+
+Ours thins the points, imports Bokeh and writes the page. The reference writes the same points as CSV. Both have them in
+memory before: 20 metrics with 50,000 points each, recorded without thinning.
+"""
+
+import csv
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from typing import List
+
+from _pairs import compare, last_number
+
+_METRICS, _STEPS = 20, 50_000
+
+
+def _values(metric: int) -> List[float]:
+    return [math.exp(-step / 20_000) + math.sin(step * metric) * 0.1 for step in range(_STEPS)]
+
+
+def _write_report(path: str) -> float:
+    from lightning_sm import TrainingJob
+    from lightning_sm._report import Attempt, Curve, Kind, Outcome, Report, ReportWriter
+
+    steps = tuple(range(_STEPS))
+    curves = tuple(
+        Curve(f"metric_{number}", Kind.METRIC, steps, tuple(_values(number)), _STEPS) for number in range(_METRICS)
+    )
+    report = Report(Outcome.COMPLETED, curves=curves, attempts=(Attempt(0.0),), steps=_STEPS)
+    started = time.perf_counter()
+    ReportWriter(path, report, TrainingJob()).complete()
+    return time.perf_counter() - started
+
+
+def _write_csv(path: str) -> float:
+    columns = [range(_STEPS), *(_values(number) for number in range(_METRICS))]
+    started = time.perf_counter()
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(zip(*columns))
+    return time.perf_counter() - started
+
+
+def _measure(kind: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "written")
+        seconds = _write_report(path) if kind == "report" else _write_csv(path)
+    print(seconds)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        _measure(sys.argv[1])
+    else:
+        here = os.path.abspath(__file__)
+        with tempfile.TemporaryDirectory() as work:
+            target = os.path.join(work, "report.html")
+            _write_report(target)
+            print(json.dumps({"bytes_of_the_report": os.path.getsize(target)}))
+        commands = ([sys.executable, here, kind] for kind in ("report", "csv"))
+        ours, reference = commands
+        compare(ours, reference, measure=last_number, runs=5, unit="s")
