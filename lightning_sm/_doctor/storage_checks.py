@@ -1,5 +1,6 @@
 """Checks of channels and directories: sizes and input modes, what is writable, disk space, older checkpoints."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,9 +12,9 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from lightning_sm._checkpoint.candidates import list_candidates
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
-from lightning_sm._sagemaker.job import Channel
+from lightning_sm._sagemaker.job import Channel, TrainingJob
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "list_files", "replicated_channels"]
 
 # FastFile lists and sizes objects over the network.
 _WALK_SECONDS = 3.0
@@ -73,12 +74,42 @@ def _size(size: float) -> str:
     return f"{size:.1f} TB"
 
 
-def _settings(machine: Machine) -> Dict[str, Any]:
+def _settings(job: TrainingJob) -> Dict[str, Any]:
     """Return ``inputdataconfig.json``, whose fields beside the input mode are not a part of ``Channel``."""
     with suppress(OSError, ValueError):
-        content = json.loads(Path(machine.job.sources.get("channels", "")).read_text(encoding="utf-8"))
+        content = json.loads(Path(job.sources.get("channels", "")).read_text(encoding="utf-8"))
         return content if isinstance(content, dict) else {}
     return {}
+
+
+def replicated_channels(job: TrainingJob) -> Dict[str, str]:
+    """Return the directory of each channel that should have the same files on all hosts and whose files are local.
+
+    Args:
+        job: The job.
+    """
+    settings = _settings(job)
+    return {
+        name: channel.path
+        for name, channel in job.data_channels.items()
+        if channel.input_mode == "File" and settings.get(name, {}).get("S3DistributionType") != "ShardedByS3Key"
+    }
+
+
+def list_files(folder: str) -> str:
+    """Return the number and size of the files below a folder, with a digest of their relative names and sizes.
+
+    Args:
+        folder: The folder.
+    """
+    files: List[Tuple[str, int]] = []
+    for parent, _, names in os.walk(folder):
+        for path in (os.path.join(parent, name) for name in names):
+            with suppress(OSError):
+                files.append((os.path.relpath(path, folder), os.stat(path).st_size))
+    digest = hashlib.sha256(json.dumps(sorted(files)).encode()).hexdigest()[:12]
+    noun = "file" if len(files) == 1 else "files"
+    return f"{len(files):,} {noun}, {_size(sum(size for _, size in files))}, digest {digest}"
 
 
 def _channels(machine: Machine) -> Iterator[Finding]:
@@ -88,7 +119,7 @@ def _channels(machine: Machine) -> Iterator[Finding]:
         return
     if not job.data_channels:
         yield Finding("channels", Status.OK, "none")
-    settings = _settings(machine)
+    settings = _settings(job)
     for name, channel in job.data_channels.items():
         shard = settings.get(name, {}).get("S3DistributionType") == "ShardedByS3Key"
         yield from _channel(machine, channel, shard and len(job.world_hosts) > 1)

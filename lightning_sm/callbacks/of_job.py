@@ -7,6 +7,7 @@ from lightning_sm._checkpoint.candidates import JobIdentity
 from lightning_sm._checkpoint.periodic import save_interval
 from lightning_sm._config.directories import CheckpointPlaces, explicit_directories
 from lightning_sm._config.settings import RunContext
+from lightning_sm._doctor.storage_checks import replicated_channels
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning.train_progress import drop_tips, plain_model_summary, progress_bar_class
@@ -55,7 +56,8 @@ def own_callbacks(
     own: List[Any] = []
     world_check = _absent("WorldCheck", present, context)
     if world_check is not None and context.topology.launcher != Launcher.LOCAL:
-        own.append(world_check(context.topology))
+        folders = replicated_channels(job) if options.doctor else {}
+        own.append(world_check(context.topology, folders))
     if job.in_container:
         places = _checkpoint_places(arguments, context)
         own += _safe_saves(present, context, places)

@@ -1,11 +1,14 @@
-"""``WorldCheck``: compares the trainer's world with the job's before training."""
+"""``WorldCheck``: compares the trainer's world with the job's before training, and what all hosts should share."""
 
-from typing import TYPE_CHECKING, Any, Optional
+import json
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional
 
+from lightning_sm._doctor.storage_checks import list_files
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.collectives import gather
 from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._sagemaker.topology import Topology
-from lightning_sm.errors import LightningSMError
+from lightning_sm.errors import DoctorError, LightningSMError
 
 __all__ = ["WorldCheckMixin"]
 
@@ -27,9 +30,12 @@ class WorldCheckMixin(_Base):
 
     Args:
         topology: The world of the job; by default :meth:`Topology.resolve() <lightning_sm.Topology.resolve>`.
+        folders: The directories of channels, by name, whose files all hosts must have (names and sizes are compared in
+            ``fit``). ``sagemaker.doctor`` passes those in ``File`` mode that are not sharded.
 
     Raises:
         TopologyError: The worlds differ (in ``fit``), or the environment describes none.
+        DoctorError: A host has other files than the main host (in ``fit``).
         LightningSMError: The ``Trainer`` is from Lightning's other namespace (in ``fit``).
 
     Source: ``SingleDeviceStrategy`` in ``lightning/pytorch/strategies/single_device.py`` has a world size of 1 in any
@@ -47,8 +53,9 @@ class WorldCheckMixin(_Base):
 
     namespace: Namespace
 
-    def __init__(self, topology: Optional[Topology] = None) -> None:
+    def __init__(self, topology: Optional[Topology] = None, folders: Optional[Mapping[str, str]] = None) -> None:
         super().__init__()
+        self.folders = dict(folders or {})
         self.topology = Topology.resolve() if topology is None else topology
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
@@ -62,3 +69,28 @@ class WorldCheckMixin(_Base):
             )
         if stage == "fit":
             self.topology.check_world(trainer.world_size, trainer.num_nodes)
+            if self.folders and self.topology.num_nodes > 1:
+                self._compare_files(trainer)
+
+    def _compare_files(self, trainer: Trainer) -> None:
+        """Compare each host's files with the main host's, on all ranks. Ranks that list none send an empty object."""
+        import torch
+
+        is_first = self.topology.local_rank == 0
+        own = {name: list_files(folder) for name, folder in self.folders.items()} if is_first else {}
+        sent = torch.tensor(list(json.dumps([self.topology.node_rank, own]).encode()), dtype=torch.uint8)
+        found: Dict[int, Dict[str, str]] = {}
+        for each in gather(trainer, sent):
+            node, listed = json.loads(bytes(each.tolist()))
+            if listed:
+                found[node] = listed
+        main = found.get(0, {})
+        for node, listed in sorted(found.items()):
+            for name, files in sorted(listed.items()):
+                if files != main.get(name, files):
+                    raise DoctorError(
+                        f"Hosts have different files in the channel {name!r}: {main[name]} on node 0, {files} on node "
+                        f"{node}.",
+                        hint="Each host must have the same files for ranks to divide them: use FullyReplicated, and do "
+                        "not change the S3 prefix while a job starts.",
+                    )

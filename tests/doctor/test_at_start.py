@@ -119,9 +119,9 @@ def test_a_config_file_stops_before_the_model_is_built(opt_ml, tmp_path, monkeyp
 @pytest.mark.jobs
 @pytest.mark.parametrize("launch", ["torchrun", "one_per_host"])
 class TestTwoHosts:
-    def start(self, folder, launch, *words):
+    def start(self, folder, launch, *words, processes=2):
         if launch == "torchrun":
-            return Job(folder, _SCRIPT, *words).torchrun(2, 2)
+            return Job(folder, _SCRIPT, *words).torchrun(2, processes)
         return Job(folder, _SCRIPT, *words, "--devices", 1).one_per_host(2)
 
     def test_a_good_job_trains(self, tmp_path, launch):
@@ -138,3 +138,14 @@ class TestTwoHosts:
         for each in ("algo-1", "algo-2"):
             reason = (tmp_path / each / "output" / "failure").read_text()
             assert reason.startswith(f"DoctorError: The doctor found an error on {host}: model directory: "), reason
+
+    def test_hosts_with_the_same_files_train(self, tmp_path, launch):
+        self.start(tmp_path, launch, "--other-files", "none", processes=1).results(2)
+
+    def test_a_host_with_other_files_is_the_reason_on_both(self, tmp_path, launch):
+        job = self.start(tmp_path, launch, "--other-files", "algo-2", processes=1)
+        assert set(job.codes) == {1}, job.output[-4000:]
+        for each in ("algo-1", "algo-2"):
+            reason = (tmp_path / each / "output" / "failure").read_text()
+            assert "DoctorError: Hosts have different files in the channel 'training': 1 file, 5 B, digest " in reason
+            assert " on node 0, 2 files, 10 B, digest " in reason

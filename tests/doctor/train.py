@@ -1,6 +1,10 @@
-"""Trains with ``sagemaker.doctor: true``, in a job in which one host may have a trap (``--trap HOST``)."""
+"""Trains with ``sagemaker.doctor: true``, in a job in which one host may have a trap (``--trap HOST``).
+
+``--other-files HOST`` makes a channel of which that host has another file; with a name that no host has, all agree.
+"""
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -15,13 +19,26 @@ except ImportError:  # in a rehearsal's source directory
     from tiny import loader, tiny_model
 
 
+def write_channel(names):
+    """Make a channel that SageMaker would have copied to this host."""
+    base = Path(os.environ["SAGEMAKER_BASE_DIR"], "input")
+    channel = {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated"}
+    Path(base, "config", "inputdataconfig.json").write_text(json.dumps({"training": channel}))
+    Path(base, "data", "training").mkdir(parents=True)
+    for name in names:
+        Path(base, "data", "training", name).write_text(name)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--trap")
+    parser.add_argument("--other-files")
     parser.add_argument("--devices", type=int)
     given = parser.parse_args()
     current = lightning_sm.TrainingJob.resolve().current_host
+    if given.other_files is not None:
+        write_channel(["a.txt", "b.txt"] if current == given.other_files else ["a.txt"])
     if current == given.trap:
         os.environ["SM_MODEL_DIR"] = sys.executable  # a file
     devices = {} if given.devices is None else {"devices": given.devices}
