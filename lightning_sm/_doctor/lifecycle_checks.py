@@ -9,6 +9,7 @@ from lightning_sm._doctor.argument_checks import entry_script, source_dir
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
 from lightning_sm._doctor.job_checks import is_local_mode, is_sdk_v3
 from lightning_sm._sagemaker.topology import Launcher
+from lightning_sm.errors import DoctorError
 
 __all__ = ["CHECKS"]
 
@@ -117,7 +118,11 @@ def _failure_reason(machine: Machine) -> Iterator[Finding]:
     job, check = machine.job, "failure reason"
     if not (job.in_container and machine.is_here and job.failure_file):
         return
-    if os.path.exists(job.failure_file):
+    written = ""
+    with suppress(OSError):
+        written = Path(job.failure_file).read_text(encoding="utf-8", errors="replace")
+    # What another host's doctor found arrives while this host is examined.
+    if written and not written.startswith(DoctorError.__name__):
         yield Finding(
             check,
             Status.WARNING,
