@@ -44,7 +44,8 @@ class SageMakerOptions:
         async_save: Whether checkpoints are written in the background while training goes on.
         max_runtime: How long the job may run, such as ``23h30m``, before it stops by itself with a checkpoint and an
             exported model. SageMaker does not tell the job its limit.
-        log_every: The time between two progress lines in the log of a job, such as ``30s``.
+        log_every: The shortest time between two progress lines in the log of a job, such as ``30s``. A run in which no
+            batch ends for five times as long is reported as hanging.
         log_metrics: Whether each logged scalar also appears in the job's log, in the form that
             :func:`~lightning_sm.metric_definitions` describes.
         report: Whether ``report.html`` is written into the output directory when ``fit`` ends.

@@ -1,7 +1,9 @@
 """Progress lines for whatever a user trains: few, whole, true, and never the end of the training."""
 
 import contextlib
+import copy
 import logging
+import pickle
 import re
 import sys
 import threading
@@ -14,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from lightning_sm._lightning import Namespace, installed_namespaces
 from lightning_sm._lightning.train_progress import drop_tips, progress_bar_class
+from lightning_sm._progress.watch import HangWatch, Waiting
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import OptionError
 from tests.helpers.tiny import loader, tiny_model
@@ -325,14 +328,14 @@ def test_odd_values(value):
     assert all("\n" not in line and "odd name | x=" in line for line in lines if "train" in line)
 
 
-def test_thousands_of_metrics():
+def test_hundreds_of_metrics():
     class Net(net(PL.module())):
         def training_step(self, batch, batch_index):
-            self.log_dict({f"metric_{number}": float(number) for number in range(2000)}, prog_bar=True)
+            self.log_dict({f"metric_{number}": float(number) for number in range(300)}, prog_bar=True)
             return super().training_step(batch, batch_index)
 
     _, _, found, _ = run(PL, Net(), every=ALWAYS, limit_train_batches=2)
-    assert all(metrics.endswith(", and 1981 more") for stage, _, metrics in found if stage.startswith("train"))
+    assert all(metrics.endswith(", and 281 more") for stage, _, metrics in found if stage.startswith("train"))
 
 
 def test_metrics_that_cannot_be_read_end_nothing(monkeypatch):
@@ -375,9 +378,8 @@ class Sleeping(Dataset):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@NAMESPACES
-def test_a_loader_that_hangs(namespace, workers):
-    _, _, _, lines = run(namespace, data=DataLoader(Sleeping(), num_workers=workers), every=0.08)
+def test_a_loader_that_hangs(workers):
+    _, _, _, lines = run(PL, data=DataLoader(Sleeping(), num_workers=workers), every=0.08)
     hangs = [line for line in lines if " hang:" in line]
     assert 1 <= len(hangs) <= 2  # after 0.4 s, and 0.8 s later
     assert all("progress train hang: no batch for seconds=" in line for line in hangs)
@@ -402,6 +404,84 @@ def test_a_step_and_a_validation_that_hang():
     assert "epoch=0 batch=1 rank=0 of 1, in the training step, in training_step (" in hangs[0]
     assert "progress validation hang" in hangs[1]
     assert "batch=1 rank=0 of 1, in the validation step, in validation_step (" in hangs[1]
+
+
+def test_a_hang_is_said_again_after_twice_the_time():
+    waiting = Waiting("train", "epoch=0 batch=3", "in the training step", 0, 1)
+    watch = HangWatch(0.1, lambda: waiting)
+    with log_lines() as lines:
+        watch.start()
+        watch.start()
+        time.sleep(0.65)
+        watch.beat()
+        watch.stop()
+        time.sleep(0.15)
+    assert len([line for line in lines if "hang" in line]) == 3  # after 0.1, 0.2 and 0.4 s
+    assert lines[-1] == "progress train goes on: after seconds=0 epoch=0 batch=3 rank=0 of 1"
+    assert threads() == []
+
+
+def test_a_rank_that_waits_for_others_and_a_state_that_cannot_be_read_say_nothing():
+    def unreadable():
+        raise RuntimeError("the loop has changed")
+
+    for describe in (lambda: Waiting("train", "", "", 1, 2, is_spoken=False), unreadable):
+        watch = HangWatch(0.05, describe)
+        with log_lines() as lines:
+            watch.start()
+            time.sleep(0.2)
+            watch.beat()
+            watch.stop()
+        assert lines == []
+
+
+def test_it_can_be_pickled_and_copied():
+    bar = callback_class(PL, "LogProgress")("2m")
+    for other in (pickle.loads(pickle.dumps(bar)), copy.deepcopy(bar)):
+        assert other.every == 120
+
+
+@pytest.mark.skipif(PL.version < (1, 6), reason="Lightning 1.5 goes on with the next epoch")
+def test_a_run_that_is_resumed_within_an_epoch(tmp_path):
+    class Save(PL.module().Callback):
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == 3:
+                trainer.save_checkpoint(tmp_path / "within.ckpt")
+
+    position = callback_class(PL, "DataPosition")
+    run(PL, callbacks=[Save(), position()])
+
+    def resume(trainer, model):
+        trainer.fit(model, loader(), ckpt_path=str(tmp_path / "within.ckpt"))
+
+    _, _, found, _ = run(PL, every=ALWAYS, callbacks=[position()], fit=resume)
+    train = [words for stage, words, _ in found if stage == "train"]
+    assert [(words["batch"], words["percent"], words["step"]) for words in train][:2] == [
+        ("4/8", "50", "4"),
+        ("5/8", "62", "5"),
+    ]
+    ends = {stage: words for stage, words, _ in found}
+    assert (ends["train end"]["batch"], ends["train end"]["samples"]) == ("8/8", "10")
+    assert (ends["fit end"]["batch"], ends["fit end"]["step"]) == ("5", "8")
+
+
+@pytest.mark.skipif(PL.version < (2, 0), reason="the tuner of Lightning 1.x is a part of the trainer")
+def test_a_tuner_writes_no_lines(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    class Net(net(PL.module())):
+        lr = 0.1
+
+    def tune(trainer, model):
+        PL.module("tuner").Tuner(trainer).lr_find(model, loader(), num_training=4)
+        tuned.append(len(lines_of_package))
+        trainer.fit(model, loader())
+
+    tuned = []
+    with log_lines() as lines_of_package:
+        _, _, found, _ = run(PL, Net(), fit=tune)
+    assert tuned == [0]
+    assert stages(found) == ["train end", "fit end"]
 
 
 @pytest.mark.parametrize("every", ["soon", "", 0, "-3s", None])
