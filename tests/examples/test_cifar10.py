@@ -147,6 +147,29 @@ class TestModel:
         assert again.hparams.cifar_stem is False
 
 
+class TestTensorBoard:
+    def test_graph_figures_and_hyperparameters_with_their_metric(self, data, model, tmp_path):
+        pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
+        reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+        logger = pl.loggers.TensorBoardLogger(str(tmp_path), name="", log_graph=True, default_hp_metric=False)
+        trainer = fast_trainer(tmp_path, logger=logger, enable_checkpointing=False)
+        trainer.fit(model.LitResNet(cifar_stem=False), data.CIFAR10DataModule(batch_size=8))
+        events = reading.EventAccumulator(logger.log_dir).Reload()
+        assert events.Tags()["graph"]
+        (figure,) = events.Images("confusion_matrix")
+        assert (figure.step, figure.width, figure.height) == (2, 640, 480)
+        assert "hp_metric" not in events.Tags()["scalars"]
+        (accuracy,) = events.Scalars("hp/val_acc")
+        assert accuracy.value == pytest.approx(float(trainer.callback_metrics["val_acc"]))
+        assert "_hparams_/session_start_info" in events.summary_metadata
+
+    def test_other_loggers_get_scalars_only(self, data, model, tmp_path):
+        logger = pl.loggers.CSVLogger(str(tmp_path))
+        trainer = fast_trainer(tmp_path, logger=logger, enable_checkpointing=False)
+        trainer.fit(model.LitResNet(cifar_stem=False), data.CIFAR10DataModule(batch_size=8))
+        assert "val_acc" in trainer.callback_metrics
+
+
 class TestConfig:
     def test_lightnings_own_cli_takes_it(self, data, model, cifar10_dir, tmp_path, monkeypatch):
         """Parsed, built and run for a moment, by nothing but Lightning."""
