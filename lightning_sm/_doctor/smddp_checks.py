@@ -103,7 +103,7 @@ def _collectives(machine: Machine) -> Iterator[Finding]:
     "Introduction to the SageMaker AI distributed data parallelism library".
     """
     job = machine.job
-    if not (job.in_container and job.asks_for_smddp):
+    if not (job.in_container and job.asks_for_smddp and job.current_instance_type in _TYPES):
         return
     if machine.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP", "").lower() in ("true", "1"):
         text = "SMDATAPARALLEL_OPTIMIZE_SDP is set: AllGather (FSDP, DeepSpeed) is sped up, and DDP's AllReduce is not."

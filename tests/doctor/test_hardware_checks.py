@@ -448,6 +448,13 @@ def test_smddp(host, tmp_path, code, status, text):
     assert text in found.text
 
 
+def test_smddp_speeds_up_nothing_on_other_types(host, tmp_path):
+    opt_ml = OptMl(tmp_path / "opt").host("algo-1", current_instance_type="ml.g5.48xlarge")
+    opt_ml.hyperparameters(sagemaker_distributed_dataparallel_enabled=True)
+    found = list(smddp_checks._collectives(Machine.read(opt_ml.environ(), root=host.root)))
+    assert found == []
+
+
 # Odd files.
 
 _FILES = (
