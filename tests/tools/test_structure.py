@@ -1,5 +1,7 @@
 """The package keeps the form that ``docs/architecture.md`` describes. import-linter checks who may import whom."""
 
+from collections import Counter
+
 import pytest
 
 from tools.structure import PACKAGE, measure
@@ -10,8 +12,10 @@ def found():
     return measure()
 
 
-def test_files_are_few_and_neither_tiny_nor_long(found):
-    assert len(found.lines) <= 140
+def test_rooms_have_few_files_and_these_are_neither_tiny_nor_long(found):
+    rooms = Counter(path.split("/")[1] for path in found.lines if path.count("/") == 2)
+    assert len(rooms) <= 16, rooms
+    assert max(rooms.values()) <= 17, rooms
     assert found.median >= 120
     assert found.longest[1] <= 350, found.longest
 
