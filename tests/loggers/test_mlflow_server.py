@@ -1,7 +1,9 @@
 """Lightning's ``MLFlowLogger`` in a job, against a real MLflow server."""
 
 import contextlib
+import copy
 import os
+import pickle
 import random
 import signal
 import sys
@@ -71,7 +73,9 @@ def restart():
 def fit(uri=None, model=None, epochs=1, ckpt=False, **more):
     option = {} if uri is None else {"sagemaker": {"mlflow_arn": uri, "resume": "never"}}
     trainer = pl.Trainer(
-        **trainer_settings(max_epochs=epochs, enable_checkpointing=ckpt, **{**_QUIET, **option, **more})
+        **trainer_settings(
+            trainer_class=pl.Trainer, max_epochs=epochs, enable_checkpointing=ckpt, **{**_QUIET, **option, **more}
+        )
     )
     trainer.fit(model or tiny_model(pl), loader(), loader())
     return trainer
@@ -380,3 +384,24 @@ def test_two_processes_are_one_run(proxy, runs, job_name, tmp_path):
     (run,) = runs()
     assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
     assert proxy.count("runs/create") == 1
+
+
+def test_the_other_namespace(proxy, runs, job_name):
+    other = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+    options = {"mlflow_arn": proxy.uri, "resume": "never"}
+    arguments = trainer_settings(max_epochs=1, trainer_class=other.Trainer, sagemaker=options, **_QUIET)
+    trainer = other.Trainer(**arguments)
+    trainer.fit(tiny_model(other), loader())
+    assert type(trainer.loggers[1]).__mro__[1] is other.loggers.MLFlowLogger
+    assert [run.info.run_name for run in runs()] == [job_name]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda logger: pickle.loads(pickle.dumps(logger))])
+def test_copies_of_a_logger_log_to_its_run(proxy, runs, copied):
+    logger = fit(proxy.uri).loggers[1]
+    other = copied(logger)
+    assert isinstance(other, type(logger).__mro__[1])
+    other.log_metrics({"copied": 1.0}, 5)
+    (run,) = runs()
+    assert run.data.metrics["copied"] == 1.0
+    assert other.save_dir == logger.save_dir
