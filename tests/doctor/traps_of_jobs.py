@@ -365,6 +365,12 @@ def host_without_a_name(host):
     host.opt_ml.host("localhost", "localhost", "missing.invalid")
 
 
+@trap(0, check="names of hosts", status=ERROR, text="localhost resolve(s) to loopback")
+def other_host_that_resolves_to_this_one(host):
+    # An address stands for a name that resolves to it; this one belongs to nobody (RFC 5737).
+    host.opt_ml.host("192.0.2.1", "192.0.2.1", "localhost")
+
+
 @trap(0, check="container", status=WARNING, text="a Processing job")
 def processing_job(host):
     (host.opt_ml.config / "resourceconfig.json").unlink()
