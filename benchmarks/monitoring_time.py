@@ -9,6 +9,7 @@ programs on the machine disturb less: blocks of steps with these callbacks and w
 medians of neighbouring blocks are compared.
 """
 
+import functools
 import json
 import os
 import statistics
@@ -24,11 +25,12 @@ from _pairs import compare, last_number
 from project import Data, Model
 
 import lightning_sm
+from lightning_sm._lightning.metric_hook import observe_logged_metrics
 
 _SCRIPT = os.path.abspath(__file__)
 _STEPS = 1000
 _BLOCK, _SETTLING, _PAIRS = 60, 5, 120
-_CALLBACKS = ("LogProgress", "LogMetrics", "HTMLReport", "HtmlReport")
+_CALLBACKS = ("LogProgress", "LogMetrics", "HTMLReport")
 
 
 class _Logging(Model):
@@ -70,10 +72,25 @@ class _Switch(_Clock):
             is_on = len(self.ends) // _BLOCK % 2 == 0
             trainer.callbacks = self.on if is_on else self.off
             for callback in (each for each in self.on if each not in self.off):
-                if hasattr(callback, "_measure_fetches"):
-                    callback._measure_fetches(trainer) if is_on else callback._end_measuring()
-                if type(callback).__name__ == "LogMetrics":
-                    callback.setup(trainer, trainer.lightning_module) if is_on else callback.teardown(trainer, None)
+                self._attach(trainer, callback) if is_on else self._detach(trainer, callback)
+
+    @staticmethod
+    def _attach(trainer: Any, callback: Any) -> None:
+        if hasattr(callback, "_measure_fetches"):
+            callback._measure_fetches(trainer)
+        if type(callback).__name__ == "HTMLReport":
+            callback._undo[0] = observe_logged_metrics(trainer, functools.partial(callback._record, trainer))
+        elif type(callback).__name__ == "LogMetrics":
+            callback.setup(trainer, trainer.lightning_module)
+
+    @staticmethod
+    def _detach(trainer: Any, callback: Any) -> None:
+        if hasattr(callback, "_measure_fetches"):
+            callback._end_measuring()
+        if type(callback).__name__ == "HTMLReport":
+            callback._undo[0]()
+        elif type(callback).__name__ == "LogMetrics":
+            callback.teardown(trainer, trainer.lightning_module)
 
 
 def _settings(with_monitoring: bool, clock: _Clock, devices: int, **more: Any) -> Dict[str, Any]:
