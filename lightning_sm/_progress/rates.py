@@ -1,8 +1,9 @@
 """``StepRates``: how fast this process trains, measured from the hooks of a callback.
 
 :class:`RecordsRates` is the callback's part that measures. Each callback that inherits from it has a
-:class:`StepRates` of its own in ``self.rates``, so that one that shows progress and one that reports work without each
-other, and beside a progress bar of the user's own::
+:class:`StepRates` in ``self.rates``, so that one that shows progress and one that reports work without each other, and
+beside a progress bar of the user's own. A callback whose class sets ``shares_rates`` measures nothing itself where
+another one does::
 
     class ReportMixin(RecordsRates, _Base):
         def on_fit_end(self, trainer, pl_module):
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.train_progress import around_fetches, replicas_of, train_loaders
+from lightning_sm._lightning.trainer_protocol import callbacks_of
 from lightning_sm._progress.batches import BatchSize
 
 __all__ = ["RatePoint", "Rates", "RecordsRates", "StepRates"]
@@ -257,10 +259,13 @@ class RecordsRates(_Base):
     """Base of callbacks that measure how fast ``fit`` trains, in ``self.rates``. See the module."""
 
     namespace: Namespace
+    #: Whether the rates of another callback of the trainer are used if there is one, which halves the time per step.
+    shares_rates = False
 
     def __init__(self) -> None:
         super().__init__()
         self.rates = StepRates()
+        self._own_rates = self.rates
         self._batch_size = BatchSize()
         self._replicas = 1
         self._stop_measuring: Optional[Callable[[], None]] = None
@@ -268,6 +273,10 @@ class RecordsRates(_Base):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to count. A resumed run counts what this process trains."""
         super().on_train_start(trainer, pl_module)
+        others = [each for each in callbacks_of(trainer) if isinstance(each, RecordsRates) and not each.shares_rates]
+        self.rates = others[0].rates if self.shares_rates and others else self._own_rates
+        if self.rates is not self._own_rates:
+            return
         self._replicas = replicas_of(trainer)
         self.rates.start()
         self._measure_fetches(trainer)
@@ -275,24 +284,30 @@ class RecordsRates(_Base):
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Learn the size of the batches, which may differ from epoch to epoch."""
         super().on_train_epoch_start(trainer, pl_module)
+        if self.rates is not self._own_rates:
+            return
         self._measure_fetches(trainer)  # Lightning 1.5 has made the fetcher by now, newer versions before
         self._batch_size = BatchSize.of(train_loaders(trainer))
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *args: Any) -> None:
         """Count a batch."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, *args)
+        if self.rates is not self._own_rates:
+            return
         size = self._batch_size.read(batch)
         self.rates.batch_trained(None if size is None else size * self._replicas, trainer.global_step)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Do not count the time of a validation."""
         super().on_validation_start(trainer, pl_module)
-        self.rates.pause()
+        if self.rates is self._own_rates:
+            self.rates.pause()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Count the time again."""
         super().on_validation_end(trainer, pl_module)
-        self.rates.resume()
+        if self.rates is self._own_rates:
+            self.rates.resume()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End the measurement."""

@@ -92,6 +92,7 @@ class HTMLReportMixin(RecordsRates):
     """
 
     namespace: Namespace
+    shares_rates = True
 
     def __init__(
         self,

@@ -119,6 +119,23 @@ def test_a_fit_is_measured(namespace):
 
 
 @NAMESPACES
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_measures_for_a_callback_that_shares_rates(namespace, is_first):
+    model = tiny_model(namespace.module())
+    measuring, sharing = recorder(namespace), recorder(namespace)
+    sharing.shares_rates = True
+    callbacks = (sharing, measuring) if is_first else (measuring, sharing)
+    fit(namespace, model, loader(samples=10, batch_size=4), *callbacks, val=loader())
+    assert sharing.rates is measuring.rates
+    assert sharing.rates.total.samples == 10
+    assert sharing._stop_measuring is None
+    # Alone it measures itself, also after that.
+    fit(namespace, model, loader(samples=8, batch_size=4), sharing)
+    assert sharing.rates is not measuring.rates
+    assert sharing.rates.total.samples == 8
+
+
+@NAMESPACES
 def test_a_second_fit_counts_anew_and_leaves_nothing_behind(namespace):
     measured = recorder(namespace)
     model = tiny_model(namespace.module())
