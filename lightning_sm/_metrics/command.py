@@ -26,16 +26,16 @@ monitor come first.
 
 Other words are those of `lightning-sm fit`, such as --config config.yaml or --model.lr=0.1."""
 
-_RUN = (
-    *("--trainer.fast_dev_run=true", "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.num_nodes=1"),
-    *("--trainer.precision=32", "--trainer.logger=true", "--trainer.enable_progress_bar=false"),
-    *(
-        "--sagemaker.export=false",
-        "--sagemaker.report=false",
-        "--sagemaker.doctor=false",
-        "--sagemaker.log_metrics=true",
-    ),
-)
+_RUN_TRAINER = {
+    "fast_dev_run": "true",
+    "accelerator": "cpu",
+    "devices": "1",
+    "num_nodes": "1",
+    "precision": "32",
+    "logger": "true",
+    "enable_progress_bar": "false",
+}
+_RUN_OPTIONS = {"export": "false", "report": "false", "doctor": "false", "log_metrics": "true"}
 
 
 class Format(str, Enum):
@@ -80,7 +80,11 @@ def _of_project(words: List[str], run: bool) -> List[Dict[str, str]]:
     config = yaml.safe_load(_cli(*words, "--print_config").stdout) or {}
     first = _monitored(config)
     if run:
-        done = _cli(*words, *_RUN, in_job=True)
+        known = config.get("trainer") or {}
+        # A parser lacks arguments whose types its jsonargparse does not know.
+        more = [f"--trainer.{name}={value}" for name, value in _RUN_TRAINER.items() if name in known]
+        more += [f"--sagemaker.{name}={value}" for name, value in _RUN_OPTIONS.items()]
+        done = _cli(*words, *more, in_job=True)
         return metric_definitions(metric_names(done.stdout + done.stderr), first=first)
     class_path = (config.get("model") or {}).get("class_path")
     if class_path is None:
