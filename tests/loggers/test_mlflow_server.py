@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -396,10 +397,14 @@ def test_the_other_namespace(proxy, runs, job_name):
     assert [run.info.run_name for run in runs()] == [job_name]
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda logger: pickle.loads(pickle.dumps(logger))])
+def pickled(logger):
+    return pickle.loads(pickle.dumps(logger))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
 def test_copies_of_a_logger_log_to_its_run(proxy, runs, copied):
     logger = fit(proxy.uri).loggers[1]
-    other = copied(logger)
+    other: Any = copied(logger)
     assert isinstance(other, type(logger).__mro__[1])
     other.log_metrics({"copied": 1.0}, 5)
     (run,) = runs()
