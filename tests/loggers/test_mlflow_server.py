@@ -405,7 +405,7 @@ def pickled(logger):
 def test_copies_of_a_logger_log_to_its_run(proxy, runs, copied):
     logger = fit(proxy.uri).loggers[1]
     other: Any = copied(logger)
-    assert isinstance(other, type(logger).__mro__[1])
+    assert type(logger).__mro__[1] in type(other).__mro__
     other.log_metrics({"copied": 1.0}, 5)
     (run,) = runs()
     assert run.data.metrics["copied"] == 1.0
