@@ -114,13 +114,13 @@ def read_back(folder, tag="loss"):
 
 
 def test_written_while_training_and_complete_at_the_end(s3, tmp_path):
-    job = Job(tmp_path, s3, STEP_SECONDS=0.2).start(*TO_S3, "--trainer.max_steps=40", "--trainer.max_epochs=-1")
+    job = Job(tmp_path, s3, STEP_SECONDS=0.1, FINISH=tmp_path / "finish").start(*TO_S3, "--trainer.max_epochs=-1")
     job.until(lambda: s3.folders() == ["runs/net/job-1"] and len(read_back("runs/net/job-1")) > 3)
     early = read_back("runs/net/job-1")
     job.until(lambda: len(read_back("runs/net/job-1")) > len(early))
-    job.wait()
-    assert job.code == 0, job.output
-    assert read_back("runs/net/job-1") == list(range(40))
+    (tmp_path / "finish").touch()
+    assert job.wait().code == 0, job.output
+    assert read_back("runs/net/job-1") == list(range(job.steps_done()))
     assert "runs/net/job-1/hparams.yaml" in s3.names()
     spool = tmp_path / "output" / "data" / "tensorboard" / "logs" / "runs"
     assert (
@@ -191,8 +191,8 @@ trainer:
 
 
 def test_an_endpoint_that_fails_for_a_while(s3, proxy, tmp_path):
-    job = Job(tmp_path, s3, AWS_ENDPOINT_URL=proxy.url, STEP_SECONDS=0.05)
-    job.start(*TO_S3, "--trainer.max_steps=200", "--trainer.max_epochs=-1")
+    job = Job(tmp_path, s3, AWS_ENDPOINT_URL=proxy.url, STEP_SECONDS=0.05, FINISH=tmp_path / "finish")
+    job.start(*TO_S3, "--trainer.max_epochs=-1")
     job.until(lambda: len(read_back("runs/net/job-1")) > 3)
     proxy.status = 503
     job.until(lambda: "cannot be uploaded to s3://logs/runs" in job.output)
@@ -200,8 +200,9 @@ def test_an_endpoint_that_fails_for_a_while(s3, proxy, tmp_path):
     job.until(lambda: job.steps_done() > steps + 10)
     proxy.status = None
     job.until(lambda: "uploaded to s3://logs/runs again" in job.output)
-    assert job.wait().code == 0
-    assert read_back("runs/net/job-1") == list(range(200))
+    (tmp_path / "finish").touch()
+    assert job.wait().code == 0, job.output
+    assert read_back("runs/net/job-1") == list(range(job.steps_done()))
     assert job.output.count("cannot be uploaded to s3://logs/runs") == 1
     assert "Not uploaded" not in job.output
 
