@@ -71,6 +71,7 @@ _CONNECTOR = (
     "https://github.com/Lightning-AI/pytorch-lightning/blob/1.8.6/src/pytorch_lightning/trainer/connectors/"
     "accelerator_connector.py"
 )
+_CALL = "https://github.com/Lightning-AI/pytorch-lightning/blob/2.5.5/src/lightning/pytorch/trainer/call.py"
 SHIMS = {
     shim.name: shim
     for shim in (
@@ -148,6 +149,7 @@ SHIMS = {
         ),
         Shim("last_needs_best", (2, 6), _OPEN, f"{_PR}21244"),
         Shim("save_by_time", (2, 6), _OPEN, f"{_PR}21239"),
+        Shim("skip_hooks", (1, 7), _OPEN, _CALL),
         Shim("replace_infinite_barrier", (2, 3), _OPEN, f"{_PR}19448"),
     )
 }

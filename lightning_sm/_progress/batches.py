@@ -69,10 +69,10 @@ def _first_length(batch: Any, depth: int) -> Optional[int]:
         return int(shape[0]) if len(shape) else None
     if depth == 0 or isinstance(batch, (str, bytes)):
         return None
-    if isinstance(batch, Mapping):
-        entries: Any = batch.values()
-    elif isinstance(batch, (list, tuple)):
-        entries = batch
+    if isinstance(batch, (list, tuple)):
+        entries: Any = batch
+    elif isinstance(batch, Mapping):
+        entries = batch.values()
     else:
         # Data classes, and batches of graphs, whose first tensor may be anything: a count of their own is the best.
         graphs = getattr(batch, "num_graphs", None)

@@ -15,10 +15,11 @@ Hooks that are overridden must call ``super()``.
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Union
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.train_progress import around_fetches, replicas_of, train_loaders
+from lightning_sm._lightning.trainer_hooks import skip_hooks
 from lightning_sm._lightning.trainer_protocol import callbacks_of
 from lightning_sm._progress.batches import BatchSize
 
@@ -181,12 +182,12 @@ class StepRates:
             self._paused_for += self._latest - self._paused
             self._paused = None
 
-    def batch_trained(self, samples: Optional[int], step: int) -> float:
+    def batch_trained(self, samples: Optional[int], step: Union[int, Callable[[], int]]) -> float:
         """Count a batch.
 
         Args:
             samples: Its samples in all processes; ``None`` if unknown.
-            step: The global step.
+            step: The global step, or a function that returns it where that takes longer; it is mostly not called.
 
         Returns:
             The time now.
@@ -199,7 +200,7 @@ class StepRates:
         self._fetching = None  # of an iterator that was exhausted, in Lightning 1.6 and earlier
         self._latest = now = self._clock()
         if now - self._started - self._paused_for - self._point.seconds >= self._resolution:
-            self._add_point(step)
+            self._add_point(step if isinstance(step, int) else step())
         return now
 
     @property
@@ -275,7 +276,10 @@ class RecordsRates(_Base):
         super().on_train_start(trainer, pl_module)
         others = [each for each in callbacks_of(trainer) if isinstance(each, RecordsRates) and not each.shares_rates]
         self.rates = others[0].rates if self.shares_rates and others else self._own_rates
-        if self.rates is not self._own_rates:
+        is_shared = self.rates is not self._own_rates
+        if type(self).on_train_batch_end is RecordsRates.on_train_batch_end:
+            skip_hooks(self.namespace, self, ("on_train_batch_end",), skip=is_shared)
+        if is_shared:
             return
         self._replicas = replicas_of(trainer)
         self.rates.start()
@@ -295,7 +299,7 @@ class RecordsRates(_Base):
         if self.rates is not self._own_rates:
             return
         size = self._batch_size.read(batch)
-        self.rates.batch_trained(None if size is None else size * self._replicas, trainer.global_step)
+        self.rates.batch_trained(None if size is None else size * self._replicas, lambda: int(trainer.global_step))
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Do not count the time of a validation."""

@@ -11,6 +11,7 @@ from lightning_sm._doctor.storage_checks import replicated_channels
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning.train_progress import drop_tips, plain_model_summary, progress_bar_class
+from lightning_sm._lightning.trainer_hooks import skip_unused_hooks
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher
 from lightning_sm.callbacks import callback_class
@@ -84,6 +85,9 @@ def own_callbacks(
     # Before the callback whose teardown may end the program.
     own += _html_report(present, context, routing)
     own += _graceful_stop(arguments, present, context)
+    for callback in own:
+        if type(callback).__module__ == "lightning_sm":  # Lightning's own stay as they are
+            skip_unused_hooks(context.namespace, callback)
     return own
 
 

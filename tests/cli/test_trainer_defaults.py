@@ -6,6 +6,7 @@ from lightning_sm import SageMakerEnvironment
 from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.compat import needs
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._trainer_defaults import add_environment, as_list
@@ -97,6 +98,17 @@ def test_own_callbacks(job):
     positions = ["DataPosition", "FinetuningState"]
     without = [name for name in callbacks if name not in positions]
     assert own(job, resume="never") == own(job, [callback_class(PL, name)() for name in positions]) == without
+
+
+def test_few_hooks_are_called_for_each_step(job):
+    names = ("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward",
+             "on_before_optimizer_step", "on_train_batch_end")  # fmt: skip
+    callbacks = own_callbacks({}, [], context_of(job, None, SageMakerOptions(), LAPTOP))
+    ours = [callback for callback in callbacks if type(callback).__module__ == "lightning_sm"]
+    called = [(type(each).__name__, name) for each in ours for name in names if callable(getattr(each, name))]
+    assert ("LogProgress", "on_train_batch_end") in called
+    assert not [name for name, _ in called if name in ("LogMetrics", "SafeSaves")] or not needs("skip_hooks", PL)
+    assert len(called) <= (8 if needs("skip_hooks", PL) else 6 * len(ours))
 
 
 @pytest.mark.parametrize(

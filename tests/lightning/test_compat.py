@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightning_sm._lightning import compat, compat_strategies, installed_namespaces, train_progress
+from lightning_sm._lightning import compat, compat_strategies, installed_namespaces, train_progress, trainer_hooks
 from lightning_sm._lightning.compat import SHIMS, Shim
 from tests.helpers.fresh import run_fresh
 
@@ -12,7 +12,7 @@ _OLD, _NEW = (1, 5), (2, 6)
 
 
 def _function(name):
-    modules = (compat, compat_strategies, train_progress)
+    modules = (compat, compat_strategies, train_progress, trainer_hooks)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 

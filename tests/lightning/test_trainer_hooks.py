@@ -1,8 +1,12 @@
+import copy
 import types
 
 import pytest
 
-from lightning_sm._lightning.trainer_hooks import around_restore
+from lightning_sm._lightning import installed_namespaces
+from lightning_sm._lightning.compat import needs
+from lightning_sm._lightning.trainer_hooks import around_restore, skip_hooks, skip_unused_hooks
+from tests.helpers.tiny import loader, tiny_model
 
 
 class _Connector:
@@ -113,3 +117,60 @@ def test_a_fit_that_failed_on_the_way_leaves_nothing_for_the_next():
     connector.fails = ["restore_training_state"]
     with pytest.raises(ValueError, match="restore_training_state"):
         fit(connector, "given.ckpt", chosen=None)
+
+
+def _tells(callback_class):
+    """A callback that overrides two hooks of a step, one of them with a call of the base class."""
+
+    class Tells(callback_class):
+        def __init__(self):
+            self.calls = []
+
+        def on_train_batch_start(self, *args):
+            super().on_train_batch_start(*args)
+            self.calls.append("start")
+
+        def on_before_zero_grad(self, *args):
+            self.calls.append("zero_grad")
+
+    return Tells()
+
+
+@pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
+def test_hooks_without_a_body_are_skipped_and_no_others(namespace, monkeypatch):
+    pl, base = namespace.module(), namespace.module("callbacks").Callback
+    reached = []
+    monkeypatch.setattr(base, "on_after_backward", lambda self, *args: reached.append(self))
+    quiet, tells, patched, untouched = base(), _tells(base), base(), base()
+    patched.on_before_backward = lambda *args: reached.append(patched)
+    for callback in (quiet, tells, patched):
+        skip_unused_hooks(namespace, callback)
+    skips = needs("skip_hooks", namespace)
+    assert (quiet.on_train_batch_end is None) is skips
+    assert callable(copy.deepcopy(quiet).on_train_batch_end) is not skips
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        limit_train_batches=3,
+        logger=False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        callbacks=[quiet, tells, patched, untouched],
+    )
+    trainer.fit(tiny_model(pl), loader())
+    assert sorted(tells.calls) == ["start"] * 3 + ["zero_grad"] * 3
+    assert reached.count(untouched) == 3
+    assert reached.count(patched) == 3 if skips else 6
+    assert (quiet in reached) is not skips
+
+
+def test_skipped_hooks_are_called_again_and_those_of_the_program_stay():
+    namespace = installed_namespaces()[-1]
+    callback, own = namespace.module("callbacks").Callback(), lambda *args: None
+    callback.on_train_batch_end = own
+    names = ("on_train_batch_start", "on_train_batch_end")
+    for skip in (True, False, False):
+        skip_hooks(namespace, callback, names, skip=skip)
+        assert callback.on_train_batch_end is own
+        assert (callback.on_train_batch_start is None) is (skip and needs("skip_hooks", namespace))
