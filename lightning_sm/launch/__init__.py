@@ -12,8 +12,10 @@ from typing import List
 
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._command import main
+from lightning_sm.launch._estimator import estimator_inputs, estimator_kwargs
 from lightning_sm.launch._images import Image, find_image
 from lightning_sm.launch._jobs import artifacts, jobs, logs, stop
+from lightning_sm.launch._model_trainer import model_trainer_calls, model_trainer_kwargs
 from lightning_sm.launch._refusals import check_request
 from lightning_sm.launch._request import Account, JobRequest, create_job_request
 from lightning_sm.launch._settings import Channel, Instances, LaunchSettings, settings_of
@@ -29,10 +31,14 @@ __all__ = [
     "artifacts",
     "check_request",
     "create_job_request",
+    "estimator_inputs",
+    "estimator_kwargs",
     "find_image",
     "jobs",
     "logs",
     "main",
+    "model_trainer_calls",
+    "model_trainer_kwargs",
     "settings_of",
     "stop",
 ]

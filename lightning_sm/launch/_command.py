@@ -7,11 +7,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
-from lightning_sm._metrics.definitions import metric_definitions
 from lightning_sm.errors import LightningSMError
 from lightning_sm.launch._package import pack_source
 from lightning_sm.launch._refusals import check_request
-from lightning_sm.launch._request import JobRequest, create_job_request, default_name
+from lightning_sm.launch._request import JobRequest, create_job_request, default_name, definitions_of
 from lightning_sm.launch._send import account_of, clients, send
 from lightning_sm.launch._watch import follow_until_interrupted
 from lightning_sm.launch._words import LaunchArguments, read_words
@@ -60,5 +59,5 @@ def _request(arguments: LaunchArguments, session: Any) -> JobRequest:
         account_of(settings, session),
         name=name,
         hyperparameters=arguments.hyperparameters,
-        metric_definitions=metric_definitions(settings.metrics) if settings.metrics else (),
+        metric_definitions=definitions_of(settings, {**settings.hyperparameters, **arguments.hyperparameters}),
     )

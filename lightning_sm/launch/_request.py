@@ -2,22 +2,26 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from lightning_sm._metrics.definitions import metric_definitions as definitions_of_names
 from lightning_sm._sagemaker.entrypoint import make_entrypoint
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._images import Image, find_image
 from lightning_sm.launch._settings import Instances, LaunchSettings, as_channel, as_instances, data_source
 from lightning_sm.rehearse import Distribution, Sdk, encode_hyperparameters, framework_hyperparameters
 
-__all__ = ["Account", "JobRequest", "create_job_request", "default_name"]
+__all__ = ["Account", "JobRequest", "create_job_request", "default_name", "definitions_of"]
 
 _CODE_CHANNEL = "code"
 _ISOLATED_ARCHIVE = "/opt/ml/input/data/code/sourcedir.tar.gz"
 _DAY = 86_400
+_FROM_MODEL = "auto"
 # The command of AWS's images, which the forwarding entry point starts.
 _DLC_COMMAND = ("bash", "-m", "start_with_right_hostname.sh", "train")
 
@@ -69,6 +73,47 @@ def default_name(settings: LaunchSettings, now: datetime) -> str:
     base = settings.base_name or Path(settings.source_dir).resolve().name
     legal = re.sub(r"[^A-Za-z0-9]+", "-", base).strip("-") or "job"
     return f"{legal[:39].rstrip('-')}-{now.strftime('%Y-%m-%d-%H-%M-%S')}-{now.microsecond // 1000:03d}"
+
+
+def definitions_of(settings: LaunchSettings, hyperparameters: Mapping[str, Any]) -> List[Dict[str, str]]:
+    """Return the metric definitions of a job.
+
+    The metric ``auto`` stands for those that the model logs which the config names. Then its project is imported, in a
+    process of its own in the source folder, as ``lightning-sm metrics`` does; nothing of it is run.
+
+    Args:
+        settings: What the job is asked to be.
+        hyperparameters: All hyperparameters of the job, of which ``config`` names the config files.
+
+    Raises:
+        LaunchError: The model's metrics cannot be read.
+        MetricDefinitionError: SageMaker does not accept a name.
+    """
+    named = [name for name in settings.metrics if name != _FROM_MODEL]
+    found = definitions_of_names(named) if named else []
+    if _FROM_MODEL in settings.metrics:
+        names = {each["Name"] for each in found}
+        found += [each for each in _of_model(settings, hyperparameters) if each["Name"] not in names]
+    return found
+
+
+def _of_model(settings: LaunchSettings, hyperparameters: Mapping[str, Any]) -> List[Dict[str, str]]:
+    given = {name: value for name, value in hyperparameters.items() if name not in ("config", "subcommand")}
+    configs = hyperparameters.get("config", [])
+    words = [f"--config={path}" for path in ([configs] if isinstance(configs, str) else configs)]
+    words += [f"--{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in given.items()]
+    command = [sys.executable, "-m", "lightning_sm", "metrics", *words]
+    done = subprocess.run(command, cwd=settings.source_dir, capture_output=True, text=True, check=False)
+    sys.stderr.write(done.stderr)
+    try:
+        read: List[Dict[str, str]] = json.loads(done.stdout)
+        return read
+    except ValueError:
+        raise LaunchError(
+            f"--metric {_FROM_MODEL}: the metrics of the model cannot be read; `lightning-sm metrics` in "
+            f"{settings.source_dir} ended with exit code {done.returncode}.",
+            hint="Its output stands above. Install what the project imports, or name the metrics: --metric val_loss.",
+        ) from None
 
 
 def create_job_request(

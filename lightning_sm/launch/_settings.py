@@ -103,7 +103,8 @@ class LaunchSettings:
         volume_size: The size of each instance's volume in GB.
         volume_kms_key: The key that encrypts the volumes.
         output_kms_key: The key that encrypts the output.
-        metrics: Names of the metrics that SageMaker reads from the job's log.
+        metrics: Names of the metrics that SageMaker reads from the job's log; ``auto`` for those that the model logs
+            which the config names.
         metrics_time_series: Whether SageMaker keeps the time series of these metrics.
         mlflow_arn: The ARN of a SageMaker managed MLflow.
         mlflow_experiment: The name of its experiment.

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._settings import LaunchSettings, flag_of, settings_of
 
-__all__ = ["LaunchArguments", "hyperparameters_of", "read_words"]
+__all__ = ["LaunchArguments", "hyperparameters_of", "read_file", "read_words"]
 
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
 _DEFAULT_FILE = "launch.yaml"
@@ -52,7 +52,7 @@ def read_words(words: Sequence[str]) -> LaunchArguments:
     found = vars(_parser().parse_args(options))
     path: Optional[str] = found.pop("file")
     dry_run, wait, as_json = (found.pop(name) for name in ("dry_run", "wait", "json"))
-    given = _file(path)
+    given = read_file(path)
     for name, value in found.items():
         if value is None:
             continue
@@ -180,7 +180,12 @@ def _value(text: str) -> Any:
         return text
 
 
-def _file(path: Optional[str]) -> Dict[str, Any]:
+def read_file(path: Optional[str]) -> Dict[str, Any]:
+    """Return the content of a file with settings; of ``launch.yaml`` in the working directory, if it is there.
+
+    Raises:
+        LaunchError: It cannot be read, or is no mapping.
+    """
     import yaml
 
     if path is None and not Path(_DEFAULT_FILE).is_file():
