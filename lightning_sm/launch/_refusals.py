@@ -11,6 +11,7 @@ __all__ = ["check_request"]
 
 # src/sagemaker/fw_utils.py of aws/sagemaker-python-sdk 2.257, SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES
 _SMDDP_INSTANCES = ("ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/\S+")
 _MPI = ("mpi", "smdistributed", "pytorchddp")
 _LINE = re.compile(r"^\s*([A-Za-z0-9][\w.\-]*)", re.MULTILINE)
 
@@ -39,9 +40,12 @@ def check_request(request: JobRequest) -> None:
 
 
 def _check_account(request: JobRequest) -> None:
-    if not request.settings.role:
+    role = request.settings.role
+    if _ROLE.fullmatch(role) is None:
         raise LaunchError(
-            "There is no --role.", hint="Give the ARN of the execution role: arn:aws:iam::ACCOUNT:role/NAME."
+            f"--role is {role!r}, which is no ARN of a role." if role else "There is no --role.",
+            hint="Give the ARN of the job's execution role, arn:aws:iam:: with your account's number and :role/NAME; "
+            "IAM's console shows it.",
         )
     if request.settings.spot and "CheckpointConfig" not in request.as_body():
         raise LaunchError(

@@ -26,7 +26,8 @@ def test_what_may_be_sent():
     ("given", "message"),
     [
         ({"role": ""}, "no --role"),
-        ({"role": "Trainer"}, r"RoleArn has 7 characters, less than 20.*RoleArn is 'Trainer'"),
+        ({"role": "Trainer"}, "--role is 'Trainer', which is no ARN of a role.*HINT: Give the ARN"),
+        ({"role": "arn:aws:iam::ACCOUNT:role/ROLE"}, "HINT: Give the ARN of the job's execution role"),
         ({"spot": True, "checkpoints": "none"}, "--spot without a place for checkpoints"),
         ({"entry_point": "none.py"}, r"none\.py is not in --source-dir"),
         ({"entry_point": "train.sh", "distribution": "torch_distributed"}, r"torchrun takes a \.py file"),
