@@ -110,7 +110,7 @@ def _of_model(settings: LaunchSettings, hyperparameters: Mapping[str, Any]) -> L
         return read
     except ValueError:
         raise LaunchError(
-            f"--metric {_FROM_MODEL}: the metrics of the model cannot be read; `lightning-sm metrics` in "
+            f"--metric auto: the metrics of the model cannot be read; `lightning-sm metrics` in "
             f"{settings.source_dir} ended with exit code {done.returncode}.",
             hint="Its output stands above. Install what the project imports, or name the metrics: --metric val_loss.",
         ) from None
