@@ -5,9 +5,11 @@ import importlib
 import importlib.util
 import os
 import queue
+import stat
 import textwrap
 import threading
 import time
+from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm._logging import log
@@ -77,64 +79,69 @@ class DirectoryUpload:
         self._targets = [_Target(directory, url) for directory, url in targets.items()]
         self._interval = interval
         self._flush = flush
-        # An event is set when everything that was written before has been tried; None ends the thread.
-        self._requests: queue.Queue[Optional[threading.Event]] = queue.Queue()
+        self._requests: queue.Queue[_Request] = queue.Queue()
         self._thread: Optional[threading.Thread] = None
         self._pid: Optional[int] = None
+        self._is_running = self._hangs = False
 
     def start(self) -> None:
         """Upload from now on, until :meth:`stop`. What was uploaded before is not uploaded again."""
-        if self._thread is not None and self._pid == os.getpid():
-            return
         if self._pid != os.getpid():
-            self._pid = os.getpid()
+            self._pid, self._is_running = os.getpid(), False
             self._requests = queue.Queue()
+            # One thread for all starts, because Python 3.12 and later start none while the process ends.
+            self._thread = threading.Thread(target=self._run, name="tensorboard-upload", daemon=True)
+            self._thread.start()
             atexit.register(self._at_exit)
-        self._thread = threading.Thread(target=self._run, name="tensorboard-upload", daemon=True)
-        self._thread.start()
+        if not self._is_running:
+            self._is_running = True
+            self._requests.put(_Request(goes_on=True))
 
     def stop(self, seconds: float) -> None:
-        """Upload what has changed and end the thread. A warning names what could not be uploaded.
+        """Upload what has changed, and nothing after it. A warning names what could not be uploaded.
 
         Args:
             seconds: How long to wait at most.
         """
-        thread, self._thread = self._thread, None
-        if thread is None or self._pid != os.getpid():
-            return
-        done = threading.Event()
-        self._requests.put(done)
-        self._requests.put(None)
-        in_time = done.wait(seconds)
+        if self._pid == os.getpid() and self._is_running:
+            self._is_running = False
+            self._upload_now(seconds)
+
+    def _upload_now(self, seconds: float) -> None:
+        request = _Request(goes_on=False)
+        self._requests.put(request)
+        self._hangs = not request.done.wait(seconds)
         for target in self._targets:
-            target.report_rest("" if in_time else f"not finished after {seconds:g} s")
+            target.report_rest(f"not finished after {seconds:g} s" if self._hangs else "")
 
     def _at_exit(self) -> None:
         """Upload what was written after :meth:`stop`, such as figures that a script adds after ``fit``."""
         if self._pid != os.getpid():
             return
-        if self._thread is not None:
+        if self._is_running:
             self.stop(_AT_EXIT)
             return
+        # What failed a moment ago is not tried again, for the process is to end.
+        if self._hangs or any(target.error is not None for target in self._targets):
+            return
         self._flush_safely()
-        for target in self._targets:
-            # What failed a moment ago is not tried again, for the process is to end.
-            if target.error is None and any(True for _ in target.changed()):
-                target.upload()
-                target.report_rest()
+        if any(True for target in self._targets for _ in target.changed()):
+            self._upload_now(_AT_EXIT)
 
     def _run(self) -> None:
-        requests, delay = self._requests, min(self._interval, _FIRST_DELAY)
+        requests, goes_on, delay = self._requests, False, 0.0
         while True:
-            waiting, ends = _wait(requests, delay)
+            found = _wait(requests, delay if goes_on else None)
+            if found and all(request.goes_on for request in found):
+                goes_on, delay = True, min(self._interval, _FIRST_DELAY)
+                continue
             started = time.monotonic()
             self._flush_safely()
             for target in self._targets:
                 target.upload()
-            for event in waiting:
-                event.set()
-            if ends:
-                return
+            for request in found:
+                request.done.set()
+                goes_on = request.goes_on
             pause = max(self._interval, _PAUSES * (time.monotonic() - started))
             failures = max(target.failures for target in self._targets)
             delay = min(self._interval * 2**failures, max(self._interval, _MAX_DELAY)) if failures else pause
@@ -150,20 +157,22 @@ class DirectoryUpload:
 _AT_EXIT = 30.0
 
 
-def _wait(requests: "queue.Queue[Optional[threading.Event]]", delay: float) -> Tuple[List[threading.Event], bool]:
-    """Wait for a request, at most ``delay`` seconds; return all there are, and whether the thread is to end."""
-    found: List[threading.Event] = []
-    ends = False
-    try:
-        request = requests.get(timeout=delay)
+class _Request:
+    """Asks the thread to go on uploading, or to upload once more and wait; ``done`` is set when it has tried."""
+
+    def __init__(self, goes_on: bool) -> None:
+        self.goes_on = goes_on
+        self.done = threading.Event()
+
+
+def _wait(requests: "queue.Queue[_Request]", delay: Optional[float]) -> List[_Request]:
+    """Wait for a request, at most ``delay`` seconds or without limit; return all there are."""
+    found: List[_Request] = []
+    with suppress(queue.Empty):
+        found.append(requests.get(timeout=delay))
         while True:
-            if request is None:
-                ends = True
-            else:
-                found.append(request)
-            request = requests.get_nowait()
-    except queue.Empty:
-        return found, ends
+            found.append(requests.get_nowait())
+    return found
 
 
 class _Target:
@@ -212,7 +221,8 @@ class _Target:
                     continue
                 state = (found.st_size, found.st_mtime_ns)
                 relative = os.path.relpath(path, self.directory)
-                if self._uploaded.get(relative) != state:
+                # Opening a pipe would wait for what writes to it.
+                if stat.S_ISREG(found.st_mode) and self._uploaded.get(relative) != state:
                     yield relative, state
 
     def report_rest(self, reason: str = "") -> None:

@@ -67,11 +67,12 @@ def s3_server():
 
 
 class FailingProxy:
-    """Passes requests on to a server while ``status`` is ``None``, else answers with that status."""
+    """Passes requests on to a server while ``status`` is ``None``, else answers with that status; with 0 never."""
 
     def __init__(self, port):
         self.status: Optional[int] = None
         self.refused = 0
+        self.closed = threading.Event()
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -81,6 +82,9 @@ class FailingProxy:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 if proxy.status is not None:
                     proxy.refused += 1
+                    if proxy.status == 0:
+                        proxy.closed.wait(300)
+                        return
                     code = {403: "AccessDenied", 503: "SlowDown"}[proxy.status]
                     text = f"<Error><Code>{code}</Code><Message>{code} here</Message></Error>".encode()
                     self.respond(proxy.status, [("Content-Type", "application/xml")], text)
@@ -111,5 +115,6 @@ class FailingProxy:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self):
+        self.closed.set()
         self._server.shutdown()
         self._server.server_close()

@@ -262,6 +262,23 @@ def test_stopped_by_sigterm(s3, tmp_path):
     assert read_back("runs/net/job-1")[-1] in (steps - 1, steps - 2)
 
 
+def test_stopped_while_the_endpoint_takes_connections_and_never_answers(s3, proxy, tmp_path):
+    job = Job(tmp_path, s3, AWS_ENDPOINT_URL=proxy.url, STEP_SECONDS=0.05, LOG_AFTER=1)
+    job.start(*TO_S3, "--trainer.max_epochs=-1")
+    job.until(lambda: len(read_back("runs/net/job-1")) > 3)
+    proxy.status = 0
+    steps = job.steps_done()
+    job.until(lambda: proxy.refused and job.steps_done() > steps + 20)
+    started = time.monotonic()
+    job.process.send_signal(signal.SIGTERM)
+    job.wait()
+    # SageMaker kills after 120 s.
+    assert time.monotonic() - started < 60
+    assert job.code == 143, job.output
+    assert list((tmp_path / "checkpoints").glob("*.ckpt"))
+    assert re.search(r"Not uploaded to s3://logs/runs: .*They remain in ", job.output)
+
+
 def test_two_processes_write_once_and_weights_are_those_without_it(s3, tmp_path):
     weights = {}
     for name, words in (("s3", TO_S3), ("local", LOGGER)):

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import pickle
+import threading
 import time
 from typing import ClassVar
 
@@ -188,6 +189,58 @@ def test_the_end_does_not_wait_longer_than_told(remote, logs):
     assert lines == [
         f"Not uploaded to failing://runs: net/version_0/events.0 (not finished after 0.3 s). They remain in {logs}"
     ]
+
+
+def test_the_end_of_the_process_does_not_wait_for_what_has_just_hung(remote, logs):
+    remote.seconds = 1.5
+    upload = make(logs, 60)
+    upload.start()
+    upload.stop(0.1)
+    (logs / "later").write_text("x")
+    started = time.monotonic()
+    upload._at_exit()
+    assert time.monotonic() - started < 0.5
+    until(lambda: content(remote) == b"one")
+
+
+def test_the_end_of_the_process_waits_for_what_a_script_writes_last_but_not_for_ever(remote, logs, monkeypatch):
+    upload = make(logs, 60)
+    upload.start()
+    upload.stop(10)
+    (logs / "later").write_text("x")
+    upload._at_exit()
+    assert content(remote, "later") == b"x"
+    remote.seconds = 3
+    monkeypatch.setattr("lightning_sm._loggers.upload._AT_EXIT", 0.2)
+    (logs / "last").write_text("x")
+    started = time.monotonic()
+    with log_lines() as lines:
+        upload._at_exit()
+    assert time.monotonic() - started < 2
+    assert lines == [f"Not uploaded to failing://runs: last (not finished after 0.2 s). They remain in {logs}"]
+
+
+def test_a_second_fit_that_begins_while_the_upload_of_the_first_hangs(remote, logs):
+    remote.seconds = 0.5
+    upload = make(logs)
+    upload.start()
+    upload.stop(0.05)
+    upload.start()
+    remote.seconds = 0
+    (logs / "second").write_text("b")
+    until(lambda: content(remote, "second") == b"b")
+    (logs / "third").write_text("c")
+    until(lambda: content(remote, "third") == b"c")
+    upload.stop(10)
+    assert threading.enumerate().count(upload._thread) == 1
+
+
+def test_pipes_and_sockets_are_no_files_to_upload(remote, logs):
+    os.mkfifo(logs / "pipe")
+    upload = make(logs, 60)
+    upload.start()
+    upload.stop(5)
+    assert remote.puts == ["events.0"]
 
 
 def test_one_url_that_fails_does_not_stop_another(remote, logs, tmp_path):
