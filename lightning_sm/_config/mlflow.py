@@ -7,6 +7,7 @@ from lightning_sm._config.classes import init_parameters
 from lightning_sm._config.outputs import class_entry
 from lightning_sm._config.routed import RoutedSetting
 from lightning_sm._config.settings import RunContext
+from lightning_sm._failure.failure_file import redact_patterns
 from lightning_sm._loggers.mlflow import (
     check_server,
     continue_run,
@@ -110,8 +111,8 @@ def _set_arguments(
             check_server(value)
         arguments[name] = value
         provenance = settings.provenance_of(f"{place}.{name}") or settings.provenance_of(f"{_KEY}.class_path")
-        before = f"replaces {old} from {provenance}" if old is not None else None
-        yield RoutedSetting(f"{place}.init_args.{name}", value, source, before, config=whole)
+        before = f"replaces {redact_patterns(str(old))} from {provenance}" if old is not None else None
+        yield RoutedSetting(f"{place}.init_args.{name}", redact_patterns(value), source, before, config=whole)
 
 
 def _add_logger(
@@ -124,7 +125,8 @@ def _add_logger(
     names = ", ".join(str(entry["class_path"]).rpartition(".")[2] for entry in whole[1])
     yield RoutedSetting(_KEY, names, _OPTION, config=whole)
     for name, (value, source) in wanted.items():
-        yield RoutedSetting(f"{_KEY}[{len(entries)}].init_args.{name}", value, source, config=whole)
+        key = f"{_KEY}[{len(entries)}].init_args.{name}"
+        yield RoutedSetting(key, redact_patterns(value), source, config=whole)
 
 
 def complete_loggers(arguments: Dict[str, Any], context: RunContext) -> Tuple[RoutedSetting, ...]:
@@ -156,7 +158,7 @@ def complete_loggers(arguments: Dict[str, Any], context: RunContext) -> Tuple[Ro
             names = ", ".join(type(logger).__name__ for logger in loggers)
             changed.append(RoutedSetting(_KEY, names, _OPTION))
             changed += [
-                RoutedSetting(f"{_KEY}[{len(loggers) - 1}].{name}", value, source)
+                RoutedSetting(f"{_KEY}[{len(loggers) - 1}].{name}", redact_patterns(value), source)
                 for name, (value, source) in wanted.items()
             ]
     for index, logger in enumerate(loggers):
@@ -178,8 +180,8 @@ def _complete_ready_made(logger: Any, place: str, wanted: Mapping[str, Tuple[str
         if name == "tracking_uri":
             check_server(value)
         set_in_place(logger, {name: value})
-        before = f"replaces {old} from the script" if old is not None else None
-        yield RoutedSetting(f"{place}.{name}", value, source, before)
+        before = f"replaces {redact_patterns(old)} from the script" if old is not None else None
+        yield RoutedSetting(f"{place}.{name}", redact_patterns(value), source, before)
 
 
 def _is_mlflow(context: RunContext, entry: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import Any, Dict, Mapping, Optional, Tuple
 
+from lightning_sm._failure.failure_file import redact_patterns
 from lightning_sm._loggers.mlflow_client import JobRun, describe_failure, make_client
 from lightning_sm.errors import LoggerError
 
@@ -80,14 +81,14 @@ def check_server(uri: str) -> None:
     managed = uri.startswith("arn:")
     if managed and not _ARN.fullmatch(uri):
         raise LoggerError(
-            f"{uri} is no ARN of a SageMaker managed MLflow.",
+            f"{redact_patterns(uri)} is no ARN of a SageMaker managed MLflow.",
             hint="It has the form arn:aws:sagemaker:REGION:ACCOUNT:mlflow-tracking-server/NAME, or mlflow-app/NAME.",
         )
     needed = ("mlflow", "sagemaker_mlflow") if managed else ("mlflow",)
     missing = [name.replace("_", "-") for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise LoggerError(
-            f"Logging to {uri} needs {' and '.join(missing)}.",
+            f"Logging to {redact_patterns(uri)} needs {' and '.join(missing)}.",
             hint="Add lightning-sm[mlflow] to the requirements.txt beside your script.",
         )
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
-from lightning_sm._loggers.delivery import Delivery
+from lightning_sm._failure.failure_file import redact_patterns
+from lightning_sm._loggers.delivery import Delivery, DeliveryThread
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.exit_codes import SUCCESS, is_success
 from lightning_sm.errors import LoggerError
@@ -21,9 +22,12 @@ __all__ = ["JOB_TAG", "LOGGER_TAG", "JobRun", "describe_failure", "make_client"]
 JOB_TAG, LOGGER_TAG = "sagemaker.job_name", "sagemaker.logger"
 # Seconds and repetitions of a request, where the user sets none: MLflow's own would block a step for minutes.
 _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "30", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
+# For requests that a step waits for.
 _LIMITS_WHILE_FAILING = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 # urllib3 would draw the jitter from Python's global generator, on which a project's augmentations may depend.
 _NO_JITTER = {"MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0"}
+# Seconds that a program waits for its run: Lightning asks for it before it ends it, only to see that it exists.
+_GET_RUN = 10.0
 _PARAMETERS = {"Metric": "metrics", "Param": "params", "RunTag": "tags"}
 
 
@@ -60,6 +64,9 @@ def make_client(tracking_uri: str, job_run: Optional[JobRun] = None) -> Any:
     if not tracking_uri.startswith("arn:"):
         # sagemaker-mlflow reads every tracking URI as an ARN, and MLflow warns of its IndexError at each request.
         logging.getLogger("mlflow.tracking.request_header.registry").addFilter(_is_no_index_error)
+    # For good, because a thread sends requests at any time.
+    for name, value in {**_LIMITS, **_NO_JITTER}.items():
+        os.environ.setdefault(name, value)
     client = _client_class()(tracking_uri)
     client.use_for_job(tracking_uri, job_run)
     return client
@@ -83,7 +90,8 @@ class _JobClientMixin:
         self._server, self._job_run = tracking_uri, job_run
         self._own_run: Any = None
         self._batch_options: Mapping[str, Any] = {}
-        self._delivery = Delivery(f"MLflow at {tracking_uri}", self._send)
+        self._delivery = Delivery(f"MLflow at {redact_patterns(tracking_uri)}", self._send)
+        self._thread = DeliveryThread(self._delivery)
 
     @property
     def _parent(self) -> Any:
@@ -139,9 +147,9 @@ class _JobClientMixin:
                 return self._own_run
         if run_id != self._own_run.info.run_id:
             return self._parent.get_run(run_id)
-        # Lightning asks for the run only to see that it exists.
-        with self._limits():
-            return self._delivery.attempt(lambda: self._parent.get_run(run_id), 0) or self._own_run
+        if self._delivery.is_failing:
+            return self._own_run
+        return self._thread.call(lambda: self._parent.get_run(run_id), _GET_RUN) or self._own_run
 
     def log_batch(
         self,
@@ -152,7 +160,7 @@ class _JobClientMixin:
         **options: Any,
     ) -> None:
         self._batch_options = options
-        self._delivery.add(run_id, [*metrics, *params, *tags])
+        self._thread.add(run_id, [*metrics, *params, *tags])
 
     def log_metric(
         self,
@@ -170,19 +178,18 @@ class _JobClientMixin:
             self._delivery.attempt(lambda: self._parent.log_metric(run_id, key, value, timestamp, step, **more))
         else:
             now = int(time.time() * 1000)
-            self._delivery.add(run_id, [Metric(key, float(value), timestamp or now, step or 0)])
+            self._thread.add(run_id, [Metric(key, float(value), timestamp or now, step or 0)])
 
     def log_param(self, run_id: str, key: str, value: Any, *_: Any, **__: Any) -> Any:
         """Lightning before 1.9 calls this for each parameter, and projects call it."""
         from mlflow.entities import Param
 
-        self._delivery.add(run_id, [Param(key, str(value))])
+        self._thread.add(run_id, [Param(key, str(value))])
         return value
 
     def _send(self, run_id: str, values: Sequence[Any]) -> None:
         parameter = _PARAMETERS[type(values[0]).__name__]
-        with self._limits():
-            self._parent.log_batch(run_id, **{parameter: values}, **self._batch_options)
+        self._parent.log_batch(run_id, **{parameter: values}, **self._batch_options)
 
     def log_artifact(self, *args: Any, **kwargs: Any) -> Any:
         with self._limits():
@@ -193,10 +200,8 @@ class _JobClientMixin:
             return self._delivery.attempt(lambda: self._parent.log_artifacts(*args, **kwargs))
 
     def set_terminated(self, run_id: str, status: Optional[str] = None, *args: Any, **kwargs: Any) -> None:
-        self._delivery.finish()
         status = _status_at_exit(status)
-        with self._limits():
-            self._delivery.attempt(lambda: self._parent.set_terminated(run_id, status, *args, **kwargs), 0)
+        self._thread.finish(lambda: self._parent.set_terminated(run_id, status, *args, **kwargs))
 
     @contextmanager
     def _at_start(self) -> Iterator[None]:
@@ -205,8 +210,7 @@ class _JobClientMixin:
             yield
             return
         try:
-            with self._limits():
-                yield
+            yield
         except LoggerError:
             raise
         except Exception as error:
@@ -214,15 +218,14 @@ class _JobClientMixin:
 
     @contextmanager
     def _limits(self) -> Iterator[None]:
-        """Limit the requests that are sent within, except as the user limits them himself."""
-        wanted = {**(_LIMITS_WHILE_FAILING if self._delivery.is_failing else _LIMITS), **_NO_JITTER}
-        added = [name for name in wanted if name not in os.environ]
-        os.environ.update({name: wanted[name] for name in added})
+        """Limit the requests that are sent within while the server fails, except as the user limits them himself."""
+        limits = _LIMITS_WHILE_FAILING if self._delivery.is_failing else {}
+        changed = [name for name in limits if os.environ.get(name) == _LIMITS[name]]
+        os.environ.update({name: limits[name] for name in changed})
         try:
             yield
         finally:
-            for name in added:
-                os.environ.pop(name, None)
+            os.environ.update({name: _LIMITS[name] for name in changed})
 
 
 def _status_at_exit(status: Optional[str]) -> Optional[str]:
@@ -245,7 +248,7 @@ def describe_failure(server: str, error: Exception) -> LoggerError:
         server: The tracking URI.
         error: What the client raised.
     """
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    text = redact_patterns(" ".join(f"{type(error).__name__}: {error}".split()))
     is_managed = server.startswith("arn:")
     if is_managed and re.search("credential|Token", text, re.IGNORECASE) and "denied" not in text.lower():
         hint = "The job's execution role has to be reachable for boto3 (container credentials, or AWS_ACCESS_KEY_ID)."
@@ -258,4 +261,4 @@ def describe_failure(server: str, error: Exception) -> LoggerError:
         hint = "Restore the deleted experiment, or name another one (experiment_name, or MLFLOW_EXPERIMENT_NAME)."
     else:
         hint = "Check the address, that the server runs, and that the job's VPC and security groups let it through."
-    return LoggerError(f"No MLflow run can be created at {server}: {text[:500]}", hint=hint)
+    return LoggerError(f"No MLflow run can be created at {redact_patterns(server)}: {text[:500]}", hint=hint)

@@ -5,9 +5,10 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, Dict, Mapping
 
+from lightning_sm._failure.failure_file import is_secret_name
+
 __all__ = ["continue_wandb_run", "is_wandb_class"]
 
-_API_KEY = "wandb_api_key"  # W&B accepts it as a hyperparameter.
 # How many runs of a job this process has named.
 _runs: "Counter[str]" = Counter()
 
@@ -52,7 +53,7 @@ def continue_wandb_run(logger: Any, job_name: str, hyperparameters: Mapping[str,
     }
     arguments.update(changed)
     if isinstance(arguments.get("config") or {}, dict):
-        public = {name: value for name, value in hyperparameters.items() if name != _API_KEY}
+        public = {name: value for name, value in hyperparameters.items() if not is_secret_name(name)}
         arguments["config"] = {"sagemaker_training_job_name": job_name, **public, **(arguments.get("config") or {})}
     arguments["settings"] = _without_own_ids(arguments.get("settings"))
     logger._id, logger._name = arguments["id"], arguments.get("name")

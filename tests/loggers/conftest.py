@@ -23,12 +23,14 @@ class Proxy:
         self.requests = []
         self.down = False
         self.denied = ""
+        self.seconds = 0.0
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
             def handle_request(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 proxy.requests.append((self.command, self.path, dict(self.headers)))
+                time.sleep(proxy.seconds)
                 if proxy.down:
                     self.close_connection = True
                     return
@@ -56,6 +58,7 @@ class Proxy:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
         self.uri = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 

@@ -1,8 +1,11 @@
 """What is sent when to a server that fails, refuses and answers again."""
 
+import os
+import time
+
 import pytest
 
-from lightning_sm._loggers.delivery import Delivery
+from lightning_sm._loggers.delivery import Delivery, DeliveryThread
 from tests.projects.container import log_lines
 
 
@@ -158,3 +161,100 @@ def test_an_attempt_never_raises(lines):
     assert len(lines[0]) < 500
     delivery.finish()
     assert lines[1] == "2 values were not logged to MLflow."
+
+
+def test_a_name_that_is_refused_is_not_sent_for_ever():
+    server = Server()
+    for _ in range(20):
+        server.add("a", "bad name", "b")
+    assert server.received == ["a", "b"] * 20
+    assert server.attempts == 3 * 4 + 17  # a batch and its three values; then batches that are taken
+    server.delivery.finish()
+    assert server.delivery.lost == 0
+
+
+def test_passwords_are_not_in_the_log(lines):
+    delivery = Server().delivery
+
+    def fail():
+        raise OSError("no answer from https://me:hunter2pw@mlflow.example/api?token=abcdefgh")
+
+    delivery.attempt(fail)
+    assert "mlflow.example" in lines[0]
+    assert "hunter2pw" not in lines[0]
+    assert "abcdefgh" not in lines[0]
+
+
+class TestThread:
+    def test_no_step_waits_for_a_slow_server(self, lines):
+        server, took = Server(), []
+        send = server.delivery._send
+        server.delivery._send = lambda *args: (time.sleep(0.2), send(*args))
+        thread = DeliveryThread(server.delivery)
+        for number in range(100):
+            started = time.perf_counter()
+            thread.add("r", [Metric(f"m{number}"), Metric("x")])
+            took.append(time.perf_counter() - started)
+        thread.finish(lambda: server.requests.append(("r", ["ended"])))
+        assert sorted(took)[50] < 0.001
+        assert [key for key in server.received if key != "x"] == [*(f"m{number}" for number in range(100)), "ended"]
+        assert len(server.requests) < 20
+        assert lines == []
+
+    def test_the_end_waits_for_a_server_that_hangs_but_not_for_ever(self, lines):
+        server, ended = Server(), []
+        server.delivery._send = lambda *_: time.sleep(1.5)
+        thread = DeliveryThread(server.delivery, seconds=0.3)
+        thread.add("r", [Metric("a")])
+        started = time.monotonic()
+        assert thread.call(lambda: 5, 0.1) is None
+        thread.finish(lambda: ended.append(1))
+        thread._at_exit()
+        assert time.monotonic() - started < 1.2
+        assert ended == []
+        assert len(lines) == 1
+        assert lines[0].startswith(
+            "MLflow does not answer: what was logged last, and how the run ended, may be missing"
+        )
+
+    def test_what_a_function_returns_comes_after_what_was_added(self):
+        server = Server()
+        thread = DeliveryThread(server.delivery)
+        thread.add("r", [Metric("a")])
+        assert thread.call(lambda: list(server.received), 5) == ["a"]
+
+    def test_what_is_logged_after_the_end_is_sent_before_the_process_ends(self):
+        server = Server()
+        thread = DeliveryThread(server.delivery)
+        thread.finish()
+        thread.add("r", [Metric("a")])
+        thread._at_exit()
+        assert server.received == ["a"]
+
+    def test_a_forked_process_has_a_thread_of_its_own(self):
+        server = Server()
+        thread = DeliveryThread(server.delivery)
+        thread.add("r", [Metric("a")])
+        thread.finish()
+        child = os.fork()
+        if child == 0:
+            thread.add("r", [Metric("b")])
+            thread.finish()
+            os._exit(0 if server.received == ["a", "b"] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert server.received == ["a"]
+
+    def test_a_server_that_fails(self, lines):
+        server = Server()
+        server.down = True
+        thread = DeliveryThread(server.delivery)
+        thread.add("r", [Metric("a")])
+        assert thread.call(lambda: 1 / 0, 5) is None
+        server.down = False
+        thread.add("r", [Metric("b")])
+        thread.finish()
+        assert server.received == ["a", "b"]
+        assert [line.split(",")[0] for line in lines] == [
+            "MLflow fails",
+            "MLflow answers again; what was kept is logged now.",
+        ]

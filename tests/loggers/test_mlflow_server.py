@@ -21,7 +21,7 @@ from mlflow.tracking import MlflowClient
 
 from lightning_sm import trainer_settings
 from lightning_sm._loggers import mlflow as mlflow_logger
-from lightning_sm._loggers.delivery import Delivery
+from lightning_sm._loggers.delivery import Delivery, DeliveryThread
 from lightning_sm.errors import LoggerError
 from tests.helpers.processes import Job
 from tests.helpers.tiny import loader, tiny_model, weights
@@ -57,6 +57,10 @@ def job_name(container, monkeypatch):
     for variable in ("MLFLOW_TRACKING_URI", "GIT_PYTHON_REFRESH"):
         monkeypatch.setenv(variable, "quiet")
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    # A job sets them for its whole process.
+    for limit in ("TIMEOUT", "MAX_RETRIES", "BACKOFF_JITTER"):
+        monkeypatch.setenv(f"MLFLOW_HTTP_REQUEST_{limit}", "1")
+        monkeypatch.delenv(f"MLFLOW_HTTP_REQUEST_{limit}")
     return name
 
 
@@ -256,6 +260,66 @@ def test_a_server_that_stays_away(proxy, runs, monkeypatch):
     assert proxy.count("runs/log-batch") < 12
 
 
+def test_no_step_waits_for_a_slow_server(proxy, runs):
+    took = []
+
+    class Slow(pl.Callback):
+        def on_train_start(self, *_):
+            proxy.seconds = 0.5
+
+        def on_train_batch_start(self, *_):
+            took.append(time.monotonic())
+
+    class Model(type(tiny_model(pl))):
+        def training_step(self, batch, index):
+            loss = super().training_step(batch, index)
+            self.log("each", loss, on_step=True, on_epoch=False)
+            return loss
+
+    trainer = fit(proxy.uri, epochs=2, model=Model(), callbacks=[Slow()])
+    assert took[-1] - took[0] < 0.5 * (trainer.global_step - 1)
+    (run,) = runs()
+    assert run.info.status == "FINISHED"
+    assert [step for step, _ in runs.history(run, "each")] == list(range(16))
+
+
+def test_a_server_that_hangs_at_the_end(proxy, runs, monkeypatch):
+    monkeypatch.setattr("lightning_sm._loggers.mlflow_client._GET_RUN", 0.5)
+    monkeypatch.setattr(DeliveryThread.__init__, "__defaults__", (1.0,))
+
+    class Hang(pl.Callback):
+        def on_train_epoch_end(self, *_):
+            proxy.seconds = 8.0
+
+    with log_lines() as lines:
+        started = time.monotonic()
+        fit(proxy.uri, callbacks=[Hang()])
+        assert time.monotonic() - started < 7
+    assert sum("does not answer: what was logged last" in line for line in lines) == 1
+
+
+def test_a_password_in_the_address_is_shown_nowhere(container, proxy, runs, monkeypatch):
+    uri = proxy.uri.replace("://", "://me:hunter2pw@")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+    class Gone(pl.Callback):
+        def on_train_start(self, *_):
+            proxy.down = True
+
+    with log_lines() as lines:
+        fit(uri, callbacks=[Gone()])
+    proxy.down = False
+    assert any("fails, training goes on" in line for line in lines)
+    assert "***@127.0.0.1" in "\n".join(lines)
+    assert "hunter2pw" not in "\n".join(lines)
+    container.hyperparameters({"sagemaker.mlflow_arn": uri})
+    proxy.down = True
+    result = container.run("train.py", "fit", "--config", "config.yaml")
+    assert result.returncode == 1
+    assert "HINT: Check the address" in container.failure
+    assert "hunter2pw" not in result.stderr + result.stdout + container.failure
+
+
 def test_a_server_that_is_away_at_the_start(proxy, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     proxy.down = True
@@ -407,6 +471,7 @@ def test_copies_of_a_logger_log_to_its_run(proxy, runs, copied):
     other: Any = copied(logger)
     assert type(logger).__mro__[1] in type(other).__mro__
     other.log_metrics({"copied": 1.0}, 5)
+    other.finalize("success")
     (run,) = runs()
     assert run.data.metrics["copied"] == 1.0
     assert other.save_dir == logger.save_dir

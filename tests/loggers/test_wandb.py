@@ -27,7 +27,7 @@ def fresh():
 
 def test_the_run_of_the_job():
     logger = WandbLogger()
-    hyperparameters = {"lr": 0.1, "wandb_api_key": "secret"}
+    hyperparameters = {"lr": 0.1, "wandb_api_key": "secret", "hf_token": "secret"}
     assert continue_wandb_run(logger, JOB, hyperparameters) == {"id": JOB, "name": JOB, "group": JOB}
     assert (logger._id, logger._name) == (JOB, JOB)
     assert logger._wandb_init["settings"] == {"sagemaker_disable": True}
