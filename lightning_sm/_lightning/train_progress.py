@@ -3,6 +3,8 @@
 Nothing here starts a collective: metrics are read as they have been computed, because only one rank reads them.
 """
 
+import functools
+import inspect
 import logging
 import math
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ __all__ = [
     "bar_metrics",
     "batch_count",
     "callback_metrics",
+    "drop_disabled_bar",
     "drop_tips",
     "epoch_end_step",
     "evaluation_batches",
@@ -288,6 +291,31 @@ def around_evaluation_fetches(
             each()
 
     return undo_all
+
+
+def drop_disabled_bar(namespace: Namespace, bar: type) -> None:
+    """Leave bars of a class out of a trainer that is made with ``enable_progress_bar=False``, instead of an error.
+
+    ``Trainer(enable_progress_bar=False, **trainer_settings())`` says so only when the callbacks have been made.
+
+    Source: ``_CallbackConnector.on_trainer_init`` in ``lightning/pytorch/trainer/connectors/callback_connector.py``.
+    """
+    module = namespace.module("trainer.connectors.callback_connector")
+    connector = getattr(module, "_CallbackConnector", None) or module.CallbackConnector
+    original = connector.on_trainer_init
+    if getattr(original, "drops_disabled_bar", False):
+        return
+
+    @functools.wraps(original)
+    def on_trainer_init(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(original).bind(*args, **kwargs)
+        callbacks = given.arguments.get("callbacks")
+        if isinstance(callbacks, (list, tuple)) and not given.arguments.get("enable_progress_bar", True):
+            given.arguments["callbacks"] = [callback for callback in callbacks if not isinstance(callback, bar)]
+        return original(*given.args, **given.kwargs)
+
+    on_trainer_init.drops_disabled_bar = True  # type: ignore[attr-defined]
+    connector.on_trainer_init = on_trainer_init
 
 
 def other_bars(namespace: Namespace, trainer: Any, own: Any) -> bool:

@@ -10,7 +10,7 @@ from lightning_sm._config.settings import RunContext
 from lightning_sm._doctor.storage_checks import replicated_channels
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
-from lightning_sm._lightning.train_progress import drop_tips, plain_model_summary, progress_bar_class
+from lightning_sm._lightning.train_progress import drop_disabled_bar, drop_tips, plain_model_summary, progress_bar_class
 from lightning_sm._lightning.trainer_hooks import skip_unused_hooks
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher
@@ -116,6 +116,7 @@ def progress_callbacks(arguments: Dict[str, Any], present: Sequence[Any], contex
     bar = progress_bar_class(context.namespace)
     if _is_terminal(sys.stdout) or _is_terminal(sys.stderr) or any(isinstance(callback, bar) for callback in present):
         return []
+    drop_disabled_bar(context.namespace, type(log_progress))
     has_summary = arguments.get("enable_model_summary") is not False
     return [log_progress, *(plain_model_summary(context.namespace, present) if has_summary else ())]
 

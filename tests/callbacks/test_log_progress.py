@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from lightning_sm._lightning import Namespace, installed_namespaces
-from lightning_sm._lightning.train_progress import drop_tips, progress_bar_class
+from lightning_sm._lightning.train_progress import drop_disabled_bar, drop_tips, progress_bar_class
 from lightning_sm._progress.watch import HangWatch, Waiting
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import OptionError
@@ -540,3 +540,17 @@ def test_the_hooks_of_a_step_cost_microseconds():
     trainer.fit(Net(), loader())
     print(f"{costs['step'] * 1e6:.1f} us", file=sys.stderr)
     assert costs["step"] < 40e-6
+
+
+@NAMESPACES
+def test_a_trainer_whose_bar_is_disabled_beside_the_settings(namespace):
+    bar = callback_class(namespace, "LogProgress")()
+    for _ in range(2):
+        drop_disabled_bar(namespace, type(bar))
+    given = {"accelerator": "cpu", "max_steps": 1, "logger": False, "enable_checkpointing": False}
+    trainer = namespace.module().Trainer(enable_progress_bar=False, callbacks=[bar], **given)
+    assert bar not in trainer.callbacks
+    with log_lines() as lines:
+        trainer.fit(tiny_model(namespace.module()), loader())
+    assert not progress_lines(lines)
+    assert bar in namespace.module().Trainer(callbacks=[bar], **given).callbacks
