@@ -46,8 +46,10 @@ class Examined:
 
 
 @pytest.fixture
-def host(tmp_path):
+def host(tmp_path, monkeypatch):
     """One host of one job, with nothing wrong that the tests know of."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "smdistributed"]:
+        monkeypatch.delitem(sys.modules, name)  # the stand-in of another test
     examined = Examined(tmp_path)
     examined.opt_ml.host("algo-1")
     yield examined
