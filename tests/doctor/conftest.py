@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from lightning_sm._doctor import SECTIONS
