@@ -9,6 +9,7 @@ import math
 from typing import Any, Callable, List, Mapping, Optional
 
 from lightning_sm._lightning.compat import connector_of_loggers, first_logger, logged_step
+from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
 from lightning_sm._logging import log
 
@@ -52,44 +53,19 @@ def observe_logged_metrics(trainer: Trainer, observer: Observer) -> Callable[[],
     return remove
 
 
-class _Replaced:
-    """A method of one object that is replaced by an instance attribute; a copy of that object gets the original."""
-
-    def __init__(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
-        self.owner, self.name, self.function = owner, name, function
-        self.before = vars(owner).get(name)
-        self.original = getattr(owner, name)
-        setattr(owner, name, self)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(self.original, *args, **kwargs)
-
-    def __reduce__(self) -> Any:
-        return getattr, (self.owner, self.name)
-
-    def undo(self) -> None:
-        """Restore the method, unless another program has replaced it in the meantime."""
-        if vars(self.owner).get(self.name) is not self:
-            return
-        if self.before is None:
-            delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, self.before)
-
-
-class _Hook(_Replaced):
+class _Hook(ReplacedMethod):
     """The connector's ``log_metrics`` while observers are there."""
 
     def __init__(self, trainer: Trainer, connector: Any) -> None:
         self.trainer = trainer
         self.observers: List[Observer] = []
-        self.failed: List[Observer] = []
+        self.failed: List[Any] = []
         self.callbacks = list(callbacks_of(trainer))
         self.is_within = False
         super().__init__(connector, "log_metrics", self._log_metrics)
         logger = first_logger(trainer)
         self.on_logger = [
-            _Replaced(logger, name, function)
+            ReplacedMethod(logger, name, function)
             for name, function in (("log_metrics", self._log_directly), ("log_hyperparams", self._unobserved))
             if hasattr(logger, "__dict__") and callable(getattr(logger, name, None))
         ]
@@ -99,13 +75,13 @@ class _Hook(_Replaced):
             replaced.undo()
 
     def _log_metrics(self, original: Any, metrics: Any, step: Optional[int] = None) -> Any:
-        self._observe(metrics, step)
+        self._try(metrics, step)
         return self._unobserved(original, metrics, step)
 
     def _log_directly(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.is_within and not self.trainer.sanity_checking:
             given = dict(zip(("metrics", "step"), args), **kwargs)
-            self._observe(given.get("metrics"), given.get("step"))
+            self._try(given.get("metrics"), given.get("step"))
         return self._unobserved(original, *args, **kwargs)
 
     def _unobserved(self, original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -116,12 +92,19 @@ class _Hook(_Replaced):
         finally:
             self.is_within = was_within
 
+    def _try(self, metrics: Any, step: Any) -> None:
+        try:
+            self._observe(metrics, step)
+        except Exception as error:  # of a mapping of the user's
+            if self not in self.failed:
+                self.failed.append(self)
+                log.warning("Logged metrics could not be read: %s: %s", type(error).__name__, error)
+
     def _observe(self, metrics: Any, step: Any) -> None:
         if not isinstance(metrics, Mapping) or not metrics or self._is_trial():
             return
         numbers = {str(name): _number(value) for name, value in metrics.items()}
-        if step is None:
-            step = numbers.pop("step", None)
+        step = numbers.pop("step", None) if step is None else _number(step)
         step = int(step) if _is_step(step) else logged_step(self.trainer)
         for observer in list(self.observers):
             try:

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from lightning_sm._lightning.compat import connector_of_loggers, needs
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.namespaces import Namespace
+from lightning_sm._lightning.replaced_method import listen
 
 __all__ = [
     "TrainPosition",
@@ -76,7 +77,7 @@ def after_epoch_metrics(trainer: Any, function: Callable[[], None]) -> Callable[
     Returns:
         A function that undoes it.
     """
-    return _listen(connector_of_loggers(trainer), "update_train_epoch_metrics", function)
+    return listen(connector_of_loggers(trainer), "update_train_epoch_metrics", function)
 
 
 def around_fetches(
@@ -102,37 +103,11 @@ def around_fetches(
         names = ("on_fetch_start", "on_fetch_end")
     if not all(hasattr(loop, name) for name in names):
         return lambda: None
-    undo_both = (_listen(loop, names[0], before, first=True), _listen(loop, names[1], after))
+    undo_both = (listen(loop, names[0], before, first=True), listen(loop, names[1], after))
 
     def undo() -> None:
         for each in undo_both:
             each()
-
-    return undo
-
-
-def _listen(owner: Any, name: str, function: Callable[[], None], *, first: bool = False) -> Callable[[], None]:
-    """Call a function with each call of a method of one object: after it, or ``first``."""
-    functions: List[Callable[[], None]] = vars(owner).setdefault(f"_lightning_sm_{name}", [])
-    if name not in vars(owner):
-        method = getattr(owner, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if first:
-                for each in functions:
-                    each()
-            result = method(*args, **kwargs)
-            if not first:
-                for each in functions:
-                    each()
-            return result
-
-        setattr(owner, name, call)
-    functions.append(function)
-
-    def undo() -> None:
-        if function in functions:
-            functions.remove(function)
 
     return undo
 
@@ -283,8 +258,8 @@ def around_evaluation_fetches(
     undo = []
     for loop in fetching:
         if hasattr(loop, "_on_before_fetch") and hasattr(loop, "_on_after_fetch"):
-            undo.append(_listen(loop, "_on_before_fetch", before, first=True))
-            undo.append(_listen(loop, "_on_after_fetch", after))
+            undo.append(listen(loop, "_on_before_fetch", before, first=True))
+            undo.append(listen(loop, "_on_after_fetch", after))
 
     def undo_all() -> None:
         for each in undo:

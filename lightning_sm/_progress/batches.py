@@ -40,22 +40,28 @@ class BatchSize:
         """Return the one for batches of these data loaders: one, or several whose batches come together."""
         if len(loaders) != 1:
             return cls()
-        loader = loaders[0]
-        size = getattr(loader, "batch_size", None)
-        if size is None:
-            size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-        if not isinstance(size, int) or size < 1:
-            return cls()
+        loader, size = loaders[0], None
         try:
+            size = getattr(loader, "batch_size", None)
+            if size is None:
+                size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+            if not isinstance(size, int) or size < 1:
+                return cls()
             return cls(max(min(size, len(loader.sampler)), 1))
-        except Exception:  # without a length, or anything else that a user's sampler does
-            return cls(size)
+        except Exception:  # without a length, or anything else that a user's loader or sampler does
+            return cls(size if isinstance(size, int) and size > 0 else None)
 
     def read(self, batch: Any) -> Optional[int]:
-        """Return the number of samples of a batch; ``None`` if it is unknown."""
+        """Return the number of samples of a batch; ``None`` if it is unknown.
+
+        It never raises: a batch may be an object of the user's whose ``shape`` is a method or raises.
+        """
         if self._reads_tensors is False:
             return self.expected
-        found = _first_length(batch, _DEPTH)
+        try:
+            found = _first_length(batch, _DEPTH)
+        except Exception:
+            found = None
         if self._reads_tensors is None:
             self._reads_tensors = self.expected is None or found == self.expected
             if not self._reads_tensors:

@@ -14,6 +14,7 @@ Hooks that are overridden must call ``super()``.
 """
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Union
 
@@ -268,8 +269,12 @@ class RecordsRates(_Base):
         self.rates = StepRates()
         self._own_rates = self.rates
         self._batch_size = BatchSize()
-        self._replicas = 1
+        self._replicas: Optional[int] = None
         self._stop_measuring: Optional[Callable[[], None]] = None
+
+    def __getstate__(self) -> Any:
+        """A copy is attached to no trainer."""
+        return {**vars(self), "_stop_measuring": None}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to count. A resumed run counts what this process trains."""
@@ -281,7 +286,9 @@ class RecordsRates(_Base):
             skip_hooks(self.namespace, self, ("on_train_batch_end",), skip=is_shared)
         if is_shared:
             return
-        self._replicas = replicas_of(trainer)
+        self._replicas = None
+        with suppress(Exception):  # of a strategy of the user's; the number of samples is then unknown
+            self._replicas = replicas_of(trainer)
         self.rates.start()
         self._measure_fetches(trainer)
 
@@ -291,7 +298,9 @@ class RecordsRates(_Base):
         if self.rates is not self._own_rates:
             return
         self._measure_fetches(trainer)  # Lightning 1.5 has made the fetcher by now, newer versions before
-        self._batch_size = BatchSize.of(train_loaders(trainer))
+        self._batch_size = BatchSize()
+        with suppress(Exception):  # of a loader of the user's
+            self._batch_size = BatchSize.of(train_loaders(trainer))
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *args: Any) -> None:
         """Count a batch."""
@@ -299,7 +308,8 @@ class RecordsRates(_Base):
         if self.rates is not self._own_rates:
             return
         size = self._batch_size.read(batch)
-        self.rates.batch_trained(None if size is None else size * self._replicas, lambda: int(trainer.global_step))
+        samples = None if size is None or self._replicas is None else size * self._replicas
+        self.rates.batch_trained(samples, lambda: int(trainer.global_step))
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Do not count the time of a validation."""
@@ -325,7 +335,9 @@ class RecordsRates(_Base):
 
     def _measure_fetches(self, trainer: Any) -> None:
         self._end_measuring()
-        self._stop_measuring = around_fetches(self.namespace, trainer, self.rates.fetch_started, self.rates.fetch_ended)
+        started, ended = self.rates.fetch_started, self.rates.fetch_ended
+        with suppress(Exception):  # of a loop of the user's; the share of waiting is then unknown
+            self._stop_measuring = around_fetches(self.namespace, trainer, started, ended)
 
     def _end_measuring(self) -> None:
         if self._stop_measuring is not None:

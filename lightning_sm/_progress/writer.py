@@ -105,6 +105,10 @@ class ProgressWriter:
         self._watch: Optional[HangWatch] = None
         self._reset()
 
+    def __getstate__(self) -> Any:
+        """A copy is attached to no trainer, and has no thread."""
+        return {**vars(self), "_undo": [], "_watch": None, "_evaluation": None}
+
     def _reset(self) -> None:
         self._undo, self._watch = [], None
         self._evaluation: Optional[_Evaluation] = None

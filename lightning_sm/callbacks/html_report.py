@@ -115,24 +115,42 @@ class HTMLReportMixin(RecordsRates):
         self._rates_until = 0.0
         self._undo: List[Callable[[], None]] = []
 
+    def __getstate__(self) -> Any:
+        """A copy is attached to no trainer."""
+        return {**super().__getstate__(), "_undo": []}
+
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Begin to record, on global rank 0."""
         self._end_recording()
         if stage != "fit" or trainer.state.fn != "fit" or not trainer.is_global_zero:
             return
+        try:
+            self._begin_recording(trainer, pl_module)
+        except Exception as error:  # of a logger, or a file system
+            self._give_up(error)
+
+    def _begin_recording(self, trainer: Trainer, pl_module: Any) -> None:
         self._history, self._is_recording, self._has_begun, self._lr_step = History(), True, False, None
         self._started, self._model = time.monotonic(), type(pl_module).__name__
         self._known_files = {path: version_of_file(path) for path in self._files(trainer)}
         self._world = self._describe_world(trainer)
-        self._undo = [
-            observe_logged_metrics(trainer, lambda metrics, step: self._record(trainer, metrics, step)),
-            before_forced_exit(lambda: self._write_blocked(trainer)),
-        ]
+        self._undo.append(observe_logged_metrics(trainer, lambda metrics, step: self._record(trainer, metrics, step)))
+        self._undo.append(before_forced_exit(lambda: self._write_blocked(trainer)))
+
+    def _give_up(self, error: Exception) -> None:
+        warn(error)
+        self._end_recording()
 
     def state_dict(self) -> Dict[str, Any]:
         """Return what was recorded, which is a part of the checkpoint."""
-        self._record_rates()
-        return {"history": self._history.to_plain()} if self._is_recording else {}
+        if not self._is_recording:
+            return {}
+        try:
+            self._record_rates()
+            return {"history": self._history.to_plain()}
+        except Exception as error:
+            self._give_up(error)
+            return {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on with what an earlier attempt had recorded."""
@@ -153,20 +171,22 @@ class HTMLReportMixin(RecordsRates):
         super().on_train_start(trainer, pl_module)
         self._rates_until = 0.0
         if self._is_recording and not self._has_begun:
-            self._begin(trainer)
+            try:
+                self._begin(trainer)
+            except Exception as error:
+                self._give_up(error)
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Report a fit that failed or was stopped, when the program ends."""
         super().on_exception(trainer, pl_module, exception)
         if self._is_recording:
-            outcome, reason = _describe_end(trainer, exception, self._job)
-            self._finish(trainer, outcome, reason, at_exit=self._job.in_container)
+            self._finish(trainer, exception, at_exit=self._job.in_container)
 
     def teardown(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Report a fit that was completed."""
         super().teardown(trainer, pl_module, stage)
         if self._is_recording and stage == "fit":
-            self._finish(trainer, Outcome.COMPLETED, None, at_exit=False)
+            self._finish(trainer, None, at_exit=False)
         self._end_recording()
 
     def _begin(self, trainer: Trainer) -> None:
@@ -191,9 +211,9 @@ class HTMLReportMixin(RecordsRates):
             for name, value in _rates(point.rates):
                 self._history.add(name, point.step, value, Kind.THROUGHPUT)
 
-    def _finish(self, trainer: Trainer, outcome: Outcome, reason: Optional[str], *, at_exit: bool) -> None:
+    def _finish(self, trainer: Trainer, exception: Optional[BaseException], *, at_exit: bool) -> None:
         try:
-            writer = self._collect(trainer, outcome, reason)
+            writer = self._collect(trainer, *_describe_end(trainer, exception, self._job))
             # Processes that multiprocessing started do not all call what is registered for their end.
             if not at_exit or multiprocessing.parent_process() is not None:
                 writer.complete()
@@ -268,7 +288,9 @@ class HTMLReportMixin(RecordsRates):
         self._undo, self._is_recording = [], False
 
 
-def _describe_end(trainer: Trainer, error: BaseException, job: TrainingJob) -> Tuple[Outcome, str]:
+def _describe_end(trainer: Trainer, error: Optional[BaseException], job: TrainingJob) -> Tuple[Outcome, Optional[str]]:
+    if error is None:
+        return Outcome.COMPLETED, None
     found = [callback.stopped_by for callback in callbacks_of(trainer) if isinstance(callback, GracefulStopMixin)]
     stopped_by = next((reason for reason in found if reason), None)
     if isinstance(error, KeyboardInterrupt):

@@ -54,11 +54,19 @@ class LogMetricsMixin(_Base):
         self._seen: Dict[str, bool] = {}  # whether a value was finite
         self._warned = False
 
+    def __getstate__(self) -> Any:
+        """A copy is attached to no trainer."""
+        return {**vars(self), "_remove": None}
+
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Begin to observe what is logged."""
         self._stop()
-        if trainer.is_global_zero:
+        if not trainer.is_global_zero:
+            return
+        try:
             self._remove = observe_logged_metrics(trainer, lambda metrics, step: self._write(trainer, metrics, step))
+        except Exception as error:  # of a logger of the user's
+            log.warning("There will be no metric lines: %s: %s", type(error).__name__, error)
 
     def teardown(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """End the observation."""

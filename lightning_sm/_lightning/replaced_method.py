@@ -1,0 +1,94 @@
+"""``ReplacedMethod``: a method of one object of Lightning's that is replaced for a while."""
+
+from typing import Any, Callable
+
+__all__ = ["ListenedMethod", "ReplacedMethod", "listen"]
+
+
+class ReplacedMethod:
+    """A method of one object that is replaced by an instance attribute; a copy of that object gets the original.
+
+    Args:
+        owner: The object.
+        name: The name of the method.
+        function: Called instead, with the original method before the arguments.
+    """
+
+    def __init__(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        self.owner, self.name, self.function = owner, name, function
+        self.before = vars(owner).get(name)
+        self.original = getattr(owner, name)
+        setattr(owner, name, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(self.original, *args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return getattr, (self.owner, self.name)
+
+    def undo(self) -> None:
+        """Restore the method, unless another program has replaced it in the meantime."""
+        if vars(self.owner).get(self.name) is not self:
+            return
+        if self.before is None:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.before)
+
+
+class ListenedMethod(ReplacedMethod):
+    """A method with each call of which functions are called, before it and after it."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.first: Any = []
+        self.after: Any = []
+        super().__init__(owner, name, self._call)
+
+    def _call(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        for each in self.first:
+            each()
+        result = original(*args, **kwargs)
+        for each in self.after:
+            each()
+        return result
+
+
+def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool = False) -> Callable[[], None]:
+    """Call a function with each call of a method of one object.
+
+    Args:
+        owner: The object.
+        name: The name of the method.
+        function: The function.
+        first: Whether it is called before the method; otherwise after it.
+
+    Returns:
+        A function that undoes it.
+
+    Example::
+
+        >>> class Loop:
+        ...     def run(self):
+        ...         print("run")
+        >>> loop = Loop()
+        >>> undo = listen(loop, "run", lambda: print("before"), first=True)
+        >>> loop.run()
+        before
+        run
+        >>> undo()
+        >>> vars(loop)
+        {}
+    """
+    listened = vars(owner).get(name)
+    if not isinstance(listened, ListenedMethod):
+        listened = ListenedMethod(owner, name)
+    functions = listened.first if first else listened.after
+    functions.append(function)
+
+    def undo() -> None:
+        if function in functions:
+            functions.remove(function)
+        if not listened.first and not listened.after:
+            listened.undo()
+
+    return undo
