@@ -65,6 +65,10 @@ class LogProgressMixin(RecordsRates, _Base):
             raise OptionError(f"sagemaker.log_every: {error}.", hint="Write 30s, 5m or 1h.") from error
         self._writer = ProgressWriter(self.namespace, self.rates, self.every)
 
+    def __getstate__(self) -> Any:
+        """A copy is attached to no trainer, which it would copy, too."""
+        return {**super().__getstate__(), "_trainer": None}
+
     def disable(self) -> None:
         """Write no lines. Lightning calls it while a tuner runs, and on all ranks but 0."""
         self._writer.is_enabled = False
