@@ -3,11 +3,12 @@
 import json
 import os
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm._export import distribution_versions
+from lightning_sm._failure.failure_file import REDACTED, is_secret_name
 from lightning_sm._lightning import Namespace
 from lightning_sm._report.history import Attempt, Curve
 from lightning_sm._sagemaker.job import TrainingJob
@@ -96,8 +97,18 @@ def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
         return value
     if isinstance(value, str):
         return redact(value)
-    # Curves and attempts hold names of metrics and checkpoints, of which a report is made.
-    return tuple(_redacted(inner, redact) for inner in value) if isinstance(value, tuple) else value
+    if isinstance(value, Attempt):
+        return replace(value, checkpoint=None if value.checkpoint is None else redact(value.checkpoint))
+    # Curves hold names of metrics.
+    return tuple(_redacted_entry(entry, redact) for entry in value) if isinstance(value, tuple) else value
+
+
+def _redacted_entry(entry: Any, redact: Callable[[str], str]) -> Any:
+    """A row, whose name may say that its value is a secret of no known format, or an entry of another kind."""
+    if not isinstance(entry, tuple):
+        return _redacted(entry, redact)
+    name, text = entry
+    return redact(name), REDACTED if is_secret_name(name) else redact(text)
 
 
 def rows_of_job(job: TrainingJob) -> Rows:

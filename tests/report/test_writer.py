@@ -1,5 +1,6 @@
 import json
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from lightning_sm import Topology, TrainingJob
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._report import (
+    Attempt,
     Outcome,
     ReportWriter,
     rows_of_export,
@@ -130,6 +132,30 @@ def test_secrets_are_redacted_everywhere(tmp_path, opt_ml):
     ReportWriter(str(path), report(reason="no hunter2-hunter2", notes=("hunter2-hunter2",), **fields), job).complete()
     assert "hunter2" not in path.read_text(encoding="utf-8")
     assert "model.key = *** ← x" in shown(path)
+
+
+def test_values_whose_names_say_that_they_are_secrets(tmp_path):
+    description = {
+        "file": "model.pt",
+        "hparams": {
+            "api_key": "plain-enough-1",
+            "password": "two words of it",
+            "auth": {"password": "nested-1"},
+            "lr": 3,
+        },
+        "details": {"client_secret": "plain-enough-2", "max_tokens": 77777},
+    }
+    (tmp_path / "model.json").write_text(json.dumps(description))
+    value = report(
+        export=rows_of_export(str(tmp_path / "model.json")),
+        routing=("model.password = plain-enough-3", "trainer.logger.init_args.api_key = plain-enough-4 ← config"),
+        attempts=(Attempt(0.0), Attempt(0.0, "s3://me:plain-enough-5@host/x.ckpt")),
+    )
+    path = tmp_path / "report.html"
+    ReportWriter(str(path), value, TrainingJob()).complete()
+    page = path.read_text(encoding="utf-8")
+    assert not [secret for secret in ("plain-enough", "two words", "nested-1") if secret in page]
+    assert {"hparams.api_key", "hparams.password", "***", "77777", "hparams.lr"} <= set(re.split("[<>]", page))
 
 
 def test_rows_of_a_job(opt_ml):
