@@ -3,14 +3,14 @@
 import difflib
 import re
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
 from lightning_sm._doctor.job_checks import is_sdk_v3
+from lightning_sm._doctor.project_source import find_text, uses_lightning_sm
 
-__all__ = ["CHECKS", "entry_script", "source_dir"]
+__all__ = ["CHECKS"]
 
 # What SDKs, toolkit and framework containers read: sagemaker_training/params.py, sagemaker/{estimator,fw_utils}.py,
 # sagemaker_pytorch_container/training.py, sagemaker/debugger.
@@ -36,30 +36,6 @@ _KNOWN_STARTS = ("sagemaker_mpi_", "sagemaker_parameter_server_", "sagemaker_tor
 _SHOWN = 3
 
 
-def source_dir(machine: Machine) -> Path:
-    """Return the directory that holds the script."""
-    job = machine.job
-    if is_sdk_v3(job):
-        return Path(job.channels["code"].path) if "code" in job.channels else Path(job.base_dir or "/opt/ml", "code")
-    return Path(job.base_dir or "/opt/ml", "code")
-
-
-def entry_script(machine: Machine) -> Optional[Path]:
-    """Return where the script should be; ``None`` if nothing names it."""
-    named = machine.environ.get("SM_USER_ENTRY_POINT") or machine.environ.get("SM_ENTRY_SCRIPT")
-    named = named or machine.job.hyperparameters.reserved.get("sagemaker_program")
-    return source_dir(machine) / named if isinstance(named, str) and named else None
-
-
-def _reads_by_itself(machine: Machine) -> bool:
-    """Whether nothing shows that ``lightning_sm`` reads the hyperparameters of the script."""
-    script = entry_script(machine)
-    try:
-        return script is None or "lightning_sm" not in script.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return True
-
-
 def _names(names: Sequence[str]) -> str:
     shown = ", ".join(sorted(names)[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
@@ -76,7 +52,7 @@ def _hyperparameters(machine: Machine) -> Iterator[Finding]:
         spelling = _spelling(value, v3=is_sdk_v3(job))
         if spelling is not None:
             changed.setdefault(spelling, []).append(name)
-    if changed and _reads_by_itself(machine):
+    if changed and not uses_lightning_sm(machine):
         listed = "; ".join(f"{_names(names)} as {spelling}" for spelling, names in changed.items())
         yield Finding(
             check,
@@ -108,14 +84,14 @@ def _order(machine: Machine) -> Iterator[Finding]:
     if "config" not in values or is_sdk_v3(machine.job):
         return
     earlier = [name for name in values if name < "config"]
-    if earlier and _reads_by_itself(machine):
+    if earlier and not uses_lightning_sm(machine):
         yield Finding(
             "config file",
             Status.WARNING,
             f"the toolkit sorts the command line: {_names(earlier)} stand before --config, and the file overrides them",
             "Use lightning_sm's SageMakerCLI, where hyperparameters win over files.",
         )
-    if isinstance(values["config"], list) and _reads_by_itself(machine):
+    if isinstance(values["config"], list) and not uses_lightning_sm(machine):
         yield Finding(
             "config file",
             Status.WARNING,
@@ -126,7 +102,7 @@ def _order(machine: Machine) -> Iterator[Finding]:
 
 def _model_parallel(machine: Machine) -> Iterator[Finding]:
     """``--mp_parameters`` on the command line."""
-    if "mp_parameters" in machine.job.hyperparameters.reserved:
+    if "mp_parameters" in machine.job.hyperparameters.reserved and not uses_lightning_sm(machine):
         yield Finding(
             "mp_parameters",
             Status.WARNING,
@@ -194,11 +170,17 @@ def _lost_variables(machine: Machine) -> Iterator[Finding]:
     expected = [f"SM_HP_{name.upper()}" for name in job.hyperparameters.values]
     expected += [f"SM_CHANNEL_{name.upper()}" for name in job.channels]
     lost = [name for name in expected if name not in environ and re.fullmatch(r"\w+", name) is None]
-    if lost:
+    if not lost:
+        return
+    text = f"lost on the way through a shell or ssh, because of a dot or hyphen in the name: {_names(lost)}"
+    reads = find_text(machine, r"SM_(HP|CHANNEL)_")
+    if reads is None:
+        yield Finding("SM_* variables", Status.OK, f"{text}; the project's source names none of their kind")
+    else:
         yield Finding(
             "SM_* variables",
             Status.WARNING,
-            f"lost on the way through a shell or ssh, because of a dot or hyphen in the name: {_names(lost)}",
+            f"{text}; {reads} names variables of their kind",
             "Read lightning_sm.job(), which reads SageMaker's files, or SM_HPS; not single variables.",
         )
 

@@ -140,7 +140,10 @@ class _Run:
 
     def start(self, machine: Machine) -> None:
         self.thread = threading.Thread(target=self._examine, args=(machine,), name=self.name, daemon=True)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError:  # the host's limit of threads or memory: one after the other, then
+            self._examine(machine)
 
     @property
     def name(self) -> str:
@@ -157,7 +160,8 @@ class _Run:
         return Finding(self.name, Status.WARNING, f"could not be examined: {why}")
 
     def result(self, timeout: float) -> Tuple[Finding, ...]:
-        self.thread.join(max(0.0, timeout))
+        if self.findings is None:
+            self.thread.join(max(0.0, timeout))
         found = self.findings
         return (self._not_examined(f"no answer within {_TIMEOUT:.0f} s"),) if found is None else found
 

@@ -87,13 +87,17 @@ def _cpus(machine: Machine) -> Iterator[Finding]:
     if count < processes:
         hint = "Start fewer processes per host, or use a larger instance."
         yield Finding("CPUs", Status.WARNING, f"{text}: they take turns.", hint)
-    elif threads == "1" and each > 1 and not gpus(machine):
+    elif threads == "1" and each > 1 and not gpus(machine) and _is_torchrun(machine):
         text = f"{text}, and OMP_NUM_THREADS=1 (torchrun's default): each process computes on one of {each}."
         yield Finding(
             "CPUs", Status.WARNING, text, f"Pass environment={{'OMP_NUM_THREADS': '{each}'}} to the estimator."
         )
     else:
         yield Finding("CPUs", Status.OK, text)
+
+
+def _is_torchrun(machine: Machine) -> bool:
+    return machine.job.in_container and "TORCHELASTIC_RUN_ID" in machine.environ
 
 
 def _cpu_limit(machine: Machine) -> Optional[float]:
@@ -205,6 +209,9 @@ def _temporary_files(machine: Machine) -> Iterator[Finding]:
     if free < _LEAST_FREE:
         hint = "A larger volume_size, or TMPDIR on another volume."
         yield Finding("temporary files", Status.WARNING, f"{text}.", hint)
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        text = f"{folder} is not writable: loader workers, torch.compile and caches need it."
+        yield Finding("temporary files", Status.WARNING, text, "Set TMPDIR to a directory that is.")
     else:
         yield Finding("temporary files", Status.OK, text)
 

@@ -1,10 +1,12 @@
 """Reads a host for the checks: files, GPUs, network cards and the metadata of packages, none of which is imported."""
 
 import functools
+import importlib.util
 import os
 import re
 import stat
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterable, Iterator, List, Optional, Tuple
@@ -19,6 +21,7 @@ __all__ = [
     "find_package",
     "find_program",
     "gpus",
+    "is_importable",
     "is_real_instance",
     "names_in",
     "of_this_host",
@@ -105,6 +108,13 @@ def is_real_instance(machine: Machine) -> Optional[bool]:
     if machine.job.current_instance_type is None or not product or not product.strip():
         return None
     return f"ml.{product.strip()}" == machine.job.current_instance_type
+
+
+def is_importable(name: str) -> bool:
+    """Whether a package is installed in this Python, by its finders alone."""
+    with suppress(ImportError, ValueError):
+        return importlib.util.find_spec(name) is not None
+    return False
 
 
 Version = Tuple[int, ...]

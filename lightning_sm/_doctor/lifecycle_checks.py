@@ -5,9 +5,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Iterator, List, Optional, Tuple
 
-from lightning_sm._doctor.argument_checks import entry_script, source_dir
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
+from lightning_sm._doctor.host import read_text
 from lightning_sm._doctor.job_checks import is_local_mode, is_sdk_v3
+from lightning_sm._doctor.project_source import entry_script, source_dir
 from lightning_sm._sagemaker.topology import Launcher
 from lightning_sm.errors import DoctorError
 
@@ -44,7 +45,7 @@ def _source(machine: Machine) -> Iterator[Finding]:
 
 def _start_of_container(machine: Machine) -> Optional[float]:
     """Return when process 1 started, in seconds since the epoch; see ``proc(5)``."""
-    with suppress(OSError, ValueError, IndexError):
+    with suppress(OSError, ValueError, IndexError, StopIteration):
         ticks = machine.path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
         boot = next(line for line in machine.path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
         return int(boot.split()[1]) + int(ticks) / os.sysconf("SC_CLK_TCK")
@@ -86,7 +87,10 @@ def _sigterm(machine: Machine) -> Iterator[Finding]:
             Status.WARNING,
             f"process 1 ({command[:60]}) does not forward it: a spot interruption, StopTrainingJob or a time limit "
             "ends the job without a last checkpoint",
-            "Start the container with the entry point that lightning-sm entrypoint prints; set sagemaker.save_every.",
+            "Set sagemaker.save_every, so that little is lost."
+            if is_sdk_v3(machine.job)
+            else "Start the container with the entry point that lightning-sm entrypoint prints; set "
+            "sagemaker.save_every.",
         )
 
 
@@ -118,9 +122,7 @@ def _failure_reason(machine: Machine) -> Iterator[Finding]:
     job, check = machine.job, "failure reason"
     if not (job.in_container and machine.is_here and job.failure_file):
         return
-    written = ""
-    with suppress(OSError):
-        written = Path(job.failure_file).read_text(encoding="utf-8", errors="replace")
+    written = read_text(Path(job.failure_file))
     # What another host's doctor found arrives while this host is examined.
     if written and not written.startswith(DoctorError.__name__):
         yield Finding(

@@ -50,8 +50,9 @@ def _efa(machine: Machine) -> Iterator[Finding]:
     devices, has_efa = efa_devices(machine), any(fnmatch.fnmatch(kind, each) for each in _EC2_EFA)
     several = len(machine.job.world_hosts) > 1
     if provider == "efa" and not has_efa and not devices:
-        if not several:
-            yield Finding("EFA", Status.OK, f"FI_PROVIDER=efa, and {kind} has no EFA; one host needs none")
+        if not several or not kind.startswith(("ml.g", "ml.p")):
+            why = "gloo, which CPUs use," if several else "one host"
+            yield Finding("EFA", Status.OK, f"FI_PROVIDER=efa, and {kind} has no EFA; {why} needs none")
             return
         text = f"FI_PROVIDER=efa, and {kind} has no EFA: NCCL can fail with 'Only EFA provider is supported'."
         hint = "Use distribution={'torch_distributed': {'enabled': True}}, which sets it for types with EFA only."

@@ -53,7 +53,7 @@ def _names_of_hosts(machine: Machine) -> Iterator[Finding]:
             "A host that has not started has no name; look for its log stream. The training waits for the main host.",
         )
         return
-    loopback = [host for host, (address, _) in found.items() if (address or "").startswith("127.")]
+    loopback = [host for host, (address, _) in found.items() if _is_loopback(address)]
     others = [host for host in loopback if host != machine.job.current_host]
     if others:
         yield Finding(
@@ -64,6 +64,10 @@ def _names_of_hosts(machine: Machine) -> Iterator[Finding]:
         )
         return
     yield Finding(check, Status.OK, _listed([f"{host} {address}" for host, (address, _) in found.items()]))
+
+
+def _is_loopback(address: Optional[str]) -> bool:
+    return address is not None and (address.startswith("127.") or address == "::1")
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -124,7 +128,7 @@ def _own_port(where: str, port: int, source: str) -> Finding:
                     "main port",
                     Status.ERROR,
                     f"port {port} (by {source}) of this main host is in use by another program",
-                    "End that program, or set another MASTER_PORT on every host.",
+                    "End that program, unless it is this job's training; or set another MASTER_PORT on every host.",
                 )
             raise
     return Finding("main port", Status.OK, f"{where} (by {source}) is free on this main host")
@@ -132,15 +136,16 @@ def _own_port(where: str, port: int, source: str) -> Finding:
 
 def _knock(host: str, port: int) -> Optional[int]:
     """Connect; return ``None`` if something listens, else the error number of the last attempt."""
+    address, _ = _addresses([host], _NAME_TIMEOUT)[host]
+    if address is None:
+        return socket.EAI_NONAME
     deadline, number = time.monotonic() + _CONNECT_FOR, errno.ETIMEDOUT
     while True:
         try:
-            socket.create_connection((host, port), _CONNECT_TIMEOUT).close()
+            socket.create_connection((address, port), _CONNECT_TIMEOUT).close()
             return None
         except ConnectionRefusedError:
             return errno.ECONNREFUSED
-        except (socket.gaierror, UnicodeError):
-            return socket.EAI_NONAME
         except OSError as error:
             number = error.errno or errno.ETIMEDOUT
         if time.monotonic() >= deadline:

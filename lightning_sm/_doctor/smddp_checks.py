@@ -9,7 +9,7 @@ from typing import Dict, Iterator, Mapping, Optional, Tuple
 
 from lightning_sm._distributed.smddp import BackendChoice, choose_backend
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
-from lightning_sm._doctor.host import gpus
+from lightning_sm._doctor.host import gpus, is_importable
 
 __all__ = ["CHECKS"]
 
@@ -17,8 +17,8 @@ __all__ = ["CHECKS"]
 _TYPES = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
 _SECONDS = 15.0
 _ELSEWHERE = (
-    "Nothing, if NCCL is what you want (pytorchddp requests the same launcher); SMDDP is in AWS's PyTorch images up to "
-    "2.5.1, on ml.p3dn, ml.p4d and ml.p4de."
+    "Use the distribution torch_distributed for NCCL (pytorchddp requests SMDDP's launcher); SMDDP is in AWS's PyTorch "
+    "images up to 2.5.1, on ml.p3dn, ml.p4d and ml.p4de."
 )
 # Sizes in bytes; AllGather of larger inputs is left to NCCL: AWS, SageMaker developer guide, page
 # model-parallel-core-features-v2-smddp-allgather.
@@ -49,9 +49,10 @@ def _smddp(machine: Machine) -> Iterator[Finding]:
         return
     if not (job.asks_for_smddp and gpus(machine)):
         choice = choose_backend(None, "cuda" if gpus(machine) else "cpu", job)
-        status = Status.WARNING if job.asks_for_smddp else Status.OK
+        # Where the library is missing, the line of the distribution has said so.
+        is_wanted = job.asks_for_smddp and is_importable("smdistributed")
         text = f"not used, because {choice.reason}"
-        yield Finding("SMDDP", status, text, _ELSEWHERE if job.asks_for_smddp else "")
+        yield Finding("SMDDP", Status.WARNING if is_wanted else Status.OK, text, _ELSEWHERE if is_wanted else "")
         return
     found, problem = _choose_elsewhere(machine.environ)
     if found is None:

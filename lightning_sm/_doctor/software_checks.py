@@ -220,8 +220,11 @@ def _requirements_file(machine: Machine) -> Iterator[Finding]:
     text = next((each for each in texts if each is not None), None)
     if text is None:
         return
-    problems = list(_judge_requirements(text, machine.environ))
+    problems = list(dict.fromkeys(_judge_requirements(text, machine.environ)))
+    left, problems = len(problems) - _MAX_NAMED, problems[:_MAX_NAMED]
     yield from (Finding("requirements.txt", Status.WARNING, problem, hint) for problem, hint in problems)
+    if left > 0:
+        yield Finding("requirements.txt", Status.WARNING, f"{left} more lines like these.", "Mend each of them.")
     if not problems:
         yield Finding("requirements.txt", Status.OK, f"{len(_lines(text))} lines, none of which is known to do harm")
 

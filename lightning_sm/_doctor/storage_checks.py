@@ -12,12 +12,14 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from lightning_sm._checkpoint.candidates import list_candidates
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
+from lightning_sm._doctor.host import read_text
+from lightning_sm._doctor.project_source import find_unsorted_listing
 from lightning_sm._sagemaker.job import Channel, TrainingJob
 
 __all__ = ["CHECKS", "list_files", "replicated_channels"]
 
-# FastFile lists and sizes objects over the network.
-_WALK_SECONDS = 3.0
+# For all channels together. FastFile lists and sizes objects over the network.
+_WALK_SECONDS = 4.0
 _GB = 1e9
 _LITTLE_SPACE = 10 * _GB
 _NO_SPACE = 0.5 * _GB
@@ -41,29 +43,41 @@ class _Content:
     size: int = 0
     is_complete: bool = True
     is_sorted: bool = True
+    unreadable: str = ""
 
     def __str__(self) -> str:
         amount = f"{self.files:,} file{'' if self.files == 1 else 's'}, {_size(self.size)}"
         return amount if self.is_complete else f"at least {amount}"
 
 
-def _count(path: str) -> _Content:
-    deadline = time.monotonic() + _WALK_SECONDS
-    files, size, is_sorted = 0, 0, True
+def _count(path: str, seconds: float) -> _Content:
+    """Count the files of a channel for so many seconds; raise where the channel itself cannot be read."""
+    deadline = time.monotonic() + seconds
+    files, size, is_sorted, unreadable = 0, 0, True, ""
     folders = [path]
     while folders:
-        with os.scandir(folders.pop()) as entries:
-            names: List[str] = []
-            for entry in entries:
-                if entry.is_dir():
-                    folders.append(entry.path)
-                else:
-                    files, size = files + 1, size + entry.stat().st_size
-                names.append(entry.name)
-                if time.monotonic() > deadline:
-                    return _Content(files, size, False, is_sorted and names == sorted(names))
-            is_sorted = is_sorted and names == sorted(names)
-    return _Content(files, size, True, is_sorted)
+        folder = folders.pop()
+        names: List[str] = []
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    names.append(entry.name)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        files += 1
+                        try:
+                            size += entry.stat().st_size
+                        except OSError as error:
+                            unreadable = unreadable or f"{entry.path}: {error.strerror}"
+                    if time.monotonic() > deadline:
+                        return _Content(files, size, False, is_sorted and names == sorted(names), unreadable)
+        except OSError as error:
+            if folder == path:
+                raise
+            unreadable = unreadable or f"{folder}: {error.strerror}"
+        is_sorted = is_sorted and names == sorted(names)
+    return _Content(files, size, True, is_sorted, unreadable)
 
 
 def _size(size: float) -> str:
@@ -76,8 +90,8 @@ def _size(size: float) -> str:
 
 def _settings(job: TrainingJob) -> Dict[str, Any]:
     """Return ``inputdataconfig.json``, whose fields beside the input mode are not a part of ``Channel``."""
-    with suppress(OSError, ValueError):
-        content = json.loads(Path(job.sources.get("channels", "")).read_text(encoding="utf-8"))
+    with suppress(ValueError):
+        content = json.loads(read_text(Path(job.sources.get("channels", ""))) or "{}")
         return content if isinstance(content, dict) else {}
     return {}
 
@@ -96,17 +110,21 @@ def replicated_channels(job: TrainingJob) -> Dict[str, str]:
     }
 
 
-def list_files(folder: str) -> str:
+def list_files(folder: str, before: float = float("inf")) -> str:
     """Return the number and size of the files below a folder, with a digest of their relative names and sizes.
 
     Args:
         folder: The folder.
+        before: Files that changed later, in seconds since the epoch, are left out: caches that the program writes.
     """
     files: List[Tuple[str, int]] = []
     for parent, _, names in os.walk(folder):
-        for path in (os.path.join(parent, name) for name in names):
+        inside = parent[len(folder) :].lstrip(os.sep)
+        for name in names:
             with suppress(OSError):
-                files.append((os.path.relpath(path, folder), os.stat(path).st_size))
+                found = os.stat(os.path.join(parent, name))
+                if found.st_ctime < before:
+                    files.append((os.path.join(inside, name), found.st_size))
     digest = hashlib.sha256(json.dumps(sorted(files)).encode()).hexdigest()[:12]
     noun = "file" if len(files) == 1 else "files"
     return f"{len(files):,} {noun}, {_size(sum(size for _, size in files))}, digest {digest}"
@@ -122,10 +140,11 @@ def _channels(machine: Machine) -> Iterator[Finding]:
     settings = _settings(job)
     for name, channel in job.data_channels.items():
         shard = settings.get(name, {}).get("S3DistributionType") == "ShardedByS3Key"
-        yield from _channel(machine, channel, shard and len(job.world_hosts) > 1)
+        seconds = _WALK_SECONDS / len(job.data_channels)
+        yield from _channel(machine, channel, shard and len(job.world_hosts) > 1, seconds)
 
 
-def _channel(machine: Machine, channel: Channel, is_sharded: bool) -> Iterator[Finding]:
+def _channel(machine: Machine, channel: Channel, is_sharded: bool, seconds: float) -> Iterator[Finding]:
     check, mode = f"channel {channel.name}", channel.input_mode or "mode unknown"
     if channel.input_mode == "Pipe":
         yield Finding(
@@ -146,7 +165,7 @@ def _channel(machine: Machine, channel: Channel, is_sharded: bool) -> Iterator[F
         yield Finding(check, Status.OK, mode)
         return
     try:
-        content = _count(channel.path)
+        content = _count(channel.path, seconds)
     except OSError as error:
         yield Finding(check, Status.ERROR, f"{channel.path}: {error.strerror}", "Check the channel's S3 prefix.")
         return
@@ -156,14 +175,30 @@ def _channel(machine: Machine, channel: Channel, is_sharded: bool) -> Iterator[F
         )
         return
     yield Finding(check, Status.OK, f"{mode}, {content}" + (", read-only" if mode == "FastFile" else ""))
-    if not content.is_sorted and len(machine.job.world_hosts) > 1 and not is_sharded:
+    if content.unreadable:
         yield Finding(
-            f"{check}",
+            check,
             Status.WARNING,
-            "os.listdir and glob return its files unsorted, in an order that may differ between hosts",
-            "Sort file lists before the data set is built: sorted(os.listdir(folder)); else ranks train on the same "
-            "files and skip others.",
+            f"a part of it cannot be read: {content.unreadable}",
+            "Check owner and mode; a link must point into the channel.",
         )
+    if not content.is_sorted and len(machine.job.world_hosts) > 1 and not is_sharded:
+        yield _order(machine, check)
+
+
+def _order(machine: Machine, check: str) -> Finding:
+    """Almost no file system sorts: it is a fault where the project uses its order."""
+    text = "os.listdir and glob return its files unsorted, in an order that may differ between hosts"
+    used = find_unsorted_listing(machine)
+    if used is None:
+        return Finding(check, Status.OK, text)
+    return Finding(
+        check,
+        Status.WARNING,
+        f"{text}, and {used} uses that order",
+        "Sort file lists before the data set is built: sorted(os.listdir(folder)); else ranks train on the same "
+        "files and skip others.",
+    )
 
 
 def _caches(machine: Machine) -> Iterator[Finding]:
@@ -199,11 +234,13 @@ def _directories(machine: Machine) -> Iterator[Finding]:
 
 def _directory(check: str, folder: str) -> Finding:
     existing = Path(folder)
-    while not existing.exists() and existing != existing.parent:
+    while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
-    if existing.is_dir() and os.access(str(existing), os.W_OK | os.X_OK):
+    # os.path answers where a directory above may not be entered; Path raises.
+    is_folder = os.path.isdir(existing)
+    if is_folder and os.access(str(existing), os.W_OK | os.X_OK):
         return Finding(check, Status.OK, f"{folder} is writable")
-    why = "is not writable" if existing.is_dir() else "is no directory"
+    why = "is not writable" if is_folder else "is no directory"
     return Finding(
         check,
         Status.ERROR,

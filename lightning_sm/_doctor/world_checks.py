@@ -1,11 +1,11 @@
 """Checks of the world: ranks with their evidence, hosts and their order, instance groups, GPUs of each process."""
 
-import importlib.util
-from contextlib import suppress
-from typing import Any, Iterator, Mapping, Optional, Tuple
+from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
+from lightning_sm._doctor.host import is_importable
 from lightning_sm._doctor.job_checks import is_mpirun
+from lightning_sm._doctor.project_source import find_text
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 
@@ -17,6 +17,7 @@ _CLUSTERS = {
     "LSF": ("LSB_JOBID",),
     "Kubeflow": ("KUBERNETES_PORT",),
 }
+_SHOWN = 8
 
 
 def _ranks(machine: Machine) -> Iterator[Finding]:
@@ -49,7 +50,7 @@ def _ranks(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             check,
             Status.WARNING,
-            f"the world of {sizes} process(es) spans {topology.num_nodes} of {len(hosts)} hosts {list(hosts)}",
+            f"the world of {sizes} process(es) spans {topology.num_nodes} of {len(hosts)} hosts ({_listed(hosts)})",
             "Start the processes on all hosts, or request fewer instances."
             if topology.num_nodes < len(hosts)
             else "Compare the number of processes per host with the launcher's.",
@@ -64,18 +65,23 @@ def _variables_of_another_host(machine: Machine) -> Iterator[Finding]:
     """Whether the ``SM_*`` variables are this host's; mpirun copies the main host's."""
     named, current = machine.environ.get("SM_CURRENT_HOST"), machine.job.current_host
     if machine.is_here and named and current and named != current:
-        yield Finding(
-            "SM_* variables",
-            Status.WARNING,
-            f"they are those of {named}, but this host is {current}: mpirun copies the main host's",
-            "Do not read SM_* in the script; lightning_sm.job() reads this host's files.",
-        )
+        text = f"they are those of {named}, but this host is {current}: mpirun copies the main host's"
+        hint = "Do not read SM_* in the script; lightning_sm.job() reads this host's files."
+        yield _where_used(machine, "SM_* variables", text, r"SM_(CURRENT_|NUM_|RESOURCE_CONFIG|TRAINING_ENV)", hint)
+
+
+def _where_used(machine: Machine, check: str, text: str, pattern: str, hint: str) -> Finding:
+    """What the platform sets is a fault only where the project reads it."""
+    used = find_text(machine, pattern)
+    if used is None:
+        return Finding(check, Status.OK, f"{text}; lightning_sm does not use it, and the project's source neither")
+    return Finding(check, Status.WARNING, f"{text}; {used} uses it", hint)
 
 
 def _hosts(machine: Machine) -> Iterator[Finding]:
     """The hosts in their order, and whether the variables name the first one as the main host."""
     job, environ = machine.job, machine.environ
-    hosts, listed = job.world_hosts, ", ".join(job.world_hosts)
+    hosts, listed = job.world_hosts, _listed(job.world_hosts)
     if len(hosts) < 2:
         return
     order = "" if list(hosts) == sorted(hosts) else ", in the order of its group, which is not sorted"
@@ -84,13 +90,17 @@ def _hosts(machine: Machine) -> Iterator[Finding]:
         value = environ.get(name)
         if value in job.hosts and value != hosts[0]:
             used = machine.topology.main_address if machine.topology is not None else hosts[0]
-            yield Finding(
-                "main host",
-                Status.WARNING,
-                f"{name} is {value}, but the first host of this world, {hosts[0]}, has rank 0; used is {used}",
+            text = f"{name} is {value}, but the first host of this world, {hosts[0]}, has rank 0; used is {used}"
+            hint = (
                 "Do not compute the main host from a sorted list of hosts; "
-                "take it from lightning_sm.Topology.resolve().main_address.",
+                "take it from lightning_sm.Topology.resolve().main_address."
             )
+            yield _where_used(machine, "main host", text, r"MASTER_ADDR", hint)
+
+
+def _listed(hosts: Sequence[str]) -> str:
+    more = f" and {len(hosts) - _SHOWN} more" if len(hosts) > _SHOWN else ""
+    return ", ".join(hosts[:_SHOWN]) + more
 
 
 def _separate_groups(job: TrainingJob) -> bool:
@@ -134,7 +144,7 @@ def _other_clusters(machine: Machine) -> Iterator[Finding]:
                 f"{', '.join(found)} set: Lightning takes this for {cluster} where nothing else is passed",
                 "Unset it, or pass plugins=[lightning_sm.SageMakerEnvironment()] to the Trainer.",
             )
-    if is_mpirun(machine) and importlib.util.find_spec("mpi4py") is not None:
+    if is_mpirun(machine) and is_importable("mpi4py"):
         text = "Lightning alone uses its MPIEnvironment under mpirun; lightning_sm sets SageMakerEnvironment"
         yield Finding("cluster environment", Status.OK, text)
 
@@ -144,7 +154,7 @@ def _distribution(machine: Machine) -> Iterator[Finding]:
     job, check = machine.job, "distribution"
     if not (job.asks_for_smddp and machine.is_here):
         return
-    if not _is_importable("smdistributed"):
+    if not is_importable("smdistributed"):
         yield Finding(
             check,
             Status.WARNING,
@@ -153,18 +163,9 @@ def _distribution(machine: Machine) -> Iterator[Finding]:
             "Use the distribution torch_distributed, or an image that contains the library.",
         )
     if is_mpirun(machine):
-        yield Finding(
-            check,
-            Status.WARNING,
-            "smddprun is not in this image: only OMPI_* tell the ranks, and RANK, WORLD_SIZE and LOCAL_RANK are absent",
-            "Read ranks from the trainer or lightning_sm.Topology.resolve(), or use torch_distributed.",
-        )
-
-
-def _is_importable(name: str) -> bool:
-    with suppress(ImportError, ValueError):
-        return importlib.util.find_spec(name) is not None
-    return False
+        text = "smddprun is not in this image: only OMPI_* tell the ranks; RANK, WORLD_SIZE and LOCAL_RANK are absent"
+        hint = "Read ranks from the trainer or lightning_sm.Topology.resolve(), or use torch_distributed."
+        yield _where_used(machine, check, text, r"[\"'](RANK|WORLD_SIZE|LOCAL_RANK)[\"']", hint)
 
 
 def _devices(machine: Machine) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """``WorldCheck``: compares the trainer's world with the job's before training, and what all hosts should share."""
 
 import json
+import time
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional
 
 from lightning_sm._doctor.storage_checks import list_files
@@ -31,7 +32,8 @@ class WorldCheckMixin(_Base):
     Args:
         topology: The world of the job; by default :meth:`Topology.resolve() <lightning_sm.Topology.resolve>`.
         folders: The directories of channels, by name, whose files all hosts must have (names and sizes are compared in
-            ``fit``). ``sagemaker.doctor`` passes those in ``File`` mode that are not sharded.
+            ``fit``; files that changed after this callback was created do not count). ``sagemaker.doctor`` passes those
+            in ``File`` mode that are not sharded.
 
     Raises:
         TopologyError: The worlds differ (in ``fit``), or the environment describes none.
@@ -56,6 +58,7 @@ class WorldCheckMixin(_Base):
     def __init__(self, topology: Optional[Topology] = None, folders: Optional[Mapping[str, str]] = None) -> None:
         super().__init__()
         self.folders = dict(folders or {})
+        self._created = time.time()
         self.topology = Topology.resolve() if topology is None else topology
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
@@ -77,7 +80,7 @@ class WorldCheckMixin(_Base):
         import torch
 
         is_first = self.topology.local_rank == 0
-        own = {name: list_files(folder) for name, folder in self.folders.items()} if is_first else {}
+        own = {name: list_files(folder, self._created) for name, folder in self.folders.items()} if is_first else {}
         sent = torch.tensor(list(json.dumps([self.topology.node_rank, own]).encode()), dtype=torch.uint8)
         found: Dict[int, Dict[str, str]] = {}
         for each in gather(trainer, sent):

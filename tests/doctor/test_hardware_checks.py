@@ -245,7 +245,7 @@ def test_types_that_the_toolkit_does_not_know(host, kind):
     assert "does not set FI_PROVIDER" in host.text("EFA")
 
 
-@pytest.mark.parametrize("kind", ["ml.g5.xlarge", "ml.g6.4xlarge", "ml.p3.16xlarge", "ml.m5.xlarge", "ml.g4dn.xlarge"])
+@pytest.mark.parametrize("kind", ["ml.g5.xlarge", "ml.g6.4xlarge", "ml.p3.16xlarge", "ml.g4dn.xlarge"])
 def test_provider_on_types_without_efa(host, kind):
     host.job.update(current_instance_type=kind)
     assert not any(each.check == "EFA" and each.status != OK for each in host.findings())
@@ -408,6 +408,9 @@ def test_threads_of_torchrun_on_cpus(host):
         host.remove(f"/dev/nvidia{name}")
     host.remove("/proc/driver/nvidia")
     host.job.update(num_gpus=0, current_instance_type="ml.m5.24xlarge")
+    # Without torchrun somebody has chosen it.
+    assert host.text("CPUs") == "96 for 8 process(es)"
+    host.environ["TORCHELASTIC_RUN_ID"] = "none"
     assert "each process computes on one of 12" in host.text("CPUs")
     host.environ["OMP_NUM_THREADS"] = "12"
     assert host.text("CPUs") == "96 for 8 process(es)"
@@ -418,6 +421,19 @@ def test_temporary_files(host):
     assert host.wrong() == [("temporary files", WARNING)]
     host.environ["TMPDIR"] = "/dev"
     assert "has" in host.text("temporary files")
+
+
+def test_temporary_files_that_cannot_be_written(host, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("/tmp"))
+    (found,) = [each for each in host.findings() if each.check == "temporary files"]
+    assert found.status == WARNING
+    assert "/tmp is not writable" in found.text
+
+
+def test_provider_on_cpus(host):
+    host.job.update(current_instance_type="ml.m5.xlarge")
+    host.remove("/sys/class/infiniband")
+    assert [each.status for each in host.findings() if each.check == "EFA"] == [OK]
 
 
 # SMDDP.

@@ -45,6 +45,13 @@ def _code(host, *names, started=-60.0):
     host.opt_ml.hyperparameters(sagemaker_submit_directory=source, sagemaker_program="train.py")
 
 
+def _project(host, text):
+    """Put a module into the source directory of the project."""
+    code = host.opt_ml.base / "code"
+    code.mkdir(exist_ok=True)
+    (code / "data.py").write_text(text)
+
+
 # Rank discovery
 
 
@@ -63,8 +70,14 @@ def launcher_that_did_not_start_this_process(host):
     host.opt_ml.hyperparameters(sagemaker_torch_distributed_enabled=True)
 
 
-@trap(2, check="SM_* variables", status=WARNING, text="those of algo-1, but this host is algo-2")
+@trap(2, check="SM_* variables", status=WARNING, text="main host's; data.py:2 uses it")
 def variables_of_the_main_host(host):
+    _project(host, "import os\nrank = os.environ['SM_CURRENT_HOST']")
+    variables_of_the_main_host_that_nothing_reads(host)
+
+
+@trap(2, check="SM_* variables", status=OK, text="those of algo-1, but this host is algo-2")
+def variables_of_the_main_host_that_nothing_reads(host):
     host.opt_ml.host("algo-2", "algo-1", "algo-2")
     host.environ.update(mpirun(1, 2, 0, 1), SM_CURRENT_HOST="algo-1", SM_HOSTS='["algo-1", "algo-2"]')
 
@@ -89,12 +102,20 @@ def hosts_that_are_not_sorted(host):
 
 @trap(4, check="main host", status=WARNING, text="MASTER_ADDR is algo-1, but the first host of this world, algo-3")
 def main_host_of_the_sorted_list(host):
+    _project(host, "main = os.environ['MASTER_ADDR']")
+    main_host_that_nothing_reads(host)
+
+
+@trap(4, check="main host", status=OK, text="MASTER_ADDR is algo-1, but the first host of this world, algo-3")
+def main_host_that_nothing_reads(host):
+    # The toolkit sets it so.
     hosts_that_are_not_sorted(host)
     host.environ.update(MASTER_ADDR="algo-1", MASTER_PORT="7777")
 
 
 @trap(4, check="main host", status=WARNING, text="SM_MASTER_ADDR is algo-1")
 def main_host_that_sdk_v3_names(host):
+    _project(host, "main = os.environ.get('SM_MASTER_ADDR')")
     groups = [group("cpu", "algo-1"), group("gpu", "algo-2", "algo-3")]
     host.opt_ml.host("algo-2", "algo-1", "algo-2", "algo-3", groups=groups)
     host.environ.update(SM_MASTER_ADDR="algo-1", SM_MASTER_PORT="7777")
@@ -133,6 +154,7 @@ def smddp_switch_without_smddp(host):
 
 @trap(7, check="distribution", status=WARNING, text="smddprun is not in this image")
 def smddp_launcher_without_its_wrapper(host):
+    _project(host, "rank = int(os.environ['RANK'])")
     host.opt_ml.hyperparameters(**SMDDP)
     host.environ.update(mpirun(0, 2, 0, 2))
 
@@ -223,6 +245,7 @@ def hyphenated_channel_under_sdk_v3(host):
 
 @trap(18, check="SM_* variables", status=WARNING, text="SM_CHANNEL_MY-DATA, SM_HP_TRAINER.LR")
 def variables_that_a_shell_dropped(host):
+    _project(host, "folder = os.environ['SM_CHANNEL_MY-DATA']")
     host.opt_ml.hyperparameters(**{"trainer.lr": 0.1}).write("inputdataconfig.json", {"my-data": {}})
     host.environ.update(SM_HPS='{"trainer.lr": 0.1}')
 
@@ -411,8 +434,14 @@ def channel_that_is_divided_twice(host):
     _channel(host, "File", "a.txt", S3DistributionType="ShardedByS3Key")
 
 
-@trap(0, check="channel training", status=WARNING, text="may differ between hosts")
+@trap(0, check="channel training", status=WARNING, text="may differ between hosts, and data.py:4 uses that order")
 def files_in_an_order_of_their_own(host):
+    _project(host, "def a(d):\n    return sorted(x for x in os.listdir(d))\ndef b(d):\n    return [*d.glob('*')]\n")
+    files_in_an_order_that_nothing_uses(host)
+
+
+@trap(0, check="channel training", status=OK, text="may differ between hosts")
+def files_in_an_order_that_nothing_uses(host):
     host.opt_ml.host("algo-1", "algo-1", "algo-2")
     names = [f"{number:04}.txt" for number in range(64)]
     folder = _channel(host, "File", *reversed(names))

@@ -45,7 +45,7 @@ def smddp_that_ends_the_process(host):
     _library(host, "import os; os.abort()")
 
 
-@trap(11, check="SMDDP", status=WARNING, text="SMDDP needs GPUs and the device is cpu")
+@trap(11, check="SMDDP", status=OK, text="SMDDP needs GPUs and the device is cpu")
 def smddp_without_gpus(host):
     host.opt_ml.hyperparameters(sagemaker_distributed_dataparallel_enabled=True)
 
