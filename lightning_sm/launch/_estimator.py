@@ -142,6 +142,7 @@ def _refuse_for_v2(request: JobRequest) -> None:
         "several instance types": len(settings.instance_type) > 1,
         "--max-pending": settings.max_pending is not None,
         "--mlflow-arn": settings.mlflow_arn is not None,
+        "--from-checkpoint": settings.from_checkpoint is not None,
         "--instance-group with checkpoints": is_grouped and "CheckpointConfig" in request.as_body(),
         "--instance-group with torch_distributed": is_grouped and settings.distribution == "torch_distributed",
     }

@@ -142,6 +142,7 @@ def _refuse_for_v3(request: JobRequest) -> None:
         f"--distribution {settings.distribution}": settings.distribution not in _DISTRIBUTIONS,
         "--distribution-group": bool(settings.distribution_groups),
         "--mlflow-arn": settings.mlflow_arn is not None,
+        "--from-checkpoint": settings.from_checkpoint is not None,
     }
     refuse("SDK v3", missing)
     if settings.distribution == "mpi" and count > 1 and settings.processes_per_host is None:

@@ -28,6 +28,7 @@ def check_request(request: JobRequest) -> None:
         LaunchError: It could not. The message says what is set and what is possible.
     """
     _check_account(request)
+    _check_start(request)
     _check_program(request)
     _check_distribution(request)
     _check_capacity(request)
@@ -50,6 +51,21 @@ def _check_account(request: JobRequest) -> None:
     if request.settings.spot and "CheckpointConfig" not in request.as_body():
         raise LaunchError(
             "--spot without a place for checkpoints: an interruption loses the whole training.",
+            hint="Leave --checkpoints at auto, or give an s3:// address.",
+        )
+
+
+def _check_start(request: JobRequest) -> None:
+    start = request.settings.from_checkpoint
+    if start is None:
+        return
+    if re.fullmatch(r"s3://[^/]+/\S+", start) is None:
+        raise LaunchError(
+            f"--from-checkpoint is {start!r}.", hint="Give s3://BUCKET/JOB/checkpoints, or one checkpoint in it."
+        )
+    if "CheckpointConfig" not in request.as_body():
+        raise LaunchError(
+            "--from-checkpoint without a place for checkpoints, to which those of the other job are copied.",
             hint="Leave --checkpoints at auto, or give an s3:// address.",
         )
 

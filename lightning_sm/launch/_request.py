@@ -216,7 +216,9 @@ def _hyperparameters(
         "sagemaker_job_name": name,
         "sagemaker_region": account.region,
     }
-    return encode_hyperparameters({**settings.hyperparameters, **given, **script, **framework}, Sdk.V2)
+    # Also after an interruption: the job prefers checkpoints of its own.
+    resume = {"sagemaker.resume": "require"} if settings.from_checkpoint else {}
+    return encode_hyperparameters({**resume, **settings.hyperparameters, **given, **script, **framework}, Sdk.V2)
 
 
 def _inputs(settings: LaunchSettings, archive: str) -> List[Dict[str, Any]]:

@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterator, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._request import Account, JobRequest
@@ -11,6 +11,7 @@ from lightning_sm.launch._settings import LaunchSettings
 
 __all__ = ["SentJob", "account_of", "api_errors", "clients", "is_throttled", "send"]
 
+_CHECKPOINT = ".ckpt"
 _EXTRA = "pip install 'lightning-sm[launch]'"
 _DENIED = ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
@@ -79,6 +80,8 @@ def account_of(settings: LaunchSettings, session: Any) -> Account:
 def send(request: JobRequest, archive: Path, session: Any) -> SentJob:
     """Upload the source archive and create the job. A name that is taken is refused before anything is uploaded.
 
+    Checkpoints of another job that this one starts from are copied to this job's prefix, within S3.
+
     Args:
         request: The request.
         archive: The source archive.
@@ -89,13 +92,44 @@ def send(request: JobRequest, archive: Path, session: Any) -> SentJob:
     """
     client = session.client("sagemaker")
     _refuse_taken_name(client, request)
-    bucket, _, key = request.archive_uri.partition("://")[2].partition("/")
+    bucket, key = _bucket_and_key(request.archive_uri)
     region = session.region_name
+    _copy_checkpoints(request, session)
     with api_errors(f"s3:PutObject to {request.archive_uri}", hint=f"Check that the bucket {bucket} is in {region}."):
         session.client("s3").upload_file(str(archive), bucket, key)
     with api_errors(f"sagemaker:CreateTrainingJob for {request.name}"):
         created = client.create_training_job(**request.as_body())
     return SentJob(request.name, str(created["TrainingJobArn"]), str(region))
+
+
+def _copy_checkpoints(request: JobRequest, session: Any) -> None:
+    start = request.settings.from_checkpoint
+    if start is None:
+        return
+    client = session.client("s3")
+    bucket, key = _bucket_and_key(start.rstrip("/"))
+    to_bucket, to_prefix = _bucket_and_key(request.as_body()["CheckpointConfig"]["S3Uri"].rstrip("/"))
+    base = key.rpartition("/")[0] if key.endswith(_CHECKPOINT) else key
+    found: List[str] = []
+    with api_errors(f"s3:ListBucket of {start}"):
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key):
+            found += [each["Key"] for each in page.get("Contents", ())]
+    names = [name for name in found if name == key or name.startswith(f"{key}/")]
+    # A sharded checkpoint is a folder; other files, such as finished.json, tell about the other job.
+    names = [name for name in names if any(part.endswith(_CHECKPOINT) for part in name[len(base) :].split("/"))]
+    if not names:
+        raise LaunchError(
+            f"--from-checkpoint {start} holds no checkpoint.", hint="Give the prefix or the address of a .ckpt file."
+        )
+    for name in names:
+        target = f"{to_prefix}/{name[len(base) :].lstrip('/')}"
+        with api_errors(f"s3:CopyObject of s3://{bucket}/{name} to s3://{to_bucket}/{target}"):
+            client.copy({"Bucket": bucket, "Key": name}, to_bucket, target)
+
+
+def _bucket_and_key(uri: str) -> Tuple[str, str]:
+    bucket, _, key = uri.partition("://")[2].partition("/")
+    return bucket, key
 
 
 def _refuse_taken_name(client: Any, request: JobRequest) -> None:

@@ -29,6 +29,8 @@ def test_what_may_be_sent():
         ({"role": "Trainer"}, "--role is 'Trainer', which is no ARN of a role.*HINT: Give the ARN"),
         ({"role": "arn:aws:iam::ACCOUNT:role/ROLE"}, "HINT: Give the ARN of the job's execution role"),
         ({"spot": True, "checkpoints": "none"}, "--spot without a place for checkpoints"),
+        ({"from_checkpoint": "last.ckpt"}, r"--from-checkpoint is 'last\.ckpt'.*HINT: Give s3://"),
+        ({"from_checkpoint": "s3://b/j", "checkpoints": "none"}, "--from-checkpoint without a place"),
         ({"entry_point": "none.py"}, r"none\.py is not in --source-dir"),
         ({"entry_point": "train.sh", "distribution": "torch_distributed"}, r"torchrun takes a \.py file"),
         ({"distribution": "smdistributed", "instance_type": "ml.p4d.24xlarge"}, "has no SMDDP"),
