@@ -5,12 +5,13 @@
 
 import importlib
 import os
+from collections import Counter
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from lightning_sm._config.mlflow import complete_loggers
 from lightning_sm._config.options import options_of
-from lightning_sm._config.outputs import log_place
+from lightning_sm._config.outputs import is_remote, log_place, numbered
 from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._config.routing import build_routing
 from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings
@@ -28,6 +29,8 @@ __all__ = ["add_environment", "as_list", "stay_on_one_host", "job", "trainer_set
 
 # Set for the processes that Lightning starts from here, so that they count the hosts as this one did.
 _ONE_HOST = "LIGHTNING_SM_ONE_HOST"
+# How many TensorBoardLoggers of each directory that is uploaded this process has: each fold of a script makes one.
+_versions: "Counter[Tuple[Any, ...]]" = Counter()
 _CLUSTERS = ("MASTER_PORT", "NODE_RANK", "WORLD_SIZE", "SLURM_", "LSB_", "JSM_", "PMI_", "PMIX_", "OMPI_", "TPU_")
 
 
@@ -175,7 +178,10 @@ def _make_loggers(routed: Any, context: RunContext) -> Any:
         return [_make_loggers(entry, context) for entry in routed]
     logger_class = context.find_class(routed["class_path"])
     assert logger_class is not None, "Lightning has the loggers that the routing names"
-    return logger_class(**routed["init_args"])
+    arguments = dict(routed["init_args"])
+    if arguments.get("version") is not None:
+        arguments["version"] = numbered(arguments["version"], _versions, arguments["save_dir"], "lightning_logs", None)
+    return logger_class(**arguments)
 
 
 def _redirect_loggers(given: Any, context: RunContext) -> Iterator[RoutedSetting]:
@@ -189,7 +195,7 @@ def _redirect_loggers(given: Any, context: RunContext) -> Iterator[RoutedSetting
         if not isinstance(old, (str, os.PathLike)):
             continue
         place = log_place(context, type(logger), old)
-        if place.url is None and not may_replace(old, context.job):
+        if not may_replace(old, context.job) and not (place.url is not None and is_remote(old)):
             continue
         if isinstance(logger, (loggers.CSVLogger, loggers.TensorBoardLogger)) and logger._experiment is None:
             # Lightning's versions keep it under one of these names, or both.
@@ -197,7 +203,8 @@ def _redirect_loggers(given: Any, context: RunContext) -> Iterator[RoutedSetting
                 setattr(logger, name, place.directory)
             if place.url is not None:
                 logger._fs = importlib.import_module("fsspec").filesystem("file")
-                logger._version = place.version if logger._version is None else logger._version
+                if logger._version is None and place.version is not None:
+                    logger._version = numbered(place.version, _versions, place.directory, logger.name, logger.sub_dir)
         if logger.save_dir == place.directory:
             key = f"trainer.logger[{index}]" if isinstance(given, (list, tuple)) else "trainer.logger"
             before = f"replaces {old} from the script"

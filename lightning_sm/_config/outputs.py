@@ -5,15 +5,25 @@ A ``TensorBoardLogger`` with a remote ``save_dir`` gets a local directory, whose
 
 import importlib.util
 import os
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
 from lightning_sm._config.classes import init_parameters
 from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._config.settings import RunContext
 from lightning_sm._loggers.upload import check_packages
 
-__all__ = ["LogPlace", "class_entry", "default_logger", "is_tensorboard_logger", "log_place", "route_outputs"]
+__all__ = [
+    "LogPlace",
+    "class_entry",
+    "default_logger",
+    "is_remote",
+    "is_tensorboard_logger",
+    "log_place",
+    "numbered",
+    "route_outputs",
+]
 
 
 @dataclass(frozen=True)
@@ -129,22 +139,48 @@ def _route_entries(
     listed = given if isinstance(given, list) else [given]
     entries = [class_entry(item) for item in listed]
     whole = (key, entries if isinstance(given, list) else entries[0])
+    versions: Counter[Tuple[Any, ...]] = Counter()
     for index, entry in enumerate(entries):
         arguments = entry["init_args"]
         old = arguments.get(argument)
         at = f"{key}[{index}]" if isinstance(given, list) else key
         place = place_of(context.find_class(str(entry["class_path"])), old)
         explicit = old is not None and settings.is_explicit(f"{at}.{argument}")
-        if place is None or (place.url is None and (explicit or not may_replace(old, context.job))):
+        stays = explicit or not may_replace(old, context.job)
+        if place is None or (stays and not (place.url is not None and is_remote(old))):
             continue
         arguments[argument] = place.directory
         provenance = settings.provenance_of(f"{at}.{argument}") or settings.provenance_of(f"{key}.class_path")
         before = f"replaces {old} from {provenance}" if old is not None else None
-        name = f"{at}.init_args.{argument}"
-        yield RoutedSetting(name, place.directory, place.source, before, config=whole, upload=place.url)
+        yield RoutedSetting(
+            f"{at}.init_args.{argument}", place.directory, place.source, before, config=whole, upload=place.url
+        )
         if place.version is not None and arguments.get("version") is None:
-            arguments["version"] = place.version
-            yield RoutedSetting(f"{at}.init_args.version", place.version, _job_name(context), config=whole)
+            name = arguments.get("name", "lightning_logs")
+            version = numbered(place.version, versions, place.directory, name, arguments.get("sub_dir"))
+            arguments["version"] = version
+            yield RoutedSetting(f"{at}.init_args.version", version, _job_name(context), config=whole)
+
+
+def is_remote(save_dir: Any) -> bool:
+    """Whether a logger's ``save_dir`` is a URL."""
+    return isinstance(save_dir, (str, os.PathLike)) and "://" in os.fspath(save_dir)
+
+
+def numbered(version: str, seen: "Counter[Tuple[Any, ...]]", *place: Any) -> str:
+    """Return a version with a number from the second logger of a place on, whose curves would otherwise be one.
+
+    Args:
+        version: The version of the first.
+        seen: How many loggers each place has; this one is added.
+        *place: What the loggers of one directory have in common.
+
+    >>> seen = Counter()
+    >>> numbered("job", seen, "s3://b"), numbered("job", seen, "s3://b"), numbered("job", seen, "s3://c")
+    ('job', 'job-2', 'job')
+    """
+    seen[place] += 1
+    return version if seen[place] == 1 else f"{version}-{seen[place]}"
 
 
 def class_entry(item: Any) -> Dict[str, Any]:

@@ -268,6 +268,25 @@ def test_a_remote_output_directory(tmp_path):
     assert routed["trainer.logger[1].init_args.save_dir"].value == "s3://b/out"
 
 
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_local_directory_that_was_chosen_stays_beside_a_remote_output_directory(tmp_path, typed):
+    options = SageMakerOptions(output_dir="s3://b/out")
+    chosen = "/mine" if typed else "/ml/output/own"
+    config = "" if typed else f", init_args: {{save_dir: {chosen}}}"
+    words = [f"--trainer.logger.save_dir={chosen}"] if typed else []
+    given = f"trainer: {{logger: {{class_path: TensorBoardLogger{config}}}}}"
+    routed = route(tmp_path, given, words, options=options, job=NAMED)
+    assert not [key for key in routed if key.startswith("trainer.logger")]
+
+
+def test_loggers_of_one_directory_have_versions_of_their_own(tmp_path):
+    entry = "{{class_path: TensorBoardLogger, init_args: {{save_dir: 's3://b/x'{}}}}}"
+    more = ("", "", ", name: other", ", name: lightning_logs", ", version: 3")
+    routed = route(tmp_path, f"trainer: {{logger: [{', '.join(map(entry.format, more))}]}}", job=NAMED)
+    found = [routed.get(f"trainer.logger[{index}].init_args.version") for index in range(5)]
+    assert [each and each.value for each in found] == ["job-1", "job-1-2", "job-1", "job-1-3", None]
+
+
 def test_the_jobs_tensorboard_directory(tmp_path):
     config = "trainer: {logger: [TensorBoardLogger, CSVLogger, {class_path: OwnBoard, init_args: {save_dir: logs}}]}"
     routed = route(tmp_path, config, job=BOARD)

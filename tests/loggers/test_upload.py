@@ -6,12 +6,14 @@ import os
 import pickle
 import threading
 import time
+from collections import Counter
 from typing import ClassVar
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from lightning_sm import _trainer_defaults, trainer_settings
 from lightning_sm._lightning import Namespace
 from lightning_sm._loggers.upload import DirectoryUpload, check_packages
 from lightning_sm.callbacks import callback_class
@@ -335,3 +337,19 @@ class TestCallback:
         callback.teardown(Other(), None)
         callback.on_exception(Other(), None, ValueError())
         assert remote.puts == []
+
+
+@pytest.mark.parametrize("ready_made", [False, True])
+def test_folds_of_a_script_have_versions_of_their_own(container, monkeypatch, ready_made):
+    loggers = pytest.importorskip("pytorch_lightning.loggers", reason="pytorch_lightning is not installed")
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
+    monkeypatch.setattr(_trainer_defaults, "_versions", Counter())
+    versions = []
+    for _fold in range(2):
+        options = {} if ready_made else {"output_dir": "memory://out"}
+        more = {"logger": loggers.TensorBoardLogger("memory://runs")} if ready_made else {}
+        arguments = trainer_settings(sagemaker=options, **more)
+        versions.append(arguments["logger"].version)
+        assert str(container.base) in arguments["logger"].log_dir
+    assert versions == ["job-1", "job-1-2"]
