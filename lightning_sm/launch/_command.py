@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Optional, Sequence
 
 from lightning_sm.errors import LightningSMError
-from lightning_sm.launch._package import pack_source
 from lightning_sm.launch._refusals import check_request
 from lightning_sm.launch._request import JobRequest, create_job_request, default_name, definitions_of
 from lightning_sm.launch._send import account_of, clients, send
@@ -38,6 +37,8 @@ def _launch(arguments: LaunchArguments) -> int:
     if arguments.dry_run:
         print(request)
         return 0
+    from lightning_sm.launch._package import pack_source
+
     settings = arguments.settings
     with tempfile.TemporaryDirectory() as folder:
         packed = pack_source(Path(settings.source_dir), Path(folder, "sourcedir.tar.gz"), allowed=settings.allow_files)

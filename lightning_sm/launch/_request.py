@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._metrics.definitions import metric_definitions as definitions_of_names
 from lightning_sm._sagemaker.entrypoint import make_entrypoint
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._images import Image, find_image
@@ -89,6 +88,10 @@ def definitions_of(settings: LaunchSettings, hyperparameters: Mapping[str, Any])
         LaunchError: The model's metrics cannot be read.
         MetricDefinitionError: SageMaker does not accept a name.
     """
+    if not settings.metrics:
+        return []
+    from lightning_sm._metrics.definitions import metric_definitions as definitions_of_names
+
     named = [name for name in settings.metrics if name != _FROM_MODEL]
     found = definitions_of_names(named) if named else []
     if _FROM_MODEL in settings.metrics:

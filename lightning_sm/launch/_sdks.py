@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from lightning_sm.errors import LaunchError
-from lightning_sm.launch._package import pack_source
 from lightning_sm.launch._refusals import check_request
 from lightning_sm.launch._request import Account, JobRequest, create_job_request, default_name, definitions_of
 from lightning_sm.launch._send import account_of, clients
@@ -69,6 +68,8 @@ def staged(settings: LaunchSettings, stage: Union[str, Path], values: Mapping[st
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LaunchError(f"stage {folder} is there already.", hint="Give a new or an empty folder.")
     with tempfile.TemporaryDirectory() as place:
+        from lightning_sm.launch._package import pack_source
+
         packed = pack_source(Path(settings.source_dir), Path(place, "source.tar.gz"), allowed=settings.allow_files)
         safely: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         with tarfile.open(packed.path) as archive:

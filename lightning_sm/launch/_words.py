@@ -186,10 +186,10 @@ def read_file(path: Optional[str]) -> Dict[str, Any]:
     Raises:
         LaunchError: It cannot be read, or is no mapping.
     """
-    import yaml
-
     if path is None and not Path(_DEFAULT_FILE).is_file():
         return {}
+    import yaml
+
     name = path or _DEFAULT_FILE
     try:
         content = yaml.safe_load(Path(name).read_text(encoding="utf-8"))

@@ -11,14 +11,10 @@ value, and rehearse it::
     assert outcome.exit_code == 0, outcome.failure_reason
 """
 
-from typing import List
+import importlib
+from typing import TYPE_CHECKING, Any, List
 
 from lightning_sm.errors import RehearsalError
-from lightning_sm.rehearse._body import request_from_body
-from lightning_sm.rehearse._command import main
-from lightning_sm.rehearse._create_request import create_request
-from lightning_sm.rehearse._host_process import TOPOLOGY_MARKER
-from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome, Status, Upload
 from lightning_sm.rehearse._request import (
     Distribution,
     HostGroup,
@@ -29,8 +25,15 @@ from lightning_sm.rehearse._request import (
     RehearsalRequest,
     Sdk,
 )
-from lightning_sm.rehearse._runner import rehearse
 from lightning_sm.rehearse._sdk import encode_hyperparameters, framework_hyperparameters
+
+if TYPE_CHECKING:
+    from lightning_sm.rehearse._body import request_from_body
+    from lightning_sm.rehearse._command import main
+    from lightning_sm.rehearse._create_request import create_request
+    from lightning_sm.rehearse._host_process import TOPOLOGY_MARKER
+    from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome, Status, Upload
+    from lightning_sm.rehearse._runner import rehearse
 
 __all__ = [
     "TOPOLOGY_MARKER",
@@ -56,6 +59,27 @@ __all__ = [
     "rehearse",
     "request_from_body",
 ]
+
+# Loaded on first use: `lightning-sm launch` needs the values above only.
+_MODULES = {
+    "TOPOLOGY_MARKER": "_host_process",
+    "Attempt": "_outcome",
+    "EndedBy": "_outcome",
+    "HostOutcome": "_outcome",
+    "Outcome": "_outcome",
+    "Status": "_outcome",
+    "Upload": "_outcome",
+    "create_request": "_create_request",
+    "main": "_command",
+    "rehearse": "_runner",
+    "request_from_body": "_body",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> List[str]:
