@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -186,8 +187,6 @@ def train_position(trainer: Any, step: int) -> TrainPosition:
         step: The optimizer steps, which Lightning 1.5 counts later.
     """
     epochs, steps = trainer.max_epochs, trainer.max_steps
-    timers = [each for each in trainer.callbacks if hasattr(each, "time_remaining")]
-    left = [each.time_remaining("train") for each in timers]
     return TrainPosition(
         epoch=int(trainer.current_epoch),
         epochs=int(epochs) if epochs is not None and epochs >= 0 else None,
@@ -195,8 +194,18 @@ def train_position(trainer: Any, step: int) -> TrainPosition:
         batches=batch_count(trainer.num_training_batches),
         step=step,
         steps=int(steps) if steps is not None and steps >= 0 else None,
-        seconds_left=min((float(seconds) for seconds in left if seconds is not None), default=None),
+        seconds_left=_seconds_left(trainer),
     )
+
+
+def _seconds_left(trainer: Any) -> Optional[float]:
+    """The time until the first of Lightning's timers ends the training; ``None`` without one."""
+    left = []
+    for callback in trainer.callbacks:
+        if any(kind.__name__ == "Timer" for kind in type(callback).__mro__):
+            with suppress(Exception):  # of another class of that name
+                left.append(float(callback.time_remaining("train")))
+    return min(left, default=None)
 
 
 def epoch_end_step(namespace: Namespace, trainer: Any) -> int:

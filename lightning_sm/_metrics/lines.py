@@ -70,10 +70,10 @@ def metric_lines(metrics: Mapping[str, Any], step: int, epoch: int, *, first: Op
         MetricLines(lines=(), left_out={'values that are no numbers': ('note',)})
     """
     pairs: List[str] = []
-    left_out: Dict[str, Tuple[str, ...]] = {}
+    left_out: Dict[str, List[str]] = {}
 
     def leave_out(reason: str, name: str) -> None:
-        left_out[reason] = (*left_out.get(reason, ()), name)
+        left_out.setdefault(reason, []).append(name)
 
     names = list(metrics)
     if first is not None and first in metrics:
@@ -88,7 +88,8 @@ def metric_lines(metrics: Mapping[str, Any], step: int, epoch: int, *, first: Op
             leave_out(f"more than {_MAX_SCALARS} scalars at once", name)
         else:
             pairs.append(f" {_quoted(name)}={text}")
-    return MetricLines(tuple(_joined(f"metrics at step {step}, epoch {epoch}:", pairs)), left_out)
+    lines = tuple(_joined(f"metrics at step {step}, epoch {epoch}:", pairs))
+    return MetricLines(lines, {reason: tuple(names) for reason, names in left_out.items()})
 
 
 def _joined(prefix: str, pairs: List[str]) -> List[str]:

@@ -193,7 +193,7 @@ class HTMLReportMixin(RecordsRates):
         self._has_begun = True
         step, epoch = int(trainer.global_step), int(trainer.current_epoch)
         found = (callback.resumed_from for callback in callbacks_of(trainer) if isinstance(callback, AutoResumeMixin))
-        checkpoint = next(found, None) or ("a checkpoint" if step else None)
+        checkpoint = next(found, None) or ("a checkpoint, or the weights of an earlier fit" if step else None)
         self._history.add_attempt(Attempt(time.time(), checkpoint, step, epoch))
 
     def _record(self, trainer: Trainer, metrics: Mapping[str, Any], step: int) -> None:

@@ -301,6 +301,18 @@ def test_a_bar_of_the_model_wins(namespace):
     assert lines == []
 
 
+def test_a_callback_with_a_clock_of_its_own():
+    class Clock(PL.module().Callback):
+        time_remaining = 3
+
+    class Countdown(PL.module().Callback):
+        def time_remaining(self):
+            raise NotImplementedError
+
+    _, _, found, _ = run(PL, every=ALWAYS, callbacks=[Clock(), Countdown()])
+    assert stages(found).count("train") == 8
+
+
 def test_a_tuner_and_a_user_may_switch_it_off():
     def off(trainer, model):
         trainer.progress_bar_callback.disable()

@@ -57,6 +57,7 @@ def test_from_a_run(project, capsys):
     assert files_of(project.base) == before
 
 
+@pytest.mark.jobs
 def test_a_run_that_fails_shows_why(project, capfd):
     assert main(["--config=config.yaml", "--model=tiny_model.Missing"]) == 1
     said = capfd.readouterr().err
@@ -85,6 +86,7 @@ def test_more_than_sagemaker_takes(capsys):
     assert "There are 41 metrics" in capsys.readouterr().err
 
 
+@pytest.mark.jobs
 def test_no_model(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([]) == 1

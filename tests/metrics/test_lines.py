@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 import struct
 from decimal import Decimal
 
@@ -121,6 +122,15 @@ def test_thousands_of_metrics_and_endless_names():
         "names of more than 255 characters": 1,
         "more than 1000 scalars at once": 2001,
     }
+
+
+def test_the_time_grows_with_the_number_of_names_and_not_with_its_square():
+    metrics = {f"layer{index}/gradient_norm": "text" if index % 2 else 0.5 for index in range(100_000)}
+    started = time.process_time()
+    written = metric_lines(metrics, 1, 2)
+    # About 0.2 s; 8 s where each name that is left out copies those before it.
+    assert time.process_time() - started < 1
+    assert sum(map(len, written.left_out.values())) == 99_000
 
 
 def test_a_long_name_of_escapes_stays_below_the_limit_of_a_pipe():

@@ -60,7 +60,11 @@ def rich(request, tmp_path):
 
 
 SHOWN = ("--config=config.yaml", "--trainer.enable_progress_bar=true", "--trainer.enable_model_summary=true")
-RICH = pytest.mark.parametrize("rich", [True, False], ids=["rich", "no rich"], indirect=True)
+RICH = pytest.mark.parametrize(
+    "rich",
+    [pytest.param(True, id="rich"), pytest.param(False, id="no rich", marks=pytest.mark.jobs)],
+    indirect=True,
+)
 
 
 def run(container, *words, path=""):
@@ -172,6 +176,7 @@ def test_a_hyperparameter_sets_the_interval(container):
     assert container.cli().trainer.progress_bar_callback.every == 7
 
 
+@pytest.mark.jobs
 @pytest.mark.processes
 def test_two_processes_write_one_set_of_lines(tmp_path):
     job = Job(tmp_path, HERE / "train_two.py").torchrun(1, 2)
