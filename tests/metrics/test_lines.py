@@ -2,8 +2,8 @@
 
 import math
 import re
-import time
 import struct
+import time
 from decimal import Decimal
 
 import pytest
