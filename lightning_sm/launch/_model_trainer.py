@@ -167,7 +167,7 @@ def _distributed_of_v3(request: JobRequest) -> Any:
         ) from error
     settings = request.settings
     if settings.distribution == "torch_distributed":
-        return Torchrun(process_count_per_node=settings.processes_per_host)
+        return Torchrun()
     options = settings.mpi_options.split()
     count = sum(each.count for each in request.instances)
     if count > 1 and settings.processes_per_host:

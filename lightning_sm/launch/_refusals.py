@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._request import JobRequest
+from lightning_sm.launch._settings import flag_of
 
 __all__ = ["check_request"]
 
@@ -72,6 +73,13 @@ def _check_start(request: JobRequest) -> None:
 
 def _check_program(request: JobRequest) -> None:
     settings = request.settings
+    parts = Path(settings.entry_point).parts
+    # process.validate_entry_point of sagemaker-training 5.1.4
+    if settings.entry_point.startswith(("/", "-")) or ".." in parts or re.search(r"\s", settings.entry_point):
+        raise LaunchError(
+            f"--entry-point {settings.entry_point!r} is refused by SageMaker's toolkit.",
+            hint="Name a file below --source-dir by its path in it, without blanks.",
+        )
     program = Path(settings.source_dir, settings.entry_point)
     if not program.is_file():
         raise LaunchError(
@@ -99,13 +107,27 @@ def _check_distribution(request: JobRequest) -> None:
             f"--distribution-group names {', '.join(unknown)}.",
             hint=f"There are the groups {', '.join(sorted(groups)) or '(none)'}.",
         )
+    if len(settings.distribution_groups) > 1:
+        raise LaunchError(
+            f"--distribution-group names {len(settings.distribution_groups)} groups, and SageMaker takes one.",
+            hint="The other groups run the program without the launcher.",
+        )
+    for name in ("processes_per_host", "mpi_options"):
+        takes_it = settings.distribution in (_MPI if name == "mpi_options" else ("mpi",))
+        if getattr(settings, name) and not takes_it:
+            raise LaunchError(
+                f"{flag_of(name)} has no effect with --distribution {settings.distribution}.",
+                hint="Leave it out, or use --distribution mpi.",
+            )
     if settings.distribution == "smdistributed":
         if image.has_smddp is False:
             raise LaunchError(
                 f"--distribution smdistributed: {image.uri} has no SMDDP; the last image with it is pytorch-2.5-gpu.",
                 hint="Use torch_distributed, or an older image.",
             )
-        wrong = [each.type for each in request.instances if each.type not in _SMDDP_INSTANCES]
+        among = settings.distribution_groups
+        started = [each for each in request.instances if not among or each.group in among]
+        wrong = [each.type for each in started if each.type not in _SMDDP_INSTANCES]
         if wrong:
             raise LaunchError(
                 f"--distribution smdistributed: SMDDP does not run on {', '.join(wrong)}.",
@@ -130,6 +152,13 @@ def _check_capacity(request: JobRequest) -> None:
         )
     if settings.keep_alive and settings.spot:
         raise LaunchError("--keep-alive and --spot exclude each other.", hint="Warm instances are on-demand ones.")
+    if settings.mlflow_experiment and not settings.mlflow_arn:
+        raise LaunchError("--mlflow-experiment has no effect without --mlflow-arn.", hint="Give the ARN, too.")
+    if settings.network_isolation and request.image.is_aws and not _installs_offline(settings.source_dir):
+        raise LaunchError(
+            f"--network-isolation: {request.image.uri} has no Lightning, and pip finds none without a network.",
+            hint="Use an image of your own with it, or wheels in the source folder and --no-index in requirements.txt.",
+        )
 
 
 def _requires(source_dir: str, package: str) -> bool:
@@ -138,6 +167,11 @@ def _requires(source_dir: str, package: str) -> bool:
         return False
     names = _LINE.findall(path.read_text(encoding="utf-8", errors="replace"))
     return package in {name.lower().replace("_", "-") for name in names}
+
+
+def _installs_offline(source_dir: str) -> bool:
+    path = Path(source_dir, "requirements.txt")
+    return path.is_file() and "--no-index" in path.read_text(encoding="utf-8", errors="replace")
 
 
 def _violations(body: Mapping[str, Any]) -> Iterator[str]:

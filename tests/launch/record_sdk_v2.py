@@ -54,6 +54,8 @@ def record(jobs, folder, *, by_kwargs=False):
     source = Path(folder, "source")
     source.mkdir()
     (source / "train.py").write_text("print('trained')\n")
+    # For the job without a network.
+    (source / "requirements.txt").write_text("--no-index\n")
     kinds = {"TrainingInput": TrainingInput, "FileSystemInput": FileSystemInput}
     recorded = {}
     for name, job in jobs.items():

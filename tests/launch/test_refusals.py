@@ -42,6 +42,21 @@ def test_what_may_be_sent():
             "names b.*There are the groups a",
         ),
         ({"instance_type": ["ml.g5.xlarge:1", "ml.g5.2xlarge:1"], "spot": True}, "--spot exclude each other"),
+        ({"entry_point": "../train.py"}, "refused by SageMaker's toolkit"),
+        ({"entry_point": "/train.py"}, "refused by SageMaker's toolkit"),
+        ({"entry_point": "my train.py"}, "without blanks"),
+        ({"processes_per_host": 4}, "--processes-per-host has no effect with --distribution none"),
+        ({"mpi_options": "-x A", "distribution": "torch_distributed"}, "--mpi-options has no effect"),
+        ({"mlflow_experiment": "cifar"}, "no effect without --mlflow-arn"),
+        ({"network_isolation": True}, "has no Lightning, and pip finds none.*HINT: Use an image of your own"),
+        (
+            {
+                "distribution": "mpi",
+                "instance_groups": ["a=1:ml.g5.xlarge", "b=1:ml.g5.xlarge"],
+                "distribution_groups": ["a", "b"],
+            },
+            "names 2 groups, and SageMaker takes one",
+        ),
         ({"keep_alive": "10m", "spot": True}, "--keep-alive and --spot"),
         ({"name": "under_score"}, r"TrainingJobName is 'under_score', which is not of the form"),
         ({"name": "a" * 64}, "TrainingJobName has 64 characters, more than 63"),
@@ -65,6 +80,25 @@ def test_what_may_not(given, message):
         return
     with pytest.raises(LaunchError, match=message):
         check_request(request_of(**given))
+
+
+def test_a_group_beside_the_distribution_needs_no_smddp():
+    groups = ["head=1:ml.m5.large", "workers=2:ml.p4d.24xlarge"]
+    given = {"distribution": "smdistributed", "image": "pytorch-2.5-gpu", "instance_groups": groups}
+    check_request(request_of(**given, distribution_groups=["workers"]))
+    with pytest.raises(LaunchError, match=r"SMDDP does not run on ml\.m5\.large"):
+        check_request(request_of(**given))
+
+
+def test_without_a_network_with_wheels_or_an_image_of_ones_own(source):
+    check_request(request_of(network_isolation=True, image="1.dkr.ecr.us-east-1.amazonaws.com/mine:1"))
+    (source / "requirements.txt").write_text("--no-index\n--find-links=wheels\npytorch-lightning\n")
+    check_request(request_of(network_isolation=True))
+
+
+def test_options_of_mpirun_for_its_launchers():
+    check_request(request_of(distribution="mpi", processes_per_host=4, mpi_options="-x A"))
+    check_request(request_of(distribution="pytorchddp", mpi_options="-x A"))
 
 
 def test_an_image_of_ones_own_with_mpi4py(source):

@@ -143,7 +143,7 @@ def test_names_and_values_for_sdk_v3(name, value, sent):
 
 @pytest.mark.services
 def test_arguments_of_a_model_trainer_are_plain_values(source):
-    given = {**GIVEN, "spot": True, "max_run": "1h", "tags": {"team": "vision"}, "network_isolation": True}
+    given = {**GIVEN, "spot": True, "max_run": "1h", "tags": {"team": "vision"}, "encrypt_traffic": True}
     given["channels"] = {"training": {"uri": "s3://b/x", "sharded": True}}
     kwargs = model_trainer_kwargs(given, "fit --config config.yaml --model.lr 0.1", account=ACCOUNT)
     assert json.loads(json.dumps(kwargs)) == kwargs
@@ -163,7 +163,7 @@ def test_arguments_of_a_model_trainer_are_plain_values(source):
         "max_runtime_in_seconds": 3600,
         "max_wait_time_in_seconds": 3600 + 86_400,
     }
-    assert kwargs["networking"] == {"enable_network_isolation": True}
+    assert kwargs["networking"] == {"enable_inter_container_traffic_encryption": True}
     (channel,) = kwargs["input_data_config"]
     assert channel["data_source"]["s3_data_source"]["s3_data_distribution_type"] == "ShardedByS3Key"
     assert kwargs["checkpoint_config"]["s3_uri"].startswith("s3://bucket/source-")
