@@ -3,6 +3,7 @@
 It ends with the address of the section of ``docs/troubleshooting.md`` that explains the class.
 """
 
+import re
 from typing import List, Optional
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 _PAGE = "https://github.com/lightning-sm/lightning-sm/blob/main/docs/troubleshooting.md"
+_ADDRESS = re.compile(r" HINT: See {0}#\w+| ?\({0}#\w+\)".format(re.escape(_PAGE)))
 
 
 class LightningSMError(Exception):
@@ -45,8 +47,9 @@ class LightningSMError(Exception):
     """
 
     def __init__(self, problem: str, *, hint: Optional[str] = None) -> None:
-        super().__init__(problem)
-        self.problem = problem
+        # The text of another error that is quoted brings its own address.
+        self.problem = _ADDRESS.sub("", problem)
+        super().__init__(self.problem)
         self.hint = hint
 
     @property

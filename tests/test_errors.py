@@ -67,3 +67,11 @@ def test_survives_the_way_between_processes(cls):
 )
 def test_is_also_the_builtin_that_callers_expect(cls, builtin):
     assert issubclass(cls, builtin)
+
+
+@pytest.mark.parametrize("hint", [None, "Do that."])
+def test_an_error_that_quotes_another_one_has_one_address(hint):
+    error = errors.CheckpointError(f"It failed ({errors.TopologyError('No host.', hint=hint)}).", hint="Try again.")
+    assert str(error).count("https://") == 1
+    assert str(error).endswith("HINT: Try again. (" + error.link + ")")
+    assert error.problem == ("It failed (No host.)." if hint is None else "It failed (No host. HINT: Do that.).")

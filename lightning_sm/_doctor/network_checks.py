@@ -86,6 +86,14 @@ def _main_port(machine: Machine) -> Iterator[Finding]:
     has_agent = machine.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if topology.node_rank == 0 and not has_agent:
         yield _own_port(where, topology.main_port, source)
+        if _addresses([topology.main_address], _NAME_TIMEOUT)[topology.main_address][0] is None:
+            yield Finding(
+                check,
+                Status.WARNING,
+                f"{topology.main_address} (by {topology.sources.get('main_address', 'default')}) does not resolve on "
+                "this main host itself, and processes of one training wait for it",
+                "Add the name to /etc/hosts, or set MASTER_ADDR to an address.",
+            )
         return
     answer = _knock(topology.main_address, topology.main_port)
     if answer is None:

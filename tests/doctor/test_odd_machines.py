@@ -144,3 +144,13 @@ def test_caches_that_a_program_writes_into_a_channel_do_not_count(tmp_path):
         (tmp_path / "cache.lock").write_text("")
     assert storage_checks.list_files(str(tmp_path)) != before
     assert storage_checks.list_files(str(tmp_path), now) == before
+
+
+def test_a_main_host_that_does_not_know_its_own_name(host):
+    host.opt_ml.host("missing.invalid")
+    found = host.findings("main port")
+    assert [each.status for each in found] == [OK, WARNING]
+    assert "missing.invalid" in found[1].text
+    assert "does not resolve on this main host itself" in found[1].text
+    host.opt_ml.host("localhost")
+    assert [each.status for each in host.findings("main port")] == [OK]
