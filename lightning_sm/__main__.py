@@ -1,6 +1,7 @@
 """The console script ``lightning-sm``: ``lightning-sm fit …`` is ``python -m lightning_sm.cli fit …``."""
 
 import importlib
+import os
 import sys
 from typing import Callable, Optional, Sequence
 
@@ -11,6 +12,7 @@ __all__ = ["main"]
 # The function that takes the words behind each command (``main`` by default); every other word goes to the CLI.
 _COMMANDS = {
     "launch": "lightning_sm.launch",
+    "tune": "lightning_sm.launch:tune",
     "jobs": "lightning_sm.launch:jobs",
     "logs": "lightning_sm.launch:logs",
     "stop": "lightning_sm.launch:stop",
@@ -21,6 +23,12 @@ _COMMANDS = {
     "metrics": "lightning_sm._metrics.command",
 }
 
+# The options of LightningCLI and their groups, of which none is an option of `lightning-sm tune`.
+_CLI_OPTIONS = (
+    "ckpt_path", "config", "data", "lr_scheduler", "model", "optimizer", "print_config", "sagemaker", "seed_everything",
+    "trainer",
+)  # fmt: skip
+
 _HELP = """usage: lightning-sm COMMAND ...
 
 Run any PyTorch Lightning project on Amazon SageMaker Training.
@@ -29,6 +37,7 @@ commands:
   fit, validate, test, predict
                   run a project from its config, as LightningCLI does; `lightning-sm fit --help` lists every setting
   launch          send a training job to SageMaker
+  tune            send a tuning job to SageMaker, which searches the best hyperparameters
   jobs, logs, stop, artifacts
                   list jobs, show the log of one, stop it, download its model
   rehearse        run a training job on this machine with SageMaker's container software
@@ -52,7 +61,7 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
     if words[:1] == ["--version"]:
         print(f"lightning-sm {__version__}")
         return 0
-    if words and words[0] in _COMMANDS:
+    if words and words[0] in _COMMANDS and not _is_subcommand(words):
         module, _, function = _COMMANDS[words[0]].partition(":")
         command: Callable[[Sequence[str]], Optional[int]] = getattr(importlib.import_module(module), function or "main")
         return command(words[1:])
@@ -60,6 +69,18 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
 
     cli(words)
     return None
+
+
+def _is_subcommand(words: Sequence[str]) -> bool:
+    """Whether ``tune`` is the subcommand that LightningCLI has on Lightning 1.x: in a job, and before its options."""
+    if words[0] != "tune":
+        return False
+    if "TRAINING_JOB_NAME" in os.environ or os.path.exists(
+        os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "input", "config", "hyperparameters.json")
+    ):
+        return True
+    option = words[1].partition("=")[0] if len(words) > 1 else ""
+    return option == "-c" or (option.startswith("--") and option[2:].partition(".")[0] in _CLI_OPTIONS)
 
 
 if __name__ == "__main__":

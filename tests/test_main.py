@@ -25,6 +25,50 @@ def test_rehearse_is_its_own_room(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("words", "is_subcommand"),
+    [
+        (["--config", "a.yaml"], True),
+        (["--config=a.yaml", "--dry-run"], True),
+        (["-c", "a.yaml"], True),
+        (["--trainer.auto_lr_find=true"], True),
+        (["--trainer", "trainer.yaml", "--model.lr", "1"], True),
+        (["--print_config"], True),
+        ([], False),
+        (["--help"], False),
+        (["--dry-run"], False),
+        (["--objective", "a", "fit", "--config", "a.yaml"], False),
+        (["--range", "trainer.max_epochs=[1, 2]", "--", "--model.lr", "1"], False),
+        (["fit", "--config", "a.yaml"], False),
+        (["--imgae", "x"], False),
+    ],
+)
+def test_tune_is_also_a_subcommand_of_lightning_1(words, is_subcommand, monkeypatch, tmp_path):
+    received = []
+    monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tmp_path))
+    monkeypatch.delenv("TRAINING_JOB_NAME", raising=False)
+    monkeypatch.setattr("lightning_sm.cli.main", lambda words: received.append(("cli", words)))
+    monkeypatch.setattr("lightning_sm.launch.tune", lambda words: received.append(("tune", words)) or 3)
+    assert entry.main(["tune", *words]) == (None if is_subcommand else 3)
+    assert received == [("cli", ["tune", *words]) if is_subcommand else ("tune", words)]
+    monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
+    entry.main(["tune", *words])
+    assert received[1] == ("cli", ["tune", *words])
+    monkeypatch.delenv("TRAINING_JOB_NAME")
+    (tmp_path / "input" / "config").mkdir(parents=True)
+    (tmp_path / "input" / "config" / "hyperparameters.json").write_text("{}")
+    entry.main(["tune", *words])
+    assert received[2] == received[1]
+
+
+def test_no_option_of_tune_is_one_of_lightning_clis():
+    from lightning_sm.launch._words import _tuning_parser
+
+    options = {option.lstrip("-") for action in _tuning_parser()._actions for option in action.option_strings}
+    assert not options & set(entry._CLI_OPTIONS)
+    assert "c" not in options
+
+
+@pytest.mark.parametrize(
     ("words", "begins"),
     [
         (["--help"], "usage: lightning-sm COMMAND"),
@@ -33,6 +77,7 @@ def test_rehearse_is_its_own_room(monkeypatch):
         (["rehearse", "--help"], "usage: lightning-sm rehearse"),
         (["entrypoint", "--help"], "usage: lightning-sm entrypoint"),
         (["doctor", "--help"], "usage: lightning-sm doctor"),
+        (["tune", "--help"], "usage: lightning-sm tune"),
         (["metrics", "--help"], "usage: lightning-sm metrics"),
     ],
 )
@@ -54,7 +99,7 @@ def test_help_shows_every_command(capsys):
     assert entry.main(["--help"]) == 0
     shown = capsys.readouterr().out
     for command in (*SUBCOMMANDS, "rehearse", "entrypoint", "--version"):
-        assert command in shown or command == "tune"  # of Lightning 1.x alone
+        assert command in shown
 
 
 @pytest.mark.parametrize("command", [["-m", "lightning_sm"], ["-c", "from lightning_sm.__main__ import main; main()"]])

@@ -31,8 +31,8 @@ class Hyperparameters:
     File, written by the service on each host before the container starts:
 
     ``input/config/hyperparameters.json`` below the base directory
-      A JSON object in which each value is a string. SDK v2 encodes each value as JSON, so that types are kept. SDK v3,
-      tuning jobs and plain API calls do not encode values, so that ``"5"`` may be a number or a string; :meth:`get`
+      A JSON object in which each value is a string. SDK v2 encodes each value as JSON, so that types are kept. SDK v3
+      and plain API calls do not encode values, so that ``"5"`` may be a number or a string; :meth:`get`
       and parsers then convert it to the type that they need.
 
     Environment variables, set by the training toolkit; read only if that file does not exist:
@@ -138,7 +138,9 @@ class Hyperparameters:
             JobConfigError: The content is not a JSON object.
         """
         raw = expect_mapping(content, source)
-        plain = sdk_v3 or not all(_is_json(value) for value in raw.values())
+        # The service adds the name of the objective without quotes to what SDK v2 and `lightning-sm tune` have encoded.
+        added = "_tuning_objective_metric" if str(raw.get("sagemaker_program", "")).startswith('"') else None
+        plain = sdk_v3 or not all(_is_json(value) for name, value in raw.items() if name != added)
         values = {name: _typed(value, keep_text=plain) for name, value in raw.items()}
         return cls._split(values, source, {name: value for name, value in raw.items() if isinstance(value, str)})
 

@@ -1,4 +1,4 @@
-"""Sends training jobs to SageMaker: ``lightning-sm launch``.
+"""Sends training and tuning jobs to SageMaker: ``lightning-sm launch`` and ``lightning-sm tune``.
 
 A request is made first, as a frozen value that can be printed and rehearsed, and sent second::
 
@@ -19,6 +19,8 @@ from lightning_sm.launch._model_trainer import model_trainer_calls, model_traine
 from lightning_sm.launch._refusals import check_request
 from lightning_sm.launch._request import Account, JobRequest, create_job_request
 from lightning_sm.launch._settings import Channel, Instances, LaunchSettings, settings_of
+from lightning_sm.launch._tune import check_tuning_request, tune
+from lightning_sm.launch._tuning import TuningRequest, TuningSettings, create_tuning_request, tuning_settings_of
 
 __all__ = [
     "Account",
@@ -28,9 +30,13 @@ __all__ = [
     "JobRequest",
     "LaunchError",
     "LaunchSettings",
+    "TuningRequest",
+    "TuningSettings",
     "artifacts",
     "check_request",
+    "check_tuning_request",
     "create_job_request",
+    "create_tuning_request",
     "estimator_inputs",
     "estimator_kwargs",
     "find_image",
@@ -41,6 +47,8 @@ __all__ = [
     "model_trainer_kwargs",
     "settings_of",
     "stop",
+    "tune",
+    "tuning_settings_of",
 ]
 
 

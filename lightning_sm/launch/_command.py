@@ -10,11 +10,12 @@ from typing import Any, Optional, Sequence
 from lightning_sm.errors import LightningSMError
 from lightning_sm.launch._refusals import check_request
 from lightning_sm.launch._request import JobRequest, create_job_request, default_name, definitions_of
-from lightning_sm.launch._send import account_of, clients, send
+from lightning_sm.launch._send import Request, SentJob, account_of, clients, send
+from lightning_sm.launch._settings import LaunchSettings
 from lightning_sm.launch._watch import follow_until_interrupted
 from lightning_sm.launch._words import LaunchArguments, read_words
 
-__all__ = ["main"]
+__all__ = ["main", "pack_and_send"]
 
 
 def main(words: Optional[Sequence[str]] = None) -> int:
@@ -37,19 +38,27 @@ def _launch(arguments: LaunchArguments) -> int:
     if arguments.dry_run:
         print(request)
         return 0
-    from lightning_sm.launch._package import pack_source
-
-    settings = arguments.settings
-    with tempfile.TemporaryDirectory() as folder:
-        packed = pack_source(Path(settings.source_dir), Path(folder, "sourcedir.tar.gz"), allowed=settings.allow_files)
-        print(f"Source of {settings.source_dir}: {packed}", file=sys.stderr)
-        job = send(request, packed.path, session)
+    job = pack_and_send(request, arguments.settings, session)
     shown = {"name": job.name, "arn": job.arn, "region": job.region, "console": job.console_url}
     if arguments.as_json:
         print(json.dumps(shown, indent=2))
     else:
         print(f"Training job {job.name} in {job.region}: {job.console_url}")
     return follow_until_interrupted(session, job.name) if arguments.wait else 0
+
+
+def pack_and_send(request: Request, settings: LaunchSettings, session: Any) -> SentJob:
+    """Pack the source folder, upload it and create the job.
+
+    Raises:
+        LaunchError: The folder cannot be packed, or a call of the API failed.
+    """
+    from lightning_sm.launch._package import pack_source
+
+    with tempfile.TemporaryDirectory() as folder:
+        packed = pack_source(Path(settings.source_dir), Path(folder, "sourcedir.tar.gz"), allowed=settings.allow_files)
+        print(f"Source of {settings.source_dir}: {packed}", file=sys.stderr)
+        return send(request, packed.path, session)
 
 
 def _request(arguments: LaunchArguments, session: Any) -> JobRequest:

@@ -8,7 +8,7 @@ from lightning_sm.errors import LaunchError
 from lightning_sm.launch._request import JobRequest
 from lightning_sm.launch._settings import flag_of
 
-__all__ = ["check_request"]
+__all__ = ["check_job", "check_limits", "check_request"]
 
 # src/sagemaker/fw_utils.py of aws/sagemaker-python-sdk 2.257, SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES
 _SMDDP_INSTANCES = ("ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
@@ -28,20 +28,25 @@ def check_request(request: JobRequest) -> None:
     Raises:
         LaunchError: It could not. The message says what is set and what is possible.
     """
-    _check_account(request)
+    check_job(request)
     _check_start(request)
-    _check_program(request)
-    _check_distribution(request)
-    _check_capacity(request)
-    problems = list(_violations(request.as_body()))
-    if problems:
+    if request.settings.spot and "CheckpointConfig" not in request.as_body():
         raise LaunchError(
-            f"The request breaks the limits of CreateTrainingJob: {'; '.join(problems[:5])}.",
-            hint="Change these settings; --dry-run prints the request.",
+            "--spot without a place for checkpoints: an interruption loses the whole training.",
+            hint="Leave --checkpoints at auto, or give an s3:// address.",
         )
+    check_limits(request.as_body(), "CreateTrainingJob")
 
 
-def _check_account(request: JobRequest) -> None:
+def check_job(request: JobRequest) -> None:
+    """Raise if program, distribution and instances of a job do not fit together.
+
+    Args:
+        request: The request.
+
+    Raises:
+        LaunchError: They do not.
+    """
     role = request.settings.role
     if _ROLE.fullmatch(role) is None:
         raise LaunchError(
@@ -49,10 +54,26 @@ def _check_account(request: JobRequest) -> None:
             hint="Give the ARN of the job's execution role, arn:aws:iam:: with your account's number and :role/NAME; "
             "IAM's console shows it.",
         )
-    if request.settings.spot and "CheckpointConfig" not in request.as_body():
+    _check_program(request)
+    _check_distribution(request)
+    _check_capacity(request)
+
+
+def check_limits(body: Mapping[str, Any], operation: str) -> None:
+    """Raise if a request breaks limits, patterns or required fields of the API.
+
+    Args:
+        body: The request.
+        operation: The name of the API's operation, such as ``CreateTrainingJob``.
+
+    Raises:
+        LaunchError: It does.
+    """
+    problems = list(_violations(body, operation))
+    if problems:
         raise LaunchError(
-            "--spot without a place for checkpoints: an interruption loses the whole training.",
-            hint="Leave --checkpoints at auto, or give an s3:// address.",
+            f"The request breaks the limits of {operation}: {'; '.join(problems[:5])}.",
+            hint="Change these settings; --dry-run prints the request.",
         )
 
 
@@ -174,11 +195,11 @@ def _installs_offline(source_dir: str) -> bool:
     return path.is_file() and "--no-index" in path.read_text(encoding="utf-8", errors="replace")
 
 
-def _violations(body: Mapping[str, Any]) -> Iterator[str]:
+def _violations(body: Mapping[str, Any], operation: str) -> Iterator[str]:
     import botocore.session
 
     model = botocore.session.get_session().get_service_model("sagemaker")
-    yield from _violations_of(body, model.operation_model("CreateTrainingJob").input_shape, "")
+    yield from _violations_of(body, model.operation_model(operation).input_shape, "")
 
 
 def _violations_of(value: Any, shape: Any, at: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._sagemaker.entrypoint import make_entrypoint
 from lightning_sm.errors import LaunchError
@@ -15,7 +15,7 @@ from lightning_sm.launch._images import Image, find_image
 from lightning_sm.launch._settings import Instances, LaunchSettings, as_channel, as_instances, data_source
 from lightning_sm.rehearse import Distribution, Sdk, encode_hyperparameters, framework_hyperparameters
 
-__all__ = ["Account", "JobRequest", "create_job_request", "default_name", "definitions_of"]
+__all__ = ["Account", "JobRequest", "create_job_request", "default_name", "definitions_of", "legal_base"]
 
 _CODE_CHANNEL = "code"
 _ISOLATED_ARCHIVE = "/opt/ml/input/data/code/sourcedir.tar.gz"
@@ -57,6 +57,7 @@ class JobRequest:
     image: Image
     instances: Tuple[Instances, ...]
     settings: LaunchSettings
+    kind: ClassVar[str] = "TrainingJob"
 
     def as_body(self) -> Dict[str, Any]:
         """The arguments of boto3's ``create_training_job``."""
@@ -69,9 +70,14 @@ class JobRequest:
 
 def default_name(settings: LaunchSettings, now: datetime) -> str:
     """Return the name of a job that was given none: its base name and the time."""
+    return f"{legal_base(settings, 39)}-{now.strftime('%Y-%m-%d-%H-%M-%S')}-{now.microsecond // 1000:03d}"
+
+
+def legal_base(settings: LaunchSettings, size: int) -> str:
+    """Return what a default name begins with: letters, digits and hyphens, ``size`` at most."""
     base = settings.base_name or Path(settings.source_dir).resolve().name
     legal = re.sub(r"[^A-Za-z0-9]+", "-", base).strip("-") or "job"
-    return f"{legal[:39].rstrip('-')}-{now.strftime('%Y-%m-%d-%H-%M-%S')}-{now.microsecond // 1000:03d}"
+    return legal[:size].rstrip("-")
 
 
 def definitions_of(settings: LaunchSettings, hyperparameters: Mapping[str, Any]) -> List[Dict[str, str]]:

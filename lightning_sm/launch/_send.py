@@ -3,14 +3,16 @@
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._request import Account, JobRequest
 from lightning_sm.launch._settings import LaunchSettings
+from lightning_sm.launch._tuning import TuningRequest
 
-__all__ = ["SentJob", "account_of", "api_errors", "clients", "is_throttled", "send"]
+__all__ = ["Request", "SentJob", "account_of", "api_errors", "clients", "is_throttled", "send"]
 
+Request = Union[JobRequest, TuningRequest]
 _CHECKPOINT = ".ckpt"
 _EXTRA = "pip install 'lightning-sm[launch]'"
 _DENIED = ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation")
@@ -27,16 +29,19 @@ class SentJob:
         name: The name of the job.
         arn: Its ARN.
         region: Its region.
+        kind: ``TrainingJob`` or ``HyperParameterTuningJob``.
     """
 
     name: str
     arn: str
     region: str
+    kind: str = "TrainingJob"
 
     @property
     def console_url(self) -> str:
         """The page of the job in AWS's console."""
-        return f"https://{self.region}.console.aws.amazon.com/sagemaker/home?region={self.region}#/jobs/{self.name}"
+        page = "jobs" if self.kind == "TrainingJob" else "hyper-tuning-jobs"
+        return f"https://{self.region}.console.aws.amazon.com/sagemaker/home?region={self.region}#/{page}/{self.name}"
 
 
 def clients(region: Optional[str]) -> Tuple[Any, str]:
@@ -77,8 +82,10 @@ def account_of(settings: LaunchSettings, session: Any) -> Account:
     return Account(session.region_name, f"sagemaker-{session.region_name}-{number}")
 
 
-def send(request: JobRequest, archive: Path, session: Any) -> SentJob:
-    """Upload the source archive and create the job. A name that is taken is refused before anything is uploaded.
+def send(request: Request, archive: Path, session: Any) -> SentJob:
+    """Upload the source archive and create the training or tuning job.
+
+    A name that is taken is refused before anything is uploaded.
 
     Checkpoints of another job that this one starts from are copied to this job's prefix, within S3.
 
@@ -94,12 +101,13 @@ def send(request: JobRequest, archive: Path, session: Any) -> SentJob:
     _refuse_taken_name(client, request)
     bucket, key = _bucket_and_key(request.archive_uri)
     region = session.region_name
-    _copy_checkpoints(request, session)
+    if isinstance(request, JobRequest):
+        _copy_checkpoints(request, session)
     with api_errors(f"s3:PutObject to {request.archive_uri}", hint=f"Check that the bucket {bucket} is in {region}."):
         session.client("s3").upload_file(str(archive), bucket, key)
-    with api_errors(f"sagemaker:CreateTrainingJob for {request.name}"):
-        created = client.create_training_job(**request.as_body())
-    return SentJob(request.name, str(created["TrainingJobArn"]), str(region))
+    with api_errors(f"sagemaker:Create{request.kind} for {request.name}"):
+        created = _method(client, f"Create{request.kind}")(**request.as_body())
+    return SentJob(request.name, str(created[f"{request.kind}Arn"]), str(region), request.kind)
 
 
 def _copy_checkpoints(request: JobRequest, session: Any) -> None:
@@ -132,16 +140,24 @@ def _bucket_and_key(uri: str) -> Tuple[str, str]:
     return bucket, key
 
 
-def _refuse_taken_name(client: Any, request: JobRequest) -> None:
+def _method(client: Any, operation: str) -> Callable[..., Dict[str, Any]]:
+    from botocore import xform_name
+
+    method: Callable[..., Dict[str, Any]] = getattr(client, xform_name(operation))
+    return method
+
+
+def _refuse_taken_name(client: Any, request: Request) -> None:
     from botocore.exceptions import ClientError
 
     try:
-        with api_errors("sagemaker:DescribeTrainingJob", passes=_is_missing):
-            found = client.describe_training_job(TrainingJobName=request.name)
+        with api_errors(f"sagemaker:Describe{request.kind}", passes=_is_missing):
+            found = _method(client, f"Describe{request.kind}")(**{f"{request.kind}Name": request.name})
     except ClientError:
         return
+    what = "training job" if request.kind == "TrainingJob" else "tuning job"
     raise LaunchError(
-        f"There is a training job {request.name!r} already ({found['TrainingJobStatus']}).",
+        f"There is a {what} {request.name!r} already ({found[f'{request.kind}Status']}).",
         hint="Leave --name out, or give another name.",
     )
 

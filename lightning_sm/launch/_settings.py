@@ -14,13 +14,16 @@ __all__ = [
     "LaunchSettings",
     "as_channel",
     "as_instances",
+    "as_seconds",
     "data_source",
     "flag_of",
     "settings_of",
+    "typed_values",
 ]
 
 DISTRIBUTIONS = ("none", "torch_distributed", "mpi", "smdistributed", "pytorchddp")
 _DURATIONS = ("max_run", "max_wait", "max_pending", "keep_alive")
+_SEVERAL = ("hyperparameters", "channels", "tags", "metrics", "subnets", "security_groups", "allow_files", "ranges")
 _GROUP = re.compile(r"(?P<name>[\w-]+)=(?P<count>\d+):(?P<type>[\w.\-]+)")
 _TYPE = re.compile(r"(?P<type>[\w.\-]+?)(?::(?P<count>\d+))?")
 # file systems: fsx://fs-0123456789abcdef0/mount/path, fsx-lustre and efs alike
@@ -176,15 +179,7 @@ class LaunchSettings:
         Raises:
             LaunchError: It is no duration.
         """
-        value = getattr(self, name)
-        if value is None:
-            return None
-        try:
-            return round(read_duration(value))
-        except ValueError as error:
-            raise LaunchError(
-                f"{flag_of(name)}: {error}.", hint="Write hours, minutes or seconds, as in 2h30m."
-            ) from error
+        return as_seconds(name, getattr(self, name))
 
 
 def settings_of(given: Mapping[str, Any]) -> LaunchSettings:
@@ -196,7 +191,28 @@ def settings_of(given: Mapping[str, Any]) -> LaunchSettings:
     Raises:
         LaunchError: A name is unknown, or a value has another type.
     """
-    known = {each.name: each for each in fields(LaunchSettings)}
+    settings = LaunchSettings(**typed_values(LaunchSettings, given, "launch"))
+    if settings.distribution not in DISTRIBUTIONS:
+        raise LaunchError(
+            f"--distribution is {settings.distribution!r}.", hint=f"Use one of {', '.join(DISTRIBUTIONS)}."
+        )
+    for name in _DURATIONS:
+        settings.seconds(name)
+    return settings
+
+
+def typed_values(cls: type, given: Mapping[str, Any], command: str) -> Dict[str, Any]:
+    """Return the arguments of a dataclass of settings, whose names and types are checked.
+
+    Args:
+        cls: The dataclass.
+        given: The settings by their names; ``-`` and ``_`` are the same in them.
+        command: The command whose ``--help`` lists them.
+
+    Raises:
+        LaunchError: A name is unknown, or a value has another type.
+    """
+    known = {each.name: each for each in fields(cls)}
     values: Dict[str, Any] = {}
     for name, value in given.items():
         key = str(name).replace("-", "_")
@@ -205,19 +221,26 @@ def settings_of(given: Mapping[str, Any]) -> LaunchSettings:
 
             close = difflib.get_close_matches(key, known, n=1)
             raise LaunchError(
-                f"launch has no setting {name!r}.",
-                hint=f"Did you mean {close[0]!r}?" if close else "Run `lightning-sm launch --help` to see all.",
+                f"{command} has no setting {name!r}.",
+                hint=f"Did you mean {close[0]!r}?" if close else f"Run `lightning-sm {command} --help` to see all.",
             )
         if value is not None:
             values[key] = _typed(key, value, known[key].type)
-    settings = LaunchSettings(**values)
-    if settings.distribution not in DISTRIBUTIONS:
-        raise LaunchError(
-            f"--distribution is {settings.distribution!r}.", hint=f"Use one of {', '.join(DISTRIBUTIONS)}."
-        )
-    for name in _DURATIONS:
-        settings.seconds(name)
-    return settings
+    return values
+
+
+def as_seconds(name: str, value: Optional[str]) -> Optional[int]:
+    """Return the duration of a setting in seconds, ``None`` where it is not set.
+
+    Raises:
+        LaunchError: It is no duration.
+    """
+    if value is None:
+        return None
+    try:
+        return round(read_duration(value))
+    except ValueError as error:
+        raise LaunchError(f"{flag_of(name)}: {error}.", hint="Write hours, minutes or seconds, as in 2h30m.") from error
 
 
 def _typed(name: str, value: Any, annotation: Any) -> Any:
@@ -235,7 +258,7 @@ def _typed(name: str, value: Any, annotation: Any) -> Any:
     elif "int" in wanted:
         good = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     else:
-        value = str(value) if name in _DURATIONS and isinstance(value, (int, float)) else value
+        value = str(value) if name in (*_DURATIONS, "max_tuning_time") and isinstance(value, (int, float)) else value
         good = isinstance(value, str)
     if not good:
         kind = re.sub(r"<class '(\w+)'>|typing\.|Optional\[|\]$", r"\1", wanted)
@@ -320,6 +343,5 @@ def flag_of(name: str) -> str:
         >>> flag_of("max_run"), flag_of("channels")
         ('--max-run', '--channel')
     """
-    several = name in ("hyperparameters", "channels", "tags", "metrics", "subnets", "security_groups", "allow_files")
-    singular = name[:-1] if several or name.endswith("_groups") else "env" if name == "environment" else name
+    singular = name[:-1] if name in _SEVERAL or name.endswith("_groups") else "env" if name == "environment" else name
     return f"--{singular.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""Reads the command line of ``lightning-sm launch`` and ``launch.yaml``: settings, and the words that the job runs."""
+"""Reads the command lines of ``launch`` and ``tune`` and ``launch.yaml``: settings, and the words that the job runs."""
 
 import argparse
 import re
@@ -7,21 +7,22 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm.errors import LaunchError
+from lightning_sm.launch._ranges import as_number
 from lightning_sm.launch._settings import LaunchSettings, flag_of, settings_of
+from lightning_sm.launch._tuning import TuningSettings, tuning_settings_of
 
 __all__ = ["LaunchArguments", "hyperparameters_of", "read_file", "read_words"]
 
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
 _DEFAULT_FILE = "launch.yaml"
-_PAIRS = ("channels", "hyperparameters", "environment", "tags")
+_PAIRS = ("channels", "hyperparameters", "environment", "tags", "ranges")
+_TUNING = tuple(each.name for each in fields(TuningSettings))
 _SWITCHES = ("dry_run", "wait", "json", *(each.name for each in fields(LaunchSettings) if "bool" in str(each.type)))
-# YAML takes them for text.
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """What ``lightning-sm launch`` was asked to do.
+    """What ``lightning-sm launch`` or ``lightning-sm tune`` was asked to do.
 
     Args:
         settings: What the job is asked to be.
@@ -29,6 +30,8 @@ class LaunchArguments:
         dry_run: Whether the request is printed and nothing is sent.
         wait: Whether the job's states and log are shown until it ends.
         as_json: Whether what is printed is JSON.
+        tuning: What a tuning job searches; ``None`` for ``launch``.
+        draw: The seed of a training job that is drawn and printed instead.
     """
 
     settings: LaunchSettings
@@ -36,28 +39,37 @@ class LaunchArguments:
     dry_run: bool = False
     wait: bool = False
     as_json: bool = False
+    tuning: Optional[TuningSettings] = None
+    draw: Optional[int] = None
 
 
-def read_words(words: Sequence[str]) -> LaunchArguments:
+def read_words(words: Sequence[str], *, command: str = "launch") -> LaunchArguments:
     """Read the command line; ``launch.yaml`` in the working directory, or the file of ``--file``, stands below it.
 
     Args:
-        words: The words behind ``lightning-sm launch``.
+        words: The words behind ``lightning-sm launch`` or ``lightning-sm tune``.
+        command: ``launch`` or ``tune``.
 
     Raises:
         LaunchError: A setting is unknown or has another type, or the file cannot be read.
         SystemExit: An option is unknown (2), or ``--help`` was asked for (0).
     """
-    options, command = _split(words)
-    found = vars(_parser().parse_args(options))
+    options, run = _split(words)
+    found = vars((_tuning_parser() if command == "tune" else _parser()).parse_args(options))
     path: Optional[str] = found.pop("file")
     dry_run, wait, as_json = (found.pop(name) for name in ("dry_run", "wait", "json"))
-    given = read_file(path)
+    draw: Optional[int] = found.pop("draw", None)
+    given = read_file(path, tuning=True)
+    searched = given.pop("tuning", None) or {}
+    if not isinstance(searched, dict):
+        raise LaunchError(f"`tuning` is {searched!r}.", hint="Write objective, direction, ranges, max_jobs below.")
+    searched = {str(key).replace("-", "_"): value for key, value in searched.items()}
     for name, value in found.items():
-        if value is None:
-            continue
-        given[name] = {**(given.get(name) or {}), **_pairs(name, value)} if name in _PAIRS else value
-    return LaunchArguments(settings_of(given), hyperparameters_of(command), dry_run, wait, as_json)
+        target = searched if name in _TUNING else given
+        if value is not None:
+            target[name] = {**(target.get(name) or {}), **_pairs(name, value)} if name in _PAIRS else value
+    tuning = tuning_settings_of(searched) if command == "tune" else None
+    return LaunchArguments(settings_of(given), hyperparameters_of(run), dry_run, wait, as_json, tuning, draw)
 
 
 def hyperparameters_of(command: Sequence[str]) -> Dict[str, Any]:
@@ -119,20 +131,33 @@ def _split(words: Sequence[str]) -> Tuple[List[str], List[str]]:
     return list(words), []
 
 
-def _parser() -> argparse.ArgumentParser:
+def _tuning_parser() -> argparse.ArgumentParser:
+    """Return the parser of the options of ``lightning-sm tune``."""
+    parser = _parser("tune", "Send a tuning job to SageMaker: training jobs that search the best hyperparameters.")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="print the request of one training job instead")
+    _add_options(parser, TuningSettings)
+    return parser
+
+
+def _parser(command: str = "launch", purpose: str = "Send a training job to SageMaker.") -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="lightning-sm launch",
-        usage="lightning-sm launch [options] [fit --config config.yaml --trainer.max_epochs 5]",
-        description="Send a training job to SageMaker. Settings may also stand in launch.yaml, by the same names with "
-        "underscores; what is typed wins.",
+        prog=f"lightning-sm {command}",
+        usage=f"lightning-sm {command} [options] [fit --config config.yaml --trainer.max_epochs 5]",
+        description=f"{purpose} Settings may also stand in launch.yaml, by the same names with underscores"
+        f"{' (those of the search below `tuning`)' if command == 'tune' else ''}; what is typed wins.",
         allow_abbrev=False,
     )
     parser.add_argument("--file", help=f"the file with settings (default: {_DEFAULT_FILE}, if it is there)")
     parser.add_argument("--dry-run", action="store_true", help="print the request and send nothing")
     parser.add_argument("--wait", action="store_true", help="show the job's states and log until it ends")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    texts = _descriptions()
-    for each in fields(LaunchSettings):
+    _add_options(parser, LaunchSettings)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser, cls: type) -> None:
+    texts = _descriptions(cls)
+    for each in fields(cls):
         flag = flag_of(each.name)
         kind, text = str(each.type), texts[each.name].replace("%", "%%")
         if each.name in _PAIRS:
@@ -148,12 +173,11 @@ def _parser() -> argparse.ArgumentParser:
             parser.add_argument(flag, dest=each.name, type=int, metavar="N", help=text)
         else:
             parser.add_argument(flag, dest=each.name, metavar="TEXT", help=text)
-    return parser
 
 
-def _descriptions() -> Dict[str, str]:
+def _descriptions(cls: type) -> Dict[str, str]:
     """What the docstring says of each setting."""
-    section = str(LaunchSettings.__doc__).partition("Args:")[2].partition("Example::")[0]
+    section = str(cls.__doc__).partition("Args:")[2].partition("Example::")[0]
     parts = re.findall(r"^ {8}(\w+): (.+?)(?=^ {8}\w|\Z)", section, re.MULTILINE | re.DOTALL)
     return {name: " ".join(text.replace("``", "").split()) for name, text in parts}
 
@@ -164,7 +188,7 @@ def _pairs(name: str, given: Sequence[str]) -> Dict[str, Any]:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise LaunchError(f"{flag_of(name)} is {text!r}.", hint="Write NAME=VALUE.")
-        found[key] = _value(value) if name == "hyperparameters" else value
+        found[key] = _value(value) if name in ("hyperparameters", "ranges") else value
     return found
 
 
@@ -172,16 +196,18 @@ def _value(text: str) -> Any:
     """A value as a config file would read it."""
     import yaml
 
-    if _EXPONENT.fullmatch(text):
-        return float(text)
     try:
-        return yaml.safe_load(text) if text else text
+        return as_number(yaml.safe_load(text)) if text else text
     except yaml.YAMLError:
         return text
 
 
-def read_file(path: Optional[str]) -> Dict[str, Any]:
+def read_file(path: Optional[str], *, tuning: bool = False) -> Dict[str, Any]:
     """Return the content of a file with settings; of ``launch.yaml`` in the working directory, if it is there.
+
+    Args:
+        path: The file.
+        tuning: Whether ``tuning`` is a part of it.
 
     Raises:
         LaunchError: It cannot be read, or is no mapping.
@@ -199,4 +225,5 @@ def read_file(path: Optional[str]) -> Dict[str, Any]:
         ) from error
     if content is not None and not isinstance(content, dict):
         raise LaunchError(f"{name} holds no settings.", hint="Write `name: value` lines.")
-    return {str(key).replace("-", "_"): value for key, value in (content or {}).items()}
+    found = {str(key).replace("-", "_"): value for key, value in (content or {}).items()}
+    return {key: value for key, value in found.items() if tuning or key != "tuning"}

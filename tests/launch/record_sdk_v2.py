@@ -1,8 +1,9 @@
-"""Records the CreateTrainingJob requests of SageMaker's Python SDK v2: ``python tests/launch/record_sdk_v2.py``.
+"""Records what SageMaker's Python SDK v2 sends for training and tuning jobs: ``python tests/launch/record_sdk_v2.py``.
 
 It runs in an environment of its own, with ``sagemaker<3``, and sends nothing: S3 is answered here, and the request is
 kept instead of sent. ``jobs.json`` says what each job is, in the words of the estimator (``sdk``) and in those of
-``lightning-sm launch`` (``launch``).
+``lightning-sm launch`` (``launch``); of a tuning job also in those of the tuner (``tuner``) and of
+``lightning-sm tune`` (``tuning``).
 """
 
 import json
@@ -39,6 +40,7 @@ def record(jobs, folder, *, by_kwargs=False):
     from sagemaker.inputs import FileSystemInput, TrainingInput
     from sagemaker.instance_group import InstanceGroup
     from sagemaker.pytorch import PyTorch
+    from sagemaker.tuner import HyperparameterTuner
 
     class Nothing:
         def stream(self, **_):
@@ -62,8 +64,11 @@ def record(jobs, folder, *, by_kwargs=False):
         sent = []
         client = boto.client("sagemaker")
         client.create_training_job = lambda sent=sent, **request: sent.append(request)
+        client.create_hyper_parameter_tuning_job = lambda sent=sent, **request: sent.append(request)
         session = sagemaker.Session(boto_session=boto, sagemaker_client=client, default_bucket="bucket")
         session._create_s3_bucket_if_it_does_not_exist = lambda **_: None
+        if by_kwargs and "tuner" in job:
+            continue
         if by_kwargs:
             recorded[name] = _sent_by_kwargs(PyTorch, session, source, job, sent)
             continue
@@ -93,7 +98,12 @@ def record(jobs, folder, *, by_kwargs=False):
             disable_profiler=True,
             **arguments,
         )
-        estimator.fit(inputs, job_name=job["name"], wait=False)
+        if "tuner" in job:
+            HyperparameterTuner(estimator, **tuner_arguments(job["tuner"])).fit(
+                inputs, job_name=job["name"], wait=False
+            )
+        else:
+            estimator.fit(inputs, job_name=job["name"], wait=False)
         recorded[name] = sent[0]
     return recorded
 
@@ -112,6 +122,23 @@ def _sent_by_kwargs(estimator_class, session, source, job, sent):
     estimator = estimator_class(sagemaker_session=session, **kwargs)
     estimator.fit(estimator_inputs(settings), job_name=job["name"], wait=False)
     return sent[0]
+
+
+def tuner_arguments(given):
+    """The arguments of a tuner, whose ranges and other objects stand in ``jobs.json`` as names with arguments."""
+    from sagemaker import parameter, tuner
+
+    found = dict(given)
+    found["hyperparameter_ranges"] = {
+        name: getattr(parameter, f"{kind}Parameter")(*arguments)
+        for name, (kind, *arguments) in given["hyperparameter_ranges"].items()
+    }
+    if "warm_start_config" in given:
+        kind, *parents = given["warm_start_config"]
+        found["warm_start_config"] = tuner.WarmStartConfig(tuner.WarmStartTypes[kind], set(parents))
+    if "strategy_config" in given:
+        found["strategy_config"] = tuner.StrategyConfig(tuner.HyperbandStrategyConfig(**given["strategy_config"]))
+    return found
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ import pytest
 from lightning_sm.launch import Account, LaunchError, create_job_request, settings_of
 
 HERE = Path(__file__).parent
-JOBS = json.loads((HERE / "jobs.json").read_text())
+_ALL = json.loads((HERE / "jobs.json").read_text())
+JOBS = {name: job for name, job in _ALL.items() if "tuner" not in job}
+TUNING_JOBS = {name: job for name, job in _ALL.items() if "tuner" in job}
 RECORDED = json.loads((HERE / "recorded.json").read_text())
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
 ACCOUNT = Account("us-east-1", "bucket")

@@ -61,6 +61,17 @@ def test_raw_strings_of_an_api_call(raw, value):
     assert (read, type(read)) == (value, type(value))
 
 
+def test_the_objective_that_the_service_adds_hides_no_types():
+    encoded = {key: json.dumps(value) for key, value in _VALUES.items()}
+    added = {"sagemaker_program": '"train.py"', "_tuning_objective_metric": "val_acc"}
+    assert Hyperparameters.from_file({**encoded, **added}, "file").values == _VALUES
+    plain = {"x": "5", "sagemaker_program": "train.py", "_tuning_objective_metric": "val_acc"}
+    assert Hyperparameters.from_file(plain, "file").values == {"x": "5"}
+    assert Hyperparameters.from_file({"x": "5", "_tuning_objective_metric": "a b"}, "file").values == {"x": "5"}
+    text = {**added, "optimizer": "adam", "x": "5"}
+    assert Hyperparameters.from_file(text, "file").values == {"optimizer": "adam", "x": "5"}
+
+
 def test_sdk_v3_mixes_json_and_plain_strings():
     content = {"epochs": "5", "name": "resnet", "on": "true", "layers": '["a", "b"]', "optimizer": '{"lr": 0.1}'}
     assert Hyperparameters.from_file(content, "file").values == {
