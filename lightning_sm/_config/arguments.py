@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -22,6 +23,7 @@ _LISTS = ("trainer.callbacks", "trainer.logger")
 _INCLUDES = frozenset({"data", "lr_scheduler", "model", "optimizer", "sagemaker", "trainer", *_LISTS})
 _CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 _GROUPS = frozenset({*SUBCOMMANDS, *(key for key in _INCLUDES if "." not in key)})
+_INIT_ARGS = re.compile(r"\.init_args\.")
 # Deeper values come from a YAML alias of itself, and would exceed Python's recursion limit.
 _DEEPEST = 100
 
@@ -225,18 +227,19 @@ def _is_number(value: Any) -> bool:
 
 
 def nest(flat: Mapping[str, Any]) -> Dict[str, Any]:
-    """Turn dotted keys into nested mappings; what is set beside a ``class_path`` becomes an argument of the class.
+    """Turn dotted keys into nested mappings; what is set beside a ``class_path`` or ``init_args`` is an argument, too.
 
     Raises:
         HyperparameterError: A key is set both to a value and to parts of it, or its value is nested without end.
     """
     nested: Dict[str, Any] = {}
     values = {str(key): value for key, value in flat.items()}
+    classes = {key[: match.start()] for key in values for match in _INIT_ARGS.finditer(key)}
     for key in sorted(values, key=lambda key: (key.count("."), not key.endswith(".class_path"))):
         node = nested
         *parents, last = key.split(".")
-        for part in parents:
-            node = _arguments_of(node, part)
+        for depth, part in enumerate(parents):
+            node = _arguments_of(node, part, ".".join(parents[:depth]) in classes)
             inner = node.setdefault(part, {})
             if isinstance(inner, str):
                 inner = node[part] = {"class_path": inner}
@@ -245,13 +248,13 @@ def nest(flat: Mapping[str, Any]) -> Dict[str, Any]:
                     f"{key!r} is set, and {part!r} as a whole is set to {inner!r}.", hint="Set one of them."
                 )
             node = inner
-        _arguments_of(node, last)[last] = _copied(values[key], key, key.count("."))
+        _arguments_of(node, last, ".".join(parents) in classes)[last] = _copied(values[key], key, key.count("."))
     return nested
 
 
-def _arguments_of(node: Dict[str, Any], part: str) -> Dict[str, Any]:
-    """Where an argument goes: below ``init_args`` if ``node`` names a class."""
-    if "class_path" not in node or part in _CLASS_KEYS:
+def _arguments_of(node: Dict[str, Any], part: str, is_class: bool) -> Dict[str, Any]:
+    """Where an argument goes: below ``init_args`` if ``node`` names a class or its ``init_args``."""
+    if not (is_class or "class_path" in node or "init_args" in node) or part in _CLASS_KEYS:
         return node
     inner = node.setdefault("init_args", {})
     return inner if isinstance(inner, dict) else node

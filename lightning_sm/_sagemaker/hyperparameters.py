@@ -32,8 +32,8 @@ class Hyperparameters:
 
     ``input/config/hyperparameters.json`` below the base directory
       A JSON object in which each value is a string. SDK v2 encodes each value as JSON, so that types are kept. SDK v3
-      and plain API calls do not encode values, so that ``"5"`` may be a number or a string; :meth:`get`
-      and parsers then convert it to the type that they need.
+      and plain API calls do not encode values, so that ``"5"`` may be a number or a string; :meth:`get` and parsers
+      then convert it to the type that they need.
 
     Environment variables, set by the training toolkit; read only if that file does not exist:
 

@@ -18,6 +18,12 @@ from lightning_sm.errors import HyperparameterError
             {"model.init_args.lr": 1, "model.class_path": "m.M", "model.size": 2},
             {"model": {"class_path": "m.M", "init_args": {"lr": 1, "size": 2}}},
         ),
+        ({"model.lr": 1, "model.init_args.size": 2}, {"model": {"init_args": {"lr": 1, "size": 2}}}),
+        ({"model.lr": 1, "model": {"init_args": {"size": 2}}}, {"model": {"init_args": {"lr": 1, "size": 2}}}),
+        (
+            {"model.net.init_args.d": 1, "model.net.e": 2, "model.size": 3},
+            {"model": {"net": {"init_args": {"d": 1, "e": 2}}, "size": 3}},
+        ),
         (
             {"model.net.depth": 3, "model.net": "m.Net", "model": "m.M"},
             {

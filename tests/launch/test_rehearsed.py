@@ -69,7 +69,7 @@ class Net(LightningModule):
         super().__init__()
         self.lr, self.optimizer, self.version = lr, optimizer, version
         self.layers = torch.nn.Sequential(torch.nn.Linear(4, size), torch.nn.Dropout(dropout), torch.nn.Linear(size, 1))
-        print("given", repr([lr, size, optimizer, dropout, version]), flush=True)
+        print(f"given {[lr, size, optimizer, dropout, version]!r}\\n", end="", flush=True)
 
     def training_step(self, batch, batch_idx):
         return self.layers(batch[0]).pow(2).mean()
@@ -124,7 +124,7 @@ def test_a_job_drawn_from_a_tuning_job(tmp_path, monkeypatch, capsys):
     request.write_text(capsys.readouterr().out)
     body = json.loads(request.read_text())
     sent = body["HyperParameters"]
-    options = ("--request", request, "--timeout", "160s", "--json", "--isolation", "loopback")
+    options = ("--request", request, "--output-dir", tmp_path / "out", "--timeout", "160s", "--json")
     done = run_rehearsal(command_line(source, *options))
     assert done.exit_code == 0, done.log
     (given,) = {match for match in re.findall(r"given (\[.*\])", done.log)}
