@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import Callable, Optional, Sequence
+from typing import Callable, List, Optional, Sequence
 
 from lightning_sm._failure import RankRanges, RendezvousState
 from lightning_sm._logging import log
@@ -187,11 +187,21 @@ def describe_wait(
     parts = [f"Waiting at {main} for {missing.count} of {world_size} ranks, for {seconds:.0f} s so far."]
     if absent.count:
         silent = [host for host in hosts if host not in state.hosts] if state.hosts else []
+        silent = silent or _hosts_of(absent, hosts, world_size)
         named = f"; host{'' if len(silent) == 1 else 's'} {_shortened(silent)}" if silent else ""
         parts.append(f"Not started: {_ranks(absent)}{named}.")
     if starting.count:
         parts.append(f"Started, but not in the rendezvous yet: {_ranks(starting)}.")
     return " ".join(parts)
+
+
+def _hosts_of(ranks: RankRanges, hosts: Sequence[str], world_size: int) -> List[str]:
+    """Return the hosts of ranks, where all hosts have the same number of them."""
+    size, rest = divmod(world_size, len(hosts) or 1)
+    if rest:
+        return []
+    own = (RankRanges.of(range(index * size, (index + 1) * size)) for index in range(len(hosts)))
+    return [host for host, each in zip(hosts, own) if ranks.intersection(each).count]
 
 
 def _ranks(ranks: RankRanges) -> str:

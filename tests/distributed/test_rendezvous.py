@@ -27,9 +27,14 @@ def test_a_host_is_missing():
 
 def test_some_have_started():
     assert _wait(16, _HOSTS[:2], range(7), [7, *range(8, 12)], ["algo-1", "algo-2"]) == (
-        "Waiting at algo-1:7777 for 9 of 16 ranks, for 61 s so far. Not started: ranks 12-15. "
+        "Waiting at algo-1:7777 for 9 of 16 ranks, for 61 s so far. Not started: ranks 12-15; host algo-2. "
         "Started, but not in the rendezvous yet: ranks 7-11."
     )
+
+
+def test_the_last_rank_of_a_host_that_has_started():
+    line = _wait(4, _HOSTS[:2], range(3), (), ["algo-1", "algo-2"])
+    assert line.endswith(" Not started: rank 3; host algo-2.")
 
 
 def test_nobody_is_missing():
