@@ -138,7 +138,13 @@ class Delivery:
                 self._refusals[run_id, _name(value)] += 1
                 if not self._has_warned_of_refusal:
                     self._has_warned_of_refusal = True
-                    log.warning("%s refuses %s, which is left out: %s", self.server, _name(value), _text(error))
+                    log.warning(
+                        "%s refuses %s, which is left out: %s HINT: Rename or shorten it; a parameter keeps the value "
+                        "of the run's first start.",
+                        self.server,
+                        _name(value),
+                        _text(error),
+                    )
 
     def _postpone(self, error: Exception) -> None:
         self.is_failing = True
@@ -149,7 +155,8 @@ class Delivery:
         if not self._has_warned:
             self._has_warned = True
             log.warning(
-                "%s fails, training goes on. Metrics are kept, and sent again every %g s: %s",
+                "%s fails, training goes on. Metrics are kept, and sent again every %g s: %s HINT: Nothing is to be "
+                "done if it is away for a while. Else check that it runs, and the access of the job's role.",
                 self.server,
                 self._pause,
                 _text(error),

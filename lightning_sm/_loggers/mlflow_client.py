@@ -22,7 +22,7 @@ __all__ = ["JOB_TAG", "LOGGER_TAG", "JobRun", "describe_failure", "make_client"]
 JOB_TAG, LOGGER_TAG = "sagemaker.job_name", "sagemaker.logger"
 # Seconds and repetitions of a request, where the user sets none: MLflow's own would block a step for minutes.
 _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "30", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
-# For requests that a step waits for.
+# The end of a run, and artifacts, do not wait for a server that is known to fail.
 _LIMITS_WHILE_FAILING = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 # urllib3 would draw the jitter from Python's global generator, on which a project's augmentations may depend.
 _NO_JITTER = {"MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0"}
@@ -189,7 +189,8 @@ class _JobClientMixin:
 
     def _send(self, run_id: str, values: Sequence[Any]) -> None:
         parameter = _PARAMETERS[type(values[0]).__name__]
-        self._parent.log_batch(run_id, **{parameter: values}, **self._batch_options)
+        with self._limits():
+            self._parent.log_batch(run_id, **{parameter: values}, **self._batch_options)
 
     def log_artifact(self, *args: Any, **kwargs: Any) -> Any:
         with self._limits():
@@ -201,7 +202,12 @@ class _JobClientMixin:
 
     def set_terminated(self, run_id: str, status: Optional[str] = None, *args: Any, **kwargs: Any) -> None:
         status = _status_at_exit(status)
-        self._thread.finish(lambda: self._parent.set_terminated(run_id, status, *args, **kwargs))
+
+        def end() -> None:
+            with self._limits():
+                self._parent.set_terminated(run_id, status, *args, **kwargs)
+
+        self._thread.finish(end)
 
     @contextmanager
     def _at_start(self) -> Iterator[None]:

@@ -283,6 +283,21 @@ def test_no_step_waits_for_a_slow_server(proxy, runs):
     assert [step for step, _ in runs.history(run, "each")] == list(range(16))
 
 
+def test_the_end_does_not_repeat_requests_to_a_server_that_is_known_to_fail(proxy, monkeypatch):
+    seen = []
+
+    def look(self, *args, **kwargs):
+        seen.append(os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"])
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(MlflowClient, "log_batch", look)
+    monkeypatch.setattr(MlflowClient, "set_terminated", look)
+    fit(proxy.uri, epochs=2)
+    # The first failure, what was kept and the status.
+    assert seen == ["3", "0", "0"]
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "3"
+
+
 def test_a_server_that_hangs_at_the_end(proxy, runs, monkeypatch):
     monkeypatch.setattr("lightning_sm._loggers.mlflow_client._GET_RUN", 0.5)
     monkeypatch.setattr(DeliveryThread.__init__, "__defaults__", (1.0,))
