@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import os
 import queue
+import re
 import stat
 import textwrap
 import threading
@@ -12,6 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
+from lightning_sm._failure.failure_file import redact_patterns
 from lightning_sm._logging import log
 from lightning_sm.errors import LoggerError
 
@@ -25,6 +27,8 @@ _PAUSES = 9
 # Seconds from the start of the thread to its first upload, which shows early that nothing can be uploaded.
 _FIRST_DELAY = 5.0
 
+# Names of old buckets have capitals and underscores.
+_S3_URL = re.compile(r"s3://[A-Za-z0-9._-]{1,255}(/[^?#]*)?")
 # Size and time of modification, by which a change is seen.
 _State = Tuple[int, int]
 _Put = Callable[[str, str], None]
@@ -37,7 +41,7 @@ def check_packages(url: str) -> None:
         url: The URL, such as ``s3://bucket/runs``.
 
     Raises:
-        LoggerError: One is missing, or there is no package for this kind of URL.
+        LoggerError: One is missing, there is no package for this kind of URL, or it is no URL of S3.
 
     Example::
 
@@ -47,6 +51,11 @@ def check_packages(url: str) -> None:
     has_writer = any(importlib.util.find_spec(name) is not None for name in ("tensorboard", "tensorboardX"))
     missing = [] if has_writer else ["tensorboard"]
     if scheme == "s3":
+        if not _S3_URL.fullmatch(url):
+            raise LoggerError(
+                f"TensorBoard files cannot be written to {redact_patterns(url)}, which names no bucket of S3.",
+                hint="It has the form s3://BUCKET/PREFIX, without user, password or query; the role gives access.",
+            )
         missing += [] if importlib.util.find_spec("boto3") is not None else ["boto3"]
     else:
         try:

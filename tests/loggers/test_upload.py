@@ -300,8 +300,19 @@ class TestPackages:
         hidden = ("tensorboard", "tensorboardX") if missing == "tensorboard" else (missing,)
         present = object()
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else find(name) or present)
-        with pytest.raises(LoggerError, match=rf"s3://b/x: {missing} cannot be imported.*lightning-sm\[s3\]"):
-            check_packages("s3://b/x")
+        with pytest.raises(LoggerError, match=rf"s3://bucket/x: {missing} cannot be imported.*lightning-sm\[s3\]"):
+            check_packages("s3://bucket/x")
+
+    @pytest.mark.parametrize("url", ["s3://", "s3:///runs", "s3://bucket/x?versionId=3", "s3://me:hunter2pw@bucket/x"])
+    def test_no_url_of_s3(self, url):
+        with pytest.raises(LoggerError, match=r"names no bucket of S3.*s3://BUCKET/PREFIX") as caught:
+            check_packages(url)
+        assert "hunter2pw" not in str(caught.value)
+
+    @pytest.mark.parametrize("url", ["s3://bucket", "s3://my.bucket-1/", "s3://Old_Bucket/a b/ü/x=1"])
+    def test_urls_of_s3(self, url, monkeypatch):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+        check_packages(url)
 
     def test_unknown_protocol(self):
         with pytest.raises(LoggerError, match=r"nowhere://x: .*HINT: Use an s3:// URL"):
