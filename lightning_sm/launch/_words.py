@@ -1,6 +1,7 @@
 """Reads the command lines of ``launch`` and ``tune`` and ``launch.yaml``: settings, and the words that the job runs."""
 
 import argparse
+import inspect
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -177,8 +178,9 @@ def _add_options(parser: argparse.ArgumentParser, cls: type) -> None:
 
 def _descriptions(cls: type) -> Dict[str, str]:
     """What the docstring says of each setting."""
-    section = str(cls.__doc__).partition("Args:")[2].partition("Example::")[0]
-    parts = re.findall(r"^ {8}(\w+): (.+?)(?=^ {8}\w|\Z)", section, re.MULTILINE | re.DOTALL)
+    # Python 3.13 strips the indentation that a docstring has in the file; earlier ones do not.
+    section = inspect.cleandoc(str(cls.__doc__)).partition("Args:")[2].partition("Example::")[0]
+    parts = re.findall(r"^ {4}(\w+): (.+?)(?=^ {4}\w|\Z)", section, re.MULTILINE | re.DOTALL)
     return {name: " ".join(text.replace("``", "").split()) for name, text in parts}
 
 
