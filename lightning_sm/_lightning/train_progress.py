@@ -179,18 +179,20 @@ class TrainPosition:
     seconds_left: Optional[float] = None
 
 
-def train_position(trainer: Any, step: int) -> TrainPosition:
+def train_position(trainer: Any, step: int, *, has_ended: bool = False) -> TrainPosition:
     """Return where the training is, in ``on_train_batch_end`` or at the end of an epoch.
 
     Args:
         trainer: The trainer, in ``fit``.
         step: The optimizer steps, which Lightning 1.5 counts later.
+        has_ended: Whether the epoch has: a batch that ``on_train_batch_start`` has skipped then does not count.
     """
+    batches = trainer.fit_loop.epoch_loop.batch_progress.current
     epochs, steps = trainer.max_epochs, trainer.max_steps
     return TrainPosition(
         epoch=int(trainer.current_epoch),
         epochs=int(epochs) if epochs is not None and epochs >= 0 else None,
-        batch=int(trainer.fit_loop.epoch_loop.batch_progress.current.ready),
+        batch=int(batches.completed if has_ended else batches.ready),
         batches=batch_count(trainer.num_training_batches),
         step=step,
         steps=int(steps) if steps is not None and steps >= 0 else None,

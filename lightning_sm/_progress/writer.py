@@ -190,7 +190,7 @@ class ProgressWriter:
             self._write(self._training(trainer, step, rates, Event.END, seconds=seconds, metrics=metrics))
 
     def _training(self, trainer: Any, step: int, rates: Rates, event: Event, **values: Any) -> Progress:
-        now = train_position(trainer, step)
+        now = train_position(trainer, step, has_ended=event == Event.END)
         epoch_eta, fit_eta = estimate(now, self._start, self.rates.total, self.rates.validated_for)
         return Progress(
             Stage.TRAIN,

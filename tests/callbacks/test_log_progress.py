@@ -151,6 +151,14 @@ def pairs(pl):
     return Pairs()
 
 
+def skipping(pl):
+    class Skipping(net(pl)):
+        def on_train_batch_start(self, batch, batch_index, *_):
+            return -1 if batch_index == 3 else None
+
+    return Skipping()
+
+
 def silent(pl):
     class Silent(pl.LightningModule):
         def __init__(self):
@@ -193,6 +201,7 @@ SETUPS = {
     "limit_val_batches": setup("validation end", {"batch": "2/2"}, val=loader(), limit_val_batches=2),
     "none of the validation": setup("train end", {"batch": "8/8"}, val=loader(), limit_val_batches=0),
     "manual optimization": setup("train end", {"batch": "8/8"}, model=manual, max_epochs=2),
+    "the rest of an epoch left out": setup("train end", {"batch": "3/8", "samples": "6"}, model=skipping),
     "nothing logged": setup("fit end", {"samples": "16"}, model=silent),
     "fast_dev_run": setup("train end", {"batch": "1/1", "epoch": "0/0"}, val=loader(), fast_dev_run=True),
     "overfit_batches": setup("train end", {"batch": "2/2"}, overfit_batches=2),
