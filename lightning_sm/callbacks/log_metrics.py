@@ -16,6 +16,8 @@ else:
 
 # The names of so many metrics stand in a warning.
 _MAX_NAMES = 10
+# Of so many names it is known that they were logged; a project may log under a new name each time.
+_MAX_SEEN = 1000
 
 
 class LogMetricsMixin(_Base):
@@ -51,7 +53,7 @@ class LogMetricsMixin(_Base):
         super().__init__()
         self.objective = objective
         self._remove: Optional[Callable[[], None]] = None
-        self._seen: Dict[str, bool] = {}  # whether a value was finite
+        self._seen: Dict[str, bool] = {}  # whether a value of the objective was finite
         self._warned = False
 
     def __getstate__(self) -> Any:
@@ -103,8 +105,10 @@ class LogMetricsMixin(_Base):
             log.info("%s", line)
         self._warn(written)
         if self.objective is not None:
-            for name, value in metrics.items():
-                self._seen[name] = self._seen.get(name, False) or is_finite(value)
+            for name in metrics if len(self._seen) < _MAX_SEEN else ():
+                self._seen.setdefault(name, False)
+            if self.objective in metrics:
+                self._seen[self.objective] = self._seen.get(self.objective, False) or is_finite(metrics[self.objective])
 
     def _warn(self, written: MetricLines) -> None:
         if written.left_out and not self._warned:

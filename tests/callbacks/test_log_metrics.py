@@ -132,6 +132,17 @@ def test_an_objective_that_is_never_finite(namespace):
     assert warning.startswith("The objective 'x' of the tuning job was logged, but never as a finite number")
 
 
+def test_names_that_are_new_each_time_do_not_fill_the_memory(namespace):
+    callback = log_metrics(namespace, objective="late")
+    trainer = namespace.module().Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+    with log_lines():
+        for step in range(3000):
+            callback._write(trainer, {f"loss_{step}": 0.5}, step)
+        callback._write(trainer, {"late": 0.5}, 3000)
+    assert len(callback._seen) <= 1001
+    assert callback._seen["late"]
+
+
 def test_an_objective_of_a_run_that_is_no_training(namespace):
     assert objective_lines(namespace, "missing", fast_dev_run=True)[0] == []
 
