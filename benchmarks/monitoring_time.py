@@ -1,8 +1,10 @@
 """What the lines of progress and metrics, the report and the watch for hangs cost of a training step.
 
-Run ``python benchmarks/monitoring_time.py pairs`` (``pairs 2`` for two gloo processes): the median step of a job's fit
-with all of it, and of the same fit without it, each a program of its own, in turn. Progress lines are written every
-second, thirty times as often as by default.
+Run ``python benchmarks/monitoring_time.py pairs [PROCESSES] [bar] [cpu]``: the median step of a job's fit with all of
+it, and of the same fit without it, each a program of its own, in turn; several are gloo processes. The other fit has no
+progress bar, or with ``bar`` the one that Lightning has by default. With ``cpu`` it is the CPU time of the thread that
+trains, which other programs on the machine disturb less. Progress lines are written every second, thirty times as often
+as by default.
 
 Run ``python benchmarks/monitoring_time.py blocks`` for the difference within one fit of one process, which other
 programs on the machine disturb less: blocks of steps with these callbacks and without them follow each other, and the
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 import pytorch_lightning as pl
 import torch
@@ -28,8 +30,9 @@ import lightning_sm
 from lightning_sm._lightning.metric_hook import observe_logged_metrics
 
 _SCRIPT = os.path.abspath(__file__)
-_STEPS = 1000
+_STEPS, _RUNS = 600, 9
 _BLOCK, _SETTLING, _PAIRS = 60, 5, 120
+_CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 _CALLBACKS = ("LogProgress", "LogMetrics", "HTMLReport")
 
 
@@ -46,7 +49,7 @@ class _Logging(Model):
 class _Clock(pl.Callback):
     """Notes when each step ends. It is the first callback, so that each step holds the hooks of all."""
 
-    clock = staticmethod(time.perf_counter)
+    clock: Callable[[], float] = staticmethod(time.perf_counter)
 
     def __init__(self) -> None:
         self.ends: List[float] = []
@@ -97,15 +100,14 @@ class _Switch(_Clock):
             callback.teardown(trainer, trainer.lightning_module)
 
 
-def _settings(with_monitoring: bool, clock: _Clock, devices: int, **more: Any) -> Dict[str, Any]:
-    options: Dict[str, Any] = {"log_every": "1s"} if with_monitoring else {"log_metrics": False, "report": False}
-    if not with_monitoring:
-        more["enable_progress_bar"] = False
+def _settings(kind: str, clock: _Clock, devices: int, **more: Any) -> Dict[str, Any]:
+    options: Dict[str, Any] = {"log_every": "1s"} if kind == "with" else {"log_metrics": False, "report": False}
+    more["enable_progress_bar"] = kind != "without"
     settings = lightning_sm.trainer_settings(
         sagemaker={**options, "export": False, "resume": "never"},
         accelerator="cpu",
         devices=devices,
-        callbacks=[clock],
+        callbacks=[clock, *([pl.callbacks.TQDMProgressBar()] if kind == "bar" else [])],
         enable_checkpointing=False,
         enable_model_summary=False,
         logger=False,
@@ -131,10 +133,11 @@ def job(*words: str) -> None:
         subprocess.run([*start, _SCRIPT, *words], env={**os.environ, "SAGEMAKER_BASE_DIR": base}, check=True)
 
 
-def fit(kind: str, devices: int) -> None:
+def fit(kind: str, devices: int, measure: str) -> None:
     """Train, and print the median seconds of a step from global rank 0, the first ones left out."""
     clock = _Clock()
-    trainer = pl.Trainer(**_settings(kind == "with", clock, devices, max_steps=_STEPS))
+    clock.clock = _CLOCKS[measure]
+    trainer = pl.Trainer(**_settings(kind, clock, devices, max_steps=_STEPS))
     trainer.fit(_Logging(), Data())
     if trainer.is_global_zero:
         steps = [after - before for before, after in zip(clock.ends[20:], clock.ends[21:])]
@@ -148,7 +151,7 @@ def fit(kind: str, devices: int) -> None:
 def blocks() -> None:
     """Train with the callbacks in each second block of steps, and print the difference of a step in microseconds."""
     clock = _Switch()
-    trainer = pl.Trainer(**_settings(True, clock, 1, max_steps=_BLOCK * (2 * _PAIRS + 2)))
+    trainer = pl.Trainer(**_settings("with", clock, 1, max_steps=_BLOCK * (2 * _PAIRS + 2)))
     trainer.fit(_Logging(width=16), Data(batch_size=4))
     steps = [after - before for before, after in zip(clock.ends, clock.ends[1:])]
     # The steps right behind a change are not counted, nor is the first block.
@@ -175,9 +178,11 @@ def blocks() -> None:
 if __name__ == "__main__":
     words = sys.argv[1:] or ["pairs"]
     if words[0] == "pairs":
-        command = [sys.executable, _SCRIPT, "job"]
-        count = words[1] if len(words) > 1 else "1"
-        compare([*command, "with", count], [*command, "without", count], measure=last_number, runs=9, unit="s per step")
+        count = next((word for word in words if word.isdigit()), "1")
+        rest = [count, "cpu" if "cpu" in words else "wall"]
+        command, other = [sys.executable, _SCRIPT, "job"], "bar" if "bar" in words else "without"
+        unit = f"s of {rest[1]} time per step"
+        compare([*command, "with", *rest], [*command, other, *rest], measure=last_number, runs=_RUNS, unit=unit)
     elif words[0] == "job":
         job(*words[1:])
     elif words[0] == "blocks":
@@ -185,4 +190,4 @@ if __name__ == "__main__":
     elif words[0] == "fit_blocks":
         blocks()
     else:
-        fit(words[0], int(words[1]))
+        fit(words[0], int(words[1]), words[2])
