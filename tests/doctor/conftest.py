@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from lightning_sm._doctor import SECTIONS
+from lightning_sm._doctor import SECTIONS, network_checks
 from lightning_sm._doctor.command import examine
 from lightning_sm._doctor.finding import Machine
 from tests.helpers.opt_ml import OptMl
@@ -50,6 +50,8 @@ class Examined:
 @pytest.fixture
 def host(tmp_path, monkeypatch):
     """One host of one job, with nothing wrong that the tests know of."""
+    # The name server of the machine that runs the tests may take its time for names that it does not know.
+    monkeypatch.setattr(network_checks, "_NAME_TIMEOUT", 0.5)
     for name in [name for name in sys.modules if name.partition(".")[0] == "smdistributed"]:
         monkeypatch.delitem(sys.modules, name)  # the stand-in of another test
     examined = Examined(tmp_path)
