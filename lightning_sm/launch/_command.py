@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Optional, Sequence
 
 from lightning_sm.errors import LightningSMError
-from lightning_sm.launch._refusals import check_request
+from lightning_sm.launch._refusals import check_request, readable_secrets
 from lightning_sm.launch._request import JobRequest, create_job_request, default_name, definitions_of
 from lightning_sm.launch._send import Request, SentJob, account_of, clients, send
 from lightning_sm.launch._settings import LaunchSettings
@@ -35,6 +35,12 @@ def _launch(arguments: LaunchArguments) -> int:
     session, _ = clients(arguments.settings.region)
     request = _request(arguments, session)
     check_request(request)
+    for name in readable_secrets(request):
+        print(
+            f"lightning-sm launch: {name} looks like a secret, and whoever may describe the job can read it. "
+            "HINT: Let the program fetch it from AWS Secrets Manager.",
+            file=sys.stderr,
+        )
     if arguments.dry_run:
         print(request)
         return 0

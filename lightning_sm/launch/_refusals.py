@@ -8,13 +8,26 @@ from lightning_sm.errors import LaunchError
 from lightning_sm.launch._request import JobRequest
 from lightning_sm.launch._settings import flag_of
 
-__all__ = ["check_job", "check_limits", "check_request"]
+__all__ = ["check_job", "check_limits", "check_request", "readable_secrets"]
 
 # src/sagemaker/fw_utils.py of aws/sagemaker-python-sdk 2.257, SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES
 _SMDDP_INSTANCES = ("ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/\S+")
 _MPI = ("mpi", "smdistributed", "pytorchddp")
 _LINE = re.compile(r"^\s*([A-Za-z0-9][\w.\-]*)", re.MULTILINE)
+
+
+def readable_secrets(request: JobRequest) -> List[str]:
+    """Return the names of variables and hyperparameters of a request whose values look like secrets.
+
+    Values that read as secrets are found by the patterns that redact failure reasons, together with their names.
+    """
+    from lightning_sm._failure.failure_file import redact_patterns
+
+    body = request.as_body()
+    values = {**body.get("HyperParameters", {}), **body.get("Environment", {})}
+    lines = {name: f"{name}={value}" for name, value in values.items()}
+    return sorted(name for name, line in lines.items() if redact_patterns(line) != line)
 
 
 def check_request(request: JobRequest) -> None:

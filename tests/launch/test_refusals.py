@@ -111,3 +111,17 @@ def test_a_setup_script_beside_a_program_of_torchrun(source):
     check_request(request_of())
     with pytest.raises(LaunchError, match=r"A setup\.py"):
         check_request(request_of(distribution="torch_distributed"))
+
+
+def test_secrets_are_named_and_not_shown(source, capsys, monkeypatch):
+    from lightning_sm.launch import main
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    words = ["--region", "us-east-1", "--bucket", "bucket", "--role", "arn:aws:iam::123456789012:role/Trainer"]
+    words += ["--image", "pytorch-2.8-gpu", "--instance-type", "ml.g5.xlarge", "--dry-run", "--env", "NCCL_DEBUG=INFO"]
+    assert main([*words, "--env", "WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567", "fit", "--lr", "0.1"]) == 0
+    shown = capsys.readouterr().err
+    assert "WANDB_API_KEY looks like a secret" in shown
+    assert "0123456789abcdef" not in shown
+    assert len(shown.splitlines()) == 1
