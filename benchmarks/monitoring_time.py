@@ -54,7 +54,7 @@ class _Clock(pl.Callback):
     def __init__(self) -> None:
         self.ends: List[float] = []
 
-    def on_train_batch_end(self, *args: object) -> None:
+    def on_train_batch_end(self, trainer: Any, *args: object) -> None:
         self.ends.append(self.clock())
 
 
@@ -103,6 +103,8 @@ class _Switch(_Clock):
 def _settings(kind: str, clock: _Clock, devices: int, **more: Any) -> Dict[str, Any]:
     options: Dict[str, Any] = {"log_every": "1s"} if kind == "with" else {"log_metrics": False, "report": False}
     more["enable_progress_bar"] = kind != "without"
+    if devices > 1:
+        more["strategy"] = "ddp"
     settings = lightning_sm.trainer_settings(
         sagemaker={**options, "export": False, "resume": "never"},
         accelerator="cpu",
@@ -111,7 +113,6 @@ def _settings(kind: str, clock: _Clock, devices: int, **more: Any) -> Dict[str, 
         enable_checkpointing=False,
         enable_model_summary=False,
         logger=False,
-        **({"strategy": "ddp"} if devices > 1 else {}),
         **more,
     )
     # The clock stands first.
