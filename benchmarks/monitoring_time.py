@@ -6,9 +6,9 @@ progress bar, or with ``bar`` the one that Lightning has by default. With ``cpu`
 trains, which other programs on the machine disturb less. Progress lines are written every second, thirty times as often
 as by default.
 
-Run ``python benchmarks/monitoring_time.py blocks`` for the difference within one fit of one process, which other
-programs on the machine disturb less: blocks of steps with these callbacks and without them follow each other, and the
-medians of neighbouring blocks are compared. It is the CPU time of the thread that trains.
+Run ``python benchmarks/monitoring_time.py blocks [PROCESSES]`` for the difference within one fit, on global rank 0,
+which other programs on the machine disturb less: blocks of steps with these callbacks and without them follow each
+other, and the medians of neighbouring blocks are compared. It is the CPU time of the thread that trains.
 """
 
 import functools
@@ -85,7 +85,7 @@ class _Switch(_Clock):
     def _attach(trainer: Any, callback: Any) -> None:
         if hasattr(callback, "_measure_fetches") and callback.rates is callback._own_rates:
             callback._measure_fetches(trainer)
-        if type(callback).__name__ == "HTMLReport":
+        if type(callback).__name__ == "HTMLReport" and callback._undo:
             callback._undo[0] = observe_logged_metrics(trainer, functools.partial(callback._record, trainer))
         elif type(callback).__name__ == "LogMetrics":
             callback.setup(trainer, trainer.lightning_module)
@@ -94,7 +94,7 @@ class _Switch(_Clock):
     def _detach(trainer: Any, callback: Any) -> None:
         if hasattr(callback, "_measure_fetches"):
             callback._end_measuring()
-        if type(callback).__name__ == "HTMLReport":
+        if type(callback).__name__ == "HTMLReport" and callback._undo:  # only global rank 0 records
             callback._undo[0]()
         elif type(callback).__name__ == "LogMetrics":
             callback.teardown(trainer, trainer.lightning_module)
@@ -143,17 +143,24 @@ def fit(kind: str, devices: int, measure: str) -> None:
     if trainer.is_global_zero:
         steps = [after - before for before, after in zip(clock.ends[20:], clock.ends[21:])]
         print(statistics.median(steps), flush=True)
+    _end_group(devices)
+
+
+def _end_group(devices: int) -> None:
+    """Without it a finished gloo job aborts now and then: Lightning ends NCCL's groups only."""
     if devices > 1:
-        # Without it a finished gloo job aborts now and then: Lightning ends NCCL's groups only.
         time.sleep(0.2)  # gloo's threads must be through
         torch.distributed.destroy_process_group()
 
 
-def blocks() -> None:
+def blocks(devices: int) -> None:
     """Train with the callbacks in each second block of steps, and print the difference of a step in microseconds."""
     clock = _Switch()
-    trainer = pl.Trainer(**_settings("with", clock, 1, max_steps=_BLOCK * (2 * _PAIRS + 2)))
+    trainer = pl.Trainer(**_settings("with", clock, devices, max_steps=_BLOCK * (2 * _PAIRS + 2)))
     trainer.fit(_Logging(width=16), Data(batch_size=4))
+    _end_group(devices)
+    if not trainer.is_global_zero:
+        return
     steps = [after - before for before, after in zip(clock.ends, clock.ends[1:])]
     # The steps right behind a change are not counted, nor is the first block.
     medians = [
@@ -187,8 +194,8 @@ if __name__ == "__main__":
     elif words[0] == "job":
         job(*words[1:])
     elif words[0] == "blocks":
-        job("fit_blocks", "1")
+        job("fit_blocks", *(words[1:] or ["1"]))
     elif words[0] == "fit_blocks":
-        blocks()
+        blocks(int(words[1]))
     else:
         fit(words[0], int(words[1]), words[2])

@@ -127,10 +127,16 @@ def test_the_variable_of_mlflow(container, proxy, runs, job_name):
 
 
 class Killed(pl.Callback):
-    """Ends the process as the loss of its host does."""
+    """Ends the process as the loss of its host does, once what was logged before has arrived."""
+
+    def __init__(self, has_arrived):
+        self.has_arrived = has_arrived
 
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == 12:
+            deadline = time.monotonic() + 30
+            while not self.has_arrived() and time.monotonic() < deadline:
+                time.sleep(0.1)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -144,7 +150,8 @@ def test_a_killed_job_goes_on_in_its_run(proxy, runs, tmp_path):
                 os._exit(sys.exc_info()[0] is not None)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    assert attempt(Killed()) == -signal.SIGKILL
+    killed = Killed(lambda: any(runs.history(run, "train_loss") for run in runs()))
+    assert attempt(killed) == -signal.SIGKILL
     (run,) = runs()
     assert run.info.status == "RUNNING"
     assert attempt() == 0
