@@ -53,4 +53,3 @@ def test_an_error_on_one_host_is_the_reason_on_every_host(tmp_path, launch):
         assert ended["failure"].startswith(start), (host, done.log[-6000:])
     assert "algo-1 examined" in done.log
     assert "algo-2 examined" not in done.log
-    assert done.summary["seconds"] < 90 if "seconds" in done.summary else True
