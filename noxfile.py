@@ -130,6 +130,15 @@ def services(session: nox.Session) -> None:
 
 
 @nox.session
+def sharded(session: nox.Session) -> None:
+    """Train with FSDP, FSDP2 and DeepSpeed in several processes."""
+    _prepare(session)
+    # A source distribution, which compiles nothing while it is installed.
+    _install(session, "deepspeed", *_extra("s3"), "moto[server,s3]")
+    _run_marked(session, "sharded")
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Interrupt jobs and damage their files at random."""
     _prepare(session)

@@ -1,0 +1,128 @@
+"""Lightning's sharded strategies on CPUs and gloo, where Lightning allows them on CUDA GPUs only.
+
+FSDP2 (``ModelParallelStrategy``) runs there as it is. The test-side subclasses of the others remove checks of the
+device and nothing else: ``FSDPStrategy`` with sharded state, as torch crashes when it gathers the full state on a CPU,
+and ``DeepSpeedStrategy``, ZeRO stages 2 and 3.
+"""
+
+import os
+import sys
+from contextlib import contextmanager
+
+import torch
+
+from tests.helpers.tiny import tiny_model
+
+__all__ = ["KINDS", "cpu_class", "cpu_strategy", "prepare_deepspeed", "sharded_model"]
+
+#: Each kind with the name of Lightning's strategy and the arguments that make it one.
+KINDS = {
+    "ddp": ("DDPStrategy", {}),
+    "fsdp": ("FSDPStrategy", {"state_dict_type": "sharded"}),
+    "fsdp2": ("ModelParallelStrategy", {"save_distributed_checkpoint": True}),
+    "fsdp2_full": ("ModelParallelStrategy", {"save_distributed_checkpoint": False}),
+    "deepspeed_2": ("DeepSpeedStrategy", {"stage": 2}),
+    "deepspeed_3": ("DeepSpeedStrategy", {"stage": 3}),
+}
+
+
+def cpu_class(strategy_class):
+    """A subclass of a strategy class, Lightning's or ours, that runs on CPUs."""
+    names = {cls.__name__ for cls in strategy_class.__mro__}
+    for name, mixin in (("FSDPStrategy", _FSDPOnCPU), ("DeepSpeedStrategy", _DeepSpeedOnCPU)):
+        if name in names:
+            # Lightning refuses a CPU where the type is its own, not a subclass.
+            return type(f"CPU{strategy_class.__name__}", (mixin, strategy_class), {})
+    return strategy_class
+
+
+def cpu_strategy(kind, strategies, **arguments):
+    """A strategy of a kind of :data:`KINDS` on CPUs.
+
+    Args:
+        kind: A key of :data:`KINDS`.
+        strategies: Lightning's module of strategies, or a dict of classes by the names in :data:`KINDS`.
+        **arguments: Further arguments of the strategy.
+    """
+    name, own = KINDS[kind]
+    found = strategies[name] if isinstance(strategies, dict) else getattr(strategies, name)
+    if kind.startswith("deepspeed"):
+        prepare_deepspeed()
+    if kind.startswith("fsdp2"):
+        # Lightning's "auto" is tensor parallel within a host.
+        own = {**own, "data_parallel_size": int(os.environ.get("WORLD_SIZE", 1)), "tensor_parallel_size": 1}
+    if kind == "fsdp":
+        own = {**own, "auto_wrap_policy": {torch.nn.Linear}}
+    return cpu_class(found)(**{**own, **arguments})
+
+
+def sharded_model(pl):
+    """``tiny_model`` that also works with FSDP2, whose parts a model shards itself."""
+
+    class ShardedTiny(type(tiny_model(pl))):
+        def configure_model(self):
+            from torch.distributed import fsdp
+
+            if getattr(self, "device_mesh", None) is None or isinstance(self, getattr(fsdp, "FSDPModule", ())):
+                return
+            mesh = self.device_mesh["data_parallel"]
+            for layer in (*self.layers[::2], self):
+                fsdp.fully_shard(layer, mesh=mesh)
+
+    return ShardedTiny()
+
+
+def prepare_deepspeed():
+    """Let DeepSpeed run on CPUs. It would compile a communication library at its first use, which takes minutes."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed.comm  # noqa: F401
+
+    # `import deepspeed.comm.torch as x` gives torch.
+    vars(sys.modules["deepspeed.comm.torch"])["build_shm_op"] = lambda: None
+
+
+class _FSDPOnCPU:
+    def _setup_model(self, model):
+        from torch.distributed import fsdp
+
+        # Lightning passes the index of the device, which a CPU has not. A subclass would change how modules are named.
+        init = fsdp.FullyShardedDataParallel.__init__
+
+        def on_cpu(wrapper, *args, **kwargs):
+            init(wrapper, *args, **{**kwargs, "device_id": torch.device("cpu")})
+
+        fsdp.FullyShardedDataParallel.__init__ = on_cpu
+        try:
+            return super()._setup_model(model)
+        finally:
+            fsdp.FullyShardedDataParallel.__init__ = init
+
+
+class _DeepSpeedOnCPU:
+    local_rank: int
+
+    @property
+    def root_device(self):
+        return torch.device("cpu", self.local_rank)
+
+    def setup_environment(self):
+        with _replaced(_module_of(self, "DeepSpeedStrategy"), CUDAAccelerator=object):
+            super().setup_environment()
+
+    def setup_distributed(self):
+        with _replaced(_module_of(self, "DeepSpeedStrategy"), _validate_device_index_selection=lambda devices: None):
+            super().setup_distributed()
+
+
+def _module_of(strategy, name):
+    return next(sys.modules[cls.__module__] for cls in type(strategy).__mro__ if cls.__name__ == name)
+
+
+@contextmanager
+def _replaced(module, **names):
+    before = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    vars(module).update({name: names[name] for name in before})
+    try:
+        yield
+    finally:
+        vars(module).update(before)
