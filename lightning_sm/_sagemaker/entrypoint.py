@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
-__all__ = ["Entrypoint", "main", "make_entrypoint"]
+__all__ = ["DLC_COMMAND", "TOOLKIT_COMMAND", "Entrypoint", "main", "make_entrypoint"]
 
 _SCRIPT = Path(__file__).with_name("entrypoint.sh")
 
-# The command of a training image: the toolkit's, and the wrapper that AWS's Deep Learning Containers add.
-_TOOLKIT = ("train",)
-_DLC = ("bash", "-m", "start_with_right_hostname.sh", "train")
+#: The command of a training image: the toolkit's, and the wrapper that AWS's Deep Learning Containers add.
+TOOLKIT_COMMAND = ("train",)
+DLC_COMMAND = ("bash", "-m", "start_with_right_hostname.sh", "train")
 
 _EPILOG = """StopTrainingJob, a time limit and the end of a spot instance reach process 1 of the container as
 SIGTERM. The toolkit does not forward it, and the job is killed 120 seconds later. This entry point forwards it to the
@@ -46,7 +46,7 @@ class Entrypoint:
         return {"container_entry_point": list(self.entrypoint), "container_arguments": list(self.arguments)}
 
 
-def make_entrypoint(command: Sequence[str] = _TOOLKIT) -> Entrypoint:
+def make_entrypoint(command: Sequence[str] = TOOLKIT_COMMAND) -> Entrypoint:
     """Make the entry point for a container.
 
     Args:
@@ -80,13 +80,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument(
         "--dlc",
         action="store_true",
-        help="start what AWS's Deep Learning Containers start: " + " ".join(_DLC),
+        help="start what AWS's Deep Learning Containers start: " + " ".join(DLC_COMMAND),
     )
     parser.add_argument("command", nargs="*", help="the container's own command, after -- (default: train)")
     options = parser.parse_args(argv)
     if options.dlc and options.command:
         parser.error("--dlc and a command exclude each other")
-    made = make_entrypoint(_DLC if options.dlc else options.command or _TOOLKIT)
+    made = make_entrypoint(DLC_COMMAND if options.dlc else options.command or TOOLKIT_COMMAND)
     if options.format == "script":
         print("\n".join(made.arguments))
     else:

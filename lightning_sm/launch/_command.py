@@ -1,19 +1,16 @@
 """The command ``lightning-sm launch``."""
 
-import json
 import sys
 import tempfile
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
-from lightning_sm.errors import LightningSMError
 from lightning_sm.launch._refusals import check_request, readable_secrets
-from lightning_sm.launch._request import JobRequest, create_job_request, default_name, definitions_of
-from lightning_sm.launch._send import Request, SentJob, account_of, clients, send
+from lightning_sm.launch._request import Request, job_request_of
+from lightning_sm.launch._send import SentJob, account_of, clients, send
 from lightning_sm.launch._settings import LaunchSettings
 from lightning_sm.launch._watch import follow_until_interrupted
-from lightning_sm.launch._words import LaunchArguments, read_words
+from lightning_sm.launch._words import LaunchArguments, exit_status, read_words
 
 __all__ = ["main", "pack_and_send"]
 
@@ -24,16 +21,14 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     Args:
         words: The words behind ``lightning-sm launch`` instead of those of the command line.
     """
-    try:
-        return _launch(read_words(list(sys.argv[1:] if words is None else words)))
-    except LightningSMError as error:
-        print(f"lightning-sm launch: {error}", file=sys.stderr)
-        return 1
+    given = list(sys.argv[1:] if words is None else words)
+    return exit_status("lightning-sm launch", lambda: _launch(read_words(given)))
 
 
 def _launch(arguments: LaunchArguments) -> int:
     session, _ = clients(arguments.settings.region)
-    request = _request(arguments, session)
+    settings = arguments.settings
+    request = job_request_of(settings, account_of(settings, session), arguments.hyperparameters)
     check_request(request)
     for name in readable_secrets(request):
         print(
@@ -44,12 +39,8 @@ def _launch(arguments: LaunchArguments) -> int:
     if arguments.dry_run:
         print(request)
         return 0
-    job = pack_and_send(request, arguments.settings, session)
-    shown = {"name": job.name, "arn": job.arn, "region": job.region, "console": job.console_url}
-    if arguments.as_json:
-        print(json.dumps(shown, indent=2))
-    else:
-        print(f"Training job {job.name} in {job.region}: {job.console_url}")
+    job = pack_and_send(request, settings, session)
+    print(job.show(as_json=arguments.as_json))
     return follow_until_interrupted(session, job.name) if arguments.wait else 0
 
 
@@ -65,15 +56,3 @@ def pack_and_send(request: Request, settings: LaunchSettings, session: Any) -> S
         packed = pack_source(Path(settings.source_dir), Path(folder, "sourcedir.tar.gz"), allowed=settings.allow_files)
         print(f"Source of {settings.source_dir}: {packed}", file=sys.stderr)
         return send(request, packed.path, session)
-
-
-def _request(arguments: LaunchArguments, session: Any) -> JobRequest:
-    settings = arguments.settings
-    name = settings.name or default_name(settings, datetime.now())
-    return create_job_request(
-        settings,
-        account_of(settings, session),
-        name=name,
-        hyperparameters=arguments.hyperparameters,
-        metric_definitions=definitions_of(settings, {**settings.hyperparameters, **arguments.hyperparameters}),
-    )

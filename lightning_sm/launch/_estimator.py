@@ -5,6 +5,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
 from lightning_sm.launch._request import Account, JobRequest
 from lightning_sm.launch._sdks import SettingsLike, as_settings, refuse, request_of, staged
+from lightning_sm.launch._send import bucket_and_key
 from lightning_sm.launch._settings import LaunchSettings, as_channel, data_source
 
 __all__ = ["estimator_inputs", "estimator_kwargs"]
@@ -51,7 +52,7 @@ def estimator_kwargs(
     _refuse_for_v2(request)
     body = request.as_body()
     algorithm, resources, limits = body["AlgorithmSpecification"], body["ResourceConfig"], body["StoppingCondition"]
-    bucket = request.archive_uri.split("/")[2]
+    bucket, _ = bucket_and_key(request.archive_uri)
     found: Dict[str, Any] = {
         "entry_point": made.entry_point,
         "source_dir": staged(made, stage, {}) if stage else made.source_dir,

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
 
 from lightning_sm.errors import LaunchError
-from lightning_sm.launch._send import api_errors, clients
-from lightning_sm.launch._watch import follow_until_interrupted
+from lightning_sm.launch._send import api_errors, bucket_and_key, clients
+from lightning_sm.launch._watch import follow_until_interrupted, line_writer
+from lightning_sm.launch._words import exit_status
 
 __all__ = ["artifacts", "jobs", "logs", "stop"]
 
@@ -57,12 +58,7 @@ def _run(
     parser: argparse.ArgumentParser, words: Sequence[str], command: Callable[[Any, argparse.Namespace], int]
 ) -> int:
     options = parser.parse_args(list(words))
-    try:
-        session, _ = clients(options.region)
-        return command(session, options)
-    except LaunchError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
+    return exit_status(parser.prog, lambda: command(clients(options.region)[0], options))
 
 
 def _list(session: Any, options: argparse.Namespace) -> int:
@@ -93,12 +89,8 @@ def _list(session: Any, options: argparse.Namespace) -> int:
 
 
 def _logs(session: Any, options: argparse.Namespace) -> int:
-    write: Callable[[str], None] = (lambda line: print(json.dumps(line), flush=True)) if options.json else _write
+    write = line_writer(as_json=options.json)
     return follow_until_interrupted(session, options.name, write=write, wait=options.follow)
-
-
-def _write(line: str) -> None:
-    print(line, flush=True)
 
 
 def _stop(session: Any, options: argparse.Namespace) -> int:
@@ -132,7 +124,7 @@ def _artifacts(session: Any, options: argparse.Namespace) -> int:
 
 def _fetch(session: Any, uri: str, folder: Path) -> List[str]:
     """Download and unpack an archive; nothing that is there already is replaced."""
-    bucket, _, key = uri.partition("://")[2].partition("/")
+    bucket, key = bucket_and_key(uri)
     client = session.client("s3")
     with tempfile.TemporaryDirectory() as place:
         archive = Path(place, "archive.tar.gz")

@@ -196,16 +196,16 @@ def _check_capacity(request: JobRequest) -> None:
 
 
 def _requires(source_dir: str, package: str) -> bool:
-    path = Path(source_dir, "requirements.txt")
-    if not path.is_file():
-        return False
-    names = _LINE.findall(path.read_text(encoding="utf-8", errors="replace"))
-    return package in {name.lower().replace("_", "-") for name in names}
+    return package in {name.lower().replace("_", "-") for name in _LINE.findall(_requirements(source_dir))}
 
 
 def _installs_offline(source_dir: str) -> bool:
+    return "--no-index" in _requirements(source_dir)
+
+
+def _requirements(source_dir: str) -> str:
     path = Path(source_dir, "requirements.txt")
-    return path.is_file() and "--no-index" in path.read_text(encoding="utf-8", errors="replace")
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _violations(body: Mapping[str, Any], operation: str) -> Iterator[str]:

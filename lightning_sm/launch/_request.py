@@ -9,20 +9,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._sagemaker.entrypoint import make_entrypoint
+from lightning_sm._sagemaker.entrypoint import DLC_COMMAND, TOOLKIT_COMMAND, make_entrypoint
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._images import Image, find_image
 from lightning_sm.launch._settings import Instances, LaunchSettings, as_channel, as_instances, data_source
 from lightning_sm.rehearse import Distribution, Sdk, encode_hyperparameters, framework_hyperparameters
 
-__all__ = ["Account", "JobRequest", "create_job_request", "default_name", "definitions_of", "legal_base"]
+__all__ = ["Account", "JobRequest", "Request", "create_job_request", "default_name", "definitions_of", "job_request_of"]
+__all__ += ["legal_base"]
 
 _CODE_CHANNEL = "code"
 _ISOLATED_ARCHIVE = "/opt/ml/input/data/code/sourcedir.tar.gz"
 _DAY = 86_400
 _FROM_MODEL = "auto"
-# The command of AWS's images, which the forwarding entry point starts.
-_DLC_COMMAND = ("bash", "-m", "start_with_right_hostname.sh", "train")
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,31 @@ class Account:
 
 
 @dataclass(frozen=True)
-class JobRequest:
+class Request:
+    """What is sent to SageMaker.
+
+    Args:
+        name: The name of the job.
+        body: The request of ``Create`` and the kind, such as CreateTrainingJob, as JSON.
+        archive_uri: Where the source archive is to be uploaded before.
+    """
+
+    name: str
+    body: str
+    archive_uri: str
+    kind: ClassVar[str]
+
+    def as_body(self) -> Dict[str, Any]:
+        """The arguments of boto3's method, such as ``create_training_job``."""
+        read: Dict[str, Any] = json.loads(self.body)
+        return read
+
+    def __str__(self) -> str:
+        return self.body
+
+
+@dataclass(frozen=True)
+class JobRequest(Request):
     """A training job as it is sent.
 
     Args:
@@ -51,21 +74,10 @@ class JobRequest:
         settings: What the request was made from.
     """
 
-    name: str
-    body: str
-    archive_uri: str
     image: Image
     instances: Tuple[Instances, ...]
     settings: LaunchSettings
     kind: ClassVar[str] = "TrainingJob"
-
-    def as_body(self) -> Dict[str, Any]:
-        """The arguments of boto3's ``create_training_job``."""
-        read: Dict[str, Any] = json.loads(self.body)
-        return read
-
-    def __str__(self) -> str:
-        return self.body
 
 
 def default_name(settings: LaunchSettings, now: datetime) -> str:
@@ -123,6 +135,30 @@ def _of_model(settings: LaunchSettings, hyperparameters: Mapping[str, Any]) -> L
             f"{settings.source_dir} ended with exit code {done.returncode}.",
             hint="Its output stands above. Install what the project imports, or name the metrics: --metric val_loss.",
         ) from None
+
+
+def job_request_of(
+    settings: LaunchSettings, account: Account, hyperparameters: Mapping[str, Any], name: Optional[str] = None
+) -> JobRequest:
+    """Return the request of a job with its name, or a default one, and the metrics that the settings name.
+
+    Args:
+        settings: What the job is asked to be.
+        account: Where it is sent.
+        hyperparameters: More hyperparameters, which win over those of the settings.
+        name: The name of the job, which wins over that of the settings.
+
+    Raises:
+        LaunchError: The settings contradict each other, or the model's metrics cannot be read.
+        MetricDefinitionError: SageMaker does not accept the name of a metric.
+    """
+    return create_job_request(
+        settings,
+        account,
+        name=name or settings.name or default_name(settings, datetime.now()),
+        hyperparameters=hyperparameters,
+        metric_definitions=definitions_of(settings, {**settings.hyperparameters, **hyperparameters}),
+    )
 
 
 def create_job_request(
@@ -199,7 +235,7 @@ def _algorithm(settings: LaunchSettings, image: Image, metrics: Sequence[Mapping
     if settings.metrics_time_series and (metrics or image.is_aws):
         found["EnableSageMakerMetricsTimeSeries"] = True
     if settings.forward_sigterm:
-        found.update(make_entrypoint(_DLC_COMMAND if image.is_aws else ("train",)).as_request())
+        found.update(make_entrypoint(DLC_COMMAND if image.is_aws else TOOLKIT_COMMAND).as_request())
     return found
 
 

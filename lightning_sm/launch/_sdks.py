@@ -3,13 +3,12 @@
 import shlex
 import tarfile
 import tempfile
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._refusals import check_request
-from lightning_sm.launch._request import Account, JobRequest, create_job_request, default_name, definitions_of
+from lightning_sm.launch._request import Account, JobRequest, job_request_of
 from lightning_sm.launch._send import account_of, clients
 from lightning_sm.launch._settings import LaunchSettings, settings_of
 from lightning_sm.launch._words import hyperparameters_of, read_file
@@ -33,15 +32,7 @@ def request_of(
     """
     made = as_settings(settings)
     given = {**made.hyperparameters, **hyperparameters_of(words_of(command))}
-    if account is None:
-        account = account_of(made, clients(made.region)[0])
-    request = create_job_request(
-        made,
-        account,
-        name=name or made.name or default_name(made, datetime.now()),
-        hyperparameters=given,
-        metric_definitions=definitions_of(made, given),
-    )
+    request = job_request_of(made, account or account_of(made, clients(made.region)[0]), given, name)
     check_request(request)
     return request, given
 

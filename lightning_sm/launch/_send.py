@@ -1,18 +1,17 @@
 """Sends a request: uploads the source archive, then creates the training job, with boto3."""
 
+import json
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from lightning_sm.errors import LaunchError
-from lightning_sm.launch._request import Account, JobRequest
+from lightning_sm.launch._request import Account, JobRequest, Request
 from lightning_sm.launch._settings import LaunchSettings
-from lightning_sm.launch._tuning import TuningRequest
 
-__all__ = ["Request", "SentJob", "account_of", "api_errors", "clients", "is_throttled", "send"]
+__all__ = ["SentJob", "account_of", "api_errors", "bucket_and_key", "clients", "is_throttled", "send"]
 
-Request = Union[JobRequest, TuningRequest]
 _CHECKPOINT = ".ckpt"
 _EXTRA = "pip install 'lightning-sm[launch]'"
 _DENIED = ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation")
@@ -42,6 +41,14 @@ class SentJob:
         """The page of the job in AWS's console."""
         page = "jobs" if self.kind == "TrainingJob" else "hyper-tuning-jobs"
         return f"https://{self.region}.console.aws.amazon.com/sagemaker/home?region={self.region}#/{page}/{self.name}"
+
+    def show(self, *, as_json: bool) -> str:
+        """Return the text that a command prints of the job."""
+        if as_json:
+            shown = {"name": self.name, "arn": self.arn, "region": self.region, "console": self.console_url}
+            return json.dumps(shown, indent=2)
+        what = "Training" if self.kind == "TrainingJob" else "Tuning"
+        return f"{what} job {self.name} in {self.region}: {self.console_url}"
 
 
 def clients(region: Optional[str]) -> Tuple[Any, str]:
@@ -99,7 +106,7 @@ def send(request: Request, archive: Path, session: Any) -> SentJob:
     """
     client = session.client("sagemaker")
     _refuse_taken_name(client, request)
-    bucket, key = _bucket_and_key(request.archive_uri)
+    bucket, key = bucket_and_key(request.archive_uri)
     region = session.region_name
     if isinstance(request, JobRequest):
         _copy_checkpoints(request, session)
@@ -115,8 +122,8 @@ def _copy_checkpoints(request: JobRequest, session: Any) -> None:
     if start is None:
         return
     client = session.client("s3")
-    bucket, key = _bucket_and_key(start.rstrip("/"))
-    to_bucket, to_prefix = _bucket_and_key(request.as_body()["CheckpointConfig"]["S3Uri"].rstrip("/"))
+    bucket, key = bucket_and_key(start.rstrip("/"))
+    to_bucket, to_prefix = bucket_and_key(request.as_body()["CheckpointConfig"]["S3Uri"].rstrip("/"))
     base = key.rpartition("/")[0] if key.endswith(_CHECKPOINT) else key
     found: List[str] = []
     with api_errors(f"s3:ListBucket of {start}"):
@@ -135,7 +142,8 @@ def _copy_checkpoints(request: JobRequest, session: Any) -> None:
             client.copy({"Bucket": bucket, "Key": name}, to_bucket, target)
 
 
-def _bucket_and_key(uri: str) -> Tuple[str, str]:
+def bucket_and_key(uri: str) -> Tuple[str, str]:
+    """Split an ``s3://`` address."""
     bucket, _, key = uri.partition("://")[2].partition("/")
     return bucket, key
 

@@ -1,20 +1,19 @@
 """The command ``lightning-sm tune``."""
 
-import json
 import sys
 import time
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Callable, Dict, Iterator, Sequence
 
-from lightning_sm.errors import LaunchError, LightningSMError
+from lightning_sm.errors import LaunchError
 from lightning_sm.launch._command import pack_and_send
 from lightning_sm.launch._refusals import check_job, check_limits
 from lightning_sm.launch._request import definitions_of
 from lightning_sm.launch._send import account_of, api_errors, clients
 from lightning_sm.launch._tuning import TuningRequest, TuningSettings, create_tuning_request, default_tuning_name
-from lightning_sm.launch._watch import patiently
-from lightning_sm.launch._words import LaunchArguments, read_words
+from lightning_sm.launch._watch import line_writer, patiently
+from lightning_sm.launch._words import LaunchArguments, exit_status, read_words
 
 __all__ = ["check_tuning_request", "follow_tuning", "tune"]
 
@@ -39,11 +38,7 @@ def tune(words: Sequence[str]) -> int:
     Args:
         words: The words behind ``lightning-sm tune``.
     """
-    try:
-        return _tune(read_words(words, command="tune"))
-    except LightningSMError as error:
-        print(f"lightning-sm tune: {error}", file=sys.stderr)
-        return 1
+    return exit_status("lightning-sm tune", lambda: _tune(read_words(words, command="tune")))
 
 
 def _tune(arguments: LaunchArguments) -> int:
@@ -63,16 +58,11 @@ def _tune(arguments: LaunchArguments) -> int:
         print(request if arguments.draw is None else request.draw(arguments.draw))
         return 0
     job = pack_and_send(request, settings, session)
-    shown = {"name": job.name, "arn": job.arn, "region": job.region, "console": job.console_url}
-    if arguments.as_json:
-        print(json.dumps(shown, indent=2))
-    else:
-        print(f"Tuning job {job.name} in {job.region}: {job.console_url}")
+    print(job.show(as_json=arguments.as_json))
     if not arguments.wait:
         return 0
-    write: Callable[[str], None] = (lambda line: print(json.dumps(line), flush=True)) if arguments.as_json else _write
     try:
-        return 0 if follow_tuning(session, job.name, write=write) == "Completed" else 1
+        return 0 if follow_tuning(session, job.name, write=line_writer(as_json=arguments.as_json)) == "Completed" else 1
     except KeyboardInterrupt:
         print(f"\nThe tuning job goes on: {job.console_url}", file=sys.stderr)
         return 130
@@ -151,7 +141,3 @@ def _lines(job: Dict[str, Any]) -> Iterator[str]:
     if metric:
         values = ", ".join(f"{key}={value}" for key, value in sorted((best.get("TunedHyperParameters") or {}).items()))
         yield f"Best so far: {best['TrainingJobName']}, {metric['MetricName']}={metric['Value']:g} ({values})"
-
-
-def _write(line: str) -> None:
-    print(line, flush=True)

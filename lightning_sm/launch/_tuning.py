@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._ranges import ParameterRange, RangeKind, as_range
-from lightning_sm.launch._request import Account, JobRequest, create_job_request, legal_base
+from lightning_sm.launch._request import Account, JobRequest, Request, create_job_request, legal_base
 from lightning_sm.launch._settings import LaunchSettings, as_seconds, flag_of, typed_values
 
 __all__ = [
@@ -72,7 +72,7 @@ class TuningSettings:
 
 
 @dataclass(frozen=True)
-class TuningRequest:
+class TuningRequest(Request):
     """A tuning job as it is sent.
 
     Args:
@@ -84,18 +84,10 @@ class TuningRequest:
         objective: The metric that is optimized.
     """
 
-    name: str
-    body: str
-    archive_uri: str
     job: JobRequest
     ranges: Tuple[ParameterRange, ...]
     objective: str
     kind: ClassVar[str] = "HyperParameterTuningJob"
-
-    def as_body(self) -> Dict[str, Any]:
-        """The arguments of boto3's ``create_hyper_parameter_tuning_job``."""
-        read: Dict[str, Any] = json.loads(self.body)
-        return read
 
     def draw(self, seed: int) -> JobRequest:
         """Return the request of one training job of this tuning job, with values drawn from the ranges.
@@ -113,9 +105,6 @@ class TuningRequest:
         body["HyperParameters"].update({each.name: each.draw(numbers) for each in self.ranges})
         body["HyperParameters"]["_tuning_objective_metric"] = self.objective
         return replace(self.job, name=name, body=json.dumps(body, indent=2))
-
-    def __str__(self) -> str:
-        return self.body
 
 
 def tuning_settings_of(given: Mapping[str, Any]) -> TuningSettings:

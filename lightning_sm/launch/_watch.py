@@ -1,6 +1,7 @@
 """Shows what a training job does: its states, and the lines that its hosts write to CloudWatch."""
 
 import heapq
+import json
 import re
 import sys
 import time
@@ -10,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from lightning_sm.launch._send import api_errors, is_throttled
 
-__all__ = ["LogReader", "follow", "follow_until_interrupted"]
+__all__ = ["LogReader", "follow", "follow_until_interrupted", "line_writer"]
 
 _GROUP = "/aws/sagemaker/TrainingJobs"
 _ENDED = ("Completed", "Failed", "Stopped")
@@ -168,6 +169,11 @@ def _with_place(host: str, text: str) -> str:
 
 def _time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def line_writer(*, as_json: bool) -> Callable[[str], None]:
+    """Return what prints each line of a job at once, as it is or as a JSON string."""
+    return lambda line: print(json.dumps(line) if as_json else line, flush=True)
 
 
 def follow_until_interrupted(session: Any, name: str, **options: Any) -> int:

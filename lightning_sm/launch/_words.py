@@ -3,16 +3,17 @@
 import argparse
 import inspect
 import re
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm.errors import LaunchError
+from lightning_sm.errors import LaunchError, LightningSMError
 from lightning_sm.launch._ranges import as_number
 from lightning_sm.launch._settings import LaunchSettings, flag_of, settings_of
 from lightning_sm.launch._tuning import TuningSettings, tuning_settings_of
 
-__all__ = ["LaunchArguments", "hyperparameters_of", "read_file", "read_words"]
+__all__ = ["LaunchArguments", "exit_status", "hyperparameters_of", "read_file", "read_words"]
 
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
 _DEFAULT_FILE = "launch.yaml"
@@ -229,3 +230,12 @@ def read_file(path: Optional[str], *, tuning: bool = False) -> Dict[str, Any]:
         raise LaunchError(f"{name} holds no settings.", hint="Write `name: value` lines.")
     found = {str(key).replace("-", "_"): value for key, value in (content or {}).items()}
     return {key: value for key, value in found.items() if tuning or key != "tuning"}
+
+
+def exit_status(program: str, command: Callable[[], int]) -> int:
+    """Run a command and return its exit status: its own, or 1 after an error, which is one line on stderr."""
+    try:
+        return command()
+    except LightningSMError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
