@@ -16,7 +16,7 @@ from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._config.routing import build_routing
 from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings
 from lightning_sm._distributed.environment import SageMakerEnvironment
-from lightning_sm._distributed.smddp import SMDDPMixin
+from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import choose_namespace, namespace_of
@@ -48,7 +48,7 @@ def add_environment(arguments: Dict[str, Any], context: RunContext) -> None:
     """
     topology, namespace = context.topology, context.namespace
     strategy = arguments.get("strategy")
-    brings_one = isinstance(strategy, SMDDPMixin) or (isinstance(strategy, str) and strategy.startswith("smddp"))
+    brings_one = isinstance(strategy, StrategyMixin) or (isinstance(strategy, str) and strategy.startswith("smddp"))
     if topology.launcher == Launcher.LOCAL or brings_one or getattr(strategy, "cluster_environment", None) is not None:
         return
     plugins = as_list(arguments.get("plugins"))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Dict, Iterator, Mapping, Optional, Tuple
 
-from lightning_sm._distributed.smddp import BackendChoice, choose_backend
+from lightning_sm._distributed.backend import BackendChoice, choose_backend
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
 from lightning_sm._doctor.host import gpus, is_importable
 
@@ -29,7 +29,7 @@ _PAGE = 8192
 _MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_")
 _PROGRAM = """
 import json
-from lightning_sm._distributed.smddp import choose_backend
+from lightning_sm._distributed.backend import choose_backend
 from lightning_sm._sagemaker.job import TrainingJob
 choice = choose_backend(None, "cuda", TrainingJob.resolve())
 print("\\n" + json.dumps([choice.backend, choice.reason]))

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from lightning_sm import Hyperparameters, TrainingJob
-from lightning_sm._distributed.smddp import choose_backend
+from lightning_sm._distributed.backend import choose_backend
 from lightning_sm.errors import SMDDPUnavailableError
 from tests.helpers.processes import STANDINS
 
@@ -96,6 +96,6 @@ def test_library_that_refuses_the_instance_type(monkeypatch, variable):
 
 @pytest.mark.usefixtures("importable")
 def test_library_is_not_touched_unless_it_is_wanted(monkeypatch):
-    monkeypatch.setattr("lightning_sm._distributed.smddp._import_smddp", lambda: pytest.fail("imported"))
+    monkeypatch.setattr("lightning_sm._distributed.backend._import_smddp", lambda: pytest.fail("imported"))
     for requested, device, job in ((None, "cuda", _PLAIN), (None, "cpu", _WANTS), ("nccl", "cuda", _WANTS)):
         assert choose_backend(requested, device, job).backend != "smddp"

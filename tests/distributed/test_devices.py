@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lightning_sm._distributed.smddp import one_device_per_process
+from lightning_sm._distributed.mixin import one_device_per_process
 from lightning_sm.errors import TopologyError
 
 _CUDA = [torch.device("cuda", index) for index in range(8)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_sm import SageMakerEnvironment
-from lightning_sm._distributed import smddp
+from lightning_sm._distributed import mixin
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning.compat_strategies import strategy_of
@@ -17,7 +17,7 @@ from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.tiny import loader, tiny_model
 
 _NAMESPACE = installed_namespaces()[0]
-_BASE = smddp_strategy_class(_NAMESPACE).__mro__[2]
+_BASE = smddp_strategy_class(_NAMESPACE).__bases__[1]
 
 
 def _strategy(**arguments):
@@ -131,7 +131,7 @@ def test_smddp_is_joined_without_a_device(in_environ, monkeypatch):
     monkeypatch.setitem(sys.modules, "smdistributed.dataparallel.torch.torch_smddp", types.ModuleType("smddp"))
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **kwargs: joined.append((args, kwargs)))
     monkeypatch.setattr(_BASE, "setup_distributed", lambda self: None)
-    monkeypatch.setattr(smddp, "replace_infinite_barrier", lambda namespace: None)
+    monkeypatch.setattr(mixin, "replace_infinite_barrier", lambda namespace: None)
     in_environ(torchrun(1, 2, 0, 1, 1, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234))
     strategy_of(_trainer(strategy=_strategy(process_group_backend="smddp"))).setup_distributed()
     ((name,), arguments) = joined[0]

@@ -1,0 +1,205 @@
+"""``StrategyMixin``: what a strategy needs on SageMaker whatever its parallelism, over SMDDP or another backend."""
+
+import os
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
+
+from lightning_sm import _lightning
+from lightning_sm._distributed.backend import Backend, BackendChoice, choose_backend
+from lightning_sm._distributed.environment import SageMakerEnvironment
+from lightning_sm._failure import report_uncaught, set_training
+from lightning_sm._lightning.collectives import broadcast_object
+from lightning_sm._lightning.compat_strategies import backend_variable, replace_infinite_barrier
+from lightning_sm._logging import log
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm.errors import TopologyError
+
+if TYPE_CHECKING:
+    import torch
+    from pytorch_lightning.strategies import DDPStrategy as _Base
+else:
+    _Base = object
+
+__all__ = ["StrategyMixin", "one_device_per_process"]
+
+
+def one_device_per_process(devices: "List[torch.device]", local_size: int) -> "List[torch.device]":
+    """Return one device for each process that the launcher started on this host.
+
+    The launcher's number of processes replaces a number of devices, but not a list of devices such as ``[2, 3]``.
+
+    Args:
+        devices: The devices of the ``Trainer``.
+        local_size: How many processes the launcher started on this host.
+
+    Raises:
+        TopologyError: There are fewer devices than processes, or the list of devices has another length.
+    """
+    import torch
+
+    if devices[0].type == "cpu":
+        return [torch.device("cpu")] * local_size
+    indices = [device.index for device in devices]
+    if indices != list(range(len(devices))):
+        raise TopologyError(
+            f"devices={indices} in the Trainer, but the launcher started {local_size} processes on this host.",
+            hint="Leave devices out, or name as many as there are processes (processes_per_host, nproc_per_node).",
+        )
+    if local_size < len(devices):
+        return devices[:local_size]
+    if devices[0].type == "cuda" and torch.cuda.device_count() >= local_size:
+        return [torch.device("cuda", index) for index in range(local_size)]
+    raise TopologyError(
+        f"The launcher started {local_size} processes on this host, for which there are {len(devices)} devices: "
+        f"{[str(device) for device in devices]}.",
+        hint="Start as many processes per host as it has GPUs (processes_per_host, nproc_per_node).",
+    )
+
+
+class StrategyMixin(_Base):
+    """What our strategies have in common.
+
+    They train in the launcher's world, choose the backend of the process group and log why, and use only what AWS
+    documents for SMDDP where that is the backend: the group is initialized without a device, a mean is a sum and a
+    division, and objects are broadcast as tensors.
+    """
+
+    namespace: _lightning.Namespace
+
+    def _read_job(self, process_group_backend: Optional[str], cluster_environment: Any) -> Any:
+        """Read the job and its topology, and return the cluster environment, or ``None`` if Lightning chooses it."""
+        report_uncaught()
+        self._job = TrainingJob.resolve()
+        self._requested_backend = process_group_backend
+        self._choice: Optional[BackendChoice] = None
+        self._topology: Optional[Topology] = None
+        environment = cluster_environment
+        if environment is None:
+            topology = Topology.resolve(job=self._job)
+            # On a laptop and under other schedulers Lightning's own choice is right.
+            environment = SageMakerEnvironment(topology) if topology.launcher != Launcher.LOCAL else None
+        if isinstance(environment, SageMakerEnvironment):
+            self._topology = environment.topology
+        return environment
+
+    @property
+    def num_nodes(self) -> int:
+        """Hosts in the world: the launcher's number, if there is a launcher."""
+        return self._num_nodes
+
+    @num_nodes.setter
+    def num_nodes(self, num_nodes: int) -> None:
+        self._num_nodes = self.job_num_nodes(num_nodes)
+        self.set_world_ranks()
+
+    def job_num_nodes(self, num_nodes: int) -> int:
+        """Hosts in the world, given ``num_nodes`` of the ``Trainer``.
+
+        Raises:
+            TopologyError: ``num_nodes`` is not the launcher's number.
+        """
+        if self._topology is None or self._topology.launcher == Launcher.LOCAL:
+            return num_nodes
+        # 1 is the Trainer's default.
+        if num_nodes not in (1, self._topology.num_nodes):
+            raise TopologyError(
+                f"Trainer(num_nodes={num_nodes}), but the job has this world: {self._topology}.",
+                hint="Leave num_nodes out; the strategy takes it from the job.",
+            )
+        return self._topology.num_nodes
+
+    @property
+    def parallel_devices(self) -> "Optional[List[torch.device]]":
+        """The devices of this host, one for each process."""
+        return self._parallel_devices
+
+    @parallel_devices.setter
+    def parallel_devices(self, parallel_devices: "Optional[List[torch.device]]") -> None:
+        local_size = self._topology.local_world_size if self._topology is not None else None
+        if parallel_devices and local_size is not None and len(parallel_devices) != local_size:
+            parallel_devices = one_device_per_process(parallel_devices, local_size)
+        self._parallel_devices = parallel_devices
+
+    @property
+    def num_processes(self) -> int:
+        """Processes on this host."""
+        return len(self.parallel_devices or ())
+
+    @num_processes.setter
+    def num_processes(self, num_processes: int) -> None:
+        """Ignore the number that Lightning 1.5 sets, which is that of the ``Trainer``'s devices."""
+
+    @property
+    def distributed_sampler_kwargs(self) -> Dict[str, Any]:
+        """Replicas are the processes of the world, even if hosts have unequal numbers of them."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def set_world_ranks(self, *args: Any, **kwargs: Any) -> None:
+        """Let Lightning compute ranks if it starts the processes; a launcher's ranks are kept."""
+        if self._topology is not None and self._topology.global_rank is not None:
+            _lightning.set_rank_zero_rank(self._topology.global_rank)
+        else:
+            super().set_world_ranks(*args, **kwargs)
+
+    def _prepare_group(self) -> None:
+        """Choose the backend, log why, and initialize the process group under ``smddp``."""
+        self.set_world_ranks()
+        set_training(True)
+        if self._choice is None:
+            requested = self._requested_backend or backend_variable(self.namespace)
+            self._choice = choose_backend(requested, self.root_device.type, self._job)
+            if self.global_rank == 0:
+                log.info("%s: backend %s, because %s.", self._name, self._choice.backend, self._choice.reason)
+            environment: Any = self.cluster_environment
+            if isinstance(environment, SageMakerEnvironment):
+                environment.set_backend(self._choice.backend, self._choice.reason)
+        if self._choice.is_smddp:
+            self._init_smddp()
+
+    @property
+    def _name(self) -> str:
+        """The name of our class, of which this may be a subclass."""
+        return next(cls.__name__ for cls in type(self).__mro__ if cls.__module__ == "lightning_sm")
+
+    def _init_smddp(self) -> None:
+        """Initialize the group before Lightning, which since 2.5.5 passes a ``device_id``, undocumented for SMDDP."""
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            return
+        replace_infinite_barrier(self.namespace)
+        environment: Any = self.cluster_environment
+        os.environ["MASTER_ADDR"] = environment.main_address
+        os.environ["MASTER_PORT"] = str(environment.main_port)
+        timeout: Dict[str, Any] = {"timeout": self._timeout} if getattr(self, "_timeout", None) is not None else {}
+        dist.init_process_group(Backend.SMDDP.value, rank=self.global_rank, world_size=self.world_size, **timeout)
+
+    def _get_process_group_backend(self) -> str:
+        return (self._choice.backend if self._choice else None) or super()._get_process_group_backend()
+
+    @property
+    def torch_distributed_backend(self) -> str:
+        """The backend, by the name of Lightning 1.5."""
+        parent: Any = super()
+        return (self._choice.backend if self._choice else None) or str(parent.torch_distributed_backend)
+
+    @property
+    def _is_smddp(self) -> bool:
+        return self._choice is not None and self._choice.is_smddp
+
+    def reduce(self, tensor: Any, group: Optional[Any] = None, reduce_op: Optional[Union[Any, str]] = "mean") -> Any:
+        """Reduce a tensor over all processes; under ``smddp`` a mean is computed as a sum and a division."""
+        import torch
+
+        mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
+        if not (self._is_smddp and mean and isinstance(tensor, torch.Tensor)):
+            return super().reduce(tensor, group, reduce_op)
+        total = super().reduce(tensor, group, "sum")
+        size = torch.distributed.get_world_size(group) if group is not None else self.world_size
+        return total.div_(size) if total.is_floating_point() else total.copy_(total / size)
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """Broadcast an object; under ``smddp`` as a tensor on the device, its object collectives are undocumented."""
+        if not self._is_smddp:
+            return super().broadcast(obj, src)
+        return broadcast_object(obj, src, self.global_rank, self.root_device)
