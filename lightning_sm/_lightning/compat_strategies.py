@@ -15,16 +15,13 @@ __all__ = [
     "apply_num_nodes",
     "backend_of_caller",
     "backend_variable",
-    "bypasses_checkpoint_io",
     "check_single_device_environment",
     "ddp_base_path",
     "full_checkpoint",
     "full_state_dict",
-    "is_sharded",
     "keep_cluster_environment",
     "register_strategy",
     "replace_infinite_barrier",
-    "saves_by_itself",
     "single_device_class",
     "strategy_of",
 ]
@@ -179,41 +176,6 @@ def check_single_device_environment(namespace: Namespace, check: Callable[[Any],
         self._lightning_sm_inherited()
 
     strategy_class.setup_environment = setup_environment
-
-
-# Lightning's strategies that shard or wrap the module's weights.
-_SHARDED = frozenset(
-    {
-        "DDPFullyShardedNativeStrategy",
-        "DDPFullyShardedPlugin",
-        "DDPFullyShardedStrategy",
-        "FSDPStrategy",
-        "ModelParallelStrategy",
-        "DeepSpeedPlugin",
-        "DeepSpeedStrategy",
-    }
-)
-
-
-_PACKAGES = ("lightning", "pytorch_lightning")
-
-
-def is_sharded(trainer: Trainer) -> bool:
-    """Whether the trainer's strategy shards or wraps the weights of its module."""
-    return bool(_SHARDED.intersection(cls.__name__ for cls in type(strategy_of(trainer)).__mro__))
-
-
-def saves_by_itself(trainer: Trainer) -> bool:
-    """Whether the strategy writes checkpoints itself, with more than Lightning's own code puts into them."""
-    return any(cls.__name__ in ("DeepSpeedPlugin", "DeepSpeedStrategy") for cls in type(strategy_of(trainer)).__mro__)
-
-
-def bypasses_checkpoint_io(strategy: Any) -> bool:
-    """Whether Lightning's class of a strategy writes checkpoints without its ``CheckpointIO``."""
-    classes = [cls for cls in type(strategy).__mro__ if cls.__module__.split(".")[0] in _PACKAGES]
-    saver = next(cls for cls in classes if "save_checkpoint" in vars(cls))
-    in_one_file = getattr(strategy, "_state_dict_type", None) == "full"
-    return saver.__name__ not in ("Strategy", "TrainingTypePlugin") and not in_one_file
 
 
 def full_state_dict(trainer: Trainer) -> Dict[str, Any]:

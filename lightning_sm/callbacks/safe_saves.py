@@ -10,7 +10,8 @@ from lightning_sm._checkpoint.periodic import overwrite_existing_last, remove_su
 from lightning_sm._config.directories import CheckpointPlaces
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import innermost_wrapper, save_by_time
-from lightning_sm._lightning.compat_strategies import bypasses_checkpoint_io, strategy_of
+from lightning_sm._lightning.compat_sharded import bypasses_checkpoint_io
+from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.train_loop_hooks import after_batch_hooks
 from lightning_sm._lightning.trainer_hooks import around_load
 from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of

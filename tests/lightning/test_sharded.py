@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat_strategies import full_checkpoint, full_state_dict, is_sharded, saves_by_itself
+from lightning_sm._lightning.compat_sharded import bypasses_checkpoint_io, is_sharded, saves_by_itself, sharded_format
+from lightning_sm._lightning.compat_strategies import full_checkpoint, full_state_dict
 
 PL = Namespace("pytorch_lightning")
 
@@ -55,6 +56,29 @@ def test_their_names_are_lightnings():
         cls = getattr(strategies, name, None)
         if cls is not None:
             assert is_sharded(SimpleNamespace(strategy=cls.__new__(cls)))
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "bypasses", "saved_as"),
+    [
+        ("DDPStrategy", {}, False, None),
+        ("FSDPStrategy", {"_state_dict_type": "full"}, False, None),
+        ("FSDPStrategy", {"_state_dict_type": "sharded"}, True, "dcp"),
+        ("ModelParallelStrategy", {"_save_distributed_checkpoint": False}, False, None),
+        ("ModelParallelStrategy", {"_save_distributed_checkpoint": True}, True, "dcp"),
+        ("DeepSpeedStrategy", {}, True, "deepspeed"),
+    ],
+)
+def test_which_of_lightnings_strategies_write_folders(name, attributes, bypasses, saved_as):
+    strategies = pytest.importorskip("pytorch_lightning.strategies", reason="Lightning 1.5 calls them plugins")
+    cls = getattr(strategies, name, None)
+    if cls is None or (bypasses and PL.version < (2, 3) and name != "DeepSpeedStrategy"):
+        pytest.skip("this Lightning has none, or none that shards its checkpoints")
+    strategy = cls.__new__(type("Own", (cls,), {}))
+    vars(strategy).update(attributes)
+    assert bypasses_checkpoint_io(strategy) is bypasses
+    if bypasses:
+        assert sharded_format(strategy) == saved_as
 
 
 @pytest.mark.parametrize(
