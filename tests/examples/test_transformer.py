@@ -1,0 +1,281 @@
+"""The language model of the examples: its text, data module, model and config files, with Lightning."""
+
+import ast
+import gzip
+import logging
+import math
+import struct
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+pl = pytest.importorskip("pytorch_lightning", minversion="2.0", reason="the example needs Lightning 2")
+torch = pytest.importorskip("torch", minversion="2.0", reason="the example needs torch 2")
+
+TRANSFORMER = Path(__file__).parents[2] / "examples" / "transformer"
+MODULES = ("data", "make_sample", "model")
+SMALL = {"context": 16, "layers": 2, "width": 16, "heads": 2}
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """The modules of the example, imported as ``python train.py`` does."""
+    names = {}
+    sys.path.insert(0, str(TRANSFORMER))
+    try:
+        for name in MODULES:
+            sys.modules.pop(name, None)
+        for name in MODULES:
+            names[name] = __import__(name)
+        yield names
+    finally:
+        sys.path.remove(str(TRANSFORMER))
+        for name in MODULES:
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def data(modules):
+    return modules["data"]
+
+
+@pytest.fixture
+def model(modules):
+    return modules["model"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads of a small model cost more than they save, and far more on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def trainer_of(tmp_path, **settings):
+    return pl.Trainer(
+        accelerator="cpu",
+        devices=1,
+        default_root_dir=str(tmp_path),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **{"logger": False, "max_steps": 2, "limit_val_batches": 2, "limit_test_batches": 2, **settings},
+    )
+
+
+class TestSample:
+    def test_it_is_what_its_readme_says(self, data):
+        text = data.read_text(data.SAMPLE)
+        assert (len(text), len(set(text)), max(text) < 128) == (1358459, 79, True)
+        assert text.startswith(b"PRIDE AND PREJUDICE\n\nBy Jane Austen")
+        assert text.count(b"SENSE AND SENSIBILITY") == 1
+        readme = (data.SAMPLE / "README.md").read_text(encoding="utf-8")
+        assert "1,358,459 characters" in readme
+        assert "public domain" in readme
+        assert "Julia Silge" in (data.SAMPLE / "LICENSE").read_text(encoding="utf-8")
+        assert (data.SAMPLE / "austen.txt.gz").stat().st_size < 500_000
+
+    def test_the_script_makes_it(self, modules, tmp_path, monkeypatch, capsys):
+        """From a lazy-load database of R's that is written here, as far as the sample tells of it."""
+        novels = _split(gzip.decompress((TRANSFORMER / "sample" / "austen.txt.gz").read_bytes()).decode())
+        _write_database(tmp_path, dict(zip(modules["make_sample"].NOVELS, novels)))
+        out = tmp_path / "austen.txt.gz"
+        monkeypatch.setattr(sys, "argv", ["make_sample.py", str(tmp_path), "--out", str(out)])
+        modules["make_sample"].main()
+        assert "1358459 characters, 79 different ones" in capsys.readouterr().out
+        assert gzip.decompress(out.read_bytes()) == modules["data"].read_text(TRANSFORMER / "sample")
+
+    @pytest.mark.parametrize("raw", [b"A\nlist", b"X\n" + struct.pack(">6i", 2, 0, 0, 14, 1, 0)], ids=["text", "real"])
+    def test_another_object_is_an_error(self, modules, raw):
+        with pytest.raises(ValueError, match=r"binary form|no list of texts"):
+            modules["make_sample"].RSerialization(raw).read()
+
+
+def _split(text):
+    first, marker, second = text.partition("\n\n\nSENSE AND SENSIBILITY")
+    return first, marker.lstrip("\n") + second
+
+
+def _write_database(folder, texts):
+    """Write texts as R's packages hold them: https://cran.r-project.org/doc/manuals/r-release/R-ints.html."""
+
+    def integers(*values):
+        return struct.pack(f">{len(values)}i", *values)
+
+    def characters(text):
+        return integers(9, len(text)) + text.encode()
+
+    def named(kind, entries):
+        names = integers(16, len(entries)) + b"".join(map(characters, entries))
+        values = integers(kind | 0x200, len(entries)) + b"".join(entries.values())
+        return values + integers(2 | 0x400, 1) + characters("names") + names + integers(254)
+
+    head = b"X\n" + integers(3, 0x40201, 0x30500, 5) + b"UTF-8"
+    content, offsets = b"", {}
+    for name, text in texts.items():
+        lines = text.splitlines()
+        raw = head + integers(16, len(lines)) + b"".join(map(characters, lines))
+        entry = integers(len(raw)) + zlib.compress(raw)
+        offsets[name] = integers(13, 2, len(content), len(entry))
+        content += entry
+    (folder / "Rdata.rdb").write_bytes(content)
+    index = named(19, {"variables": named(19, offsets), "compressed": integers(10, 1, 1)})
+    (folder / "Rdata.rdx").write_bytes(gzip.compress(head + index))
+
+
+class TestDataModule:
+    def test_the_sample_is_the_default_and_says_so(self, data, caplog):
+        module = data.TextDataModule()
+        with caplog.at_level(logging.INFO):
+            module.prepare_data()
+        assert [record.message for record in caplog.records if "data_dir is not set" in record.message] == [
+            "data_dir is not set: training on the bundled sample, two novels by Jane Austen."
+        ]
+
+    def test_the_parts_are_the_text_without_overlap(self, data):
+        module = data.TextDataModule(context=100)
+        module.setup("fit")
+        parts = [bytes(each.text.tolist()) for each in (module.train_set, module.val_set, module.test_set)]
+        assert b"".join(parts) == data.read_text(data.SAMPLE)
+        assert [len(part) * 100 // 1358459 for part in parts] == [90, 4, 4]
+
+    def test_what_follows_is_predicted(self, data, tmp_path):
+        (tmp_path / "b.txt").write_bytes(b"b" * 100)
+        (tmp_path / "a.txt.gz").write_bytes(gzip.compress(bytes(range(100)) * 20))
+        (tmp_path / "c.bin").write_bytes(b"c")
+        module = data.TextDataModule(str(tmp_path), context=10, batch_size=3)
+        module.setup()
+        seen, following = module.train_set[3]
+        assert (seen.tolist(), following.tolist()) == (list(range(30, 40)), list(range(31, 41)))
+        assert len(module.train_set) == (2101 * 9 // 10) // 10
+        assert [tuple(part.shape) for part in next(iter(module.train_dataloader()))] == [(3, 10), (3, 10)]
+
+    @pytest.mark.parametrize("content", [b"short", b"x" * 200], ids=len)
+    def test_too_little_text(self, data, tmp_path, content):
+        (tmp_path / "a.txt").write_bytes(content)
+        with pytest.raises(data.TextError, match=rf"has {len(content)} bytes, .* holds no window of 64. HINT"):
+            data.TextDataModule(str(tmp_path)).setup()
+
+    def test_a_folder_without_text_lists_what_is_there(self, data, tmp_path):
+        for number in range(12):
+            (tmp_path / f"part-{number:02d}.csv").touch()
+        with pytest.raises(data.TextError, match=r"but part-00\.csv, .* part-09\.csv and 2 more\. HINT"):
+            data.TextDataModule(str(tmp_path)).setup()
+        with pytest.raises(data.TextError, match=r"cannot be listed: .* HINT"):
+            data.TextDataModule(str(tmp_path / "absent")).setup()
+
+    @pytest.mark.parametrize("cut", [5, 100], ids=["head", "stream"])
+    def test_a_broken_file_is_named(self, data, tmp_path, cut):
+        (tmp_path / "a.txt.gz").write_bytes(gzip.compress(bytes(range(256)) * 9)[:cut])
+        with pytest.raises(data.TextError, match=r"a\.txt\.gz cannot be read: .* HINT"):
+            data.TextDataModule(str(tmp_path)).setup()
+
+    def test_context_outside_its_range(self, data):
+        with pytest.raises(ValueError, match=r"context is 0\. HINT"):
+            data.TextDataModule(context=0)
+
+
+class TestModel:
+    def test_an_untrained_model_knows_nothing(self, model):
+        net = model.LitGPT(**SMALL)
+        tokens = torch.randint(256, (4, 17))
+        assert net._loss((tokens[:, :-1], tokens[:, 1:])).item() == pytest.approx(math.log(256), rel=0.01)
+
+    def test_no_byte_sees_what_follows(self, model):
+        net = model.LitGPT(**SMALL).eval()
+        tokens = torch.randint(256, (1, 16))
+        changed = tokens.clone()
+        changed[0, 9:] = (changed[0, 9:] + 1) % 256
+        before, after = net(tokens), net(changed)
+        torch.testing.assert_close(before[:, :9], after[:, :9])
+        assert not torch.allclose(before[:, 9:], after[:, 9:])
+
+    def test_wrong_sizes_are_explained(self, model):
+        with pytest.raises(ValueError, match="HINT: heads must divide width"):
+            model.LitGPT(width=10, heads=4)
+        with pytest.raises(ValueError, match=r"windows of 17 bytes, and the model's context is 16\. HINT"):
+            model.LitGPT(**SMALL)(torch.zeros(1, 17, dtype=torch.long))
+
+    def test_fit_learns_and_test_and_predict_run(self, data, model, tmp_path):
+        trainer = trainer_of(tmp_path, max_steps=20, limit_predict_batches=1, val_check_interval=20)
+        net, module = model.LitGPT(lr=0.03, **SMALL), data.TextDataModule(context=16)
+        trainer.fit(net, module)
+        metrics = trainer.callback_metrics
+        assert metrics["val_bpc"].item() < 6
+        assert metrics["val_bpc"].item() == pytest.approx(metrics["val_loss"].item() / math.log(2))
+        assert set(trainer.test(net, module, verbose=False)[0]) == {"test_loss", "test_bpc"}
+        (predicted,) = trainer.predict(net, module)
+        assert predicted.shape == (32, 16)
+        assert trainer.optimizers[0].param_groups[0]["lr"] < 1e-4
+
+        again = model.LitGPT.load_from_checkpoint(trainer.checkpoint_callback.best_model_path)
+        assert again.hparams.width == 16
+
+
+class TestConfig:
+    @pytest.fixture
+    def parsed(self, modules, tmp_path, monkeypatch):
+        """Parse config files of the example by nothing but Lightning; returns a function."""
+        cli = pytest.importorskip("pytorch_lightning.cli")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train.py"])
+
+        class Trainer(pl.Trainer):
+            """Keeps what a Trainer would check against the machine."""
+
+            def __init__(self, strategy="auto", **kwargs):
+                self.given = strategy
+                super().__init__(strategy="auto", **kwargs)
+
+        def parse(*names, words=()):
+            return cli.LightningCLI(
+                pl.LightningModule,
+                pl.LightningDataModule,
+                trainer_class=Trainer,
+                subclass_mode_model=True,
+                subclass_mode_data=True,
+                args=[*(f"--config={TRANSFORMER / name}" for name in names), "--trainer.accelerator=cpu", *words],
+                run=False,
+            )
+
+        return parse
+
+    def test_lightnings_own_cli_takes_it(self, parsed, model, data):
+        built = parsed("config.yaml", words=["--trainer.fast_dev_run=1", "--trainer.enable_progress_bar=false"])
+        built.trainer.fit(built.model, built.datamodule)
+        assert isinstance(built.model, model.LitGPT)
+        assert isinstance(built.datamodule, data.TextDataModule)
+        assert built.model.hparams.context == built.datamodule.hparams.context
+
+    @pytest.mark.parametrize("path", sorted(TRANSFORMER.glob("*fsdp*.yaml")), ids=lambda path: path.stem)
+    def test_fsdp(self, parsed, path):
+        if not hasattr(pl.strategies, "ModelParallelStrategy"):
+            pytest.skip("arguments of Lightning 2.4")
+        strategy = _config_of(parsed("config.yaml", path.name))
+        assert strategy["class_path"].rpartition(".")[2].endswith(("FSDPStrategy", "ModelParallelStrategy"))
+
+    @pytest.mark.parametrize("path", sorted(TRANSFORMER.glob("*deepspeed*.yaml")), ids=lambda path: path.stem)
+    def test_deepspeed(self, parsed, path, monkeypatch):
+        pytest.importorskip("deepspeed", reason="deepspeed is not installed")
+        monkeypatch.chdir(TRANSFORMER)
+        built = parsed("config.yaml", path.name, words=["--trainer.logger=false"])
+        stage = built.trainer.given.config["zero_optimization"]["stage"]
+        assert str(stage) in path.stem or path.stem == "smddp_deepspeed"
+
+
+def _config_of(built):
+    return built.config["trainer"]["strategy"].as_dict()
+
+
+@pytest.mark.parametrize("name", ["model.py", "data.py"])
+def test_nothing_in_it_knows_where_it_runs(name):
+    source = (TRANSFORMER / name).read_text(encoding="utf-8").lower()
+    assert not any(word in source for word in ("sagemaker", "lightning_sm", "/opt/ml", "sm_", "environ"))
+
+
+@pytest.mark.parametrize("path", sorted(TRANSFORMER.glob("*.py")), ids=lambda path: path.name)
+def test_python_3_8_can_read_it(path):
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
