@@ -1,14 +1,12 @@
-"""Shims for strategies, cluster environments and process groups, and the full state dict of sharded strategies."""
+"""Shims for strategies, cluster environments and process groups."""
 
 import importlib
 import os
 import sys
-from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Optional
 
 from lightning_sm._lightning.compat import needs
 from lightning_sm._lightning.namespaces import Namespace
-from lightning_sm._lightning.trainer_protocol import Trainer
 
 __all__ = [
     "add_legacy_environment_methods",
@@ -17,8 +15,6 @@ __all__ = [
     "backend_variable",
     "check_single_device_environment",
     "ddp_base_path",
-    "full_checkpoint",
-    "full_state_dict",
     "keep_cluster_environment",
     "register_strategy",
     "replace_infinite_barrier",
@@ -176,56 +172,3 @@ def check_single_device_environment(namespace: Namespace, check: Callable[[Any],
         self._lightning_sm_inherited()
 
     strategy_class.setup_environment = setup_environment
-
-
-def full_state_dict(trainer: Trainer) -> Dict[str, Any]:
-    """The full state dict of the model, on global rank 0 at least. Collective: every rank must call it."""
-    strategy = strategy_of(trainer)
-    with _unsharded(strategy):
-        state_dict: Dict[str, Any] = strategy.lightning_module_state_dict()
-        if not getattr(strategy, "zero_stage_3", False):
-            return state_dict
-        # The gathered parameters are released when the context is left.
-        return {name: value.detach().cpu().clone() for name, value in state_dict.items() if trainer.is_global_zero}
-
-
-def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> Dict[str, Any]:
-    """What ``Trainer.save_checkpoint`` saves, unsharded on global rank 0. Collective: every rank must call it.
-
-    Args:
-        namespace: Lightning's namespace.
-        trainer: The trainer.
-        has_ended: Whether training has ended; the step of 1.5 is then too high by one.
-    """
-    connector = getattr(trainer, "_checkpoint_connector", None) or trainer.checkpoint_connector
-    with _unsharded(strategy_of(trainer)):
-        checkpoint: Dict[str, Any] = connector.dump_checkpoint(weights_only=False)
-    if has_ended and needs("save_checkpoint_at_end", namespace):
-        checkpoint["global_step"] -= 1
-    return checkpoint
-
-
-@contextmanager
-def _unsharded(strategy: Any) -> Iterator[None]:
-    """Make a strategy return full state dicts; gather the parameters that DeepSpeed's stage 3 partitions."""
-    changed = [
-        (name, getattr(strategy, name), full)
-        for name, sharded, full in (
-            ("_state_dict_type", "sharded", "full"),
-            ("_save_distributed_checkpoint", True, False),
-        )
-        if getattr(strategy, name, None) == sharded
-    ]
-    for name, _, full in changed:
-        setattr(strategy, name, full)
-    try:
-        if getattr(strategy, "zero_stage_3", False):
-            import deepspeed
-
-            with deepspeed.zero.GatheredParameters(list(strategy.lightning_module.parameters())):
-                yield
-        else:
-            yield
-    finally:
-        for name, before, _ in changed:
-            setattr(strategy, name, before)
