@@ -39,14 +39,16 @@ def full_state_dict(trainer: Trainer) -> Dict[str, Any]:
         trainer: The trainer, whose strategy has been set up.
     """
     strategy = strategy_of(trainer)
-    keep, device = trainer.is_global_zero, strategy.root_device
+    keep = trainer.is_global_zero
     if _is(strategy, *_DEEPSPEED):
         module = strategy.lightning_module
         return _on_rank_zero(
             dict(module.state_dict()),
             keep,
             lambda value, parameter: (
-                _whole(value, device, keep) if parameter is None else _deepspeed_parameter(parameter, keep)
+                _whole(value, strategy.root_device, keep)
+                if parameter is None
+                else _deepspeed_parameter(parameter, keep)
             ),
             _parameters_of(module),
         )
@@ -55,7 +57,9 @@ def full_state_dict(trainer: Trainer) -> Dict[str, Any]:
         model = strategy.model
         with _fsdp_state_type(model) if is_fsdp else nullcontext(), _no_deprecations():
             shards = {_WRAPPERS.sub("", name): value for name, value in model.state_dict().items()}
-        return _on_rank_zero(shards, keep, lambda value, _: _whole(value, device, keep), _parameters_of(model))
+        return _on_rank_zero(
+            shards, keep, lambda value, _: _whole(value, strategy.root_device, keep), _parameters_of(model)
+        )
     with _unsharded(strategy):
         state_dict: Dict[str, Any] = strategy.lightning_module_state_dict()
     return state_dict

@@ -483,7 +483,7 @@ def test_export_after_a_fit_without_a_batch(container):
 
 
 def test_model_of_a_sharded_strategy_is_rebuilt(container):
-    class FSDPStrategy:
+    class DDPFullyShardedStrategy:
         """The model is sharded over the ranks, so the module's own tensors are incomplete."""
 
         def lightning_module_state_dict(self):
@@ -492,7 +492,7 @@ def test_model_of_a_sharded_strategy_is_rebuilt(container):
     model, _ = nets("torchscript")
     whole = Net().state_dict()
     callback = callback_class(PL, "ModelExport")(export="torchscript", export_example_input=[2, 4])
-    trainer = trainer_of(FSDPStrategy())
+    trainer = trainer_of(DDPFullyShardedStrategy())
     for parameter in model.parameters():
         parameter.data = torch.empty(0)
     callback.on_fit_start(trainer, model)
