@@ -63,10 +63,11 @@ class Verdict:
     lost_seconds: float = 0.0
 
 
-def reference(server, setup, hosts, processes):
+def reference(server, setup, hosts, processes, strategy=""):
     """Run a set-up in a world without interruption."""
     with tempfile.TemporaryDirectory(prefix="lightning-sm-faults-") as folder:
-        job = Job(server, folder, setup, hosts, processes, {"save_every": f"{SAVE_EVERY}s"}).start()
+        options = {"save_every": f"{SAVE_EVERY}s"}
+        job = Job(server, folder, setup, hosts, processes, options, strategy=strategy).start()
         codes = job.wait(180)
         job.end()
         if set(codes) != {0}:
@@ -92,7 +93,7 @@ def play(server, fault, expected):
     """Play one fault: interrupt, damage, restart, and compare the end with ``expected``."""
     options = {"save_every": f"{SAVE_EVERY}s", "async_save": fault.background}
     with tempfile.TemporaryDirectory(prefix="lightning-sm-faults-") as folder, contextlib.ExitStack() as stack:
-        job = Job(server, folder, fault.setup, fault.hosts, fault.processes, options, fault.ballast)
+        job = Job(server, folder, fault.setup, fault.hosts, fault.processes, options, fault.ballast, fault.strategy)
         stack.callback(job.end)
         if fault.kill in _ON_DISK:
             stack.enter_context(_small_disk(job.checkpoints()))
@@ -104,7 +105,7 @@ def play(server, fault, expected):
 
 def _judge(fault, job, expected):
     chance = random.Random(fault.seed)
-    times, lost_steps, lost_seconds, damaged, resumptions = 0, 0, 0.0, None, set()
+    times, lost_steps, lost_seconds, damaged, resumptions, in_part = 0, 0, 0.0, None, set(), set()
     job.start()
     for number, moment in enumerate(fault.moments):
         if _wait_for(moment, job, expected):
@@ -116,13 +117,17 @@ def _judge(fault, job, expected):
             assert set(codes) == {0}, f"exit codes {codes} without an interruption"
         told = job.told()
         job.end()
-        broken = {path.name for name in job.names for path in files_in_part(job.folder / name)} - {damaged}
+        broken = _in_part(job) - in_part - {damaged}
         assert not broken, f"{sorted(broken)} stand there in part"
         damaged = _restore(job, fault.damage if number == 0 else "none", chance)
-        newest = _newest_common(job)
-        resumptions.add(newest)
+        in_part = _in_part(job) if fault.in_folders else set()
+        newest, without_manifest = _newest_common(job), _newest_common(job, without_manifest=True)
         job.start()
         resumed = _first_step(job)
+        if resumed in (None, without_manifest):
+            # That a checkpoint without its manifest is whole, its other files may tell.
+            newest = without_manifest
+        resumptions.add(newest)
         if resumed is None:
             # An epoch whose data cannot be found again is trained from its beginning, so that such a run ends later.
             least = expected.result["steps"]
@@ -179,8 +184,19 @@ def _interrupt(fault, moment, job):
         assert all(codes) or has_ended, f"exit codes {codes} after '{fault.kill}'"
 
 
+def _in_part(job):
+    """The names of what stands there in part on some host."""
+    whole = job.base is None
+    return {path.name for name in job.names for path in files_in_part(job.folder / name, of_all_hosts=whole)}
+
+
 def _restore(job, kind, chance):
     """Bring the uploaded checkpoints to all hosts, and damage the newest; return its name if there was one."""
+    if job.base is not None:
+        job.upload(chance.sample(job.names, len(job.names)))
+        damaged = None if kind == "half-synced" else damage_newest(job.prefix, kind, chance)
+        job.download()
+        return damage_newest(job.checkpoints(job.names[-1]), kind, chance) if kind == "half-synced" else damaged
     job.sync()
     if kind == "half-synced":
         return damage_newest(job.checkpoints(job.names[-1]), kind, chance)
@@ -189,10 +205,19 @@ def _restore(job, kind, chance):
     return damaged
 
 
-def _newest_common(job, *, alone=False):
-    """The step of the newest checkpoint that is whole and the same on every host; 0 where there is none."""
-    names = job.names[:1] if alone else job.names
-    first, *others = [whole_checkpoints(job.checkpoints(name)) for name in names]
+def _newest_common(job, *, alone=False, without_manifest=False):
+    """The step of the newest checkpoint that is whole and the same on every host; 0 where there is none.
+
+    Args:
+        job: The job.
+        alone: Whether what the main host has counts, or what all have uploaded where each writes its own shards.
+        without_manifest: Whether sharded checkpoints that have lost their manifests count.
+    """
+    folders = [job.checkpoints(name) for name in (job.names[:1] if alone else job.names)]
+    if alone and job.base is not None:
+        job.upload(job.names)
+        folders = [job.prefix]
+    first, *others = [whole_checkpoints(folder, without_manifest=without_manifest) for folder in folders]
     return max((step for name, step in first.items() if all(name in other for other in others)), default=0)
 
 

@@ -6,33 +6,58 @@ import zipfile
 from pathlib import Path
 
 from lightning_sm._export import load_file
+from tools.faults.folders import damage_folder, folder_is_in_part, folder_step
 
 __all__ = ["damage_newest", "files_in_part", "whole_checkpoints"]
 
 
-def whole_checkpoints(folder):
-    """The step of each checkpoint from which training can go on, by its path in the folder. Every byte is checked."""
+def whole_checkpoints(folder, *, without_manifest=False):
+    """The step of each checkpoint from which training can go on, by its path in the folder. Every byte is checked.
+
+    Args:
+        folder: A directory of checkpoints.
+        without_manifest: Whether sharded ones that have lost their manifests count.
+    """
     found = {}
     for path in _visible(folder, "*.ckpt"):
+        if path.is_dir():
+            step = folder_step(path, without_manifest=without_manifest)
+            if step is not None:
+                found[str(path.relative_to(folder))] = step
+            continue
         content = _load(path)
         if content is not None and "optimizer_states" in content:
             found[str(path.relative_to(folder))] = int(content["global_step"])
     return found
 
 
-def files_in_part(*folders):
-    """Those files that stand under their names and are not whole."""
+def files_in_part(*folders, of_all_hosts=True):
+    """Those files and sharded checkpoints that stand under their names and are not whole.
+
+    Args:
+        *folders: Directories of one host.
+        of_all_hosts: Whether a sharded checkpoint must hold the shards of every host.
+    """
     found = []
     for folder in folders:
-        found += [path for path in _visible(folder, "*.ckpt") if _load(path) is None]
+        checkpoints = _visible(folder, "*.ckpt")
+        found += [path for path in checkpoints if path.is_file() and _load(path) is None]
+        found += [path for path in checkpoints if path.is_dir() and folder_is_in_part(path, of_all_hosts=of_all_hosts)]
         found += [path for path in _visible(folder, "*.pt") if _load(path) is None]
         found += [path for path in _visible(folder, "*.json") if not _is_json(path)]
     return found
 
 
 def _visible(folder, pattern):
-    paths = sorted(Path(folder).rglob(pattern))
-    return [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    """What is not hidden, nor a part of a sharded checkpoint."""
+    found = []
+    for path in sorted(Path(folder).rglob(pattern)):
+        *parents, name = path.relative_to(folder).parts
+        if not any(part.startswith(".") for part in (*parents, name)) and not any(
+            part.endswith(".ckpt") for part in parents
+        ):
+            found.append(path)
+    return found
 
 
 def _load(path):
@@ -60,6 +85,9 @@ def damage_newest(folder, kind, chance: random.Random):
         return None
     name = max(steps, key=lambda each: (steps[each], each))
     path = Path(folder, name)
+    if path.is_dir():
+        others = [Path(folder, each) for each in steps if each != name]
+        return name if damage_folder(path, kind, chance, others) else None
     content = bytearray(path.read_bytes())
     if kind == "truncated":
         content = content[: chance.randrange(1, len(content))]

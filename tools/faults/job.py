@@ -27,22 +27,32 @@ class Job:
         processes: How many processes on each host; several get their ranks as from torchrun.
         options: The group ``sagemaker``.
         ballast: Megabytes by which each checkpoint and model is larger.
+        strategy: A kind of sharded strategy. Several hosts then write into their own folders, each of which its
+            processes see under one path, as in containers.
     """
 
-    def __init__(self, server, folder, setup, hosts, processes, options, ballast=0):
+    def __init__(self, server, folder, setup, hosts, processes, options, ballast=0, strategy=""):
         assert hosts == 1 or processes == 1
         self.server = server
         self.folder = Path(folder)
         self.names = [f"algo-{number + 1}" for number in range(hosts)]
         self.ranks = [(name, local) for name in self.names for local in range(processes)]
-        self.arguments = [setup, str(folder), json.dumps(options), str(ballast)]
+        self.arguments = [setup, str(folder), json.dumps(options), str(ballast), strategy]
+        self.base = self.folder / "opt-ml" if strategy and hosts > 1 else None
         self.attempt = 0
         self.running = []
         for name in self.names:
             self.checkpoints(name).mkdir(parents=True)
+        if self.base is not None:
+            self.base.mkdir()
 
     def checkpoints(self, host="algo-1"):
         return self.folder / host / "checkpoints"
+
+    @property
+    def prefix(self):
+        """The folder that stands for the prefix in S3 to which all hosts upload."""
+        return self.folder / "uploaded"
 
     @property
     def model(self):
@@ -87,6 +97,7 @@ class Job:
         for gone in ("told.jsonl", "result.json"):
             (self.folder / gone).unlink(missing_ok=True)
         environs = {name: self._fresh_container(name) for name in self.names}
+        self._found = {name: self._files(name) for name in self.names}
         port = str(free_port())
         for rank, (name, local) in enumerate(self.ranks):
             environ = {**without_launcher(os.environ), **environs[name]}
@@ -102,6 +113,7 @@ class Job:
                     folder=self.folder / name,
                     log=self.folder / f"log-{self.attempt}-{rank}.txt",
                     code=self.folder / f"code-{self.attempt}-{rank}",
+                    bind=None if self.base is None else (self.folder / name, self.base),
                 )
             )
         return self
@@ -113,6 +125,8 @@ class Job:
         for empty in ("output", "model"):
             (base / empty).mkdir()
         environ = OptMl(base).host(name, *self.names, current_instance_type="local").hyperparameters().environ()
+        if self.base is not None:
+            environ["SAGEMAKER_BASE_DIR"] = str(self.base)
         return {**environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "SM_NUM_GPUS": "0"}
 
     def wait_for(self, is_there, timeout=120.0):
@@ -167,6 +181,39 @@ class Job:
         for name in self.names[1:]:
             shutil.rmtree(self.checkpoints(name))
             shutil.copytree(self.checkpoints(), self.checkpoints(name))
+
+    def upload(self, order):
+        """Bring to the prefix what the hosts have changed since they started, as all of them upload to the same.
+
+        What a host has deleted goes first. Of files with the same name that of the last host stays.
+
+        Args:
+            order: The names of the hosts, in the order in which they upload.
+        """
+        self.prefix.mkdir(exist_ok=True)
+        for name in order:
+            for gone in self._found[name].keys() - self._files(name).keys():
+                (self.prefix / gone).unlink(missing_ok=True)
+        for name in order:
+            for path, state in self._files(name).items():
+                if self._found[name].get(path) != state:
+                    (self.prefix / path).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(self.checkpoints(name) / path, self.prefix / path)
+
+    def download(self):
+        """Bring what stands under the prefix to every host."""
+        for name in self.names:
+            shutil.rmtree(self.checkpoints(name))
+            shutil.copytree(self.prefix, self.checkpoints(name))
+
+    def _files(self, name):
+        """Each file of a host's checkpoints with what changes when it is written again."""
+        found = {}
+        for path in self.checkpoints(name).rglob("*"):
+            if path.is_file():
+                state = path.stat()
+                found[path.relative_to(self.checkpoints(name))] = (state.st_ino, state.st_mtime_ns, state.st_size)
+        return found
 
 
 def _kill_within(folder):

@@ -8,7 +8,21 @@ from tests.helpers.setups import SETUPS
 from tests.helpers.setups_callbacks import CALLBACK_SETUPS
 from tests.helpers.setups_data import DATA_SETUPS
 
-__all__ = ["ALONE", "DAMAGES", "Fault", "KILLS", "KNOWN", "LIBRARY", "Moment", "WHERES", "draw"]
+__all__ = [
+    "ALONE",
+    "DAMAGES",
+    "FOLDER_DAMAGES",
+    "IN_ONE_FILE",
+    "Fault",
+    "KILLS",
+    "KNOWN",
+    "LIBRARY",
+    "Moment",
+    "SHARDED_SETUPS",
+    "WHERES",
+    "draw",
+    "draw_sharded",
+]
 
 #: What ends the job: all is killed, all is asked to stop, a rank is killed, a host vanishes, the disk has no room, the
 #: directory is read-only.
@@ -19,6 +33,26 @@ WHERES = ("step", "validation", "saving", "export", "gap")
 
 #: What happens to the newest checkpoint before the job starts again. The last one differs between two hosts.
 DAMAGES = ("none", "truncated", "empty", "bit-flipped", "half-synced")
+
+#: What happens to the newest checkpoint that is a folder of shards. The last one differs between two hosts.
+FOLDER_DAMAGES = (
+    "none",
+    "shard truncated",
+    "shard empty",
+    "shard bit-flipped",
+    "shard missing",
+    "shard doubled",
+    "shard of another save",
+    "manifest missing",
+    "half-uploaded",
+    "half-synced",
+)
+
+#: The strategies whose checkpoints are files although the model is sharded.
+IN_ONE_FILE = ("ddp", "fsdp2_full")
+
+#: Set-ups that each sharded strategy can train, with one optimizer and without clipping.
+SHARDED_SETUPS = ("accumulation", "epoch_mean", "noisy_data", "schedule_by_step", "validation_within_epochs")
 
 #: What is trained, by name.
 LIBRARY = {**SETUPS, **CALLBACK_SETUPS, **DATA_SETUPS}
@@ -69,6 +103,7 @@ class Fault:
         victim: The rank or host that is killed, where it is one.
         background: Whether checkpoints are saved in the background.
         ballast: Megabytes that make each file long enough to be caught half written.
+        strategy: A kind of ``tests.helpers.sharded.KINDS``; empty for Lightning's choice.
     """
 
     seed: int
@@ -81,11 +116,18 @@ class Fault:
     victim: int
     background: bool
     ballast: int
+    strategy: str = ""
+
+    @property
+    def in_folders(self) -> bool:
+        """Whether each checkpoint is a folder of shards."""
+        return self.strategy not in ("", *IN_ONE_FILE)
 
     def __str__(self) -> str:
         more = ", background" * self.background + f", {self.ballast} MB" * bool(self.ballast)
         moments = " and ".join(map(str, self.moments))
-        return f"{self.setup}, {self.hosts}x{self.processes}, {self.kill} at {moments}, {self.damage}{more}"
+        strategy = f"{self.strategy}, " if self.strategy else ""
+        return f"{strategy}{self.setup}, {self.hosts}x{self.processes}, {self.kill} at {moments}, {self.damage}{more}"
 
 
 def draw(seed: int, setups: Sequence[str], *, mounts: bool) -> Fault:
@@ -119,6 +161,39 @@ def draw(seed: int, setups: Sequence[str], *, mounts: bool) -> Fault:
         victim=chance.randrange(hosts * processes),
         background=chance.random() < 0.3,
         ballast=0 if on_disk else chance.choice((0, 0, 24)),
+    )
+
+
+def draw_sharded(seed: int, strategies: Sequence[str], setups: Sequence[str], *, mounts: bool) -> Fault:
+    """Draw the run with two processes under a sharded strategy that belongs to ``seed``.
+
+    Args:
+        seed: Any number. The strategies take turns.
+        strategies: Kinds of ``tests.helpers.sharded.KINDS``.
+        setups: Names of set-ups.
+        mounts: Whether this machine lets the campaign mount file systems. Two hosts need it, too: each has a directory
+            of its own under the same path, which Lightning sends from global rank 0 to all.
+    """
+    chance = random.Random(seed)
+    strategy = strategies[seed % len(strategies)]
+    hosts, processes = chance.choice(((1, 2), (2, 1))) if mounts else (1, 2)
+    kills = ["job"] * 3 + ["SIGTERM"] * 2 + ["rank"] * 2 + ["host"] * 2 * (hosts > 1)
+    kills += ["full disk", "read-only directory"] * (mounts and hosts == 1)
+    kill = chance.choice(kills)
+    on_disk = kill in ("full disk", "read-only directory")
+    damages = DAMAGES if strategy in IN_ONE_FILE else FOLDER_DAMAGES
+    return Fault(
+        seed=seed,
+        setup=chance.choice(setups),
+        hosts=hosts,
+        processes=processes,
+        kill=kill,
+        damage=chance.choice(["none", *(damages if hosts > 1 else damages[:-1])]),
+        moments=tuple(_moment(chance, on_disk) for _ in range(chance.choice((1, 1, 2)))),
+        victim=chance.randrange(2),
+        background=chance.random() < 0.3,
+        ballast=0 if on_disk else chance.choice((0, 0, 8)),
+        strategy=strategy,
     )
 
 

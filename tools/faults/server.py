@@ -5,6 +5,7 @@ What is forked is otherwise as a new program: it has a session, variables, a dir
 values of the process that imports it.
 """
 
+import ctypes
 import gc
 import json
 import logging
@@ -35,13 +36,23 @@ _MODULES = (
 )
 
 
-class Server:
-    """The side of those who want processes."""
+# How the kernel names what follows: linux/sched.h, linux/mount.h.
+_NEW_MOUNTS, _BIND, _PRIVATE = 0x00020000, 0x1000, 0x44000
 
-    def __init__(self, namespace, path):
+
+class Server:
+    """The side of those who want processes.
+
+    Args:
+        namespace: Lightning's.
+        path: For ``PYTHONPATH``.
+        modules: What else is imported before the first fork.
+    """
+
+    def __init__(self, namespace, path, modules=()):
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, namespace],
+            [sys.executable, "-m", __name__, namespace, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # With more threads, those would be there before the first fork.
@@ -50,9 +61,13 @@ class Server:
         )
         self._answer()
 
-    def start(self, module, arguments, *, environ, folder, log, code):
-        """Run a module as ``python -m`` does, with ``code`` as the file for its exit code."""
+    def start(self, module, arguments, *, environ, folder, log, code, bind=None):
+        """Run a module as ``python -m`` does, with ``code`` as the file for its exit code.
+
+        With ``bind``, a pair of folders, the process sees the first in place of the second.
+        """
         request = {"module": module, "arguments": arguments, "environ": environ}
+        request["bind"] = None if bind is None else [str(path) for path in bind]
         request.update(folder=str(folder), log=str(log), code=str(code))
         with self._lock:
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -99,12 +114,13 @@ class Started:
             os.kill(self.pid, number)
 
 
-def _serve(namespace):
+def _serve(namespace, *modules):
     """Fork for each request, until there are no more; return the request in the process that was forked."""
     # Only GPUs need it, and its bindings complain at the exit about what is frozen below.
     sys.modules["triton"] = None
     logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)
-    for name in (*_MODULES, namespace, f"{namespace}.callbacks", f"{namespace}.strategies", f"{namespace}.loggers"):
+    own = (namespace, f"{namespace}.callbacks", f"{namespace}.strategies", f"{namespace}.loggers")
+    for name in (*_MODULES, *own, *modules):
         __import__(name)
     reading, waking = os.pipe()
     os.set_blocking(waking, False)
@@ -150,8 +166,22 @@ def _reap(codes):
             os.replace(f"{path}.new", path)
 
 
+def _bind(source, target):
+    """Let this process and its children see one folder in place of another."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for done in (
+        libc.unshare(_NEW_MOUNTS),
+        libc.mount(None, b"/", None, _PRIVATE, None),
+        libc.mount(source.encode(), target.encode(), None, _BIND, None),
+    ):
+        if done != 0:
+            raise OSError(ctypes.get_errno(), f"{source} cannot be mounted at {target}")
+
+
 def _run(request):
     os.setsid()
+    if request["bind"] is not None:
+        _bind(*request["bind"])
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environ"])
@@ -168,6 +198,6 @@ def _run(request):
 
 
 if __name__ == "__main__":
-    request = _serve(sys.argv[1])
+    request = _serve(*sys.argv[1:])
     if request is not None:
         _run(request)

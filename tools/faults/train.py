@@ -1,6 +1,7 @@
 """Trains a set-up of the library and writes down what happens, in pauses long enough to be killed in.
 
-Arguments: the set-up's name, the folder for what is told, the options of ``sagemaker`` as JSON, megabytes of ballast.
+Arguments: the set-up's name, the folder for what is told, the options of ``sagemaker`` as JSON, megabytes of ballast,
+the kind of strategy.
 """
 
 import hashlib
@@ -17,11 +18,15 @@ from lightning_sm._lightning import installed_namespaces
 from lightning_sm._sagemaker.job import TrainingJob
 from tests.helpers.forks import pause_before_forks
 from tests.helpers.setups import Size
+from tests.helpers.sharded import cpu_strategy
+from tests.helpers.sharded_cases import gathered_weights, shard_by_layers
 from tools.faults.plan import LIBRARY
 
 pl = installed_namespaces()[0].module()
 
 EPOCHS, BATCHES = 4, 12
+# Each save of a sharded strategy takes longer.
+SHARDED_EPOCHS, SHARDED_BATCHES = 3, 8
 
 # Seconds, for each training batch, each validation batch and each file that is written.
 PAUSE, VALIDATION_PAUSE, FILE_PAUSE = 0.01, 0.01, 0.02
@@ -110,17 +115,32 @@ def digest(state):
     return total.hexdigest()[:16]
 
 
-def main(name, folder, options, ballast):
+class Gather(pl.Callback):
+    """Keeps the weights that the training ends with, from all ranks."""
+
+    state: dict
+
+    def on_fit_end(self, trainer, module):
+        self.state = {name: torch.tensor(value) for name, value in gathered_weights(trainer.strategy, module).items()}
+
+
+def _mesh(kind):
+    # Several hosts of one process each get no WORLD_SIZE.
+    return {"data_parallel_size": 2} if kind.startswith("fsdp2") else {}
+
+
+def main(name, folder, options, ballast, kind):
     pause_before_forks()
     job = TrainingJob.resolve()
     teller = Teller(folder)
     teller.watch_files(saving=str(job.checkpoint_dir), export=str(job.model_dir))
     pl.seed_everything(7)
-    made = LIBRARY[name](pl, Size(EPOCHS, BATCHES, int(os.environ.get("WORLD_SIZE", len(job.hosts)))))
+    epochs, batches = (SHARDED_EPOCHS, SHARDED_BATCHES) if kind else (EPOCHS, BATCHES)
+    made = LIBRARY[name](pl, Size(epochs, batches, int(os.environ.get("WORLD_SIZE", len(job.hosts)))))
     made.model.register_buffer("ballast", torch.arange(int(ballast) * 2**18, dtype=torch.float32))
     arguments = {
         "accelerator": "cpu",
-        "max_epochs": EPOCHS,
+        "max_epochs": epochs,
         "logger": Metrics(folder),
         "log_every_n_steps": 1,
         "enable_progress_bar": False,
@@ -128,13 +148,18 @@ def main(name, folder, options, ballast):
         **made.arguments,
     }
     arguments["callbacks"] = [teller, *arguments.get("callbacks", [])]
+    gather = Gather()
+    if kind:
+        shard_by_layers(made.model)
+        arguments["strategy"] = cpu_strategy(kind, pl.strategies, **_mesh(kind))
+        arguments["callbacks"].append(gather)
     trainer = pl.Trainer(**lightning_sm.trainer_settings(sagemaker=json.loads(options), **arguments))
     trainer.fit(made.model, made.train, made.val)
     if trainer.is_global_zero:
         model = torch.load(os.path.join(job.model_dir, "model.pt"), weights_only=True)
         result = {
             "steps": trainer.global_step,
-            "weights": digest(made.model.state_dict()),
+            "weights": digest(gather.state if kind else made.model.state_dict()),
             "exported": digest(model.get("state_dict", model)),
         }
         Path(folder, "result.json").write_text(json.dumps(result))

@@ -1,0 +1,234 @@
+"""Small trainings, each a case of what sharded strategies must compute as DDP does.
+
+Each function of :data:`CASES` is given a Lightning namespace and builds its model and its loader of training data anew.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, FrozenSet
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+__all__ = ["CASES", "EPOCHS", "Case", "gathered_weights", "shard_by_layers"]
+
+#: Epochs of each case. An epoch has eight batches for each of two ranks.
+EPOCHS = 2
+
+CASES: Dict[str, Callable[[Any], "Case"]] = {}
+_DEEPSPEED = frozenset({"deepspeed_2", "deepspeed_3"})
+
+
+@dataclass
+class Case:
+    """One training.
+
+    Args:
+        model: The model; with FSDP2 it shards itself.
+        arguments: Further arguments of the ``Trainer``.
+        without: Kinds of strategies with which Lightning, torch or DeepSpeed refuses it.
+        tolerance: The largest difference to DDP of a loss or a weight.
+        strategy: Arguments of a strategy by the kind of it.
+        shuffle: Whether the training data is shuffled.
+    """
+
+    model: Any
+    arguments: Dict[str, Any] = field(default_factory=dict)
+    without: FrozenSet[str] = frozenset()
+    tolerance: float = 1e-6
+    strategy: Dict[str, Dict[str, Any]] = field(default_factory=dict)
+    shuffle: bool = False
+
+    def loader(self):
+        """The training data."""
+        inputs = torch.randn(32, 4, generator=torch.Generator().manual_seed(5))
+        return DataLoader(TensorDataset(inputs, inputs.sum(dim=1, keepdim=True)), batch_size=2, shuffle=self.shuffle)
+
+
+def case(function):
+    """Add a function to the library under its name."""
+    CASES[function.__name__] = function
+    return function
+
+
+def net(pl, optimizer=lambda module: torch.optim.Adam(module.parameters(), lr=0.01)):
+    """A model of three layers with an optimizer of its trainable parameters."""
+
+    class Net(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(7)
+            self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+
+        def configure_model(self):
+            _shard(self, self.parts())
+
+        def parts(self):
+            return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+
+        def loss(self, batch):
+            inputs, targets = batch
+            return nn.functional.mse_loss(self.layers(inputs), targets)
+
+        def training_step(self, batch, batch_index):
+            loss = self.loss(batch)
+            self.log("train_loss", loss, on_step=True, on_epoch=True, sync_dist=True)
+            return loss
+
+        def configure_optimizers(self):
+            return optimizer(self)
+
+    return Net()
+
+
+@case
+def adam(pl):
+    return Case(net(pl))
+
+
+@case
+def sgd_with_momentum(pl):
+    return Case(net(pl, lambda module: torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, nesterov=True)))
+
+
+@case
+def adamw_and_shuffled_data(pl):
+    adamw = net(pl, lambda module: torch.optim.AdamW(module.parameters(), lr=0.02, weight_decay=0.1))
+    return Case(adamw, shuffle=True)
+
+
+@case
+def accumulated_gradients(pl):
+    return Case(net(pl), {"accumulate_grad_batches": 2})
+
+
+@case
+def clipped_by_norm(pl):
+    # `FSDPPrecision.clip_grad_by_norm` raises: a norm over one rank's part would be another.
+    return Case(net(pl), {"gradient_clip_val": 0.05, "gradient_clip_algorithm": "norm"}, frozenset({"fsdp"}))
+
+
+@case
+def clipped_by_value(pl):
+    # "DeepSpeed does not support clipping gradients by value."
+    return Case(net(pl), {"gradient_clip_val": 0.005, "gradient_clip_algorithm": "value"}, _DEEPSPEED)
+
+
+def _scheduled(interval, make):
+    def configure(module):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": make(optimizer), "interval": interval}}
+
+    return configure
+
+
+@case
+def schedule_by_step(pl):
+    make = lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)  # noqa: E731
+    return Case(net(pl, _scheduled("step", make)))
+
+
+@case
+def schedule_by_epoch(pl):
+    make = lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)  # noqa: E731
+    return Case(net(pl, _scheduled("epoch", make)))
+
+
+@case
+def validation(pl):
+    class Validated(type(net(pl))):
+        def validation_step(self, batch, batch_index):
+            loss = self.loss(batch)
+            self.log("val_loss", loss, sync_dist=True)
+            self.log("val_worst", loss, sync_dist=True, reduce_fx="max")
+            self.log("val_count", torch.tensor(1.0), sync_dist=True, reduce_fx="sum")
+
+    return Case(Validated(), {"val_check_interval": 4})
+
+
+@case
+def tied_weights(pl):
+    class Tied(type(net(pl))):
+        def parts(self):
+            return [self.layers]
+
+    model = Tied()
+    *before, last = model.layers
+    middle = nn.Linear(8, 8)
+    middle.weight = before[2].weight
+    model.layers = nn.Sequential(*before, middle, nn.Tanh(), last)
+    # A parameter of two layers belongs to one unit.
+    return Case(model, strategy={"fsdp": {"auto_wrap_policy": {nn.Sequential}}})
+
+
+@case
+def frozen_layers(pl):
+    def trainable(module):
+        return torch.optim.Adam([value for value in module.parameters() if value.requires_grad], lr=0.01)
+
+    model = net(pl, trainable)
+    model.layers[0].requires_grad_(False)
+    return Case(model)
+
+
+@case
+def two_parameter_groups(pl):
+    def groups(module):
+        first, others = [], []
+        for name, value in module.named_parameters():
+            (first if name.startswith("layers.0.") else others).append(value)
+        return torch.optim.AdamW([{"params": first, "lr": 0.001, "weight_decay": 0.1}, {"params": others}], lr=0.02)
+
+    return Case(net(pl, groups))
+
+
+@case
+def bf16_true(pl):
+    # The gradients of two ranks are added in bfloat16, of which one unit in the last place is 1/128.
+    return Case(net(pl), {"precision": "bf16-true"}, tolerance=0.02)
+
+
+@case
+def bf16_mixed(pl):
+    # FSDP and DeepSpeed compute in bfloat16 what autocast under DDP computes in float32, such as the loss.
+    return Case(net(pl), {"precision": "bf16-mixed"}, tolerance=0.05)
+
+
+def shard_by_layers(model):
+    """Let a model shard its linear layers and itself under FSDP2, which leaves it to the model."""
+
+    class Sharded(type(model)):
+        def configure_model(self):
+            _shard(self, [layer for layer in self.modules() if isinstance(layer, nn.Linear)])
+
+    model.__class__ = Sharded
+
+
+def _shard(model, parts):
+    from torch.distributed import fsdp
+
+    if getattr(model, "device_mesh", None) is None or isinstance(model, getattr(fsdp, "FSDPModule", ())):
+        return
+    for part in (*parts, model):
+        fsdp.fully_shard(part, mesh=model.device_mesh["data_parallel"])
+
+
+def gathered_weights(strategy, module):
+    """Every weight of a module that a strategy has sharded, as exact numbers by names. Every rank must call it."""
+    from torch.distributed import fsdp
+
+    found = {}
+    whole = type(strategy.model).__name__
+    if whole == "FullyShardedDataParallel":
+        # torch crashes when it gathers a full state dict on CPUs.
+        with fsdp.FullyShardedDataParallel.summon_full_params(strategy.model, writeback=False):
+            found = {name: value.detach().clone() for name, value in module.named_parameters()}
+    elif getattr(strategy, "zero_stage_3", False):
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters(list(module.parameters())):
+            found = {name: value.detach().clone() for name, value in module.named_parameters()}
+    else:
+        for name, value in module.named_parameters():
+            found[name] = (value.full_tensor() if hasattr(value, "full_tensor") else value).detach()
+    return {name.replace("_fsdp_wrapped_module.", ""): value.flatten().tolist() for name, value in found.items()}

@@ -1,0 +1,59 @@
+"""Sharded strategies compute what DDP computes with the same seed, and with us bit for bit what they do without."""
+
+import pytest
+import pytorch_lightning as pl
+
+from tests.helpers.processes import ROOT, Job
+from tests.helpers.sharded import KINDS
+from tests.helpers.sharded_cases import CASES
+
+pytestmark = pytest.mark.sharded
+
+_SCRIPT = ROOT / "tests" / "sharded" / "train_cases.py"
+# FSDP2 with a full state differs from that with a sharded one in its checkpoints only.
+_SHARDED = [kind for kind in KINDS if kind not in ("ddp", "fsdp2_full")]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """What each rank computed, by kind, case and way; all trainings of one import run in one job."""
+    found = [{}, {}]
+    for kinds in ("ddp,fsdp,fsdp2", "deepspeed_2,deepspeed_3"):
+        folder = tmp_path_factory.mktemp("equal") / "job"
+        job = Job(folder, _SCRIPT, kinds, ",".join(CASES), timeout=280).torchrun(1, 2)
+        for rank, result in enumerate(job.results(2)):
+            found[rank].update(result)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("kind", _SHARDED)
+def test_losses_and_weights_are_those_of_ddp(trained, kind, name):
+    made = CASES[name](pl)
+    if kind in made.without:
+        assert all(rank[kind][name] == {"plain": None, "ours": None} for rank in trained)
+        pytest.skip(f"{kind} refuses {name}")
+    for rank in trained:
+        expected, found = rank["ddp"][name]["plain"], rank[kind][name]["ours"]
+        assert found["steps"] == expected["steps"]
+        assert found["losses"] == _close(expected["losses"], made)
+        assert len({round(loss, 3) for loss in found["losses"]}) > 4, "a training that changes nothing proves nothing"
+        assert found["weights"].keys() == expected["weights"].keys()
+        for parameter, numbers in expected["weights"].items():
+            assert found["weights"][parameter] == pytest.approx(numbers, rel=made.tolerance, abs=made.tolerance), (
+                parameter
+            )
+        assert [sorted(logged) for logged in found["logged"]] == [sorted(logged) for logged in expected["logged"]]
+        for own, other in zip(found["logged"], expected["logged"]):
+            assert own == _close(other, made)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("kind", ["ddp", *_SHARDED])
+def test_with_us_each_number_is_lightnings_own(trained, kind, name):
+    for rank in trained:
+        assert rank[kind][name]["ours"] == rank[kind][name]["plain"]
+
+
+def _close(numbers, made):
+    return pytest.approx(numbers, rel=made.tolerance, abs=made.tolerance)
