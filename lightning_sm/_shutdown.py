@@ -244,7 +244,8 @@ def save_stopped(trainer: Trainer, directory: str, steps: int) -> str:
     _finish_background_saves(trainer)
     trainer.save_checkpoint(path)
     strategy_of(trainer).barrier("stopped")
-    if trainer.is_global_zero:
+    # Of a sharded checkpoint each host has a part.
+    if trainer.local_rank == 0:
         _remove_older(directory, steps)
     return path
 

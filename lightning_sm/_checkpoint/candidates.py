@@ -6,17 +6,11 @@
 import hashlib
 import json
 import os
-from dataclasses import dataclass, field
-from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._checkpoint.integrity import (
-    META_FILE,
-    CorruptedError,
-    directory_size,
-    read_contents,
-    verify_and_hash,
-    verify_and_hash_directory,
-)
+from lightning_sm._checkpoint.folders import ShardedFolder, unlisted_digest
+from lightning_sm._checkpoint.integrity import CorruptedError, directory_size, read_contents, verify_and_hash
 from lightning_sm._sagemaker.job import TrainingJob
 
 __all__ = [
@@ -29,7 +23,9 @@ __all__ = [
     "is_discoverable",
     "list_candidates",
     "newest_of_job",
+    "read_candidate",
     "sort_by_job",
+    "sorted_candidates",
 ]
 
 #: Key of the :class:`JobIdentity` in a checkpoint.
@@ -214,6 +210,10 @@ class Candidate:
         batches: The number of trained batches, which distinguishes checkpoints while gradients are accumulated.
         epochs_done: The number of completed epochs, which distinguishes checkpoints before and after a validation.
         is_folder: Whether it is a directory of shards.
+        saved_by: Which strategy wrote the directory: ``fsdp``, ``fsdp2`` or ``deepspeed_stage_2``; empty for a file.
+        world_size: The number of processes that saved it; ``None`` if it is unknown.
+        save_id: Identifies the save, in a directory with a manifest.
+        missing: The files of the manifest that this host lacks, or has with another size.
         job: The job that wrote it; ``None`` if the checkpoint does not contain it.
         stopped_by: The limits of the training, if a callback had set ``trainer.should_stop``.
         problem: Why it cannot be used, as far as can be told without reading all of it; ``None`` if it can.
@@ -226,6 +226,10 @@ class Candidate:
     batches: int = 0
     epochs_done: int = 0
     is_folder: bool = False
+    saved_by: str = ""
+    world_size: Optional[int] = None
+    save_id: Optional[str] = None
+    missing: Tuple[str, ...] = ()
     job: Optional[JobIdentity] = None
     stopped_by: Optional[Mapping[str, Any]] = None
     problem: Optional[str] = None
@@ -241,7 +245,7 @@ class Candidate:
         return f"{self.name} (epoch {self.epoch}, step {self.global_step})"
 
     def digest(self, directory: str, *, check: bool) -> str:
-        """Return a SHA-256 of the whole checkpoint below ``directory``.
+        """Return a SHA-256 of a file, or of a directory without a manifest, below ``directory``.
 
         Args:
             directory: This host's checkpoint directory.
@@ -252,19 +256,18 @@ class Candidate:
         """
         path = os.path.join(directory, self.name)
         if self.is_folder:
-            return verify_and_hash_directory(path, check=check)
+            return unlisted_digest(path, by_deepspeed=self.saved_by.startswith("deepspeed"), check=check)
         return verify_and_hash(path, check=check)
 
 
 def list_candidates(directory: str) -> List[Candidate]:
     """Return the checkpoints below a directory, newest first; those with a problem come last."""
-    found = [_read(directory, name) for name in find_checkpoints(directory)]
-    return sorted(found, key=lambda candidate: (candidate.problem is None, candidate.sort_key), reverse=True)
+    return sorted_candidates(read_candidate(directory, name) for name in find_checkpoints(directory))
 
 
-def newest_of_job(directory: str, job: JobIdentity) -> Optional[Candidate]:
-    """Return the newest usable checkpoint below a directory that the job wrote, or ``None``."""
-    for candidate in list_candidates(directory):
+def newest_of_job(candidates: Sequence[Candidate], job: JobIdentity) -> Optional[Candidate]:
+    """Return the first usable one of sorted candidates that the job wrote, or ``None``."""
+    for candidate in candidates:
         is_usable = candidate.problem is None and candidate.name != FINAL_WEIGHTS
         if is_usable and candidate.job is not None and candidate.job.is_same_job(job):
             return candidate
@@ -277,25 +280,45 @@ def sort_by_job(candidates: Sequence[Candidate], job: JobIdentity) -> List[Candi
     return sorted(candidates, key=lambda each: ranks[None if each.job is None else each.job.is_same_job(job)])
 
 
-def _read(directory: str, name: str) -> Candidate:
+def sorted_candidates(candidates: Iterable[Candidate]) -> List[Candidate]:
+    """Return candidates newest first; those with a problem come last."""
+    return sorted(candidates, key=lambda candidate: (candidate.problem is None, candidate.sort_key), reverse=True)
+
+
+def read_candidate(directory: str, name: str) -> Candidate:
+    """Return what a file or folder below a directory is; what is wrong with it is its ``problem``."""
     path = os.path.join(directory, name)
-    is_folder = os.path.isdir(path)
     try:
-        size = directory_size(path) if is_folder else os.path.getsize(path)
-        if is_folder and not os.path.isfile(os.path.join(path, META_FILE)):
-            raise CorruptedError(f"it is incomplete: {META_FILE} is missing")
-        return _describe(read_contents(os.path.join(path, META_FILE) if is_folder else path), name, size, is_folder)
+        if os.path.isdir(path):
+            return _read_folder(path, name)
+        return _describe(read_contents(path), name, os.path.getsize(path))
     except (CorruptedError, OSError) as error:
-        return Candidate(name, is_folder=is_folder, problem=str(error))
+        return Candidate(name, problem=str(error))
 
 
-def _describe(contents: Dict[Any, Any], name: str, size: int, is_folder: bool) -> Candidate:
+def _read_folder(path: str, name: str) -> Candidate:
+    part = Candidate(name, is_folder=True)
+    problem = None
+    try:
+        folder = ShardedFolder.read(path)
+        problem = folder.problem
+        if folder.manifest is not None:
+            part = replace(part, save_id=folder.manifest.save_id, missing=folder.missing)
+        size = directory_size(path) if folder.manifest is None else folder.manifest.size
+        contents = read_contents(folder.contents_path)
+        described = _describe(contents, name, size, folder)
+        return replace(described, problem=problem, save_id=part.save_id, missing=part.missing)
+    except (CorruptedError, OSError) as error:
+        return replace(part, problem=problem or str(error))
+
+
+def _describe(contents: Dict[Any, Any], name: str, size: int, folder: Optional[ShardedFolder] = None) -> Candidate:
     epoch, step = contents.get("epoch"), contents.get("global_step")
     if not isinstance(epoch, int) or not isinstance(step, int):
         raise CorruptedError("it is not a Lightning checkpoint: it has no epoch and global_step")
     if not isinstance(contents.get("pytorch-lightning_version"), str):
         raise CorruptedError("it is not a Lightning checkpoint: it has no pytorch-lightning_version")
-    if not is_folder and "optimizer_states" not in contents:
+    if folder is None and "optimizer_states" not in contents:
         raise CorruptedError("it holds weights only (save_weights_only), so training cannot resume from it")
     if contents.get(REPLACED_WEIGHTS_KEY):
         raise CorruptedError("it was saved while a validation had replaced the weights of the model")
@@ -309,10 +332,17 @@ def _describe(contents: Dict[Any, Any], name: str, size: int, is_folder: bool) -
         global_step=step,
         batches=batches if isinstance(batches, int) else 0,
         epochs_done=epochs if isinstance(epochs, int) else 0,
-        is_folder=is_folder,
+        is_folder=folder is not None,
+        saved_by="" if folder is None else folder.saved_by(contents),
+        world_size=_saved_world_size(contents) if folder is None else folder.world_size(contents),
         job=JobIdentity.from_dict(contents.get(JOB_KEY)),
         stopped_by=_nested(contents, JOB_KEY).get("stopped_by"),
     )
+
+
+def _saved_world_size(contents: Dict[Any, Any]) -> Optional[int]:
+    found = _nested(contents, "callbacks", "DataPosition", "data").get("world_size")
+    return found if isinstance(found, int) else None
 
 
 def _nested(contents: Any, *keys: str) -> Dict[Any, Any]:

@@ -140,8 +140,10 @@ def _tensor_sums(tensors: Iterable[Any]) -> List[Any]:
     sums: List[Any] = []
     with torch.no_grad():
         for tensor in tensors:
-            # Each rank compares its own shard of a DTensor.
+            # Each rank compares its own shard: of a DTensor, or of a parameter that DeepSpeed's stage 3 has emptied.
             local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            shard = getattr(tensor, "ds_tensor", None)
+            local = local if shard is None or local.numel() else shard
             if local.layout == torch.strided and local.device.type != "meta" and not local.is_complex():
                 precise = torch.float32 if local.device.type == "mps" else torch.float64
                 sums.append(local.detach().sum(dtype=precise))

@@ -13,17 +13,20 @@ import zipfile
 from collections import OrderedDict
 from contextlib import contextmanager
 from inspect import signature
-from typing import IO, Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import IO, Any, Dict, FrozenSet, Iterator, List, Optional, Set, Tuple, Union
 
 __all__ = [
     "META_FILE",
     "CorruptedError",
     "UnknownObject",
+    "classes_in_pickle",
+    "dcp_entries",
     "directory_size",
     "file_records",
     "load_unrestricted",
     "read_contents",
     "read_pickle",
+    "state_of",
     "verify_and_hash",
     "verify_and_hash_directory",
     "weights_only_error",
@@ -143,10 +146,31 @@ def read_pickle(content: bytes) -> Any:
     Raises:
         CorruptedError: It is not a pickle.
     """
+    return _load(_RestrictedUnpickler(io.BytesIO(content)))
+
+
+def _load(unpickler: _RestrictedUnpickler) -> Any:
     try:
-        return _RestrictedUnpickler(io.BytesIO(content)).load()
+        return unpickler.load()
     except Exception as error:  # corrupted bytes may be read as any opcode
         raise CorruptedError(f"its contents cannot be read ({type(error).__name__}: {error})") from error
+
+
+def classes_in_pickle(content: bytes) -> FrozenSet[Tuple[str, str]]:
+    """Return module and name of each class and function that a pickle names, without importing them.
+
+    Raises:
+        CorruptedError: It is not a pickle.
+    """
+    found: Set[Tuple[str, str]] = set()
+
+    class Noting(_RestrictedUnpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            found.add((module, name))
+            return super().find_class(module, name)
+
+    _load(Noting(io.BytesIO(content)))
+    return frozenset(found)
 
 
 def read_contents(path: str) -> Dict[Any, Any]:
@@ -211,8 +235,8 @@ def _shard_ranges(path: str) -> Dict[str, List[Tuple[int, int]]]:
     with open(os.path.join(path, _INDEX), "rb") as file:
         index = read_pickle(file.read())
     ranges: Dict[str, List[Tuple[int, int]]] = {}
-    for stored in _state(_state(index).get("storage_data")).values():
-        info = _state(stored)
+    for stored in state_of(state_of(index).get("storage_data")).values():
+        info = state_of(stored)
         try:
             ranges.setdefault(str(info["relative_path"]), []).append((int(info["offset"]), int(info["length"])))
         except (KeyError, TypeError, ValueError) as error:
@@ -222,9 +246,23 @@ def _shard_ranges(path: str) -> Dict[str, List[Tuple[int, int]]]:
     return ranges
 
 
-def _state(value: Any) -> Dict[Any, Any]:
+def state_of(value: Any) -> Dict[Any, Any]:
+    """Return the attributes of an :class:`UnknownObject`, or a dict itself; an empty dict for anything else."""
     state = value.state if isinstance(value, UnknownObject) else value
     return state if isinstance(state, dict) else {}
+
+
+def dcp_entries(path: str) -> Iterator[Tuple[str, bytes]]:
+    """Yield the shard and the bytes of each entry of a DCP directory, one after another.
+
+    Raises:
+        CorruptedError: The index cannot be read.
+    """
+    for shard, ranges in _shard_ranges(path).items():
+        with open(os.path.join(path, shard), "rb") as content:
+            for offset, length in sorted(ranges):
+                content.seek(offset)
+                yield shard, content.read(length)
 
 
 def _verify_shard(path: str, shard: str, ranges: List[Tuple[int, int]]) -> None:
@@ -246,7 +284,7 @@ def _verify_shard(path: str, shard: str, ranges: List[Tuple[int, int]]) -> None:
                     raise CorruptedError(f"its {shard} at byte {offset}: {error}") from error
 
 
-def weights_only_error(path: str) -> Optional[str]:
+def weights_only_error(path: Union[str, IO[bytes]]) -> Optional[str]:
     """Load a file with ``weights_only=True``, which runs no code of the file, and return why that fails, if it does.
 
     From torch 2.1 on the file is memory-mapped and its tensors are not read; :func:`verify_and_hash` compares them.
@@ -275,7 +313,7 @@ def load_unrestricted(path: str) -> None:
     torch.load(path, map_location="cpu", **restricted, **_mmap_option(path))
 
 
-def _mmap_option(path: str) -> Dict[str, Any]:
+def _mmap_option(path: Union[str, IO[bytes]]) -> Dict[str, Any]:
     import torch
 
-    return {"mmap": True} if "mmap" in signature(torch.load).parameters and os.path.isfile(path) else {}
+    return {"mmap": True} if "mmap" in signature(torch.load).parameters and isinstance(path, str) else {}

@@ -2,18 +2,36 @@
 
 import os
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Collection, Iterator, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from lightning_sm._checkpoint.candidates import Candidate, JobIdentity, list_candidates, sort_by_job
-from lightning_sm._checkpoint.integrity import META_FILE, CorruptedError, load_unrestricted, weights_only_error
-from lightning_sm._lightning.collectives import all_true, broadcast
+from lightning_sm._checkpoint.broadcast_files import complete_folder
+from lightning_sm._checkpoint.candidates import (
+    Candidate,
+    JobIdentity,
+    list_candidates,
+    read_candidate,
+    sort_by_job,
+    sorted_candidates,
+)
+from lightning_sm._checkpoint.folders import ShardedFolder, code_in_folder, has_manifest
+from lightning_sm._checkpoint.integrity import CorruptedError, load_unrestricted, weights_only_error
+from lightning_sm._lightning.collectives import all_true, any_true, broadcast, gather_objects
+from lightning_sm._lightning.loadable import load_problem
 from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["Choice", "Rejected", "ResumeMode", "choose_checkpoint"]
+__all__ = [
+    "Choice",
+    "Rejected",
+    "ResumeMode",
+    "check_given",
+    "choose_checkpoint",
+    "describe_world_change",
+    "list_for_all",
+]
 
 _MAX_DIFFERENCES = 8
 
@@ -86,7 +104,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class _Proposal:
-    """A checkpoint that rank 0 proposes to the other hosts; without a candidate it is the last proposal."""
+    """A checkpoint that rank 0 proposes to the other hosts; without a candidate it is the last proposal.
+
+    The digest is that of a file, or of a folder without a manifest.
+    """
 
     candidate: Optional[Candidate] = None
     digest: str = ""
@@ -104,11 +125,12 @@ def choose_checkpoint(
     weights_only: bool = False,
     exclude: Collection[str] = (),
 ) -> Choice:
-    """Choose the newest checkpoint that is intact, loads and is the same file on every host. Every rank must call it.
+    """Choose the newest checkpoint that is intact, loads and is the same on every host. Every rank must call it.
 
-    Global rank 0 checks the candidates and broadcasts those that are usable; local rank 0 of each other host compares
-    their digests with its own files. The job's own checkpoints are preferred to those without an identity, and these
-    to those of other jobs.
+    Global rank 0 checks files, and folders without a manifest, and broadcasts those that are usable; local rank 0 of
+    each other host compares their digests with its own. All ranks check a folder with a manifest together, and hosts
+    send each other the files of it that one of them lacks. The job's own checkpoints are preferred to those without an
+    identity, and these to those of other jobs.
 
     Args:
         trainer: The trainer, whose process group exists.
@@ -117,20 +139,118 @@ def choose_checkpoint(
         allow_other_jobs: Whether to accept a checkpoint that another job wrote.
         weights_only: Whether to reject checkpoints that do not load with ``weights_only=True``, which runs no code.
         exclude: Names of checkpoints to ignore.
+
+    Raises:
+        CheckpointError: The newest one is intact, and the trainer's strategy cannot load it; or a host could not
+            receive the files that it lacks.
     """
-    candidates: Tuple[Candidate, ...] = ()
-    if trainer.is_global_zero:
-        listed = sort_by_job(list_candidates(directory), job)
-        candidates = tuple(each for each in listed if each.name not in exclude)
+    listed = sort_by_job(list_for_all(trainer, directory), job)
+    candidates = tuple(each for each in listed if each.name not in exclude)
     proposals = _proposals(directory, candidates, None if allow_other_jobs else job, weights_only)
     lacking: Tuple[Rejected, ...] = ()
     while True:
-        proposal = broadcast(trainer, next(proposals, _Proposal()))
-        if proposal.other_job is not None:
-            return Choice(None, None, (*proposal.rejected, *lacking), proposal.other_job)
-        if proposal.candidate is None or all_true(trainer, _is_here(trainer, directory, proposal)):
-            return Choice(proposal.candidate, proposal.weights_only_error, (*proposal.rejected, *lacking))
-        lacking += (Rejected(proposal.candidate.name, "not every host has the same file"),)
+        proposal = broadcast(trainer, next(proposals, _Proposal()) if trainer.is_global_zero else _Proposal())
+        candidate, reasons = proposal.candidate, (*proposal.rejected, *lacking)
+        if proposal.other_job is not None or candidate is None:
+            return Choice(None, None, reasons, proposal.other_job)
+        path = os.path.join(directory, candidate.name)
+        if candidate.save_id is not None:
+            problem = complete_folder(trainer, path)
+        else:
+            problem = None if all_true(trainer, _is_here(trainer, directory, proposal)) else _NOT_THE_SAME
+        if problem is not None:
+            lacking += (Rejected(candidate.name, problem),)
+            continue
+        _check_loadable(trainer, candidate)
+        restricted_error = proposal.weights_only_error
+        if candidate.save_id is not None:
+            verdict = _verdict(candidate, path, weights_only) if trainer.is_global_zero else (None, None)
+            restricted_error, rejected = broadcast(trainer, verdict)
+            if rejected is not None:
+                lacking += (rejected,)
+                continue
+        return Choice(candidate, restricted_error, reasons)
+
+
+_NOT_THE_SAME = "not every host has the same file"
+
+
+def list_for_all(trainer: Trainer, directory: str) -> List[Candidate]:
+    """Return on global rank 0 the checkpoints of all hosts, newest first. Every rank must call it.
+
+    A sharded checkpoint with a manifest is usable if the hosts together have all of its files. Of other checkpoints
+    those of the main host are listed. Nothing is returned on other ranks.
+    """
+    candidates = list_candidates(directory) if trainer.local_rank == 0 or trainer.is_global_zero else []
+    if trainer.num_nodes > 1:
+        shared = gather_objects(trainer, [each for each in candidates if each.save_id is not None])
+        merged = _merge_hosts([candidate for of_host in shared for candidate in of_host])
+        candidates = sorted_candidates([*(each for each in candidates if each.save_id is None), *merged])
+    return candidates if trainer.is_global_zero else []
+
+
+def _merge_hosts(candidates: Sequence[Candidate]) -> List[Candidate]:
+    found: Dict[Tuple[str, Optional[str]], List[Candidate]] = {}
+    for candidate in candidates:
+        found.setdefault((candidate.name, candidate.save_id), []).append(candidate)
+    return [_merge(parts) for parts in found.values()]
+
+
+def _merge(parts: Sequence[Candidate]) -> Candidate:
+    """Describe a checkpoint by what hosts have together; one that lacks its contents cannot tell the step."""
+    missing = set(parts[0].missing).intersection(*(part.missing for part in parts))
+    if missing:
+        names = ", ".join(sorted(missing)[:3]) + (" …" if len(missing) > 3 else "")
+        return replace(parts[0], problem=f"it is incomplete: no host has {names} of its manifest")
+    described = [part for part in parts if part.saved_by]
+    if not described:
+        return parts[0]
+    whole_but_wrong = (part for part in described if part.problem and not part.missing)
+    return next(whole_but_wrong, replace(described[0], problem=None, missing=()))
+
+
+def check_given(trainer: Trainer, path: Any) -> None:
+    """Check a ``ckpt_path``, and let every host have all files of a sharded one. Every rank must call it.
+
+    Raises:
+        CheckpointError: It is sharded and not whole, or the trainer's strategy cannot load it.
+    """
+    given = broadcast(trainer, None if "://" in str(path) else os.path.abspath(path))
+    if given is None:
+        return
+    problem = complete_folder(trainer, given) if any_true(trainer, has_manifest(given)) else None
+    if problem is not None:
+        hint = "Pass another checkpoint, or none: the job then resumes from its newest whole one."
+        raise CheckpointError(f"The ckpt_path {given} cannot be loaded: {problem}.", hint=hint)
+    candidate = broadcast(trainer, read_candidate(*os.path.split(given)) if trainer.is_global_zero else None)
+    if candidate is not None and candidate.problem is None:
+        _check_loadable(trainer, candidate)
+
+
+def _check_loadable(trainer: Trainer, candidate: Candidate) -> None:
+    found = load_problem(trainer, candidate.saved_by, candidate.world_size)
+    if found is not None:
+        problem, hint = found
+        raise CheckpointError(f"{candidate} cannot be loaded: {problem}.", hint=hint)
+
+
+def describe_world_change(candidate: Candidate, world_size: int) -> Optional[str]:
+    """Return a log line that says what changes with another world size; ``None`` if it is the same or unknown.
+
+    Args:
+        candidate: The checkpoint to resume from.
+        world_size: The number of processes now.
+    """
+    if candidate.world_size in (None, world_size):
+        return None
+    how = "Its shards are distributed anew. " if candidate.is_folder else ""
+    return (
+        f"{candidate.name} was saved by {candidate.world_size} processes, and this job has {world_size}. {how}What "
+        f"differs from the earlier run: an interrupted epoch starts again with its samples in another order, and with "
+        f"the same batch size per process each step takes {world_size}/{candidate.world_size} of the samples, so the "
+        "learning rate, which follows the steps, changes after another number of samples. HINT: Adjust the batch size "
+        "or accumulate_grad_batches to keep the global batch size."
+    )
 
 
 def _proposals(
@@ -142,19 +262,33 @@ def _proposals(
         if job is not None and candidate.job is not None and not candidate.job.is_same_job(job):
             yield _Proposal(rejected=tuple(rejected), other_job=_describe_jobs(candidate, job))
             return
+        if candidate.save_id is not None:
+            yield _Proposal(candidate, rejected=tuple(rejected))
+            continue
         try:
             digest = candidate.digest(directory, check=True)
         except (CorruptedError, OSError) as error:
             rejected.append(Rejected(candidate.name, str(error)))
             continue
-        path = os.path.join(directory, candidate.name, META_FILE if candidate.is_folder else "").rstrip("/")
-        restricted_error = weights_only_error(path)
-        reason = None if restricted_error is None else _load_error(candidate.name, path, restricted_error, weights_only)
-        if reason is None:
+        restricted_error, problem = _verdict(candidate, os.path.join(directory, candidate.name), weights_only)
+        if problem is None:
             yield _Proposal(candidate, digest, restricted_error, tuple(rejected))
         else:
-            rejected.append(Rejected(candidate.name, reason, is_intact=True))
+            rejected.append(problem)
     yield _Proposal(rejected=tuple(rejected))
+
+
+def _verdict(candidate: Candidate, path: str, weights_only: bool) -> Tuple[Optional[str], Optional[Rejected]]:
+    """Return why an intact checkpoint does not load with ``weights_only=True``, and why it cannot be used, if so."""
+    file, more = path, None
+    if candidate.is_folder:
+        folder = ShardedFolder.read(path)
+        file = folder.contents_path
+        more = code_in_folder(folder) if weights_only else None
+    error = weights_only_error(file)
+    forbidden = error or more
+    reason = None if forbidden is None else _load_error(candidate.name, file, forbidden, weights_only)
+    return error, None if reason is None else Rejected(candidate.name, reason, is_intact=True)
 
 
 def _load_error(name: str, path: str, restricted_error: str, weights_only: bool) -> Optional[str]:

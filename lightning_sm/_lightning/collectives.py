@@ -21,15 +21,16 @@ __all__ = [
     "broadcast_object",
     "destroy_at_exit",
     "gather",
+    "gather_objects",
     "sums",
 ]
 
 _Value = TypeVar("_Value")
 
 
-def broadcast(trainer: Trainer, value: _Value) -> _Value:
-    """Return global rank 0's ``value`` on every rank. Collective: every rank must call it."""
-    shared: _Value = strategy_of(trainer).broadcast(value)
+def broadcast(trainer: Trainer, value: _Value, src: int = 0) -> _Value:
+    """Return the ``value`` of global rank ``src`` on every rank. Collective: every rank must call it."""
+    shared: _Value = strategy_of(trainer).broadcast(value, *([src] if src else []))
     return shared
 
 
@@ -60,6 +61,16 @@ def gather(trainer: Trainer, value: Any) -> List[Any]:
     padded[: len(value)] = value
     rows = strategy.all_gather(padded).reshape(len(lengths), -1).cpu()
     return [row[:length].clone() for row, length in zip(rows, lengths)]
+
+
+def gather_objects(trainer: Trainer, value: _Value) -> List[_Value]:
+    """All-gather objects of any kind, which are pickled. Collective: every rank must call it."""
+    import torch
+
+    if trainer.world_size == 1:
+        return [value]
+    content = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+    return [pickle.loads(part.numpy().tobytes()) for part in gather(trainer, content)]
 
 
 def any_true(trainer: Trainer, flag: bool) -> bool:

@@ -4,6 +4,7 @@ from inspect import signature
 from typing import Any, Callable, ContextManager, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.compat import needs, signal_connector_of
+from lightning_sm._lightning.loadable import restore_error
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
 from lightning_sm._logging import log
@@ -86,16 +87,21 @@ def around_restore(
             checkpoint_path, weights_only = chosen
             if "weights_only" in signature(start).parameters:
                 more["weights_only"] = weights_only
-            connector.restore_model = lambda: explained("restore_model")
-            connector.restore_training_state = lambda: explained("restore_training_state")
-        start(checkpoint_path, **more)
+            connector.restore_model = lambda: explained(original("restore_model"))
+            connector.restore_training_state = lambda: explained(original("restore_training_state"))
+            # Strategies that shard restore the model and the optimizers here.
+            explained(lambda: start(checkpoint_path, **more))
+        else:
+            start(checkpoint_path, **more)
 
-    def explained(name: str) -> None:
-        restore = original(name)
+    def explained(restore: Callable[[], None]) -> None:
         try:
             restore()
-        except Exception as error:
-            raise explain(error) from error
+        except BaseException as error:
+            cause = restore_error(error)
+            if cause is None:
+                raise
+            raise explain(cause) from error
 
     def resume_end() -> None:
         original("resume_end")()

@@ -24,7 +24,14 @@ from lightning_sm._checkpoint.finished import (
     weight_sums,
     write_finished,
 )
-from lightning_sm._checkpoint.resume import Choice, ResumeMode, choose_checkpoint
+from lightning_sm._checkpoint.resume import (
+    Choice,
+    ResumeMode,
+    check_given,
+    choose_checkpoint,
+    describe_world_change,
+    list_for_all,
+)
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import any_true, broadcast
@@ -166,7 +173,7 @@ class AutoResumeMixin(_Base):
             return
         self._has_trained = True
         finish_saves(trainer)
-        newest = newest_of_job(self.directory, self.identity) if trainer.is_global_zero else None
+        newest = newest_of_job(list_for_all(trainer, self.directory), self.identity)
         if broadcast(trainer, newest is None or newest.global_step < trainer.global_step):
             save_checkpoint_at_end(self.namespace, trainer, os.path.join(self.directory, "final.ckpt"))
         self._write_finished(trainer)
@@ -196,7 +203,7 @@ class AutoResumeMixin(_Base):
         self._write_finished(trainer, is_over=True, weights=FINAL_WEIGHTS if has_changed else None)
 
     def _write_finished(self, trainer: Trainer, **fields: Any) -> None:
-        newest = newest_of_job(self.directory, self.identity) if trainer.is_global_zero else None
+        newest = newest_of_job(list_for_all(trainer, self.directory), self.identity)
         if newest is None or newest.global_step < trainer.global_step:
             return
         name, limits = self.identity.name, self._limits
@@ -211,6 +218,8 @@ class AutoResumeMixin(_Base):
         """Return the path of the checkpoint to restore, and whether it loads with ``weights_only``."""
         self._limits = training_limits(self.namespace, trainer)
         with failure_reported(self._job):
+            if path:
+                check_given(trainer, path)
             choice = Choice() if path or not self._may_resume(trainer) else self._choose_for_all(trainer)
             self._chosen = choice.candidate
             ended = (False, False)
@@ -263,6 +272,9 @@ class AutoResumeMixin(_Base):
         elif trainer.is_global_zero:
             log.info("Resuming from %s in %s", choice.candidate, self.directory)
             self._log_owner(choice.candidate)
+            change = describe_world_change(choice.candidate, trainer.world_size)
+            if change is not None:
+                log.warning("%s", change)
         return choice
 
     def _log_owner(self, candidate: Candidate) -> None:

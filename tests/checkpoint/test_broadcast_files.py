@@ -21,7 +21,7 @@ class Hosts:
         monkeypatch.setattr(broadcast_files, "_CHUNK", 100)
 
     def enter(self, rank, path, *, lacks=True, failed=False):
-        answers = iter([lacks, failed])
+        answers = iter([False, lacks, failed])  # whether it is a folder with a manifest comes first
         self.monkeypatch.setattr(broadcast_files, "broadcast", self._send if rank == 0 else self._replay)
         self.monkeypatch.setattr(broadcast_files, "any_true", lambda _, flag: any([flag, next(answers)]))
         strategy = SimpleNamespace(barrier=lambda name: None)
@@ -30,11 +30,11 @@ class Hosts:
         )
         return broadcast_missing_file(trainer, path)
 
-    def _send(self, trainer, value):
+    def _send(self, trainer, value, src=0):
         self.sent.append(value)
         return value
 
-    def _replay(self, trainer, value):
+    def _replay(self, trainer, value, src=0):
         self.replayed += 1
         return self.sent[self.replayed - 1]
 

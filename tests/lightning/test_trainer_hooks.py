@@ -105,8 +105,11 @@ def test_it_is_over_after_one_fit():
 
 def test_a_fit_that_failed_on_the_way_leaves_nothing_for_the_next():
     connector = _Connector(fails=["resume_start"])
-    with pytest.raises(ValueError, match="resume_start"):
+    # Strategies that shard restore there.
+    with pytest.raises(RuntimeError, match="explained resume_start"):
         fit(connector)
+    with pytest.raises(ValueError, match="resume_start"):
+        fit(connector, "given.ckpt", chosen=None)
     connector.fails = ()
     connector.calls.clear()
     assert fit(connector, chosen=("b.ckpt", True)) == [None]
