@@ -324,6 +324,7 @@ def _describe(contents: Dict[Any, Any], name: str, size: int, folder: Optional[S
         raise CorruptedError("it was saved while a validation had replaced the weights of the model")
     fit_loop = _nested(contents, "loops", "fit_loop")
     batches = _nested(fit_loop, "epoch_loop.batch_progress", "total").get("processed")
+    by_position = _nested(contents, "callbacks", "DataPosition", "data").get("world_size")
     epochs = _nested(fit_loop, "epoch_progress", "current").get("processed")
     return Candidate(
         name=name,
@@ -334,15 +335,10 @@ def _describe(contents: Dict[Any, Any], name: str, size: int, folder: Optional[S
         epochs_done=epochs if isinstance(epochs, int) else 0,
         is_folder=folder is not None,
         saved_by="" if folder is None else folder.saved_by(contents),
-        world_size=_saved_world_size(contents) if folder is None else folder.world_size(contents),
+        world_size=by_position if folder is None else folder.world_size(contents),
         job=JobIdentity.from_dict(contents.get(JOB_KEY)),
         stopped_by=_nested(contents, JOB_KEY).get("stopped_by"),
     )
-
-
-def _saved_world_size(contents: Dict[Any, Any]) -> Optional[int]:
-    found = _nested(contents, "callbacks", "DataPosition", "data").get("world_size")
-    return found if isinstance(found, int) else None
 
 
 def _nested(contents: Any, *keys: str) -> Dict[Any, Any]:
