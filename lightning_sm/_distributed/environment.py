@@ -18,6 +18,7 @@ from lightning_sm._distributed.rendezvous import (
     log_wait,
     wait_until_resolvable,
 )
+from lightning_sm._distributed.restarted import agree_on_port
 from lightning_sm._distributed.summary import TopologySummary, log_once
 from lightning_sm._failure import ask_who_has_joined, report_uncaught, set_joining, set_training
 from lightning_sm._lightning.collectives import destroy_at_exit
@@ -157,6 +158,7 @@ class SageMakerEnvironment:
             interval = self._log_interval if self.local_rank() == 0 else None
             wait_until_resolvable(address, source, self._resolve_timeout, interval=interval)
             self._check_port()
+            self._port = agree_on_port(self.topology, address) or self._port
             self._resolved = True
             self._announce(address)
         backend = backend_of_caller() if self._backend is None else None

@@ -23,6 +23,7 @@ __all__ = [
     "is_secret_name",
     "redact_patterns",
     "count_oom_kills",
+    "will_be_restarted",
     "withdraw_failure",
     "withdraw_unconfirmed",
     "with_oom_kills",
@@ -193,6 +194,8 @@ _OOM_KILL = re.compile(r"^oom_kill\s+(\d+)\s*$", re.MULTILINE)
 def write_failure(job: TrainingJob, reason: str, *, is_final: bool = True) -> None:
     """Write ``reason`` to the job's failure file unless the file exists. Outside a container do nothing.
 
+    Nor is anything written by workers that torchrun starts again (:func:`will_be_restarted`): the job goes on.
+
     Secrets are redacted. SageMaker's training toolkit does not overwrite the file. Its own reason would be the log from
     the first line on that contains the name of any exception, and would be empty for an argument error:
     ``sagemaker_training/files.py``, ``write_failure_file``, and ``process.py``, ``watch``.
@@ -202,7 +205,7 @@ def write_failure(job: TrainingJob, reason: str, *, is_final: bool = True) -> No
         reason: The reason, cause first; its first 1,024 characters are written.
         is_final: Whether the program can no longer catch the error. The next reason replaces one that is not final.
     """
-    if job.failure_file is None:
+    if job.failure_file is None or will_be_restarted():
         return
     text = escape_unprintable(Redactor(job)(reason))[:MAX_LENGTH]
     withdraw_unconfirmed(job)
@@ -216,6 +219,16 @@ def write_failure(job: TrainingJob, reason: str, *, is_final: bool = True) -> No
     except OSError as error:
         if not os.path.isfile(job.failure_file):
             log.warning("The failure reason could not be written to %s: %s", job.failure_file, error)
+
+
+def will_be_restarted() -> bool:
+    """Whether torchrun starts its workers again after a failure of this one, so that the job has not failed.
+
+    It reads ``TORCHELASTIC_RESTART_COUNT`` and ``TORCHELASTIC_MAX_RESTARTS``, which torchrun sets for its workers;
+    SageMaker's own torchrun has no ``--max-restarts``, and then both are 0.
+    """
+    done, most = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    return done.isdigit() and most.isdigit() and int(done) < int(most)
 
 
 def withdraw_unconfirmed(job: TrainingJob) -> None:

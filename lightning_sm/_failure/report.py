@@ -230,12 +230,12 @@ def _confirm() -> None:
 
 
 def _find_reason(error: BaseException, job: Optional[TrainingJob]) -> Optional[Tuple[TrainingJob, FailureReason]]:
-    """Return the job and the reason to report, or ``None`` outside a container and before a restart by torchrun."""
+    """Return the job and the reason to report, or ``None`` outside a container."""
     if job is None:
         job = _fallback_job()
         with suppress(LightningSMError):
             job = TrainingJob.resolve()
-    if not job.in_container or _will_be_restarted():
+    if not job.in_container:
         return None
     rank, host, world_size = _location(job)
     reason = FailureReason.from_exception(error, rank=rank, host=host, redact=Redactor(job))
@@ -269,12 +269,6 @@ def _location(job: TrainingJob) -> Tuple[Optional[int], Optional[str], int]:
         topology = Topology.resolve(job=job)
         return topology.global_rank, job.current_host, topology.world_size or topology.num_nodes
     return None, job.current_host, 1
-
-
-def _will_be_restarted() -> bool:
-    """Whether torchrun restarts its workers after this failure (``--max_restarts``, which SageMaker does not set)."""
-    done, most = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
-    return done.isdigit() and most.isdigit() and int(done) < int(most)
 
 
 def _record_exit() -> None:

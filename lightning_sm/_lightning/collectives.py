@@ -118,6 +118,14 @@ class ThrottledAllReduce:
         self._interval = StepInterval()
         self._remaining = 1
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the next call of :meth:`any_true` reduces; the same on all ranks.
+
+        For flags that take time to read.
+        """
+        return self._remaining <= 1
+
     def any_true(self, trainer: Trainer, flags: Sequence[bool]) -> Tuple[bool, ...]:
         """Return for each flag whether it is true on any rank. Every rank must call it at each step.
 

@@ -12,6 +12,7 @@ from lightning_sm._lightning.train_progress import progress_bar_base
 if TYPE_CHECKING:
     from lightning_sm.callbacks.auto_resume import AutoResumeMixin as AutoResume
     from lightning_sm.callbacks.data_position import DataPositionMixin as DataPosition
+    from lightning_sm.callbacks.elastic_restart import ElasticRestartMixin as ElasticRestart
     from lightning_sm.callbacks.finetuning_state import FinetuningStateMixin as FinetuningState
     from lightning_sm.callbacks.graceful_stop import GracefulStopMixin as GracefulStop
     from lightning_sm.callbacks.html_report import HTMLReportMixin as HTMLReport
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AutoResume",
     "DataPosition",
+    "ElasticRestart",
     "FinetuningState",
     "GracefulStop",
     "HTMLReport",
@@ -39,6 +41,7 @@ __all__ = [
 _MIXINS = {
     "AutoResume": "lightning_sm.callbacks.auto_resume:AutoResumeMixin",
     "DataPosition": "lightning_sm.callbacks.data_position:DataPositionMixin",
+    "ElasticRestart": "lightning_sm.callbacks.elastic_restart:ElasticRestartMixin",
     "FinetuningState": "lightning_sm.callbacks.finetuning_state:FinetuningStateMixin",
     "GracefulStop": "lightning_sm.callbacks.graceful_stop:GracefulStopMixin",
     "HTMLReport": "lightning_sm.callbacks.html_report:HTMLReportMixin",

@@ -1,39 +1,19 @@
 """``GracefulStop``: ends a fit in time, with a checkpoint and an exported model."""
 
 import time
-from typing import TYPE_CHECKING, Any, Callable, List, Optional
+from typing import Any, Optional, Sequence
 
-from lightning_sm._checkpoint.candidates import REPLACED_WEIGHTS_KEY
-from lightning_sm._checkpoint.finished import TrainedWeights
-from lightning_sm._failure import report_exit, set_training
-from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
-from lightning_sm._lightning.compat import steps_taken
-from lightning_sm._lightning.train_loop_hooks import after_batch_hooks, before_validations
 from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.exit_codes import STOPPED, SUCCESS
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm._shutdown import (
-    Deadline,
-    SigtermHandler,
-    have_equal_batches,
-    read_deadline,
-    save_directory,
-    save_stopped,
-)
-from lightning_sm.callbacks.model_export import exports_of
-from lightning_sm.errors import ExportError
+from lightning_sm._shutdown import Deadline, SigtermHandler, read_deadline
+from lightning_sm.callbacks.step_stop import StepStopMixin, StopReason
 
 __all__ = ["GracefulStopMixin"]
 
-if TYPE_CHECKING:
-    from pytorch_lightning import Callback as _Base
-else:
-    _Base = object
 
-
-class GracefulStopMixin(_Base):
+class GracefulStopMixin(StepStopMixin):
     """Stop on SIGTERM or before a time limit: save a checkpoint, export the model, end the program.
 
     SageMaker sends SIGTERM when a job is stopped, when its spot instances are reclaimed and when its time limit is
@@ -83,39 +63,28 @@ class GracefulStopMixin(_Base):
         >>> trainer = Trainer(callbacks=[stop])  # doctest: +SKIP
     """
 
-    namespace: Namespace
-
     def __init__(self, directory: Optional[str] = None, max_runtime: Optional[str] = None) -> None:
-        super().__init__()
-        self.directory = directory
+        super().__init__(directory)
         self.max_runtime = max_runtime
-        #: Why the fit was stopped; ``None`` unless it was.
-        self.stopped_by: Optional[str] = None
         self._deadline: Optional[Deadline] = None
         if max_runtime is not None:
             self._deadline = read_deadline(max_runtime, TrainingJob.resolve())
         self._sigterm = SigtermHandler()
-        self._all_reduce = ThrottledAllReduce()
-        self._steps = 0
-        self._can_stop_in_validation = False
         self._save_started: Optional[float] = None
         self._save_seconds = 0.0
-        self._weights = TrainedWeights(self.namespace)
-        self._has_warned = False
-        self._remove_hooks: List[Callable[[], None]] = []
+
+    def _read_flags(self, trainer: Trainer) -> Sequence[bool]:
+        is_late = self._deadline is not None and self._deadline.is_near(self._save_seconds)
+        return self._sigterm.received, is_late
+
+    def _reason(self, index: int) -> StopReason:
+        by_deadline = StopReason(f"sagemaker.max_runtime {self.max_runtime} is nearly reached", SUCCESS)
+        return (StopReason("SIGTERM received", STOPPED), by_deadline)[index]
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Save the SIGTERM handler that is there before Lightning installs its own, and hook into the training loop."""
-        # From here on the sudden exit of this rank is reported as a failure.
-        set_training(True)
-        self.stopped_by = None
         self._sigterm.prepare()
-        self._reset_loop()
-        if stage == "fit":
-            self._remove_hooks = [
-                before_validations(trainer, lambda: self._weights.record(pl_module)),
-                after_batch_hooks(trainer, lambda: self._after_batch(trainer, pl_module)),
-            ]
+        super().setup(trainer, pl_module, stage)
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Exit at once on SIGTERM: before the training there is nothing to save."""
@@ -132,9 +101,7 @@ class GracefulStopMixin(_Base):
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """From here on, stop at the end of a step on SIGTERM."""
         self._sigterm.install(exits_at_once=False)
-        self._all_reduce = ThrottledAllReduce()
-        self._steps = steps_taken(self.namespace, trainer)
-        self._weights.reset()
+        super().on_train_start(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         """Measure the checkpoint that was saved before, if any."""
@@ -144,30 +111,12 @@ class GracefulStopMixin(_Base):
         """Measure the checkpoint that was saved before, if any."""
         self._measure_save()
 
-    def _after_batch(self, trainer: Trainer, pl_module: Any) -> None:
-        """Stop if any rank must and the batch ended with an optimizer step."""
-        steps = steps_taken(self.namespace, trainer)
-        if steps != self._steps:
-            self._steps = steps
-            self._stop_if_requested(trainer, pl_module)
-
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Determine whether ranks may synchronize after each validation batch."""
         self._measure_save()
         if trainer.state.fn != "fit":
             self._sigterm.install(exits_at_once=True)
-        elif not trainer.sanity_checking:
-            self._can_stop_in_validation = have_equal_batches(trainer, trainer.num_val_batches)
-
-    def on_validation_batch_start(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
-        """Note the weights that are validated."""
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._weights.record_validated(pl_module)
-
-    def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
-        """Stop if any rank must."""
-        if self._can_stop_in_validation and trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._stop_if_requested(trainer, pl_module)
+        super().on_validation_start(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Keep handling SIGTERM while the model is exported."""
@@ -176,79 +125,22 @@ class GracefulStopMixin(_Base):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Any) -> None:
         """Start to measure the save, and mark a checkpoint of weights that a validation has swapped in."""
         self._save_started = time.monotonic()
-        if trainer.validating and trainer.state.fn == "fit" and not self._weights.are_in(pl_module):
-            checkpoint[REPLACED_WEIGHTS_KEY] = True
-            if trainer.is_global_zero and not self._has_warned:
-                log.warning(
-                    "A checkpoint is saved while a validation has swapped the weights. Jobs do not resume from it. "
-                    "HINT: Restore the trained weights in a callback's on_validation_end, or earlier."
-                )
-            self._has_warned = True
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Restore the SIGTERM handler, and report a ``SystemExit`` with a code that means failure."""
         self._sigterm.restore(trainer)
-        self._reset_loop()
-        report_exit(exception)
+        super().on_exception(trainer, pl_module, exception)
 
     def teardown(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Restore the SIGTERM handler, and end the program if SIGTERM was received after the last step."""
         self._sigterm.restore(trainer)
-        self._reset_loop()
+        super().teardown(trainer, pl_module, stage)
         if self._sigterm.received:
             log.info("SIGTERM received after the last step: training is complete, exiting with code %d.", STOPPED)
             raise SystemExit(STOPPED)
-
-    def _reset_loop(self) -> None:
-        for remove in self._remove_hooks:
-            remove()
-        self._remove_hooks = []
-        self._weights.reset()
 
     def _measure_save(self) -> None:
         if self._save_started is not None:
             self._save_seconds = max(self._save_seconds, time.monotonic() - self._save_started)
             self._save_started = None
-
-    def _stop_if_requested(self, trainer: Trainer, pl_module: Any) -> None:
-        is_late = self._deadline is not None and self._deadline.is_near(self._save_seconds)
-        by_signal, by_deadline = self._all_reduce.any_true(trainer, [self._sigterm.received, is_late])
-        if by_signal:
-            self._stop(trainer, pl_module, "SIGTERM received", STOPPED)
-        if by_deadline:
-            self._stop(trainer, pl_module, f"sagemaker.max_runtime {self.max_runtime} is nearly reached", SUCCESS)
-
-    def _stop(self, trainer: Trainer, pl_module: Any, reason: str, code: int) -> None:
-        self.stopped_by = reason
-        directory = save_directory(trainer, self.directory)
-        if trainer.is_global_zero:
-            log.info("%s: stopping after step %d.", reason, self._steps)
-        if trainer.validating and not self._weights.restore(trainer, pl_module):
-            self._exit_unsaved(trainer, code)
-        if directory is not None:
-            path = save_stopped(trainer, directory, self._steps)
-            if trainer.is_global_zero:
-                log.info("Saved %s, from which the job can resume.", path)
-        _export(trainer, pl_module)
-        raise SystemExit(code)
-
-    def _exit_unsaved(self, trainer: Trainer, code: int) -> None:
-        problem = "Nothing is saved or exported: this validation has swapped the weights and did not restore them"
-        hint = "Restore the trained weights in on_validation_end, or earlier. The last checkpoint is usable."
-        if code == SUCCESS and any(exports_of(trainer)):
-            raise ExportError(f"{problem}.", hint=hint)
-        if trainer.is_global_zero:
-            log.warning("%s. HINT: %s", problem, hint)
-        raise SystemExit(code)
-
-
-def _export(trainer: Trainer, pl_module: Any) -> None:
-    """Export the model. No rank exits before all have done so, because launchers then end the others."""
-    error: Optional[ExportError] = None
-    try:
-        for callback in exports_of(trainer):
-            callback.export_now(trainer, pl_module)
-    except ExportError as caught:
-        error = caught
-    if any_true(trainer, error is not None):
-        raise error or ExportError("The model was not exported.", hint="The log of global rank 0 says why.")

@@ -12,6 +12,8 @@ from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning.train_progress import drop_disabled_bar, drop_tips, plain_model_summary, progress_bar_class
 from lightning_sm._lightning.trainer_hooks import skip_unused_hooks
+from lightning_sm._logging import log
+from lightning_sm._sagemaker.elastic_agent import ElasticAgent
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher
 from lightning_sm.callbacks import callback_class
@@ -32,7 +34,8 @@ def own_callbacks(
     """Set the job's checkpoint directory on the callbacks that are present, and return the callbacks to add.
 
     Outside a container ``WorldCheck`` is added under an external launcher, ``ModelExport`` where
-    ``sagemaker.model_dir`` is set, and ``GracefulStop`` where ``sagemaker.max_runtime`` is set.
+    ``sagemaker.model_dir`` is set, and ``GracefulStop`` where ``sagemaker.max_runtime`` is set. Under ``hyperpodrun``
+    ``ElasticRestart`` is added, and where ``sagemaker.checkpoint_dir`` is set what saves there and resumes.
 
     Lightning's own ``ModelCheckpoint`` is configured, never subclassed: its saved state is found again by the name of
     its class.
@@ -50,21 +53,24 @@ def own_callbacks(
         ExportError: ``sagemaker.export`` or what refines it has no meaning, or needs a package that is missing.
         CheckpointError: ``sagemaker.save_every`` is no duration, ``sagemaker.resume`` is none of its words, or it is
             ``require`` and the checkpoint directory is remote.
-        JobConfigError: ``sagemaker.max_runtime`` is no duration.
+        JobConfigError: ``sagemaker.max_runtime`` is no duration, or the elastic agent's restart count is no count.
         OptionError: ``sagemaker.log_every`` is no duration.
     """
     job, options = context.job, context.options
+    with failure_reported(job):
+        agent = ElasticAgent.resolve()
     own: List[Any] = []
     world_check = _absent("WorldCheck", present, context)
     if world_check is not None and context.topology.launcher != Launcher.LOCAL:
         folders = replicated_channels(job) if options.doctor else {}
         own.append(world_check(context.topology, folders))
-    if job.in_container:
+    if job.in_container or (agent is not None and options.checkpoint_dir):
         places = _checkpoint_places(arguments, context)
         own += _safe_saves(present, context, places)
         own += _checkpoints_in_place(present, places)
         own += _auto_resume(arguments, present, context, _identity(arguments, job, config))
         own += _positions(present, context)
+    if job.in_container:
         own += _log_metrics(present, context)
         own += progress_callbacks(arguments, present, context)
     export = _absent("ModelExport", present, context)
@@ -85,6 +91,7 @@ def own_callbacks(
     # Before the callback whose teardown may end the program.
     own += _html_report(present, context, routing)
     own += _graceful_stop(arguments, present, context)
+    own += _elastic_restart(arguments, [*present, *own], context, agent)
     for callback in own:
         if type(callback).__module__ == "lightning_sm":  # Lightning's own stay as they are
             skip_unused_hooks(context.namespace, callback)
@@ -161,6 +168,21 @@ def _graceful_stop(arguments: Dict[str, Any], present: Sequence[Any], context: R
     directory = context.checkpoint_dir[0] if _saves(arguments) and in_container else None
     with failure_reported(context.job):
         return [graceful_stop(directory=directory, max_runtime=max_runtime)]
+
+
+def _elastic_restart(
+    arguments: Dict[str, Any], present: Sequence[Any], context: RunContext, agent: Optional[ElasticAgent]
+) -> List[Any]:
+    elastic_restart = _absent("ElasticRestart", present, context)
+    if agent is None or elastic_restart is None:
+        return []
+    if _absent("AutoResume", present, context) is not None and context.topology.is_rank_zero:
+        log.warning(
+            "hyperpodrun starts a job again after a failure and with another number of hosts, and this one then trains "
+            "from scratch. HINT: Set sagemaker.checkpoint_dir to a directory on storage that all hosts share."
+        )
+    is_known = context.job.in_container or context.options.checkpoint_dir
+    return [elastic_restart(context.checkpoint_dir[0] if _saves(arguments) and is_known else None)]
 
 
 def _html_report(present: Sequence[Any], context: RunContext, routing: Sequence[str]) -> List[Any]:

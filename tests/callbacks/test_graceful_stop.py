@@ -283,7 +283,7 @@ def test_outside_the_main_thread_no_handler_is_installed(trainer, tmp_path):
 
 
 def test_with_unequal_validations_the_fit_stops_after_the_validation(trainer, tmp_path, monkeypatch):
-    monkeypatch.setattr("lightning_sm.callbacks.graceful_stop.have_equal_batches", lambda *_: False)
+    monkeypatch.setattr("lightning_sm.callbacks.step_stop.have_equal_batches", lambda *_: False)
     kill = Kill("validation", 2)
     assert_stops(143, lambda: fit(trainer(kill)))
     assert kill.seen == ["step"] * BATCHES + ["validation"] * BATCHES + ["validated"] + ["step"]

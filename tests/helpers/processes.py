@@ -57,10 +57,10 @@ class Job:
         """Without any launcher and outside a container: Lightning starts the other processes."""
         return self._finish([([], {})])
 
-    def torchrun(self, nodes, processes):
-        """A torchrun on each host, as ``torch_distributed`` has it."""
+    def torchrun(self, nodes, processes, *words):
+        """A torchrun on each host, as ``torch_distributed`` has it; further words are torchrun's."""
         rendezvous = local_rendezvous()
-        start = ["-m", "torch.distributed.run", "--nnodes", str(nodes), "--nproc_per_node", str(processes)]
+        start = ["-m", "torch.distributed.run", "--nnodes", str(nodes), "--nproc_per_node", str(processes), *words]
         hosts = self._hosts(nodes)
         return self._finish([([*start, *rendezvous, "--node_rank", str(i)], host) for i, host in enumerate(hosts)])
 

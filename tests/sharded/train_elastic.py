@@ -1,0 +1,109 @@
+"""Trains as a job that is started again would, and notes each step of each attempt; for the tests of elastic jobs.
+
+Argument: the results folder. Variables: ``KIND`` of ``tests.helpers.sharded``; ``EPOCHS``; ``SCHEDULER``; ``EVENTS``, a
+JSON list of what happens when a rank has taken a step, such as ``[[0, 1, 5, "kill"]]`` for attempt 0, rank 1 and step 5.
+"""
+
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import lightning_sm
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.helpers.sharded import cpu_strategy, sharded_model
+
+SAMPLES, BATCH = 32, 2
+RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+
+
+def data():
+    generator = torch.Generator().manual_seed(5)
+    inputs = torch.randn(SAMPLES, 4, generator=generator)
+    return TensorDataset(inputs, inputs.sum(dim=1, keepdim=True), torch.arange(SAMPLES))
+
+
+def traced_model(pl, folder):
+    class Traced(type(sharded_model(pl))):
+        def training_step(self, batch, batch_index):
+            inputs, targets, samples = batch
+            loss = super().training_step((inputs, targets), batch_index)
+            (rate,) = (group["lr"] for group in self.trainer.optimizers[0].param_groups)
+            seen = {
+                "attempt": ATTEMPT,
+                "world_size": WORLD_SIZE,
+                "epoch": self.current_epoch,
+                "step": self.global_step,
+                "loss": float(loss.detach()),
+                "rate": rate,
+                "samples": samples.tolist(),
+            }
+            with open(folder / f"steps-{RANK}.jsonl", "a") as file:
+                file.write(json.dumps(seen) + "\n")
+            return loss
+
+        def on_train_batch_end(self, *_):
+            for attempt, rank, step, event in json.loads(os.environ.get("EVENTS", "[]")):
+                if (attempt, rank, step) == (ATTEMPT, RANK, self.global_step):
+                    happen(event)
+
+        def validation_step(self, batch, batch_index):
+            super().validation_step(batch[:2], batch_index)
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
+            steps = int(self.trainer.estimated_stepping_batches)
+            schedulers = torch.optim.lr_scheduler
+            scheduler = {
+                "one_cycle": lambda: schedulers.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps),
+                "cosine": lambda: schedulers.CosineAnnealingLR(optimizer, T_max=steps),
+                "step": lambda: schedulers.StepLR(optimizer, 4, 0.5),
+            }[os.environ.get("SCHEDULER", "step")]()
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    return Traced()
+
+
+def happen(event):
+    if event == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if event == "raise":
+        raise ValueError("no such column")
+    if event == "scale":
+        os.kill(os.getpid(), signal.SIGUSR1)
+    if event == "wait":
+        # Long enough for an agent to be told something from outside.
+        sys.stdout.write("waiting\n")
+        sys.stdout.flush()
+        time.sleep(0.5)
+
+
+def main(folder):
+    folder = Path(folder)
+    pl = importlib.import_module(os.environ.get("NAMESPACE", "pytorch_lightning"))
+    checkpoints = os.environ.get("CHECKPOINTS")
+    settings = lightning_sm.trainer_settings(
+        accelerator="cpu",
+        strategy=cpu_strategy(os.environ.get("KIND", "ddp"), pl.strategies),
+        max_epochs=int(os.environ.get("EPOCHS", 2)),
+        callbacks=[pl.callbacks.ModelCheckpoint(checkpoints, "{step}", every_n_train_steps=3)],
+        logger=pl.loggers.CSVLogger(str(folder)),
+        log_every_n_steps=1,
+        num_sanity_val_steps=0,
+        sagemaker={"checkpoint_dir": checkpoints, "export": False},
+    )
+    trainer = pl.Trainer(**settings)
+    pl.seed_everything(3)
+    loader = DataLoader(data(), BATCH, shuffle=True)
+    trainer.fit(traced_model(pl, folder), loader, DataLoader(data(), BATCH))
+    Path(folder, f"rank-{RANK}.json").write_text(json.dumps({"steps": trainer.global_step, "attempt": ATTEMPT}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
