@@ -1,9 +1,10 @@
 """The process group of workers that torchrun has started again (``--max-restarts``)."""
 
+import importlib
 import os
 import socket
 from datetime import timedelta
-from typing import Optional
+from typing import Any, Optional
 
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.json_input import read_count
@@ -56,9 +57,9 @@ def agree_on_port(topology: Topology, address: str) -> Optional[int]:
 
 
 def _exchange(topology: Topology, address: str, port: int, key: str) -> int:
-    import torch.distributed as dist
-
-    store = dist.TCPStore(address, port, topology.world_size, False, _TIMEOUT, wait_for_workers=False)
+    # torch does not export the name to type checkers.
+    distributed: Any = importlib.import_module("torch.distributed")
+    store = distributed.TCPStore(address, port, topology.world_size, False, _TIMEOUT, wait_for_workers=False)
     if topology.is_rank_zero:
         with socket.socket() as probe:
             probe.bind(("", 0))

@@ -243,10 +243,12 @@ def _read_torchrun(found: _Fields) -> Launcher:
     local_size = found.require("local_world_size", "LOCAL_WORLD_SIZE", least=1)
     node_rank = found.require("node_rank", "GROUP_RANK")
     nodes = read_count(found.environ, "GROUP_WORLD_SIZE", least=1)
-    if nodes is not None:
+    world_size = found.values["world_size"]
+    # HyperPod's agent sets it to the number of processes, for which this host has too many (1.1.3, HyperPodStore).
+    if nodes is not None and nodes <= world_size - local_size + 1:
         found.set("num_nodes", nodes, "GROUP_WORLD_SIZE")
     else:
-        found.set("num_nodes", max(found.values["world_size"] // local_size, node_rank + 1), "WORLD_SIZE")
+        found.set("num_nodes", max(world_size // local_size, node_rank + 1), "WORLD_SIZE")
     return Launcher.TORCHRUN
 
 

@@ -1,7 +1,8 @@
 """Trains as a job that is started again would, and notes each step of each attempt; for the tests of elastic jobs.
 
-Argument: the results folder. Variables: ``KIND`` of ``tests.helpers.sharded``; ``EPOCHS``; ``SCHEDULER``; ``EVENTS``, a
-JSON list of what happens when a rank has taken a step, such as ``[[0, 1, 5, "kill"]]`` for attempt 0, rank 1 and step 5.
+Argument: the results folder. Variables: ``KIND`` of ``tests.helpers.sharded``, ``EPOCHS``, ``SCHEDULER``,
+``CHECKPOINTS`` (a directory), ``SECONDS`` of a step, and ``EVENTS``, a JSON list of what happens when a rank has taken a
+step, such as ``[[0, 1, 5, "kill"]]`` for attempt 0, rank 1 and step 5.
 """
 
 import importlib
@@ -12,10 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-import lightning_sm
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+import lightning_sm
 from tests.helpers.sharded import cpu_strategy, sharded_model
 
 SAMPLES, BATCH = 32, 2
@@ -46,6 +47,7 @@ def traced_model(pl, folder):
             }
             with open(folder / f"steps-{RANK}.jsonl", "a") as file:
                 file.write(json.dumps(seen) + "\n")
+            time.sleep(float(os.environ.get("SECONDS", 0)))
             return loss
 
         def on_train_batch_end(self, *_):
@@ -75,13 +77,8 @@ def happen(event):
         os.kill(os.getpid(), signal.SIGKILL)
     if event == "raise":
         raise ValueError("no such column")
-    if event == "scale":
+    if event == "signal":
         os.kill(os.getpid(), signal.SIGUSR1)
-    if event == "wait":
-        # Long enough for an agent to be told something from outside.
-        sys.stdout.write("waiting\n")
-        sys.stdout.flush()
-        time.sleep(0.5)
 
 
 def main(folder):
