@@ -14,6 +14,7 @@ from lightning_sm._checkpoint.sampler import (
     unsupported_reason,
     unwrap_sampler,
 )
+from lightning_sm._checkpoint.schedule import describe_schedules
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import gather
 from lightning_sm._lightning.compat import resumes_within_epochs
@@ -196,6 +197,9 @@ class DataPositionMixin(_Base):
             if changes:
                 start = ResumePoint.EPOCH_START
                 position = LoopPosition(position.epoch, 0, start, logged_steps=position.logged_steps)
+        if changes and trainer.is_global_zero:
+            for line in describe_schedules(trainer, position.epoch):
+                log.warning("%s", line)
         self._position = position
         set_metrics(trainer, self._state["metrics"], pl_module.device)
         seek(trainer, position)
