@@ -1,8 +1,8 @@
 """Trains as a job that is started again would, and notes each step of each attempt; for the tests of elastic jobs.
 
 Argument: the results folder. Variables: ``KIND`` of ``tests.helpers.sharded``, ``EPOCHS``, ``SCHEDULER``,
-``CHECKPOINTS`` (a directory), ``SECONDS`` of a step, and ``EVENTS``, a JSON list of what happens when a rank has taken a
-step, such as ``[[0, 1, 5, "kill"]]`` for attempt 0, rank 1 and step 5.
+``CHECKPOINTS`` (a directory), ``SECONDS`` of a step, and ``EVENTS``, a JSON list of what happens when a rank has taken
+a step, such as ``[[0, 1, 5, "kill"]]`` for attempt 0, rank 1 and step 5.
 """
 
 import importlib
