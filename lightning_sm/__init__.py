@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from lightning_sm._trainer_defaults import job, trainer_settings
     from lightning_sm.callbacks import ModelExport
     from lightning_sm.cli import SageMakerCLI
-    from lightning_sm.strategies import SMDDPPlugin, SMDDPStrategy
+    from lightning_sm.strategies import (
+        SMDDPDeepSpeedStrategy,
+        SMDDPFSDPStrategy,
+        SMDDPModelParallelStrategy,
+        SMDDPPlugin,
+        SMDDPStrategy,
+    )
 
 __all__ = [
     "__version__",
@@ -30,6 +36,9 @@ __all__ = [
     "InstanceGroup",
     "Launcher",
     "ModelExport",
+    "SMDDPDeepSpeedStrategy",
+    "SMDDPFSDPStrategy",
+    "SMDDPModelParallelStrategy",
     "SMDDPPlugin",
     "SMDDPStrategy",
     "SageMakerCLI",
@@ -49,6 +58,9 @@ _MODULES = {
     "InstanceGroup": "_sagemaker.job",
     "Launcher": "_sagemaker.topology",
     "ModelExport": "callbacks",
+    "SMDDPDeepSpeedStrategy": "strategies",
+    "SMDDPFSDPStrategy": "strategies",
+    "SMDDPModelParallelStrategy": "strategies",
     "SMDDPPlugin": "strategies",
     "SMDDPStrategy": "strategies",
     "SageMakerCLI": "cli",

@@ -70,6 +70,7 @@ def _watch_failures() -> None:
 
 def _register(namespace: Namespace) -> None:
     from lightning_sm._distributed.environment import SageMakerEnvironment
+    from lightning_sm._distributed.sharded import register_sharded
     from lightning_sm._distributed.smddp import register_strategies
     from lightning_sm._lightning.compat_strategies import (
         add_legacy_environment_methods,
@@ -82,6 +83,7 @@ def _register(namespace: Namespace) -> None:
     environments.ClusterEnvironment.register(SageMakerEnvironment)
     add_legacy_environment_methods(namespace, SageMakerEnvironment)
     register_strategies(namespace)
+    register_sharded(namespace)
     check_single_device_environment(namespace, _check_single_device)
     _set_rank()
 

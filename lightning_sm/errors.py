@@ -19,6 +19,7 @@ __all__ = [
     "LoggerError",
     "MetricDefinitionError",
     "SMDDPUnavailableError",
+    "StrategyUnavailableError",
     "DoctorError",
     "LightningImportError",
     "LightningAttributeError",
@@ -106,6 +107,10 @@ class MetricDefinitionError(LightningSMError, ValueError):
 
 class SMDDPUnavailableError(LightningSMError, RuntimeError):
     """The backend ``smddp`` was requested by name, and AWS's library cannot be imported."""
+
+
+class StrategyUnavailableError(LightningSMError, RuntimeError):
+    """This Lightning, torch or image lacks what a strategy needs, or a build that was killed blocks it."""
 
 
 class DoctorError(LightningSMError, RuntimeError):

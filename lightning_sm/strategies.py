@@ -1,19 +1,32 @@
 """Lightning strategies for SageMaker. Their classes are built on first use."""
 
+import functools
 from typing import TYPE_CHECKING, Any, List
 
+from lightning_sm._distributed.sharded import SHARDED, sharded_class
 from lightning_sm._distributed.smddp import SMDDP_MIXIN, smddp_strategy_class
 from lightning_sm._lightning import resolve_class
 
 if TYPE_CHECKING:
+    from lightning_sm._distributed.sharded import DeepSpeedMixin as SMDDPDeepSpeedStrategy
+    from lightning_sm._distributed.sharded import FSDPMixin as SMDDPFSDPStrategy
+    from lightning_sm._distributed.sharded import ModelParallelMixin as SMDDPModelParallelStrategy
     from lightning_sm._distributed.smddp import SMDDPMixin as SMDDPStrategy
 
     SMDDPPlugin = SMDDPStrategy
 
-__all__ = ["SMDDPPlugin", "SMDDPStrategy"]
+__all__ = [
+    "SMDDPDeepSpeedStrategy",
+    "SMDDPFSDPStrategy",
+    "SMDDPModelParallelStrategy",
+    "SMDDPPlugin",
+    "SMDDPStrategy",
+]
 
 
 def __getattr__(name: str) -> Any:
+    if name in SHARDED:
+        return resolve_class(name, SHARDED[name][1], functools.partial(sharded_class, name=name))
     # Lightning 1.5 has plugins instead of strategies; both names are the same class in every version.
     if name in __all__:
         return resolve_class("SMDDPStrategy", SMDDP_MIXIN, smddp_strategy_class)

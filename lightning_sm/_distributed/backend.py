@@ -1,6 +1,8 @@
 """The choice of the process group's backend: AWS's SMDDP collectives where they are wanted and available."""
 
 import importlib
+import os
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from typing import Optional
@@ -8,10 +10,15 @@ from typing import Optional
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import SMDDPUnavailableError
 
-__all__ = ["Backend", "BackendChoice", "choose_backend"]
+__all__ = ["Backend", "BackendChoice", "all_gather_problem", "choose_backend"]
 
 # Importing it registers the backend: AWS, "Use the SMDDP library in your PyTorch Lightning training script".
 _MODULE = "smdistributed.dataparallel.torch.torch_smddp"
+
+# SMDDP's AllGather: AWS, SageMaker developer guide, page model-parallel-core-features-v2-smddp-allgather.
+_ALL_GATHER_TYPES = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
+# Under mpirun it is chosen instead of AllReduce by this variable, which the library reads when it is imported.
+_OPTIMIZE_SDP = "SMDATAPARALLEL_OPTIMIZE_SDP"
 
 
 class Backend(str, Enum):
@@ -40,26 +47,31 @@ class BackendChoice:
         return self.backend == Backend.SMDDP.value
 
 
-def choose_backend(requested: Optional[str], device_type: str, job: TrainingJob) -> BackendChoice:
+def choose_backend(
+    requested: Optional[str],
+    device_type: str,
+    job: TrainingJob,
+    *,
+    gathers: bool = False,
+    problem: Optional[str] = None,
+) -> BackendChoice:
     """Choose the backend. AWS's library is imported if it is wanted, because that registers its backend.
+
+    Before that ``SMDATAPARALLEL_OPTIMIZE_SDP`` is set to ``true`` if ``gathers`` is and the variable is not set.
 
     Args:
         requested: The backend that the user named, or ``None``.
         device_type: The type of the process's device, such as ``cuda`` or ``cpu``.
         job: The job, whose distribution may request SMDDP.
+        gathers: Whether the strategy gathers parameters (FSDP, DeepSpeed), which SMDDP does on fewer instance types.
+        problem: Why the strategy cannot train over SMDDP, or ``None``.
 
     Raises:
-        SMDDPUnavailableError: ``smddp`` was named and its library cannot be imported.
+        SMDDPUnavailableError: ``smddp`` was named and its library cannot be imported, or the strategy has a problem.
     """
     if requested is not None:
-        problem = _import_smddp() if requested == Backend.SMDDP.value else None
-        if problem is not None:
-            raise SMDDPUnavailableError(
-                f"process_group_backend='smddp' was requested, but importing {_MODULE} failed with {problem} on "
-                f"instance type {job.current_instance_type or 'unknown (not in a SageMaker container)'}.",
-                hint="SMDDP is in AWS's PyTorch images up to 2.5.1 and works on ml.p3dn, ml.p4d and ml.p4de; leave "
-                "process_group_backend out to fall back to NCCL.",
-            )
+        if requested == Backend.SMDDP.value:
+            _require_smddp(job, gathers, problem)
         return BackendChoice(requested, "it was requested")
     fallback = {"cuda": Backend.NCCL.value, "cpu": Backend.GLOO.value}.get(device_type)
     if not job.in_container:
@@ -68,16 +80,46 @@ def choose_backend(requested: Optional[str], device_type: str, job: TrainingJob)
         return BackendChoice(fallback, "the job's distribution is not smdistributed.dataparallel")
     if device_type != "cuda":
         return BackendChoice(fallback, f"SMDDP needs GPUs and the device is {device_type}")
-    problem = _import_smddp()
-    if problem is not None:
-        return BackendChoice(fallback, f"importing {_MODULE} failed with {problem}")
+    if gathers and job.current_instance_type not in _ALL_GATHER_TYPES:
+        kind = job.current_instance_type or "unknown"
+        types = " and ".join(_ALL_GATHER_TYPES)
+        return BackendChoice(fallback, f"SMDDP's AllGather is for {types} and the instance type is {kind}")
+    failed = problem or _import_smddp(gathers)
+    if failed is not None:
+        return BackendChoice(fallback, failed)
     return BackendChoice(Backend.SMDDP.value, "the job's distribution is smdistributed.dataparallel")
 
 
-def _import_smddp() -> Optional[str]:
-    """Import AWS's library and return the error as text, or ``None``."""
+def all_gather_problem() -> Optional[str]:
+    """Why SMDDP's AllGather cannot be switched on under ``mpirun`` any more, or ``None``."""
+    if _MODULE in sys.modules and not os.environ.get(_OPTIMIZE_SDP):
+        return f"{_MODULE} was imported before {_OPTIMIZE_SDP}=true was set"
+    return None
+
+
+def _require_smddp(job: TrainingJob, gathers: bool, problem: Optional[str]) -> None:
+    if problem is not None:
+        raise SMDDPUnavailableError(
+            f"process_group_backend='smddp' was requested, but {problem}.",
+            hint=f"Leave process_group_backend out to use NCCL; {_OPTIMIZE_SDP}=true belongs in the job's environment.",
+        )
+    failed = _import_smddp(gathers)
+    if failed is not None:
+        raise SMDDPUnavailableError(
+            f"process_group_backend='smddp' was requested, but {failed} on "
+            f"instance type {job.current_instance_type or 'unknown (not in a SageMaker container)'}.",
+            hint="SMDDP is in AWS's PyTorch images up to 2.5.1 and works on ml.p3dn, ml.p4d and ml.p4de; leave "
+            "process_group_backend out to fall back to NCCL.",
+        )
+
+
+def _import_smddp(gathers: bool) -> Optional[str]:
+    """Import AWS's library and return what failed as text, or ``None``."""
+    if gathers:
+        # torchrun has no need of it. A value of the user's stays.
+        os.environ.setdefault(_OPTIMIZE_SDP, "true")
     try:
         importlib.import_module(_MODULE)
     except Exception as error:  # the closed library refuses unsupported instances with an exception of its own choice
-        return f"{type(error).__name__}: {error}"
+        return f"importing {_MODULE} failed with {type(error).__name__}: {error}"
     return None

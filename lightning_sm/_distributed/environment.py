@@ -161,9 +161,10 @@ class SageMakerEnvironment:
             self._port = agree_on_port(self.topology, address) or self._port
             self._resolved = True
             self._announce(address)
-        backend = backend_of_caller() if self._backend is None else None
-        if backend is not None:
-            self._backend = backend, "the strategy of the Trainer uses it"
+        found = backend_of_caller() if self._backend is None else None
+        if found is not None:
+            backend, strategy = found
+            self._backend = backend, f"{strategy} uses it"
         if self._backend is not None:
             self.log_summary()
         # The caller is about to join the group. Where Lightning starts the processes, it must have counted them.

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
 
 from lightning_sm import _lightning
-from lightning_sm._distributed.backend import Backend, BackendChoice, choose_backend
+from lightning_sm._distributed.backend import Backend, BackendChoice, all_gather_problem, choose_backend
 from lightning_sm._distributed.environment import SageMakerEnvironment
 from lightning_sm._failure import report_uncaught, set_training
 from lightning_sm._lightning.collectives import broadcast_object
@@ -65,6 +65,8 @@ class StrategyMixin(_Base):
     """
 
     namespace: _lightning.Namespace
+    #: Whether parameters are gathered from all processes, for which SMDDP has another collective.
+    _gathers = False
 
     def _read_job(self, process_group_backend: Optional[str], cluster_environment: Any) -> Any:
         """Read the job and its topology, and return the cluster environment, or ``None`` if Lightning chooses it."""
@@ -90,7 +92,9 @@ class StrategyMixin(_Base):
     @num_nodes.setter
     def num_nodes(self, num_nodes: int) -> None:
         self._num_nodes = self.job_num_nodes(num_nodes)
-        self.set_world_ranks()
+        # Some of Lightning's classes set it when they are made, before there is a device to count.
+        if self._parallel_devices:
+            self.set_world_ranks()
 
     def job_num_nodes(self, num_nodes: int) -> int:
         """Hosts in the world, given ``num_nodes`` of the ``Trainer``.
@@ -147,7 +151,9 @@ class StrategyMixin(_Base):
         set_training(True)
         if self._choice is None:
             requested = self._requested_backend or backend_variable(self.namespace)
-            self._choice = choose_backend(requested, self.root_device.type, self._job)
+            self._choice = choose_backend(
+                requested, self.root_device.type, self._job, gathers=self._gathers, problem=self._smddp_problem()
+            )
             if self.global_rank == 0:
                 log.info("%s: backend %s, because %s.", self._name, self._choice.backend, self._choice.reason)
             environment: Any = self.cluster_environment
@@ -155,6 +161,11 @@ class StrategyMixin(_Base):
                 environment.set_backend(self._choice.backend, self._choice.reason)
         if self._choice.is_smddp:
             self._init_smddp()
+
+    def _smddp_problem(self) -> Optional[str]:
+        """Why this strategy cannot train over SMDDP here, or ``None``."""
+        under_torchrun = self._topology is not None and self._topology.launcher == Launcher.TORCHRUN
+        return all_gather_problem() if self._gathers and not under_torchrun else None
 
     @property
     def _name(self) -> str:

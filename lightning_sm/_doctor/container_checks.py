@@ -2,9 +2,9 @@
 
 import os
 import time
-from pathlib import Path
 from typing import Dict, Iterator, Tuple
 
+from lightning_sm._distributed.build_locks import build_locks, extensions_folder
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
 from lightning_sm._doctor.host import config_file, find_package, find_program, gpus, names_in, of_this_host
 
@@ -115,11 +115,8 @@ def _extension_lock(machine: Machine) -> Iterator[Finding]:
     ``TORCH_EXTENSIONS_DIR``, set by the user, is where torch compiles extensions of DeepSpeed and others; by default
     ``~/.cache/torch_extensions``. Source: ``pytorch/pytorch`` issue 189245.
     """
-    environ = machine.environ
-    given = environ.get("TORCH_EXTENSIONS_DIR")
-    caches = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME') or '/root'}/.cache"
-    top = machine.path(given or f"{caches}/torch_extensions")
-    for lock in _locks(top):
+    top = machine.path(extensions_folder(machine.environ))
+    for lock in build_locks(top):
         try:
             age = time.time() - lock.stat().st_mtime
         except OSError:
@@ -127,15 +124,6 @@ def _extension_lock(machine: Machine) -> Iterator[Finding]:
         text = f"{lock} is {age / 60:.0f} minutes old: a build that holds it makes every import of it wait."
         status = Status.ERROR if age > _STALE_SECONDS else Status.WARNING
         yield Finding("torch_extensions", status, text, "Delete the file, unless a build runs at this moment.")
-
-
-def _locks(top: Path) -> Iterator[Path]:
-    """Find locks as torch lays them out: ``<top>/<extension>/lock``, ``<top>/<python and CUDA>/<extension>/lock``."""
-    for first in names_in(top):
-        for folder in (top / first, *(top / first / second for second in names_in(top / first))):
-            lock = folder / "lock"
-            if os.path.isfile(lock):
-                yield lock
 
 
 def _deepspeed(machine: Machine) -> Iterator[Finding]:

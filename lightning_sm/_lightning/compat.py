@@ -66,34 +66,26 @@ class Shim:
 
 
 _OPEN = (99, 0)
-_PR = "https://github.com/Lightning-AI/pytorch-lightning/pull/"
-_CONNECTOR = (
-    "https://github.com/Lightning-AI/pytorch-lightning/blob/1.8.6/src/pytorch_lightning/trainer/connectors/"
-    "accelerator_connector.py"
-)
-_CALL = "https://github.com/Lightning-AI/pytorch-lightning/blob/2.5.5/src/lightning/pytorch/trainer/call.py"
+_REPOSITORY = "https://github.com/Lightning-AI/pytorch-lightning"
+_PR = f"{_REPOSITORY}/pull/"
+_BLOB = f"{_REPOSITORY}/blob/"
+_CONNECTOR = f"{_BLOB}1.8.6/src/pytorch_lightning/trainer/connectors/accelerator_connector.py"
+_CALLBACKS = f"{_BLOB}2.6.1/src/lightning/pytorch/trainer/connectors/callback_connector.py"
+_LOGGER = "1.6.3/pytorch_lightning/trainer/connectors/logger_connector/logger_connector.py#L122"
+_NATIVE = "1.8.6/src/pytorch_lightning/strategies/fully_sharded_native.py"
+_CHECKPOINT = "1.5.10/pytorch_lightning/callbacks/model_checkpoint.py#L700"
 SHIMS = {
     shim.name: shim
     for shim in (
         Shim("add_legacy_environment_methods", (1, 5), (1, 6), f"{_PR}10103"),
         Shim("ddp_base_path", (1, 5), (1, 6), f"{_PR}11142"),
+        Shim("fsdp_base_path", (1, 8), (2, 0), f"{_BLOB}{_NATIVE}"),
         Shim("register_strategy", (1, 5), (1, 6), f"{_PR}11233"),
         Shim("single_device_class", (1, 5), (1, 6), f"{_PR}11182"),
         Shim("strategy_of", (1, 5), (1, 6), f"{_PR}11141"),
         Shim("signal_connector_of", (1, 5), (1, 6), f"{_PR}11513"),
-        Shim(
-            "connector_of_loggers",
-            (1, 5),
-            (1, 6),
-            "https://github.com/Lightning-AI/pytorch-lightning/blob/1.5.10/pytorch_lightning/trainer/trainer.py#L450",
-        ),
-        Shim(
-            "logged_step",
-            (1, 5),
-            (1, 7),
-            "https://github.com/Lightning-AI/pytorch-lightning/blob/1.6.3/pytorch_lightning/trainer/connectors/"
-            "logger_connector/logger_connector.py#L122",
-        ),
+        Shim("connector_of_loggers", (1, 5), (1, 6), f"{_BLOB}1.5.10/pytorch_lightning/trainer/trainer.py#L450"),
+        Shim("logged_step", (1, 5), (1, 7), f"{_BLOB}{_LOGGER}"),
         Shim("epochs_trained", (1, 5), (1, 6), f"{_PR}8578"),
         Shim("returns_callback_state", (1, 5), (1, 6), f"{_PR}12232"),
         Shim("loggers_of", (1, 5), (1, 6), f"{_PR}11683"),
@@ -109,47 +101,19 @@ SHIMS = {
         Shim("add_any_data_module", (1, 5), (1, 7), f"{_PR}12614"),
         Shim("parse_words", (1, 5), (1, 7), f"{_PR}12614"),
         Shim("save_config_arguments", (1, 5), (1, 8), f"{_PR}14998"),
-        Shim(
-            "keep_newest",
-            (1, 5),
-            (1, 6),
-            "https://github.com/Lightning-AI/pytorch-lightning/blob/1.5.10/pytorch_lightning/callbacks/"
-            "model_checkpoint.py#L700",
-        ),
+        Shim("keep_newest", (1, 5), (1, 6), f"{_BLOB}{_CHECKPOINT}"),
         Shim("overwrite_own_file", (1, 5), (2, 2), f"{_PR}19064"),
-        Shim(
-            "saved_by_all_ranks",
-            (1, 5),
-            (2, 1),
-            "https://github.com/Lightning-AI/pytorch-lightning/blob/2.0.9/src/lightning/pytorch/trainer/trainer.py#L1296",
-        ),
+        Shim("saved_by_all_ranks", (1, 5), (2, 1), f"{_BLOB}2.0.9/src/lightning/pytorch/trainer/trainer.py#L1296"),
         Shim("saves_before_epoch_hooks", (1, 5), (2, 0), f"{_PR}16567"),
         Shim("progress_bar_base", (1, 5), (2, 0), f"{_PR}17058"),
-        Shim(
-            "around_fetches",
-            (1, 5),
-            (1, 7),
-            "https://github.com/Lightning-AI/pytorch-lightning/blob/1.6.5/pytorch_lightning/utilities/fetching.py#L271",
-        ),
+        Shim("around_fetches", (1, 5), (1, 7), f"{_BLOB}1.6.5/pytorch_lightning/utilities/fetching.py#L271"),
         Shim("innermost_wrapper", (1, 7), _OPEN, f"{_PR}13658"),
         Shim("save_last_as_file", (2, 1), (2, 2), f"{_PR}18748"),
-        Shim(
-            "drop_tips",
-            (2, 5),
-            _OPEN,
-            "https://github.com/Lightning-AI/pytorch-lightning/blob/2.6.1/src/lightning/pytorch/trainer/connectors/"
-            "callback_connector.py",
-        ),
-        Shim(
-            "plain_model_summary",
-            (2, 6),
-            _OPEN,
-            "https://github.com/Lightning-AI/pytorch-lightning/blob/2.6.1/src/lightning/pytorch/trainer/connectors/"
-            "callback_connector.py",
-        ),
+        Shim("drop_tips", (2, 5), _OPEN, _CALLBACKS),
+        Shim("plain_model_summary", (2, 6), _OPEN, _CALLBACKS),
         Shim("last_needs_best", (2, 6), _OPEN, f"{_PR}21244"),
         Shim("save_by_time", (2, 6), _OPEN, f"{_PR}21239"),
-        Shim("skip_hooks", (1, 7), _OPEN, _CALL),
+        Shim("skip_hooks", (1, 7), _OPEN, f"{_BLOB}2.5.5/src/lightning/pytorch/trainer/call.py"),
         Shim("replace_infinite_barrier", (2, 3), _OPEN, f"{_PR}19448"),
     )
 }

@@ -3,21 +3,25 @@
 import importlib
 import os
 import sys
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 from lightning_sm._lightning.compat import needs
 from lightning_sm._lightning.namespaces import Namespace
 
 __all__ = [
+    "SHARDED_BASES",
+    "ShardedBase",
     "add_legacy_environment_methods",
     "apply_num_nodes",
     "backend_of_caller",
     "backend_variable",
     "check_single_device_environment",
     "ddp_base_path",
+    "fsdp_base_path",
     "keep_cluster_environment",
     "register_strategy",
     "replace_infinite_barrier",
+    "sharded_base_path",
     "single_device_class",
     "strategy_of",
 ]
@@ -38,11 +42,12 @@ _FRAMES = 8
 _INIT_FUNCTIONS = frozenset({"_init_dist_connection", "init_dist_connection"})
 
 
-def backend_of_caller() -> Optional[str]:
+def backend_of_caller() -> Optional[Tuple[str, str]]:
     """The backend that Lightning is about to initialize, where its environment's address is asked for on the way.
 
-    No strategy tells its environment. It is an argument of the function that asks: ``lightning/fabric/utilities/
-    distributed.py``, ``_init_dist_connection``; DeepSpeed's strategy has a method of its own.
+    With it the name of the strategy's class. No strategy tells its environment. The backend is an argument of the
+    function that asks: ``lightning/fabric/utilities/distributed.py``, ``_init_dist_connection``; DeepSpeed's strategy
+    has a method of its own.
     """
     frame: Any = sys._getframe(1)
     for _ in range(_FRAMES):
@@ -50,11 +55,18 @@ def backend_of_caller() -> Optional[str]:
             return None
         if frame.f_code.co_name in _INIT_FUNCTIONS:
             backend = frame.f_locals.get("torch_distributed_backend")
-            return None if backend is None else str(backend)
+            return None if backend is None else (str(backend), _class_of_caller(frame.f_back))
         if frame.f_code.co_name == "_init_deepspeed_distributed":
-            return getattr(frame.f_locals.get("self"), "_process_group_backend", None) or "nccl"
+            strategy = frame.f_locals.get("self")
+            ask = getattr(strategy, "_get_process_group_backend", None)
+            return str(ask() if ask else "nccl"), type(strategy).__name__
         frame = frame.f_back
     return None
+
+
+def _class_of_caller(frame: Any) -> str:
+    owner = None if frame is None else frame.f_locals.get("self")
+    return "the strategy of the Trainer" if owner is None else type(owner).__name__
 
 
 def backend_variable(namespace: Namespace) -> Optional[str]:
@@ -67,6 +79,43 @@ def backend_variable(namespace: Namespace) -> Optional[str]:
 def ddp_base_path(namespace: Namespace) -> str:
     """The module and name of Lightning's DDP class, which is a training type plugin before 1.6."""
     return "plugins:DDPPlugin" if needs("ddp_base_path", namespace) else "strategies:DDPStrategy"
+
+
+def fsdp_base_path(namespace: Namespace) -> str:
+    """The module and name of Lightning's class for torch's FSDP, which has another name before 2.0."""
+    if needs("fsdp_base_path", namespace):
+        return "strategies:DDPFullyShardedNativeStrategy"
+    return "strategies:FSDPStrategy"
+
+
+class ShardedBase(NamedTuple):
+    """Lightning's class of a sharded strategy, and where it exists.
+
+    Args:
+        name: Its name in current releases.
+        lightning: The first Lightning that has it, as major and minor.
+        torch: The first torch that it works with.
+    """
+
+    name: str
+    lightning: Tuple[int, int]
+    torch: Tuple[int, int]
+
+
+#: The classes that ours are subclasses of, by the name of the technique.
+SHARDED_BASES = {
+    "FSDP": ShardedBase("FSDPStrategy", (1, 8), (1, 12)),
+    "FSDP2": ShardedBase("ModelParallelStrategy", (2, 3), (2, 4)),
+    "DeepSpeed": ShardedBase("DeepSpeedStrategy", (1, 6), (1, 8)),
+}
+
+
+def sharded_base_path(namespace: Namespace, technique: str) -> Optional[str]:
+    """The module and name of Lightning's class for a technique of :data:`SHARDED_BASES`; ``None`` if it has none."""
+    base = SHARDED_BASES[technique]
+    if namespace.version < base.lightning:
+        return None
+    return fsdp_base_path(namespace) if technique == "FSDP" else f"strategies:{base.name}"
 
 
 def apply_num_nodes(namespace: Namespace, strategy_class: Any) -> None:

@@ -1,0 +1,337 @@
+"""Strategies that shard a model in the launcher's world: FSDP, FSDP2 and DeepSpeed, over SMDDP where available."""
+
+import importlib
+import importlib.util
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+
+from lightning_sm import _lightning
+from lightning_sm._distributed.build_locks import extensions_folder, remove_left_locks
+from lightning_sm._distributed.mixin import StrategyMixin
+from lightning_sm._lightning.collectives import destroy_at_exit
+from lightning_sm._lightning.compat_strategies import (
+    SHARDED_BASES,
+    apply_num_nodes,
+    keep_cluster_environment,
+    register_strategy,
+    sharded_base_path,
+)
+from lightning_sm.errors import StrategyUnavailableError, TopologyError
+
+if TYPE_CHECKING:
+    from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
+
+__all__ = ["SHARDED", "DeepSpeedMixin", "FSDPMixin", "ModelParallelMixin", "register_sharded", "sharded_class"]
+
+
+class _ShardedMixin(StrategyMixin):
+    """What the strategies of this module have in common."""
+
+    _gathers = True
+    _technique = ""
+
+    def _check_torch(self) -> None:
+        import torch
+
+        first = SHARDED_BASES[self._technique].torch
+        found = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+        if found is not None and (int(found.group(1)), int(found.group(2))) < first:
+            raise StrategyUnavailableError(
+                f"{self._name} needs torch {_text(first)} or newer, and torch {torch.__version__} is installed.",
+                hint="Use a newer image of AWS, or SMDDPStrategy.",
+            )
+
+
+class FSDPMixin(_ShardedMixin):
+    """Fully sharded data parallel training on SageMaker (FSDP), over AWS's SMDDP AllGather where it is available.
+
+    It is Lightning's ``FSDPStrategy`` (before 2.0 ``DDPFullyShardedNativeStrategy``) with what
+    :class:`~lightning_sm.SMDDPStrategy` adds: the job's environment, ``devices`` and ``num_nodes`` of the launcher, the
+    choice of the backend with one log line that tells why, and means that are computed as a sum and a division under
+    ``smddp``. SMDDP's AllGather is for ``ml.p4d.24xlarge`` and ``ml.p4de.24xlarge``; on other instance types the
+    backend is NCCL.
+
+    Registered with Lightning as ``smddp_fsdp``. Needs Lightning 1.8 and torch 1.12. It reads the files and variables
+    that :class:`~lightning_sm.SMDDPStrategy` lists, and:
+
+    ``SMDATAPARALLEL_OPTIMIZE_SDP``
+      Set to ``true``, if it is not set, before AWS's library is imported: under ``mpirun`` it chooses AllGather instead
+      of AllReduce. Source: AWS, "Introduction to the SageMaker AI distributed data parallelism library".
+
+    Args:
+        process_group_backend: ``smddp``, ``nccl`` or ``gloo``; ``None`` chooses as described above.
+        cluster_environment: An environment to use instead, which then determines ranks and sizes.
+        **kwargs: The arguments of Lightning's ``FSDPStrategy``.
+
+    Raises:
+        JobConfigError: A file or variable of the job is malformed.
+        TopologyError: The launcher's variables are inconsistent, or the ``Trainer`` requests another world.
+        SMDDPUnavailableError: ``smddp`` was requested by name and cannot be used (raised in ``fit``).
+        StrategyUnavailableError: This Lightning or torch has no FSDP.
+
+    Example::
+
+        >>> from pytorch_lightning import Trainer
+        >>> trainer = Trainer(accelerator="gpu", strategy="smddp_fsdp")  # doctest: +SKIP
+        >>> trainer = Trainer(strategy=SMDDPFSDPStrategy(state_dict_type="sharded"))  # doctest: +SKIP
+    """
+
+    strategy_name = "smddp_fsdp"
+    _technique = "FSDP"
+
+    def __init__(
+        self,
+        process_group_backend: Optional[str] = None,
+        cluster_environment: "Optional[ClusterEnvironment]" = None,
+        **kwargs: Any,
+    ) -> None:
+        self._check_torch()
+        environment = self._read_job(process_group_backend, cluster_environment)
+        super().__init__(cluster_environment=environment, **kwargs)
+        self._process_group_backend = process_group_backend
+
+    def setup_environment(self) -> None:
+        """Initialize the process group."""
+        super().setup_environment()
+        destroy_at_exit()
+
+    def _get_process_group_backend(self) -> str:
+        # Lightning asks for it right before it initializes the group.
+        self._prepare_group()
+        return super()._get_process_group_backend()
+
+
+class ModelParallelMixin(_ShardedMixin):
+    """FSDP2 and tensor parallelism on SageMaker, over AWS's SMDDP AllGather where it is available.
+
+    It is Lightning's ``ModelParallelStrategy`` with what :class:`~lightning_sm.SMDDPStrategy` adds; see
+    :class:`~lightning_sm.SMDDPFSDPStrategy` for the instance types and variables of SMDDP. With a
+    ``tensor_parallel_size``, ``data_parallel_size="auto"`` is the world size divided by it; otherwise ``"auto"`` means
+    what it means in Lightning: data parallel over hosts, tensor parallel within a host.
+
+    torch reduces FSDP2's gradients by a mean. Under ``smddp`` it is told to compute a sum and to divide, which needs
+    ``FSDPModule.set_force_sum_reduction_for_comms`` (torch 2.8); with an older torch the backend is NCCL.
+
+    Registered with Lightning as ``smddp_fsdp2``, which has ``tensor_parallel_size=1``: data parallel over all
+    processes. Needs Lightning 2.3 and torch 2.4.
+
+    Args:
+        process_group_backend: ``smddp``, ``nccl`` or ``gloo``; ``None`` chooses as described above.
+        cluster_environment: An environment to use instead, which then determines ranks and sizes.
+        **kwargs: The arguments of Lightning's ``ModelParallelStrategy``.
+
+    Raises:
+        JobConfigError: A file or variable of the job is malformed.
+        TopologyError: The launcher's variables are inconsistent, the ``Trainer`` requests another world, or the sizes
+            do not divide the world.
+        SMDDPUnavailableError: ``smddp`` was requested by name and cannot be used (raised in ``fit``).
+        StrategyUnavailableError: This Lightning or torch has no FSDP2.
+
+    Example::
+
+        >>> from pytorch_lightning import Trainer
+        >>> trainer = Trainer(accelerator="gpu", strategy="smddp_fsdp2")  # doctest: +SKIP
+        >>> trainer = Trainer(strategy=SMDDPModelParallelStrategy(tensor_parallel_size=2))  # doctest: +SKIP
+    """
+
+    strategy_name = "smddp_fsdp2"
+    _technique = "FSDP2"
+    _data_parallel_size: Any
+    _tensor_parallel_size: Any
+    device_mesh: Any
+
+    def __init__(
+        self,
+        process_group_backend: Optional[str] = None,
+        cluster_environment: "Optional[ClusterEnvironment]" = None,
+        **kwargs: Any,
+    ) -> None:
+        self._check_torch()
+        environment = self._read_job(process_group_backend, cluster_environment)
+        super().__init__(**kwargs)
+        # Lightning's class takes no environment as an argument.
+        self.cluster_environment = environment
+        self._process_group_backend = process_group_backend
+
+    def setup_environment(self) -> None:
+        """Resolve the sizes of the mesh and initialize the process group."""
+        self._resolve_sizes()
+        super().setup_environment()
+        destroy_at_exit()
+
+    def _resolve_sizes(self) -> None:
+        world_size = self.world_size
+        if self._data_parallel_size == "auto" and self._tensor_parallel_size != "auto":
+            data, tensor = world_size // self._tensor_parallel_size, self._tensor_parallel_size
+        else:
+            data = self.num_nodes if self._data_parallel_size == "auto" else self._data_parallel_size
+            tensor = self.num_processes if self._tensor_parallel_size == "auto" else self._tensor_parallel_size
+        if data * tensor != world_size:
+            raise TopologyError(
+                f"data_parallel_size={self._data_parallel_size} and tensor_parallel_size={self._tensor_parallel_size} "
+                f"do not divide the {world_size} processes of the world ({self.num_nodes} hosts, {self.num_processes} "
+                "processes on this one).",
+                hint="Set tensor_parallel_size to a divisor of the processes on each host and leave "
+                "data_parallel_size out.",
+            )
+        self._data_parallel_size, self._tensor_parallel_size = data, tensor
+
+    def _get_process_group_backend(self) -> str:
+        # Lightning asks for it right before it initializes the group.
+        self._prepare_group()
+        return super()._get_process_group_backend()
+
+    @property
+    def distributed_sampler_kwargs(self) -> Dict[str, Any]:
+        """Replicas are the processes of the data-parallel dimension: those of a tensor-parallel group read the same."""
+        mesh = self.device_mesh["data_parallel"]
+        return {"num_replicas": mesh.size(), "rank": mesh.get_local_rank()}
+
+    def _smddp_problem(self) -> Optional[str]:
+        import torch
+
+        if not hasattr(_fsdp_module(), "set_force_sum_reduction_for_comms"):
+            return (
+                f"FSDP2 reduces gradients by ReduceOp.AVG, which SMDDP lacks, and torch {torch.__version__} has no "
+                "FSDPModule.set_force_sum_reduction_for_comms"
+            )
+        return super()._smddp_problem()
+
+    def setup(self, trainer: Any) -> None:
+        """Set the model up; under ``smddp`` its gradients are reduced by a sum and a division."""
+        if self._is_smddp and self.model is not None:
+            kind: Any = _fsdp_module()
+            for module in self.model.modules():
+                if isinstance(module, kind):
+                    module.set_force_sum_reduction_for_comms(True)
+        super().setup(trainer)
+
+
+class DeepSpeedMixin(_ShardedMixin):
+    """DeepSpeed (ZeRO) on SageMaker, over AWS's SMDDP AllGather where it is available.
+
+    It is Lightning's ``DeepSpeedStrategy`` with what :class:`~lightning_sm.SMDDPStrategy` adds; see
+    :class:`~lightning_sm.SMDDPFSDPStrategy` for the instance types and variables of SMDDP. Before training, locks
+    that a killed build of an extension left on this host are removed, because DeepSpeed would wait for them forever.
+
+    Registered with Lightning as ``smddp_deepspeed`` and ``smddp_deepspeed_stage_3``. Needs Lightning 1.6 and the
+    package ``deepspeed``. It reads the files and variables that :class:`~lightning_sm.SMDDPStrategy` lists, and:
+
+    ``TORCH_EXTENSIONS_DIR``
+      Where torch builds extensions; by default ``~/.cache/torch_extensions``. Set by the user.
+
+    ``MASTER_ADDR``, ``MASTER_PORT``, ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``
+      Written by Lightning for DeepSpeed, with this job's values.
+
+    Args:
+        process_group_backend: ``smddp``, ``nccl`` or ``gloo``; ``None`` chooses as described above.
+        cluster_environment: An environment to use instead, which then determines ranks and sizes.
+        **kwargs: The arguments of Lightning's ``DeepSpeedStrategy``.
+
+    Raises:
+        JobConfigError: A file or variable of the job is malformed.
+        TopologyError: The launcher's variables are inconsistent, or the ``Trainer`` requests another world.
+        SMDDPUnavailableError: ``smddp`` was requested by name and cannot be used (raised in ``fit``).
+        StrategyUnavailableError: This Lightning has no DeepSpeed, it is not installed, or a lock blocks its builds.
+
+    Example::
+
+        >>> from pytorch_lightning import Trainer
+        >>> trainer = Trainer(accelerator="gpu", strategy="smddp_deepspeed_stage_3")  # doctest: +SKIP
+        >>> trainer = Trainer(strategy=SMDDPDeepSpeedStrategy(stage=2))  # doctest: +SKIP
+    """
+
+    strategy_name = "smddp_deepspeed"
+    _technique = "DeepSpeed"
+
+    def __init__(
+        self,
+        process_group_backend: Optional[str] = None,
+        cluster_environment: "Optional[ClusterEnvironment]" = None,
+        **kwargs: Any,
+    ) -> None:
+        if importlib.util.find_spec("deepspeed") is None:
+            raise StrategyUnavailableError(
+                f"{self._name} needs the package deepspeed, which is not installed.",
+                hint="Add deepspeed to the requirements.txt beside your script.",
+            )
+        environment = self._read_job(process_group_backend, cluster_environment)
+        super().__init__(cluster_environment=environment, **kwargs)
+        self._process_group_backend = process_group_backend
+
+    def setup_distributed(self) -> None:
+        """Remove locks of killed builds, choose the backend, log why, and initialize the process group."""
+        if self.local_rank == 0:
+            remove_left_locks(Path(extensions_folder(os.environ)))
+        self._prepare_group()
+        super().setup_distributed()
+        destroy_at_exit()
+
+
+def _fsdp_module() -> Any:
+    """The class of modules that FSDP2 shards, which is a private one before torch 2.6; ``None`` without FSDP2."""
+    for path in ("torch.distributed.fsdp", "torch.distributed._composable.fsdp"):
+        try:
+            return importlib.import_module(path).FSDPModule
+        except (ImportError, AttributeError):
+            continue
+    return None
+
+
+def _text(version: Tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+#: The public classes: the technique of each, and where its mixin is, as ``module:name``.
+SHARDED = {
+    "SMDDPFSDPStrategy": ("FSDP", f"{__name__}:FSDPMixin"),
+    "SMDDPModelParallelStrategy": ("FSDP2", f"{__name__}:ModelParallelMixin"),
+    "SMDDPDeepSpeedStrategy": ("DeepSpeed", f"{__name__}:DeepSpeedMixin"),
+}
+
+
+def sharded_class(namespace: _lightning.Namespace, name: str) -> type:
+    """Return a class of :data:`SHARDED` for one of Lightning's namespaces.
+
+    Where Lightning lacks the base class, it is a class that raises when it is used.
+    """
+    technique, mixin_path = SHARDED[name]
+    base_path = sharded_base_path(namespace, technique)
+    if base_path is None:
+        return _unavailable_class(namespace, name)
+    cls = _lightning.namespaced_class(namespace, name, mixin_path, base_path)
+    apply_num_nodes(namespace, cls)
+    keep_cluster_environment(namespace, cls)
+    return cls
+
+
+@lru_cache(maxsize=None)
+def _unavailable_class(namespace: _lightning.Namespace, name: str) -> type:
+    first = SHARDED_BASES[SHARDED[name][0]].lightning
+
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise StrategyUnavailableError(
+            f"{name} needs Lightning {_text(first)} or newer, and {namespace.name} {_text(namespace.version)} is "
+            "installed.",
+            hint="Install a newer Lightning, or use SMDDPStrategy.",
+        )
+
+    # Lightning's registries read the last two.
+    body = {"__init__": refuse, "__module__": "lightning_sm", "strategy_name": name, "distributed_backend": name}
+    return type(name, (), body)
+
+
+def register_sharded(namespace: _lightning.Namespace) -> None:
+    """Register ``smddp_fsdp``, ``smddp_fsdp2``, ``smddp_deepspeed`` and ``smddp_deepspeed_stage_3``."""
+    end = "over AWS's SMDDP AllGather where available, else over NCCL or gloo"
+    names: Dict[str, Tuple[str, str, Dict[str, Any]]] = {
+        "smddp_fsdp": ("SMDDPFSDPStrategy", "FSDP", {}),
+        "smddp_fsdp2": ("SMDDPModelParallelStrategy", "FSDP2", {"tensor_parallel_size": 1}),
+        "smddp_deepspeed": ("SMDDPDeepSpeedStrategy", "DeepSpeed", {}),
+        "smddp_deepspeed_stage_3": ("SMDDPDeepSpeedStrategy", "DeepSpeed ZeRO stage 3", {"stage": 3}),
+    }
+    for name, (class_name, what, arguments) in names.items():
+        register_strategy(namespace, name, sharded_class(namespace, class_name), f"{what} {end}", **arguments)
