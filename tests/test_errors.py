@@ -63,6 +63,7 @@ def test_survives_the_way_between_processes(cls):
         (errors.HyperparameterError, ValueError),
         (errors.OutputError, OSError),
         (errors.SMDDPUnavailableError, RuntimeError),
+        (errors.StrategyUnavailableError, RuntimeError),
     ],
 )
 def test_is_also_the_builtin_that_callers_expect(cls, builtin):

@@ -13,7 +13,14 @@ from lightning_sm import errors
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.fresh import run_fresh
 
-_NEED_LIGHTNING = ("ModelExport", "SMDDPPlugin", "SMDDPStrategy", "SageMakerCLI")
+_STRATEGIES = (
+    "SMDDPDeepSpeedStrategy",
+    "SMDDPFSDPStrategy",
+    "SMDDPModelParallelStrategy",
+    "SMDDPPlugin",
+    "SMDDPStrategy",
+)
+_NEED_LIGHTNING = ("ModelExport", *_STRATEGIES, "SageMakerCLI")
 _NAMES = [namespace.name for namespace in installed_namespaces()]
 _WITHOUT_LIGHTNING = "import sys\nsys.modules.update(dict.fromkeys(['lightning', 'pytorch_lightning']))\n"
 # None of the installed packages, as in an image without Lightning.
@@ -35,7 +42,7 @@ def test_every_error_is_listed():
 
 
 def test_strategies_hold_strategies_only():
-    assert dir(importlib.import_module("lightning_sm.strategies")) == ["SMDDPPlugin", "SMDDPStrategy"]
+    assert dir(importlib.import_module("lightning_sm.strategies")) == list(_STRATEGIES)
 
 
 def test_without_lightning_hasattr_is_false_and_other_names_work():
@@ -51,7 +58,7 @@ say(*(name for name in dir(lightning_sm) if name not in {_NEED_LIGHTNING} and no
 say(lightning_sm.TrainingJob.resolve({{}}).in_container, lightning_sm.Topology.resolve({{}}).launcher)
 """
     )
-    assert said == [[False] * 4, [False] * 2, [False, "none"], [], [False, "none"]]
+    assert said == [[False] * 7, [False] * 2, [False, "none"], [], [False, "none"]]
 
 
 @pytest.mark.parametrize("module", ["lightning_sm", "lightning_sm.strategies"])

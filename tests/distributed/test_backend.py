@@ -1,12 +1,13 @@
 """Each row of the table of backends."""
 
+import os
 import sys
 import types
 
 import pytest
 
 from lightning_sm import Hyperparameters, TrainingJob
-from lightning_sm._distributed.backend import choose_backend
+from lightning_sm._distributed.backend import BackendChoice, choose_backend
 from lightning_sm.errors import SMDDPUnavailableError
 from tests.helpers.processes import STANDINS
 
@@ -95,7 +96,45 @@ def test_library_that_refuses_the_instance_type(monkeypatch, variable):
 
 
 @pytest.mark.usefixtures("importable")
+@pytest.mark.parametrize(
+    ("kind", "backend", "reason"),
+    [
+        ("ml.p4d.24xlarge", "smddp", "the job's distribution is smdistributed.dataparallel"),
+        ("ml.p4de.24xlarge", "smddp", "the job's distribution is smdistributed.dataparallel"),
+        ("ml.p3dn.24xlarge", "nccl", "SMDDP's AllGather is for ml.p4d.24xlarge and ml.p4de.24xlarge and the instance"),
+        (None, "nccl", "SMDDP's AllGather is for ml.p4d.24xlarge and ml.p4de.24xlarge and the instance type is unk"),
+    ],
+)
+def test_instance_types_with_all_gather(monkeypatch, kind, backend, reason):
+    monkeypatch.setenv("SMDATAPARALLEL_OPTIMIZE_SDP", "")
+    monkeypatch.delenv("SMDATAPARALLEL_OPTIMIZE_SDP")
+    job = TrainingJob(in_container=True, current_instance_type=kind, hyperparameters=_ASKS)
+    choice = choose_backend(None, "cuda", job, gathers=True)
+    assert choice.backend == backend
+    assert choice.reason.startswith(reason)
+    # It must be there before the library is imported, and DDP must not get it.
+    assert os.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP") == ("true" if backend == "smddp" else None)
+    assert choose_backend(None, "cuda", job).backend == "smddp"
+
+
+@pytest.mark.usefixtures("importable")
+def test_a_value_of_the_users_stays(monkeypatch):
+    monkeypatch.setenv("SMDATAPARALLEL_OPTIMIZE_SDP", "false")
+    assert choose_backend(None, "cuda", _WANTS, gathers=True).is_smddp
+    assert os.environ["SMDATAPARALLEL_OPTIMIZE_SDP"] == "false"
+
+
+@pytest.mark.usefixtures("importable")
+def test_a_strategy_that_cannot_train_over_it():
+    assert choose_backend(None, "cuda", _WANTS, problem="it is old") == BackendChoice("nccl", "it is old")
+    with pytest.raises(
+        SMDDPUnavailableError, match=r"'smddp' was requested, but it is old\. HINT: Leave process_group"
+    ):
+        choose_backend("smddp", "cuda", _WANTS, problem="it is old")
+
+
+@pytest.mark.usefixtures("importable")
 def test_library_is_not_touched_unless_it_is_wanted(monkeypatch):
-    monkeypatch.setattr("lightning_sm._distributed.backend._import_smddp", lambda: pytest.fail("imported"))
+    monkeypatch.setattr("lightning_sm._distributed.backend._import_smddp", lambda gathers: pytest.fail("imported"))
     for requested, device, job in ((None, "cuda", _PLAIN), (None, "cpu", _WANTS), ("nccl", "cuda", _WANTS)):
         assert choose_backend(requested, device, job).backend != "smddp"

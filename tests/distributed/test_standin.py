@@ -25,17 +25,29 @@ def said(function, *args, **kwargs):
         return str(error)
     return None
 
-print(json.dumps({
+from torch.nn.parallel import DistributedDataParallel
+
+def scatter():
+    dist.reduce_scatter(torch.empty_like(tensor), [tensor])
+
+found = {
     "sum": said(dist.all_reduce, tensor),
     "barrier": said(dist.barrier),
     "average": said(dist.all_reduce, tensor, op=dist.ReduceOp.AVG),
     "average on one rank": said(dist.reduce, tensor, 0, op=dist.ReduceOp.AVG),
-    "group": said(dist.new_group, [0]),
-    "gloo group": said(dist.new_group, backend="gloo"),
+    "average in parts": said(dist.reduce_scatter, tensor, [tensor], op=dist.ReduceOp.AVG),
     "device_ids": said(dist.barrier, device_ids=[0]),
     "backend": dist.get_backend(),
-    "calls": torch_smddp.calls,
-}))
+    "sum in parts": said(scatter),
+    "group before DDP": said(dist.new_group, [0]),
+    "DDP after a group": said(DistributedDataParallel, torch.nn.Linear(1, 1)),
+    "calls": list(torch_smddp.calls),
+}
+torch_smddp.calls.clear()
+DistributedDataParallel(torch.nn.Linear(1, 1))
+found["group"] = said(dist.new_group, [0])
+found["gloo group"] = said(dist.new_group, backend="gloo")
+print(json.dumps(found))
 dist.destroy_process_group()
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.new_group([0])
@@ -60,13 +72,21 @@ def test_notes_what_went_through(said):
     assert "barrier" in [name for name, _, _ in said["calls"]]
 
 
+def test_jobs_that_shard_a_model_may_create_groups_and_reduce_in_parts(said):
+    assert said["group before DDP"] is said["sum in parts"] is None
+    assert ["new_group", "smddp", 1] in said["calls"]
+    assert ["reduce_scatter", "torch.int64", 3] in said["calls"]
+
+
 @pytest.mark.parametrize(
     ("call", "refusal"),
     [
         ("average", "does not support: ReduceOp.AVG"),
         ("average on one rank", "does not support: ReduceOp.AVG"),
-        ("group", "does not support further process groups (new_group)"),
-        ("gloo group", "does not support further process groups (new_group)"),
+        ("average in parts", "does not support: ReduceOp.AVG"),
+        ("group", "does not support further process groups (new_group) in DDP jobs"),
+        ("gloo group", "does not support further process groups (new_group) in DDP jobs"),
+        ("DDP after a group", "does not support further process groups (new_group) in DDP jobs"),
         ("device_ids", "does not support device_ids in barriers"),
     ],
 )

@@ -5,18 +5,24 @@ The recipe serves torch 1.12 and later.
 
 import inspect
 import os
+import sys
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 SUPPORTED = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
-# Each collective that went through the group: its name, and the type and number of elements of its first tensor.
+# Each collective that went through a group: its name, and the type and number of elements of its first tensor. A group
+# that is created beside the default one is noted as ("new_group", its backend, its number of processes).
 calls = []
 
 _instance_type = os.environ.get("SM_CURRENT_INSTANCE_TYPE") or os.environ.get("SAGEMAKER_INSTANCE_TYPE") or "unknown"
 if _instance_type not in SUPPORTED:
     raise RuntimeError(f"SMDDP stand-in: instance type {_instance_type} is not supported, only {', '.join(SUPPORTED)}")
+
+
+_NO_AVERAGE = "SMDDP stand-in: SMDDP does not support: ReduceOp.AVG"
+_NO_GROUPS = "SMDDP stand-in: SMDDP does not support further process groups (new_group) in DDP jobs"
 
 
 def _first_tensor(value):
@@ -56,9 +62,35 @@ class StandInProcessGroup(dist.ProcessGroup):
     def reduce(self, *args, **kwargs):
         return self._reduction("reduce", *args, **kwargs)
 
+    def reduce_scatter(self, outputs, inputs, *options, **more):
+        for output, parts in zip(outputs, inputs):
+            work = self._reduce_scatter("reduce_scatter", output, torch.stack(list(parts)), *options, **more)
+        return work
+
+    def _reduce_scatter_base(self, output, tensor, *options, **more):
+        return self._reduce_scatter("_reduce_scatter_base", output, tensor, *options, **more)
+
+    reduce_scatter_single = _reduce_scatter_base  # its name since torch 2.13
+
+    def reduce_scatter_tensor_coalesced(self, outputs, tensors, *options, **more):
+        for output, tensor in zip(outputs, tensors):
+            work = self._reduce_scatter("reduce_scatter_tensor_coalesced", output, tensor, *options, **more)
+        return work
+
+    def _reduce_scatter(self, name, output, tensor, *options, **more):
+        # Gloo has it in some versions of torch only, so the whole is reduced and each rank takes its part.
+        if any(_is_average(value) for value in (*options, *more.values())):
+            raise RuntimeError(_NO_AVERAGE)
+        calls.append((name, str(tensor.dtype), tensor.numel()))
+        total = tensor.reshape(-1).clone()
+        work = self._inner.allreduce([total])
+        work.wait()
+        output.copy_(total.chunk(self.size())[self.rank()].view_as(output))
+        return work
+
     def _reduction(self, name, *args, **kwargs):
         if any(_is_average(value) for value in (*args, *kwargs.values())):
-            raise RuntimeError("SMDDP stand-in: SMDDP does not support: ReduceOp.AVG")
+            raise RuntimeError(_NO_AVERAGE)
         return self._forward(name, *args, **kwargs)
 
     def _allgather_base(self, output, tensor, *options, **more):
@@ -68,6 +100,9 @@ class StandInProcessGroup(dist.ProcessGroup):
         return self._inner.allgather([parts], [tensor.reshape(-1)])  # type: ignore[attr-defined]
 
     all_gather_single = _allgather_base  # its name since torch 2.13
+
+    def allgather_into_tensor_coalesced(self, outputs, tensors, *options, **more):
+        return [self._allgather_base(output, tensor) for output, tensor in zip(outputs, tensors)][-1]
 
     def _forward(self, name, *args, **kwargs):
         tensor = _first_tensor(args[0]) if args else None
@@ -96,16 +131,54 @@ def _is_in_use():
     return dist.is_initialized() and dist.get_backend() == "smddp"
 
 
-def _refusing(function, is_refused, what):
+_is_ddp = False
+
+
+def _without_device_ids(barrier):
     def guarded(*args, **kwargs):
-        if _is_in_use() and is_refused(kwargs):
-            raise RuntimeError(f"SMDDP stand-in: SMDDP does not support {what}")
-        return function(*args, **kwargs)
+        if _is_in_use() and kwargs.get("device_ids"):
+            raise RuntimeError("SMDDP stand-in: SMDDP does not support device_ids in barriers")
+        return barrier(*args, **kwargs)
+
+    return guarded
+
+
+def _not_in_ddp_jobs(new_group):
+    def guarded(*args, **kwargs):
+        if not _is_in_use():
+            return new_group(*args, **kwargs)
+        if _is_ddp:
+            raise RuntimeError(_NO_GROUPS)
+        group = new_group(*args, **kwargs)
+        ranks = args[0] if args else kwargs.get("ranks")
+        size = dist.get_world_size() if ranks is None else len(ranks)
+        calls.append(("new_group", kwargs.get("backend") or "smddp", size))
+        return group
+
+    return guarded
+
+
+def _without_groups(init):
+    def guarded(self, *args, **kwargs):
+        global _is_ddp
+        if _is_in_use():
+            if any(name == "new_group" for name, _, _ in calls):
+                raise RuntimeError(_NO_GROUPS)
+            _is_ddp = True
+        init(self, *args, **kwargs)
 
     return guarded
 
 
 _more = {"devices": ["cpu"]} if "devices" in inspect.signature(dist.Backend.register_backend).parameters else {}
 dist.Backend.register_backend("smddp", _make, **_more)
-dist.new_group = _refusing(dist.new_group, lambda _: True, "further process groups (new_group)")
-dist.barrier = _refusing(dist.barrier, lambda kwargs: bool(kwargs.get("device_ids")), "device_ids in barriers")
+# Modules of torch take these functions by name.
+_new_group, _barrier = dist.new_group, dist.barrier
+for _module in list(sys.modules.values()):
+    if getattr(_module, "__name__", "").startswith("torch.distributed"):
+        if vars(_module).get("new_group") is _new_group:
+            _module.new_group = _not_in_ddp_jobs(_new_group)
+        if vars(_module).get("barrier") is _barrier:
+            _module.barrier = _without_device_ids(_barrier)
+_ddp = torch.nn.parallel.DistributedDataParallel
+_ddp.__init__ = _without_groups(_ddp.__init__)

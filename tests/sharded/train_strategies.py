@@ -1,0 +1,96 @@
+"""Trains the same model by several strategies, one after the other, and writes what each rank saw.
+
+Arguments: results folder, backend (``gloo`` or ``smddp``, the stand-in), whose strategies (``ours`` or ``lightnings``),
+kinds of strategies as in ``tests/helpers/sharded.py``, separated by commas.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch.distributed as dist
+
+import lightning_sm
+from lightning_sm import SMDDPDeepSpeedStrategy, SMDDPFSDPStrategy, SMDDPModelParallelStrategy, SMDDPStrategy
+from tests.helpers.sharded import cpu_strategy, sharded_model
+from tests.helpers.tiny import loader
+
+_MODULE = "smdistributed.dataparallel.torch.torch_smddp"
+_OURS = {
+    "DDPStrategy": SMDDPStrategy,
+    "FSDPStrategy": SMDDPFSDPStrategy,
+    "ModelParallelStrategy": SMDDPModelParallelStrategy,
+    "DeepSpeedStrategy": SMDDPDeepSpeedStrategy,
+}
+
+
+def _strategy(kind, whose, backend):
+    arguments = {"process_group_backend": backend}
+    if whose == "lightnings":
+        return cpu_strategy(kind, pl.strategies, **arguments)
+    if kind.startswith("fsdp2"):
+        arguments["data_parallel_size"] = "auto"
+    return cpu_strategy(kind, _OURS, timeout=timedelta(seconds=90), **arguments)
+
+
+def _weights(kind, model):
+    """This rank's part of each parameter: the parts of all ranks, in their order, are the whole."""
+    context = contextlib.nullcontext()
+    for module in model.modules():
+        # FSDP2 keeps what it gathered for the last forward.
+        getattr(module, "reshard", lambda: None)()
+    if kind == "deepspeed_3":
+        import deepspeed
+
+        context = deepspeed.zero.GatheredParameters(list(model.parameters()))
+    with context:
+        return {
+            name: getattr(parameter.detach(), "to_local", parameter.detach)().flatten().tolist()
+            for name, parameter in model.named_parameters()
+        }
+
+
+def main(folder, backend, whose, kinds):
+    if whose == "lightnings" and backend == "smddp":
+        __import__(_MODULE)
+    seen = {}
+    for kind in kinds.split(","):
+        before = len(_calls())
+        strategy = _strategy(kind, whose, backend)
+        plugins = [] if whose == "ours" else [lightning_sm.SageMakerEnvironment()]
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            devices=2,
+            strategy=strategy,
+            plugins=plugins,
+            max_epochs=2,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        model = sharded_model(pl)
+        trainer.fit(model, loader(), loader())
+        seen[kind] = {
+            "backend": dist.get_backend(),
+            "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+            "sampler": dict(strategy.distributed_sampler_kwargs),
+            "weights": _weights(kind, trainer.model),
+            "object": strategy.broadcast({"rank": trainer.global_rank}, src=1),
+            "calls": _calls()[before:],
+            "optimize_sdp": os.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP"),
+            "topology": str(lightning_sm.Topology.resolve().world_size),
+        }
+    Path(folder, f"rank-{dist.get_rank()}.json").write_text(json.dumps(seen))
+
+
+def _calls():
+    return list(getattr(sys.modules.get(_MODULE), "calls", ()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
