@@ -83,7 +83,7 @@ class StandInProcessGroup(dist.ProcessGroup):
             raise RuntimeError(_NO_AVERAGE)
         calls.append((name, str(tensor.dtype), tensor.numel()))
         total = tensor.reshape(-1).clone()
-        work = self._inner.allreduce([total])
+        work = self._inner.allreduce([total])  # type: ignore[attr-defined]
         work.wait()
         output.copy_(total.chunk(self.size())[self.rank()].view_as(output))
         return work
@@ -173,12 +173,10 @@ def _without_groups(init):
 _more = {"devices": ["cpu"]} if "devices" in inspect.signature(dist.Backend.register_backend).parameters else {}
 dist.Backend.register_backend("smddp", _make, **_more)
 # Modules of torch take these functions by name.
-_new_group, _barrier = dist.new_group, dist.barrier
-for _module in list(sys.modules.values()):
-    if getattr(_module, "__name__", "").startswith("torch.distributed"):
-        if vars(_module).get("new_group") is _new_group:
-            _module.new_group = _not_in_ddp_jobs(_new_group)
-        if vars(_module).get("barrier") is _barrier:
-            _module.barrier = _without_device_ids(_barrier)
+_guarded = {dist.new_group: _not_in_ddp_jobs(dist.new_group), dist.barrier: _without_device_ids(dist.barrier)}
+for _module in [module for name, module in sys.modules.items() if name.startswith("torch.distributed")]:
+    for _name in ("new_group", "barrier"):
+        if vars(_module).get(_name) in _guarded:
+            setattr(_module, _name, _guarded[vars(_module)[_name]])
 _ddp = torch.nn.parallel.DistributedDataParallel
 _ddp.__init__ = _without_groups(_ddp.__init__)

@@ -1,0 +1,97 @@
+"""FSDP, FSDP2 and DeepSpeed by our strategies in real processes: over gloo and over the stand-in for SMDDP."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes import STANDINS, Job
+
+pytest.importorskip("deepspeed")
+pytest.importorskip("torch.distributed.fsdp", reason="torch has no FSDP")
+pytestmark = pytest.mark.sharded
+
+_SCRIPT = Path(__file__).parent / "train_strategies.py"
+_KINDS = ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")
+
+
+def _run(tmp_path_factory, launcher, *arguments):
+    folder = tmp_path_factory.mktemp("_".join(["strategies", launcher, *arguments[:2]]))
+    job = Job(folder, _SCRIPT, *arguments, path=[STANDINS], SM_CURRENT_INSTANCE_TYPE="ml.p4d.24xlarge", timeout=280)
+    return job.torchrun(1, 2) if launcher == "torchrun" else job.mpirun(2)
+
+
+@pytest.fixture(scope="module")
+def gloo(tmp_path_factory):
+    """SMDDPStrategy as the truth, and our sharded strategies, over gloo."""
+    return _run(tmp_path_factory, "torchrun", "gloo", "ours", ",".join(("ddp", *_KINDS))).results(2)
+
+
+@pytest.fixture(scope="module", params=["torchrun", "mpirun"])
+def smddp(request, tmp_path_factory):
+    """Our sharded strategies over the stand-in."""
+    return _run(tmp_path_factory, request.param, "smddp", "ours", ",".join(_KINDS)).results(2)
+
+
+def _whole(results, kind):
+    """The weights of a model, one list for each parameter, from the parts of all ranks."""
+    parts = [list(result[kind]["weights"].values()) for result in results]
+    if kind.startswith("fsdp"):
+        return [[number for part in of_parameter for number in part] for of_parameter in zip(*parts)]
+    assert parts[0] == parts[1]
+    return parts[0]
+
+
+def _is_like_ddp(results, kind, ddp):
+    for rank in (0, 1):
+        assert set(results[rank][kind]["metrics"]) == {"train_loss", "val_loss", "val_count"}
+        assert results[rank][kind]["metrics"] == pytest.approx(ddp[rank]["ddp"]["metrics"], abs=1e-6)
+        assert results[rank][kind]["sampler"] == {"num_replicas": 2, "rank": rank}
+    expected = _whole(ddp, "ddp")
+    for found, values in zip(_whole(results, kind), expected):
+        assert found == pytest.approx(values, abs=1e-6)
+    assert [len(values) for values in _whole(results, kind)] == [32, 8, 8, 1] == [len(each) for each in expected]
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_losses_and_weights_over_gloo_are_those_of_ddp(gloo, kind):
+    _is_like_ddp(gloo, kind, gloo)
+    assert {result[kind]["backend"] for result in gloo} == {"gloo"}
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_losses_and_weights_over_the_standin_are_those_of_ddp(smddp, gloo, kind):
+    _is_like_ddp(smddp, kind, gloo)
+    for result in smddp:
+        assert result[kind]["backend"] == "smddp"
+        assert result[kind]["object"] == {"rank": 1}
+        assert result[kind]["optimize_sdp"] == "true"
+        # DeepSpeed's variables are those of the same world.
+        assert result[kind]["topology"] == "2"
+
+
+def test_parameters_are_sharded(gloo):
+    for kind in ("fsdp", "fsdp2"):
+        parts = [sum(map(len, result[kind]["weights"].values())) for result in gloo]
+        assert sum(parts) == 49
+        assert max(parts) < 33, "each rank holds about a half"
+
+
+def test_what_goes_through_the_groups(smddp):
+    for result in smddp:
+        names = {kind: {name for name, _, _ in result[kind]["calls"]} for kind in _KINDS}
+        for kind in ("fsdp", "fsdp2", "deepspeed_3"):
+            assert "_reduce_scatter_base" in names[kind]
+            assert names[kind] & {"_allgather_base", "allgather"}
+        # FSDP2's dimension over all processes is the default group; each process is a tensor-parallel group of its own.
+        groups = [call for call in result["fsdp2"]["calls"] if call[0] == "new_group"]
+        assert all(backend == "smddp" for _, backend, _ in groups)
+        assert "new_group" not in names["fsdp"]
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "fsdp2"])
+def test_lightnings_own_strategies_fail_on_such_a_backend(tmp_path_factory, kind):
+    job = _run(tmp_path_factory, "torchrun", "smddp", "lightnings", kind)
+    # Why ours exist: Lightning's means ask for ReduceOp.AVG, and so do FSDP2's gradients.
+    assert 0 not in job.codes
+    assert None not in job.codes, "it should fail, not hang"
+    assert "SMDDP stand-in: SMDDP does not support: ReduceOp.AVG" in job.output, job.output[-4000:]
