@@ -2,11 +2,13 @@
 
 import errno
 import os
+import re
+import secrets
 import shutil
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, Callable, Iterator, Optional
+from typing import Any, BinaryIO, Callable, Iterator, List, Optional
 
-__all__ = ["DeferredErrorFile", "flush", "remove", "remove_on_error", "replace_atomically"]
+__all__ = ["DeferredErrorFile", "flush", "remove", "remove_on_error", "replace_atomically", "restore_replaced"]
 
 
 class DeferredErrorFile:
@@ -61,12 +63,74 @@ def remove_on_error(partial: str) -> Iterator[None]:
 def replace_atomically(partial: str, target: str) -> None:
     """Flush a file, or take a directory as it is, and rename it to ``target``, replacing what is there."""
     if os.path.isdir(partial):
-        # A directory cannot be renamed over another one, so the older one is removed when the newer is complete.
-        shutil.rmtree(target, ignore_errors=True)
-    else:
-        flush(partial)
+        _replace_directory(partial, target)
+        return
+    flush(partial)
     os.replace(partial, target)
     flush(os.path.dirname(target) or ".")
+
+
+def _replace_directory(partial: str, target: str) -> None:
+    parent, name = os.path.split(os.path.abspath(target))
+    if not os.path.lexists(target):
+        os.rename(partial, target)
+        flush(parent)
+    elif _exchange(partial, target):
+        flush(parent)
+        remove(partial)
+    else:
+        # No rename replaces a directory that is not empty. For a moment only the hidden names exist.
+        aside = os.path.join(parent, f".{name}{_REPLACED}{secrets.token_hex(4)}")
+        os.rename(target, aside)
+        try:
+            os.rename(partial, target)
+        except BaseException:
+            os.rename(aside, target)
+            raise
+        flush(parent)
+        remove(aside)
+
+
+_REPLACED = ".replaced-"
+_REPLACED_NAME = re.compile(r"\.(.+)\.replaced-[0-9a-f]{8}")
+
+
+def restore_replaced(directory: str) -> List[str]:
+    """Rename back the directories that a killed :func:`replace_atomically` had renamed aside, and return their names.
+
+    One that has been replaced is removed. No other process may be replacing a directory there.
+
+    Args:
+        directory: The directory that contains them.
+    """
+    restored = []
+    for name in os.listdir(directory):
+        match = _REPLACED_NAME.fullmatch(name)
+        if match is None:
+            continue
+        aside, target = os.path.join(directory, name), os.path.join(directory, match.group(1))
+        if os.path.lexists(target):
+            remove(aside)
+            continue
+        with suppress(OSError):  # another host on a shared file system was faster
+            os.rename(aside, target)
+            restored.append(match.group(1))
+    return restored
+
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def _exchange(one: str, other: str) -> bool:
+    """Exchange two names in one step, if the file system can do that: renameat2(2), which Python does not have."""
+    import ctypes
+
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):  # a C library without it
+        return False
+    return bool(renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0)
 
 
 def flush(path: str) -> None:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Callable, List, Optional, Sequence
 
 from lightning_sm._atomic_file import remove
-from lightning_sm._checkpoint.async_io import BackgroundCheckpointIOMixin
+from lightning_sm._checkpoint.async_io import finish_saves
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning.collectives import all_true, broadcast
 from lightning_sm._lightning.compat_strategies import strategy_of
@@ -252,12 +252,10 @@ def save_stopped(trainer: Trainer, directory: str, steps: int) -> str:
 
 def _finish_background_saves(trainer: Trainer) -> None:
     """Wait for background saves and end them, so that the next save is synchronous."""
-    checkpoint_io = getattr(strategy_of(trainer), "checkpoint_io", None)
-    if isinstance(checkpoint_io, BackgroundCheckpointIOMixin):
-        try:
-            checkpoint_io.finish()
-        except Exception as error:  # of an earlier save; the next one may succeed
-            log.error("%s", error)
+    try:
+        finish_saves(trainer)
+    except Exception as error:  # of an earlier save; the next one may succeed
+        log.error("%s", error)
 
 
 def _remove_older(directory: str, steps: int) -> None:

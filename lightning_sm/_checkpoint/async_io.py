@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from lightning_sm._checkpoint.atomic_io import WrappingCheckpointIOMixin, save_options
+from lightning_sm._checkpoint.folder_io import folder_saves_of
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.trainer_protocol import Trainer
@@ -229,11 +230,14 @@ class BackgroundCheckpointIOMixin(WrappingCheckpointIOMixin):
 
 
 def finish_saves(trainer: Trainer) -> None:
-    """Wait for pending background saves, and save synchronously from now on.
+    """Wait for pending background saves, and save synchronously from now on. Every rank must call it.
 
     Raises:
-        Exception: The error of the last save.
+        Exception: The error of the last save; of a checkpoint folder on every rank.
     """
+    folders = folder_saves_of(strategy_of(trainer))
+    if folders is not None:
+        folders.finish()
     checkpoint_io = getattr(strategy_of(trainer), "checkpoint_io", None)
     if isinstance(checkpoint_io, BackgroundCheckpointIOMixin):
         checkpoint_io.finish()

@@ -1,13 +1,14 @@
 """The ``ModelCheckpoint`` callbacks that save a job regularly, and their files when a run resumes."""
 
+import math
 import os
 import re
 import time
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Iterator, List, Sequence
 
 from lightning_sm._checkpoint.candidates import is_discoverable
+from lightning_sm._checkpoint.folder_files import remove_folder
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, broadcast
@@ -18,6 +19,7 @@ from lightning_sm.errors import CheckpointError
 
 __all__ = [
     "ThrottledTimeTrigger",
+    "number_folders",
     "overwrite_existing_last",
     "periodic_checkpoints",
     "remove_superseded",
@@ -55,7 +57,8 @@ class ThrottledTimeTrigger:
 
 # The second one is used if the project's callbacks write a last.ckpt.
 _EPOCH_FILENAMES = ("last", "resume-last")
-_TIME_FILENAME = "resume-{epoch}-{step}"
+_NUMBERED = "-{epoch}-{step}"
+_TIME_FILENAME = f"resume{_NUMBERED}"
 
 
 def save_interval(text: str) -> float:
@@ -120,7 +123,26 @@ def _by_epoch(directory: str, name: str, namespace: Namespace) -> Iterator[Any]:
             directory, name, mode=mode, every_n_epochs=1, save_on_train_epoch_end=True, save_top_k=1
         )
         overwrite_own_file(namespace, callback)
+        callback.is_of_job = True
         yield callback
+
+
+def number_folders(trainer: Trainer, namespace: Namespace) -> None:
+    """Number the checkpoints of each epoch by their steps and keep the newest two, where checkpoints are folders.
+
+    SageMaker uploads a folder file by file. If a job is interrupted meanwhile, a folder that was overwritten holds
+    files of two saves in S3, and no file of the older one would be left.
+
+    Args:
+        trainer: The trainer with the callbacks of :func:`periodic_checkpoints`.
+        namespace: Lightning's namespace.
+    """
+    for callback in trainer.checkpoint_callbacks:
+        if getattr(callback, "is_of_job", False) and callback.filename in _EPOCH_FILENAMES:
+            callback.filename += _NUMBERED
+            vars(callback).update(keep_newest(namespace))
+            if callback.monitor is not None:
+                callback.kth_value = callback.kth_value.new_tensor(-math.inf)
 
 
 def _by_time(directory: str, seconds: float, namespace: Namespace) -> Iterator[Any]:
@@ -163,25 +185,23 @@ def _saves_within_epochs(callback: Any) -> bool:
     return callback._train_time_interval is not None or bool(callback._every_n_train_steps)
 
 
-_STEP = re.compile(r"resume-epoch=\d+-step=(\d+)(-v\d+)?\.ckpt")
-
-
 def remove_superseded(trainer: Trainer) -> None:
-    """Remove the checkpoints by time that are older than those that the resumed callback keeps.
+    """Remove the numbered checkpoints that are older than those that the resumed callback keeps, on this host.
 
     Since 2.1 Lightning does not delete the checkpoint that a run resumed from, so each interruption would leave one.
     """
     for callback in trainer.checkpoint_callbacks:
-        kept = {os.path.basename(path) for path in getattr(callback, "best_k_models", {})}
-        steps = [int(match.group(1)) for match in map(_STEP.fullmatch, kept) if match is not None]
-        if getattr(callback, "filename", None) != _TIME_FILENAME or not steps or not os.path.isdir(callback.dirpath):
+        prefix, numbered, rest = str(getattr(callback, "filename", None)).partition(_NUMBERED)
+        if not numbered or rest or prefix not in ("resume", *_EPOCH_FILENAMES) or not os.path.isdir(callback.dirpath):
             continue
+        pattern = re.compile(rf"{prefix}-epoch=\d+-step=(\d+)(-v\d+)?\.ckpt")
+        kept = {os.path.basename(path) for path in getattr(callback, "best_k_models", {})}
+        steps = [int(match.group(1)) for match in map(pattern.fullmatch, kept) if match is not None]
         resumed = os.path.basename(str(getattr(trainer, "ckpt_path", None)))
         for name in set(os.listdir(callback.dirpath)) - kept - {resumed}:
-            match = _STEP.fullmatch(name)
-            if match is not None and int(match.group(1)) < min(steps):
-                with suppress(OSError):
-                    os.unlink(os.path.join(callback.dirpath, name))
+            match = pattern.fullmatch(name)
+            if match is not None and steps and int(match.group(1)) < min(steps):
+                remove_folder(os.path.join(callback.dirpath, name))
 
 
 def overwrite_existing_last(trainer: Trainer) -> None:
@@ -221,7 +241,7 @@ def reserve_pending_names(trainer: Trainer, saves: Any) -> None:
 
     Args:
         trainer: The trainer with the callbacks.
-        saves: A ``BackgroundCheckpointIO``.
+        saves: A ``BackgroundCheckpointIO``, or the ``FolderSaves`` of a strategy.
     """
     for callback in trainer.checkpoint_callbacks:
         exists = getattr(callback, "file_exists", None)

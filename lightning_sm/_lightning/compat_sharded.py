@@ -1,6 +1,8 @@
 """What of Lightning's sharded strategies differs from the others: which save by themselves, and hooks around that."""
 
-from typing import Any, Callable, FrozenSet
+import os
+from contextlib import contextmanager
+from typing import Any, Callable, FrozenSet, Iterator, List
 
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.replaced_method import ReplacedMethod
@@ -11,9 +13,13 @@ __all__ = [
     "around_sharded_loads",
     "around_sharded_saves",
     "bypasses_checkpoint_io",
+    "deferred_write_errors",
+    "is_failed_write",
     "is_sharded",
+    "reasons_of",
     "saves_by_itself",
     "sharded_format",
+    "state_bytes",
 ]
 
 # Lightning's strategies that shard or wrap the module's weights.
@@ -99,14 +105,87 @@ def around_sharded_loads(strategy: Any, load: Callable[[Callable[[Any], Any], An
     return ReplacedMethod(strategy, "load_checkpoint", replacement).undo
 
 
-def around_removals(strategy: Any, remove: Callable[[str], None]) -> Callable[[], None]:
+def around_removals(strategy: Any, remove: Callable[[Callable[[Any], None], Any], None]) -> Callable[[], None]:
     """Call ``remove`` on every rank instead of the strategy's ``remove_checkpoint``, which acts on global rank 0 only.
 
     Args:
         strategy: The strategy.
-        remove: Takes the path.
+        remove: Takes the function that removes, and the path.
 
     Returns:
         A function that undoes it.
     """
-    return ReplacedMethod(strategy, "remove_checkpoint", lambda original, path: remove(str(path))).undo
+    return ReplacedMethod(strategy, "remove_checkpoint", remove).undo
+
+
+@contextmanager
+def deferred_write_errors(strategy: Any, errors: List[BaseException]) -> Iterator[None]:
+    """Collect errors of DeepSpeed's engine in writing a file, instead of raising them between its collectives.
+
+    A rank that raised would leave the others in a barrier. DCP exchanges the errors of all ranks itself.
+
+    Args:
+        strategy: The strategy.
+        errors: Errors are appended to it.
+    """
+    engine = getattr(strategy, "model", None) if _DEEPSPEED & _class_names(strategy) else None
+    if not hasattr(engine, "save_checkpoint"):
+        yield
+        return
+
+    def guarded(original: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except (OSError, RuntimeError) as error:  # torch raises RuntimeError for a failed write
+            errors.append(error)
+
+    def without_latest(original: Any, folder: Any, *args: Any, tag: Any, **kwargs: Any) -> Any:
+        # Between the last barriers global rank 0 would write this file.
+        saved = original(folder, *args, tag=tag, **{**kwargs, "save_latest": False})
+        if strategy.is_global_zero:
+            guarded(_write_text, os.path.join(str(folder), "latest"), str(tag))
+        return saved
+
+    replaced = [ReplacedMethod(engine, "save_checkpoint", without_latest)]
+    for owner, name in ((getattr(engine, "checkpoint_engine", None), "save"), (engine, "_copy_recovery_script")):
+        if hasattr(owner, name):
+            replaced.append(ReplacedMethod(owner, name, guarded))
+    try:
+        yield
+    finally:
+        for method in replaced:
+            method.undo()
+
+
+def _write_text(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def is_failed_write(error: BaseException) -> bool:
+    """Whether an error of a save says that a file could not be written, on this rank or, with DCP, on any."""
+    # torch's CheckpointException is no Exception.
+    return isinstance(error, (OSError, RuntimeError)) or type(error).__name__ == "CheckpointException"
+
+
+def reasons_of(error: BaseException) -> str:
+    """The type and text of an error; of DCP's error, those of each rank, without their tracebacks."""
+    failures = getattr(error, "failures", None)
+    if not isinstance(failures, dict):
+        return f"{type(error).__name__}: {error}"
+    found = (f"global_rank {rank}: {type(inner).__name__}: {inner}" for rank, (inner, _) in sorted(failures.items()))
+    return "; ".join(found)
+
+
+# An optimizer's states and a copy of the weights in single precision: Adam in mixed precision has the most.
+_BYTES_PER_PARAMETER = 16
+
+
+def state_bytes(trainer: Trainer) -> int:
+    """How many bytes of model and optimizer states this rank saves, at most, as far as its parameters tell."""
+    total = 0.0
+    for parameter in strategy_of(trainer).lightning_module.parameters():
+        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+        # DeepSpeed's stage 3 leaves an empty tensor in place of a parameter.
+        total += getattr(parameter, "ds_numel", 0) / trainer.world_size or local.numel()
+    return int(total) * _BYTES_PER_PARAMETER

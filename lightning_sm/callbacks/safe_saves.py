@@ -1,16 +1,24 @@
 """``SafeSaves``: saves checkpoints atomically, optionally in the background, and loads them on every host."""
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from lightning_sm._checkpoint.async_io import BackgroundCheckpointIOMixin, background_checkpoint_io
 from lightning_sm._checkpoint.atomic_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
 from lightning_sm._checkpoint.broadcast_files import broadcast_missing_file
-from lightning_sm._checkpoint.periodic import overwrite_existing_last, remove_superseded, reserve_pending_names
+from lightning_sm._checkpoint.folder_files import restore_interrupted
+from lightning_sm._checkpoint.folder_io import FolderSaves, install_folder_saves
+from lightning_sm._checkpoint.periodic import (
+    number_folders,
+    overwrite_existing_last,
+    remove_superseded,
+    reserve_pending_names,
+)
 from lightning_sm._config.directories import CheckpointPlaces
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import innermost_wrapper, save_by_time
-from lightning_sm._lightning.compat_sharded import bypasses_checkpoint_io
+from lightning_sm._lightning.compat_sharded import bypasses_checkpoint_io, is_sharded
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.train_loop_hooks import after_batch_hooks
 from lightning_sm._lightning.trainer_hooks import around_load
@@ -29,8 +37,13 @@ class SafeSavesMixin(_Base):
     """Wrap the strategy's ``CheckpointIO`` so that each checkpoint file appears under its name complete, or not at all.
 
     A checkpoint is written to a hidden file in the same directory, flushed and renamed. SageMaker's uploader never sees
-    an incomplete file, and a save that fails or is killed leaves the older file intact. Strategies that write
-    checkpoints themselves (DeepSpeed, FSDP with sharded state) are not changed.
+    an incomplete file, and a save that fails or is killed leaves the older file intact.
+
+    Strategies that write a folder of shards (DeepSpeed, FSDP with ``state_dict_type="sharded"``, FSDP2 with
+    ``save_distributed_checkpoint=True``) write it under a hidden name, too. When all ranks have written, each host's
+    folder gets a manifest of the files of all hosts with sizes and checksums, and then its final name. If a rank cannot
+    write, that is an error on all ranks, and the older folder stays. The job's own checkpoints of such a strategy are
+    numbered by steps, and the newest two are kept. Removals take place on every host.
 
     ``ModelCheckpoint`` callbacks that save after a batch do so after the model's ``on_train_batch_end``, which
     Lightning calls after theirs: a moving average that the model updates there is then that of the same step.
@@ -38,8 +51,9 @@ class SafeSavesMixin(_Base):
     ``trainer.test``, ``validate`` and ``predict`` load on every rank the checkpoint that global rank 0 would load. If a
     host does not have that file, it is broadcast to a temporary directory, at most 64 GiB in 10 minutes.
 
-    Files: hidden ``.NAME.partial-*`` files beside the checkpoints while they are written; those of killed runs are
-    removed. No environment variable is read.
+    Files: hidden ``.NAME.partial-*`` files and folders beside the checkpoints while they are written; those of killed
+    runs are removed. With ``async_save``, folders are written to ``/dev/shm/.lightning-sm-*`` first, if there is room.
+    No environment variable is read.
 
     Args:
         async_save: Whether a thread writes the checkpoints while training continues. All have been written when
@@ -83,12 +97,7 @@ class SafeSavesMixin(_Base):
         self._undo = [after_batch_hooks(trainer, lambda: self._save_deferred(trainer, pl_module))]
         for checkpoint in trainer.checkpoint_callbacks:
             self._defer(checkpoint)
-        strategy = strategy_of(trainer)
-        if bypasses_checkpoint_io(strategy):
-            if trainer.is_global_zero:
-                log.info("%s writes checkpoints itself; SafeSaves does not change it", type(strategy).__name__)
-            return
-        self._install(strategy)
+        self._background = self._install(trainer, strategy_of(trainer))
         if self._background is not None:
             reserve_pending_names(trainer, self._background)
 
@@ -96,7 +105,7 @@ class SafeSavesMixin(_Base):
         """Save in the background from now on, and remove superseded checkpoints."""
         if self._background is not None:
             self._background.start()
-        if trainer.is_global_zero:
+        if trainer.local_rank == 0:
             remove_superseded(trainer)
         overwrite_existing_last(trainer)
 
@@ -111,6 +120,12 @@ class SafeSavesMixin(_Base):
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Wait for pending saves. Their errors are only logged, because training failed for another reason."""
         self._release()
+        if isinstance(self._background, FolderSaves):
+            # Not every rank may get here, so they cannot agree.
+            error = self._background.wait()
+            if error is not None:
+                log.error("%s", error)
+            return
         try:
             self._finish()
         except Exception as error:
@@ -152,7 +167,27 @@ class SafeSavesMixin(_Base):
         if self._background is not None:
             self._background.finish()
 
-    def _install(self, strategy: Any) -> None:
+    def _install(self, trainer: Trainer, strategy: Any) -> Any:
+        """Wrap what the strategy saves with, and return what saves in the background, if anything does."""
+        if not bypasses_checkpoint_io(strategy):
+            return self._wrap_checkpoint_io(strategy)
+        if is_sharded(trainer):
+            return self._wrap_folders(trainer, strategy)
+        if trainer.is_global_zero:
+            log.info("%s writes checkpoints itself; SafeSaves does not change it", type(strategy).__name__)
+        return None
+
+    def _wrap_folders(self, trainer: Trainer, strategy: Any) -> Any:
+        saves = install_folder_saves(trainer, strategy)
+        number_folders(trainer, self.namespace)
+        directories = {str(getattr(callback, "dirpath", None) or "") for callback in trainer.checkpoint_callbacks}
+        if trainer.local_rank == 0:
+            for directory in {*directories, self.places.directory if self.places is not None else ""}:
+                if os.path.isdir(directory):
+                    restore_interrupted(directory)
+        return saves if self.async_save else None
+
+    def _wrap_checkpoint_io(self, strategy: Any) -> Any:
         found = strategy.checkpoint_io
         wrapper = innermost_wrapper(self.namespace, found)
         if wrapper is not None:
@@ -164,5 +199,5 @@ class SafeSavesMixin(_Base):
         elif not isinstance(found, (AtomicCheckpointIOMixin, BackgroundCheckpointIOMixin)):
             saves = atomic_checkpoint_io(self.namespace)(found)
             strategy.checkpoint_io = background_checkpoint_io(self.namespace)(saves) if self.async_save else saves
-        if isinstance(strategy.checkpoint_io, BackgroundCheckpointIOMixin):
-            self._background = strategy.checkpoint_io
+        installed = strategy.checkpoint_io
+        return installed if isinstance(installed, BackgroundCheckpointIOMixin) else None

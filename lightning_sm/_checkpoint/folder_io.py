@@ -1,0 +1,312 @@
+"""``FolderSaves``: a sharded checkpoint appears under its final name whole, on every host, or not at all.
+
+The strategy writes into a hidden folder beside the final one. Then all ranks agree on what was written (the manifest)
+before any host renames its folder, so that an error on one rank is an error on all, and the older checkpoint stays.
+"""
+
+import hashlib
+import os
+import tempfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Callable, List, Optional, Sequence
+
+from lightning_sm._atomic_file import remove, remove_on_error, replace_atomically
+from lightning_sm._checkpoint import folder_files
+from lightning_sm._checkpoint.folder_files import (
+    FolderRanks,
+    Stage,
+    copy_folder,
+    flush_folders,
+    missing_room,
+    partial_folder,
+    remove_folder,
+)
+from lightning_sm._checkpoint.manifest import MANIFEST, Manifest, new_save_id
+from lightning_sm._lightning.collectives import broadcast, gather_objects
+from lightning_sm._lightning.compat_sharded import (
+    around_removals,
+    around_sharded_saves,
+    deferred_write_errors,
+    is_failed_write,
+    sharded_format,
+    state_bytes,
+)
+from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._logging import log
+from lightning_sm.errors import CheckpointError
+
+__all__ = ["FolderSaves", "folder_saves_of", "install_folder_saves"]
+
+#: Uploads a file: takes its local path and its URL.
+Upload = Callable[[str, str], None]
+
+
+class FolderSaves:
+    """Saves and removes the checkpoint folders of one strategy. Saves are collective.
+
+    Args:
+        trainer: The trainer.
+        strategy: Its strategy, whose own code writes the folders.
+        upload: Where a checkpoint's path is a URL, uploads one file; without, such a path is an error.
+    """
+
+    def __init__(self, trainer: Trainer, strategy: Any, upload: Optional[Upload] = None) -> None:
+        self.upload = upload
+        self._strategy = strategy
+        self._format = sharded_format(strategy)
+        self._is_active = False
+        self._is_pending = False
+        self._pending_path: Optional[str] = None
+        self._copy: Optional[Future[None]] = None
+        self._removals: List[str] = []
+        self._host_bytes: Optional[int] = None
+        self._ranks = FolderRanks(trainer)
+        self._has_said_why = False
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer."""
+        return self._ranks.trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Trainer) -> None:
+        self._ranks.trainer = trainer
+
+    def start(self) -> None:
+        """Save in the background from now on, where the memory allows it."""
+        self._is_active = True
+
+    def finish(self) -> None:
+        """Wait for the pending save, and save synchronously from now on. Collective: every rank must call it.
+
+        Raises:
+            CheckpointError: The pending save failed on any rank.
+        """
+        self._is_active = False
+        self._finish_pending()
+
+    def wait(self) -> Optional[BaseException]:
+        """Wait for this rank's part of the pending save without a collective, and return its error, if any.
+
+        For the end of a training that failed, where not every rank gets here. Pending removals do not take place.
+        """
+        self._is_active, self._is_pending = False, False
+        self._removals.clear()
+        copy, self._copy = self._copy, None
+        return None if copy is None else copy.exception()
+
+    def is_pending(self, path: Any) -> bool:
+        """Whether a save to ``path`` has not completed yet on this rank."""
+        copy = self._copy
+        return self._pending_path == os.path.abspath(os.fspath(path)) and copy is not None and not copy.done()
+
+    def save(self, write: Callable[[Any, Any], Any], checkpoint: Any, filepath: Any) -> None:
+        """Save a checkpoint.
+
+        Args:
+            write: The strategy's own method: takes the checkpoint and a path.
+            checkpoint: What Lightning puts into it.
+            filepath: The final path; that of global rank 0 is used.
+
+        Raises:
+            CheckpointError: A rank could not write. The older checkpoint is unchanged on every host.
+        """
+        started = time.monotonic()
+        given = os.fspath(filepath)
+        target, save_id = broadcast(self.trainer, (given if "://" in given else os.path.abspath(given), new_save_id()))
+        self._finish_pending()
+        if "://" in target:
+            self._save_remote(write, checkpoint, target, save_id, started)
+            return
+        final = self._ranks.prepare(target, partial_folder(target, save_id))
+        stage = None
+        try:
+            stage = self._memory_stage(target, save_id, final) if self._is_active else None
+            manifest = self._write(write, checkpoint, target, stage or final, save_id)
+            if stage is None:
+                self._ranks.attempt(target, lambda: self._rename(final, target))
+        except BaseException:
+            self._remove_stages(stage, final)
+            raise
+        self._host_bytes = sum(size for _, size in self._ranks.listed)
+        if stage is not None:
+            self._begin_copy(stage, final, target, manifest)
+        self._log(target, manifest, started, " in memory; a thread copies it" if stage is not None else "")
+
+    def remove(self, original: Callable[[Any], None], path: Any) -> None:
+        """Remove a checkpoint on every host, after the pending save, such as that of its replacement.
+
+        Args:
+            original: The strategy's method, which a URL is given to.
+            path: The path.
+        """
+        if "://" in str(path):
+            original(path)
+        elif self._is_pending:
+            # Another host may still be copying the replacement. The next save begins with an agreement.
+            self._removals.append(os.fspath(path))
+        elif self.trainer.local_rank == 0:
+            remove_folder(os.fspath(path))
+
+    def _finish_pending(self) -> None:
+        if not self._is_pending:
+            return
+        self._is_pending = False
+        copy, self._copy = self._copy, None
+        removals, self._removals = self._removals, []
+        error = None if copy is None else copy.exception()
+        self._ranks.agree(str(self._pending_path), error)
+        for path in removals:
+            if self.trainer.local_rank == 0:
+                remove_folder(path)
+
+    def _write(
+        self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, stage: Stage, save_id: str
+    ) -> Manifest:
+        """Let the strategy write, and return the manifest, which has been written into the folder of each host."""
+        errors: List[BaseException] = []
+        try:
+            with deferred_write_errors(self._strategy, errors):
+                write(checkpoint, stage.path)
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_failed_write(error):
+                raise
+            errors.append(error)
+        self._ranks.agree(target, errors[0] if errors else None)
+        files = self._ranks.read_files(target, stage)
+        manifest = Manifest(self._format, self.trainer.world_size, save_id, files)
+
+        def complete() -> None:
+            if self._ranks.lead(stage):
+                manifest.write(stage.path)
+                flush_folders(stage.path)
+
+        self._ranks.attempt(target, complete)
+        return manifest
+
+    def _rename(self, stage: Stage, target: str) -> None:
+        if self._ranks.lead(stage):
+            replace_atomically(stage.path, target)
+
+    def _remove_stages(self, *stages: Optional[Stage]) -> None:
+        for stage in stages:
+            if stage is not None and self.trainer.local_rank == 0:
+                remove(stage.path)
+
+    def _memory_stage(self, target: str, save_id: str, final: Stage) -> Optional[Stage]:
+        """Return a folder in the memory of each host; ``None``, and a line in the log, where that is impossible."""
+        trainer = self.trainer
+        name = hashlib.sha256(os.path.dirname(target).encode()).hexdigest()[:16]
+        directory = os.path.join(folder_files.MEMORY, f".lightning-sm-{name}")
+        sizes = gather_objects(trainer, state_bytes(trainer) if self._host_bytes is None else 0)
+        members = [rank for rank, leader in enumerate(final.leaders) if leader == final.leaders[trainer.global_rank]]
+        # A later checkpoint is about as large as the last one.
+        needed = sum(sizes[rank] for rank in members) if self._host_bytes is None else int(1.1 * self._host_bytes)
+        hosts = sum(gather_objects(trainer, trainer.local_rank == 0))
+        reasons = [each for each in gather_objects(trainer, missing_room(needed + 2**20)) if each is not None]
+        if not reasons and len(set(final.leaders)) != hosts:
+            reasons = [f"several hosts share {os.path.dirname(target)}"]
+        stage = None
+        if not reasons:
+            stage = self._ranks.prepare(target, partial_folder(target, save_id, directory))
+            if stage.leaders != final.leaders:
+                reasons = [f"several hosts share {folder_files.MEMORY}"]
+                self._remove_stages(stage)
+        if reasons:
+            if trainer.is_global_zero and not self._has_said_why:
+                self._has_said_why = True
+                log.warning("Saving %s synchronously: %s", target, reasons[0])
+            return None
+        return stage
+
+    def _begin_copy(self, stage: Stage, final: Stage, target: str, manifest: Manifest) -> None:
+        self._is_pending, self._pending_path = True, target
+        if not self._ranks.lead(final):
+            return
+        here = [file for file in manifest.files if file.name in dict(self._ranks.listed)]
+
+        started = time.monotonic()
+
+        def copy() -> None:
+            try:
+                with remove_on_error(final.path):
+                    copy_folder(stage.path, final.path, here)
+                    manifest.write(final.path)
+                    flush_folders(final.path)
+                    replace_atomically(final.path, target)
+                log.info("Copied %s from memory: %.2f s", target, time.monotonic() - started)
+            finally:
+                remove(stage.path)
+
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-sm-folders")
+        self._copy = thread.submit(copy)
+        thread.shutdown(wait=False)
+
+    def _save_remote(
+        self, write: Callable[[Any, Any], Any], checkpoint: Any, url: str, save_id: str, started: float
+    ) -> None:
+        """Write to a local folder, and upload its files; the manifest last, which makes the checkpoint whole."""
+        upload = self.upload
+        if upload is None:
+            # Lightning's strategies would write to a local folder named after the protocol.
+            raise CheckpointError(
+                f"{type(self._strategy).__name__} cannot save its checkpoint folders to {url}.",
+                hint="Use a local directory, which SageMaker uploads to S3.",
+            )
+        directory = os.path.join(tempfile.gettempdir(), ".lightning-sm-uploads")
+        stage = self._ranks.prepare(url, partial_folder(url, save_id, directory))
+        try:
+            manifest = self._write(write, checkpoint, url, stage, save_id)
+            shards = [name for name, _ in self._ranks.listed if self._ranks.lead(stage)]
+            for names in (shards, [MANIFEST] if self.trainer.is_global_zero else []):
+                self._ranks.attempt(url, partial(_upload_all, upload, stage.path, url, names))
+        finally:
+            self._remove_stages(stage)
+        self._log(url, manifest, started, "")
+
+    def _log(self, target: str, manifest: Manifest, started: float, how: str) -> None:
+        if self.trainer.is_global_zero:
+            log.info(
+                "Saved %s%s: format %s, world_size %d, %d files, %.1f MB, %.2f s",
+                target,
+                how,
+                manifest.format,
+                manifest.world_size,
+                len(manifest.files),
+                manifest.size / 1e6,
+                time.monotonic() - started,
+            )
+
+
+def _upload_all(upload: Upload, folder: str, url: str, names: Sequence[str]) -> None:
+    for name in names:
+        upload(os.path.join(folder, name), f"{url}/{name}")
+
+
+_ATTRIBUTE = "_lightning_sm_folder_saves"
+
+
+def folder_saves_of(strategy: Any) -> Optional[FolderSaves]:
+    """What saves the folders of a strategy, if :func:`install_folder_saves` has been called with it."""
+    found = getattr(strategy, _ATTRIBUTE, None)
+    return found if isinstance(found, FolderSaves) else None
+
+
+def install_folder_saves(trainer: Trainer, strategy: Any, upload: Optional[Upload] = None) -> FolderSaves:
+    """Let a strategy save its checkpoint folders by :class:`FolderSaves`, from now on and once only.
+
+    Args:
+        trainer: The trainer.
+        strategy: Its strategy, which writes folders.
+        upload: Uploads one file of a checkpoint whose path is a URL.
+    """
+    saves = folder_saves_of(strategy)
+    if saves is None:
+        saves = FolderSaves(trainer, strategy, upload)
+        setattr(strategy, _ATTRIBUTE, saves)
+        around_sharded_saves(strategy, saves.save)
+        around_removals(strategy, saves.remove)
+    saves.trainer, saves.upload = trainer, upload
+    return saves

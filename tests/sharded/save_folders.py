@@ -1,0 +1,219 @@
+"""Saves checkpoints with a sharded strategy in several ways, and notes what was there at each time.
+
+Arguments: results folder, kind of strategy, small disk (a directory) or an empty text.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+
+from lightning_sm._checkpoint import folder_files, folder_io
+from lightning_sm._checkpoint.manifest import MANIFEST, Manifest
+from lightning_sm._checkpoint.periodic import periodic_checkpoints
+from lightning_sm._lightning import Namespace
+from lightning_sm.callbacks import callback_class
+from lightning_sm.errors import CheckpointError
+from tests.helpers.sharded import cpu_strategy, sharded_model
+from tests.helpers.tiny import loader
+
+PL = Namespace("pytorch_lightning")
+RANK = int(os.environ.get("RANK", 0))
+
+
+def watched(directory):
+    """Note each visible checkpoint that is not whole, until the function that is returned is called."""
+    looks, broken, is_over = [], [], threading.Event()
+
+    def look():
+        while not is_over.wait(0.002):
+            for path in Path(directory).glob("*.ckpt"):
+                problem = problem_of(path)
+                looks.append(1)
+                if problem:
+                    broken.append(f"{path.name}: {problem}")
+
+    thread = threading.Thread(target=look)
+    thread.start()
+
+    def stop():
+        is_over.set()
+        thread.join()
+        return {"looks": len(looks), "broken": broken}
+
+    return stop
+
+
+def problem_of(path):
+    """Why a visible checkpoint is not whole. It may be removed or replaced as a whole at any time."""
+    try:
+        manifest = Manifest.read(str(path))
+        if manifest is None:
+            return "it has no manifest" if path.exists() else None
+        problems = manifest.problems(str(path), check_contents=True)
+        is_same = Manifest.read(str(path)) == manifest
+    except (OSError, ValueError) as error:
+        return None if not path.exists() else str(error)
+    return "; ".join(problems) if problems and is_same else None
+
+
+def listed(directory):
+    return sorted(path.name for path in Path(directory).iterdir())
+
+
+class Actions(pl.Callback):
+    """Runs functions after given steps."""
+
+    def __init__(self, **actions):
+        self.actions = {int(name[4:]): action for name, action in actions.items()}
+
+    def on_train_batch_end(self, trainer, *_):
+        action = self.actions.pop(trainer.global_step, None)
+        if action is not None:
+            action(trainer)
+
+
+class Falls(pl.Callback):
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        pl_module.log("falls", torch.tensor(1.0 / trainer.global_step))
+
+
+def fit(kind, directory, *callbacks, steps=6, async_save=False, ckpt_path=None, job=False, **arguments):
+    saves = [callback_class(PL, "SafeSaves")(async_save)]
+    if job:
+        saves += periodic_checkpoints([], str(directory), 1e-6, PL)
+    elif not callbacks:
+        saves.append(pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=2, save_top_k=1))
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
+        max_steps=steps, strategy=cpu_strategy(kind, pl.strategies), callbacks=[*saves, *callbacks], logger=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, **arguments,
+    )  # fmt: skip
+    model = sharded_model(pl)
+    losses = []
+    step = model.training_step
+    model.training_step = lambda *given: losses.append(step(*given)) or losses[-1]
+    trainer.fit(model, loader(), ckpt_path=None if ckpt_path is None else str(ckpt_path))
+    return trainer, [float(loss) for loss in losses]
+
+
+def saved_in_each_way(kind, directory):
+    """By steps with a metric, overwritten last, by time, by the job's own callbacks, and by a callback's own call."""
+    best = pl.callbacks.ModelCheckpoint(
+        directory, "best-{step}", monitor="falls", every_n_train_steps=2, save_last=True
+    )
+    by_time = pl.callbacks.ModelCheckpoint(
+        directory, "time-{step}", train_time_interval=timedelta(microseconds=1), save_top_k=1
+    )
+    own = Actions(step3=lambda trainer: trainer.save_checkpoint(os.path.join(directory, "own.ckpt")))
+    stop = watched(directory)
+    _, losses = fit(kind, directory, Falls(), best, by_time, own, steps=20, job=True)
+    found = {"watched": stop(), "names": listed(directory), "losses": losses}
+    found["best"] = os.path.basename(best.best_model_path)
+    found["problems"] = {path.name: problem_of(path) for path in Path(directory).glob("*.ckpt")}
+    found["manifests"] = {
+        path.name: json.loads((path / MANIFEST).read_text()) for path in Path(directory).glob("*.ckpt")
+    }
+    return found
+
+
+def resumed(kind, directory):
+    """The losses of the last steps, in one run and in one that goes on from a saved folder."""
+    _, whole = fit(kind, directory, keep_all(directory), steps=6)
+    _, rest = fit(kind, directory, keep_all(directory), steps=6, ckpt_path=os.path.join(directory, "step=4.ckpt"))
+    return {"whole": whole, "rest": rest}
+
+
+def keep_all(directory):
+    return pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=2, save_top_k=-1)
+
+
+def limited(_):
+    """From now on rank 1 cannot write files of more than a few bytes, as on a disk that is full."""
+    if RANK == 1:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+
+
+def failing(kind, directory, at_step_3, **more):
+    """The error of a save that fails after another has succeeded, and what is left."""
+    error = None
+    try:
+        fit(kind, directory, Actions(step3=at_step_3), keep_all(directory), **more)
+    except CheckpointError as caught:
+        error = str(caught)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    names = listed(directory)
+    return {"error": error, "names": names, "problem": problem_of(Path(directory) / "step=2.ckpt")}
+
+
+def full_disk(kind, directory):
+    def fill(trainer):
+        if trainer.is_global_zero:
+            with open(os.path.join(directory, "filler"), "wb") as filler:
+                try:
+                    while True:
+                        filler.write(b"x" * 1000)
+                        filler.flush()
+                except OSError:
+                    pass
+        trainer.strategy.barrier()
+
+    return failing(kind, directory, fill)
+
+
+def in_background(kind, directory):
+    """Steps trained while the copy of the first checkpoint waits, and what is there at the end."""
+    steps, seen = [], {}
+    copied = folder_files.copy_folder
+
+    def slow(source, target, files):
+        while len(steps) < 5 and not seen:
+            is_waiting.set()
+            threading.Event().wait(0.01)
+        seen.setdefault("steps", len(steps))
+        seen.setdefault("visible", listed(directory))
+        copied(source, target, files)
+
+    class Steps(pl.Callback):
+        def on_train_batch_end(self, *_):
+            steps.append(1)
+
+    is_waiting = threading.Event()
+    vars(folder_io)["copy_folder"] = slow
+    try:
+        saves = pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=3, save_top_k=1)
+        fit(kind, directory, saves, Steps(), steps=9, async_save=True)
+    finally:
+        vars(folder_io)["copy_folder"] = copied
+    found = {"seen": seen, "names": listed(directory), "problem": problem_of(Path(directory) / "step=9.ckpt")}
+    memory = [path for path in Path(folder_files.MEMORY).glob(".lightning-sm-*") for path in path.iterdir()]
+    return {**found, "memory": list(map(str, memory))}
+
+
+def main(folder, kind, disk):
+    torch.use_deterministic_algorithms(True)
+    where = {name: str(Path(folder) / name) for name in ("ways", "resume", "one_rank", "async")}
+    for directory in where.values():
+        os.makedirs(directory, exist_ok=True)
+    results = {
+        "ways": saved_in_each_way(kind, where["ways"]),
+        "resume": resumed(kind, where["resume"]),
+        "one_rank": failing(kind, where["one_rank"], limited),
+        "async": in_background(kind, where["async"]),
+    }
+    if disk:
+        results["disk"] = full_disk(kind, disk)
+    Path(folder, f"rank-{RANK}.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
