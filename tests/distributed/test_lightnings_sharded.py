@@ -1,0 +1,78 @@
+"""Lightning's own sharded strategies in a job: they get its environment, as ``ddp`` does."""
+
+import importlib.util
+
+import pytest
+
+from lightning_sm import SageMakerEnvironment, trainer_settings
+from lightning_sm._distributed.environment import SageMakerEnvironment as Environment
+from lightning_sm._lightning import installed_namespaces
+from lightning_sm._lightning.compat_strategies import SHARDED_BASES, sharded_base_path
+from tests.helpers.environ import mpirun, torchrun
+from tests.helpers.sharded import cpu_class
+
+_NAMESPACE = installed_namespaces()[0]
+_HERE = [
+    technique
+    for technique, base in SHARDED_BASES.items()
+    if _NAMESPACE.version >= base.lightning and (technique != "DeepSpeed" or importlib.util.find_spec("deepspeed"))
+]
+each_launcher = pytest.mark.parametrize(
+    "variables",
+    [torchrun(3, 4, 1, 2, 1, MASTER_ADDR="127.0.0.1"), {**mpirun(3, 4, 1, 2), "MASTER_ADDR": "127.0.0.1"}, {}],
+    ids=["torchrun", "mpirun", "none"],
+)
+
+
+def _class(technique):
+    module, _, name = sharded_base_path(_NAMESPACE, technique).partition(":")
+    return cpu_class(getattr(_NAMESPACE.module(module), name))
+
+
+@pytest.mark.parametrize("technique", _HERE)
+@each_launcher
+def test_objects_get_the_environment_of_the_job(in_environ, opt_ml, technique, variables):
+    in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ(**variables))
+    module = _NAMESPACE.module()
+    given = {"accelerator": "cpu", "devices": 2, "logger": False, "enable_checkpointing": False}
+    settings = trainer_settings(trainer_class=module.Trainer, strategy=_class(technique)(), **given)
+    strategy = module.Trainer(**settings).strategy
+    assert isinstance(strategy.cluster_environment, SageMakerEnvironment)
+    assert (strategy.num_nodes, strategy.world_size, strategy.node_rank) == (2, 4, 1)
+    assert strategy.global_rank == (3 if variables else 2)
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "fsdp_cpu_offload", "deepspeed", "deepspeed_stage_3"])
+@each_launcher
+def test_names_get_the_environment_of_the_job(in_environ, opt_ml, name, variables):
+    in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ(**variables))
+    settings = trainer_settings(strategy=name, logger=False, enable_checkpointing=False)
+    assert [type(plugin) for plugin in settings["plugins"]] == [SageMakerEnvironment]
+    assert settings["num_nodes"] == 2
+
+
+@pytest.mark.parametrize("name", ["smddp_fsdp", "smddp_fsdp2", "smddp_deepspeed", "smddp_deepspeed_stage_3"])
+def test_ours_bring_it_along(in_environ, opt_ml, name):
+    in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ(**torchrun(3, 4, 1, 2, 1)))
+    assert "plugins" not in trainer_settings(strategy=name, logger=False, enable_checkpointing=False)
+
+
+@pytest.mark.parametrize("technique", [name for name in _HERE if name != "DeepSpeed"])
+def test_the_summary_names_the_strategy_and_its_backend(in_environ, opt_ml, monkeypatch, technique):
+    in_environ(opt_ml.host("algo-1").environ(**torchrun(0, 2, 0, 2, 0, MASTER_ADDR="127.0.0.1")))
+    noted = []
+    monkeypatch.setattr(Environment, "log_summary", lambda self: noted.append(self._backend))
+
+    class Strategy:
+        def setup_environment(self):
+            _init_dist_connection(SageMakerEnvironment(), "nccl")
+
+    Strategy.__name__ = _class(technique).__name__
+    Strategy().setup_environment()
+    assert noted == [("nccl", f"{Strategy.__name__} uses it")]
+
+
+def _init_dist_connection(cluster_environment, torch_distributed_backend):
+    # Named as Lightning's function, which asks in this way.
+    assert cluster_environment.main_address == "127.0.0.1"
+    cluster_environment.teardown()
