@@ -140,14 +140,25 @@ def _tensor_sums(tensors: Iterable[Any]) -> List[Any]:
     sums: List[Any] = []
     with torch.no_grad():
         for tensor in tensors:
-            # Each rank compares its own shard: of a DTensor, or of a parameter that DeepSpeed's stage 3 has emptied.
-            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-            shard = getattr(tensor, "ds_tensor", None)
-            local = local if shard is None or local.numel() else shard
+            local = _own_shard(tensor)
             if local.layout == torch.strided and local.device.type != "meta" and not local.is_complex():
                 precise = torch.float32 if local.device.type == "mps" else torch.float64
                 sums.append(local.detach().sum(dtype=precise))
     return sums
+
+
+def _own_shard(tensor: Any) -> Any:
+    """Return this rank's shard of a DTensor, or of a parameter that DeepSpeed's stage 3 has emptied."""
+    import torch.distributed as dist
+
+    if hasattr(tensor, "to_local"):
+        return tensor.to_local()
+    shard = getattr(tensor, "ds_tensor", None)
+    if shard is None or tensor.numel():
+        return tensor
+    # The last shards are padded with whatever is in memory, which may be NaN.
+    start = dist.get_rank(tensor.ds_process_group) * shard.numel()
+    return shard.flatten()[: max(0, tensor.ds_numel - start)]
 
 
 _START_HOOKS = ("on_validation_model_eval", "on_validation_start", "on_validation_epoch_start")

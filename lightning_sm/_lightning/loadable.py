@@ -10,10 +10,14 @@ __all__ = ["load_problem", "restore_error"]
 _FSDP2 = frozenset({"ModelParallelStrategy"})
 _FSDP = frozenset({"FSDPStrategy", "DDPFullyShardedNativeStrategy"})
 _DEEPSPEED = frozenset({"DeepSpeedStrategy", "DeepSpeedPlugin"})
-_CONSOLIDATE = (
-    "or write it as one file with `python -m lightning.pytorch.utilities.consolidate_checkpoint FOLDER` and pass that "
-    "as ckpt_path"
-)
+# Lightning 2.6's consolidation knows the names of FSDP only.
+_IN_ONE_FILE = {
+    "fsdp": (
+        "or write it as one file with `python -m lightning.pytorch.utilities.consolidate_checkpoint FOLDER` and pass "
+        "that as ckpt_path"
+    ),
+    "fsdp2": "or continue with it and save_distributed_checkpoint=false, whose files DDP and FSDP load",
+}
 _TO_FP32 = (
     "or write its weights to one file with the zero_to_fp32.py in the folder, and load them in the model before fit"
 )
@@ -44,7 +48,7 @@ def load_problem(trainer: Trainer, saved_by: str, saved_world: Optional[int]) ->
     if saved_by.startswith("deepspeed"):
         stage = saved_by.rpartition("_")[2]
         return what, f"Resume with strategy=deepspeed_stage_{stage}, {_TO_FP32}."
-    return what, f"Resume with the strategy that saved it ({_LABELS[saved_by]}), {_CONSOLIDATE}."
+    return what, f"Resume with the strategy that saved it ({_LABELS[saved_by]}), {_IN_ONE_FILE[saved_by]}."
 
 
 _LABELS = {"fsdp": "FSDPStrategy", "fsdp2": "ModelParallelStrategy"}

@@ -70,6 +70,9 @@ class AutoResumeMixin(_Base):
     trained to its end trains no further and exports its model again, unless its limits, such as ``max_epochs``, have
     changed.
 
+    A sharded checkpoint (FSDP, FSDP2, DeepSpeed) counts if the hosts together have every file of its manifest intact;
+    hosts send each other what one of them lacks, at most 64 GiB in 10 minutes.
+
     Each checkpoint holds the identity of the job that wrote it: the job's name, and a digest of each setting that
     affects what is trained. A restarted job has the same name; if one of the two jobs has no name, the settings are
     compared. With ``auto``, a job neither resumes from checkpoints that another job left in the same directory nor
@@ -103,11 +106,12 @@ class AutoResumeMixin(_Base):
             any job is usable.
         identity: What identifies this job; by default, its name and hyperparameters.
         weights_only: Whether to reject checkpoints that do not load with ``torch.load(weights_only=True)``, which runs
-            no code of the file. It does not apply to a ``ckpt_path`` that is given to ``fit``.
+            no code of the file. DeepSpeed's always run code. It does not apply to a ``ckpt_path`` given to ``fit``.
 
     Raises:
         CheckpointError: ``resume`` is none of these words, the checkpoints are another job's, none is usable although
-            one is required, intact ones do not load, or the chosen one does not fit the model.
+            one is required, intact ones do not load, or the chosen one does not fit the model or the strategy. DeepSpeed
+            cannot resume with another number of processes.
 
     Source: the SageMaker developer guide, "Use checkpoints in Amazon SageMaker AI" and "Managed Spot Training".
 

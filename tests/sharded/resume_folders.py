@@ -1,0 +1,212 @@
+"""Saves and resumes each kind of sharded training, on hosts that hold their own shards only, case by case.
+
+Arguments: results folder, namespace, kinds, ``damage`` or ``other`` for the cases, the folder with older checkpoints.
+"""
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_sm._checkpoint.candidates import JobIdentity
+from lightning_sm._checkpoint.manifest import MANIFEST, Manifest, ShardFile, file_crc32, new_save_id
+from lightning_sm._lightning import Namespace
+from lightning_sm.callbacks import auto_resume, callback_class
+from lightning_sm.errors import CheckpointError
+from tests.helpers.sharded import cpu_strategy, sharded_model
+
+# Another folder in each process, by the same path, as hosts have it.
+DIRECTORY = Path("/proc/self/cwd/checkpoints")
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+HOSTS = [Path(os.environ["SAGEMAKER_BASE_DIR"]).parent / f"algo-{rank + 1}" for rank in range(WORLD)]
+EPOCH = 32 // 2 // 2  # steps of two processes
+
+
+class Stop(BaseException):
+    """Ends a fit as a crash does."""
+
+
+def write_manifests(name):
+    """Write what each host lacks of the manifest of a checkpoint."""
+    dist.barrier()
+    folders = [host / "checkpoints" / name for host in HOSTS]
+    if RANK == 0 and not (folders[0] / MANIFEST).exists():
+        paths = {str(p.relative_to(at)): p for at in folders for p in sorted(at.rglob("*")) if p.is_file()}
+        files = tuple(ShardFile(each, path.stat().st_size, file_crc32(path)) for each, path in sorted(paths.items()))
+        by_deepspeed = "latest" in paths
+        manifest = Manifest("deepspeed" if by_deepspeed else "dcp", WORLD, new_save_id(), files)
+        for folder in folders:
+            manifest.write(str(folder))
+    dist.barrier()
+
+
+def callbacks_of(pl, kind, seen, crash, stop, start_only):
+    class Saver(pl.Callback):
+        def setup(self, trainer, module, stage=None):
+            save = trainer.save_checkpoint
+
+            def save_checkpoint(path, *args, **kwargs):
+                save(path, *args, **kwargs)
+                if Path(path).is_dir():
+                    write_manifests(Path(path).name)
+
+            trainer.save_checkpoint = save_checkpoint
+
+        def on_train_start(self, trainer, module):
+            seen["started_at"] = trainer.global_step
+            if start_only:
+                raise Stop
+
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == crash:
+                raise Stop
+            if trainer.global_step == stop and RANK == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def on_train_batch_end(self, trainer, *_):
+            seen["steps"] += 1
+            torch.rand(1)
+            if trainer.global_step in (3, 6):
+                trainer.save_checkpoint(str(DIRECTORY / f"step={trainer.global_step}.ckpt"))
+
+    return Saver()
+
+
+def fit(pl, kind, *, crash=None, stop=None, start_only=False, ckpt_path=None, job="this", wide=False, **more):
+    auto_resume._finished_directories.clear()  # as in a new process
+    namespace = Namespace(pl.__name__)
+    pl.seed_everything(3)
+    inputs = torch.randn(32, 4, generator=torch.Generator().manual_seed(5))
+    data = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
+    model = sharded_model(pl)
+    if wide:
+        model.layers[0], model.layers[2] = torch.nn.Linear(4, 9), torch.nn.Linear(9, 1)
+    model.configure_optimizers = lambda: torch.optim.Adam(model.parameters(), lr=0.01)
+    seen = {"steps": 0}
+    resume = callback_class(namespace, "AutoResume")(
+        str(DIRECTORY), more.pop("resume", "auto"), JobIdentity(job), **more
+    )
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=1, num_nodes=WORLD, max_epochs=2, strategy=cpu_strategy(kind, pl.strategies),
+        callbacks=[
+            resume,
+            callback_class(namespace, "SafeSaves")(),
+            callback_class(namespace, "GracefulStop")(str(DIRECTORY)),
+            callback_class(namespace, "DataPosition")(),
+            callbacks_of(pl, kind, seen, crash, stop, start_only),
+        ],
+        logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        num_sanity_val_steps=0,
+    )  # fmt: skip
+    try:
+        trainer.fit(model, DataLoader(data, batch_size=2, shuffle=True), ckpt_path=ckpt_path)
+    except CheckpointError as error:
+        return {"error": str(error)}
+    except (Stop, SystemExit) as error:
+        seen["code"] = getattr(error, "code", None)
+    return {**seen, "resumed_from": resume.resumed_from, "global_step": trainer.global_step, "weights": own(trainer)}
+
+
+def own(trainer):
+    """Every weight that this rank has, as a number that JSON keeps exactly."""
+    from torch.distributed.tensor import DTensor
+
+    found = []
+    for parameter in trainer.lightning_module.parameters():
+        shard = getattr(parameter, "ds_tensor", parameter.detach())
+        shard = (shard.to_local() if isinstance(shard, DTensor) else shard).flatten()
+        # DeepSpeed pads the last shards with whatever is in memory.
+        found += shard[: max(0, getattr(parameter, "ds_numel", sys.maxsize) - RANK * len(shard))].tolist()
+    return found
+
+
+def prepare(saved=None, *names):
+    """Give each host the same checkpoints, as SageMaker does."""
+    dist.barrier()
+    shutil.rmtree(DIRECTORY, ignore_errors=True)
+    DIRECTORY.mkdir()
+    for name in names:
+        shutil.copytree(saved / name, DIRECTORY / name)
+    dist.barrier()
+
+
+def shard_of(folder):
+    """A shard of the second rank."""
+    return next(p for p in sorted(folder.rglob("*")) if p.name.startswith(("__1_", "zero_pp_rank_1")))
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 16
+    path.write_bytes(content)
+
+
+def on_one_host_each(pl, kind, saved, seen):
+    """The hosts are started again in place, with their own shards."""
+    prepare()
+    seen["whole"] = fit(pl, kind)
+    prepare()
+    fit(pl, kind, crash=8)
+    seen["files"] = sorted(str(p.relative_to(DIRECTORY)) for p in DIRECTORY.rglob("*") if p.is_file())
+    if RANK == 0:
+        for host in HOSTS:
+            shutil.copytree(host / "checkpoints", saved, dirs_exist_ok=True)
+    seen["resumed"] = fit(pl, kind)
+    seen["again"] = fit(pl, kind)
+    prepare()
+    seen["terminated"] = fit(pl, kind, stop=5)
+    seen["after it"] = fit(pl, kind)
+
+
+def damaged(pl, kind, saved, seen):
+    def case(name, change, *, only=(0, 1), **more):
+        prepare(saved, "step=3.ckpt", "step=6.ckpt")
+        if RANK in only:
+            change(DIRECTORY / "step=6.ckpt")
+        seen[name] = fit(pl, kind, start_only=True, **more)
+
+    other = DIRECTORY / "step=3.ckpt"
+    case("nothing", lambda newest: None)
+    case("missing", lambda newest: shard_of(newest).unlink())
+    case("truncated", lambda newest: os.truncate(shard_of(newest), 100))
+    case("flipped", lambda newest: flip(shard_of(newest)))
+    case("of another save", lambda newest: shutil.copy(shard_of(other), shard_of(newest)))
+    case("flipped on one host", lambda newest: flip(shard_of(newest)), only=(1,))
+    case("not on one host", shutil.rmtree, only=(1,))
+    case("manifests differ", lambda newest: shutil.copy(other / MANIFEST, newest / MANIFEST), only=(1,))
+    case("one too many", lambda newest: shutil.copy(shard_of(newest), shard_of(newest).with_name(
+        shard_of(newest).name.replace("_1_", "_2_"))))  # fmt: skip
+    case("another job", lambda newest: None, job="other")
+    case("weights only", lambda newest: None, weights_only=True)
+    case("changed model", lambda newest: None, wide=True)
+    case("given", lambda newest: None, ckpt_path=str(DIRECTORY / "step=3.ckpt"))
+    case("given, damaged", lambda newest: flip(shard_of(newest)), ckpt_path=str(DIRECTORY / "step=6.ckpt"))
+
+
+def main(folder, namespace, kinds, cases, older):
+    os.chdir(os.environ["SAGEMAKER_BASE_DIR"])
+    pl = importlib.import_module(namespace)
+    older, seen = Path(older), {}
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    for kind in kinds.split(","):
+        of_kind = seen.setdefault(kind, {})
+        if cases == "damage":
+            on_one_host_each(pl, kind, older / kind, of_kind)
+            damaged(pl, kind, older / kind, of_kind)
+            continue
+        for saved in sorted(older.iterdir()):
+            prepare(saved, "step=6.ckpt")
+            of_kind[saved.name] = fit(pl, kind, start_only=True)
+    Path(folder, f"rank-{RANK}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,145 @@
+"""Two hosts save and resume with each strategy that shards, with damage, other strategies and another world size."""
+
+from pathlib import Path
+
+import pytest
+
+from lightning_sm._lightning import installed_namespaces
+from tests.helpers.processes import Job
+
+pytestmark = pytest.mark.sharded
+
+_SCRIPT = Path(__file__).parent / "resume_folders.py"
+_KINDS = ["fsdp", "fsdp2", "deepspeed_2", "deepspeed_3"]
+_STEPS = 16
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory):
+    """Where the first job keeps the checkpoints of steps 3 and 6 of each kind, for the others."""
+    return tmp_path_factory.mktemp("older")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory, older):
+    arguments = installed_namespaces()[0].name, ",".join(_KINDS), "damage", older
+    return Job(tmp_path_factory.mktemp("two"), _SCRIPT, *arguments, timeout=400).torchrun(2, 1)
+
+
+@pytest.fixture(scope="module")
+def ranks(job):
+    return job.results(2)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, older, ranks):
+    """One process, with what two have saved, by the strategy that saved it and by others."""
+    arguments = installed_namespaces()[0].name, "ddp,fsdp2,deepspeed_2,deepspeed_3", "other", older
+    return Job(tmp_path_factory.mktemp("one"), _SCRIPT, *arguments, timeout=200).torchrun(1, 1)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_hosts_with_their_own_shards_continue_as_if_never_interrupted(ranks, kind):
+    first, second = (seen[kind]["files"] for seen in ranks)
+    assert not set(first) & set(second) - {"step=3.ckpt/manifest.json", "step=6.ckpt/manifest.json"}
+    for seen in (each[kind] for each in ranks):
+        assert (seen["resumed"]["resumed_from"], seen["resumed"]["steps"]) == ("step=6.ckpt", _STEPS - 6)
+        assert seen["resumed"]["weights"] == seen["whole"]["weights"]
+        assert len(set(seen["whole"]["weights"])) > 1
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_job_that_had_finished_trains_no_further(ranks, kind):
+    for seen in (each[kind] for each in ranks):
+        assert (seen["again"]["steps"], seen["again"]["resumed_from"]) == (0, "final.ckpt")
+        assert seen["again"]["weights"] == seen["whole"]["weights"]
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_sigterm_saves_on_all_ranks_and_the_job_continues_there(ranks, kind):
+    for seen in (each[kind] for each in ranks):
+        stopped = seen["terminated"]
+        assert (stopped["code"], stopped["steps"]) == (143, stopped["global_step"])
+        assert 5 < stopped["global_step"] < _STEPS
+        assert seen["after it"]["resumed_from"] == f"stopped-step={stopped['global_step']}.ckpt"
+        assert seen["after it"]["weights"] == seen["whole"]["weights"]
+
+
+@pytest.mark.parametrize(
+    ("case", "step"),
+    [
+        ("nothing", 6),
+        ("missing", 3),
+        ("truncated", 3),
+        ("flipped", 3),
+        ("of another save", 3),
+        ("flipped on one host", 6),
+        ("not on one host", 6),
+        ("manifests differ", 3),
+        ("given", 3),
+    ],
+)
+@pytest.mark.parametrize("kind", _KINDS)
+def test_the_newest_that_is_whole_is_taken(ranks, kind, case, step):
+    assert [each[kind][case].get("started_at") for each in ranks] == [step, step], ranks[0][kind][case]
+    own = [each[kind][case]["weights"] for each in ranks]
+    undamaged = "nothing" if step == 6 else "missing"
+    assert own == [each[kind][undamaged]["weights"] for each in ranks]
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_what_would_be_read_although_it_is_of_another_save(ranks, kind):
+    step = 3 if kind.startswith("deepspeed") else 6
+    assert [each[kind]["one too many"]["started_at"] for each in ranks] == [step, step]
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_errors_before_anything_is_trained(ranks, kind):
+    for seen in (each[kind] for each in ranks):
+        assert "was written by the job this, and this is the job other" in seen["another job"]["error"]
+        assert "step=6.ckpt (epoch 0, step 6) does not fit this model or trainer" in seen["changed model"]["error"]
+        assert "files of its manifest are missing, corrupted or of another save" in seen["given, damaged"]["error"]
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_weights_only_holds_or_is_an_error(ranks, kind):
+    for seen in (each[kind]["weights only"] for each in ranks):
+        if kind.startswith("deepspeed"):
+            assert "with weights_only=False" in seen["error"]
+            assert "HINT: Set sagemaker.resume_weights_only to false if you trust them" in seen["error"]
+        else:
+            assert seen["started_at"] == 6
+
+
+def test_each_says_why(job, ranks):
+    for reason in (
+        "Rejected step=6.ckpt: it is incomplete: no host has __1_0.distcp of its manifest",
+        "is corrupted or of another save (CRC-32)",
+        "Rejected step=6.ckpt: the hosts have it of different saves",
+        "which its manifest does not name",
+        "global_rank 1: its host gets 3 of 4 files of /proc/self/cwd/checkpoints/step=6.ckpt from other hosts",
+    ):
+        assert reason in job.output
+
+
+def test_with_another_world_size(alone):
+    (seen,) = alone.results(1)
+    assert seen["fsdp2"]["fsdp2"]["started_at"] == 6
+    assert "step=6.ckpt was saved by 2 processes, and this job has 1. Its shards are distributed anew" in alone.output
+    for kind in ("deepspeed_2", "deepspeed_3"):
+        error = seen[kind][kind]["error"]
+        assert "it was saved by 2 processes, this job has 1, and DeepSpeed does not distribute" in error
+        assert "HINT: Resume with 2 processes" in error
+
+
+def test_with_another_strategy(alone):
+    (seen,) = alone.results(1)
+    assert {kind for kind, of_kind in seen["ddp"].items() if "which DDPStrategy cannot load" in of_kind["error"]} == {
+        *_KINDS
+    }
+    assert "HINT: Resume with the strategy that saved it (FSDPStrategy)" in seen["ddp"]["fsdp"]["error"]
+    assert "which ModelParallelStrategy cannot load" in seen["fsdp2"]["fsdp"]["error"]
+    assert "HINT: Resume with strategy=deepspeed_stage_3" in seen["fsdp2"]["deepspeed_3"]["error"]
+    for source in ("fsdp", "fsdp2"):
+        assert "DeepSpeedStrategy cannot load" in seen["deepspeed_2"][source]["error"]
+    assert "it was saved with ZeRO stage 3, and this job has stage 2" in seen["deepspeed_2"]["deepspeed_3"]["error"]
