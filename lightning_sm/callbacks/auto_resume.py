@@ -110,8 +110,8 @@ class AutoResumeMixin(_Base):
 
     Raises:
         CheckpointError: ``resume`` is none of these words, the checkpoints are another job's, none is usable although
-            one is required, intact ones do not load, or the chosen one does not fit the model or the strategy. DeepSpeed
-            cannot resume with another number of processes.
+            one is required, intact ones do not load, or the chosen one does not fit the model or the strategy.
+            DeepSpeed cannot resume with another number of processes.
 
     Source: the SageMaker developer guide, "Use checkpoints in Amazon SageMaker AI" and "Managed Spot Training".
 
