@@ -93,15 +93,16 @@ class JobArguments:
         named = {_full_name(name, subcommand): value for name, value in values.items()}
         found = tuple(find_config(path, job) for path in [*files, *configs])
         texts = {_full_name(name, subcommand): text for name, text in texts.items()}
-        return cls(subcommand, found, typed=tuple(typed), texts=texts)._with_named(named)
+        return cls(subcommand, found, typed=tuple(typed), texts=texts).with_named(named)
 
     def with_keys(self, keys: Mapping[str, str]) -> "JobArguments":
         """Let hyperparameters set other keys than their names; those whose key is empty are left out."""
         texts = {keys.get(name, name): text for name, text in self.texts.items()}
         named = {keys.get(name, name): value for name, value in self.named.items() if keys.get(name, name)}
-        return replace(self, texts=texts)._with_named(named)
+        return replace(self, texts=texts).with_named(named)
 
-    def _with_named(self, values: Mapping[str, Any]) -> "JobArguments":
+    def with_named(self, values: Mapping[str, Any]) -> "JobArguments":
+        """Replace the hyperparameters by these, by their names."""
         listed = {name: value for name, value in values.items() if _is_of_last(name, values)}
         flags = tuple(f"--{name}={_word(value)}" for name, value in listed.items())
         nested = nest({name: value for name, value in values.items() if name not in listed})
@@ -109,7 +110,7 @@ class JobArguments:
 
     def with_texts(self, names: Collection[str]) -> "JobArguments":
         """Pass these hyperparameters as the text that they were written as."""
-        return self._with_named({**self.named, **{name: self.texts[name] for name in names}})
+        return self.with_named({**self.named, **{name: self.texts[name] for name in names}})
 
     def as_written(self, defaults: Optional[Mapping[str, Any]] = None, files: Sequence[str] = ()) -> Settings:
         """Return what files, hyperparameters and words contain, without validation by a parser.

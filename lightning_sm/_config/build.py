@@ -15,6 +15,14 @@ from lightning_sm._config.reader import CommandLine, apply_config, is_same, set_
 from lightning_sm._config.routed import Link, Routing
 from lightning_sm._config.routing import build_routing
 from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings, as_config, plain_key
+from lightning_sm._config.strategies import (
+    check_strategy,
+    expand_strategy,
+    sets_arguments,
+    shortened,
+    strategy_hint,
+    with_strategy_class,
+)
 from lightning_sm._lightning.compat import parse_words
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import HyperparameterError, RoutingError
@@ -71,7 +79,8 @@ class RunParser:
         self._flat = self._flat_keys(arguments)
         if self._flat:
             arguments = arguments.with_keys(self._flat)
-            self._written = arguments.as_written(self._project, self._files)
+        arguments = with_strategy_class(context.namespace, arguments)
+        self._written = arguments.as_written(self._project, self._files)
         self._arguments = self._with_texts(arguments)
 
     def parse_words(self) -> Any:
@@ -83,12 +92,12 @@ class RunParser:
         """
         options_from(self._written)  # its error is clearer than the parser's where a channel is mapped to no parameter
         # In the middle of a line it would print what was read up to there.
-        prints = [word for word in self._arguments.typed if word.partition("=")[0] == "--print_config"]
+        prints = [word for word in self._arguments.typed if _is_print(word)]
         typed = tuple(word for word in self._arguments.typed if word not in prints)
         arguments = replace(self._arguments, typed=typed)
         with self._refusals():
             self._route(self._read(arguments))
-            words = CommandLine.of(self._parser, self._subparser, arguments).words(self._apply_routing)
+            words = self._line(arguments).words(self._apply_routing)
             return parse_words(self.context.namespace, self._parser, [*words, *prints])
 
     def parse_mapping(self, given: Mapping[str, Any]) -> Any:
@@ -110,12 +119,19 @@ class RunParser:
         def parse(words: Sequence[str]) -> Any:
             return parse_words(self.context.namespace, self._parser, words, defaults=False)
 
-        line = CommandLine.of(self._parser, self._subparser, arguments, self._files)
+        line = self._line(arguments, self._files)
         return line.read(parse, arguments.explicit_keys(), tuple(self._project))
+
+    def _line(self, arguments: JobArguments, always: Sequence[str] = ()) -> CommandLine:
+        def complete(values: Any) -> None:
+            expand_strategy(self.context.namespace, self._subparser, values, sets_arguments(arguments))
+
+        return CommandLine.of(self._parser, self._subparser, arguments, always, complete)
 
     def _route(self, settings: Settings) -> None:
         """Determine the routing and the options from the settings."""
         self.context = replace(self.context, settings=settings, options=options_from(settings))
+        check_strategy(self.context)
         self.routing = build_routing(
             self.context,
             consumer=self._consumer(),
@@ -177,7 +193,8 @@ class RunParser:
             given = {**fed, **self._written.provenance}
             closest = closest_keys(self._subparser, self._written.tree, given, self.context.find_class)
             hints = (closest, _ignored_names(self._subparser, self._written))
-            return " ".join(hint for hint in hints if hint) or self.routing.refused_channel(problem)
+            strategy = strategy_hint(self.context, problem, self._written)
+            return strategy or " ".join(hint for hint in hints if hint) or self.routing.refused_channel(problem)
 
         return raise_refusals(parsers, hint)
 
@@ -258,7 +275,9 @@ def raise_refusals(parsers: Sequence[Any], hint: Callable[[str], Optional[str]])
         problem = " ".join(str(message).split()).partition(" HINT: ")[0]
         while problem.startswith(_CONFIG_PREFIX):
             problem = problem[len(_CONFIG_PREFIX) :]
-        raise HyperparameterError(problem, hint=hint(problem) or "Run the same command with --help to see every key.")
+        raise HyperparameterError(
+            shortened(problem), hint=hint(problem) or "Run the same command with --help to see every key."
+        )
 
     allowed = [parser.allow_abbrev for parser in parsers]
     for parser in parsers:
@@ -269,6 +288,12 @@ def raise_refusals(parsers: Sequence[Any], hint: Callable[[str], Optional[str]])
         for parser, was_allowed in zip(parsers, allowed):
             del parser.error
             parser.allow_abbrev = was_allowed
+
+
+def _is_print(word: str) -> bool:
+    """Whether a word asks for the config or for the help of a class, as in ``--trainer.strategy.help=FSDPStrategy``."""
+    flag, equals, _ = word.partition("=")
+    return flag == "--print_config" or bool(equals and flag.startswith("--") and flag.endswith(".help"))
 
 
 def _ignored_names(parser: Any, settings: Settings) -> Optional[str]:

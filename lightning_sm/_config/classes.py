@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.compat_strategies import find_strategy
 
 __all__ = [
     "closest_keys",
@@ -28,7 +29,10 @@ _PATH_NAME = re.compile(r"(^|_)(dir|dirs|directory|path|root|folder|file|locatio
 _CONTAINERS = frozenset({"list", "dict", "set", "frozenset", "tuple", "sequence", "mapping", "iterable", "callable"})
 _NOTHING = frozenset({"optional", "union", "none", "nonetype", "typing"})
 # Groups that may be given as the name of a class alone.
-_CLASS_GROUPS = ("data", "model")
+_STRATEGY = "trainer.strategy"
+_CLASS_GROUPS = ("data", "model", _STRATEGY)
+# Arguments of strategies that no config holds; the Trainer passes them on.
+_OBJECTS = frozenset({"accelerator", "checkpoint_io", "cluster_environment", "parallel_devices", "precision_plugin"})
 # What scripts that know no LightningCLI call it.
 _USUAL_NAMES = {
     "epochs": "max_epochs",
@@ -67,7 +71,8 @@ def find_class(namespace: Namespace, name: str) -> Optional[type]:
         if isinstance(found, type):
             return found
     bases = (namespace.module().LightningDataModule, namespace.module().LightningModule)
-    return next((cls for base in bases for cls in _subclasses(base) if cls.__name__ == name), None)
+    found = next((cls for base in bases for cls in _subclasses(base) if cls.__name__ == name), None)
+    return found if found is not None else find_strategy(namespace, name)
 
 
 def _subclasses(cls: type) -> Iterator[type]:
@@ -243,7 +248,8 @@ def _class_keys(node: Mapping[str, Any], at: str, find_class: Callable[[str], Op
             cls = find_class(path)
             if cls is not None:  # else every key below is as good as any other
                 yield f"{key}.class_path"
-                yield from (f"{key}.{parameter}" for parameter in init_parameters(cls))
+                passed = _OBJECTS if key == _STRATEGY else frozenset()
+                yield from (f"{key}.{parameter}" for parameter in init_parameters(cls) if parameter not in passed)
         if isinstance(value, Mapping):
             yield from _class_keys(value, key, find_class)
 

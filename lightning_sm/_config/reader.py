@@ -65,6 +65,7 @@ class CommandLine:
         subparser: Any,
         arguments: JobArguments,
         always: Sequence[str] = (),
+        complete: Optional[Callable[[Any], None]] = None,
     ) -> "CommandLine":
         """Put the arguments of a run in order.
 
@@ -73,6 +74,7 @@ class CommandLine:
             subparser: The parser of the subcommand.
             arguments: What was given.
             always: Config files below all others and below variables, for a parser that is asked for no defaults.
+            complete: Changes values of the parser after all config files.
         """
         front: List[Step] = []
         steps: List[Step] = []
@@ -87,6 +89,9 @@ class CommandLine:
                 steps.append(Step(provenance, (_CONFIG, path)))
             if index == len(always) - 1:
                 steps.append(Step(Provenance(Layer.VARIABLE)))
+        if complete is not None:
+            last = os.path.basename((*always, *arguments.configs)[-1]) if (*always, *arguments.configs) else ""
+            steps.append(Step(Provenance(Layer.CONFIG, last), apply=complete))
         values = arguments.hyperparameters
         steps.append(Step(Provenance(Layer.HYPERPARAMETER), (_CONFIG, config_text(values)) if values else ()))
         steps.append(Step(Provenance(Layer.HYPERPARAMETER), arguments.listed))

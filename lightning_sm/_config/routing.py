@@ -9,6 +9,7 @@ from lightning_sm._config.mlflow import mlflow_notes, route_mlflow
 from lightning_sm._config.outputs import route_outputs
 from lightning_sm._config.routed import Link, RoutedSetting, Routing, may_replace
 from lightning_sm._config.settings import RunContext, Settings, plain_key
+from lightning_sm._config.strategies import STRATEGY, strategy_sizes
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm.errors import RoutingError
@@ -42,6 +43,7 @@ def route_world(context: RunContext) -> Iterator[RoutedSetting]:
                 continue
         if given is None or given not in (value, str(value)):
             yield RoutedSetting(key, value, source, settings.replaced_by_routing(key))
+    yield from strategy_sizes(context, _processes(job, topology, settings))
 
 
 def _is_open(key: str, given: Any) -> bool:
@@ -78,9 +80,7 @@ def _world(job: TrainingJob, topology: Topology, settings: Settings) -> Iterator
         return
     sources = topology.sources
     yield _NODES, topology.num_nodes, sources.get("num_nodes", "default")
-    accelerator, given = settings.get(_ACCELERATOR), settings.get(_DEVICES)
-    # Whoever asks for CPUs on a host with GPUs has not asked for as many processes as there are GPUs.
-    gpus = job.num_gpus if _is_open(_ACCELERATOR, accelerator) or accelerator in ("gpu", "cuda") else None
+    gpus = _gpus(job, settings)
     if topology.is_external:
         yield _DEVICES, topology.local_world_size, sources["local_world_size"]
     elif gpus:
@@ -91,11 +91,26 @@ def _world(job: TrainingJob, topology: Topology, settings: Settings) -> Iterator
         yield _ACCELERATOR, "gpu", "SM_NUM_GPUS"
     elif job.num_gpus == 0 and not job.num_neurons:
         yield _ACCELERATOR, "cpu", "SM_NUM_GPUS"
-    count = len(given) if isinstance(given, list) else _count(given)
-    local = min(count or gpus, gpus) if gpus else count or 1
-    processes = topology.world_size if topology.is_external else topology.num_nodes * local
+    processes = _processes(job, topology, settings)
     if processes is not None and processes > 1 and not job.num_neurons:
         yield "trainer.strategy", "smddp", f"{processes} processes by {topology.launcher}"
+
+
+def _gpus(job: TrainingJob, settings: Settings) -> Optional[int]:
+    """The GPUs that are used: whoever asks for CPUs has not asked for as many processes as there are GPUs."""
+    accelerator = settings.get(_ACCELERATOR)
+    return job.num_gpus if _is_open(_ACCELERATOR, accelerator) or accelerator in ("gpu", "cuda") else None
+
+
+def _processes(job: TrainingJob, topology: Topology, settings: Settings) -> Optional[int]:
+    """The number of processes that train; ``None`` where Lightning alone decides."""
+    if topology.launcher == Launcher.LOCAL:
+        return None
+    if topology.is_external:
+        return topology.world_size
+    given, gpus = settings.get(_DEVICES), _gpus(job, settings)
+    count = len(given) if isinstance(given, list) else _count(given)
+    return topology.num_nodes * (min(count or gpus, gpus) if gpus else count or 1)
 
 
 def build_routing(
@@ -132,7 +147,7 @@ def build_routing(
     # A config that sets arguments of a class must name the class, which may come from the command line only.
     implied = [
         (f"{key}.class_path", path)
-        for key, path in ((key, settings.get(f"{key}.class_path")) for key in ("model", "data"))
+        for key, path in ((key, settings.get(f"{key}.class_path")) for key in ("model", "data", STRATEGY))
         if isinstance(path, str)
     ]
     if consumer is not None and consumer.class_path is not None:

@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from lightning_sm._lightning.compat import needs
 from lightning_sm._lightning.namespaces import Namespace
@@ -17,9 +17,11 @@ __all__ = [
     "backend_variable",
     "check_single_device_environment",
     "ddp_base_path",
+    "find_strategy",
     "fsdp_base_path",
     "keep_cluster_environment",
     "register_strategy",
+    "registered_strategy",
     "replace_infinite_barrier",
     "sharded_base_path",
     "single_device_class",
@@ -155,11 +157,42 @@ def keep_cluster_environment(namespace: Namespace, strategy_class: Any) -> None:
 
 def register_strategy(namespace: Namespace, name: str, cls: type, description: str, **init_params: Any) -> None:
     """Register a strategy by name, replacing an earlier registration."""
+    _registry(namespace).register(name, cls, description=description, override=True, **init_params)
+
+
+def registered_strategy(namespace: Namespace, name: str) -> Optional[Tuple[type, Dict[str, Any]]]:
+    """Return the class that is registered by a name with the arguments of the name, or ``None``."""
+    registry = _registry(namespace)
+    if name not in registry:
+        return None
+    entry = registry[name]
+    return entry["strategy"], dict(entry["init_params"])
+
+
+def find_strategy(namespace: Namespace, name: str) -> Optional[type]:
+    """Find a strategy's class by its registered name, or by its own among Lightning's and their loaded subclasses."""
+    registered = registered_strategy(namespace, name)
+    if registered is not None:
+        return registered[0]
+    legacy = needs("register_strategy", namespace)
+    module = namespace.module("plugins" if legacy else "strategies")
+    base: type = module.TrainingTypePlugin if legacy else module.Strategy
+    found = getattr(module, name, None)
+    if isinstance(found, type) and issubclass(found, base):
+        return found
+    loaded: List[type] = [base]
+    classes: List[type] = []
+    while loaded:
+        children: List[type] = type.__subclasses__(loaded.pop())
+        loaded += children
+        classes += [cls for cls in children if cls.__name__ == name]
+    return classes[0] if classes else None
+
+
+def _registry(namespace: Namespace) -> Any:
     if needs("register_strategy", namespace):
-        registry = namespace.module("plugins").TrainingTypePluginsRegistry
-    else:
-        registry = namespace.module("strategies").StrategyRegistry
-    registry.register(name, cls, description=description, override=True, **init_params)
+        return namespace.module("plugins").TrainingTypePluginsRegistry
+    return namespace.module("strategies").StrategyRegistry
 
 
 def replace_infinite_barrier(namespace: Namespace) -> None:

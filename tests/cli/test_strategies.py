@@ -1,0 +1,309 @@
+"""Strategies and their arguments, in config files, hyperparameters and words, in the process of the tests."""
+
+import json
+import os
+
+import pytest
+import yaml
+
+from lightning_sm._lightning import NAMESPACES, Namespace
+from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm.cli import sagemaker_cli_class
+from lightning_sm.errors import HyperparameterError, TopologyError
+from tests.helpers.environ import torchrun
+from tests.projects.container import config_of
+
+pytest.importorskip("pytorch_lightning", minversion="2.4", reason="FSDP2's strategy, and the arguments of 2.4")
+torch = pytest.importorskip("torch", minversion="2.4")
+pytestmark = pytest.mark.usefixtures("one_namespace")
+
+OTHER = """
+trainer: {max_epochs: 1, enable_progress_bar: false, enable_model_summary: false, logger: false}
+model: {class_path: tiny_lightning.OtherModel}
+data: {class_path: tiny_lightning.OtherData}
+"""
+POLICIES = """
+from torch.nn import Linear, Module
+class Block(Module): pass
+def by_size(module, recurse, nonwrapped_numel): return True
+"""
+
+
+@pytest.fixture
+def parsed(container, monkeypatch):
+    """The strategy's config, parsed and instantiated: the trainer is not made, which wants a GPU for FSDP."""
+    (container.code / "nets.py").write_text(POLICIES)
+    found = {}
+
+    def parse(*words, namespace="pytorch_lightning", **hyperparameters):
+        container.hyperparameters(hyperparameters.pop("values", {}), **hyperparameters)
+        cls = sagemaker_cli_class(Namespace(namespace))
+
+        class CLI(cls):
+            def _instantiate_trainer(self, config, callbacks):
+                found.update(strategy=config["strategy"])
+                return super()._instantiate_trainer({**config, "strategy": "auto"}, callbacks)
+
+        made = container.cli(*words, cls=CLI)
+        found["config"] = config_of(made)["trainer"]["strategy"]
+        found["cli"] = made
+        return found
+
+    return parse
+
+
+def name_of(strategy):
+    return strategy if isinstance(strategy, str) else type(strategy).__name__
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"trainer.strategy": "DDPStrategy"}, "DDPStrategy"),
+        ({"trainer.strategy": "SMDDPStrategy"}, "SMDDPStrategy"),
+        ({"trainer.strategy": "FSDPStrategy"}, "FSDPStrategy"),
+        ({"trainer.strategy": "lightning_sm.SMDDPStrategy"}, "SMDDPStrategy"),
+        ({"trainer.strategy.class_path": "ModelParallelStrategy"}, "ModelParallelStrategy"),
+        ({"trainer.strategy.class_path": "fsdp"}, "FSDPStrategy"),
+        ({"strategy": "FSDPStrategy"}, "FSDPStrategy"),
+        ({"trainer.strategy": "ddp"}, "ddp"),
+        ({"trainer.strategy": "smddp"}, "smddp"),
+        ({"trainer.strategy": "auto"}, "auto"),
+    ],
+    ids=str,
+)
+def test_a_class_needs_no_path(parsed, values, expected):
+    assert name_of(parsed(values=values)["strategy"]) == expected
+    assert name_of(parsed(*(f"--{key}={value}" for key, value in values.items() if "." in key))["strategy"]) in (
+        expected,
+        "auto",
+    )
+
+
+@pytest.mark.parametrize("place", ["hyperparameters", "words", "separate words", "config and hyperparameter"])
+def test_a_registered_name_takes_arguments(parsed, container, place):
+    key, value = "trainer.strategy.sharding_strategy", "SHARD_GRAD_OP"
+    if place == "hyperparameters":
+        found = parsed(values={"trainer.strategy": "fsdp_cpu_offload", key: value})
+    elif place == "words":
+        found = parsed("--trainer.strategy=fsdp_cpu_offload", f"--{key}={value}")
+    elif place == "separate words":
+        found = parsed("--trainer.strategy", "fsdp_cpu_offload", f"--{key}", value)
+    else:
+        container.config("trainer: {strategy: fsdp_cpu_offload}\n", "more.yaml")
+        found = parsed(values={"config": ["config.yaml", "more.yaml"], "trainer__strategy__sharding_strategy": value})
+    assert found["strategy"].sharding_strategy.name == value
+    assert found["strategy"].cpu_offload.offload_params is True
+
+
+def test_the_config_file_loses_to_hyperparameters_and_they_to_words(parsed, container):
+    container.config(
+        "trainer: {strategy: {class_path: FSDPStrategy, init_args: {cpu_offload: false, state_dict_type: sharded}}}\n",
+        "more.yaml",
+    )
+    values = {"config": ["config.yaml", "more.yaml"], "trainer.strategy.init_args.cpu_offload": True}
+    strategy = parsed(values=values)["strategy"]
+    assert (strategy.cpu_offload.offload_params, strategy._state_dict_type) == (True, "sharded")
+    strategy = parsed("--trainer.strategy.cpu_offload=false", values=values)["strategy"]
+    assert (strategy.cpu_offload.offload_params, strategy._state_dict_type) == (False, "sharded")
+
+
+def test_flat_names_are_arguments_of_the_strategy(parsed, container):
+    container.config("trainer: {strategy: fsdp}\n", "more.yaml")
+    found = parsed(config=["config.yaml", "more.yaml"], cpu_offload=True, accelerator="cpu")
+    assert found["strategy"].cpu_offload.offload_params is True
+    assert config_of(found["cli"])["trainer"]["accelerator"] == "cpu"
+    assert "trainer.strategy.cpu_offload = True ← hyperparameter 'cpu_offload'" in found["cli"].routing.table()
+
+
+FSDP = {
+    "cpu_offload": ("true", lambda made: made.cpu_offload.offload_params is True),
+    "cpu_offload ": ("{offload_params: true}", lambda made: made.cpu_offload.offload_params is True),
+    "sharding_strategy": ("SHARD_GRAD_OP", lambda made: made.sharding_strategy.name == "SHARD_GRAD_OP"),
+    "mixed_precision": (
+        "{param_dtype: torch.bfloat16, reduce_dtype: torch.float32}",
+        lambda made: (
+            (made.mixed_precision.param_dtype, made.mixed_precision.reduce_dtype) == (torch.bfloat16, torch.float32)
+        ),
+    ),
+    "auto_wrap_policy": (
+        "[nets.Block, torch.nn.Linear]",
+        lambda made: {cls.__name__ for cls in made.kwargs["auto_wrap_policy"]._module_classes} == {"Block", "Linear"},
+    ),
+    "auto_wrap_policy ": ("nets.by_size", lambda made: made.kwargs["auto_wrap_policy"].__name__ == "by_size"),
+    "activation_checkpointing_policy": ("[nets.Block]", lambda made: made._activation_checkpointing_kwargs != {}),
+    "state_dict_type": ("sharded", lambda made: made._state_dict_type == "sharded"),
+    "timeout": ("'0:10:00'", lambda made: made._timeout.total_seconds() == 600),
+    "process_group_backend": ("gloo", lambda made: made._process_group_backend == "gloo"),
+}
+
+
+@pytest.mark.parametrize("name", FSDP)
+@pytest.mark.parametrize("place", ["config", "hyperparameter", "words"])
+def test_arguments_of_fsdp(parsed, container, name, place):
+    text, is_right = FSDP[name]
+    key = f"trainer.strategy.init_args.{name.strip()}"
+    if place == "config":
+        content = {
+            "class_path": "pytorch_lightning.strategies.FSDPStrategy",
+            "init_args": {name.strip(): yaml.safe_load(text)},
+        }
+        container.config(yaml.safe_dump({"trainer": {"strategy": content}}), "more.yaml")
+        found = parsed(config=["config.yaml", "more.yaml"])
+    elif place == "hyperparameter":
+        found = parsed(values={"trainer.strategy": "FSDPStrategy", key: yaml.safe_load(text)})
+    else:
+        found = parsed("--trainer.strategy=FSDPStrategy", f"--{key}={text.strip(chr(39))}")
+    assert is_right(found["strategy"])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "arguments"),
+    [
+        ("FSDPStrategy", {name.strip(): yaml.safe_load(text) for name, (text, _) in list(FSDP.items())[1:]}),
+        ("FSDPStrategy", {"auto_wrap_policy": ["nets.Block"], "device_mesh": [1, 1]}),
+        ("ModelParallelStrategy", {"data_parallel_size": 1, "tensor_parallel_size": 1}),
+        ("ModelParallelStrategy", {"data_parallel_size": "auto", "save_distributed_checkpoint": False}),
+        ("DeepSpeedStrategy", {"stage": 3, "offload_optimizer": True, "logging_level": 20}),
+        ("DeepSpeedStrategy", {"config": {"zero_optimization": {"stage": 2}, "fp16": {"enabled": "auto"}}}),
+        ("DeepSpeedStrategy", {"config": "ds_config.json"}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("namespace", [space.name for space in NAMESPACES if space.is_installed])
+def test_a_printed_config_reads_back(parsed, container, strategy, arguments, namespace, capsys):
+    if strategy.startswith("Deep"):
+        pytest.importorskip("deepspeed", reason="deepspeed is not installed")
+        (container.code / "ds_config.json").write_text(json.dumps({"zero_optimization": {"stage": 1}}))
+    if namespace != "pytorch_lightning":
+        (container.code / "config.yaml").write_text(OTHER)
+    content = {"class_path": f"{namespace}.strategies.{strategy}", "init_args": arguments}
+    container.config(yaml.safe_dump({"trainer": {"strategy": content}}), "more.yaml")
+    first = parsed(config=["config.yaml", "more.yaml"], namespace=namespace)
+    capsys.readouterr()  # DeepSpeed writes a line to stdout when it is imported
+    with pytest.raises(SystemExit):
+        parsed("--print_config", config=["config.yaml", "more.yaml"], namespace=namespace)
+    printed = capsys.readouterr().out
+    (container.code / "printed.yaml").write_text(printed)
+    second = parsed(config="printed.yaml", namespace=namespace)
+    assert (
+        yaml.safe_load(first["cli"]._config_yaml())["trainer"]["strategy"]
+        == (yaml.safe_load(second["cli"]._config_yaml())["trainer"]["strategy"])
+    )
+    if strategy.startswith("Deep"):
+        assert first["strategy"].config == second["strategy"].config
+        assert isinstance(second["strategy"].config, dict)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"mixed_precision.param_dtype": "bfloat16"}, "HINT: Write a dtype as torch.bfloat16"),
+        ({"sharding_strategy": "full"}, "HINT: It is one of FULL_SHARD"),
+        ({"state_dict_type": "shards"}, "HINT: It is 'full' or 'sharded'"),
+        ({"auto_wrap_policy": ["nets.Nothing"]}, r"HINT: Give a list of module classes by their paths, as in \[model"),
+        ({"activation_checkpointing_policy": 3}, "HINT: Give a list of module classes"),
+        ({"device_mesh": [1, 1, 1]}, r"HINT: Give two numbers, as in \[2, 4\]"),
+        ({"timeout": 60}, "HINT: Give it as 'hours:minutes:seconds'"),
+        ({"cpu_ofload": True}, "'cpu_ofload' is not accepted HINT: did you mean 'cpu_offload'?"),
+        ({"limit_all_gathers": False}, "HINT: .*belongs below trainer.strategy.dict_kwargs"),
+        ({"auto_wrap_policy": "nets.Block"}, r"is a module and no policy\. HINT: .* a list: \[nets.Block\]"),
+        ({"device_mesh": [2, 2]}, r"sets device_mesh=\[2, 2\] of the strategy, and the job has 1 processes\. HINT"),
+    ],
+    ids=str,
+)
+def test_bad_values_of_fsdp(parsed, container, values, message):
+    values = {f"trainer.strategy.{name}": value for name, value in values.items()}
+    with pytest.raises((HyperparameterError, TopologyError), match=message):
+        parsed(values={"trainer.strategy": "FSDPStrategy", **values})
+    assert "HINT: " in container.failure
+    assert "Subtypes: [<class 'str'>, <class 'pytorch" not in container.failure
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"stage": "three"}, "HINT: It is 0, 1, 2 or 3"),
+        ({"logging_level": "INFO"}, "HINT: It is a number: 10 for DEBUG, 20 for INFO"),
+        (
+            {"config": "ds_confg.json"},
+            r"\(by a hyperparameter\), which cannot be read: .*did you mean ds_config.json\?",
+        ),
+        ({"config": "broken.json"}, "which is not JSON: .* HINT"),
+        ({"config": "list.json"}, "which holds no mapping. HINT"),
+    ],
+    ids=str,
+)
+def test_bad_values_of_deepspeed(parsed, container, values, message):
+    for name, text in (("ds_config", "{}"), ("broken", "{"), ("list", "[]")):
+        (container.code / f"{name}.json").write_text(text)
+    values = {f"trainer.strategy.{name}": value for name, value in values.items()}
+    with pytest.raises(HyperparameterError, match=message):
+        parsed(values={"trainer.strategy": "deepspeed", **values})
+
+
+@pytest.mark.parametrize("name", ["FDSPStrategy", "nets.Nothing", "nothing.at.all"])
+def test_a_class_that_is_not_there(parsed, name):
+    for values in ({"trainer.strategy": name}, {"trainer.strategy": name, "trainer.strategy.stage": 2}):
+        with pytest.raises(HyperparameterError, match="HINT: Name a strategy of this Lightning"):
+            parsed(values=values)
+
+
+@pytest.mark.parametrize("given", [{}, {"data_parallel_size": "auto"}, {"data_parallel_size": 8}], ids=str)
+def test_the_size_of_fsdp2_is_the_jobs(parsed, container, in_environ, given):
+    in_environ(torchrun(3, 4, 1, 2, 1, 2))
+    content = {"class_path": "ModelParallelStrategy", "init_args": {"tensor_parallel_size": 2, **given}}
+    container.config(yaml.safe_dump({"trainer": {"strategy": content}}), "more.yaml")
+    found = parsed(config=["config.yaml", "more.yaml"])
+    assert (found["strategy"]._data_parallel_size, found["strategy"]._tensor_parallel_size) == (2, 2)
+    assert "trainer.strategy.init_args.data_parallel_size = 2 ← 4 processes by torchrun" in found["cli"].routing.table()
+    portable = yaml.safe_load(found["cli"]._portable_config())["trainer"]["strategy"]["init_args"]
+    assert portable.get("data_parallel_size") == given.get("data_parallel_size")
+
+
+def test_lightnings_own_auto_stays(parsed, in_environ):
+    in_environ(torchrun(3, 4, 1, 2, 1, 2))
+    strategy = parsed(values={"trainer.strategy": "ModelParallelStrategy"})["strategy"]
+    assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == ("auto", "auto")
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"tensor_parallel_size": 3}, {"tensor_parallel_size": 2, "data_parallel_size": 4}], ids=str
+)
+def test_sizes_that_contradict_the_job(parsed, container, in_environ, sizes):
+    in_environ(torchrun(3, 4, 1, 2, 1, 2))
+    values = {f"trainer.strategy.{name}": size for name, size in sizes.items()}
+    with pytest.raises(
+        TopologyError, match=r"a hyperparameter sets .*_parallel_size=.* the job has 4 processes\. HINT"
+    ):
+        parsed(values={"trainer.strategy": "ModelParallelStrategy", **values})
+    assert container.failure.startswith("TopologyError: ")
+
+
+def test_hosts_and_devices_stay_the_jobs_beside_a_strategy(parsed, in_environ):
+    in_environ(torchrun(3, 4, 1, 2, 1, 2))
+    with pytest.raises(TopologyError, match="sets num_nodes=5"):
+        parsed(values={"trainer.strategy": "FSDPStrategy", "trainer.num_nodes": 5})
+    with pytest.raises(TopologyError, match="sets devices=8"):
+        parsed(values={"trainer.strategy": "FSDPStrategy", "trainer.devices": 8})
+
+
+def test_the_trainer_gets_the_strategy_and_the_environment(container, in_environ):
+    in_environ(torchrun(1, 2, 0, 1, 1, 2))
+    container.hyperparameters({"trainer.strategy": "ModelParallelStrategy", "trainer.strategy.tensor_parallel_size": 1})
+    trainer = container.cli().trainer
+    assert type(strategy_of(trainer)).__name__ == "ModelParallelStrategy"
+    assert type(strategy_of(trainer).cluster_environment).__name__ == "SageMakerEnvironment"
+    assert (trainer.world_size, trainer.global_rank) == (2, 1)
+
+
+@pytest.mark.parametrize("name", ["FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy", "SMDDPStrategy"])
+def test_help(container, name, capsys):
+    words = [
+        f"--trainer.strategy.help={'lightning_sm' if name[0:2] == 'SM' else 'pytorch_lightning.strategies'}.{name}"
+    ]
+    with pytest.raises(SystemExit) as ended:
+        container.cli(*words)
+    assert ended.value.code == 0
+    assert "process_group_backend" in capsys.readouterr().out
+    assert not os.path.exists(container.base / "output" / "failure")
