@@ -14,7 +14,6 @@ from lightning_sm._checkpoint.sampler import (
     unsupported_reason,
     unwrap_sampler,
 )
-from lightning_sm._checkpoint.schedule import describe_schedules
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import gather
 from lightning_sm._lightning.compat import resumes_within_epochs
@@ -35,6 +34,7 @@ from lightning_sm._lightning.results import set_metrics, set_results
 from lightning_sm._lightning.train_loop_hooks import around_batches, around_epochs, around_saves, around_train_loaders
 from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
+from lightning_sm._progress.schedule import describe_schedules
 
 __all__ = ["DataPositionMixin"]
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightning_sm._checkpoint.schedule import describe_schedules, last_step
+from lightning_sm._progress.schedule import describe_schedules, last_step
 
 _SCHEDULERS = torch.optim.lr_scheduler
 

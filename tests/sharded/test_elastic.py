@@ -1,0 +1,130 @@
+"""Jobs whose workers are started again: by torchrun, with another world size, and by HyperPod's real agent."""
+
+import contextlib
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes import ROOT, Job
+from tests.sharded.hyperpod import PYTHON, Agent, start_all, wait_for
+
+pytestmark = pytest.mark.sharded
+
+SCRIPT = ROOT / "tests" / "sharded" / "train_elastic.py"
+# Attempt, rank, step: one rank is killed, and in the attempt after that another one raises an error.
+EVENTS = json.dumps([[0, 1, 5, "kill"], [1, 0, 10, "raise"]])
+
+
+def steps_of(folder, rank=0):
+    return [json.loads(line) for line in Path(folder, f"steps-{rank}.jsonl").read_text().splitlines()]
+
+
+def final(steps):
+    """What was trained at each step in the end: loss, learning rate and samples."""
+    return {each["step"]: (each["loss"], each["rate"], each["samples"]) for each in steps}
+
+
+def failure_of(job):
+    path = job.folder / "algo-1" / "output" / "failure"
+    return path.read_text() if path.exists() else None
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Both ranks' steps of a run that nothing interrupts."""
+    job = Job(tmp_path_factory.mktemp("whole"), SCRIPT).torchrun(1, 2)
+    job.results(2)
+    return [final(steps_of(job.folder, rank)) for rank in (0, 1)]
+
+
+def test_workers_that_torchrun_starts_again_go_on_where_they_were(tmp_path, whole):
+    job = Job(tmp_path, SCRIPT, EVENTS=EVENTS, timeout=400).torchrun(1, 2, "--max-restarts=2")
+    assert [result["steps"] for result in job.results(2)] == [16, 16]
+    for rank in (0, 1):
+        steps = steps_of(tmp_path, rank)
+        assert final(steps) == whole[rank]
+        # From the newest checkpoint each time: of steps 3 and 9.
+        assert [min(each["step"] for each in steps if each["attempt"] == attempt) for attempt in range(3)] == [0, 3, 9]
+    assert failure_of(job) is None
+    assert job.output.count("torchrun has started the workers again: restart ") == 2
+    assert "Another rank failed: Rank 1 on algo-1 was killed" in job.output
+    assert "Another rank failed: ValueError: no such column (rank 0" in job.output
+    assert "could not be reported" not in job.output
+
+
+def test_a_sharded_job_tells_why_it_failed_when_no_restart_is_left(tmp_path, whole):
+    job = Job(tmp_path, SCRIPT, KIND="fsdp2", EVENTS=EVENTS, timeout=300).torchrun(1, 2, "--max-restarts=1")
+    assert job.codes == [1]
+    assert failure_of(job).startswith("ValueError: no such column (rank 0 on algo-1; ")
+    found = final(steps_of(tmp_path))
+    assert sorted(found) == list(range(10))
+    for step, (loss, rate, samples) in found.items():
+        assert loss == pytest.approx(whole[0][step][0], abs=1e-6)
+        assert (rate, samples) == whole[0][step][1:]
+
+
+def test_another_world_size_and_a_schedule_that_no_longer_fits(tmp_path):
+    """After 3 of 16 steps on two ranks, one rank takes 32 more."""
+    common = {"timeout": 300, "CHECKPOINTS": tmp_path / "checkpoints", "SCHEDULER": "one_cycle"}
+    first = Job(tmp_path / "first", SCRIPT, EVENTS=json.dumps([[0, 1, 5, "kill"]]), **common).torchrun(1, 2)
+    assert first.codes == [1]
+    assert failure_of(first).startswith("Rank 1 on algo-1 was killed")
+    second = Job(tmp_path / "second", SCRIPT, **common).torchrun(1, 1)
+    assert (
+        "Restarting epoch 0: the checkpoint is from epoch 0 after 3 batches, but its world_size was 2" in second.output
+    )
+    line = "OneCycleLR was made for 16 steps, as the checkpoint says, and this training ends at step 35; "
+    assert line + "it raises an error after step 17. HINT: " in second.output
+    assert [each["step"] for each in steps_of(second.folder)] == list(range(3, 17))
+    assert failure_of(second).startswith("ValueError: Tried to step 17 times.")
+
+
+def until_steps(agents, folder, count):
+    deadline = time.monotonic() + 120
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            if len(steps_of(folder)) >= count:
+                return
+        assert time.monotonic() < deadline, "\n".join(agent.log[-4000:] for agent in agents)
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(PYTHON is None, reason="LIGHTNING_SM_HYPERPOD_PYTHON names no Python with hyperpod-elastic-agent")
+def test_the_real_agent_scales_a_job_down_and_up(tmp_path):
+    """Two agents with a process each. The operator's requests come from here, since the operator runs on EKS only."""
+    variables = {"CHECKPOINTS": tmp_path / "checkpoints", "EPOCHS": 3, "SECONDS": 0.2}
+    variables["HYPERPOD_SIGNAL_COORDINATION"] = "distributed"
+    agents = [Agent(tmp_path, name, SCRIPT, tmp_path, **variables) for name in ("first", "second")]
+    try:
+        wait_for(agents, "ready")
+        start_all(agents, restarts=0)
+        until_steps(agents, tmp_path, 4)
+        # The second pod is told later than its worker, which has then exited with the others.
+        agents[0].stop()
+        wait_for(agents[:1], "ready")
+        wait_for(agents[1:], "completed")
+        agents[1].stop()
+        wait_for(agents, "ready")
+        start_all(agents[:1], restarts=1)
+        until_steps(agents, tmp_path, 9)
+        agents[0].stop()
+        wait_for(agents, "ready")
+        start_all(agents, restarts=2)
+        wait_for(agents, "completed")
+    finally:
+        codes = [agent.end() for agent in agents]
+    assert codes == [0, 0]
+    steps = steps_of(tmp_path)
+    # Each step once: what was trained when the event came is what the next attempt begins with.
+    assert [each["step"] for each in steps] == list(range(len(steps)))
+    worlds = {attempt: {each["world_size"] for each in steps if each["attempt"] == attempt} for attempt in range(3)}
+    assert worlds == {0: {2}, 1: {1}, 2: {2}}
+    log = agents[0].log
+    assert log.count("The elastic agent announces another world size: stopping after step ") == 2
+    assert log.count("from which the job can resume") == 2
+    assert log.count("Resuming from stopped-step=") == 2
+    assert "its world_size was 2 and is 1" in log
+    assert "its world_size was 1 and is 2" in log
+    assert "exited with code" not in "".join(agent.log for agent in agents)
