@@ -158,11 +158,10 @@ def failing(kind, directory, at_step_3, **more):
 def full_disk(kind, directory):
     def fill(trainer):
         if trainer.is_global_zero:
-            with open(os.path.join(directory, "filler"), "wb") as filler:
+            with open(os.path.join(directory, "filler"), "wb", buffering=0) as filler:
                 try:
                     while True:
                         filler.write(b"x" * 1000)
-                        filler.flush()
                 except OSError:
                     pass
         trainer.strategy.barrier()

@@ -1,0 +1,122 @@
+"""Checkpoint folders of FSDP, FSDP2 and DeepSpeed on two processes, on one host and on two."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes import Job, local_rendezvous
+
+pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
+
+HERE = Path(__file__).parent
+FORMATS = {"fsdp": "dcp", "fsdp2": "dcp", "deepspeed_2": "deepspeed", "deepspeed_3": "deepspeed"}
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory):
+    """A directory on a disk of 400 KB, or an empty text where nothing may be mounted."""
+    directory = tmp_path_factory.mktemp("disk")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(directory)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        yield ""
+        return
+    yield str(directory)
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+@pytest.fixture(scope="module", params=sorted(FORMATS))
+def saved(request, tmp_path_factory, disk):
+    """What the two ranks of a job found, with the kind of its strategy."""
+    if disk:
+        for path in Path(disk).iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    job = Job(tmp_path_factory.mktemp("saves"), HERE / "save_folders.py", request.param, disk, timeout=300)
+    return request.param, job.torchrun(1, 2).results(2)
+
+
+def test_every_visible_folder_is_whole_at_any_time(saved):
+    _, ranks = saved
+    for rank in ranks:
+        assert rank["ways"]["watched"]["looks"] > 100
+        assert rank["ways"]["watched"]["broken"] == []
+
+
+def test_each_way_to_save_leaves_whole_folders(saved):
+    kind, (rank, _) = saved
+    found = rank["ways"]
+    assert found["names"] == sorted(
+        [
+            "best-step=20.ckpt", "last.ckpt", "own.ckpt", "time-step=20.ckpt",
+            # The job's own are never overwritten, and two are kept.
+            "last-epoch=3-step=16.ckpt", "last-epoch=4-step=20.ckpt",
+            "resume-epoch=4-step=19.ckpt", "resume-epoch=4-step=20.ckpt",
+        ]
+    )  # fmt: skip
+    assert found["best"] == "best-step=20.ckpt"
+    assert set(found["problems"].values()) == {None}
+    manifests = found["manifests"].values()
+    assert {(each["format"], each["world_size"]) for each in manifests} == {(FORMATS[kind], 2)}
+    assert len({each["save_id"] for each in manifests}) == len(manifests) == 8
+
+
+def test_training_goes_on_from_a_folder(saved):
+    _, ranks = saved
+    for rank in ranks:
+        assert rank["resume"]["rest"] == rank["resume"]["whole"][4:]
+
+
+@pytest.mark.parametrize("case", ["one_rank", "disk"])
+def test_what_cannot_be_written_is_an_error_on_all_ranks(saved, case):
+    _, ranks = saved
+    if case not in ranks[0]:
+        pytest.skip("this process may not mount a small disk")
+    for rank in ranks:
+        found = rank[case]
+        assert "step=4.ckpt could not be saved (global_rank " in found["error"]
+        assert "An older one is unchanged. HINT: Check the free space" in found["error"]
+        assert found["problem"] is None
+    # Global rank 0 has removed what was incomplete when its error is raised.
+    assert [name for name in ranks[0][case]["names"] if name != "filler"] == ["step=2.ckpt"]
+    if case == "one_rank":
+        assert "global_rank 1" in ranks[0]["one_rank"]["error"]
+
+
+def test_training_goes_on_while_a_thread_copies(saved):
+    _, (rank, _) = saved
+    found = rank["async"]
+    assert found["seen"]["steps"] >= 5  # the checkpoint of step 3 is not visible yet
+    assert all(name.startswith(".step=3.ckpt.partial-") for name in found["seen"]["visible"])
+    assert found["names"] == ["step=9.ckpt"]
+    assert found["problem"] is None
+    assert found["memory"] == []
+
+
+def test_each_host_has_its_own_shards_and_removes_its_own(tmp_path):
+    """Two hosts with mounts of their own, which see different directories under one path."""
+    start = 'mount --bind {0} {1} && mount -t tmpfs tmpfs /dev/shm && shift && exec "$@"'
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this process may not have mounts of its own")
+    shared = tmp_path / "checkpoints"
+    shared.mkdir()
+    job = Job(tmp_path / "job", HERE / "save_on_hosts.py", "fsdp2", shared)
+    rendezvous, starts = local_rendezvous(), []
+    for number, host in enumerate(job._hosts(2)):
+        own = tmp_path / f"host-{number}"
+        own.mkdir()
+        torchrun = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "1", *rendezvous]
+        shell = ["unshare", "-m", "sh", "-c", start.format(own, shared), "sh", "-"]
+        starts.append(([*shell, sys.executable, *torchrun, "--node_rank", str(number)], host))
+    ranks = job._finish(starts, python=False).results(2)
+    assert os.listdir(shared) == []
+    for rank in ranks:
+        for case in ("now", "async"):
+            assert rank[case]["names"] == ["step=4.ckpt"]  # that of step 2 is gone on both
+    first, second = (rank["now"] for rank in ranks)
+    assert first["manifest"] == second["manifest"]
+    listed = {file["name"] for file in first["manifest"]["files"]}
+    assert set(first["files"]) | set(second["files"]) == listed | {"manifest.json"}
+    assert set(first["files"]) & set(second["files"]) == {"manifest.json"}
