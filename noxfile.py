@@ -74,6 +74,13 @@ def _run_marked(session: nox.Session, mark: str) -> None:
         session.run("python", "-m", "pytest", "-m", mark, "-rs", "--last-failed", "--last-failed-no-failures", "none")
 
 
+def _play_faults(session: nox.Session, *words: str) -> None:
+    passed, lines = _lines_of(session, "python", "-m", "tools.faults", *words, "--again")
+    _note_failed(session, [line for line in lines if line.startswith("FAILED first: ")])
+    if not passed:
+        session.error("The campaign failed.")
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests that take seconds."""
@@ -136,17 +143,16 @@ def sharded(session: nox.Session) -> None:
     # A source distribution, which compiles nothing while it is installed.
     _install(session, "deepspeed", *_extra("s3"), "moto[server,s3]")
     _run_marked(session, "sharded")
+    strategies = ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")
+    # Each strategy and set-up is first run once without interruption, so one set-up only.
+    _play_faults(session, "--strategies", *strategies, "--runs", "2", "--setup", "validation_within_epochs")
 
 
 @nox.session
 def faults(session: nox.Session) -> None:
     """Interrupt jobs and damage their files at random."""
     _prepare(session)
-    words = session.posargs or ["--runs", "40", "--seed", "1", "--jobs", "2"]
-    passed, lines = _lines_of(session, "python", "-m", "tools.faults", *words, "--again")
-    _note_failed(session, [line for line in lines if line.startswith("FAILED first: ")])
-    if not passed:
-        session.error("The campaign failed.")
+    _play_faults(session, *(session.posargs or ["--runs", "40", "--seed", "1", "--jobs", "2"]))
 
 
 @nox.session

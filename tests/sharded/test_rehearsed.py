@@ -1,0 +1,94 @@
+"""Two hosts in SageMaker's toolkit: each uploads its own shards, and the restarted job goes on from all of them."""
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers.processes import ROOT
+from tests.helpers.rehearsal import command_line, needs, run_rehearsal
+
+pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
+
+_TESTS = ROOT / "tests"
+# An epoch of eight samples for each of two hosts, in batches of two.
+_STEPS = 4
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A source directory with the program and the parts of these tests that it needs."""
+    folder = tmp_path / "source"
+    (folder / "tests" / "helpers").mkdir(parents=True)
+    shutil.copy(_TESTS / "sharded" / "train_rehearsed.py", folder)
+    for name in ("__init__.py", "helpers/__init__.py", "helpers/sharded.py", "helpers/tiny.py"):
+        shutil.copy(_TESTS / name, folder / "tests" / name)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, source):
+    """Return a function that plays the job once, with the checkpoints that earlier ones have left."""
+
+    def play(distribution, *words):
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        options = ["--hosts", 2, "--distribution", distribution, "--job-name", "sharded-job", "--isolation", "netns"]
+        options += ["--checkpoint-dir", tmp_path / "bucket", "--output-dir", tmp_path / "out", "--json"]
+        return run_rehearsal(command_line(source, *options, *words), timeout=280)
+
+    return play
+
+
+def _words(kinds, epochs):
+    return "train_rehearsed.py", "--kinds", ",".join(kinds), "--epochs", epochs
+
+
+def _packed(archive, name):
+    with tarfile.open(archive) as packed:
+        return packed.extractfile(name).read()
+
+
+@pytest.mark.parametrize(
+    ("distribution", "kinds"),
+    [
+        pytest.param("torch_distributed", ("fsdp", "deepspeed_3", "fsdp2"), marks=needs("netns", torch=True)),
+        pytest.param("mpi", ("deepspeed_2", "fsdp2"), marks=needs("netns", torch=True, mpi=True)),
+    ],
+)
+def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, distribution, kinds):
+    pytest.importorskip("deepspeed")
+    last = kinds[-1]
+    # The first attempt ends amid the last kind's training; the others have done half of theirs.
+    stopping = ("--stop-at", f"{last} has done step {_STEPS + 1}", "--stop-grace", "1s")
+    done = run(distribution, *stopping, *_words(kinds, 2), "--waiting", last)
+    assert done.exit_code == 143, done.log[-6000:]
+    for kind in kinds:
+        # The oldest, whose save nothing cut off.
+        saved = min((tmp_path / "bucket" / kind).glob("last*.ckpt"))
+        files = {file["name"] for file in json.loads((saved / "manifest.json").read_text())["files"]}
+        here = {str(path.relative_to(saved)) for path in saved.rglob("*") if path.is_file()}
+        assert here == {*files, "manifest.json"}, f"{kind}: both hosts have uploaded theirs"
+        ranks = {name for name in files if any(mark in name for mark in ("__1_0", "rank_1_"))}
+        assert ranks, f"{kind}: the second host writes shards of its own"
+    done = run(distribution, *_words((*kinds, "ddp"), 4))
+    assert done.exit_code == 0, done.log[-6000:]
+    assert "Rejected" not in done.log
+    for rank in (0, 1):
+        found = json.loads(_packed(tmp_path / "out" / "output.tar.gz", f"rank-{rank}.json"))
+        starts = {kind: found[kind]["start"] for kind in (*kinds, "ddp")}
+        assert starts.pop("ddp") == 0
+        assert starts.pop(last) >= _STEPS
+        assert set(starts.values()) == {2 * _STEPS}
+        assert {each["steps"] for each in found.values()} == {4 * _STEPS}
+    weights = {}
+    for kind in (*kinds, "ddp"):
+        path = Path(tmp_path / f"{kind}.pt")
+        path.write_bytes(_packed(tmp_path / "out" / "model.tar.gz", f"{kind}/model.pt"))
+        weights[kind] = torch.load(path, weights_only=True)
+    for kind in kinds:
+        assert weights[kind].keys() == weights["ddp"].keys()
+        for name, value in weights["ddp"].items():
+            assert torch.allclose(weights[kind][name], value, rtol=0, atol=1e-6), (kind, name)
