@@ -1,1 +1,1 @@
-"""Checkpoints: saving them atomically, choosing one to resume from, and the state to resume within an epoch."""
+"""Checkpoints: saving them whole, finding and checking them, and choosing one to resume from."""

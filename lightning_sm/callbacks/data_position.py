@@ -3,17 +3,6 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
-from lightning_sm._checkpoint.rank_state import RankState, state_from_tensor, state_to_tensor
-from lightning_sm._checkpoint.sampler import (
-    TrainData,
-    describe_changes,
-    describe_losses,
-    describe_train_data,
-    is_stateful,
-    set_sampler_epoch,
-    unsupported_reason,
-    unwrap_sampler,
-)
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import gather
 from lightning_sm._lightning.compat import resumes_within_epochs
@@ -34,6 +23,17 @@ from lightning_sm._lightning.results import set_metrics, set_results
 from lightning_sm._lightning.train_loop_hooks import around_batches, around_epochs, around_saves, around_train_loaders
 from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
+from lightning_sm._position.rank_state import RankState, state_from_tensor, state_to_tensor
+from lightning_sm._position.sampler import (
+    TrainData,
+    describe_changes,
+    describe_losses,
+    describe_train_data,
+    is_stateful,
+    set_sampler_epoch,
+    unsupported_reason,
+    unwrap_sampler,
+)
 from lightning_sm._progress.schedule import describe_schedules
 
 __all__ = ["DataPositionMixin"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
-from lightning_sm._checkpoint.sampler import resumable_sampler_of
+from lightning_sm._position.sampler import resumable_sampler_of
 from tests.helpers.interrupted import NAMESPACE, Numbers, Saver, path_of, pl, same_weights, shuffled, train
 
 WITHIN = NAMESPACE.version >= (1, 6)

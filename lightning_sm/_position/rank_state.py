@@ -3,7 +3,13 @@
 import json
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from lightning_sm._checkpoint.rng_state import (
+from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.compat import saves_before_epoch_hooks
+from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.loop_progress import LoopPosition, ResumePoint, batches_fetched
+from lightning_sm._lightning.results import metric_states, metrics_of, results_of, set_metric_states, set_metrics
+from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._position.rng_state import (
     changed_counters,
     find_counters,
     find_generators,
@@ -16,7 +22,7 @@ from lightning_sm._checkpoint.rng_state import (
     set_generator_states,
     set_rng_states,
 )
-from lightning_sm._checkpoint.sampler import (
+from lightning_sm._position.sampler import (
     is_from_torchdata,
     is_stateful,
     resumable_sampler_of,
@@ -24,12 +30,6 @@ from lightning_sm._checkpoint.sampler import (
     unsupported_reason,
     wrap_sampler,
 )
-from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat import saves_before_epoch_hooks
-from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm._lightning.loop_progress import LoopPosition, ResumePoint, batches_fetched
-from lightning_sm._lightning.results import metric_states, metrics_of, results_of, set_metric_states, set_metrics
-from lightning_sm._lightning.trainer_protocol import Trainer
 
 __all__ = ["RankState", "state_from_tensor", "state_to_tensor"]
 

@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from lightning_sm._checkpoint.rng_state import (
+from lightning_sm._position.rng_state import (
     get_rng_states,
     rng_states_from_plain,
     rng_states_to_plain,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
-from lightning_sm._checkpoint.sampler import (
+from lightning_sm._position.sampler import (
     ResumableSampler,
     TrainData,
     describe_changes,

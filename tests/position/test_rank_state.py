@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_sm._checkpoint.rank_state import state_from_tensor, state_to_tensor
-from lightning_sm._checkpoint.rng_state import (
+from lightning_sm._position.rank_state import state_from_tensor, state_to_tensor
+from lightning_sm._position.rng_state import (
     find_generators,
     get_generator_state,
     get_rng_states,
     rng_states_to_plain,
     set_generator_states,
 )
-from lightning_sm._checkpoint.sampler import describe_losses
+from lightning_sm._position.sampler import describe_losses
 
 
 class Holder:

@@ -8,7 +8,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._checkpoint.rng_state import (
+from lightning_sm._position.rng_state import (
     changed_counters,
     find_counters,
     find_generators,

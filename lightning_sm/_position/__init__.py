@@ -1,0 +1,1 @@
+"""The position within an epoch, and what each rank needs to continue from it."""
