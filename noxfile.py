@@ -6,6 +6,7 @@ package was installed with its extras ``examples`` and ``test``; so does ``.ci/r
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -142,6 +143,15 @@ def sharded(session: nox.Session) -> None:
     _prepare(session)
     # A source distribution, which compiles nothing while it is installed.
     _install(session, "deepspeed", *_extra("s3"), "moto[server,s3]")
+    # SageMaker's managed tiered checkpointing, and the source distribution with a server for tests.
+    tiered = "amzn-sagemaker-checkpointing"
+    _install(session, tiered, "s3torchconnector", "tenacity", "fastapi", "uvicorn")
+    folder = session.cache_dir.resolve() / "tiered"
+    download = ("python", "-m", "pip", "download", "-q", "--no-deps", "--no-binary", tiered, "-d", str(folder), tiered)
+    session.run(*download)
+    (archive,) = folder.glob("*.tar.gz")
+    shutil.unpack_archive(archive, folder)
+    session.env["LIGHTNING_SM_TIERED_SOURCE"] = str(folder / archive.name[: -len(".tar.gz")])
     _run_marked(session, "sharded")
     strategies = ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")
     # Each strategy and set-up is first run once without interruption, so one set-up only.

@@ -1,10 +1,12 @@
 """What of Lightning's sharded strategies differs from the others: which save by themselves, and hooks around that."""
 
+import importlib
 import os
 from contextlib import contextmanager
-from typing import Any, Callable, FrozenSet, Iterator, List
+from typing import Any, Callable, FrozenSet, Iterator, List, Optional, Tuple
 
 from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.trainer_protocol import Trainer
 
@@ -13,11 +15,14 @@ __all__ = [
     "around_sharded_loads",
     "around_sharded_saves",
     "bypasses_checkpoint_io",
+    "dcp_storage",
     "deferred_write_errors",
+    "has_dcp_storage",
     "is_failed_write",
     "is_sharded",
     "reasons_of",
     "saves_by_itself",
+    "saves_with_dcp",
     "sharded_format",
     "state_bytes",
 ]
@@ -189,3 +194,76 @@ def state_bytes(trainer: Trainer) -> int:
         # DeepSpeed's stage 3 leaves an empty tensor in place of a parameter.
         total += getattr(parameter, "ds_numel", 0) / trainer.world_size or local.numel()
     return int(total) * _BYTES_PER_PARAMETER
+
+
+# Where Lightning calls torch.distributed.checkpoint (DCP).
+_SAVE, _LOAD = "_distributed_checkpoint_save", "_distributed_checkpoint_load"
+_ABSENT = object()
+
+
+def saves_with_dcp(strategy: Any) -> bool:
+    """Whether a strategy saves sharded checkpoints with DCP, as ``FSDPStrategy`` and ``ModelParallelStrategy`` can."""
+    return bool(
+        getattr(strategy, "_state_dict_type", None) == "sharded"
+        or getattr(strategy, "_save_distributed_checkpoint", False)
+    )
+
+
+def has_dcp_storage(namespace: Namespace) -> bool:
+    """Whether Lightning saves and loads through functions that :func:`dcp_storage` can replace (2.2 and later)."""
+    return any(hasattr(module, _SAVE) and hasattr(module, _LOAD) for module in _modules(namespace))
+
+
+@contextmanager
+def dcp_storage(
+    namespace: Namespace,
+    *,
+    save: Optional[Callable[[Any], None]] = None,
+    reader: Optional[Callable[[], Any]] = None,
+) -> Iterator[None]:
+    """Save to and load from another storage than the folder that Lightning names, as long as the context lasts.
+
+    No strategy of Lightning has an argument for it; see ``_distributed_checkpoint_save`` and
+    ``_distributed_checkpoint_load`` in ``lightning/fabric/strategies/fsdp.py``. ``FSDPStrategy`` reads the state of
+    optimizers with a ``FileSystemReader`` of its own.
+
+    Args:
+        namespace: Lightning's namespace.
+        save: Saves the state dict of the model and the optimizers, in place of Lightning's function.
+        reader: Returns a new ``StorageReader``.
+    """
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    changes: List[Tuple[Any, str, Any]] = []
+    for module in _modules(namespace):
+        if save is not None and hasattr(module, _SAVE):
+            changes.append((module, _SAVE, lambda state, path: save(state)))
+        if reader is not None and hasattr(module, _LOAD):
+            changes.append((module, _LOAD, lambda state, path: load(state, storage_reader=reader())))
+    if reader is not None:
+        changes.append((dcp, "FileSystemReader", lambda *args, **kwargs: reader()))
+    before = [(module, name, vars(module).get(name, _ABSENT)) for module, name, _ in changes]
+    for module, name, value in changes:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            if value is _ABSENT:
+                delattr(module, name)
+            else:
+                setattr(module, name, value)
+
+
+def _modules(namespace: Namespace) -> List[Any]:
+    """The modules with the functions: where they are defined, and where strategies import them to."""
+    fabric = "lightning.fabric" if namespace.name.startswith("lightning.") else "lightning_fabric"
+    found = []
+    for name in ("fsdp", "model_parallel"):
+        for package in (fabric, namespace.name):
+            try:
+                found.append(importlib.import_module(f"{package}.strategies.{name}"))
+            except ImportError:  # an older version
+                continue
+    return found

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lightning_sm.callbacks.model_export import ModelExportMixin as ModelExport
     from lightning_sm.callbacks.safe_saves import SafeSavesMixin as SafeSaves
     from lightning_sm.callbacks.tensorboard_upload import TensorBoardUploadMixin as TensorBoardUpload
+    from lightning_sm.callbacks.tiered_checkpoints import TieredCheckpointsMixin as TieredCheckpoints
     from lightning_sm.callbacks.world_check import WorldCheckMixin as WorldCheck
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "ModelExport",
     "SafeSaves",
     "TensorBoardUpload",
+    "TieredCheckpoints",
     "WorldCheck",
 ]
 
@@ -50,6 +52,7 @@ _MIXINS = {
     "ModelExport": "lightning_sm.callbacks.model_export:ModelExportMixin",
     "SafeSaves": "lightning_sm.callbacks.safe_saves:SafeSavesMixin",
     "TensorBoardUpload": "lightning_sm.callbacks.tensorboard_upload:TensorBoardUploadMixin",
+    "TieredCheckpoints": "lightning_sm.callbacks.tiered_checkpoints:TieredCheckpointsMixin",
     "WorldCheck": "lightning_sm.callbacks.world_check:WorldCheckMixin",
 }
 

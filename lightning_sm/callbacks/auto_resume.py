@@ -41,6 +41,7 @@ from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of, is_f
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.callbacks.model_export import exports_of
+from lightning_sm.callbacks.tiered_checkpoints import newer_in_memory
 from lightning_sm.errors import CheckpointError, LightningSMError
 
 __all__ = ["AutoResumeMixin"]
@@ -264,6 +265,7 @@ class AutoResumeMixin(_Base):
             weights_only=self.weights_only,
             exclude=() if at_end else (FINAL_WEIGHTS,),
         )
+        choice = newer_in_memory(trainer, choice, self.identity, weights_only=self.weights_only)
         if trainer.is_global_zero:
             for rejected in choice.rejected:
                 log.warning("%s", rejected)

@@ -68,6 +68,7 @@ def own_callbacks(
         places = _checkpoint_places(arguments, context)
         own += _safe_saves(present, context, places)
         own += _checkpoints_in_place(present, places)
+        own += _tiered_checkpoints(present, context)
         own += _auto_resume(arguments, present, context, _identity(arguments, job, config))
         own += _positions(present, context)
     if job.in_container:
@@ -220,6 +221,11 @@ def _identity(arguments: Dict[str, Any], job: TrainingJob, config: Optional[str]
     import yaml
 
     return JobIdentity.of(job, yaml.safe_load(config))
+
+
+def _tiered_checkpoints(present: Sequence[Any], context: RunContext) -> List[Any]:
+    tiered, namespace = _absent("TieredCheckpoints", present, context), context.options.tiered_checkpoints
+    return [tiered(namespace)] if tiered is not None and namespace is not None else []
 
 
 def _auto_resume(
