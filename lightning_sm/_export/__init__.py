@@ -15,6 +15,7 @@ from lightning_sm._export.serving import (
     Serving,
     distribution_versions,
     find_best,
+    has_monitor,
     summarize,
     why_last_weights,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "compare_tensors",
     "distribution_versions",
     "find_best",
+    "has_monitor",
     "json_round_trip",
     "load_file",
     "make_source",

@@ -173,6 +173,7 @@ def check_model(
     *,
     sharded: bool,
     saved_by_strategy: bool,
+    weights_only: bool = False,
 ) -> None:
     """Check whether a model can be exported as planned, as far as that is known before training.
 
@@ -182,7 +183,8 @@ def check_model(
         hparams: The constructor arguments that the model saved.
         config: The configuration as YAML, if there is one.
         sharded: Whether the strategy shards the model over the ranks.
-        saved_by_strategy: Whether the strategy has a checkpoint format of its own.
+        saved_by_strategy: Whether the best checkpoint will be in a format of the strategy's own (DeepSpeed's).
+        weights_only: Whether that is read without running code that it names.
 
     Raises:
         ExportError: It cannot be exported so.
@@ -194,11 +196,14 @@ def check_model(
             f"sagemaker.export is {name}, which runs forward(), and {type(target).__name__} has none.",
             hint="Implement forward(), set sagemaker.export_submodule to a part that has one, or choose state_dict.",
         )
-    if plan.format is ExportFormat.CHECKPOINT and saved_by_strategy:
+    if plan.weights is ExportWeights.BEST and saved_by_strategy and weights_only:
         raise ExportError(
-            "sagemaker.export is checkpoint, and the strategy saves checkpoints in a format of its own.",
-            hint="Set sagemaker.export to state_dict or safetensors; the checkpoint directory keeps the checkpoints.",
+            "sagemaker.resume_weights_only is set, and the best checkpoint, whose weights are to be exported, will be "
+            "DeepSpeed's, which can only be read by running code that it names.",
+            hint="Set sagemaker.export_weights to last, or sagemaker.resume_weights_only to false.",
         )
+    if plan.format is ExportFormat.SAFETENSORS:
+        _check_tensors_only(target)
     if plan.format.is_graph and sharded:
         _check_rebuildable(module, hparams, config, f"The strategy shards the model over the ranks, so {name}")
     if not plan.format.is_graph and plan.serving:
@@ -255,6 +260,23 @@ def _submodule(plan: ExportPlan, module: Any) -> Any:
             f"sagemaker.export_submodule is {plan.submodule}, and {type(module).__name__} has no such submodule.",
             hint=f"Set it to one of: {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}.",
         ) from error
+
+
+def _check_tensors_only(target: Any) -> None:
+    """Check that no module puts extra state other than a tensor into its state dict."""
+    import torch
+
+    for name, module in target.named_modules():
+        get = getattr(type(module), "get_extra_state", None)
+        if get is None or get is getattr(torch.nn.Module, "get_extra_state", None):
+            continue
+        state = module.get_extra_state()
+        if not isinstance(state, torch.Tensor):
+            raise ExportError(
+                f"sagemaker.export is safetensors, which hold tensors only, and get_extra_state() of "
+                f"{name or 'the model'} returns a {type(state).__name__}.",
+                hint="Set sagemaker.export to state_dict.",
+            )
 
 
 def _has_forward(module: Any) -> bool:

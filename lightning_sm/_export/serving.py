@@ -14,9 +14,11 @@ import sysconfig
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
+from lightning_sm._export.consolidated import folder_problem
 from lightning_sm._export.plan import ExportFormat, ExportPlan, ExportWeights, json_subset
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import epochs_trained
+from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm._version import __version__
@@ -28,6 +30,7 @@ __all__ = [
     "BestCheckpoint",
     "ModelSummary",
     "find_best",
+    "has_monitor",
     "summarize",
     "why_last_weights",
 ]
@@ -172,7 +175,7 @@ class BestCheckpoint:
     """The best checkpoint.
 
     Args:
-        path: Its file.
+        path: Its file; of a sharded one, its folder.
         score: The value of the monitored metric.
         monitor: The name of the metric.
     """
@@ -195,6 +198,8 @@ class ModelSummary:
         monitor: The name of that metric.
         epoch: The number of epochs that were trained.
         global_step: The number of optimizer steps.
+        world_size: The number of processes that trained it.
+        strategy: The name of the strategy's class.
         hparams: The saved hyperparameters that JSON can hold. With the code for serving, all of them or ``None``.
         format: The name of the format.
         file: The file that holds the model.
@@ -213,6 +218,8 @@ class ModelSummary:
     monitor: Optional[str] = None
     epoch: int = 0
     global_step: int = 0
+    world_size: int = 1
+    strategy: Optional[str] = None
     hparams: Optional[Mapping[str, Any]] = None
     format: str = "state_dict"
     file: str = "model.pt"
@@ -262,6 +269,8 @@ def summarize(
         monitor=None if best is None else best.monitor,
         epoch=epochs_trained(namespace, trainer),
         global_step=int(trainer.global_step),
+        world_size=int(trainer.world_size),
+        strategy=type(strategy_of(trainer)).__name__,
         hparams=hparams if plan.serving else json_subset(hparams),
     )
 
@@ -275,10 +284,26 @@ def find_best(trainer: Trainer) -> Optional[BestCheckpoint]:
             continue
         if os.path.isfile(path):
             return BestCheckpoint(str(path), float(score), str(callback.monitor))
-        # Only the strategy can read a sharded checkpoint, which is a directory.
-        problem = "is a directory" if os.path.isdir(path) else "does not exist any more"
-        log.warning("Best checkpoint %s %s; exporting the last weights instead", path, problem)
+        if not os.path.isdir(path):
+            log.warning("Best checkpoint %s does not exist any more; exporting the last weights instead", path)
+            continue
+        problem = folder_problem(str(path))
+        if problem is None:
+            return BestCheckpoint(str(path), float(score), str(callback.monitor))
+        log.warning(
+            "Best checkpoint %s cannot be read here: %s. Exporting the last weights instead. HINT: With several hosts, "
+            "each has its own shards only; S3 has them all. To export the best weights, set sagemaker.checkpoint_dir "
+            "to a file system that the hosts share.",
+            path,
+            problem,
+        )
     return None
+
+
+def has_monitor(trainer: Trainer) -> bool:
+    """Whether a ``ModelCheckpoint`` monitors a metric, so that there may be a best checkpoint."""
+    monitors = (getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks)
+    return any(monitor not in (None, "step") for monitor in monitors)
 
 
 def why_last_weights(trainer: Trainer, weights: ExportWeights) -> str:

@@ -1,16 +1,27 @@
 """``Source``: the weights to export and, for graph formats, a copy of the module that has them."""
 
 import copy
+import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from itertools import chain
 from typing import Any, Dict, Iterator, Mapping, Optional, Set
 
+from lightning_sm._export.consolidated import read_folder
 from lightning_sm._export.example import Example
 from lightning_sm._export.plan import ExportFormat, ExportPlan
 from lightning_sm.errors import ExportError
 
-__all__ = ["Source", "copy_module", "load_file", "make_source", "prepare_module", "submodule_state_dict"]
+__all__ = [
+    "Source",
+    "copy_module",
+    "load_file",
+    "make_source",
+    "plain_functions",
+    "prepare_module",
+    "submodule_state_dict",
+]
 
 # Attributes of Lightning's modules that belong to the run and not to the model.
 _RUN_ATTRIBUTES = ("trainer", "_trainer", "_fabric", "_compiler_ctx")
@@ -59,7 +70,8 @@ def make_source(
         plan: What is exported.
         module: The trained model, which is not changed.
         last: The checkpoint at the end of training; of it, at least the ``state_dict``.
-        best: The file of the best checkpoint, if its weights are exported.
+        best: The file or folder of the best checkpoint, if its weights are exported. Before a folder is read, the
+            weights in ``last`` are dropped, so that the host never holds both.
         example: An input of the model or submodule.
         rebuild: Whether the copy is instantiated from the class, because the module holds only shards of its tensors.
         hparams: Constructor arguments for that.
@@ -70,11 +82,19 @@ def make_source(
         ExportError: The checkpoint cannot be read, or the module cannot be copied.
     """
     try:
-        weights = last["state_dict"] if best is None else _load_best(best, weights_only)["state_dict"]
-        checkpoint = last if best is None and plan.format is ExportFormat.CHECKPOINT else None
+        is_folder = best is not None and os.path.isdir(best)
+        if best is None:
+            found = last
+        elif is_folder:
+            found = _read_best_folder(best, module, last["state_dict"], weights_only)
+        else:
+            found = _load_best(best, weights_only)
+        weights = found["state_dict"]
+        checkpoint = found if (best is None or is_folder) and plan.format is ExportFormat.CHECKPOINT else None
         selected = submodule_state_dict(weights, plan.submodule)
+        path = None if is_folder else best
         if not plan.format.is_graph:
-            return Source(selected, checkpoint, best)
+            return Source(selected, checkpoint, path)
         if example is None:
             raise ExportError(
                 "The model cannot be run for export: training provided no input for it.",
@@ -82,7 +102,7 @@ def make_source(
             )
         copied = _rebuild(module, hparams, config) if rebuild else copy_module(module)
         prepared = prepare_module(copied, weights, plan.submodule)
-        return Source(selected, checkpoint, best, prepared, example.cast(prepared))
+        return Source(selected, checkpoint, path, prepared, example.cast(prepared))
     except ExportError:
         raise
     except Exception as error:  # whatever a model's own code raises when it is copied
@@ -128,6 +148,24 @@ def prepare_module(module: Any, state_dict: Mapping[str, Any], submodule: Option
     return _uncompiled(target).to("cpu").eval().requires_grad_(False)
 
 
+@contextmanager
+def plain_functions() -> Iterator[None]:
+    """Undo for a while what DeepSpeed's stage 3 replaces in torch itself, and which cannot be traced.
+
+    ``torch.nn.functional.linear``: ``deepspeed/runtime/zero/partition_parameters.py``, ``memory_efficient_linear``.
+    """
+    import torch
+
+    functional: Any = torch.nn.functional
+    replaced = functional.linear
+    if getattr(replaced, "__module__", "").startswith("deepspeed."):
+        functional.linear = torch._C._nn.linear
+    try:
+        yield
+    finally:
+        functional.linear = replaced
+
+
 def submodule_state_dict(state_dict: Mapping[str, Any], submodule: Optional[str]) -> Dict[str, Any]:
     """The entries of a submodule, without its prefix; all of them where ``submodule`` is ``None``.
 
@@ -144,6 +182,19 @@ def load_file(path: str, *, weights_only: bool) -> Any:
 
     restricted = {"weights_only": weights_only} if "weights_only" in signature(torch.load).parameters else {}
     return torch.load(path, map_location="cpu", **restricted)
+
+
+def _read_best_folder(best: str, module: Any, last: Any, weights_only: bool) -> Dict[str, Any]:
+    import torch
+
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    parameters = {name for name, _ in module.named_parameters()}
+    frozen = {name: value for name, value in last.items() if name in parameters - trained}
+    tensors = {name: value for name, value in last.items() if isinstance(value, torch.Tensor)}
+    whole_numbers = {name: value.dtype for name, value in tensors.items() if not value.is_floating_point()}
+    del tensors
+    last.clear()
+    return read_folder(best, weights_only=weights_only, frozen=frozen, whole_numbers=whole_numbers)
 
 
 def _load_best(best: str, weights_only: bool) -> Any:

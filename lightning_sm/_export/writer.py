@@ -20,7 +20,7 @@ from lightning_sm._export.formats import (
 )
 from lightning_sm._export.plan import ExportFormat, ExportPlan
 from lightning_sm._export.serving import ModelSummary, Serving
-from lightning_sm._export.source import Source
+from lightning_sm._export.source import Source, plain_functions
 from lightning_sm.errors import ExportError, OutputError
 
 __all__ = ["check_writable", "files_below", "move_into_place", "write_model"]
@@ -71,7 +71,8 @@ def write_model(
     check_writable(directory, "model directory")
     staging = tempfile.mkdtemp(prefix=".lightning-sm-", dir=directory)
     try:
-        comparison, details = _WRITERS[plan.format](source, os.path.join(staging, plan.format.file))
+        with plain_functions():
+            comparison, details = _WRITERS[plan.format](source, os.path.join(staging, plan.format.file))
         if config is not None:
             _write_text(os.path.join(staging, "config.yaml"), config)
         if resolved_config is not None:

@@ -12,6 +12,7 @@ from lightning_sm._export import (
     check_model,
     check_writable,
     find_best,
+    has_monitor,
     json_round_trip,
     make_source,
     saved_hparams,
@@ -68,9 +69,13 @@ class ModelExportMixin(_Base):
       The model directory, ``/opt/ml/model``. Set by the training toolkit (SDK v2) or the container drivers (SDK v3).
       In containers with an entry point of their own it is absent, and ``model`` below the base directory is used.
 
-    With a strategy that shards the model, all ranks gather the weights first, and graph formats instantiate the model
-    again from its saved hyperparameters. A best checkpoint that is a directory (sharded) cannot be read here: the last
-    weights are exported instead, with a warning in the log.
+    With a strategy that shards the model, all ranks gather the weights, one parameter at a time: global rank 0 needs
+    host memory for one copy of the model, the others for none. Graph formats instantiate the model again from its saved
+    hyperparameters, and need a second copy. A sharded best checkpoint is read by global rank 0 alone, from its folder;
+    where that lacks shards, as on several hosts without a common file system, the last weights are exported instead,
+    with a warning in the log. The format ``checkpoint`` holds the states of the optimizers of FSDP and FSDP2 if the
+    last weights are exported. It holds none of DeepSpeed, whose optimizers only its own folders can restore, and none
+    of a sharded best checkpoint; both can be loaded by ``load_from_checkpoint`` and not be resumed from.
 
     Args:
         model_dir: The model directory instead of ``SM_MODEL_DIR``.
@@ -153,7 +158,8 @@ class ModelExportMixin(_Base):
                 self._hparams(pl_module),
                 self.config,
                 sharded=is_sharded(trainer),
-                saved_by_strategy=saves_by_itself(trainer),
+                saved_by_strategy=saves_by_itself(trainer) and has_monitor(trainer),
+                weights_only=self.weights_only,
             )
             self._serving(pl_module)
             if self.plan.format.is_graph:

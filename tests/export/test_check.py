@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lightning_sm._export import ExportFormat, ExportPlan, check_model, json_round_trip, saved_hparams
+from lightning_sm._export import ExportFormat, ExportPlan, ExportWeights, check_model, json_round_trip, saved_hparams
 from lightning_sm.errors import ExportError
 from tests.projects.nets import Headless, Net
 
@@ -38,12 +38,27 @@ def test_missing_forward():
         check(ExportPlan(ExportFormat.ONNX, submodule="heads"), model)
 
 
-def test_strategy_with_its_own_checkpoint_format():
-    with pytest.raises(
-        ExportError, match=r"saves checkpoints in a format of its own. HINT: Set sagemaker.export to state"
-    ):
-        check(ExportPlan(ExportFormat.CHECKPOINT), Net(), saved_by_strategy=True)
-    check(ExportPlan(ExportFormat.STATE_DICT), Net(), saved_by_strategy=True, sharded=True)
+def test_best_checkpoint_that_can_only_be_read_by_running_its_code():
+    plan = ExportPlan(ExportFormat.CHECKPOINT)
+    with pytest.raises(ExportError, match=r"DeepSpeed's, .* HINT: Set sagemaker.export_weights to last"):
+        check(plan, Net(), saved_by_strategy=True, sharded=True, weights_only=True)
+    check(plan, Net(), saved_by_strategy=True, sharded=True)
+    check(plan, Net(), sharded=True, weights_only=True)
+    last = ExportPlan(ExportFormat.CHECKPOINT, ExportWeights.LAST)
+    check(last, Net(), saved_by_strategy=True, sharded=True, weights_only=True)
+
+
+def test_extra_state_that_safetensors_cannot_hold():
+    class Noted(torch.nn.Linear):
+        def get_extra_state(self):
+            return {"note": "plain"}
+
+    model = Net()
+    check(ExportPlan(ExportFormat.SAFETENSORS), model)
+    model.head = Noted(5, 2)
+    with pytest.raises(ExportError, match=r"get_extra_state\(\) of head returns a dict. HINT: Set sagemaker.export to"):
+        check(ExportPlan(ExportFormat.SAFETENSORS), model)
+    check(ExportPlan(ExportFormat.STATE_DICT), model)
 
 
 @pytest.mark.parametrize(

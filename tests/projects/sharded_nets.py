@@ -67,11 +67,12 @@ class Parts(LightningModule):
 
 
 class Tied(Parts):
-    """Two layers that share a weight, sharded as one."""
+    """Two layers that share a weight, sharded as one, and tensors only."""
 
     def __init__(self, width: int = 7, lr: float = 0.05):
         super().__init__(width, lr)
         self.layers[2].requires_grad_(True)
+        self.layers[3] = torch.nn.Linear(width, 1)
         self.again = torch.nn.Linear(width, width)
         self.again.weight = self.layers[2].weight
 

@@ -1,0 +1,64 @@
+"""Trains with each kind of strategy and exports the model in several formats, from the last and the best weights.
+
+Arguments: results folder, kinds with commas. Each kind is a fit of its own in the same two processes.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+
+import lightning_sm.callbacks
+from tests.helpers.sharded import cpu_strategy
+from tests.projects.sharded_nets import Parts, Tied, loader
+
+FORMATS = ("state_dict", "checkpoint", "torchscript", "exported_program")
+
+
+def train(folder, name, kind, model, formats, precision="32-true", **arguments):
+    pl.seed_everything(3, verbose=False)
+    exports = [
+        lightning_sm.callbacks.ModelExport(
+            str(folder / name / f"{weights}-{each}"),
+            export=each,
+            export_weights=weights,
+            export_example_input=[1, 4] if each in FORMATS[2:] else None,
+        )
+        for weights in ("last", "best")
+        for each in formats
+    ]
+    # Saved after each epoch, and the first is the best: the two exports differ.
+    saves = pl.callbacks.ModelCheckpoint(
+        folder / name / "checkpoints", filename="{epoch}", monitor="val_loss", mode="max", save_top_k=1
+    )
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy=cpu_strategy(kind, pl.strategies, **arguments),
+        precision=precision,
+        max_epochs=2,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[*exports, saves],
+    )
+    trainer.fit(model, loader(), loader())
+    return {"best": saves.best_model_path, "is_folder": Path(saves.best_model_path).is_dir()}
+
+
+def main(folder, kinds):
+    found = {}
+    for kind in kinds.split(","):
+        found[kind] = train(Path(folder), kind, kind, Parts(), FORMATS)
+        arguments = {"auto_wrap_policy": None} if kind == "fsdp" else {}
+        found[f"{kind}-tied"] = train(
+            Path(folder), f"{kind}-tied", kind, Tied(), ("state_dict", "safetensors"), **arguments
+        )
+    Path(folder, f"rank-{torch.distributed.get_rank()}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

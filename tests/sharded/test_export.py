@@ -1,0 +1,107 @@
+"""Models exported from sharded training: each kind of strategy, each format, the last and the best weights."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.helpers.processes import Job
+from tests.helpers.sharded import KINDS
+from tests.projects.sharded_nets import Parts
+
+safetensors = pytest.importorskip("safetensors.torch")
+pytestmark = pytest.mark.sharded
+SHARDED = [kind for kind in KINDS if kind != "ddp"]
+WEIGHTS = ("last", "best")
+# DCP, and the one file that Lightning writes with FSDP2, keep each name of a shared tensor as a tensor of its own.
+WRITTEN_TWICE = [("fsdp", "best"), ("fsdp2", "best"), ("fsdp2_full", "best")]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    job = Job(folder, "-m", "tests.sharded.export_each_kind", timeout=400)
+    job.command = ["-m", "tests.sharded.export_each_kind", str(folder), ",".join(KINDS)]
+    found = job.torchrun(1, 2).results(2)[0]
+    return SimpleNamespace(folder=folder, found=found)
+
+
+def state_dict(folder, weights):
+    """What the export of a state dict holds; plain torch loads it without code of ours."""
+    return torch.load(folder / f"{weights}-state_dict" / "model.pt", weights_only=True)
+
+
+def assert_equal(found, expected, tolerance=1e-6):
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor):
+            assert found[name].dtype == value.dtype, name
+            torch.testing.assert_close(found[name], value, rtol=0, atol=tolerance, msg=name)
+        else:
+            assert found[name] == value, name
+
+
+def test_the_best_weights_of_ddp_are_not_its_last(exported):
+    last, best = (state_dict(exported.folder / "ddp", weights) for weights in WEIGHTS)
+    assert not torch.equal(last["layers.0.weight"], best["layers.0.weight"])
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("kind", SHARDED)
+def test_weights_are_those_of_ddp(exported, kind, weights):
+    expected = state_dict(exported.folder / "ddp", weights)
+    assert_equal(state_dict(exported.folder / kind, weights), expected)
+    model = Parts()
+    model.load_state_dict(state_dict(exported.folder / kind, weights))
+    assert model.layers[3].note == "trained"
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("kind", SHARDED)
+def test_every_format_holds_the_same_weights(exported, kind, weights):
+    folder, expected = exported.folder / kind, state_dict(exported.folder / kind, weights)
+    model = Parts.load_from_checkpoint(folder / f"{weights}-checkpoint" / "model.ckpt")
+    assert_equal(model.state_dict(), expected, tolerance=0)
+    inputs = torch.randn(3, 4)
+    outputs = model.eval()(inputs)
+    scripted = torch.jit.load(folder / f"{weights}-torchscript" / "model.pt")
+    program = torch.export.load(folder / f"{weights}-exported_program" / "model.pt2").module()
+    for loaded in (scripted, program):
+        torch.testing.assert_close(loaded(inputs), outputs)
+
+
+@pytest.mark.parametrize("kind", SHARDED)
+def test_model_json_says_what_trained_it(exported, kind):
+    for weights in WEIGHTS:
+        summary = json.loads((exported.folder / kind / f"{weights}-state_dict" / "model.json").read_text())
+        assert summary["world_size"] == 2
+        assert summary["strategy"].endswith(KINDS[kind][0])
+        assert summary["checkpoint"] == (exported.found[kind]["best"] if weights == "best" else None)
+    assert exported.found[kind]["is_folder"] is (kind != "fsdp2_full")
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shared_weight_is_written_once(exported, kind, weights):
+    folder = exported.folder / f"{kind}-tied"
+    found = safetensors.load_file(folder / f"{weights}-safetensors" / "model.safetensors")
+    expected = state_dict(exported.folder / "ddp-tied", weights)
+    assert_equal(state_dict(folder, weights), expected)
+    if (kind, weights) in WRITTEN_TWICE:
+        assert set(found) == set(expected)
+    else:
+        assert len({"layers.2.weight", "again.weight"} & set(found)) == 1
+    assert_equal(found, {name: expected[name] for name in found})
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "fsdp2", "fsdp2_full"])
+def test_the_exported_checkpoint_has_the_optimizer_states_of_ddp(exported, kind):
+    found, expected = (
+        torch.load(exported.folder / each / "last-checkpoint" / "model.ckpt", weights_only=False)["optimizer_states"][0]
+        for each in (kind, "ddp")
+    )
+    assert found["param_groups"] == expected["param_groups"]
+    assert found["state"].keys() == expected["state"].keys()
+    for number, state in expected["state"].items():
+        assert_equal(found["state"][number], state)
