@@ -68,7 +68,7 @@ def folder_problem(folder: str) -> Optional[str]:
         if os.path.isfile(os.path.join(folder, _LATEST)):
             return None
         if not os.path.isfile(os.path.join(folder, _INDEX)):
-            return "is a folder of an unknown format"
+            return "it is a folder of an unknown format"
         for _, _, info in _entries(_read_index(folder)):
             path = os.path.join(folder, info.relative_path)
             if not os.path.isfile(path) or os.path.getsize(path) < info.offset + info.length:

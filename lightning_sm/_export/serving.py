@@ -38,6 +38,11 @@ __all__ = [
 # The container has its own, built for its hardware.
 _PROVIDED_BY_CONTAINER = frozenset({"torch", "numpy", "lightning-sm"})
 
+_HOSTS_HINT = (
+    ". HINT: each of several hosts has its own shards only, and S3 has them all. To export the best weights, set "
+    "sagemaker.checkpoint_dir to a file system that the hosts share."
+)
+
 
 @dataclass(frozen=True)
 class Serving:
@@ -291,11 +296,10 @@ def find_best(trainer: Trainer) -> Optional[BestCheckpoint]:
         if problem is None:
             return BestCheckpoint(str(path), float(score), str(callback.monitor))
         log.warning(
-            "Best checkpoint %s cannot be read here: %s. Exporting the last weights instead. HINT: With several hosts, "
-            "each has its own shards only; S3 has them all. To export the best weights, set sagemaker.checkpoint_dir "
-            "to a file system that the hosts share.",
+            "Best checkpoint %s cannot be read here: %s; exporting the last weights instead%s",
             path,
             problem,
+            _HOSTS_HINT if trainer.num_nodes > 1 else "",
         )
     return None
 

@@ -68,14 +68,18 @@ def test_missing_and_truncated_shards_are_named(folder):
 def test_a_shard_of_another_host_is_missing_and_the_last_weights_are_exported(folder, caplog):
     Manifest("dcp", 2, "ab", (ShardFile("__1_0.distcp", 10, 1),)).write(str(folder))
     callback = SimpleNamespace(best_model_path=str(folder), best_model_score=0.5, monitor="val_loss")
-    assert find_best(SimpleNamespace(checkpoint_callbacks=[callback])) is None
-    assert "__1_0.distcp is missing. Exporting the last weights instead. HINT:" in caplog.text
+    trainer = SimpleNamespace(checkpoint_callbacks=[callback], num_nodes=1)
+    assert find_best(trainer) is None
+    assert caplog.messages[-1].endswith("__1_0.distcp is missing; exporting the last weights instead")
+    trainer.num_nodes = 2
+    assert find_best(trainer) is None
+    assert "exporting the last weights instead. HINT: each of several hosts" in caplog.messages[-1]
     os.remove(folder / "manifest.json")
-    assert find_best(SimpleNamespace(checkpoint_callbacks=[callback])).path == str(folder)
+    assert find_best(trainer).path == str(folder)
 
 
 def test_a_folder_that_is_no_checkpoint(tmp_path):
-    assert folder_problem(str(tmp_path)) == "is a folder of an unknown format"
+    assert folder_problem(str(tmp_path)) == "it is a folder of an unknown format"
 
 
 def test_no_code_of_the_index_is_run(folder):
