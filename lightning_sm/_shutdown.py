@@ -1,6 +1,5 @@
 """Stopping a fit in time: the deadline of ``sagemaker.max_runtime``, SIGTERM, and the checkpoint of the stop."""
 
-import glob
 import math
 import os
 import re
@@ -12,8 +11,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Callable, List, Optional, Sequence
 
-from lightning_sm._atomic_file import remove
 from lightning_sm._checkpoint.async_io import finish_saves
+from lightning_sm._checkpoint.remote import names_in, remove_names
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning.collectives import all_true, broadcast
 from lightning_sm._lightning.compat_strategies import strategy_of
@@ -259,7 +258,5 @@ def _finish_background_saves(trainer: Trainer) -> None:
 
 
 def _remove_older(directory: str, steps: int) -> None:
-    for path in glob.glob(os.path.join(glob.escape(directory), "stopped-step=*.ckpt")):
-        match = _STOPPED_CHECKPOINT.fullmatch(os.path.basename(path))
-        if match and int(match.group(1)) < steps:
-            remove(path)
+    found = ((name, _STOPPED_CHECKPOINT.fullmatch(name)) for name in names_in(directory))
+    remove_names(directory, [name for name, match in found if match and int(match.group(1)) < steps])

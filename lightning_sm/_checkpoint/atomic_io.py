@@ -3,13 +3,17 @@
 import os
 import re
 import secrets
+import tempfile
 from contextlib import contextmanager
+from pickle import PicklingError
 from typing import IO, TYPE_CHECKING, Any, Dict, Iterator, Set, cast
 
 from lightning_sm._atomic_file import DeferredErrorFile, remove, remove_on_error, replace_atomically
+from lightning_sm._checkpoint.remote import upload_file
+from lightning_sm._checkpoint.storage import is_remote, storage_error
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._logging import log
-from lightning_sm.errors import CheckpointError
+from lightning_sm.errors import CheckpointError, LightningSMError
 
 __all__ = ["AtomicCheckpointIOMixin", "WrappingCheckpointIOMixin", "atomic_checkpoint_io", "save_options"]
 
@@ -69,7 +73,8 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
     fails or is killed leaves the older file intact. Lightning's ``TorchCheckpointIO`` does not guarantee that: older
     versions write to the final name, newer ones with ``fsspec`` to ``/tmp`` and then *copy* to another file system.
 
-    Remote paths are passed to the inner ``CheckpointIO`` unchanged.
+    At a URL, an upload replaces the older checkpoint when all of it has arrived. Where the inner ``CheckpointIO`` is
+    Lightning's, it sends a temporary file (in ``TMPDIR``); another one gets the URL.
 
     Args:
         inner: The ``CheckpointIO`` that writes, reads and removes.
@@ -87,8 +92,8 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
         """
         options = save_options(storage_options)
         target = os.fspath(path)
-        if "://" in target:
-            self.inner.save_checkpoint(checkpoint, path, **options)
+        if is_remote(target):
+            self._save_remote(checkpoint, target, options)
             return
         directory, name = os.path.split(os.path.abspath(target))
         partial = os.path.join(directory, f".{name[:100]}.partial-{os.getpid()}-{_RUN_ID}")
@@ -98,8 +103,43 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
             self._write(checkpoint, partial, options)
             replace_atomically(partial, target)
 
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a checkpoint; by torch a local copy of one that the inner ``CheckpointIO`` can read from S3 only."""
+        if is_remote(path) or type(self.inner).__module__.partition(".")[0] != "s3torchconnector":
+            return super().load_checkpoint(path, *args, **kwargs)
+        return self.namespace.module("plugins").TorchCheckpointIO().load_checkpoint(path, *args, **kwargs)
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Remove a checkpoint. A remote one that cannot be removed is named in the log: training goes on."""
+        if not is_remote(path):
+            super().remove_checkpoint(path)
+            return
+        try:
+            super().remove_checkpoint(path)
+        except Exception as error:  # of the package for this kind of URL
+            log.warning("%s", storage_error(str(path), "cannot be removed", error))
+
+    def _save_remote(self, checkpoint: Any, url: str, options: Any) -> None:
+        """Write a temporary file and upload it, or let a project's own ``CheckpointIO`` write to the URL."""
+        if self._is_lightnings(options):
+            with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder:
+                partial = os.path.join(folder, "checkpoint")
+                with _checkpoint_errors(url):
+                    self._write(checkpoint, partial, options)
+                upload_file(partial, url)
+            return
+        try:
+            self.inner.save_checkpoint(checkpoint, url, **options)
+        except (LightningSMError, AttributeError, TypeError, PicklingError):  # the program's, not the storage's
+            raise
+        except Exception as error:
+            raise storage_error(url, "could not be saved; an older checkpoint is unchanged", error) from error
+
+    def _is_lightnings(self, options: Any) -> bool:
+        return type(self.inner) is self.namespace.module("plugins").TorchCheckpointIO and not options
+
     def _write(self, checkpoint: Any, partial: str, options: Any) -> None:
-        if type(self.inner) is not self.namespace.module("plugins").TorchCheckpointIO or options:
+        if not self._is_lightnings(options):
             self.inner.save_checkpoint(checkpoint, partial, **options)
             return
         import torch

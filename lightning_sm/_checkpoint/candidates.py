@@ -53,12 +53,13 @@ def is_discoverable(directory: str, path: str) -> bool:
         directory: The directory that is searched.
         path: A path, or a ``ModelCheckpoint`` pattern such as ``…/{epoch}/{val_loss:.2f}.ckpt``.
     """
-    if "://" in path:
-        return False
-    folder, name = os.path.split(path)
-    *folders, name = os.path.relpath(os.path.join(os.path.realpath(folder), name), os.path.realpath(directory)).split(
-        "/"
-    )
+    if "://" in path or "://" in directory:
+        base = f"{directory.rstrip('/')}/"
+        relative = path[len(base) :] if path.startswith(base) else ".."
+    else:
+        folder, name = os.path.split(path)
+        relative = os.path.relpath(os.path.join(os.path.realpath(folder), name), os.path.realpath(directory))
+    *folders, name = relative.split("/")
     if any(part.startswith(".") for part in (*folders, name)):  # ".." leads out of the directory
         return False
     return name.endswith(_SUFFIX) and not any(part.endswith(_SUFFIX) for part in folders)

@@ -13,15 +13,17 @@ from functools import partial
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._atomic_file import replace_atomically
-from lightning_sm._checkpoint.candidates import Candidate
+from lightning_sm._checkpoint.candidates import FINAL_WEIGHTS, Candidate
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import all_true
 from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
 from lightning_sm._logging import log
 
 __all__ = [
+    "FINISHED_FILE",
     "Finished",
     "TrainedWeights",
+    "ended_with_other_weights",
     "had_finished",
     "limits_to_json",
     "read_finished",
@@ -31,7 +33,8 @@ __all__ = [
     "write_finished",
 ]
 
-_NAME = "finished.json"
+#: The name of the file in the checkpoint directory.
+FINISHED_FILE = "finished.json"
 # The arguments of EarlyStopping that affect when it stops.
 _EARLY_STOPPING = ("monitor", "mode", "min_delta", "patience", "stopping_threshold", "divergence_threshold")
 
@@ -76,16 +79,16 @@ def write_finished(directory: str, finished: Finished) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    partial_path = os.path.join(directory, f".{_NAME}.new")
+    partial_path = os.path.join(directory, f".{FINISHED_FILE}.new")
     with open(partial_path, "w", encoding="utf-8") as file:
         json.dump(asdict(finished), file, indent=2, default=str)
-    replace_atomically(partial_path, os.path.join(directory, _NAME))
+    replace_atomically(partial_path, os.path.join(directory, FINISHED_FILE))
 
 
 def read_finished(directory: str) -> Optional[Finished]:
     """Return the contents of ``finished.json``; ``None`` if there is none or it cannot be read."""
     try:
-        with open(os.path.join(directory, _NAME), encoding="utf-8") as file:
+        with open(os.path.join(directory, FINISHED_FILE), encoding="utf-8") as file:
             return Finished(**json.load(file))
     except (OSError, ValueError, TypeError):
         return None
@@ -105,10 +108,21 @@ def had_finished(directory: str, resumed: Candidate, limits: Mapping[str, Any]) 
     return resumed.stopped_by == limits_to_json(limits), False
 
 
+def ended_with_other_weights(directory: str, limits: Mapping[str, Any]) -> bool:
+    """Whether a training with these limits had ended there, and callbacks then changed the weights.
+
+    Args:
+        directory: The checkpoint directory with ``finished.json``.
+        limits: The limits of the job, from :func:`training_limits`.
+    """
+    finished = read_finished(directory)
+    return finished is not None and finished.limits == limits_to_json(limits) and finished.weights == FINAL_WEIGHTS
+
+
 def remove_finished(directory: str) -> None:
     """Remove ``finished.json``, because training continues."""
     with suppress(OSError):  # one that remains has no effect: its global_step no longer matches
-        os.remove(os.path.join(directory, _NAME))
+        os.remove(os.path.join(directory, FINISHED_FILE))
 
 
 def limits_to_json(limits: Mapping[str, Any]) -> Any:

@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any, Iterator, List, Sequence
 
 from lightning_sm._checkpoint.candidates import is_discoverable
-from lightning_sm._checkpoint.folder_files import remove_folder
+from lightning_sm._checkpoint.remote import has_file, names_in, remove_names
+from lightning_sm._checkpoint.storage import is_remote, storage_error
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, broadcast
@@ -19,6 +20,7 @@ from lightning_sm.errors import CheckpointError
 
 __all__ = [
     "ThrottledTimeTrigger",
+    "explain_remote_errors",
     "number_folders",
     "overwrite_existing_last",
     "periodic_checkpoints",
@@ -192,16 +194,15 @@ def remove_superseded(trainer: Trainer) -> None:
     """
     for callback in trainer.checkpoint_callbacks:
         prefix, numbered, rest = str(getattr(callback, "filename", None)).partition(_NUMBERED)
-        if not numbered or rest or prefix not in ("resume", *_EPOCH_FILENAMES) or not os.path.isdir(callback.dirpath):
+        if not numbered or rest or prefix not in ("resume", *_EPOCH_FILENAMES):
             continue
         pattern = re.compile(rf"{prefix}-epoch=\d+-step=(\d+)(-v\d+)?\.ckpt")
         kept = {os.path.basename(path) for path in getattr(callback, "best_k_models", {})}
         steps = [int(match.group(1)) for match in map(pattern.fullmatch, kept) if match is not None]
         resumed = os.path.basename(str(getattr(trainer, "ckpt_path", None)))
-        for name in set(os.listdir(callback.dirpath)) - kept - {resumed}:
-            match = pattern.fullmatch(name)
-            if match is not None and steps and int(match.group(1)) < min(steps):
-                remove_folder(os.path.join(callback.dirpath, name))
+        found = ((name, pattern.fullmatch(name)) for name in set(names_in(callback.dirpath)) - kept - {resumed})
+        old = [name for name, match in found if match and steps and int(match.group(1)) < min(steps)]
+        remove_names(callback.dirpath, old)
 
 
 def overwrite_existing_last(trainer: Trainer) -> None:
@@ -219,7 +220,7 @@ def overwrite_existing_last(trainer: Trainer) -> None:
             and not callback.best_model_path
         ):
             path = os.path.join(callback.dirpath, f"{callback.filename}{callback.FILE_EXTENSION}")
-            if broadcast(trainer, os.path.isfile(path)):
+            if broadcast(trainer, trainer.is_global_zero and has_file(path)):
                 callback.best_model_path = path
 
 
@@ -232,6 +233,28 @@ class _FileExists:
     def __call__(self, path: Any, trainer: Trainer) -> bool:
         """Return on every rank whether ``path`` exists or is being written."""
         return bool(self.exists(path, trainer) or broadcast(trainer, self.saves.is_pending(path)))
+
+
+class _ExistsAtURL:
+    """Replaces ``file_exists`` of a ``ModelCheckpoint`` that saves to a URL, whose errors have no hint."""
+
+    def __init__(self, exists: Any, url: str) -> None:
+        self.exists, self.url = exists, url
+
+    def __call__(self, path: Any, trainer: Trainer) -> bool:
+        """Return on every rank whether ``path`` exists."""
+        try:
+            return bool(self.exists(path, trainer))
+        except Exception as error:  # of the package for this kind of URL
+            raise storage_error(self.url, "cannot be searched for a checkpoint", error) from error
+
+
+def explain_remote_errors(trainer: Trainer) -> None:
+    """Let ``ModelCheckpoint`` callbacks that save to a URL say what to do where it does not answer."""
+    for callback in trainer.checkpoint_callbacks:
+        exists = getattr(callback, "file_exists", None)
+        if exists is not None and is_remote(getattr(callback, "dirpath", None)) and "file_exists" not in vars(callback):
+            callback.file_exists = _ExistsAtURL(exists, callback.dirpath)
 
 
 def reserve_pending_names(trainer: Trainer, saves: Any) -> None:

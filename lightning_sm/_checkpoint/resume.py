@@ -4,7 +4,7 @@ import os
 import textwrap
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Collection, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from lightning_sm._checkpoint.broadcast_files import complete_folder
 from lightning_sm._checkpoint.candidates import (
@@ -17,6 +17,7 @@ from lightning_sm._checkpoint.candidates import (
 )
 from lightning_sm._checkpoint.folders import ShardedFolder, code_in_folder, has_manifest
 from lightning_sm._checkpoint.integrity import CorruptedError, load_unrestricted, weights_only_error
+from lightning_sm._checkpoint.remote import fetch_for_all
 from lightning_sm._lightning.collectives import all_true, any_true, broadcast, gather_objects
 from lightning_sm._lightning.loadable import load_problem
 from lightning_sm._lightning.trainer_protocol import Trainer
@@ -124,6 +125,7 @@ def choose_checkpoint(
     allow_other_jobs: bool = False,
     weights_only: bool = False,
     exclude: Collection[str] = (),
+    fetch: Callable[[str], None] = lambda name: None,
 ) -> Choice:
     """Choose the newest checkpoint that is intact, loads and is the same on every host. Every rank must call it.
 
@@ -139,6 +141,7 @@ def choose_checkpoint(
         allow_other_jobs: Whether to accept a checkpoint that another job wrote.
         weights_only: Whether to reject checkpoints that do not load with ``weights_only=True``, which runs no code.
         exclude: Names of checkpoints to ignore.
+        fetch: Is called by local rank 0 of each host before the whole of a checkpoint is read there, with its name.
 
     Raises:
         CheckpointError: The newest one is intact, and the trainer's strategy cannot load it; or a host could not
@@ -146,7 +149,7 @@ def choose_checkpoint(
     """
     listed = sort_by_job(list_for_all(trainer, directory), job)
     candidates = tuple(each for each in listed if each.name not in exclude)
-    proposals = _proposals(directory, candidates, None if allow_other_jobs else job, weights_only)
+    proposals = _proposals(directory, candidates, None if allow_other_jobs else job, weights_only, fetch)
     lacking: Tuple[Rejected, ...] = ()
     while True:
         proposal = broadcast(trainer, next(proposals, _Proposal()) if trainer.is_global_zero else _Proposal())
@@ -155,9 +158,9 @@ def choose_checkpoint(
             return Choice(None, None, reasons, proposal.other_job)
         path = os.path.join(directory, candidate.name)
         if candidate.save_id is not None:
-            problem = complete_folder(trainer, path)
+            problem = fetch_for_all(trainer, candidate.name, fetch) or complete_folder(trainer, path)
         else:
-            problem = None if all_true(trainer, _is_here(trainer, directory, proposal)) else _NOT_THE_SAME
+            problem = None if all_true(trainer, _is_here(trainer, directory, proposal, fetch)) else _NOT_THE_SAME
         if problem is not None:
             lacking += (Rejected(candidate.name, problem),)
             continue
@@ -254,7 +257,11 @@ def describe_world_change(candidate: Candidate, world_size: int) -> Optional[str
 
 
 def _proposals(
-    directory: str, candidates: Sequence[Candidate], job: Optional[JobIdentity], weights_only: bool
+    directory: str,
+    candidates: Sequence[Candidate],
+    job: Optional[JobIdentity],
+    weights_only: bool,
+    fetch: Callable[[str], None],
 ) -> Iterator[_Proposal]:
     """Yield a proposal for each usable candidate in turn, and at the end one that holds only what was rejected."""
     rejected = [Rejected(each.name, each.problem) for each in candidates if each.problem is not None]
@@ -266,6 +273,7 @@ def _proposals(
             yield _Proposal(candidate, rejected=tuple(rejected))
             continue
         try:
+            fetch(candidate.name)
             digest = candidate.digest(directory, check=True)
         except (CorruptedError, OSError) as error:
             rejected.append(Rejected(candidate.name, str(error)))
@@ -316,7 +324,7 @@ def _describe_jobs(candidate: Candidate, job: JobIdentity) -> str:
     return f"{text}; they differ in {', '.join(differences[:_MAX_DIFFERENCES])}{more}" if differences else text
 
 
-def _is_here(trainer: Trainer, directory: str, proposal: _Proposal) -> bool:
+def _is_here(trainer: Trainer, directory: str, proposal: _Proposal, fetch: Callable[[str], None]) -> bool:
     """Whether this host has the same file. Local rank 0 of each host but the main one compares the digest."""
     if trainer.local_rank != 0 or trainer.is_global_zero or proposal.candidate is None:
         return True
@@ -326,9 +334,10 @@ def _is_here(trainer: Trainer, directory: str, proposal: _Proposal) -> bool:
         problem = "this host does not have it"
     else:
         try:
+            fetch(candidate.name)
             same = candidate.digest(directory, check=False) == proposal.digest
             problem = "" if same else "this host has another version of it"
-        except OSError as error:
+        except (CorruptedError, OSError) as error:
             problem = f"this host cannot read it ({error})"
     if problem:
         log.warning("Rejected %s on global_rank %d: %s", candidate.name, trainer.global_rank, problem)

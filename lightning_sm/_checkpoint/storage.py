@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 from lightning_sm._checkpoint.integrity import CorruptedError
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["Storage", "StoredFile", "check_url", "is_remote", "is_s3"]
+__all__ = ["Storage", "StoredFile", "check_url", "forget_systems", "is_remote", "is_s3", "storage_error"]
 
 _S3_URL = re.compile(r"s3://[A-Za-z0-9._-]{1,255}(/[^?#]*)?")
 # One connection does not reach a host's bandwidth.
@@ -45,6 +45,8 @@ def check_url(url: str) -> None:
     Raises:
         CheckpointError: It is no URL of S3, or s3fs is not installed.
     """
+    if url.startswith("memory://"):  # of this process only: fsspec's own, for tests
+        return
     if url.startswith("file://"):
         raise CheckpointError(
             f"The checkpoint directory {url} is a URL of local files.", hint="Write the path without file://."
@@ -77,11 +79,22 @@ class StoredFile:
     version: str = ""
 
 
+# The file systems by process and protocol. A forked process needs another one.
+_systems: Dict[Tuple[int, str], Any] = {}
+
+
+def forget_systems() -> None:
+    """Read credentials and endpoint again at the next request."""
+    for system in _systems.values():
+        type(system).clear_instance_cache()
+    _systems.clear()
+
+
 class Storage:
     """A directory at a URL.
 
-    The file system is the one that Lightning gets for the same URL in the same thread: another one would not see in its
-    own cache of listings what was uploaded or removed here.
+    The file system is the one that Lightning gets for such URLs in the thread that makes it first: another one would
+    not see, in its own cache of listings, what was uploaded or removed here.
 
     Args:
         url: The URL of the directory.
@@ -93,7 +106,6 @@ class Storage:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        self._found: Optional[Tuple[int, Any, str]] = None
 
     def prepare(self) -> None:
         """Make the file system in this thread, without a connection."""
@@ -189,12 +201,12 @@ class Storage:
                 return None
 
     def _system(self) -> Tuple[Any, str]:
-        """The file system, and the directory's path in it. A forked process needs another one."""
-        if self._found is None or self._found[0] != os.getpid():
-            with self._errors("cannot be used"):
-                system, root = importlib.import_module("fsspec").core.url_to_fs(self.url)
-            self._found = os.getpid(), system, root.rstrip("/")
-        return self._found[1:]
+        """The file system, and the directory's path in it."""
+        key = os.getpid(), self.url.partition("://")[0]
+        with self._errors("cannot be used"):
+            if key not in _systems:
+                _systems[key] = importlib.import_module("fsspec").core.url_to_fs(self.url)[0]
+            return _systems[key], _systems[key]._strip_protocol(self.url).rstrip("/")
 
     def _make_parent(self, system: Any, path: str) -> None:
         # S3 has no folders, and s3fs would try to create the bucket.
@@ -208,16 +220,23 @@ class Storage:
         except FileNotFoundError as error:
             if missing_file and "bucket" not in str(error):
                 raise
-            raise _checkpoint_error(self.url, problem, error) from error
+            raise storage_error(self.url, problem, error) from error
         except Exception as error:  # of s3fs, aiohttp and botocore, whose classes have no base in common
-            raise _checkpoint_error(self.url, problem, error) from error
+            raise storage_error(self.url, problem, error) from error
 
 
 def _stored_file(name: str, entry: Dict[str, Any]) -> StoredFile:
     return StoredFile(name, int(entry["size"]), str(entry.get("ETag") or ""))
 
 
-def _checkpoint_error(url: str, problem: str, error: Exception) -> CheckpointError:
+def storage_error(url: str, problem: str, error: Exception) -> CheckpointError:
+    """Return an error with a hint for what failed at a URL.
+
+    Args:
+        url: The URL.
+        problem: What failed, as the words after the URL.
+        error: What the package raised.
+    """
     reason = textwrap.shorten(f"{type(error).__name__}: {error}", 400, placeholder=" …")
     return CheckpointError(f"{url} {problem} ({reason}).", hint=_hint(error))
 

@@ -210,8 +210,6 @@ class CheckpointPlaces:
                 callback.dirpath = self.directory
         if not self.adds:
             return []
-        if "://" in self.directory:
-            return [] if checkpoints else [checkpoint_class(dirpath=self.directory)]
         return periodic_checkpoints(checkpoints, self.directory, self.save_every_seconds, self.namespace)
 
     def _is_explicit(self, callback: Any) -> bool:

@@ -14,6 +14,8 @@ import sysconfig
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
+from lightning_sm._checkpoint.remote import has_file, names_in
+from lightning_sm._checkpoint.storage import is_remote
 from lightning_sm._export.consolidated import folder_problem
 from lightning_sm._export.plan import ExportFormat, ExportPlan, ExportWeights, json_subset
 from lightning_sm._lightning import Namespace
@@ -287,10 +289,11 @@ def find_best(trainer: Trainer) -> Optional[BestCheckpoint]:
         # A callback that monitors the step keeps the newest checkpoint, and the last weights are newer still.
         if not path or score is None or getattr(callback, "monitor", None) in (None, "step"):
             continue
-        if os.path.isfile(path):
+        if has_file(path):
             return BestCheckpoint(str(path), float(score), str(callback.monitor))
         if not os.path.isdir(path):
-            log.warning("Best checkpoint %s does not exist any more; exporting the last weights instead", path)
+            why = "is a folder at a URL" if is_remote(path) and names_in(path) else "does not exist any more"
+            log.warning("Best checkpoint %s %s; exporting the last weights instead", path, why)
             continue
         problem = folder_problem(str(path))
         if problem is None:

@@ -8,6 +8,7 @@ from inspect import signature
 from itertools import chain
 from typing import Any, Dict, Iterator, Mapping, Optional, Set
 
+from lightning_sm._checkpoint.remote import local_file
 from lightning_sm._export.consolidated import read_folder
 from lightning_sm._export.example import Example
 from lightning_sm._export.plan import ExportFormat, ExportPlan
@@ -177,11 +178,12 @@ def submodule_state_dict(state_dict: Mapping[str, Any], submodule: Optional[str]
 
 
 def load_file(path: str, *, weights_only: bool) -> Any:
-    """Load a file written by ``torch.save`` onto the CPU; ``weights_only`` has no effect before torch 1.13."""
+    """Load a file or URL, written by ``torch.save``, onto the CPU; before torch 1.13 without ``weights_only``."""
     import torch
 
     restricted = {"weights_only": weights_only} if "weights_only" in signature(torch.load).parameters else {}
-    return torch.load(path, map_location="cpu", **restricted)
+    with local_file(path) as file:
+        return torch.load(file, map_location="cpu", **restricted)
 
 
 def _read_best_folder(best: str, module: Any, last: Any, weights_only: bool) -> Dict[str, Any]:

@@ -16,6 +16,7 @@ __all__ = [
     "call_skipped_train_hooks",
     "set_restored_handler",
     "should_stop_now",
+    "skip_training",
     "skip_hooks",
     "skip_unused_hooks",
 ]
@@ -157,6 +158,24 @@ def _prepare_swa(trainer: Trainer, callback: Any) -> None:
             "StochasticWeightAveraging saves no state before Lightning 1.8: using the last weights, not averaged"
         )
         callback.on_train_end = lambda *_, **__: None
+
+
+def skip_training(trainer: Trainer) -> Callable[[], None]:
+    """Let the fit loop end before its first step, and return what restores its minima.
+
+    Args:
+        trainer: The trainer, after everything has been restored.
+    """
+    loop = trainer.fit_loop
+    minima = loop.min_epochs, loop.epoch_loop.min_steps
+
+    def undo() -> None:
+        loop.min_epochs, loop.epoch_loop.min_steps = minima
+
+    # A checkpoint from the last epoch's validation does not count that epoch yet.
+    loop.min_epochs = loop.epoch_loop.min_steps = None
+    trainer.should_stop = True
+    return undo
 
 
 def should_stop_now(trainer: Trainer) -> bool:

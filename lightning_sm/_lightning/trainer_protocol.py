@@ -34,6 +34,10 @@ class Trainer(Protocol):
         """The number of hosts."""
 
     @property
+    def node_rank(self) -> int:
+        """The index of this host among all."""
+
+    @property
     def global_rank(self) -> int:
         """The index of this process among all."""
 

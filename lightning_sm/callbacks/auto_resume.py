@@ -3,7 +3,7 @@
 import os
 import textwrap
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
 from lightning_sm._checkpoint.async_io import finish_saves
 from lightning_sm._checkpoint.candidates import (
@@ -15,15 +15,17 @@ from lightning_sm._checkpoint.candidates import (
     newest_of_job,
 )
 from lightning_sm._checkpoint.finished import (
+    FINISHED_FILE,
     Finished,
+    ended_with_other_weights,
     had_finished,
     limits_to_json,
-    read_finished,
     remove_finished,
     training_limits,
     weight_sums,
     write_finished,
 )
+from lightning_sm._checkpoint.remote import CheckpointCopies
 from lightning_sm._checkpoint.resume import (
     Choice,
     ResumeMode,
@@ -36,7 +38,13 @@ from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import any_true, broadcast
 from lightning_sm._lightning.compat import save_checkpoint_at_end
-from lightning_sm._lightning.trainer_hooks import after_run, around_restore, call_skipped_train_hooks, should_stop_now
+from lightning_sm._lightning.trainer_hooks import (
+    after_run,
+    around_restore,
+    call_skipped_train_hooks,
+    should_stop_now,
+    skip_training,
+)
 from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of, is_fast_dev_run
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
@@ -101,7 +109,8 @@ class AutoResumeMixin(_Base):
 
     Args:
         directory: The checkpoint directory, with the same path on every host: ``/opt/ml/checkpoints`` by default in a
-            job with a ``CheckpointConfig`` (``checkpoint_s3_uri``).
+            job with a ``CheckpointConfig`` (``checkpoint_s3_uri``). Or a URL, such as ``s3://bucket/prefix``, for which
+            fsspec needs a package (s3fs): each host downloads the chosen checkpoint to ``TMPDIR``.
         resume: ``auto``: resume if a checkpoint is usable, else train from scratch. ``always``: the same, also from
             checkpoints of other jobs. ``never``: train from scratch. ``require``: raise an error if no checkpoint of
             any job is usable.
@@ -142,13 +151,12 @@ class AutoResumeMixin(_Base):
         self.identity = JobIdentity.of(self._job) if identity is None else identity
         #: What the current fit resumed from: the name of a checkpoint in ``directory``, or the given ``ckpt_path``.
         self.resumed_from: Optional[str] = None
+        self._copies = CheckpointCopies(directory)
         self._chosen: Optional[Candidate] = None
         self._limits: Dict[str, Any] = {}
-        self._had_finished = False
-        self._has_final_weights = False
-        self._has_trained = False
+        self._had_finished = self._has_final_weights = self._has_trained = False
         self._weight_sums: List[float] = []
-        self._minima: Tuple[Any, Any] = (None, None)
+        self._undo_skip: Callable[[], None] = lambda: None
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Install the hooks around the restore of ``fit``; ``Tuner`` and ``fast_dev_run`` do not resume."""
@@ -178,7 +186,7 @@ class AutoResumeMixin(_Base):
             return
         self._has_trained = True
         finish_saves(trainer)
-        newest = newest_of_job(list_for_all(trainer, self.directory), self.identity)
+        newest = self._newest(trainer)
         if broadcast(trainer, newest is None or newest.global_step < trainer.global_step):
             save_checkpoint_at_end(self.namespace, trainer, os.path.join(self.directory, "final.ckpt"))
         self._write_finished(trainer)
@@ -190,7 +198,11 @@ class AutoResumeMixin(_Base):
             return
         _finished_directories.add(os.path.realpath(self.directory))
         if self._had_finished:
-            trainer.fit_loop.min_epochs, trainer.fit_loop.epoch_loop.min_steps = self._minima
+            self._undo_skip()
+
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
+        """Remove the local copies of a remote directory."""
+        self._copies.close()
 
     def _after_run(self, trainer: Trainer, pl_module: Any) -> None:
         """Complete ``finished.json`` after all ``on_train_end`` hooks, and save the weights if they changed them."""
@@ -207,15 +219,20 @@ class AutoResumeMixin(_Base):
             save_checkpoint_at_end(self.namespace, trainer, os.path.join(self.directory, FINAL_WEIGHTS))
         self._write_finished(trainer, is_over=True, weights=FINAL_WEIGHTS if has_changed else None)
 
+    def _newest(self, trainer: Trainer) -> Optional[Candidate]:
+        self._copies.refresh(trainer)
+        return newest_of_job(list_for_all(trainer, self._copies.path), self.identity)
+
     def _write_finished(self, trainer: Trainer, **fields: Any) -> None:
-        newest = newest_of_job(list_for_all(trainer, self.directory), self.identity)
+        newest = self._newest(trainer)
         if newest is None or newest.global_step < trainer.global_step:
             return
-        name, limits = self.identity.name, self._limits
+        progress = newest.name, newest.epoch, newest.global_step
         try:
-            finished = Finished(newest.name, newest.epoch, newest.global_step, limits, name, **fields)
-            write_finished(self.directory, finished)
-        except OSError as error:
+            finished = Finished(*progress, self._limits, self.identity.name, **fields)
+            write_finished(self._copies.path, finished)
+            self._copies.publish(FINISHED_FILE)
+        except (CheckpointError, OSError) as error:
             # The model is still exported, and a restart finds that no steps are left.
             log.warning("finished.json could not be written to %s (%s)", self.directory, error)
 
@@ -223,23 +240,28 @@ class AutoResumeMixin(_Base):
         """Return the path of the checkpoint to restore, and whether it loads with ``weights_only``."""
         self._limits = training_limits(self.namespace, trainer)
         with failure_reported(self._job):
+            self._copies.refresh(trainer)
             if path:
                 check_given(trainer, path)
             choice = Choice() if path or not self._may_resume(trainer) else self._choose_for_all(trainer)
             self._chosen = choice.candidate
             ended = (False, False)
             if self._chosen is not None and trainer.is_global_zero:
-                ended = had_finished(self.directory, self._chosen, self._limits)
+                ended = had_finished(self._copies.path, self._chosen, self._limits)
             self._had_finished, self._has_final_weights = broadcast(trainer, ended)
-            self._check_finished_owner()
+            if self._had_finished and self.resume is ResumeMode.AUTO and self._chosen and self._chosen.job is None:
+                problem = f"The training in {self.directory} had finished, and {self._chosen} does not name its job."
+                raise CheckpointError(problem, hint=_OTHER_JOB)
         self.resumed_from = str(path) if path else None if self._chosen is None else self._chosen.name
         if path and trainer.is_global_zero:
             log.info("Resuming from %s, given as ckpt_path; checkpoints in %s are ignored", path, self.directory)
         if trainer.local_rank == 0 and not self._had_finished:
-            remove_finished(self.directory)
+            remove_finished(self._copies.path)
+            if trainer.is_global_zero:
+                self._copies.withdraw(FINISHED_FILE)
         if choice.candidate is None:
             return None
-        return os.path.join(self.directory, choice.candidate.name), choice.weights_only_error is None
+        return os.path.join(self._copies.path, choice.candidate.name), choice.weights_only_error is None
 
     def _may_resume(self, trainer: Trainer) -> bool:
         if os.path.realpath(self.directory) in _finished_directories:
@@ -249,21 +271,19 @@ class AutoResumeMixin(_Base):
             reason, hint = "sagemaker.resume is never", "With auto, a restart would resume from the newest."
         else:
             return True
-        if trainer.is_global_zero and list_candidates(self.directory):
+        if trainer.is_global_zero and list_candidates(self._copies.path):
             log.warning("The checkpoints in %s are not used: %s. HINT: %s", self.directory, reason, hint)
         return False
 
     def _choose_for_all(self, trainer: Trainer) -> Choice:
-        finished = read_finished(self.directory)
-        limits = limits_to_json(self._limits)
-        at_end = finished is not None and finished.limits == limits and finished.weights == FINAL_WEIGHTS
         choice = choose_checkpoint(
             trainer,
-            self.directory,
+            self._copies.path,
             self.identity,
             allow_other_jobs=self.resume in (ResumeMode.ALWAYS, ResumeMode.REQUIRE),
             weights_only=self.weights_only,
-            exclude=() if at_end else (FINAL_WEIGHTS,),
+            exclude=() if ended_with_other_weights(self._copies.path, self._limits) else (FINAL_WEIGHTS,),
+            fetch=self._copies.fetch,
         )
         choice = newer_in_memory(trainer, choice, self.identity, weights_only=self.weights_only)
         if trainer.is_global_zero:
@@ -287,51 +307,36 @@ class AutoResumeMixin(_Base):
         if candidate.job is None:
             log.warning("%s does not name the job that wrote it; it is assumed to be this job", candidate.name)
         elif not candidate.job.is_same_job(self.identity):
-            log.warning(
-                "%s was written by %s, and this is %s. It is used because sagemaker.resume is %s.",
-                candidate.name,
-                candidate.job,
-                self.identity,
-                self.resume.value,
-            )
+            text = "%s was written by %s, and this is %s. It is used because sagemaker.resume is %s."
+            log.warning(text, candidate.name, candidate.job, self.identity, self.resume.value)
 
     def _check_may_start(self, choice: Choice) -> None:
-        reasons = _shorten("; ".join(map(str, choice.rejected)) or "there is none")
+        reasons = textwrap.shorten("; ".join(map(str, choice.rejected)) or "there is none", 600, placeholder=" …")
         if choice.unloadable:
             # Training from scratch would discard the trained steps, because of a class that was renamed.
             problem = f"The checkpoints in {self.directory} are intact, but this program cannot load them: {reasons}."
-            hint = "Restore the classes that they name."
-            if self.weights_only:
-                hint = "Set sagemaker.resume_weights_only to false if you trust them."
+            trust = "Set sagemaker.resume_weights_only to false if you trust them."
+            hint = trust if self.weights_only else "Restore the classes that they name."
             raise CheckpointError(problem, hint=f"{hint} {_FROM_SCRATCH}")
         if self.resume is ResumeMode.REQUIRE:
             problem = f"sagemaker.resume is require, and no checkpoint in {self.directory} can be used: {reasons}."
             raise CheckpointError(problem, hint="Set it to auto, or check the checkpoint's S3 location.")
 
-    def _check_finished_owner(self) -> None:
-        is_auto = self.resume is ResumeMode.AUTO
-        if self._had_finished and is_auto and self._chosen is not None and self._chosen.job is None:
-            problem = f"The training in {self.directory} had finished, and {self._chosen} does not name its job."
-            raise CheckpointError(problem, hint=_OTHER_JOB)
-
     def _after_restore(self, trainer: Trainer, pl_module: Any) -> None:
         """Skip the training of a job that had finished."""
+        self._copies.release()
         after_run(trainer, lambda: self._after_run(trainer, pl_module))
         if not self._had_finished:
             return
         if trainer.is_global_zero:
             own = self._chosen is None or self._chosen.job is None or self._chosen.job.is_same_job(self.identity)
             log.info("%s job had finished with %s; no training is left", "This" if own else "That", self._chosen)
-        loop = trainer.fit_loop
-        self._minima = loop.min_epochs, loop.epoch_loop.min_steps
-        # A checkpoint from the last epoch's validation does not count that epoch yet.
-        loop.min_epochs = loop.epoch_loop.min_steps = None
-        trainer.should_stop = True
+        self._undo_skip = skip_training(trainer)
 
     def _explain(self, error: Exception) -> Exception:
         if isinstance(error, LightningSMError):
             return error
-        reason = _shorten(str(error))
+        reason = textwrap.shorten(str(error), 600, placeholder=" …")
         if isinstance(error, KeyError) and " " not in reason:
             reason = f"it has no entry {reason}"
         problem = f"{self._chosen} does not fit this model or trainer: {reason}"
@@ -339,7 +344,3 @@ class AutoResumeMixin(_Base):
         with suppress(CheckpointError), failure_reported(self._job):
             raise better
         return better
-
-
-def _shorten(text: str) -> str:
-    return textwrap.shorten(text, 600, placeholder=" …")

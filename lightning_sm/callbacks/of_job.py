@@ -5,6 +5,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from lightning_sm._checkpoint.candidates import JobIdentity
 from lightning_sm._checkpoint.periodic import save_interval
+from lightning_sm._checkpoint.storage import Storage, check_url, is_remote, is_s3
 from lightning_sm._config.directories import CheckpointPlaces, explicit_directories
 from lightning_sm._config.settings import RunContext
 from lightning_sm._doctor.storage_checks import replicated_channels
@@ -17,7 +18,6 @@ from lightning_sm._sagemaker.elastic_agent import ElasticAgent
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher
 from lightning_sm.callbacks import callback_class
-from lightning_sm.errors import CheckpointError
 
 __all__ = ["own_callbacks", "progress_callbacks", "upload_callbacks"]
 
@@ -51,8 +51,8 @@ def own_callbacks(
     Raises:
         OutputError: The checkpoint directory cannot be written.
         ExportError: ``sagemaker.export`` or what refines it has no meaning, or needs a package that is missing.
-        CheckpointError: ``sagemaker.save_every`` is no duration, ``sagemaker.resume`` is none of its words, or it is
-            ``require`` and the checkpoint directory is remote.
+        CheckpointError: ``sagemaker.save_every`` is no duration, ``sagemaker.resume`` is none of its words, or the
+            checkpoint directory is a URL that cannot be used.
         JobConfigError: ``sagemaker.max_runtime`` is no duration, or the elastic agent's restart count is no count.
         OptionError: ``sagemaker.log_every`` is no duration.
     """
@@ -60,16 +60,17 @@ def own_callbacks(
     with failure_reported(job):
         agent = ElasticAgent.resolve()
     own: List[Any] = []
+    checkpoint_dir = _checkpoint_dir(present, context)
     world_check = _absent("WorldCheck", present, context)
     if world_check is not None and context.topology.launcher != Launcher.LOCAL:
         folders = replicated_channels(job) if options.doctor else {}
         own.append(world_check(context.topology, folders))
     if job.in_container or (agent is not None and options.checkpoint_dir):
-        places = _checkpoint_places(arguments, context)
+        places = _checkpoint_places(arguments, context, checkpoint_dir)
         own += _safe_saves(present, context, places)
         own += _checkpoints_in_place(present, places)
         own += _tiered_checkpoints(present, context)
-        own += _auto_resume(arguments, present, context, _identity(arguments, job, config))
+        own += _auto_resume(arguments, present, context, _identity(arguments, job, config), places.directory)
         own += _positions(present, context)
     if job.in_container:
         own += _log_metrics(present, context)
@@ -91,7 +92,7 @@ def own_callbacks(
         )
     # Before the callback whose teardown may end the program.
     own += _html_report(present, context, routing)
-    own += _graceful_stop(arguments, present, context)
+    own += _graceful_stop(arguments, present, context, checkpoint_dir)
     own += _elastic_restart(arguments, [*present, *own], context, agent)
     for callback in own:
         if type(callback).__module__ == "lightning_sm":  # Lightning's own stay as they are
@@ -161,12 +162,31 @@ def _absent(name: str, present: Sequence[Any], context: RunContext) -> Any:
     return None if any(isinstance(callback, wanted) for callback in present) else wanted
 
 
-def _graceful_stop(arguments: Dict[str, Any], present: Sequence[Any], context: RunContext) -> List[Any]:
+def _checkpoint_dir(present: Sequence[Any], context: RunContext) -> str:
+    """The job's checkpoint directory; a URL of a ``ModelCheckpoint`` where SageMaker keeps no directory in S3."""
+    directory, _ = context.checkpoint_dir
+    sources = context.job.sources
+    is_kept = sources.get("checkpoint_dir") != sources.get("output_data_dir")
+    if not context.job.in_container or context.options.checkpoint_dir or is_kept:
+        return directory
+    checkpoint_class = context.namespace.module("callbacks").ModelCheckpoint
+    found = (callback.dirpath for callback in present if isinstance(callback, checkpoint_class))
+    url = next((str(dirpath) for dirpath in found if is_s3(dirpath)), None)
+    if url is None:
+        return directory
+    if context.topology.is_rank_zero:
+        log.info("Checkpoints are saved in and resumed from %s, the dirpath of a ModelCheckpoint", url)
+    return url
+
+
+def _graceful_stop(
+    arguments: Dict[str, Any], present: Sequence[Any], context: RunContext, checkpoint_dir: str
+) -> List[Any]:
     in_container, max_runtime = context.job.in_container, context.options.max_runtime
     graceful_stop = _absent("GracefulStop", present, context)
     if graceful_stop is None or not (in_container or max_runtime is not None):
         return []
-    directory = context.checkpoint_dir[0] if _saves(arguments) and in_container else None
+    directory = checkpoint_dir if _saves(arguments) and in_container else None
     with failure_reported(context.job):
         return [graceful_stop(directory=directory, max_runtime=max_runtime)]
 
@@ -229,30 +249,23 @@ def _tiered_checkpoints(present: Sequence[Any], context: RunContext) -> List[Any
 
 
 def _auto_resume(
-    arguments: Dict[str, Any], present: Sequence[Any], context: RunContext, identity: JobIdentity
+    arguments: Dict[str, Any], present: Sequence[Any], context: RunContext, identity: JobIdentity, directory: str
 ) -> List[Any]:
     auto_resume, options = _absent("AutoResume", present, context), context.options
     if auto_resume is None or not _saves(arguments):
         return []
-    directory, _ = context.checkpoint_dir
     with failure_reported(context.job):
-        callback = auto_resume(directory, options.resume, identity, options.resume_weights_only)
-        if "://" not in directory:
-            return [callback]
-        if options.resume == "require":
-            raise CheckpointError(
-                f"sagemaker.resume is require, and the checkpoint directory {directory} is not on this host.",
-                hint="Name a local directory; SageMaker downloads it from S3 before a restarted job begins.",
-            )
-    return []
+        return [auto_resume(directory, options.resume, identity, options.resume_weights_only)]
 
 
-def _checkpoint_places(arguments: Dict[str, Any], context: RunContext) -> CheckpointPlaces:
-    directory, _ = context.checkpoint_dir
+def _checkpoint_places(arguments: Dict[str, Any], context: RunContext, directory: str) -> CheckpointPlaces:
     with failure_reported(context.job):
         seconds = save_interval(context.options.save_every)
-    is_short = bool(arguments.get("fast_dev_run")) and "://" not in directory
-    adds = _saves(arguments) and not is_short
+        if is_remote(directory) and _saves(arguments):
+            check_url(directory)
+            # In the main thread, as Lightning does: a thread that saves would make another one.
+            Storage(directory).prepare()
+    adds = _saves(arguments) and not arguments.get("fast_dev_run")
     explicit = explicit_directories(context.settings)
     return CheckpointPlaces(directory, context.job, context.namespace, explicit, seconds, adds)
 
@@ -260,7 +273,7 @@ def _checkpoint_places(arguments: Dict[str, Any], context: RunContext) -> Checkp
 def _checkpoints_in_place(present: Sequence[Any], places: CheckpointPlaces) -> List[Any]:
     own = places.complete(present)
     checkpoint_class = places.namespace.module("callbacks").ModelCheckpoint
-    if "://" not in places.directory and any(isinstance(each, checkpoint_class) for each in (*present, *own)):
+    if not is_remote(places.directory) and any(isinstance(each, checkpoint_class) for each in (*present, *own)):
         with failure_reported(places.job):
             check_writable(places.directory, "checkpoint directory")
     return own

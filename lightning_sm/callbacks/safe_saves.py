@@ -10,11 +10,13 @@ from lightning_sm._checkpoint.broadcast_files import broadcast_missing_file
 from lightning_sm._checkpoint.folder_files import restore_interrupted
 from lightning_sm._checkpoint.folder_io import FolderSaves, install_folder_saves
 from lightning_sm._checkpoint.periodic import (
+    explain_remote_errors,
     number_folders,
     overwrite_existing_last,
     remove_superseded,
     reserve_pending_names,
 )
+from lightning_sm._checkpoint.remote import upload_file
 from lightning_sm._config.directories import CheckpointPlaces
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import innermost_wrapper, save_by_time
@@ -98,6 +100,7 @@ class SafeSavesMixin(_Base):
         for checkpoint in trainer.checkpoint_callbacks:
             self._defer(checkpoint)
         self._background = self._install(trainer, strategy_of(trainer))
+        explain_remote_errors(trainer)
         if self._background is not None:
             reserve_pending_names(trainer, self._background)
 
@@ -178,7 +181,7 @@ class SafeSavesMixin(_Base):
         return None
 
     def _wrap_folders(self, trainer: Trainer, strategy: Any) -> Any:
-        saves = install_folder_saves(trainer, strategy)
+        saves = install_folder_saves(trainer, strategy, upload=upload_file)
         number_folders(trainer, self.namespace)
         directories = {str(getattr(callback, "dirpath", None) or "") for callback in trainer.checkpoint_callbacks}
         if trainer.local_rank == 0:

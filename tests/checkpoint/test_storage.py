@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from lightning_sm._checkpoint.integrity import CorruptedError
-from lightning_sm._checkpoint.storage import Storage, StoredFile, check_url, is_remote, is_s3
+from lightning_sm._checkpoint.storage import Storage, StoredFile, check_url, forget_systems, is_remote, is_s3
 from lightning_sm.errors import CheckpointError
 from tests.helpers.s3 import FailingProxy, s3_server
 
@@ -24,8 +24,16 @@ def memory(request):
 @pytest.fixture(scope="module")
 def s3():
     pytest.importorskip("s3fs")
+    forget_systems()
     with s3_server() as server, mock.patch.dict(os.environ, server.variables):
         yield server
+    forget_systems()
+
+
+@pytest.fixture(autouse=True)
+def other_endpoints_are_forgotten(monkeypatch):
+    yield
+    forget_systems()
 
 
 @pytest.mark.parametrize("path", ["s3://b/p", "memory://p"])
@@ -224,7 +232,5 @@ def test_a_stored_file_is_a_value():
 
 def _new_storage(url):
     """A storage whose file system reads the environment again."""
-    import s3fs
-
-    s3fs.S3FileSystem.clear_instance_cache()
+    forget_systems()
     return Storage(url)
