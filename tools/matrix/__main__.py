@@ -2,18 +2,22 @@
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, TextIO, Tuple
 
 from tools import ROOT
 from tools.matrix.rows import FOR_CI, ROWS, Row
 
 _REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
+# What failed at first and was run again is added to the file that this variable names.
+_FAILED_FIRST = "LIGHTNING_SM_FAILED_FIRST"
 _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "tensorboard")
 # What a row runs: everything that Lightning's version can make a difference to.
 _TESTS = (
@@ -53,11 +57,21 @@ def requirements(row: Row, *, pinned: bool) -> List[str]:
     return [f"torch=={row.torch}", *lightning, *row.pins, *row.bolts, "jsonargparse[signatures]", *_TOOLS]
 
 
-def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float, float]:
-    """Install and test one row; return the exit status and the seconds that installing and testing took."""
+def run_row(
+    row: Row, *, freeze: bool, again: bool, extra: Sequence[str], output: Optional[TextIO] = None
+) -> Tuple[int, float, float]:
+    """Install and test one row; return the exit status and the seconds that installing and testing took.
+
+    Args:
+        row: The row.
+        freeze: Whether to resolve it anew and to write the pins.
+        again: Whether to run what failed once more.
+        extra: Further words for pytest.
+        output: Where everything is printed, other than the terminal.
+    """
     python = find_python(row.python)
     if python is None:
-        print(f"There is no Python {row.python} on this machine.", file=sys.stderr)
+        print(f"There is no Python {row.python} on this machine.", file=output or sys.stderr)
         return 127, 0.0, 0.0
     with tempfile.TemporaryDirectory(prefix="lightning-sm-matrix-") as folder:
         started = time.monotonic()
@@ -66,7 +80,8 @@ def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float
         pip = [inside, "-m", "pip", "install", "-q"]
 
         def run(*command: str) -> int:
-            return subprocess.run(command, env=environ, cwd=folder, check=False).returncode
+            done = subprocess.run(command, env=environ, cwd=folder, check=False, stdout=output, stderr=output)
+            return done.returncode
 
         status = (
             run(python, "-m", "venv", str(Path(folder) / "venv"))
@@ -81,9 +96,21 @@ def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float
             _write_pins(row, inside, environ)
         installed = time.monotonic()
         tests = {**os.environ, "LIGHTNING_SM_ROW": row.name, "OMP_NUM_THREADS": "1"}
-        command = [inside, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *_TESTS, *extra]
-        status = subprocess.run(command, env=tests, cwd=ROOT, check=False).returncode
+        cache = Path(folder) / "cache"
+        command = [inside, "-m", "pytest", "-q", "-rs", "-o", f"cache_dir={cache}", *_TESTS, *extra]
+        status = subprocess.run(command, env=tests, cwd=ROOT, check=False, stdout=output, stderr=output).returncode
+        if status == 1 and again:
+            _note_failed(row, cache)
+            command += ["--last-failed", "--last-failed-no-failures", "none"]
+            status = subprocess.run(command, env=tests, cwd=ROOT, check=False, stdout=output, stderr=output).returncode
         return status, installed - started, time.monotonic() - installed
+
+
+def _note_failed(row: Row, cache: Path) -> None:
+    failed = re.findall(r'"(tests/[^"]*)"', (cache / "v" / "cache" / "lastfailed").read_text(encoding="utf-8"))
+    if os.environ.get(_FAILED_FIRST):
+        with open(os.environ[_FAILED_FIRST], "a", encoding="utf-8") as file:
+            file.writelines(f"{row.name}: FAILED {name}\n" for name in failed)
 
 
 def keeps_torch(row: Row, python: str, environ: Dict[str, str]) -> bool:
@@ -108,13 +135,17 @@ def _write_pins(row: Row, python: str, environ: Dict[str, str]) -> None:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Run the chosen rows one after the other; return 0 if all passed."""
+    """Run the chosen rows; return 0 if all passed."""
     parser = argparse.ArgumentParser(prog="python -m tools.matrix", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="names of rows; see --list")
     parser.add_argument("--all", action="store_true", help="every row")
     parser.add_argument("--ci", action="store_true", help="the rows that run on each submission")
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     parser.add_argument("--freeze", action="store_true", help="resolve anew and write the pinned requirements")
+    parser.add_argument("--again", action="store_true", help="run what failed once more")
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="rows at a time; their output comes at the end"
+    )
     parser.add_argument("--pytest", action="append", default=[], metavar="WORD", help="a further word for pytest")
     chosen = parser.parse_args(arguments)
     names = {row.name: row for row in ROWS}
@@ -123,12 +154,22 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     if chosen.list or unknown or not wanted:
         print("\n".join([*(f"no such row: {name}" for name in unknown), *names]))
         return 0 if chosen.list else 2
-    results: List[Tuple[str, int, float, float]] = []
-    for name in wanted:
+
+    def run(name: str) -> Tuple[str, int, float, float]:
+        options = {"freeze": chosen.freeze, "again": chosen.again, "extra": chosen.pytest}
         print(f"== {name}", flush=True)
-        status, install, test = run_row(names[name], freeze=chosen.freeze, extra=chosen.pytest)
-        results.append((name, status, install, test))
+        if chosen.jobs == 1:
+            status, install, test = run_row(names[name], **options)
+        else:
+            with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+                status, install, test = run_row(names[name], **options, output=output)
+                output.seek(0)
+                print(output.read(), flush=True)
         print(f"== {name}: {'passed' if status == 0 else f'FAILED ({status})'}", flush=True)
+        return name, status, install, test
+
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        results: List[Tuple[str, int, float, float]] = list(pool.map(run, wanted))
     print("\nrow | result | install s | tests s")
     for name, status, install, test in results:
         print(f"{name} | {'passed' if status == 0 else f'FAILED ({status})'} | {install:.0f} | {test:.0f}")
