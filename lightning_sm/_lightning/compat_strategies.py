@@ -166,7 +166,7 @@ def registered_strategy(namespace: Namespace, name: str) -> Optional[Tuple[type,
     if name not in registry:
         return None
     entry = registry[name]
-    return entry["strategy"], dict(entry["init_params"])
+    return entry["plugin" if needs("register_strategy", namespace) else "strategy"], dict(entry["init_params"])
 
 
 def find_strategy(namespace: Namespace, name: str) -> Optional[type]:
