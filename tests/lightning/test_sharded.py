@@ -145,8 +145,10 @@ def test_other_ranks_of_deepspeed_gather_as_well_and_keep_nothing(monkeypatch):
     assert partitioned.calls == [*module.parameters()]
 
 
-def test_a_checkpoint_of_deepspeed_says_that_it_has_no_optimizer_states(caplog):
+def test_a_checkpoint_of_deepspeed_says_that_it_has_no_optimizer_states(caplog, monkeypatch):
     caplog.set_level("INFO")
+    utils = SimpleNamespace(safe_get_full_fp32_param=lambda parameter: None)
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(utils=utils))
     strategy = DeepSpeedStrategy(torch.nn.Linear(2, 2))
     found = full_checkpoint(PL, trainer_of(strategy), has_ended=False)
     assert set(found) == {"state_dict", "epoch"}
