@@ -1,7 +1,7 @@
 """``Storage``: a directory at a URL such as ``s3://bucket/prefix``, by fsspec, the package that Lightning uses, too.
 
-An object of S3 is replaced as a whole when its upload is complete, so nobody reads a part of one. Requests are repeated
-by s3fs: while nothing answers, one call takes up to seven minutes.
+An object of S3 is replaced as a whole when its upload is complete, so nobody reads a part of one. s3fs repeats requests
+for up to seven minutes while nothing answers, which is longer than a stopped job has: only uploads may take that long.
 """
 
 import importlib
@@ -104,6 +104,9 @@ class Storage:
         CheckpointError: The storage does not answer, or refuses access (in any method).
     """
 
+    #: How long S3 may take for a list, a small file or a part of a large one, in seconds.
+    max_seconds = 60.0
+
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
 
@@ -117,7 +120,7 @@ class Storage:
         at = f"{root}/{folder}".rstrip("/")
         with self._errors("cannot be listed"):
             system.invalidate_cache()
-            found = system.find(at, detail=True)
+            found = system.find(at, detail=True, **self._limit())
         files = {}
         for path, entry in found.items():
             # Names of objects need not be paths.
@@ -131,7 +134,7 @@ class Storage:
         system, root = self._system()
         with self._errors(f"cannot be searched for {name}"):
             system.invalidate_cache()
-            return bool(system.isfile(f"{root}/{name}"))
+            return bool(system.isfile(f"{root}/{name}", **self._limit()))
 
     def read(self, name: str, start: int = 0, end: Optional[int] = None) -> bytes:
         """Return the bytes of a file from ``start`` up to ``end``.
@@ -141,14 +144,14 @@ class Storage:
         """
         system, root = self._system()
         with self._errors(f"does not return {name}", missing_file=True):
-            return bytes(system.cat_file(f"{root}/{name}", start=start, end=end))
+            return bytes(system.cat_file(f"{root}/{name}", start=start, end=end, **self._limit()))
 
     def write(self, name: str, content: bytes) -> None:
         """Write a small file, replacing what was there."""
         system, root = self._system()
         with self._errors(f"does not take {name}"):
             self._make_parent(system, f"{root}/{name}")
-            system.pipe_file(f"{root}/{name}", content)
+            system.pipe_file(f"{root}/{name}", content, **self._limit())
 
     def upload(self, path: str, name: str) -> None:
         """Upload a local file under ``name``, replacing what was there when all of it has arrived."""
@@ -178,8 +181,8 @@ class Storage:
         """Remove a file, or a folder with all that is in it."""
         system, root = self._system()
         with self._errors(f"does not remove {name}"):
-            if system.exists(f"{root}/{name}"):
-                system.rm(f"{root}/{name}", recursive=True)
+            if system.exists(f"{root}/{name}", **self._limit()):
+                system.rm(f"{root}/{name}", recursive=True, **self._limit())
 
     def _copy_chunk(self, file: StoredFile, target: int, start: int) -> None:
         try:
@@ -196,7 +199,7 @@ class Storage:
         with self._errors(f"does not return {name}"):
             system.invalidate_cache()
             try:
-                return _stored_file(name, system.info(f"{root}/{name}"))
+                return _stored_file(name, system.info(f"{root}/{name}", **self._limit()))
             except FileNotFoundError:
                 return None
 
@@ -207,6 +210,10 @@ class Storage:
             if key not in _systems:
                 _systems[key] = importlib.import_module("fsspec").core.url_to_fs(self.url)[0]
             return _systems[key], _systems[key]._strip_protocol(self.url).rstrip("/")
+
+    def _limit(self) -> Dict[str, float]:
+        # What fsspec makes of asynchronous methods takes this argument.
+        return {"timeout": self.max_seconds} if is_s3(self.url) else {}
 
     def _make_parent(self, system: Any, path: str) -> None:
         # S3 has no folders, and s3fs would try to create the bucket.

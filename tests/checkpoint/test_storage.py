@@ -217,6 +217,26 @@ def test_a_server_that_is_not_there_is_an_error_soon(s3, monkeypatch):
 
 
 @pytest.mark.services
+def test_a_server_that_never_answers_is_an_error_soon(s3, monkeypatch):
+    proxy = FailingProxy(s3.port)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    monkeypatch.setattr(Storage, "max_seconds", 2.0)
+    proxy.status = 0
+    storage = _new_storage("s3://logs/silent")
+    for call in (
+        storage.files,
+        lambda: storage.read("x"),
+        lambda: storage.exists("x"),
+        lambda: storage.write("x", b""),
+    ):
+        started = time.monotonic()
+        with pytest.raises(CheckpointError, match=r"FSTimeoutError.*HINT: Check the bucket's region"):
+            call()
+        assert time.monotonic() - started < 10
+    proxy.close()
+
+
+@pytest.mark.services
 def test_missing_credentials_are_named(s3, monkeypatch, tmp_path):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
