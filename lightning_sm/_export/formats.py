@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import shutil
 from inspect import signature
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from lightning_sm._export.example import Example, compare_outputs, compare_tensors
 from lightning_sm._export.plan import onnx_uses_torch_export
@@ -40,7 +40,7 @@ def write_state_dict(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[st
         name: value.detach().cpu() if hasattr(value, "detach") else value for name, value in source.state_dict.items()
     }
     torch.save(on_cpu, path)
-    return compare_tensors(source.state_dict, load_file(path, weights_only=True)), {}
+    return compare_tensors(source.state_dict, load_file(path, weights_only=True, mapped=True)), {}
 
 
 def write_checkpoint(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
@@ -56,7 +56,8 @@ def write_checkpoint(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[st
     else:
         torch.save(source.checkpoint, path)
     # This run wrote the file, so it is trusted; a checkpoint holds more than `weights_only=True` accepts.
-    return compare_tensors(source.state_dict, load_file(path, weights_only=False)["state_dict"]), {}
+    loaded = load_file(path, weights_only=False, mapped=True)["state_dict"]
+    return compare_tensors(source.state_dict, loaded), {}
 
 
 def write_safetensors(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
@@ -80,7 +81,8 @@ def drop_shared_tensors(state_dict: Mapping[str, Any]) -> Tuple[Dict[str, Any], 
     """Keep one of several names of the same tensor, as ``safetensors.torch.save_model`` does.
 
     Returns:
-        The tensors to write, contiguous and without shared memory, and for each dropped name the one that was kept.
+        The tensors to write, contiguous and without memory that two of them share, and for each dropped name the one
+        that was kept.
 
     Raises:
         ExportError: A value is not a tensor.
@@ -88,6 +90,7 @@ def drop_shared_tensors(state_dict: Mapping[str, Any]) -> Tuple[Dict[str, Any], 
     kept: Dict[str, Any] = {}
     shared: Dict[str, str] = {}
     names: Dict[Any, str] = {}
+    storages: Set[Any] = set()
     for name, value in state_dict.items():
         if not hasattr(value, "data_ptr"):
             raise ExportError(
@@ -98,10 +101,20 @@ def drop_shared_tensors(state_dict: Mapping[str, Any]) -> Tuple[Dict[str, Any], 
         memory = (value.device, value.data_ptr(), tuple(value.shape), tuple(value.stride()), value.dtype)
         if value.numel() and memory in names:
             shared[name] = names[memory]
-        else:
-            names[memory] = name
-            kept[name] = value.detach().cpu().clone().contiguous()
+            continue
+        names[memory] = name
+        on_cpu = value.detach().cpu().contiguous()
+        start = _storage_start(on_cpu)
+        # A whole model is not copied: only what is a part of a tensor that is written, too.
+        kept[name] = on_cpu.clone() if start in storages else on_cpu
+        storages.add(start)
     return kept, shared
+
+
+def _storage_start(value: Any) -> int:
+    """The address of the memory that a tensor may share with others."""
+    storage = value.untyped_storage() if hasattr(value, "untyped_storage") else value.storage()
+    return int(storage.data_ptr())
 
 
 # Parameters up to this many bytes are stored in the ONNX file itself; protobuf's limit is 2 GiB.

@@ -71,8 +71,8 @@ def make_source(
         plan: What is exported.
         module: The trained model, which is not changed.
         last: The checkpoint at the end of training; of it, at least the ``state_dict``.
-        best: The file or folder of the best checkpoint, if its weights are exported. Before a folder is read, the
-            weights in ``last`` are dropped, so that the host never holds both.
+        best: The file or folder of the best checkpoint, if its weights are exported. Before it is read, the weights in
+            ``last`` are dropped, so that the host never holds both.
         example: An input of the model or submodule.
         rebuild: Whether the copy is instantiated from the class, because the module holds only shards of its tensors.
         hparams: Constructor arguments for that.
@@ -89,6 +89,7 @@ def make_source(
         elif is_folder:
             found = _read_best_folder(best, module, last["state_dict"], weights_only)
         else:
+            last.get("state_dict", {}).clear()
             found = _load_best(best, weights_only)
         weights = found["state_dict"]
         checkpoint = found if (best is None or is_folder) and plan.format is ExportFormat.CHECKPOINT else None
@@ -177,13 +178,21 @@ def submodule_state_dict(state_dict: Mapping[str, Any], submodule: Optional[str]
     return {name[len(prefix) :]: value for name, value in state_dict.items() if name.startswith(prefix)}
 
 
-def load_file(path: str, *, weights_only: bool) -> Any:
-    """Load a file or URL, written by ``torch.save``, onto the CPU; before torch 1.13 without ``weights_only``."""
+def load_file(path: str, *, weights_only: bool, mapped: bool = False) -> Any:
+    """Load a file or URL, written by ``torch.save``, onto the CPU.
+
+    Args:
+        path: The file.
+        weights_only: Whether it may hold tensors and plain values only; without effect before torch 1.13.
+        mapped: Whether the tensors stay in the file, which must not change then, until they are read; without effect
+            before torch 2.1.
+    """
     import torch
 
-    restricted = {"weights_only": weights_only} if "weights_only" in signature(torch.load).parameters else {}
+    known = signature(torch.load).parameters
+    options = {"weights_only": weights_only, **({"mmap": True} if mapped else {})}
     with local_file(path) as file:
-        return torch.load(file, map_location="cpu", **restricted)
+        return torch.load(file, map_location="cpu", **{name: value for name, value in options.items() if name in known})
 
 
 def _read_best_folder(best: str, module: Any, last: Any, weights_only: bool) -> Dict[str, Any]:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from benchmarks.export_memory import measure
 from tests.helpers.processes import Job
 from tests.helpers.sharded import KINDS
 from tests.projects.sharded_nets import Parts
@@ -105,3 +106,13 @@ def test_the_exported_checkpoint_has_the_optimizer_states_of_ddp(exported, kind)
     assert found["state"].keys() == expected["state"].keys()
     for number, state in expected["state"].items():
         assert_equal(found["state"][number], state)
+
+
+@pytest.mark.parametrize(("kind", "format_name"), [("fsdp2", "safetensors"), ("deepspeed_3", "state_dict")])
+def test_host_memory_is_one_copy_on_rank_0_and_a_few_parameters_elsewhere(kind, format_name):
+    count = 24
+    # Parameters of 4 MB: writing and comparing takes some memory that does not depend on the model.
+    few = 6 / count
+    first, other = measure(kind, format_name, count, 1000)
+    assert 0.9 < first < 1 + few
+    assert other < few

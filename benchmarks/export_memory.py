@@ -1,0 +1,163 @@
+"""Peak host memory of an export from two processes of a sharded strategy, as a multiple of the model's size of 320 MB.
+
+Run ``python benchmarks/export_memory.py``. Each measurement is a launch of its own, on gloo: ``ModelExport``, from
+gathering to the comparison of what was written, in two formats, and what Lightning offers instead, which is one file
+of ``save_checkpoint`` with FSDP2, and ``convert_zero_checkpoint_to_fp32_state_dict`` with DeepSpeed's stage 3.
+The peak is of anonymous memory (``RssAnon``), sampled each millisecond, over that before the export. glibc is told to
+return what is freed, as it otherwise keeps some of it, up to its own thresholds, which do not grow with the model.
+"""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, List
+
+_ROOT = str(Path(__file__).resolve().parent.parent)
+_PROCESSES = 2
+_COUNT, _WIDTH = 20, 2000  # 20 parameters of 16 MB
+
+
+class Peak:
+    """The most memory that this process had within the context, over that before it, in bytes."""
+
+    def __enter__(self) -> "Peak":
+        # What training freed and the allocator kept would be used again, and not be counted.
+        ctypes.CDLL(None).malloc_trim(0)
+        self._before = self._most = _anonymous_bytes()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._ended.is_set():
+            self._most = max(self._most, _anonymous_bytes())
+            time.sleep(0.001)
+
+    def __exit__(self, *_: Any) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._most = max(self._most, _anonymous_bytes())
+
+    @property
+    def bytes(self) -> int:
+        """The difference."""
+        return self._most - self._before
+
+
+def _anonymous_bytes() -> int:
+    """The memory of this process that is no mapped file."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
+
+
+def worker(kind: str, how: str, folder: str, count: int, width: int) -> None:
+    """Train a step in this rank, export, and write the peak as a multiple of the model's size.
+
+    Args:
+        kind: A key of ``KINDS`` in ``tests/helpers/sharded.py``.
+        how: A format of ``sagemaker.export``, or ``lightning``.
+        folder: Where to write.
+        count: The number of parameters.
+        width: The number of rows and columns of each.
+    """
+    sys.path.insert(0, _ROOT)
+    import pytorch_lightning as pl
+    import torch
+    from torch.utils.data import DataLoader
+
+    from lightning_sm.callbacks import ModelExport
+    from tests.helpers.sharded import cpu_strategy
+
+    class Big(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(count)))
+
+        def configure_model(self) -> None:
+            from torch.distributed.fsdp import FSDPModule, fully_shard
+
+            if kind.startswith("fsdp2") and not isinstance(self, FSDPModule):
+                mesh = self.device_mesh["data_parallel"]
+                for part in (*self.parts, self):
+                    fully_shard(part, mesh=mesh)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return self.parts(torch.ones(1, width)).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    class Measure(pl.Callback):
+        def on_train_end(self, trainer: Any, module: Any) -> None:
+            with Peak() as peak:
+                if how == "lightning":
+                    saved = os.path.join(folder, "saved.ckpt")
+                    trainer.save_checkpoint(saved, weights_only=not kind.startswith("deepspeed"))
+                    if kind.startswith("deepspeed") and trainer.is_global_zero:
+                        from pytorch_lightning.utilities.deepspeed import convert_zero_checkpoint_to_fp32_state_dict
+
+                        convert_zero_checkpoint_to_fp32_state_dict(saved, os.path.join(folder, "model.pt"))
+                else:
+                    export = ModelExport(folder, export=how, export_weights="last")
+                    export.export_now(trainer, module)
+            growth = peak.bytes / (4 * count * width**2)
+            Path(folder, f"rank-{trainer.global_rank}.json").write_text(json.dumps(growth))
+
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=_PROCESSES,
+        strategy=cpu_strategy(kind, pl.strategies),
+        max_steps=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[Measure()],
+    )
+    trainer.fit(Big(), DataLoader([0] * _PROCESSES))  # type: ignore[arg-type]
+
+
+def measure(kind: str, how: str, count: int, width: int) -> List[float]:
+    """Launch two processes and return the peak of each rank, as a multiple of the model's size.
+
+    Args:
+        kind: As of :func:`worker`.
+        how: As of :func:`worker`.
+        count: As of :func:`worker`.
+        width: As of :func:`worker`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={_PROCESSES}"]
+        done = subprocess.run(
+            [*start, __file__, kind, how, folder, str(count), str(width)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(done.stdout[-4000:])
+        return [float(Path(folder, f"rank-{rank}.json").read_text()) for rank in range(_PROCESSES)]
+
+
+def main() -> None:
+    """Print both ranks' peaks for each way."""
+    for kind in ("fsdp2", "deepspeed_3"):
+        for how in ("state_dict", "safetensors", "lightning"):
+            own = "fsdp2_full" if (kind, how) == ("fsdp2", "lightning") else kind
+            peaks = measure(own, how, _COUNT, _WIDTH)
+            print(f"{kind}, {how}: rank 0 {peaks[0]:.2f}, rank 1 {peaks[1]:.2f} times the model's size", flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        worker(*sys.argv[1:4], *map(int, sys.argv[4:]))
+    else:
+        main()
