@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from inspect import signature
 from itertools import chain
 from typing import Any, Dict, Iterator, Mapping, Optional, Set
+from zipfile import is_zipfile
 
 from lightning_sm._checkpoint.remote import local_file
 from lightning_sm._export.consolidated import read_folder
@@ -182,16 +183,16 @@ def load_file(path: str, *, weights_only: bool, mapped: bool = False) -> Any:
     """Load a file or URL, written by ``torch.save``, onto the CPU.
 
     Args:
-        path: The file.
+        path: The file or URL.
         weights_only: Whether it may hold tensors and plain values only; without effect before torch 1.13.
         mapped: Whether the tensors stay in the file, which must not change then, until they are read; without effect
-            before torch 2.1.
+            before torch 2.1, or where the file is no archive, as torch wrote it before 1.6.
     """
     import torch
 
     known = signature(torch.load).parameters
-    options = {"weights_only": weights_only, **({"mmap": True} if mapped else {})}
     with local_file(path) as file:
+        options = {"weights_only": weights_only, **({"mmap": True} if mapped and is_zipfile(file) else {})}
         return torch.load(file, map_location="cpu", **{name: value for name, value in options.items() if name in known})
 
 
