@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sm._checkpoint.candidates import JobIdentity
-from lightning_sm._checkpoint.manifest import MANIFEST, Manifest, ShardFile, file_crc32, new_save_id
+from lightning_sm._checkpoint.manifest import MANIFEST
 from lightning_sm._lightning import Namespace
 from lightning_sm.callbacks import auto_resume, callback_class
 from lightning_sm.errors import CheckpointError
@@ -33,32 +33,8 @@ class Stop(BaseException):
     """Ends a fit as a crash does."""
 
 
-def write_manifests(name):
-    """Write what each host lacks of the manifest of a checkpoint."""
-    dist.barrier()
-    folders = [host / "checkpoints" / name for host in HOSTS]
-    if RANK == 0 and not (folders[0] / MANIFEST).exists():
-        paths = {str(p.relative_to(at)): p for at in folders for p in sorted(at.rglob("*")) if p.is_file()}
-        files = tuple(ShardFile(each, path.stat().st_size, file_crc32(path)) for each, path in sorted(paths.items()))
-        by_deepspeed = "latest" in paths
-        manifest = Manifest("deepspeed" if by_deepspeed else "dcp", WORLD, new_save_id(), files)
-        for folder in folders:
-            manifest.write(str(folder))
-    dist.barrier()
-
-
 def callbacks_of(pl, kind, seen, crash, stop, start_only):
     class Saver(pl.Callback):
-        def setup(self, trainer, module, stage=None):
-            save = trainer.save_checkpoint
-
-            def save_checkpoint(path, *args, **kwargs):
-                save(path, *args, **kwargs)
-                if Path(path).is_dir():
-                    write_manifests(Path(path).name)
-
-            trainer.save_checkpoint = save_checkpoint
-
         def on_train_start(self, trainer, module):
             seen["started_at"] = trainer.global_step
             if start_only:

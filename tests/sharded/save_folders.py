@@ -1,11 +1,13 @@
-"""Saves checkpoints with a sharded strategy in several ways, and notes what was there at each time.
+"""Saves checkpoints with sharded strategies in several ways, and notes what was there at each time.
 
-Arguments: results folder, kind of strategy, small disk (a directory) or an empty text.
+Arguments: results folder, kinds of strategies with commas, small disk (a directory) or an empty text.
 """
 
+import hashlib
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 
 from lightning_sm._checkpoint import folder_files, folder_io
 from lightning_sm._checkpoint.manifest import MANIFEST, Manifest
@@ -194,23 +197,35 @@ def in_background(kind, directory):
     finally:
         vars(folder_io)["copy_folder"] = copied
     found = {"seen": seen, "names": listed(directory), "problem": problem_of(Path(directory) / "step=9.ckpt")}
-    memory = [path for path in Path(folder_files.MEMORY).glob(".lightning-sm-*") for path in path.iterdir()]
-    return {**found, "memory": list(map(str, memory))}
+    # Other jobs of this machine have folders beside it.
+    memory = Path(folder_files.MEMORY, f".lightning-sm-{hashlib.sha256(directory.encode()).hexdigest()[:16]}")
+    return {**found, "memory": listed(memory)}
 
 
-def main(folder, kind, disk):
-    torch.use_deterministic_algorithms(True)
-    where = {name: str(Path(folder) / name) for name in ("ways", "resume", "one_rank", "async")}
+def in_each_way(kind, folder, disk):
+    where = {name: str(folder / name) for name in ("ways", "resume", "one_rank", "async")}
     for directory in where.values():
         os.makedirs(directory, exist_ok=True)
-    results = {
+    found = {
         "ways": saved_in_each_way(kind, where["ways"]),
         "resume": resumed(kind, where["resume"]),
         "one_rank": failing(kind, where["one_rank"], limited),
         "async": in_background(kind, where["async"]),
     }
     if disk:
-        results["disk"] = full_disk(kind, disk)
+        directory = os.path.join(disk, kind)
+        os.makedirs(directory, exist_ok=True)
+        found["disk"] = full_disk(kind, directory)
+        dist.barrier()
+        # The next kind needs the room.
+        if RANK == 0:
+            shutil.rmtree(directory)
+    return found
+
+
+def main(folder, kinds, disk):
+    torch.use_deterministic_algorithms(True)
+    results = {kind: in_each_way(kind, Path(folder, kind), disk) for kind in kinds.split(",")}
     Path(folder, f"rank-{RANK}.json").write_text(json.dumps(results))
 
 

@@ -28,14 +28,17 @@ def disk(tmp_path_factory):
     subprocess.run(["umount", str(directory)], check=True)
 
 
-@pytest.fixture(scope="module", params=sorted(FORMATS))
-def saved(request, tmp_path_factory, disk):
-    """What the two ranks of a job found, with the kind of its strategy."""
-    if disk:
-        for path in Path(disk).iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    job = Job(tmp_path_factory.mktemp("saves"), HERE / "save_folders.py", request.param, disk, timeout=300)
-    return request.param, job.torchrun(1, 2).results(2)
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory, disk):
+    """What the two ranks of a job found, by kind; one job trains with all of them."""
+    job = Job(tmp_path_factory.mktemp("saves"), HERE / "save_folders.py", ",".join(FORMATS), disk, timeout=400)
+    return job.torchrun(1, 2).results(2)
+
+
+@pytest.fixture(params=list(FORMATS))
+def saved(request, ranks):
+    """A kind of strategy and what the two ranks found with it."""
+    return request.param, [rank[request.param] for rank in ranks]
 
 
 def test_every_visible_folder_is_whole_at_any_time(saved):
