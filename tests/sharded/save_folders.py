@@ -116,7 +116,8 @@ def saved_in_each_way(kind, directory):
         directory, "time-{step}", train_time_interval=timedelta(microseconds=1), save_top_k=1
     )
     own = Actions(step3=lambda trainer: trainer.save_checkpoint(os.path.join(directory, "own.ckpt")))
-    stop = watched(directory)
+    # From the process that renames nothing: a thread of the other would look only where that one pauses.
+    stop = watched(directory) if RANK == 1 else dict
     _, losses = fit(kind, directory, Falls(), best, by_time, own, steps=20, job=True)
     found = {"watched": stop(), "names": listed(directory), "losses": losses}
     found["best"] = os.path.basename(best.best_model_path)

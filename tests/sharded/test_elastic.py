@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.processes import ROOT, Job
 from tests.sharded.hyperpod import PYTHON, Agent, start_all, wait_for
 
-pytestmark = pytest.mark.sharded
+pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
 
 SCRIPT = ROOT / "tests" / "sharded" / "train_elastic.py"
 # Attempt, rank, step: one rank is killed, and in the attempt after that another one raises an error.

@@ -12,7 +12,7 @@ from tests.helpers.sharded import KINDS
 from tests.projects.sharded_nets import Parts
 
 safetensors = pytest.importorskip("safetensors.torch")
-pytestmark = pytest.mark.sharded
+pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
 SHARDED = [kind for kind in KINDS if kind != "ddp"]
 WEIGHTS = ("last", "best")
 # DCP, and the one file that Lightning writes with FSDP2, keep each name of a shared tensor as a tensor of its own.

@@ -7,7 +7,7 @@ import pytest
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.processes import Job
 
-pytestmark = pytest.mark.sharded
+pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
 
 _SCRIPT = Path(__file__).parent / "resume_folders.py"
 _KINDS = ["fsdp", "fsdp2", "deepspeed_2", "deepspeed_3"]
