@@ -15,14 +15,17 @@ from tests.helpers.tiny import tiny_model
 
 __all__ = ["KINDS", "cpu_class", "cpu_strategy", "prepare_deepspeed", "sharded_model"]
 
+# Lightning's are for 200 million numbers: DeepSpeed then allocates 800 MB in each step of a small model.
+_BUCKETS = {"allgather_bucket_size": 100_000, "reduce_bucket_size": 100_000}
+
 #: Each kind with the name of Lightning's strategy and the arguments that make it one.
 KINDS = {
     "ddp": ("DDPStrategy", {}),
     "fsdp": ("FSDPStrategy", {"state_dict_type": "sharded"}),
     "fsdp2": ("ModelParallelStrategy", {"save_distributed_checkpoint": True}),
     "fsdp2_full": ("ModelParallelStrategy", {"save_distributed_checkpoint": False}),
-    "deepspeed_2": ("DeepSpeedStrategy", {"stage": 2}),
-    "deepspeed_3": ("DeepSpeedStrategy", {"stage": 3}),
+    "deepspeed_2": ("DeepSpeedStrategy", {"stage": 2, **_BUCKETS}),
+    "deepspeed_3": ("DeepSpeedStrategy", {"stage": 3, **_BUCKETS}),
 }
 
 
