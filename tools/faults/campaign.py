@@ -121,7 +121,9 @@ def _judge(fault, job, expected):
         assert not broken, f"{sorted(broken)} stand there in part"
         damaged = _restore(job, fault.damage if number == 0 else "none", chance)
         in_part = _in_part(job) if fault.in_folders else set()
-        newest, without_manifest = _newest_common(job), _newest_common(job, without_manifest=True)
+        # The main host sends what another lacks of a sharded checkpoint.
+        sent = fault.in_folders
+        newest, without_manifest = (_newest_common(job, sent=sent, without_manifest=each) for each in (False, True))
         job.start()
         resumed = _first_step(job)
         if resumed in (None, without_manifest):
@@ -205,15 +207,16 @@ def _restore(job, kind, chance):
     return damaged
 
 
-def _newest_common(job, *, alone=False, without_manifest=False):
+def _newest_common(job, *, alone=False, sent=False, without_manifest=False):
     """The step of the newest checkpoint that is whole and the same on every host; 0 where there is none.
 
     Args:
         job: The job.
         alone: Whether what the main host has counts, or what all have uploaded where each writes its own shards.
+        sent: Whether what the main host has is enough.
         without_manifest: Whether sharded checkpoints that have lost their manifests count.
     """
-    folders = [job.checkpoints(name) for name in (job.names[:1] if alone else job.names)]
+    folders = [job.checkpoints(name) for name in (job.names[:1] if alone or sent else job.names)]
     if alone and job.base is not None:
         job.upload(job.names)
         folders = [job.prefix]
