@@ -83,5 +83,6 @@ def test_torch_refuses_the_step_that_the_line_names():
         scheduler.optimizer.step()
         scheduler.step()
     scheduler.optimizer.step()
-    with pytest.raises(ValueError, match="Tried to step 17 times"):
+    # torch before 1.13 counts one more.
+    with pytest.raises(ValueError, match=r"Tried to step 1[78] times"):
         scheduler.step()
