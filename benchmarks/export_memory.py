@@ -83,7 +83,7 @@ def worker(kind: str, how: str, folder: str, count: int, width: int) -> None:
         def configure_model(self) -> None:
             from torch.distributed.fsdp import FSDPModule, fully_shard
 
-            if kind.startswith("fsdp2") and not isinstance(self, FSDPModule):
+            if self.device_mesh is not None and not isinstance(self, FSDPModule):
                 mesh = self.device_mesh["data_parallel"]
                 for part in (*self.parts, self):
                     fully_shard(part, mesh=mesh)
@@ -158,6 +158,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        worker(*sys.argv[1:4], *map(int, sys.argv[4:]))
+        worker(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
     else:
         main()
