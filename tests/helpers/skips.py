@@ -43,7 +43,18 @@ _NO_LINKS = "jsonargparse 4.21, which Lightning before 1.8 needs, writes no conf
 _NO_WEIGHTS_ONLY = "torch.load cannot restrict what a file may hold before torch 1.13"
 _END = "tests/callbacks/test_end_of_training.py::"
 _STORE = "torch before 2.1 creates its store with the interpreter's lock held, so that no thread logs meanwhile"
+_NO_GPU = "before Lightning 2.0 a Trainer without a GPU refuses FSDP when it is made"
 SKIPS = (
+    Skip(
+        "tests/distributed/test_lightnings_sharded.py::test_objects_*-FSDP]",
+        lambda lightning, torch: lightning < (2, 0),
+        _NO_GPU,
+    ),
+    Skip(
+        "tests/distributed/test_sharded.py::test_*SMDDPFSDPStrategy]",
+        lambda lightning, torch: lightning < (2, 0),
+        _NO_GPU,
+    ),
     Skip("tests/processes/test_waiting.py::test_who_*", lambda lightning, torch: torch < (2, 1), _STORE),
     Skip("tests/processes/test_waiting.py::test_an_end_*", lambda lightning, torch: torch < (2, 1), _STORE),
     Skip(f"{_END}test_killed_*[swa-*", lambda lightning, torch: lightning < (1, 8), _SWA),
