@@ -32,7 +32,13 @@ _DCP_KINDS = {"model": "fsdp", "state_dict": "fsdp2"}
 # Whose classes DCP's own index names.
 _DCP_MODULES = ("torch.distributed.checkpoint.", "torch.distributed.tensor.", "collections")
 _PLAIN = frozenset(
-    {("pathlib", "PosixPath"), ("pathlib", "Path"), ("torch", "Size"), ("torch.serialization", "_get_layout")}
+    {
+        ("pathlib", "PosixPath"),
+        ("pathlib._local", "PosixPath"),  # Python 3.13
+        ("pathlib", "Path"),
+        ("torch", "Size"),
+        ("torch.serialization", "_get_layout"),
+    }
 )
 _DCP_SHARD = re.compile(r"__(\d+)_\d+\.distcp")
 _ZERO_FILE = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_(model|optim)_states\.pt")
