@@ -8,6 +8,7 @@ and ``DeepSpeedStrategy``, ZeRO stages 2 and 3.
 import os
 import sys
 from contextlib import contextmanager
+from typing import Any, Dict, Tuple
 
 import torch
 
@@ -19,7 +20,7 @@ __all__ = ["KINDS", "cpu_class", "cpu_strategy", "prepare_deepspeed", "sharded_m
 _BUCKETS = {"allgather_bucket_size": 100_000, "reduce_bucket_size": 100_000}
 
 #: Each kind with the name of Lightning's strategy and the arguments that make it one.
-KINDS = {
+KINDS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "ddp": ("DDPStrategy", {}),
     "fsdp": ("FSDPStrategy", {"state_dict_type": "sharded"}),
     "fsdp2": ("ModelParallelStrategy", {"save_distributed_checkpoint": True}),
@@ -39,7 +40,7 @@ def cpu_class(strategy_class):
     return strategy_class
 
 
-def cpu_strategy(kind, strategies, **arguments):
+def cpu_strategy(kind: str, strategies: Any, **arguments: Any) -> Any:
     """A strategy of a kind of :data:`KINDS` on CPUs.
 
     Args:
