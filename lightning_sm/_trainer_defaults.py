@@ -9,9 +9,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+from lightning_sm._checkpoint.storage import is_remote
 from lightning_sm._config.mlflow import complete_loggers
 from lightning_sm._config.options import options_of
-from lightning_sm._config.outputs import is_remote, log_place, numbered
+from lightning_sm._config.outputs import log_place, numbered
 from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._config.routing import build_routing
 from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings

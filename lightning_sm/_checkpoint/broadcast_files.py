@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Optional, Sequence, Tuple
 
 from lightning_sm._atomic_file import remove, replace_atomically
+from lightning_sm._checkpoint.folder_files import share_of
 from lightning_sm._checkpoint.folders import ShardedFolder, has_manifest, is_intact
 from lightning_sm._checkpoint.integrity import CorruptedError, file_records, verify_and_hash
 from lightning_sm._checkpoint.manifest import Manifest
@@ -302,9 +303,11 @@ def _check_share(path: str, manifest: Manifest, own: _Part, ranks: List[int], tr
     if own.save_id is None:
         return _Part(own.host, missing=frozenset(file.name for file in manifest.files))
     present = [file for file in manifest.files if file.name not in own.missing]
-    by_size = sorted(present, key=lambda file: (-file.size, file.name))
-    share = by_size[ranks.index(trainer.global_rank) :: len(ranks)]
-    corrupted = frozenset(file.name for file in share if not is_intact(os.path.join(path, file.name), file))
+    names = [(file.name, file.size) for file in present]
+    share = frozenset(share_of(names, ranks.index(trainer.global_rank), len(ranks)))
+    corrupted = frozenset(
+        file.name for file in present if file.name in share and not is_intact(os.path.join(path, file.name), file)
+    )
     for name in sorted(corrupted):
         log.warning("global_rank %d: %s/%s is corrupted or of another save (CRC-32)", trainer.global_rank, path, name)
     return _Part(own.host, own.save_id, own.missing | corrupted)

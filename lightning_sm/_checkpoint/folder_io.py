@@ -24,6 +24,7 @@ from lightning_sm._checkpoint.folder_files import (
     remove_folder,
 )
 from lightning_sm._checkpoint.manifest import MANIFEST, Manifest, new_save_id
+from lightning_sm._checkpoint.storage import is_remote
 from lightning_sm._lightning.collectives import broadcast, gather_objects
 from lightning_sm._lightning.compat_sharded import (
     around_removals,
@@ -115,9 +116,11 @@ class FolderSaves:
         """
         started = time.monotonic()
         given = os.fspath(filepath)
-        target, save_id = broadcast(self.trainer, (given if "://" in given else os.path.abspath(given), new_save_id()))
+        target, save_id = broadcast(
+            self.trainer, (given if is_remote(given) else os.path.abspath(given), new_save_id())
+        )
         self._finish_pending()
-        if "://" in target:
+        if is_remote(target):
             self._save_remote(write, checkpoint, target, save_id, started)
             return
         final = self._ranks.prepare(target, partial_folder(target, save_id))
@@ -142,7 +145,7 @@ class FolderSaves:
             original: The strategy's method, which a URL is given to.
             path: The path.
         """
-        if "://" in str(path):
+        if is_remote(path):
             original(path)
         elif self._is_pending:
             # Another host may still be copying the replacement. The next save begins with an agreement.

@@ -18,6 +18,7 @@ from lightning_sm._checkpoint.candidates import (
 from lightning_sm._checkpoint.folders import ShardedFolder, code_in_folder, has_manifest
 from lightning_sm._checkpoint.integrity import CorruptedError, load_unrestricted, weights_only_error
 from lightning_sm._checkpoint.remote import fetch_for_all
+from lightning_sm._checkpoint.storage import is_remote
 from lightning_sm._lightning.collectives import all_true, any_true, broadcast, gather_objects
 from lightning_sm._lightning.loadable import load_problem
 from lightning_sm._lightning.trainer_protocol import Trainer
@@ -218,7 +219,7 @@ def check_given(trainer: Trainer, path: Any) -> None:
     Raises:
         CheckpointError: It is sharded and not whole, or the trainer's strategy cannot load it.
     """
-    given = broadcast(trainer, None if "://" in str(path) else os.path.abspath(path))
+    given = broadcast(trainer, None if is_remote(path) else os.path.abspath(path))
     if given is None:
         return
     problem = complete_folder(trainer, given) if any_true(trainer, has_manifest(given)) else None

@@ -13,6 +13,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat_strategies import find_strategy
 
 __all__ = [
+    "STRATEGY",
     "closest_keys",
     "find_class",
     "import_class",
@@ -28,9 +29,10 @@ _PATH_NAME = re.compile(r"(^|_)(dir|dirs|directory|path|root|folder|file|locatio
 # Names in annotations that cannot be evaluated, as those behind TYPE_CHECKING.
 _CONTAINERS = frozenset({"list", "dict", "set", "frozenset", "tuple", "sequence", "mapping", "iterable", "callable"})
 _NOTHING = frozenset({"optional", "union", "none", "nonetype", "typing"})
+#: The key of the strategy.
+STRATEGY = "trainer.strategy"
 # Groups that may be given as the name of a class alone.
-_STRATEGY = "trainer.strategy"
-_CLASS_GROUPS = ("data", "model", _STRATEGY)
+_CLASS_GROUPS = ("data", "model", STRATEGY)
 # Arguments of strategies that no config holds; the Trainer passes them on.
 _OBJECTS = frozenset({"accelerator", "checkpoint_io", "cluster_environment", "parallel_devices", "precision_plugin"})
 # What scripts that know no LightningCLI call it.
@@ -248,7 +250,7 @@ def _class_keys(node: Mapping[str, Any], at: str, find_class: Callable[[str], Op
             cls = find_class(path)
             if cls is not None:  # else every key below is as good as any other
                 yield f"{key}.class_path"
-                passed = _OBJECTS if key == _STRATEGY else frozenset()
+                passed = _OBJECTS if key == STRATEGY else frozenset()
                 yield from (f"{key}.{parameter}" for parameter in init_parameters(cls) if parameter not in passed)
         if isinstance(value, Mapping):
             yield from _class_keys(value, key, find_class)

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
+from lightning_sm._checkpoint.storage import is_remote
 from lightning_sm._config.classes import init_parameters
 from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._config.settings import RunContext
@@ -18,7 +19,6 @@ __all__ = [
     "LogPlace",
     "class_entry",
     "default_logger",
-    "is_remote",
     "is_tensorboard_logger",
     "log_place",
     "numbered",
@@ -160,11 +160,6 @@ def _route_entries(
             version = numbered(place.version, versions, place.directory, name, arguments.get("sub_dir"))
             arguments["version"] = version
             yield RoutedSetting(f"{at}.init_args.version", version, _job_name(context), config=whole)
-
-
-def is_remote(save_dir: Any) -> bool:
-    """Whether a logger's ``save_dir`` is a URL."""
-    return isinstance(save_dir, (str, os.PathLike)) and "://" in os.fspath(save_dir)
 
 
 def numbered(version: str, seen: "Counter[Tuple[Any, ...]]", *place: Any) -> str:

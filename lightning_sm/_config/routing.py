@@ -4,12 +4,13 @@ import os
 from dataclasses import replace
 from typing import Any, Iterator, Optional, Sequence, Tuple
 
+from lightning_sm._config.classes import STRATEGY
 from lightning_sm._config.directories import Consumer, directories, route_channels, unrouted_channels
 from lightning_sm._config.mlflow import mlflow_notes, route_mlflow
 from lightning_sm._config.outputs import route_outputs
 from lightning_sm._config.routed import Link, RoutedSetting, Routing, may_replace
 from lightning_sm._config.settings import RunContext, Settings, plain_key
-from lightning_sm._config.strategies import STRATEGY, strategy_sizes
+from lightning_sm._config.strategies import strategy_sizes
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm.errors import RoutingError

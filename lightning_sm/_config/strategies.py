@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence
 
 from lightning_sm._config.arguments import JobArguments
-from lightning_sm._config.classes import find_class, init_parameters
+from lightning_sm._config.classes import STRATEGY, find_class, init_parameters
 from lightning_sm._config.reader import apply_config
 from lightning_sm._config.routed import RoutedSetting
 from lightning_sm._config.settings import RunContext, Settings
@@ -18,7 +18,6 @@ from lightning_sm._lightning.compat_strategies import registered_strategy
 from lightning_sm.errors import HyperparameterError, TopologyError
 
 __all__ = [
-    "STRATEGY",
     "check_strategy",
     "expand_strategy",
     "strategy_class",
@@ -29,7 +28,6 @@ __all__ = [
     "with_strategy_class",
 ]
 
-STRATEGY = "trainer.strategy"
 _POLICIES = ("auto_wrap_policy", "activation_checkpointing_policy")
 # What to do about a value that the parser refuses, by a part of its message.
 _HINTS = (

@@ -24,6 +24,7 @@ __all__ = [
     "saves_by_itself",
     "saves_with_dcp",
     "sharded_format",
+    "strategy_kind",
     "state_bytes",
 ]
 
@@ -39,12 +40,23 @@ _SHARDED = frozenset(
         "DeepSpeedStrategy",
     }
 )
-_DEEPSPEED = frozenset({"DeepSpeedPlugin", "DeepSpeedStrategy"})
+# Those that are told apart, by the names of Lightning's classes.
+_KINDS = {
+    "fsdp": frozenset({"DDPFullyShardedNativeStrategy", "FSDPStrategy"}),
+    "fsdp2": frozenset({"ModelParallelStrategy"}),
+    "deepspeed": frozenset({"DeepSpeedPlugin", "DeepSpeedStrategy"}),
+}
 _PACKAGES = ("lightning", "pytorch_lightning")
 
 
 def _class_names(strategy: Any) -> FrozenSet[str]:
     return frozenset(cls.__name__ for cls in type(strategy).__mro__)
+
+
+def strategy_kind(strategy: Any) -> str:
+    """``fsdp``, ``fsdp2`` or ``deepspeed`` for a strategy or a subclass of it; an empty string for any other."""
+    names = _class_names(strategy)
+    return next((kind for kind, own in _KINDS.items() if names & own), "")
 
 
 def is_sharded(trainer: Trainer) -> bool:
@@ -54,7 +66,7 @@ def is_sharded(trainer: Trainer) -> bool:
 
 def saves_by_itself(trainer: Trainer) -> bool:
     """Whether the strategy writes checkpoints itself, with more than Lightning's own code puts into them."""
-    return bool(_DEEPSPEED & _class_names(strategy_of(trainer)))
+    return strategy_kind(strategy_of(trainer)) == "deepspeed"
 
 
 def bypasses_checkpoint_io(strategy: Any) -> bool:
@@ -71,7 +83,7 @@ def bypasses_checkpoint_io(strategy: Any) -> bool:
 
 def sharded_format(strategy: Any) -> str:
     """The format of a sharded checkpoint of a strategy: ``dcp`` or ``deepspeed``."""
-    return "deepspeed" if _DEEPSPEED & _class_names(strategy) else "dcp"
+    return "deepspeed" if strategy_kind(strategy) == "deepspeed" else "dcp"
 
 
 def around_sharded_saves(strategy: Any, save: Callable[[Callable[..., Any], Any, Any], None]) -> Callable[[], None]:
@@ -133,7 +145,7 @@ def deferred_write_errors(strategy: Any, errors: List[BaseException]) -> Iterato
         strategy: The strategy.
         errors: Errors are appended to it.
     """
-    engine = getattr(strategy, "model", None) if _DEEPSPEED & _class_names(strategy) else None
+    engine = getattr(strategy, "model", None) if strategy_kind(strategy) == "deepspeed" else None
     if not hasattr(engine, "save_checkpoint"):
         yield
         return
@@ -258,10 +270,9 @@ def dcp_storage(
 
 def _modules(namespace: Namespace) -> List[Any]:
     """The modules with the functions: where they are defined, and where strategies import them to."""
-    fabric = "lightning.fabric" if namespace.name.startswith("lightning.") else "lightning_fabric"
     found = []
     for name in ("fsdp", "model_parallel"):
-        for package in (fabric, namespace.name):
+        for package in (namespace.fabric, namespace.name):
             try:
                 found.append(importlib.import_module(f"{package}.strategies.{name}"))
             except ImportError:  # an older version

@@ -203,8 +203,7 @@ def replace_infinite_barrier(namespace: Namespace) -> None:
     """
     if not needs("replace_infinite_barrier", namespace):
         return
-    fabric = "lightning.fabric" if namespace.name.startswith("lightning.") else "lightning_fabric"
-    barrier = getattr(importlib.import_module(f"{fabric}.utilities.distributed"), "_InfiniteBarrier", None)
+    barrier = getattr(importlib.import_module(f"{namespace.fabric}.utilities.distributed"), "_InfiniteBarrier", None)
     if barrier is None or hasattr(barrier, "_lightning_sm_enter"):
         return
     barrier._lightning_sm_enter = barrier.__enter__

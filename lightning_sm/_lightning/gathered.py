@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 
 from lightning_sm._lightning.compat import needs
+from lightning_sm._lightning.compat_sharded import strategy_kind
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.replaced_method import ReplacedMethod
@@ -20,9 +21,6 @@ from lightning_sm._logging import log
 
 __all__ = ["full_checkpoint", "full_state_dict"]
 
-_FSDP = ("DDPFullyShardedNativeStrategy", "FSDPStrategy")
-_FSDP2 = ("ModelParallelStrategy",)
-_DEEPSPEED = ("DeepSpeedPlugin", "DeepSpeedStrategy")
 # The names of wrappers: Lightning's before 2.1 (``lightning/pytorch/overrides/base.py``), and torch's.
 _WRAPPERS = re.compile(r"(?:^_forward_module|\b_fsdp_wrapped_module|\b_checkpoint_wrapped_module)\.")
 
@@ -40,7 +38,8 @@ def full_state_dict(trainer: Trainer) -> Dict[str, Any]:
     """
     strategy = strategy_of(trainer)
     keep = trainer.is_global_zero
-    if _is(strategy, *_DEEPSPEED):
+    kind = strategy_kind(strategy)
+    if kind == "deepspeed":
         module = strategy.lightning_module
         return _on_rank_zero(
             dict(module.state_dict()),
@@ -52,8 +51,8 @@ def full_state_dict(trainer: Trainer) -> Dict[str, Any]:
             ),
             _parameters_of(module),
         )
-    is_fsdp = _is(strategy, *_FSDP) and _has_sharded_state()
-    if is_fsdp or _is(strategy, *_FSDP2):
+    is_fsdp = kind == "fsdp" and _has_sharded_state()
+    if is_fsdp or kind == "fsdp2":
         model = strategy.model
         with _fsdp_state_type(model) if is_fsdp else nullcontext(), _no_deprecations():
             shards = {_WRAPPERS.sub("", name): value for name, value in model.state_dict().items()}
@@ -77,8 +76,8 @@ def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> D
         has_ended: Whether training has ended; the step of 1.5 is then too high by one.
     """
     strategy = strategy_of(trainer)
-    is_deepspeed = _is(strategy, *_DEEPSPEED)
-    with _gathered_methods(strategy, trainer, is_deepspeed), _unsharded(strategy):
+    is_deepspeed = strategy_kind(strategy) == "deepspeed"
+    with _gathered_methods(strategy, trainer), _unsharded(strategy):
         connector = getattr(trainer, "_checkpoint_connector", None) or trainer.checkpoint_connector
         checkpoint: Dict[str, Any] = connector.dump_checkpoint(weights_only=False)
     if is_deepspeed:
@@ -91,24 +90,24 @@ def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> D
 
 
 @contextmanager
-def _gathered_methods(strategy: Any, trainer: Any, is_deepspeed: bool) -> Iterator[None]:
+def _gathered_methods(strategy: Any, trainer: Any) -> Iterator[None]:
     """Let a strategy return gathered states to Lightning, which puts a checkpoint together with them."""
     replaced = []
 
     def replace(name: str, function: Callable[..., Any]) -> None:
         replaced.append(ReplacedMethod(strategy, name, function))
 
-    is_fsdp = _is(strategy, *_FSDP) and _has_sharded_state()
-    is_fsdp2 = _is(strategy, *_FSDP2)
-    if is_deepspeed or is_fsdp or is_fsdp2:
+    kind = strategy_kind(strategy)
+    is_fsdp = kind == "fsdp" and _has_sharded_state()
+    if is_fsdp or kind in ("fsdp2", "deepspeed"):
         state_dict = full_state_dict(trainer)
         replace("lightning_module_state_dict", lambda original: state_dict)
-    if is_deepspeed:
+    if kind == "deepspeed":
         replace("optimizer_state", lambda original, optimizer: {})
     if is_fsdp:
         keep = trainer.is_global_zero
         replace("optimizer_state", lambda original, optimizer: _numbered(_fsdp_optimizer(strategy, optimizer, keep)))
-    if is_fsdp2:
+    if kind == "fsdp2":
         replace("optimizer_state", lambda original, optimizer: _numbered(original(optimizer)))
     try:
         yield
@@ -135,10 +134,6 @@ def _unsharded(strategy: Any) -> Iterator[None]:
     finally:
         for name, before, _ in changed:
             setattr(strategy, name, before)
-
-
-def _is(strategy: Any, *names: str) -> bool:
-    return any(cls.__name__ in names for cls in type(strategy).__mro__)
 
 
 def _has_sharded_state() -> bool:

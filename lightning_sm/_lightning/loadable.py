@@ -2,14 +2,12 @@
 
 from typing import Any, Optional, Tuple
 
+from lightning_sm._lightning.compat_sharded import strategy_kind
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.trainer_protocol import Trainer
 
 __all__ = ["load_problem", "restore_error"]
 
-_FSDP2 = frozenset({"ModelParallelStrategy"})
-_FSDP = frozenset({"FSDPStrategy", "DDPFullyShardedNativeStrategy"})
-_DEEPSPEED = frozenset({"DeepSpeedStrategy", "DeepSpeedPlugin"})
 # Lightning 2.6's consolidation knows the names of FSDP only.
 _IN_ONE_FILE = {
     "fsdp": (
@@ -38,7 +36,7 @@ def load_problem(trainer: Trainer, saved_by: str, saved_world: Optional[int]) ->
         What is wrong and what to do; ``None`` if it can be loaded as far as is known.
     """
     strategy = strategy_of(trainer)
-    own = _kind_of(strategy)
+    own = strategy_kind(strategy)
     name = type(strategy).__name__
     if own == "deepspeed":
         return _deepspeed_problem(strategy, name, saved_by, saved_world, trainer.world_size)
@@ -52,14 +50,6 @@ def load_problem(trainer: Trainer, saved_by: str, saved_world: Optional[int]) ->
 
 
 _LABELS = {"fsdp": "FSDPStrategy", "fsdp2": "ModelParallelStrategy"}
-
-
-def _kind_of(strategy: Any) -> str:
-    names = {cls.__name__ for cls in type(strategy).__mro__}
-    for kind, own in (("fsdp", _FSDP), ("fsdp2", _FSDP2), ("deepspeed", _DEEPSPEED)):
-        if names & own:
-            return kind
-    return ""
 
 
 def _deepspeed_problem(

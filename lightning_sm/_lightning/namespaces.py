@@ -70,6 +70,11 @@ class Namespace:
         """Major and minor version of this Lightning, which is imported for that."""
         return _version(self)
 
+    @property
+    def fabric(self) -> str:
+        """The name of the Fabric that belongs to this namespace."""
+        return "lightning.fabric" if self.name.startswith("lightning.") else "lightning_fabric"
+
     def owns(self, cls: type) -> bool:
         """Whether ``cls`` or one of its bases is defined in this namespace."""
         return any(base.__module__ == self.name or base.__module__.startswith(f"{self.name}.") for base in cls.__mro__)
