@@ -108,7 +108,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def jobs(session: nox.Session) -> None:
-    """Kill, stop and restart whole jobs of several processes."""
+    """Kill, stop and restart whole jobs of several processes, and start processes in each way."""
     _prepare(session)
     # Tests of the package itself need what builds it, and SageMaker's SDK v2 in an environment of its own.
     _install(session, "build", "hatchling", "twine")
@@ -116,7 +116,7 @@ def jobs(session: nox.Session) -> None:
     session.run("python", "-m", "venv", str(sdk))
     session.run(str(sdk / "bin" / "python"), "-m", "pip", "install", "-q", "sagemaker<3", external=True)
     session.env["LIGHTNING_SM_SDK_V2_PYTHON"] = str(sdk / "bin" / "python")
-    _run_marked(session, "jobs")
+    _run_marked(session, "jobs or slow")
 
 
 @nox.session

@@ -11,8 +11,6 @@ from project import Data, Model
 
 __all__ = ["launch", "print_step_time"]
 
-_STEPS = 400
-
 
 class _Clock(pl.Callback):
     """Notes when each step ends."""
@@ -29,18 +27,19 @@ def launch(script: str) -> List[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", script]
 
 
-def print_step_time(complete: Callable[..., Dict[str, Any]] = dict, **arguments: Any) -> None:
+def print_step_time(complete: Callable[..., Dict[str, Any]] = dict, *, steps: int = 400, **arguments: Any) -> None:
     """Train, and print the median seconds of a step from global rank 0, the first ones left out.
 
     Args:
         complete: Completes the arguments of the ``Trainer``.
+        steps: How many are trained.
         **arguments: Arguments of the ``Trainer`` that are not the same in each benchmark.
     """
     clock = _Clock()
     settings = complete(
         accelerator="cpu",
         devices=2,
-        max_steps=_STEPS,
+        max_steps=steps,
         callbacks=[clock],
         logger=False,
         enable_progress_bar=False,
@@ -50,8 +49,8 @@ def print_step_time(complete: Callable[..., Dict[str, Any]] = dict, **arguments:
     trainer = pl.Trainer(**settings)
     trainer.fit(Model(), Data())
     if trainer.is_global_zero:
-        steps = [after - before for before, after in zip(clock.ends[20:], clock.ends[21:])]
-        print(statistics.median(steps), flush=True)
+        seconds = [after - before for before, after in zip(clock.ends[20:], clock.ends[21:])]
+        print(statistics.median(seconds), flush=True)
     # Without it a finished gloo job aborts now and then: Lightning ends NCCL's groups only.
     time.sleep(0.2)  # gloo's threads must be through
     torch.distributed.destroy_process_group()

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Tuple
 
 import pytorch_lightning as pl
 import torch
@@ -39,9 +39,8 @@ _CALLBACKS = ("LogProgress", "LogMetrics", "HTMLReport")
 class _Logging(Model):
     """Logs as users do: a metric for the bar and the loggers, and one for the loggers only."""
 
-    def training_step(self, batch: "list[torch.Tensor]", batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch: "Tuple[torch.Tensor, torch.Tensor]", batch_idx: int) -> torch.Tensor:
         loss = super().training_step(batch, batch_idx)
-        self.log("train_loss", loss, prog_bar=True)
         self.log("train/error", loss)
         return loss
 

@@ -1,36 +1,35 @@
-"""The project that the benchmarks train."""
+"""The project that the benchmarks train: the language model of the examples, smaller, on the text beside it."""
 
-import pytorch_lightning as pl
-import torch
-from torch.utils.data import DataLoader, TensorDataset
+import sys
+from pathlib import Path
+
+from torch.utils.data import DataLoader
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "transformer"))
+
+from data import TextDataModule
+from model import LitGPT
 
 
-class Data(pl.LightningDataModule):
-    """Random features."""
+class Data(TextDataModule):
+    """The bundled text in short windows.
 
-    def __init__(self, batches: int = 200, batch_size: int = 32) -> None:
-        super().__init__()
+    Args:
+        batches: Batches of an epoch in one process.
+        batch_size: Windows per step and process.
+    """
+
+    def __init__(self, batches: int = 200, batch_size: int = 4) -> None:
+        super().__init__(batch_size=batch_size)
         self.batches = batches
-        self.batch_size = batch_size
 
     def train_dataloader(self) -> DataLoader:
-        generator = torch.Generator().manual_seed(0)
-        features = torch.randn(self.batches * self.batch_size, 256, generator=generator)
-        return DataLoader(TensorDataset(features), batch_size=self.batch_size)
+        windows = range(self.batches * self.batch_size)
+        return DataLoader([self.train_set[index] for index in windows], batch_size=self.batch_size)
 
 
-class Model(pl.LightningModule):
-    """A few layers, so that a step has several gradients to reduce."""
+class Model(LitGPT):
+    """The model with two blocks."""
 
-    def __init__(self, width: int = 512) -> None:
-        super().__init__()
-        self.layers = torch.nn.Sequential(
-            torch.nn.Linear(256, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU()
-        )
-        self.head = torch.nn.Linear(width, 1)
-
-    def training_step(self, batch: "list[torch.Tensor]", batch_idx: int) -> torch.Tensor:
-        return self.head(self.layers(batch[0])).pow(2).mean()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.01)
+    def __init__(self, width: int = 64) -> None:
+        super().__init__(layers=2, width=width)

@@ -100,6 +100,7 @@ def test_a_checkpoint_without_the_state_is_told(tmp_path):
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_STATE, reason="Lightning 1.5 keeps no state_dict of callbacks")
 def test_processes_train_unfrozen_layers_together(tmp_path):
     environ = {**without_launcher(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}

@@ -22,7 +22,14 @@ _LAUNCHES = {
 }
 
 
-@pytest.fixture(scope="module", params=list(_LAUNCHES))
+# The one that runs with every other test.
+_DEFAULT = "torchrun_one_host"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[name if name == _DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in _LAUNCHES],
+)
 def launched(request, tmp_path_factory):
     start, processes, hosts, name = _LAUNCHES[request.param]
     namespace = name if Namespace(name).is_installed else installed_namespaces()[0].name

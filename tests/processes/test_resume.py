@@ -10,6 +10,7 @@ from tests.processes.resume import SETUPS
 
 pytestmark = [
     pytest.mark.processes,
+    pytest.mark.slow,
     pytest.mark.skipif(installed_namespaces()[-1].version < (1, 6), reason="Lightning 1.5 goes on with the next epoch"),
 ]
 

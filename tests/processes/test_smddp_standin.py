@@ -88,6 +88,7 @@ def normalized(tmp_path_factory):
     return Job(folder, script, path=[STANDINS], SM_CURRENT_INSTANCE_TYPE="ml.p4d.24xlarge").torchrun(1, 2).results(2)
 
 
+@pytest.mark.slow
 def test_batch_norm_over_all_ranks_is_that_of_one_process_over_whole_batches(normalized):
     for result in normalized:
         assert result["layer"] == "CPUSyncBatchNorm"
@@ -96,6 +97,7 @@ def test_batch_norm_over_all_ranks_is_that_of_one_process_over_whole_batches(nor
             assert result["together"][key] == pytest.approx(result["alone"][key], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_batch_norm_goes_through_the_group(normalized):
     # Eight channels and four steps: each rank's means, inverse deviations and count forward, two sums backward.
     for result in normalized:

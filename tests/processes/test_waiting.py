@@ -16,14 +16,13 @@ _LAUNCHES = {
     "one_process_per_host": ("smddp", lambda job: job.one_per_host(2), 1),
     "late_main_host": ("ddp", lambda job: job.one_per_host(2), 0),
 }
-
-
+# The others are for -m jobs.
 _DEFAULT = "one_process_per_host"
 
 
 @pytest.fixture(
     scope="module",
-    params=[name if name == _DEFAULT else pytest.param(name, marks=pytest.mark.jobs) for name in _LAUNCHES],
+    params=[pytest.param(name, marks=pytest.mark.slow if name == _DEFAULT else pytest.mark.jobs) for name in _LAUNCHES],
 )
 def late(request, tmp_path_factory):
     strategy, start, late_rank = _LAUNCHES[request.param]

@@ -22,6 +22,8 @@ _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "tensorboard")
 # What a row runs: everything that Lightning's version can make a difference to.
 _TESTS = (
     "tests",
+    "-m",
+    "not rehearsal and not jobs and not services and not sharded",
     *(f"--ignore=tests/{name}" for name in ("examples", "rehearse", "toolkits", "tools/test_peers.py")),
 )
 
