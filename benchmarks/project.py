@@ -2,8 +2,9 @@
 
 import sys
 from pathlib import Path
+from typing import List
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "transformer"))
 
@@ -25,7 +26,10 @@ class Data(TextDataModule):
 
     def train_dataloader(self) -> DataLoader:
         windows = range(self.batches * self.batch_size)
-        return DataLoader([self.train_set[index] for index in windows], batch_size=self.batch_size)
+        return DataLoader(Subset(self.train_set, windows), batch_size=self.batch_size)
+
+    def val_dataloader(self) -> List[DataLoader]:
+        return []
 
 
 class Model(LitGPT):
