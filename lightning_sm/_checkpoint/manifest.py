@@ -10,7 +10,7 @@ import os
 import secrets
 import zlib
 from dataclasses import asdict, dataclass
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Optional, Tuple
 
 from lightning_sm._atomic_file import flush
 from lightning_sm._checkpoint.integrity import CorruptedError
@@ -147,15 +147,6 @@ class Manifest:
             check_contents: Whether to compare the CRC-32 of each file, which reads all of it; otherwise its size only.
         """
         return tuple(filter(None, (_problem(folder, file, check_contents) for file in self.files)))
-
-    def wrong_files(self, sizes: Sequence[Tuple[str, int]]) -> Tuple[str, ...]:
-        """Return what is missing or has another size in a listing, such as that of a bucket.
-
-        Args:
-            sizes: The names of the files, relative to the checkpoint, with their sizes in bytes.
-        """
-        found = dict(sizes)
-        return tuple(filter(None, (_size_problem(file, found.get(file.name)) for file in self.files)))
 
 
 def _shard_file(found: Any) -> ShardFile:

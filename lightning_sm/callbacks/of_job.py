@@ -93,7 +93,7 @@ def own_callbacks(
     # Before the callback whose teardown may end the program.
     own += _html_report(present, context, routing)
     own += _graceful_stop(arguments, present, context, checkpoint_dir)
-    own += _elastic_restart(arguments, [*present, *own], context, agent)
+    own += _elastic_restart(arguments, [*present, *own], context, checkpoint_dir, agent)
     for callback in own:
         if type(callback).__module__ == "lightning_sm":  # Lightning's own stay as they are
             skip_unused_hooks(context.namespace, callback)
@@ -192,7 +192,11 @@ def _graceful_stop(
 
 
 def _elastic_restart(
-    arguments: Dict[str, Any], present: Sequence[Any], context: RunContext, agent: Optional[ElasticAgent]
+    arguments: Dict[str, Any],
+    present: Sequence[Any],
+    context: RunContext,
+    checkpoint_dir: str,
+    agent: Optional[ElasticAgent],
 ) -> List[Any]:
     elastic_restart = _absent("ElasticRestart", present, context)
     if agent is None or elastic_restart is None:
@@ -203,7 +207,7 @@ def _elastic_restart(
             "from scratch. HINT: Set sagemaker.checkpoint_dir to a directory on storage that all hosts share."
         )
     is_known = context.job.in_container or context.options.checkpoint_dir
-    return [elastic_restart(context.checkpoint_dir[0] if _saves(arguments) and is_known else None)]
+    return [elastic_restart(checkpoint_dir if _saves(arguments) and is_known else None)]
 
 
 def _html_report(present: Sequence[Any], context: RunContext, routing: Sequence[str]) -> List[Any]:

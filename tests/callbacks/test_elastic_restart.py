@@ -143,3 +143,16 @@ def test_what_is_added_to_a_trainer_outside_a_training_container(agent, tmp_path
         settings = trainer_settings(trainer_class=PL.Trainer)
     assert {type(callback).__name__ for callback in settings["callbacks"]} == {"ElasticRestart", "WorldCheck"}
     assert any("and this one then trains from scratch. HINT: Set sagemaker.checkpoint_dir" in line for line in lines)
+
+
+def test_in_a_training_container_it_saves_where_the_job_resumes_from(agent, opt_ml, monkeypatch):
+    pytest.importorskip("s3fs")
+    from lightning_sm import trainer_settings
+
+    opt_ml.host("algo-1")
+    monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(opt_ml.base))
+    monkeypatch.setenv("SM_NUM_GPUS", "0")
+    own = PL.callbacks.ModelCheckpoint(dirpath="s3://bucket/run-1")
+    settings = trainer_settings(trainer_class=PL.Trainer, callbacks=[own])
+    found = {type(callback).__name__: callback for callback in settings["callbacks"]}
+    assert found["ElasticRestart"].directory == found["AutoResume"].directory == "s3://bucket/run-1"

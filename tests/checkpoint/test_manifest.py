@@ -33,8 +33,6 @@ def test_what_was_written_is_read(saved, tmp_path):
 def test_a_whole_folder_has_no_problem(saved, tmp_path):
     (tmp_path / "another.sagemaker-uploading").write_text("not ours")
     assert saved.problems(str(tmp_path), check_contents=True) == ()
-    sizes = [(name, len(content)) for name, content in FILES.items()]
-    assert saved.wrong_files(sizes) == ()
 
 
 def _damage(folder, how):
@@ -63,11 +61,6 @@ def test_damage_is_named(saved, tmp_path, how, reason):
     _damage(tmp_path, how)
     assert saved.problems(str(tmp_path), check_contents=True) == (reason,)
     assert saved.problems(str(tmp_path), check_contents=False) == (() if how == "changed" else (reason,))
-
-
-def test_a_listing_is_compared_too(saved):
-    found = saved.wrong_files([(".metadata", 0), ("meta.pt", 5)])
-    assert found == ("its meta.pt has 5 bytes instead of 4", "it is incomplete: sub/__0_0.distcp is missing")
 
 
 @pytest.mark.parametrize(
