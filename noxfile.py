@@ -134,7 +134,7 @@ def rehearsals(session: nox.Session) -> None:
 def services(session: nox.Session) -> None:
     """Talk to real local servers: S3, MLflow; draw reports."""
     _prepare(session)
-    extras = (requirement for name in ("mlflow", "s3", "report", "launch") for requirement in _extra(name))
+    extras = (requirement for name in ("mlflow", "s3", "s3fs", "report", "launch") for requirement in _extra(name))
     _install(session, *extras, "mlflow", "wandb", "moto[server,s3]")
     _run_marked(session, "services")
 
@@ -144,7 +144,7 @@ def sharded(session: nox.Session) -> None:
     """Train with FSDP, FSDP2 and DeepSpeed in several processes."""
     _prepare(session)
     # A source distribution, which compiles nothing while it is installed.
-    _install(session, "deepspeed", *_extra("s3"), "moto[server,s3]")
+    _install(session, "deepspeed", *_extra("s3fs"), "moto[server,s3]")
     # SageMaker's managed tiered checkpointing, and the source distribution with a server for tests.
     tiered = "amzn-sagemaker-checkpointing"
     _install(session, tiered, "s3torchconnector", "tenacity", "fastapi", "uvicorn")

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, Callable, List, Optional, Sequence
 
 from lightning_sm._checkpoint.async_io import finish_saves
-from lightning_sm._checkpoint.remote import names_in, remove_names
+from lightning_sm._checkpoint.transfers import names_in, remove_names
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning.collectives import all_true, broadcast
 from lightning_sm._lightning.compat_strategies import strategy_of

@@ -9,8 +9,8 @@ from pickle import PicklingError
 from typing import IO, TYPE_CHECKING, Any, Dict, Iterator, Set, cast
 
 from lightning_sm._atomic_file import DeferredErrorFile, remove, remove_on_error, replace_atomically
-from lightning_sm._checkpoint.remote import upload_file
 from lightning_sm._checkpoint.storage import is_remote, storage_error
+from lightning_sm._checkpoint.transfers import upload_file
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._logging import log
 from lightning_sm.errors import CheckpointError, LightningSMError
@@ -74,7 +74,8 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
     versions write to the final name, newer ones with ``fsspec`` to ``/tmp`` and then *copy* to another file system.
 
     At a URL, an upload replaces the older checkpoint when all of it has arrived. Where the inner ``CheckpointIO`` is
-    Lightning's, it sends a temporary file (in ``TMPDIR``); another one gets the URL.
+    Lightning's, it sends a temporary file (in ``TMPDIR``); another one gets the URL. For local files, Lightning's is
+    used in place of s3torchconnector's, which has URLs only.
 
     Args:
         inner: The ``CheckpointIO`` that writes, reads and removes.
@@ -104,15 +105,13 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
             replace_atomically(partial, target)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint; by torch a local copy of one that the inner ``CheckpointIO`` can read from S3 only."""
-        if is_remote(path) or type(self.inner).__module__.partition(".")[0] != "s3torchconnector":
-            return super().load_checkpoint(path, *args, **kwargs)
-        return self.namespace.module("plugins").TorchCheckpointIO().load_checkpoint(path, *args, **kwargs)
+        """Load a checkpoint with the inner ``CheckpointIO``."""
+        return self._io_for(path).load_checkpoint(path, *args, **kwargs)
 
     def remove_checkpoint(self, path: Any) -> None:
         """Remove a checkpoint. A remote one that cannot be removed is named in the log: training goes on."""
         if not is_remote(path):
-            super().remove_checkpoint(path)
+            self._io_for(path).remove_checkpoint(path)
             return
         try:
             super().remove_checkpoint(path)
@@ -121,7 +120,7 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
 
     def _save_remote(self, checkpoint: Any, url: str, options: Any) -> None:
         """Write a temporary file and upload it, or let a project's own ``CheckpointIO`` write to the URL."""
-        if self._is_lightnings(options):
+        if self._is_lightnings(self.inner, options):
             with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder:
                 partial = os.path.join(folder, "checkpoint")
                 with _checkpoint_errors(url):
@@ -135,12 +134,17 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
         except Exception as error:
             raise storage_error(url, "could not be saved; an older checkpoint is unchanged", error) from error
 
-    def _is_lightnings(self, options: Any) -> bool:
-        return type(self.inner) is self.namespace.module("plugins").TorchCheckpointIO and not options
+    def _io_for(self, path: Any) -> Any:
+        is_of_s3 = type(self.inner).__module__.partition(".")[0] == "s3torchconnector"
+        return self.namespace.module("plugins").TorchCheckpointIO() if is_of_s3 and not is_remote(path) else self.inner
+
+    def _is_lightnings(self, checkpoint_io: Any, options: Any) -> bool:
+        return type(checkpoint_io) is self.namespace.module("plugins").TorchCheckpointIO and not options
 
     def _write(self, checkpoint: Any, partial: str, options: Any) -> None:
-        if not self._is_lightnings(options):
-            self.inner.save_checkpoint(checkpoint, partial, **options)
+        checkpoint_io = self._io_for(partial)
+        if not self._is_lightnings(checkpoint_io, options):
+            checkpoint_io.save_checkpoint(checkpoint, partial, **options)
             return
         import torch
 
@@ -151,7 +155,7 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
                 torch.save(checkpoint, cast(IO[bytes], deferred))  # it has the methods that torch.save calls
                 deferred.raise_error()
         except AttributeError:  # a hyperparameter that cannot be pickled, which older Lightnings leave out
-            self.inner.save_checkpoint(checkpoint, partial)
+            checkpoint_io.save_checkpoint(checkpoint, partial)
 
     def _remove_stale_partials(self, directory: str) -> None:
         """Remove the partial files of earlier runs that were killed, once per directory."""

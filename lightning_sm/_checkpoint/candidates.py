@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._checkpoint.folders import ShardedFolder, unlisted_digest
+from lightning_sm._checkpoint.folders import ShardedFolder, unlisted_digest, upload_problem
 from lightning_sm._checkpoint.integrity import CorruptedError, directory_size, read_contents, verify_and_hash
 from lightning_sm._sagemaker.job import TrainingJob
 
@@ -308,6 +308,7 @@ def _read_folder(path: str, name: str) -> Candidate:
         size = directory_size(path) if folder.manifest is None else folder.manifest.size
         contents = read_contents(folder.contents_path)
         described = _describe(contents, name, size, folder)
+        problem = problem or upload_problem(folder, contents)
         return replace(described, problem=problem, save_id=part.save_id, missing=part.missing)
     except (CorruptedError, OSError) as error:
         return replace(part, problem=problem or str(error))

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from lightning_sm._atomic_file import flush, remove, restore_replaced
 from lightning_sm._checkpoint.manifest import ShardFile, file_crc32, new_save_id
+from lightning_sm._checkpoint.storage import is_remote
 from lightning_sm._lightning.collectives import gather_objects
 from lightning_sm._lightning.compat_sharded import is_failed_write, reasons_of
 from lightning_sm._lightning.trainer_protocol import Trainer
@@ -233,8 +234,9 @@ class FolderRanks:
             raise error
         rank, (reason, hint, _) = failures[0]
         where = reason if "global_rank" in reason else f"global_rank {rank}: {reason}"
+        kept = "Older ones of other names are" if is_remote(target) else "An older one is"
         raise CheckpointError(
-            f"The checkpoint {target} could not be saved ({where}). An older one is unchanged.", hint=hint or _HINT
+            f"The checkpoint {target} could not be saved ({where}). {kept} unchanged.", hint=hint or _HINT
         ) from error
 
     def prepare(self, target: str, path: str) -> Stage:

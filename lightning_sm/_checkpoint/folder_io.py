@@ -23,8 +23,11 @@ from lightning_sm._checkpoint.folder_files import (
     partial_folder,
     remove_folder,
 )
-from lightning_sm._checkpoint.manifest import MANIFEST, Manifest, new_save_id
+from lightning_sm._checkpoint.folders import UPLOAD_KEY
+from lightning_sm._checkpoint.manifest import MANIFEST, Manifest, ShardFile, new_save_id
+from lightning_sm._checkpoint.shard_storages import FolderUploads
 from lightning_sm._checkpoint.storage import is_remote
+from lightning_sm._checkpoint.transfers import remove_names
 from lightning_sm._lightning.collectives import broadcast, gather_objects
 from lightning_sm._lightning.compat_sharded import (
     around_removals,
@@ -40,9 +43,6 @@ from lightning_sm.errors import CheckpointError
 
 __all__ = ["FolderSaves", "folder_saves_of", "install_folder_saves"]
 
-#: Uploads a file: takes its local path and its URL.
-Upload = Callable[[str, str], None]
-
 
 class FolderSaves:
     """Saves and removes the checkpoint folders of one strategy. Saves are collective.
@@ -50,11 +50,11 @@ class FolderSaves:
     Args:
         trainer: The trainer.
         strategy: Its strategy, whose own code writes the folders.
-        upload: Where a checkpoint's path is a URL, uploads one file; without, such a path is an error.
+        uploads: Brings a folder to a URL; without, such a path is an error.
     """
 
-    def __init__(self, trainer: Trainer, strategy: Any, upload: Optional[Upload] = None) -> None:
-        self.upload = upload
+    def __init__(self, trainer: Trainer, strategy: Any, uploads: Optional[FolderUploads] = None) -> None:
+        self.uploads = uploads
         self._strategy = strategy
         self._format = sharded_format(strategy)
         self._is_active = False
@@ -142,11 +142,13 @@ class FolderSaves:
         """Remove a checkpoint on every host, after the pending save, such as that of its replacement.
 
         Args:
-            original: The strategy's method, which a URL is given to.
-            path: The path.
+            original: The strategy's method, which is not called: it removes on the main host only.
+            path: The path or URL.
         """
         if is_remote(path):
-            original(path)
+            if self.trainer.is_global_zero:
+                directory, _, name = os.fspath(path).rpartition("/")
+                remove_names(directory, [name])
         elif self._is_pending:
             # Another host may still be copying the replacement. The next save begins with an agreement.
             self._removals.append(os.fspath(path))
@@ -166,9 +168,18 @@ class FolderSaves:
                 remove_folder(path)
 
     def _write(
-        self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, stage: Stage, save_id: str
+        self,
+        write: Callable[[Any, Any], Any],
+        checkpoint: Any,
+        target: str,
+        stage: Stage,
+        save_id: str,
+        elsewhere: Sequence[ShardFile] = (),
     ) -> Manifest:
-        """Let the strategy write, and return the manifest, which has been written into the folder of each host."""
+        """Let the strategy write, and return the manifest, which has been written into the folder of each host.
+
+        Files that this rank has written to another place are in ``elsewhere`` then.
+        """
         errors: List[BaseException] = []
         try:
             with deferred_write_errors(self._strategy, errors):
@@ -179,7 +190,9 @@ class FolderSaves:
             errors.append(error)
         self._ranks.agree(target, errors[0] if errors else None)
         files = self._ranks.read_files(target, stage)
-        manifest = Manifest(self._format, self.trainer.world_size, save_id, files)
+        moved = (file for of_rank in gather_objects(self.trainer, tuple(elsewhere)) for file in of_rank)
+        every = tuple(sorted((*files, *moved), key=lambda file: file.name))
+        manifest = Manifest(self._format, self.trainer.world_size, save_id, every)
 
         def complete() -> None:
             if self._ranks.lead(stage):
@@ -250,9 +263,13 @@ class FolderSaves:
     def _save_remote(
         self, write: Callable[[Any, Any], Any], checkpoint: Any, url: str, save_id: str, started: float
     ) -> None:
-        """Write to a local folder, and upload its files; the manifest last, which makes the checkpoint whole."""
-        upload = self.upload
-        if upload is None:
+        """Write to a local folder, and upload its files; the manifest last, which makes the checkpoint whole.
+
+        An older one of the same name is removed before, as late as possible: an upload that is interrupted between two
+        saves must not leave shards of both.
+        """
+        uploads = self.uploads
+        if uploads is None:
             # Lightning's strategies would write to a local folder named after the protocol.
             raise CheckpointError(
                 f"{type(self._strategy).__name__} cannot save its checkpoint folders to {url}.",
@@ -260,11 +277,18 @@ class FolderSaves:
             )
         directory = os.path.join(tempfile.gettempdir(), ".lightning-sm-uploads")
         stage = self._ranks.prepare(url, partial_folder(url, save_id, directory))
+        clear = partial(uploads.clear, url) if self.trainer.is_global_zero else lambda: None
+        checkpoint[UPLOAD_KEY] = save_id
         try:
-            manifest = self._write(write, checkpoint, url, stage, save_id)
+            if uploads.writes_shards:
+                self._ranks.attempt(url, clear)
+            with uploads.shards(url) as uploaded:
+                manifest = self._write(write, checkpoint, url, stage, save_id, uploaded)
+            if not uploads.writes_shards:
+                self._ranks.attempt(url, clear)
             shards = [name for name, _ in self._ranks.listed if self._ranks.lead(stage)]
             for names in (shards, [MANIFEST] if self.trainer.is_global_zero else []):
-                self._ranks.attempt(url, partial(_upload_all, upload, stage.path, url, names))
+                self._ranks.attempt(url, partial(uploads.upload, stage.path, url, names))
         finally:
             self._remove_stages(stage)
         self._log(url, manifest, started, "")
@@ -283,11 +307,6 @@ class FolderSaves:
             )
 
 
-def _upload_all(upload: Upload, folder: str, url: str, names: Sequence[str]) -> None:
-    for name in names:
-        upload(os.path.join(folder, name), f"{url}/{name}")
-
-
 _ATTRIBUTE = "_lightning_sm_folder_saves"
 
 
@@ -297,19 +316,19 @@ def folder_saves_of(strategy: Any) -> Optional[FolderSaves]:
     return found if isinstance(found, FolderSaves) else None
 
 
-def install_folder_saves(trainer: Trainer, strategy: Any, upload: Optional[Upload] = None) -> FolderSaves:
+def install_folder_saves(trainer: Trainer, strategy: Any, uploads: Optional[FolderUploads] = None) -> FolderSaves:
     """Let a strategy save its checkpoint folders by :class:`FolderSaves`, from now on and once only.
 
     Args:
         trainer: The trainer.
         strategy: Its strategy, which writes folders.
-        upload: Uploads one file of a checkpoint whose path is a URL.
+        uploads: Brings a folder to a URL.
     """
     saves = folder_saves_of(strategy)
     if saves is None:
-        saves = FolderSaves(trainer, strategy, upload)
+        saves = FolderSaves(trainer, strategy, uploads)
         setattr(strategy, _ATTRIBUTE, saves)
         around_sharded_saves(strategy, saves.save)
         around_removals(strategy, saves.remove)
-    saves.trainer, saves.upload = trainer, upload
+    saves.trainer, saves.uploads = trainer, uploads
     return saves

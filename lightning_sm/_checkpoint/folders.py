@@ -23,8 +23,19 @@ from lightning_sm._checkpoint.integrity import (
 )
 from lightning_sm._checkpoint.manifest import MANIFEST, Manifest, ShardFile, file_crc32
 
-__all__ = ["ShardedFolder", "code_in_folder", "has_manifest", "is_here", "is_intact", "unlisted_digest"]
+__all__ = [
+    "UPLOAD_KEY",
+    "ShardedFolder",
+    "code_in_folder",
+    "has_manifest",
+    "is_here",
+    "is_intact",
+    "unlisted_digest",
+    "upload_problem",
+]
 
+#: Key, in the contents of a checkpoint that is uploaded file by file, with the ``save_id`` of its manifest.
+UPLOAD_KEY = "lightning_sm_upload"
 _LATEST = "latest"
 _INDEX = ".metadata"
 # Lightning's FSDP and FSDP2 strategies name the weights differently in the index.
@@ -148,6 +159,18 @@ class ShardedFolder:
             return _deepspeed_world(contents)
         ranks = [int(match.group(1)) for match in map(_DCP_SHARD.fullmatch, _entries(self.path)) if match]
         return max(ranks) + 1 if ranks else None
+
+
+def upload_problem(folder: ShardedFolder, contents: Dict[Any, Any]) -> Optional[str]:
+    """Why a folder whose files were uploaded one by one is not whole: its manifest is the last of them.
+
+    Args:
+        folder: The folder.
+        contents: What :func:`read_contents` returns for its ``contents_path``.
+    """
+    if folder.manifest is None and UPLOAD_KEY in contents:
+        return f"its {MANIFEST} is missing: its upload was interrupted"
+    return None
 
 
 def is_here(folder: str, file: ShardFile) -> bool:

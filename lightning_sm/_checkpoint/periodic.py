@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any, Iterator, List, Sequence
 
 from lightning_sm._checkpoint.candidates import is_discoverable
-from lightning_sm._checkpoint.remote import has_file, names_in, remove_names
 from lightning_sm._checkpoint.storage import is_remote, storage_error
+from lightning_sm._checkpoint.transfers import has_file, names_in, remove_names
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, broadcast
@@ -22,6 +22,7 @@ __all__ = [
     "ThrottledTimeTrigger",
     "explain_remote_errors",
     "number_folders",
+    "keep_those_of_others",
     "overwrite_existing_last",
     "periodic_checkpoints",
     "remove_superseded",
@@ -203,6 +204,19 @@ def remove_superseded(trainer: Trainer) -> None:
         found = ((name, pattern.fullmatch(name)) for name in set(names_in(callback.dirpath)) - kept - {resumed})
         old = [name for name, match in found if match and steps and int(match.group(1)) < min(steps)]
         remove_names(callback.dirpath, old)
+
+
+def keep_those_of_others(trainer: Trainer) -> None:
+    """Keep the checkpoint of another directory that a training starts from, given as ``ckpt_path``.
+
+    Its callbacks' state names it as the best one, which a callback without a metric removes after its first save.
+    Lightning asks whether it is in the callback's own directory for local files only, since 2.1
+    (``_should_remove_checkpoint`` in ``callbacks/model_checkpoint.py``).
+    """
+    for callback in trainer.checkpoint_callbacks:
+        best, own = getattr(callback, "best_model_path", ""), str(getattr(callback, "dirpath", ""))
+        if best and getattr(callback, "monitor", "") is None and not str(best).startswith(f"{own.rstrip('/')}/"):
+            callback.best_model_path = ""
 
 
 def overwrite_existing_last(trainer: Trainer) -> None:

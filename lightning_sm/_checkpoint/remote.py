@@ -1,4 +1,4 @@
-"""Checkpoints of a remote directory as files of this host, as far as they are needed; and their names and removal.
+"""Checkpoints of a remote directory as files of this host, as far as they are needed.
 
 A candidate is judged by its size and the few records that describe it, so only those are read: its local copy is a
 sparse file of the same size. What is to be loaded is downloaded once for all processes of a host.
@@ -7,25 +7,23 @@ sparse file of the same size. What is to be loaded is downloaded once for all pr
 import os
 import re
 import secrets
-import shutil
 import tempfile
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, cast
+from contextlib import suppress
+from typing import IO, Any, Dict, Optional, Set, cast
 
 from lightning_sm._atomic_file import remove
 from lightning_sm._checkpoint.finished import FINISHED_FILE
-from lightning_sm._checkpoint.folder_files import remove_folder
-from lightning_sm._checkpoint.integrity import META_FILE, CorruptedError
+from lightning_sm._checkpoint.integrity import META_FILE
 from lightning_sm._checkpoint.manifest import MANIFEST
 from lightning_sm._checkpoint.storage import Storage, StoredFile, is_remote
-from lightning_sm._lightning.collectives import all_true, any_true, broadcast
+from lightning_sm._checkpoint.transfers import copy_error, download_files, remove_names
+from lightning_sm._lightning.collectives import any_true, broadcast
 from lightning_sm._lightning.trainer_protocol import Trainer
-from lightning_sm._logging import log
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["CheckpointCopies", "fetch_for_all", "has_file", "local_file", "names_in", "remove_names", "upload_file"]
+__all__ = ["CheckpointCopies"]
 
 _SUFFIX = ".ckpt"
 _BLOCK = 256 * 1024
@@ -73,7 +71,7 @@ class CheckpointCopies:
             except CheckpointError as caught:
                 error = caught
             except OSError as caught:
-                error = _local_error(self._storage.url, caught)
+                error = copy_error(self._storage.url, caught)
         if any_true(trainer, error is not None):
             raise error or CheckpointError(
                 f"Another process could not read the checkpoints in {self._storage.url}.", hint="Its log says why."
@@ -89,15 +87,7 @@ class CheckpointCopies:
         if self._storage is None or name in self._fetched:
             return
         files = [file for file in self._files.values() if file.name == name or file.name.startswith(f"{name}/")]
-        total = sum(file.size for file in files)
-        log.info("Downloading %s from %s (%.1f MB)", name, self._storage.url, total / 1e6)
-        try:
-            if shutil.disk_usage(self.path).free < total:
-                raise OSError(f"{total} bytes are needed in {self.path}")
-            for file in files:
-                self._storage.download(file, os.path.join(self.path, file.name))
-        except OSError as error:
-            raise _local_error(self._storage.url, error) from error
+        download_files(self._storage, files, self.path, name)
         self._fetched.add(name)
 
     def release(self) -> None:
@@ -146,13 +136,6 @@ class CheckpointCopies:
         self._files = {
             each: file for each, file in self._files.items() if each != name and not each.startswith(f"{name}/")
         }
-
-
-def _local_error(url: str, error: OSError) -> CheckpointError:
-    return CheckpointError(
-        f"The checkpoints in {url} cannot be copied to this host ({type(error).__name__}: {error}).",
-        hint="Its temporary directory needs room for the largest checkpoint: use a larger volume_size, or set TMPDIR.",
-    )
 
 
 def _is_of_checkpoint(name: str) -> bool:
@@ -214,88 +197,3 @@ class _PartialCopy:
 
     def seekable(self) -> bool:
         return True
-
-
-def fetch_for_all(trainer: Trainer, name: str, fetch: Callable[[str], None]) -> Optional[str]:
-    """Let each host get a checkpoint, and return why one could not. Every rank must call it.
-
-    Args:
-        trainer: The trainer.
-        name: The name of the checkpoint.
-        fetch: Gets it; local rank 0 of each host calls it, and the others wait.
-
-    Raises:
-        CheckpointError: The storage does not return it, or a local disk is full; on all ranks.
-    """
-    error: Optional[Exception] = None
-    if trainer.local_rank == 0:
-        try:
-            fetch(name)
-        except (CheckpointError, CorruptedError) as caught:
-            error = caught
-    if any_true(trainer, isinstance(error, CheckpointError)):
-        problem = f"Another process could not download {name}."
-        raise error or CheckpointError(problem, hint="Its log says why.")
-    return None if all_true(trainer, error is None) else str(error or "another host could not download it")
-
-
-def names_in(directory: str) -> List[str]:
-    """Return the names of files and folders in a directory or at a URL; none where it cannot be listed."""
-    if not is_remote(directory):
-        return sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    try:
-        return sorted({name.split("/")[0] for name in Storage(directory).files()})
-    except CheckpointError as error:
-        log.warning("%s", error)
-        return []
-
-
-def has_file(path: str) -> bool:
-    """Whether there is a file at a path or URL."""
-    if not is_remote(path):
-        return os.path.isfile(path)
-    directory, _, name = path.rpartition("/")
-    return Storage(directory).exists(name)
-
-
-def remove_names(directory: str, names: Sequence[str]) -> None:
-    """Remove files or folders in a directory or at a URL. What remains at a URL is logged: it is no harm."""
-    for name in names:
-        if not is_remote(directory):
-            remove_folder(os.path.join(directory, name))
-            continue
-        try:
-            Storage(directory).remove(name)
-        except CheckpointError as error:
-            log.warning("%s", error)
-
-
-def upload_file(path: str, url: str) -> None:
-    """Upload a local file, which replaces what is at the URL when all of it has arrived.
-
-    Raises:
-        CheckpointError: The storage does not take it.
-    """
-    directory, _, name = url.rpartition("/")
-    Storage(directory).upload(path, name)
-
-
-@contextmanager
-def local_file(path: str) -> Iterator[str]:
-    """Yield a path where a file can be read: that of a temporary copy, if it is at a URL.
-
-    Raises:
-        CheckpointError: The storage does not return it.
-    """
-    if not is_remote(path):
-        yield path
-        return
-    directory, _, name = path.rpartition("/")
-    storage = Storage(directory)
-    with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder:
-        copy = os.path.join(folder, name)
-        found = storage.files(name).get(name)
-        if found is None:
-            raise CheckpointError(f"There is no checkpoint {path}.", hint="It was removed since it was saved.")
-        storage.download(found, copy)
-        yield copy

@@ -17,8 +17,8 @@ from lightning_sm._checkpoint.candidates import (
 )
 from lightning_sm._checkpoint.folders import ShardedFolder, code_in_folder, has_manifest
 from lightning_sm._checkpoint.integrity import CorruptedError, load_unrestricted, weights_only_error
-from lightning_sm._checkpoint.remote import fetch_for_all
 from lightning_sm._checkpoint.storage import is_remote
+from lightning_sm._checkpoint.transfers import fetch_for_all
 from lightning_sm._lightning.collectives import all_true, any_true, broadcast, gather_objects
 from lightning_sm._lightning.loadable import load_problem
 from lightning_sm._lightning.trainer_protocol import Trainer
@@ -213,19 +213,24 @@ def _merge(parts: Sequence[Candidate]) -> Candidate:
     return next(whole_but_wrong, replace(described[0], problem=None, missing=()))
 
 
-def check_given(trainer: Trainer, path: Any) -> None:
+def check_given(trainer: Trainer, path: Any, copy: Optional[str] = None) -> None:
     """Check a ``ckpt_path``, and let every host have all files of a sharded one. Every rank must call it.
+
+    Args:
+        trainer: The trainer.
+        path: The path or URL.
+        copy: This host's copy of what is at a URL; without, Lightning reads the URL.
 
     Raises:
         CheckpointError: It is sharded and not whole, or the trainer's strategy cannot load it.
     """
-    given = broadcast(trainer, None if is_remote(path) else os.path.abspath(path))
+    given = copy or broadcast(trainer, None if is_remote(path) else os.path.abspath(path))
     if given is None:
         return
     problem = complete_folder(trainer, given) if any_true(trainer, has_manifest(given)) else None
     if problem is not None:
         hint = "Pass another checkpoint, or none: the job then resumes from its newest whole one."
-        raise CheckpointError(f"The ckpt_path {given} cannot be loaded: {problem}.", hint=hint)
+        raise CheckpointError(f"The ckpt_path {path if copy else given} cannot be loaded: {problem}.", hint=hint)
     candidate = broadcast(trainer, read_candidate(*os.path.split(given)) if trainer.is_global_zero else None)
     if candidate is not None and candidate.problem is None:
         _check_loadable(trainer, candidate)

@@ -36,11 +36,12 @@ def is_s3(path: Any) -> bool:
     return is_remote(path) and os.fspath(path).startswith("s3://")
 
 
-def check_url(url: str) -> None:
+def check_url(url: str, what: str = "checkpoint directory") -> None:
     """Check that checkpoints can be kept at a URL, as far as can be told without a connection.
 
     Args:
         url: The URL, such as ``s3://bucket/prefix``.
+        what: What it is, for the error.
 
     Raises:
         CheckpointError: It is no URL of S3, or s3fs is not installed.
@@ -48,17 +49,15 @@ def check_url(url: str) -> None:
     if url.startswith("memory://"):  # of this process only: fsspec's own, for tests
         return
     if url.startswith("file://"):
-        raise CheckpointError(
-            f"The checkpoint directory {url} is a URL of local files.", hint="Write the path without file://."
-        )
+        raise CheckpointError(f"The {what} {url} is a URL of local files.", hint="Write the path without file://.")
     if not _S3_URL.fullmatch(url):
         raise CheckpointError(
-            f"The checkpoint directory {url} is neither a local directory nor a URL of S3.",
+            f"The {what} {url} is neither a local directory nor a URL of S3.",
             hint="It has the form s3://BUCKET/PREFIX, or is a local directory, which SageMaker uploads to S3.",
         )
     if importlib.util.find_spec("s3fs") is None:
         raise CheckpointError(
-            f"The checkpoint directory {url} needs s3fs, which cannot be imported.",
+            f"The {what} {url} needs s3fs, which cannot be imported.",
             hint="pip install 'lightning-sm[s3fs]', for a job by requirements.txt, or use a local directory, which "
             "SageMaker uploads to S3.",
         )
@@ -250,18 +249,19 @@ def storage_error(url: str, problem: str, error: Exception) -> CheckpointError:
 
 def _hint(error: Exception) -> str:
     kinds = {cls.__name__ for cls in type(error).__mro__}
-    if isinstance(error, PermissionError):
+    # s3torchconnector has one class for all errors.
+    if isinstance(error, PermissionError) or "Forbidden" in str(error):
         return (
             "The job's role needs s3:ListBucket on the bucket, and s3:GetObject, s3:PutObject and s3:DeleteObject on "
             "its objects; with KMS also kms:GenerateDataKey and kms:Decrypt."
         )
     if kinds & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"}:
         return "In a job its role gives the credentials; elsewhere set AWS_PROFILE, or run aws configure."
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or "NoSuchBucket" in str(error):
         return "Create the bucket, or correct its name."
     if isinstance(error, (ImportError, ValueError)):
         return "Use an s3:// URL, with pip install 'lightning-sm[s3fs]', or a local directory."
     return (
-        "Check the bucket's region and the network: a job in a VPC needs an endpoint for S3. Older checkpoints are "
-        "unchanged."
+        "Check the bucket's region and the network: a job in a VPC needs an endpoint for S3. Checkpoints of other "
+        "names are unchanged."
     )

@@ -14,8 +14,8 @@ import sysconfig
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from lightning_sm._checkpoint.remote import has_file, names_in
 from lightning_sm._checkpoint.storage import is_remote
+from lightning_sm._checkpoint.transfers import has_file, has_folder, remote_folder_problem
 from lightning_sm._export.consolidated import folder_problem
 from lightning_sm._export.plan import ExportFormat, ExportPlan, ExportWeights, json_subset
 from lightning_sm._lightning import Namespace
@@ -182,7 +182,7 @@ class BestCheckpoint:
     """The best checkpoint.
 
     Args:
-        path: Its file; of a sharded one, its folder.
+        path: Its file or URL; of a sharded one, that of its folder.
         score: The value of the monitored metric.
         monitor: The name of the metric.
     """
@@ -291,18 +291,17 @@ def find_best(trainer: Trainer) -> Optional[BestCheckpoint]:
             continue
         if has_file(path):
             return BestCheckpoint(str(path), float(score), str(callback.monitor))
-        if not os.path.isdir(path):
-            why = "is a folder at a URL" if is_remote(path) and names_in(path) else "does not exist any more"
-            log.warning("Best checkpoint %s %s; exporting the last weights instead", path, why)
+        if not has_folder(path):
+            log.warning("Best checkpoint %s does not exist any more; exporting the last weights instead", path)
             continue
-        problem = folder_problem(str(path))
+        problem = remote_folder_problem(str(path)) if is_remote(path) else folder_problem(str(path))
         if problem is None:
             return BestCheckpoint(str(path), float(score), str(callback.monitor))
         log.warning(
             "Best checkpoint %s cannot be read here: %s; exporting the last weights instead%s",
             path,
             problem,
-            _HOSTS_HINT if trainer.num_nodes > 1 else "",
+            _HOSTS_HINT if trainer.num_nodes > 1 and not is_remote(path) else "",
         )
     return None
 

@@ -1,7 +1,6 @@
 """``Source``: the weights to export and, for graph formats, a copy of the module that has them."""
 
 import copy
-import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
@@ -9,7 +8,7 @@ from itertools import chain
 from typing import Any, Dict, Iterator, Mapping, Optional, Set
 from zipfile import is_zipfile
 
-from lightning_sm._checkpoint.remote import local_file
+from lightning_sm._checkpoint.transfers import has_folder, local_checkpoint
 from lightning_sm._export.consolidated import read_folder
 from lightning_sm._export.example import Example
 from lightning_sm._export.plan import ExportFormat, ExportPlan
@@ -84,7 +83,7 @@ def make_source(
         ExportError: The checkpoint cannot be read, or the module cannot be copied.
     """
     try:
-        is_folder = best is not None and os.path.isdir(best)
+        is_folder = best is not None and has_folder(best)
         if best is None:
             found = last
         elif is_folder:
@@ -191,7 +190,7 @@ def load_file(path: str, *, weights_only: bool, mapped: bool = False) -> Any:
     import torch
 
     known = signature(torch.load).parameters
-    with local_file(path) as file:
+    with local_checkpoint(path) as file:
         options = {"weights_only": weights_only, **({"mmap": True} if mapped and is_zipfile(file) else {})}
         return torch.load(file, map_location="cpu", **{name: value for name, value in options.items() if name in known})
 
@@ -206,7 +205,8 @@ def _read_best_folder(best: str, module: Any, last: Any, weights_only: bool) -> 
     whole_numbers = {name: value.dtype for name, value in tensors.items() if not value.is_floating_point()}
     del tensors
     last.clear()
-    return read_folder(best, weights_only=weights_only, frozen=frozen, whole_numbers=whole_numbers)
+    with local_checkpoint(best) as folder:
+        return read_folder(folder, weights_only=weights_only, frozen=frozen, whole_numbers=whole_numbers)
 
 
 def _load_best(best: str, weights_only: bool) -> Any:

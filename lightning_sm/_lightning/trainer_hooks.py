@@ -57,7 +57,7 @@ def around_load(trainer: Trainer, found: Callable[[Any], ContextManager[Any]]) -
 def around_restore(
     trainer: Trainer,
     *,
-    choose: Callable[[Any], Optional[Tuple[str, bool]]],
+    choose: Callable[[Any], Optional[Tuple[str, Optional[bool]]]],
     explain: Callable[[Exception], Exception],
     restored: Callable[[], None],
 ) -> None:
@@ -69,7 +69,7 @@ def around_restore(
     Args:
         trainer: The trainer, before it restores.
         choose: Takes the user's path. Returns another path and whether to load it with ``weights_only``, which
-            Lightning accepts since 2.6; or ``None`` to leave it to Lightning.
+            Lightning accepts since 2.6, or ``None`` for the user's own; or ``None`` to leave it to Lightning.
         explain: Returns the error to raise for an error in restoring the chosen checkpoint.
         restored: Called when everything has been restored, before the first batch.
     """
@@ -86,7 +86,7 @@ def around_restore(
         chosen = choose(checkpoint_path)
         if chosen is not None:
             checkpoint_path, weights_only = chosen
-            if "weights_only" in signature(start).parameters:
+            if weights_only is not None and "weights_only" in signature(start).parameters:
                 more["weights_only"] = weights_only
             connector.restore_model = lambda: explained(original("restore_model"))
             connector.restore_training_state = lambda: explained(original("restore_training_state"))

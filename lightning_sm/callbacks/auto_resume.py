@@ -34,6 +34,7 @@ from lightning_sm._checkpoint.resume import (
     describe_world_change,
     list_for_all,
 )
+from lightning_sm._checkpoint.transfers import GivenCopy
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import any_true, broadcast
@@ -151,7 +152,7 @@ class AutoResumeMixin(_Base):
         self.identity = JobIdentity.of(self._job) if identity is None else identity
         #: What the current fit resumed from: the name of a checkpoint in ``directory``, or the given ``ckpt_path``.
         self.resumed_from: Optional[str] = None
-        self._copies = CheckpointCopies(directory)
+        self._copies, self._given = CheckpointCopies(directory), GivenCopy()
         self._chosen: Optional[Candidate] = None
         self._limits: Dict[str, Any] = {}
         self._had_finished = self._has_final_weights = self._has_trained = False
@@ -201,8 +202,9 @@ class AutoResumeMixin(_Base):
             self._undo_skip()
 
     def teardown(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
-        """Remove the local copies of a remote directory."""
+        """Remove the local copies of what is remote."""
         self._copies.close()
+        self._given.close()
 
     def _after_run(self, trainer: Trainer, pl_module: Any) -> None:
         """Complete ``finished.json`` after all ``on_train_end`` hooks, and save the weights if they changed them."""
@@ -236,13 +238,14 @@ class AutoResumeMixin(_Base):
             # The model is still exported, and a restart finds that no steps are left.
             log.warning("finished.json could not be written to %s (%s)", self.directory, error)
 
-    def _choose(self, trainer: Trainer, path: Any) -> Optional[Tuple[str, bool]]:
+    def _choose(self, trainer: Trainer, path: Any) -> Optional[Tuple[str, Optional[bool]]]:
         """Return the path of the checkpoint to restore, and whether it loads with ``weights_only``."""
         self._limits = training_limits(self.namespace, trainer)
         with failure_reported(self._job):
             self._copies.refresh(trainer)
+            copy = self._given.fetch(trainer, path)
             if path:
-                check_given(trainer, path)
+                check_given(trainer, path, copy)
             choice = Choice() if path or not self._may_resume(trainer) else self._choose_for_all(trainer)
             self._chosen = choice.candidate
             ended = (False, False)
@@ -260,7 +263,7 @@ class AutoResumeMixin(_Base):
             if trainer.is_global_zero:
                 self._copies.withdraw(FINISHED_FILE)
         if choice.candidate is None:
-            return None
+            return None if copy is None else (copy, None)
         return os.path.join(self._copies.path, choice.candidate.name), choice.weights_only_error is None
 
     def _may_resume(self, trainer: Trainer) -> bool:
@@ -325,6 +328,7 @@ class AutoResumeMixin(_Base):
     def _after_restore(self, trainer: Trainer, pl_module: Any) -> None:
         """Skip the training of a job that had finished."""
         self._copies.release()
+        self._given.close()
         after_run(trainer, lambda: self._after_run(trainer, pl_module))
         if not self._had_finished:
             return
@@ -339,7 +343,7 @@ class AutoResumeMixin(_Base):
         reason = textwrap.shorten(str(error), 600, placeholder=" …")
         if isinstance(error, KeyError) and " " not in reason:
             reason = f"it has no entry {reason}"
-        problem = f"{self._chosen} does not fit this model or trainer: {reason}"
+        problem = f"{self._chosen or self.resumed_from} does not fit this model or trainer: {reason}"
         better = CheckpointError(problem, hint=f"Undo what has changed since it was saved. {_FROM_SCRATCH}")
         with suppress(CheckpointError), failure_reported(self._job):
             raise better

@@ -1,8 +1,9 @@
 """``SafeSaves``: saves checkpoints atomically, optionally in the background, and loads them on every host."""
 
 import os
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
 
 from lightning_sm._checkpoint.async_io import BackgroundCheckpointIOMixin, background_checkpoint_io
 from lightning_sm._checkpoint.atomic_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
@@ -11,12 +12,15 @@ from lightning_sm._checkpoint.folder_files import restore_interrupted
 from lightning_sm._checkpoint.folder_io import FolderSaves, install_folder_saves
 from lightning_sm._checkpoint.periodic import (
     explain_remote_errors,
+    keep_those_of_others,
     number_folders,
     overwrite_existing_last,
     remove_superseded,
     reserve_pending_names,
 )
-from lightning_sm._checkpoint.remote import upload_file
+from lightning_sm._checkpoint.resume import check_given
+from lightning_sm._checkpoint.shard_storages import folder_uploads
+from lightning_sm._checkpoint.transfers import GivenCopy
 from lightning_sm._config.directories import CheckpointPlaces
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import innermost_wrapper, save_by_time
@@ -51,7 +55,8 @@ class SafeSavesMixin(_Base):
     Lightning calls after theirs: a moving average that the model updates there is then that of the same step.
 
     ``trainer.test``, ``validate`` and ``predict`` load on every rank the checkpoint that global rank 0 would load. If a
-    host does not have that file, it is broadcast to a temporary directory, at most 64 GiB in 10 minutes.
+    host does not have that file, it is broadcast to a temporary directory, at most 64 GiB in 10 minutes. One at a URL
+    is downloaded there once on each host.
 
     Files: hidden ``.NAME.partial-*`` files and folders beside the checkpoints while they are written; those of killed
     runs are removed. With ``async_save``, folders are written to ``/dev/shm/.lightning-sm-*`` first, if there is room.
@@ -90,7 +95,7 @@ class SafeSavesMixin(_Base):
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Wrap the ``CheckpointIO``, or outside of ``fit`` the load of a checkpoint."""
         if stage != "fit":
-            around_load(trainer, partial(broadcast_missing_file, trainer))
+            around_load(trainer, partial(_loadable_here, trainer))
             return
         if self.places is not None:
             # Lightning iterates over this list now, and so sets up the callbacks added here, too.
@@ -110,6 +115,7 @@ class SafeSavesMixin(_Base):
             self._background.start()
         if trainer.local_rank == 0:
             remove_superseded(trainer)
+        keep_those_of_others(trainer)
         overwrite_existing_last(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -181,7 +187,7 @@ class SafeSavesMixin(_Base):
         return None
 
     def _wrap_folders(self, trainer: Trainer, strategy: Any) -> Any:
-        saves = install_folder_saves(trainer, strategy, upload=upload_file)
+        saves = install_folder_saves(trainer, strategy, folder_uploads(self.namespace, strategy))
         number_folders(trainer, self.namespace)
         directories = {str(getattr(callback, "dirpath", None) or "") for callback in trainer.checkpoint_callbacks}
         if trainer.local_rank == 0:
@@ -204,3 +210,20 @@ class SafeSavesMixin(_Base):
             strategy.checkpoint_io = background_checkpoint_io(self.namespace)(saves) if self.async_save else saves
         installed = strategy.checkpoint_io
         return installed if isinstance(installed, BackgroundCheckpointIOMixin) else None
+
+
+@contextmanager
+def _loadable_here(trainer: Trainer, path: Any) -> Iterator[Any]:
+    """Yield the path from which this rank loads the checkpoint of global rank 0. Every rank must call it."""
+    given = GivenCopy()
+    copy = given.fetch(trainer, path)
+    if copy is None:
+        with broadcast_missing_file(trainer, path) as found:
+            yield found
+        return
+    try:
+        check_given(trainer, path, copy)
+        yield copy
+        strategy_of(trainer).barrier("checkpoint loaded on every host")
+    finally:
+        given.close()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional
 from lightning_sm._atomic_file import remove
 from lightning_sm._checkpoint.candidates import Candidate, JobIdentity
 from lightning_sm._checkpoint.integrity import META_FILE, weights_only_error
-from lightning_sm._checkpoint.memory_tier import MemoryTier
 from lightning_sm._checkpoint.resume import Choice
+from lightning_sm._checkpoint.shard_storages import MemoryTier
 from lightning_sm._duration import read_duration
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace

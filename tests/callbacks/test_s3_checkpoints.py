@@ -56,7 +56,7 @@ class Job:
         self.s3, self.prefix, self.url, self.opt_ml = s3, prefix, f"s3://logs/{prefix}", opt_ml
         self.monkeypatch = monkeypatch
 
-    def fit(self, epochs=2, *, stop_after=None, options=None, callbacks=(), **arguments):
+    def fit(self, epochs=2, *, stop_after=None, options=None, callbacks=(), ckpt_path=None, **arguments):
         auto_resume._finished_directories.clear()
         self.model, self.steps = tiny_model(PL), 0
         batch_end = self.model.on_train_batch_end
@@ -76,7 +76,7 @@ class Job:
                     enable_progress_bar=False, enable_model_summary=False, callbacks=list(callbacks), **arguments,
                 )
             )  # fmt: skip
-            self.trainer.fit(self.model, loader(), loader())
+            self.trainer.fit(self.model, loader(), loader(), ckpt_path=ckpt_path)
         return self
 
     def interrupted(self, after, **more):
@@ -222,6 +222,39 @@ def test_a_save_that_fails_in_the_middle_is_an_error_and_the_older_one_stays(job
     job.fit()
     assert "Resuming from last.ckpt (epoch 0, step 8)" in job
     assert weights(job.model) == expected
+
+
+def test_a_ckpt_path_is_downloaded_loaded_and_never_removed(job, expected, tmp_path):
+    job.interrupted(EPOCH + 3)
+    given, elsewhere = f"{job.url}/last.ckpt", {"checkpoint_dir": str(tmp_path / "checkpoints")}
+    job.monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    job.fit(options=elsewhere, ckpt_path=given)
+    assert f"Downloading last.ckpt from {job.url}" in job
+    assert f"Resuming from {given}, given as ckpt_path" in job
+    assert (job.steps, weights(job.model)) == (EPOCH, expected)
+    assert job.names() == ["last.ckpt"]
+    (found,) = job.trainer.test(tiny_model(PL), loader(), ckpt_path=given, verbose=False)
+    plain = PL.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    assert plain.test(tiny_model(PL), loader(), ckpt_path=given, verbose=False) == [found]
+    assert sorted(os.listdir(tmp_path)) == ["checkpoints", "opt-ml"]
+
+
+def test_a_ckpt_path_that_is_not_there_or_denied_is_an_error_with_a_hint(job, tmp_path):
+    elsewhere = {"checkpoint_dir": str(tmp_path)}
+    with pytest.raises(CheckpointError, match=r"There is no checkpoint s3://logs/.*/last\.ckpt\. HINT: "):
+        job.fit(options=elsewhere, ckpt_path=f"{job.url}/last.ckpt")
+    with pytest.raises(CheckpointError, match=r"s3://no-such/last.ckpt cannot be listed.* HINT: Create the bucket"):
+        job.fit(options=elsewhere, ckpt_path="s3://no-such/last.ckpt")
+    proxy = FailingProxy(job.s3.port)
+    proxy.status = 403
+    job.monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    forget_systems()
+    try:
+        with pytest.raises(CheckpointError, match=r"HINT: The job's role needs s3:ListBucket"):
+            job.fit(options=elsewhere, ckpt_path=f"{job.url}/last.ckpt")
+    finally:
+        proxy.close()
+    assert job.steps == 0
 
 
 @pytest.mark.parametrize(

@@ -208,20 +208,6 @@ def test_a_url_is_never_a_local_folder(strategy, tmp_path, monkeypatch):
     assert not (tmp_path / "s3:").exists()
 
 
-def test_a_url_gets_the_manifest_last(strategy, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "staged"))
-    uploaded = []
-    saves = folder_saves_of(strategy)
-    assert saves is not None
-    saves.upload = lambda path, url: uploaded.append((url, Path(path).read_bytes()))
-    strategy.save_checkpoint(b"one", "s3://bucket/a.ckpt")
-    assert [url for url, _ in uploaded] == [
-        f"s3://bucket/a.ckpt/{name}" for name in ("meta.pt", "sub/__0_0.distcp", MANIFEST)
-    ]
-    assert Manifest.from_json(uploaded[-1][1]).size == 6
-    assert [name for _, _, files in os.walk(tmp_path / "staged") for name in files] == []
-
-
 @pytest.fixture
 def copying(strategy, monkeypatch):
     """Saves in the background, whose copy waits until it is allowed."""

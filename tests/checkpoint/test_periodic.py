@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from lightning_sm._checkpoint import periodic
-from lightning_sm._checkpoint.periodic import ThrottledTimeTrigger, periodic_checkpoints, save_interval
+from lightning_sm._checkpoint.periodic import (
+    ThrottledTimeTrigger,
+    keep_those_of_others,
+    periodic_checkpoints,
+    save_interval,
+)
 from lightning_sm._lightning import Namespace, collectives
 from lightning_sm._lightning.compat import keep_newest, last_needs_best
 from lightning_sm.callbacks import callback_class
@@ -294,6 +299,22 @@ def test_interruptions_do_not_fill_the_disk(tmp_path):
     assert len(list(tmp_path.glob("resume-epoch=[0-6]*"))) <= 3  # two, and the one that the last run went on from
     assert (tmp_path / "resume-epoch=7-step=900.ckpt").exists()
     assert (tmp_path / "resume-mine.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    ("dirpath", "monitor", "best", "kept"),
+    [
+        ("s3://b/new", None, "s3://b/old/last.ckpt", ""),
+        ("/opt/new", None, "s3://b/old/last.ckpt", ""),
+        ("s3://b/new/", None, "s3://b/new/last.ckpt", "s3://b/new/last.ckpt"),
+        ("/opt/new", None, "/opt/new/a/last.ckpt", "/opt/new/a/last.ckpt"),
+        ("/opt/new", "val_loss", "s3://b/old/best.ckpt", "s3://b/old/best.ckpt"),
+    ],
+)
+def test_a_checkpoint_of_another_directory_is_not_superseded(dirpath, monitor, best, kept):
+    callback = SimpleNamespace(dirpath=dirpath, monitor=monitor, best_model_path=best)
+    keep_those_of_others(SimpleNamespace(checkpoint_callbacks=[callback]))
+    assert callback.best_model_path == kept
 
 
 def test_a_run_that_starts_afresh_leaves_the_older_one(tmp_path):

@@ -1,12 +1,15 @@
 """Trains with checkpoints at URLs, and writes what happened.
 
 Arguments: results folder, kind of strategy, URLs to train with one after the other, each with ``=STEP`` where the
-second process dies at that step.
+second process dies at that step. A URL ``export:…`` also exports the best checkpoint. ``given:…`` is a ``ckpt_path``
+for a training whose own checkpoints are local, and ``test:…`` one for a test; their errors are results.
+With ``CONNECTOR``, checkpoints are saved by s3torchconnector.
 """
 
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -14,21 +17,24 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sm import trainer_settings
-from lightning_sm._checkpoint.storage import Storage
+from lightning_sm._checkpoint.storage import Storage, forget_systems
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm.callbacks import auto_resume
+from lightning_sm.callbacks import ModelExport, auto_resume
+from lightning_sm.errors import CheckpointError
 from tests.helpers.sharded import cpu_strategy, sharded_model
 
-PL = installed_namespaces()[0].module()
+PL = next(each for each in installed_namespaces() if each.name == "lightning.pytorch").module()
 RANK = int(os.environ["RANK"])
 EPOCHS = 3
 # What was at the URL of a folder when the upload of its manifest began.
 before_manifests = {}
+# The names of what was uploaded file by file.
+uploaded = set()
 
 
 class Progress(PL.Callback):
     def __init__(self, dies_at):
-        self.dies_at, self.steps, self.started_at = dies_at, 0, None
+        self.dies_at, self.steps, self.started_at, self.after_epochs = dies_at, 0, None, []
 
     def on_train_start(self, trainer, module):
         self.started_at = trainer.global_step
@@ -40,11 +46,16 @@ class Progress(PL.Callback):
     def on_train_batch_end(self, trainer, *_):
         self.steps += 1
 
+    def on_train_epoch_end(self, trainer, module):
+        self.after_epochs.append(own(module))
+        module.log("score", -abs(trainer.current_epoch - 1.0))
+
 
 def observe_uploads():
     upload = Storage.upload
 
     def observed(storage, path, name):
+        uploaded.add(name)
         if name == "manifest.json":
             before_manifests[storage.url] = sorted(storage.files())
         upload(storage, path, name)
@@ -52,29 +63,66 @@ def observe_uploads():
     Storage.upload = observed
 
 
-def fit(kind, url, dies_at):
+def plugins():
+    if "CONNECTOR" not in os.environ:
+        return []
+    from s3torchconnector import S3ClientConfig
+    from s3torchconnector.lightning import S3LightningCheckpoint
+
+    config = S3ClientConfig(force_path_style=True)
+    return [S3LightningCheckpoint("us-east-1", config, endpoint=os.environ["AWS_ENDPOINT_URL"])]
+
+
+def loader():
+    inputs = torch.randn(32, 4, generator=torch.Generator().manual_seed(5))
+    return DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=4, shuffle=True)
+
+
+def trainer_for(kind, directory, *callbacks):
     auto_resume._finished_directories.clear()  # as in a new process
     PL.seed_everything(3)
-    inputs = torch.randn(32, 4, generator=torch.Generator().manual_seed(5))
-    model = sharded_model(PL)
-    model.configure_optimizers = lambda: torch.optim.Adam(model.parameters(), lr=0.01)
-    progress = Progress(dies_at)
-    trainer = PL.Trainer(
+    return PL.Trainer(
         **trainer_settings(
-            sagemaker={"checkpoint_dir": url, "report": False, "log_metrics": False, "export": False},
-            trainer_class=PL.Trainer, max_epochs=EPOCHS, accelerator="cpu", callbacks=[progress],
+            sagemaker={"checkpoint_dir": directory, "report": False, "log_metrics": False, "export": False},
+            trainer_class=PL.Trainer, max_epochs=EPOCHS, accelerator="cpu", callbacks=list(callbacks),
             strategy=cpu_strategy(kind, PL.strategies), logger=False, enable_progress_bar=False,
-            enable_model_summary=False,
+            enable_model_summary=False, plugins=plugins(),
         )
     )  # fmt: skip
-    trainer.fit(model, DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=4, shuffle=True))
+
+
+def model_to_train():
+    model = sharded_model(PL)
+    model.configure_optimizers = lambda: torch.optim.Adam(model.parameters(), lr=0.01)
+    return model
+
+
+def fit(kind, url, folder, dies_at=None, ckpt_path=None):
+    progress, more = Progress(dies_at), []
+    if url.startswith("export:"):
+        url = url[len("export:") :]
+        best = PL.callbacks.ModelCheckpoint(f"{url}/best", "best-{epoch}", monitor="score", mode="max", save_top_k=1)
+        more = [best, ModelExport(os.path.join(folder, "exported"), export="state_dict", export_weights="best")]
+    trainer = trainer_for(kind, url, progress, *more)
+    trainer.fit(model_to_train(), loader(), ckpt_path=ckpt_path)
     resume = next(each for each in trainer.callbacks if isinstance(each, auto_resume.AutoResumeMixin))
     return {
         "resumed_from": resume.resumed_from,
         "started_at": progress.started_at,
         "steps": progress.steps,
         "weights": own(trainer.lightning_module),
+        "after_epochs": progress.after_epochs,
     }
+
+
+def attempt(kind, url, folder):
+    what, _, url = url.partition(":")
+    try:
+        if what == "given":
+            return fit(kind, os.path.join(folder, f"given-{len(url)}"), folder, ckpt_path=url)
+        return trainer_for(kind, folder).test(sharded_model(PL), loader(), ckpt_path=url)[0]
+    except CheckpointError as error:
+        return str(error)
 
 
 def own(module):
@@ -92,10 +140,21 @@ def main(folder, kind, *urls):
     observe_uploads()
     fits = []
     for given in urls:
-        url, _, step = given.partition("=")
-        fits.append(fit(kind, url, int(step) if step else None))
-    result = {"fits": fits, "before_manifests": before_manifests}
+        if given.startswith(("given:", "test:")):
+            fits.append(attempt(kind, given, folder))
+        elif given == "denied":
+            os.environ["AWS_ENDPOINT_URL"] = os.environ["DENIED"]
+            forget_systems()
+        else:
+            url, _, step = given.partition("=")
+            fits.append(fit(kind, url, folder, int(step) if step else None))
+    result = {"fits": fits, "before_manifests": before_manifests, "uploaded": sorted(uploaded), "left": left()}
     Path(folder, f"rank-{RANK}.json").write_text(json.dumps(result))
+
+
+def left():
+    """What is left of copies in the temporary directory."""
+    return [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("lightning-sm-")]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""``MemoryTier``: checkpoints in the memory of a HyperPod cluster (SageMaker's managed tiered checkpointing).
+"""Where sharded checkpoints are kept but for local folders: the memory of a HyperPod cluster, and URLs.
 
-The library ``amzn-sagemaker-checkpointing`` is a writer and a reader for ``torch.distributed.checkpoint`` (DCP).
+``MemoryTier`` is SageMaker's managed tiered checkpointing. The library ``amzn-sagemaker-checkpointing`` is a writer and
+a reader for ``torch.distributed.checkpoint`` (DCP). ``FolderUploads`` brings folders to a URL, file by file or by the
+writer of s3torchconnector.
 """
 
 import io
@@ -8,13 +10,18 @@ import logging
 import os
 import re
 import tempfile
+import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Optional
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from lightning_sm._atomic_file import remove
 from lightning_sm._checkpoint.candidates import JOB_KEY, Candidate, JobIdentity
 from lightning_sm._checkpoint.integrity import META_FILE, CorruptedError, read_contents
+from lightning_sm._checkpoint.manifest import ShardFile
+from lightning_sm._checkpoint.storage import storage_error
+from lightning_sm._checkpoint.transfers import own_checkpoint_io, remove_checkpoint, upload_file
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import broadcast
 from lightning_sm._lightning.compat_sharded import dcp_storage, has_dcp_storage, saves_with_dcp
@@ -24,11 +31,12 @@ from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["MemoryTier"]
+__all__ = ["FolderUploads", "MemoryTier", "folder_uploads"]
 
 # Everything but the state of model and optimizers, which Lightning keeps in a file of its own.
 _META_KEY = "lightning_sm_meta"
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_DCP_EXTRA = "pip install 's3torchconnector[dcp]', for a job by requirements.txt."
 _NOT_SHARDED = (
     "Use FSDPStrategy(state_dict_type='sharded') or ModelParallelStrategy (FSDP2), whose checkpoints are sharded."
 )
@@ -174,3 +182,124 @@ def _meta(checkpoint: Any) -> bytes:
     content = io.BytesIO()
     torch.save(rest, content)
     return content.getvalue()
+
+
+class FolderUploads:
+    """Brings a sharded checkpoint from a local folder to a URL."""
+
+    #: Whether the shards are written to the URL at once, and not into the local folder.
+    writes_shards = False
+
+    def clear(self, url: str) -> None:
+        """Remove the older checkpoint of the same name, so that shards of two saves are never mixed.
+
+        Raises:
+            CheckpointError: The storage does not remove it.
+        """
+        remove_checkpoint(url)
+
+    def upload(self, folder: str, url: str, names: Sequence[str]) -> None:
+        """Upload files of the local folder.
+
+        Raises:
+            CheckpointError: The storage does not take one.
+        """
+        for name in names:
+            upload_file(os.path.join(folder, name), f"{url}/{name}")
+
+    @contextmanager
+    def shards(self, url: str) -> Iterator[List[ShardFile]]:
+        """Let the strategy save within this context. The list then names what this rank has written to the URL."""
+        yield []
+
+
+def folder_uploads(namespace: Namespace, strategy: Any) -> FolderUploads:
+    """Return how a strategy's folders get to a URL: by s3torchconnector where the project brings its ``CheckpointIO``.
+
+    Args:
+        namespace: Lightning's namespace.
+        strategy: The strategy. DeepSpeed writes local files only, and so does Lightning before 2.2.
+    """
+    checkpoint_io = own_checkpoint_io(strategy)
+    by_connector = type(checkpoint_io).__module__.partition(".")[0] == "s3torchconnector"
+    if not (by_connector and saves_with_dcp(strategy) and has_dcp_storage(namespace)):
+        return FolderUploads()
+    try:
+        import s3torchconnector.dcp  # noqa: F401
+    except ImportError as error:
+        log.warning("Shards are saved without s3torchconnector's S3StorageWriter: %s. HINT: %s", error, _DCP_EXTRA)
+        return FolderUploads()
+    return _ConnectorUploads(namespace, checkpoint_io)
+
+
+class _ConnectorUploads(FolderUploads):
+    """Saves shards by the ``S3StorageWriter`` of s3torchconnector, which sends them to S3 while they are serialized.
+
+    Args:
+        namespace: Lightning's namespace.
+        checkpoint_io: The project's ``S3LightningCheckpoint``, whose region, client and endpoint are used.
+    """
+
+    writes_shards = True
+
+    def __init__(self, namespace: Namespace, checkpoint_io: Any) -> None:
+        self._namespace, self._checkpoint_io = namespace, checkpoint_io
+
+    @contextmanager
+    def shards(self, url: str) -> Iterator[List[ShardFile]]:
+        written: List[ShardFile] = []
+        with dcp_storage(self._namespace, save=lambda state: written.extend(self._save(state, url))):
+            yield written
+
+    def _save(self, state: Any, url: str) -> List[ShardFile]:
+        from s3torchconnector.dcp import S3FileSystem, S3StorageWriter
+        from torch.distributed.checkpoint.api import CheckpointException
+        from torch.distributed.checkpoint.state_dict_saver import save
+
+        client = self._checkpoint_io._client
+        writer: Any = S3StorageWriter(client.region, url)
+        # The writer has no argument for an endpoint.
+        files = _CountedFiles(S3FileSystem(client.region, s3_client=client))
+        writer.fs = files
+        try:
+            save(state, storage_writer=writer)
+        except CheckpointException as error:
+            first = next((reason for reason, _ in error.failures.values() if isinstance(reason, Exception)), None)
+            raise storage_error(url, "does not take the shards", first or RuntimeError("no reason given")) from error
+        return [ShardFile(path[len(url) + 1 :], size, crc) for path, (size, crc) in files.written.items()]
+
+
+class _CountedFiles:
+    """The file system of a DCP writer, which notes size and CRC-32 of each file that is written."""
+
+    def __init__(self, system: Any) -> None:
+        self._system = system
+        self.written: Dict[str, Tuple[int, int]] = {}
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        with self._system.create_stream(path, mode) as stream:
+            counted = _CountedStream(stream)
+            yield counted
+        self.written[str(path)] = counted.size, counted.crc32
+
+    def rename(self, old_path: Any, new_path: Any) -> None:
+        self._system.rename(old_path, new_path)
+        self.written[str(new_path)] = self.written.pop(str(old_path))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._system, name)
+
+
+class _CountedStream:
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.size = self.crc32 = 0
+
+    def write(self, content: Any) -> int:
+        self.crc32 = zlib.crc32(content, self.crc32)
+        self.size += memoryview(content).nbytes
+        return int(self._stream.write(content))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
