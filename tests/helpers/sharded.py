@@ -5,6 +5,7 @@ device and nothing else: ``FSDPStrategy`` with sharded state, as torch crashes w
 and ``DeepSpeedStrategy``, ZeRO stages 2 and 3.
 """
 
+import importlib.metadata
 import os
 import sys
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import torch
 
 from tests.helpers.tiny import tiny_model
 
-__all__ = ["KINDS", "cpu_class", "cpu_strategy", "prepare_deepspeed", "sharded_model"]
+__all__ = ["KINDS", "cpu_class", "cpu_strategy", "prepare_deepspeed", "runs_here", "shard", "sharded_model"]
 
 # Lightning's are for 200 million numbers: DeepSpeed then allocates 800 MB in each step of a small model.
 _BUCKETS = {"allgather_bucket_size": 100_000, "reduce_bucket_size": 100_000}
@@ -28,6 +29,23 @@ KINDS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "deepspeed_2": ("DeepSpeedStrategy", {"stage": 2, **_BUCKETS}),
     "deepspeed_3": ("DeepSpeedStrategy", {"stage": 3, **_BUCKETS}),
 }
+
+
+def runs_here(kind: str) -> bool:
+    """Whether the installed versions can run a kind of strategy on CPUs."""
+    torch_version = _version("torch")
+    if kind.startswith("deepspeed"):
+        # On CPUs stage 3 of DeepSpeed 0.15.4 computes something else each time, also with Lightning alone.
+        return _version("deepspeed") >= ((0, 19) if kind == "deepspeed_3" else (0, 9))
+    # Before torch 2.6, FSDP2 makes streams of a GPU.
+    return torch_version >= (2, 6) if kind.startswith("fsdp2") else torch_version >= (2, 0)
+
+
+def _version(package):
+    try:
+        return tuple(int(part) for part in importlib.metadata.version(package).split(".")[:2])
+    except importlib.metadata.PackageNotFoundError:
+        return (0, 0)
 
 
 def cpu_class(strategy_class):
@@ -65,15 +83,22 @@ def sharded_model(pl):
 
     class ShardedTiny(type(tiny_model(pl))):
         def configure_model(self):
-            from torch.distributed import fsdp
-
-            if getattr(self, "device_mesh", None) is None or isinstance(self, getattr(fsdp, "FSDPModule", ())):
-                return
-            mesh = self.device_mesh["data_parallel"]
-            for layer in (*self.layers[::2], self):
-                fsdp.fully_shard(layer, mesh=mesh)
+            shard(self, self.layers[::2])
 
     return ShardedTiny()
+
+
+def shard(module, parts):
+    """Let FSDP2 shard parts of a module and then the module, once; nothing under other strategies."""
+    if getattr(module, "device_mesh", None) is None:
+        return
+    try:
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+    except ImportError:  # before torch 2.6
+        from torch.distributed._composable.fsdp import FSDPModule, fully_shard
+    if not isinstance(module, FSDPModule):
+        for part in (*parts, module):
+            fully_shard(part, mesh=module.device_mesh["data_parallel"])
 
 
 def prepare_deepspeed():

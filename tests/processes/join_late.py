@@ -1,7 +1,7 @@
 """Fits once after a number of seconds, and writes the group that it has joined.
 
-Arguments: results folder, strategy, the late rank, how late it is in seconds, whether it is late in the rendezvous
-(``joining``) or ends before it (``ending``).
+Arguments: results folder, strategy, the late rank of two, how late it is in seconds after the other one, whether it is
+late in the rendezvous (``joining``) or ends before it (``ending``).
 """
 
 import importlib
@@ -24,7 +24,11 @@ def main(folder, strategy, late_rank, seconds, how):
 
     environment = lightning_sm.SageMakerEnvironment(log_interval=1.0)
     rank = environment.node_rank() if environment.topology.global_rank is None else environment.global_rank()
+    punctual = Path(folder, "punctual")
     if rank == int(late_rank):
+        deadline = time.monotonic() + 60  # processes start late on a busy machine
+        while not punctual.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
         time.sleep(float(seconds))
         if how == "ending":
             os._exit(7)
@@ -45,6 +49,7 @@ def main(folder, strategy, late_rank, seconds, how):
         enable_model_summary=False,
         **given,
     )
+    punctual.touch()
     trainer.fit(tiny_model(pl), loader())
     time.sleep(1.5)  # as long as a line would need
     from lightning_sm._distributed.rendezvous import _current

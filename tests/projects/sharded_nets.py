@@ -4,6 +4,8 @@ import torch
 from pytorch_lightning import LightningModule
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.helpers.sharded import shard
+
 __all__ = ["Parts", "Tied", "loader"]
 
 
@@ -46,12 +48,7 @@ class Parts(LightningModule):
         self.layers[3].note = "trained"
 
     def configure_model(self):
-        from torch.distributed import fsdp
-
-        if getattr(self, "device_mesh", None) is None or isinstance(self, getattr(fsdp, "FSDPModule", ())):
-            return
-        for part in (*self.layers, self):
-            fsdp.fully_shard(part, mesh=self.device_mesh["data_parallel"])
+        shard(self, self.layers)
 
     def forward(self, inputs):
         return self.layers(inputs)
@@ -77,10 +74,7 @@ class Tied(Parts):
         self.again.weight = self.layers[2].weight
 
     def configure_model(self):
-        from torch.distributed import fsdp
-
-        if getattr(self, "device_mesh", None) is not None and not isinstance(self, fsdp.FSDPModule):
-            fsdp.fully_shard(self, mesh=self.device_mesh["data_parallel"])
+        shard(self, [])
 
     def forward(self, inputs):
         hidden = self.layers[2](self.layers[1](self.layers[0](inputs)))

@@ -11,10 +11,11 @@ import pytorch_lightning as pl
 import torch
 
 import lightning_sm.callbacks
-from tests.helpers.sharded import cpu_strategy
+from tests.helpers.sharded import cpu_strategy, runs_here
 from tests.projects.sharded_nets import Parts, Tied, loader
 
-FORMATS = ("state_dict", "checkpoint", "torchscript", "exported_program")
+# Before torch 2.6 a program does not hold the buffer that a layer counts in.
+FORMATS = ("state_dict", "checkpoint", "torchscript", *(["exported_program"] if runs_here("fsdp2") else []))
 
 
 def train(folder, name, kind, model, formats, precision="32-true", **arguments):

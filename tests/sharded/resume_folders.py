@@ -92,12 +92,10 @@ def fit(pl, kind, *, crash=None, stop=None, start_only=False, ckpt_path=None, jo
 
 def own(trainer):
     """Every weight that this rank has, as a number that JSON keeps exactly."""
-    from torch.distributed.tensor import DTensor
-
     found = []
     for parameter in trainer.lightning_module.parameters():
         shard = getattr(parameter, "ds_tensor", parameter.detach())
-        shard = (shard.to_local() if isinstance(shard, DTensor) else shard).flatten()
+        shard = (shard.to_local() if hasattr(shard, "to_local") else shard).flatten()
         # DeepSpeed pads the last shards with whatever is in memory.
         found += shard[: max(0, getattr(parameter, "ds_numel", sys.maxsize) - RANK * len(shard))].tolist()
     return found

@@ -130,8 +130,11 @@ def saved_in_each_way(kind, directory):
 
 def resumed(kind, directory):
     """The losses of the last steps, in one run and in one that goes on from a saved folder."""
-    _, whole = fit(kind, directory, keep_all(directory), steps=6)
-    _, rest = fit(kind, directory, keep_all(directory), steps=6, ckpt_path=os.path.join(directory, "step=4.ckpt"))
+    _, whole = fit(kind, directory, callback_class(PL, "DataPosition")(), keep_all(directory), steps=6)
+    checkpoint = os.path.join(directory, "step=4.ckpt")
+    _, rest = fit(
+        kind, directory, callback_class(PL, "DataPosition")(), keep_all(directory), steps=6, ckpt_path=checkpoint
+    )
     return {"whole": whole, "rest": rest}
 
 

@@ -8,12 +8,13 @@ import torch
 
 from benchmarks.export_memory import measure
 from tests.helpers.processes import Job
-from tests.helpers.sharded import KINDS
+from tests.helpers.sharded import KINDS, runs_here
 from tests.projects.sharded_nets import Parts
+from tests.sharded.export_each_kind import FORMATS
 
 safetensors = pytest.importorskip("safetensors.torch")
 pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
-SHARDED = [kind for kind in KINDS if kind != "ddp"]
+SHARDED = [kind for kind in KINDS if kind != "ddp" and runs_here(kind)]
 WEIGHTS = ("last", "best")
 # DCP, and the one file that Lightning writes with FSDP2, keep each name of a shared tensor as a tensor of its own.
 WRITTEN_TWICE = [("fsdp", "best"), ("fsdp2", "best"), ("fsdp2_full", "best")]
@@ -23,7 +24,7 @@ WRITTEN_TWICE = [("fsdp", "best"), ("fsdp2", "best"), ("fsdp2_full", "best")]
 def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export")
     job = Job(folder, "-m", "tests.sharded.export_each_kind", timeout=400)
-    job.command = ["-m", "tests.sharded.export_each_kind", str(folder), ",".join(KINDS)]
+    job.command = ["-m", "tests.sharded.export_each_kind", str(folder), ",".join(["ddp", *SHARDED])]
     found = job.torchrun(1, 2).results(2)[0]
     return SimpleNamespace(folder=folder, found=found)
 
@@ -67,9 +68,10 @@ def test_every_format_holds_the_same_weights(exported, kind, weights):
     inputs = torch.randn(3, 4)
     outputs = model.eval()(inputs)
     scripted = torch.jit.load(folder / f"{weights}-torchscript" / "model.pt")
-    program = torch.export.load(folder / f"{weights}-exported_program" / "model.pt2").module()
-    for loaded in (scripted, program):
-        torch.testing.assert_close(loaded(inputs), outputs)
+    torch.testing.assert_close(scripted(inputs), outputs)
+    if "exported_program" in FORMATS:
+        program = torch.export.load(folder / f"{weights}-exported_program" / "model.pt2").module()
+        torch.testing.assert_close(program(inputs), outputs)
 
 
 @pytest.mark.parametrize("kind", SHARDED)
@@ -83,7 +85,7 @@ def test_model_json_says_what_trained_it(exported, kind):
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["ddp", *SHARDED])
 def test_a_shared_weight_is_written_once(exported, kind, weights):
     folder = exported.folder / f"{kind}-tied"
     found = safetensors.load_file(folder / f"{weights}-safetensors" / "model.safetensors")
@@ -96,7 +98,7 @@ def test_a_shared_weight_is_written_once(exported, kind, weights):
     assert_equal(found, {name: expected[name] for name in found})
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "fsdp2", "fsdp2_full"])
+@pytest.mark.parametrize("kind", [kind for kind in SHARDED if not kind.startswith("deepspeed")])
 def test_the_exported_checkpoint_has_the_optimizer_states_of_ddp(exported, kind):
     found, expected = (
         torch.load(exported.folder / each / "last-checkpoint" / "model.ckpt", weights_only=False)["optimizer_states"][0]
@@ -109,6 +111,7 @@ def test_the_exported_checkpoint_has_the_optimizer_states_of_ddp(exported, kind)
 
 
 @pytest.mark.parametrize(("kind", "format_name"), [("fsdp2", "safetensors"), ("deepspeed_3", "state_dict")])
+@pytest.mark.skipif(not runs_here("fsdp2"), reason="FSDP2 does not run on CPUs with this torch")
 def test_host_memory_is_one_copy_on_rank_0_and_a_few_parameters_elsewhere(kind, format_name):
     count = 24
     # Parameters of 4 MB: writing and comparing takes some memory that does not depend on the model.
