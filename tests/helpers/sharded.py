@@ -95,7 +95,7 @@ def shard(module, parts):
     try:
         from torch.distributed.fsdp import FSDPModule, fully_shard
     except ImportError:  # before torch 2.6
-        from torch.distributed._composable.fsdp import FSDPModule, fully_shard
+        from torch.distributed._composable.fsdp import FSDPModule, fully_shard  # type: ignore[attr-defined]
     if not isinstance(module, FSDPModule):
         for part in (*parts, module):
             fully_shard(part, mesh=module.device_mesh["data_parallel"])
