@@ -37,8 +37,10 @@ def runs_here(kind: str) -> bool:
     if kind.startswith("deepspeed"):
         # On CPUs stage 3 of DeepSpeed 0.15.4 computes something else each time, also with Lightning alone.
         return _version("deepspeed") >= ((0, 19) if kind == "deepspeed_3" else (0, 9))
-    # Before torch 2.6, FSDP2 makes streams of a GPU.
-    return torch_version >= (2, 6) if kind.startswith("fsdp2") else torch_version >= (2, 0)
+    if kind.startswith("fsdp2"):
+        return torch_version >= (2, 6)  # before, FSDP2 makes streams of a GPU
+    # Lightning 2.0 refuses subclasses of its FSDPStrategy on CPUs, too.
+    return kind != "fsdp" or max(_version("pytorch-lightning"), _version("lightning")) >= (2, 4)
 
 
 def _version(package):

@@ -19,7 +19,7 @@ FORMATS = ("state_dict", "checkpoint", "torchscript", *(["exported_program"] if 
 
 
 def train(folder, name, kind, model, formats, precision="32-true", **arguments):
-    pl.seed_everything(3, verbose=False)
+    pl.seed_everything(3)
     exports = [
         lightning_sm.callbacks.ModelExport(
             str(folder / name / f"{weights}-{each}"),

@@ -33,7 +33,7 @@ class Record(pl.Callback):
 
 
 def train(name, kind, settings):
-    pl.seed_everything(3, verbose=False)
+    pl.seed_everything(3)
     made = CASES[name](pl)
     if kind in made.without:
         return None
