@@ -6,10 +6,14 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import pytorch_lightning as pl
 import torch
+from torch.utils.data import DataLoader, DistributedSampler
 
 from tests.helpers.processes import ROOT
 from tests.helpers.rehearsal import command_line, needs, run_rehearsal
+from tests.helpers.sharded import sharded_model
+from tests.helpers.tiny import loader
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
 
@@ -33,10 +37,15 @@ def source(tmp_path):
 def run(tmp_path, source):
     """Return a function that plays the job once, with the checkpoints that earlier ones have left."""
 
-    def play(distribution, *words):
+    def play(distribution, *words, instance_type=None):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         options = ["--hosts", 2, "--distribution", distribution, "--job-name", "sharded-job", "--isolation", "netns"]
         options += ["--checkpoint-dir", tmp_path / "bucket", "--output-dir", tmp_path / "out", "--json"]
+        if instance_type is not None:
+            # Our stand-ins for smddprun and for the library lie in the source directory.
+            options += ["--instance-type", instance_type, "--env", "PATH=/opt/ml/code/standin_bin"]
+            shutil.copytree(_TESTS / "toolkits" / "standin_bin", source / "standin_bin")
+            shutil.copytree(_TESTS / "standins" / "smdistributed", source / "smdistributed")
         return run_rehearsal(command_line(source, *options, *words), timeout=280)
 
     return play
@@ -78,6 +87,7 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, di
     assert "Rejected" not in done.log
     for rank in (0, 1):
         found = json.loads(_packed(tmp_path / "out" / "output.tar.gz", f"rank-{rank}.json"))
+        found.pop("library")
         starts = {kind: found[kind]["start"] for kind in (*kinds, "ddp")}
         assert starts.pop("ddp") == 0
         assert starts.pop(last) >= _STEPS
@@ -92,3 +102,42 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, di
         assert weights[kind].keys() == weights["ddp"].keys()
         for name, value in weights["ddp"].items():
             assert torch.allclose(weights[kind][name], value, rtol=0, atol=1e-6), (kind, name)
+
+
+@pytest.mark.parametrize("kinds", [pytest.param(("fsdp", "fsdp2"), marks=needs("netns", torch=True, mpi=True))])
+def test_smdistributed_gathers_over_the_library(run, tmp_path, kinds):
+    """A job with AWS's distribution, by stand-ins for its wrapper and library, on an instance type of its AllGather."""
+    words = (*_words(kinds, 2), "--backend", "smddp")
+    done = run("smdistributed", *words, instance_type="ml.p4d.24xlarge")
+    assert done.exit_code == 0, done.log[-6000:]
+    for rank in (0, 1):
+        found = json.loads(_packed(tmp_path / "out" / "output.tar.gz", f"rank-{rank}.json"))
+        library = found.pop("library")
+        assert library["choice"] == ["smddp", "the job's distribution is smdistributed.dataparallel"]
+        assert library["optimize_sdp"] == "true"
+        assert {"_allgather_base", "_reduce_scatter_base"} <= set(library["calls"])
+        assert {(each["backend"], each["steps"]) for each in found.values()} == {("smddp", 2 * _STEPS)}
+    expected = _trained_alone(epochs=2)
+    for kind in kinds:
+        path = Path(tmp_path / f"{kind}.pt")
+        path.write_bytes(_packed(tmp_path / "out" / "model.tar.gz", f"{kind}/model.pt"))
+        weights = torch.load(path, weights_only=True)
+        assert weights.keys() == expected.keys()
+        for name, value in expected.items():
+            assert torch.allclose(weights[name], value, rtol=0, atol=1e-6), (kind, name)
+
+
+def _trained_alone(epochs):
+    """The weights that two ranks end with, by torch alone in one process with the batches of both."""
+    model, data = sharded_model(pl), loader().dataset
+    optimizer = model.configure_optimizers()
+    samplers = [DistributedSampler(data, num_replicas=2, rank=rank) for rank in (0, 1)]
+    for epoch in range(epochs):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        for first, second in zip(*(DataLoader(data, 2, sampler=sampler) for sampler in samplers)):
+            inputs, targets = (torch.cat(parts) for parts in zip(first, second))
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model.layers(inputs), targets).backward()
+            optimizer.step()
+    return model.state_dict()
