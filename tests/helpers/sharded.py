@@ -1,8 +1,8 @@
 """Lightning's sharded strategies on CPUs and gloo, where Lightning allows them on CUDA GPUs only.
 
-FSDP2 (``ModelParallelStrategy``) runs there as it is. The test-side subclasses of the others remove checks of the
-device and nothing else: ``FSDPStrategy`` with sharded state, as torch crashes when it gathers the full state on a CPU,
-and ``DeepSpeedStrategy``, ZeRO stages 2 and 3.
+FSDP2 (``ModelParallelStrategy``) runs there as it is. The test-side subclasses of the others, ``FSDPStrategy`` and
+``DeepSpeedStrategy`` (ZeRO stages 2 and 3), remove checks of the device. Where FSDP gathers the full state of an
+optimizer, they also copy what torch copies from a GPU, and on a CPU leaves in one buffer that it overwrites.
 """
 
 import importlib.metadata
@@ -24,6 +24,7 @@ _BUCKETS = {"allgather_bucket_size": 100_000, "reduce_bucket_size": 100_000}
 KINDS: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "ddp": ("DDPStrategy", {}),
     "fsdp": ("FSDPStrategy", {"state_dict_type": "sharded"}),
+    "fsdp_full": ("FSDPStrategy", {"state_dict_type": "full"}),
     "fsdp2": ("ModelParallelStrategy", {"save_distributed_checkpoint": True}),
     "fsdp2_full": ("ModelParallelStrategy", {"save_distributed_checkpoint": False}),
     "deepspeed_2": ("DeepSpeedStrategy", {"stage": 2, **_BUCKETS}),
@@ -34,6 +35,9 @@ KINDS: Dict[str, Tuple[str, Dict[str, Any]]] = {
 def runs_here(kind: str) -> bool:
     """Whether the installed versions can run a kind of strategy on CPUs."""
     torch_version = _version("torch")
+    if kind == "fsdp_full":
+        # Older versions have crashed when they gathered a full state on a CPU.
+        return torch_version >= (2, 15)
     if kind.startswith("deepspeed"):
         # On CPUs stage 3 of DeepSpeed 0.15.4 computes something else each time, also with Lightning alone.
         return _version("deepspeed") >= ((0, 19) if kind == "deepspeed_3" else (0, 9))
@@ -75,7 +79,7 @@ def cpu_strategy(kind: str, strategies: Any, **arguments: Any) -> Any:
     if kind.startswith("fsdp2"):
         # Lightning's "auto" is tensor parallel within a host.
         own = {**own, "data_parallel_size": int(os.environ.get("WORLD_SIZE", 1)), "tensor_parallel_size": 1}
-    if kind == "fsdp":
+    if name == "FSDPStrategy":
         own = {**own, "auto_wrap_policy": {torch.nn.Linear}}
     return cpu_class(found)(**{**own, **arguments})
 
@@ -127,6 +131,20 @@ class _FSDPOnCPU:
             return super()._setup_model(model)
         finally:
             fsdp.FullyShardedDataParallel.__init__ = init
+
+    def optimizer_state(self, optimizer):
+        from torch.distributed.fsdp import _optim_utils
+
+        unflatten = _optim_utils._unflatten_orig_param_states
+
+        def copied(info, output_states, state_name, *args):
+            unflatten(info, output_states, state_name, *args)
+            for values in output_states.values():
+                if isinstance(values.get(state_name), torch.Tensor):
+                    values[state_name] = values[state_name].clone()
+
+        with _replaced(_optim_utils, _unflatten_orig_param_states=copied):
+            return super().optimizer_state(optimizer)
 
 
 class _DeepSpeedOnCPU:

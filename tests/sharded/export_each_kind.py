@@ -54,7 +54,7 @@ def main(folder, kinds):
     found = {}
     for kind in kinds.split(","):
         found[kind] = train(Path(folder), kind, kind, Parts(), FORMATS)
-        arguments = {"auto_wrap_policy": None} if kind == "fsdp" else {}
+        arguments = {"auto_wrap_policy": None} if kind in ("fsdp", "fsdp_full") else {}
         found[f"{kind}-tied"] = train(
             Path(folder), f"{kind}-tied", kind, Tied(), ("state_dict", "safetensors"), **arguments
         )

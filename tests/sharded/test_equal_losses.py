@@ -10,8 +10,8 @@ from tests.helpers.sharded_cases import CASES
 pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
 
 _SCRIPT = ROOT / "tests" / "sharded" / "train_cases.py"
-# FSDP2 with a full state differs from that with a sharded one in its checkpoints only.
-_SHARDED = [kind for kind in KINDS if kind not in ("ddp", "fsdp2_full") and runs_here(kind)]
+# With a full state FSDP and FSDP2 differ from those with a sharded one in their checkpoints only.
+_SHARDED = [kind for kind in KINDS if kind not in ("ddp", "fsdp_full", "fsdp2_full") and runs_here(kind)]
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ safetensors = pytest.importorskip("safetensors.torch")
 pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
 SHARDED = [kind for kind in KINDS if kind != "ddp" and runs_here(kind)]
 WEIGHTS = ("last", "best")
-# DCP, and the one file that Lightning writes with FSDP2, keep each name of a shared tensor as a tensor of its own.
-WRITTEN_TWICE = [("fsdp", "best"), ("fsdp2", "best"), ("fsdp2_full", "best")]
+# DCP, and the file that Lightning writes with FSDP and FSDP2, keep each name of a shared tensor as a tensor of its own.
+WRITTEN_TWICE = [(kind, "best") for kind in ("fsdp", "fsdp_full", "fsdp2", "fsdp2_full")]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_model_json_says_what_trained_it(exported, kind):
         assert summary["world_size"] == 2
         assert summary["strategy"].endswith(KINDS[kind][0])
         assert summary["checkpoint"] == (exported.found[kind]["best"] if weights == "best" else None)
-    assert exported.found[kind]["is_folder"] is (kind != "fsdp2_full")
+    assert exported.found[kind]["is_folder"] is not kind.endswith("_full")
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

@@ -49,7 +49,7 @@ FOLDER_DAMAGES = (
 )
 
 #: The strategies whose checkpoints are files although the model is sharded.
-IN_ONE_FILE = ("ddp", "fsdp2_full")
+IN_ONE_FILE = ("ddp", "fsdp_full", "fsdp2_full")
 
 #: Set-ups that each sharded strategy can train, with one optimizer and without clipping.
 SHARDED_SETUPS = ("accumulation", "epoch_mean", "noisy_data", "schedule_by_step", "validation_within_epochs")
