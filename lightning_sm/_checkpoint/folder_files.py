@@ -23,6 +23,7 @@ __all__ = [
     "Stage",
     "copy_folder",
     "flush_folders",
+    "keep_files_of_others",
     "list_files",
     "missing_room",
     "partial_folder",
@@ -113,6 +114,25 @@ def copy_folder(source: str, target: str, files: Sequence[ShardFile]) -> None:
         shutil.copyfile(os.path.join(source, file.name), path)
         shutil.copymode(os.path.join(source, file.name), path)
         flush(path)
+
+
+def keep_files_of_others(partial: str, target: str, files: Sequence[ShardFile]) -> None:
+    """Let a folder that will replace another keep its files that other hosts write anew, as they are.
+
+    After a restart each host has the files of all, and SageMaker deletes in S3 what a host deletes: the deletion of an
+    older file by this host could arrive after the upload of the newer one by the other. The manifest tells them apart.
+
+    Args:
+        partial: The new folder, with this host's files.
+        target: The folder that it replaces.
+        files: The files of all hosts.
+    """
+    for file in files:
+        own, old = os.path.join(partial, file.name), os.path.join(target, file.name)
+        if not os.path.lexists(own) and os.path.isfile(old):
+            os.makedirs(os.path.dirname(own), exist_ok=True)
+            with suppress(OSError):  # a file system without hard links
+                os.link(old, own)
 
 
 def remove_folder(path: str) -> None:

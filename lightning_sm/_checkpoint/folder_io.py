@@ -19,6 +19,7 @@ from lightning_sm._checkpoint.folder_files import (
     Stage,
     copy_folder,
     flush_folders,
+    keep_files_of_others,
     missing_room,
     partial_folder,
     remove_folder,
@@ -34,6 +35,7 @@ from lightning_sm._lightning.compat_sharded import (
     around_sharded_saves,
     deferred_write_errors,
     is_failed_write,
+    keep_averages,
     sharded_format,
     state_bytes,
 )
@@ -129,7 +131,7 @@ class FolderSaves:
             stage = self._memory_stage(target, save_id, final) if self._is_active else None
             manifest = self._write(write, checkpoint, target, stage or final, save_id)
             if stage is None:
-                self._ranks.attempt(target, lambda: self._rename(final, target))
+                self._ranks.attempt(target, lambda: self._rename(final, target, manifest))
         except BaseException:
             self._remove_stages(stage, final)
             raise
@@ -202,8 +204,9 @@ class FolderSaves:
         self._ranks.attempt(target, complete)
         return manifest
 
-    def _rename(self, stage: Stage, target: str) -> None:
+    def _rename(self, stage: Stage, target: str, manifest: Manifest) -> None:
         if self._ranks.lead(stage):
+            keep_files_of_others(stage.path, target, manifest.files)
             replace_atomically(stage.path, target)
 
     def _remove_stages(self, *stages: Optional[Stage]) -> None:
@@ -250,6 +253,7 @@ class FolderSaves:
                 with remove_on_error(final.path):
                     copy_folder(stage.path, final.path, here)
                     manifest.write(final.path)
+                    keep_files_of_others(final.path, target, manifest.files)
                     flush_folders(final.path)
                     replace_atomically(final.path, target)
                 log.info("Copied %s from memory: %.2f s", target, time.monotonic() - started)
@@ -328,6 +332,7 @@ def install_folder_saves(trainer: Trainer, strategy: Any, uploads: Optional[Fold
     if saves is None:
         saves = FolderSaves(trainer, strategy, uploads)
         setattr(strategy, _ATTRIBUTE, saves)
+        keep_averages(strategy)
         around_sharded_saves(strategy, saves.save)
         around_removals(strategy, saves.remove)
     saves.trainer, saves.uploads = trainer, uploads

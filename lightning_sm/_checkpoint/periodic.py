@@ -77,7 +77,7 @@ def save_interval(text: str) -> float:
 
 
 def periodic_checkpoints(
-    present: Sequence[Any], directory: str, save_every_seconds: float, namespace: Namespace
+    present: Sequence[Any], directory: str, save_every_seconds: float, namespace: Namespace, *, folders: bool = False
 ) -> List[Any]:
     """Return the ``ModelCheckpoint`` callbacks to add to the trainer's own, so that the job can be resumed.
 
@@ -94,11 +94,14 @@ def periodic_checkpoints(
         directory: The job's checkpoint directory. Checkpoints elsewhere do not count: they are lost with the host.
         save_every_seconds: The interval between two checkpoints, in seconds.
         namespace: Lightning's namespace.
+        folders: Whether checkpoints are folders. A ``last.ckpt`` does not count then: while SageMaker uploads a newer
+            one over it, S3 holds parts of both.
     """
     checkpoints = [callback for callback in present if isinstance(callback, _checkpoint_class(namespace))]
     for callback in checkpoints:
         _write_last_as_file(callback, namespace)
-    regular = [callback for callback in checkpoints if _keeps_newest(callback, directory, namespace)]
+    last_counts = not (folders or last_needs_best(namespace))
+    regular = [callback for callback in checkpoints if _keeps_newest(callback, directory, last_counts)]
     added: List[Any] = []
     if not any(_saves_each_epoch(callback) for callback in regular):
         taken = any(callback.save_last or callback.filename == _EPOCH_FILENAMES[0] for callback in checkpoints)
@@ -166,7 +169,7 @@ def _write_last_as_file(callback: Any, namespace: Namespace) -> None:
         save_last_as_file(namespace, callback)
 
 
-def _keeps_newest(callback: Any, directory: str, namespace: Namespace) -> bool:
+def _keeps_newest(callback: Any, directory: str, last_counts: bool) -> bool:
     """Whether the newest checkpoint of a callback is always kept in the directory, with the state of the optimizers."""
     if callback.save_weights_only or callback.dirpath is None:
         return False
@@ -174,7 +177,7 @@ def _keeps_newest(callback: Any, directory: str, namespace: Namespace) -> bool:
     by_age = callback.monitor is None or (callback.monitor == "step" and callback.mode == "max")
     if by_age and callback.save_top_k != 0:
         names.append(callback.filename or "{epoch}-{step}")
-    if callback.save_last and not last_needs_best(namespace):
+    if callback.save_last and last_counts:
         names.append(callback.CHECKPOINT_NAME_LAST)
     paths = (os.path.join(callback.dirpath, f"{name}{callback.FILE_EXTENSION}") for name in names)
     return any(is_discoverable(directory, path) for path in paths)

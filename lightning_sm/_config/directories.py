@@ -197,11 +197,12 @@ class CheckpointPlaces:
     save_every_seconds: float = 600.0
     adds: bool = True
 
-    def complete(self, callbacks: Sequence[Any]) -> List[Any]:
+    def complete(self, callbacks: Sequence[Any], *, folders: bool = False) -> List[Any]:
         """Send the checkpoints of these callbacks to the directory, and return the callbacks to add to them.
 
         Args:
             callbacks: All callbacks of a trainer. Those that were added before count as any other.
+            folders: Whether checkpoints are folders, of which a ``last.ckpt`` is no regular one.
         """
         checkpoint_class = self.namespace.module("callbacks").ModelCheckpoint
         checkpoints = [callback for callback in callbacks if isinstance(callback, checkpoint_class)]
@@ -210,7 +211,8 @@ class CheckpointPlaces:
                 callback.dirpath = self.directory
         if not self.adds:
             return []
-        return periodic_checkpoints(checkpoints, self.directory, self.save_every_seconds, self.namespace)
+        seconds = self.save_every_seconds
+        return periodic_checkpoints(checkpoints, self.directory, seconds, self.namespace, folders=folders)
 
     def _is_explicit(self, callback: Any) -> bool:
         return callback.dirpath is not None and os.path.realpath(callback.dirpath) in self.explicit

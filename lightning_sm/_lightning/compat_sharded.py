@@ -15,17 +15,19 @@ __all__ = [
     "around_sharded_loads",
     "around_sharded_saves",
     "bypasses_checkpoint_io",
+    "complete_for_load",
     "dcp_storage",
     "deferred_write_errors",
     "has_dcp_storage",
     "is_failed_write",
     "is_sharded",
+    "keep_averages",
     "reasons_of",
     "saves_by_itself",
     "saves_with_dcp",
     "sharded_format",
-    "strategy_kind",
     "state_bytes",
+    "strategy_kind",
 ]
 
 # Lightning's strategies that shard or wrap the module's weights.
@@ -133,6 +135,56 @@ def around_removals(strategy: Any, remove: Callable[[Callable[[Any], None], Any]
         A function that undoes it.
     """
     return ReplacedMethod(strategy, "remove_checkpoint", remove).undo
+
+
+def complete_for_load(strategy: Any) -> None:
+    """Let DeepSpeed's stage 3 load a checkpoint for a test, a validation or a prediction.
+
+    Without an optimizer its engine has no copies of the weights to update, and no method that it calls for that
+    (https://github.com/deepspeedai/DeepSpeed/issues/7272). What the training has left gathered on each rank must be
+    partitioned before: the engine would load it in vain, and use the rank's older part of it.
+
+    Args:
+        strategy: Any strategy, which has been set up; others are left alone.
+    """
+    offload: Any = getattr(getattr(strategy, "model", None), "optimizer", None)
+    if type(offload).__name__ == "DeepSpeedZeRoOffload" and not hasattr(offload, _RESTORE_COPIES):
+        offload.partition_all_parameters()
+        setattr(offload, _RESTORE_COPIES, lambda: None)
+
+
+_RESTORE_COPIES = "_restore_from_bit16_weights"
+# What DeepSpeed's strategy leaves out of a checkpoint, under a name that it does not know.
+_AVERAGES = "lightning_sm_averages"
+
+
+def keep_averages(strategy: Any) -> None:
+    """Let DeepSpeed's checkpoints hold what ``WeightAveraging`` puts in the place of the model's state.
+
+    The strategy leaves out the state, as its engine saves the model's own; the callback then fails when it resumes.
+
+    Args:
+        strategy: Any strategy; others are left alone.
+    """
+    if strategy_kind(strategy) != "deepspeed":
+        return
+
+    def save(write: Callable[[Any, Any], Any], checkpoint: Any, path: Any) -> None:
+        if "current_model_state" in checkpoint:
+            own = {key: value for key, value in checkpoint.items() if key != "current_model_state"}
+            checkpoint = {**own, _AVERAGES: checkpoint["state_dict"]}
+        write(checkpoint, path)
+
+    def load(read: Callable[[Any], Any], path: Any) -> Any:
+        found = read(path)
+        if _AVERAGES in found:
+            # The engine has loaded the model's own.
+            model = strategy.lightning_module.state_dict()
+            found.update(state_dict=found.pop(_AVERAGES), current_model_state=model)
+        return found
+
+    around_sharded_saves(strategy, save)
+    around_sharded_loads(strategy, load)
 
 
 @contextmanager

@@ -154,7 +154,7 @@ def _no_deprecations() -> Iterator[None]:
 def _fsdp_state_type(model: Any) -> Iterator[None]:
     """Let FSDP return shards on the host, and whole tensors of modules that it does not shard.
 
-    Its full state dict crashes the process on CPUs (torch 2.13 and 2.15), and needs a whole copy on the device.
+    Its full state dict has crashed processes on CPUs, and needs a whole copy on the device.
     """
     from torch.distributed import fsdp
 
@@ -316,7 +316,9 @@ def _deepspeed_parameter(parameter: Any, keep: bool) -> Any:
     if parameter.dtype != torch.float32 and parameter.requires_grad:
         # Its optimizer updates a copy in single precision, in partitions.
         master = deepspeed.utils.safe_get_full_fp32_param(parameter)
-        if master is not None:
+        is_part = hasattr(parameter, "ds_id")
+        # At the end of training a callback may have put averages in the place of the weights.
+        if master is not None and (is_part or torch.equal(master.to(parameter), parameter.detach())):
             return _received(master, keep)
     if not hasattr(parameter, "ds_id"):
         return parameter.detach().cpu() if keep else None

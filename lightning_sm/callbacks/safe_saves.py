@@ -22,9 +22,10 @@ from lightning_sm._checkpoint.resume import check_given
 from lightning_sm._checkpoint.shard_storages import folder_uploads
 from lightning_sm._checkpoint.transfers import GivenCopy
 from lightning_sm._config.directories import CheckpointPlaces
+from lightning_sm._distributed.sharded_callbacks import check_callbacks, warn_of_own_states
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import innermost_wrapper, save_by_time
-from lightning_sm._lightning.compat_sharded import bypasses_checkpoint_io, is_sharded
+from lightning_sm._lightning.compat_sharded import bypasses_checkpoint_io, complete_for_load, is_sharded
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.train_loop_hooks import after_batch_hooks
 from lightning_sm._lightning.trainer_hooks import around_load
@@ -71,6 +72,7 @@ class SafeSavesMixin(_Base):
 
     Raises:
         CheckpointError: A checkpoint could not be saved, or not be broadcast to a host that does not have it.
+        StrategyUnavailableError: A callback averages or unfreezes weights in a way that fails where they are sharded.
 
     Source: ``checkpoint_io`` in ``lightning/pytorch/strategies/strategy.py``; the SageMaker developer guide, "Use
     checkpoints in Amazon SageMaker AI", on the upload.
@@ -91,6 +93,7 @@ class SafeSavesMixin(_Base):
         self._background: Optional[Any] = None
         self._deferred: List[Callable[[], None]] = []
         self._undo: List[Callable[[], None]] = []
+        self._compares_states = False
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Wrap the ``CheckpointIO``, or outside of ``fit`` the load of a checkpoint."""
@@ -99,8 +102,11 @@ class SafeSavesMixin(_Base):
             return
         if self.places is not None:
             # Lightning iterates over this list now, and so sets up the callbacks added here, too.
-            callbacks_of(trainer).extend(self.places.complete(callbacks_of(trainer)))
+            folders = is_sharded(trainer) and bypasses_checkpoint_io(strategy_of(trainer))
+            callbacks_of(trainer).extend(self.places.complete(callbacks_of(trainer), folders=folders))
+        check_callbacks(trainer, pl_module)
         self._release()
+        self._compares_states = True
         self._undo = [after_batch_hooks(trainer, lambda: self._save_deferred(trainer, pl_module))]
         for checkpoint in trainer.checkpoint_callbacks:
             self._defer(checkpoint)
@@ -117,6 +123,11 @@ class SafeSavesMixin(_Base):
             remove_superseded(trainer)
         keep_those_of_others(trainer)
         overwrite_existing_last(trainer)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Any) -> None:
+        """With a strategy that shards, warn once of states that differ between ranks."""
+        if self._compares_states:
+            self._compares_states = not warn_of_own_states(trainer, checkpoint)
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Wait for pending saves. Later saves of other callbacks are synchronous."""
@@ -219,10 +230,12 @@ def _loadable_here(trainer: Trainer, path: Any) -> Iterator[Any]:
     copy = given.fetch(trainer, path)
     if copy is None:
         with broadcast_missing_file(trainer, path) as found:
+            complete_for_load(strategy_of(trainer))
             yield found
         return
     try:
         check_given(trainer, path, copy)
+        complete_for_load(strategy_of(trainer))
         yield copy
         strategy_of(trainer).barrier("checkpoint loaded on every host")
     finally:

@@ -85,6 +85,15 @@ def test_the_last_one_of_a_callback_with_a_metric_counts_where_each_epoch_has_on
     assert added(here(monitor="val_loss", save_last=True)) == expected
 
 
+def test_a_folder_that_keeps_its_name_is_no_regular_one(monkeypatch):
+    monkeypatch.setattr(periodic, "last_needs_best", lambda namespace: False)
+    present = [here(monitor="val_loss", save_last=True)]
+    of_files = periodic_checkpoints(present, "/opt/ml/checkpoints", 600, PL)
+    of_folders = periodic_checkpoints(present, "/opt/ml/checkpoints", 600, PL, folders=True)
+    assert [callback.filename for callback in of_files] == [BY_TIME]
+    assert [callback.filename for callback in of_folders] == ["resume-last", BY_TIME]
+
+
 @pytest.mark.parametrize("dirpath", ["/elsewhere", "/opt/ml/checkpoints2", "memory://bucket/x", None])
 def test_what_is_saved_elsewhere_does_not_count(dirpath):
     assert added(ModelCheckpoint(dirpath=dirpath)) == [BY_EPOCH, BY_TIME]

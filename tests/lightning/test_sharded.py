@@ -167,14 +167,18 @@ def test_master_weights_are_gathered_where_deepspeed_has_them(monkeypatch):
 
     def safe_get_full_fp32_param(parameter):
         asked.append(parameter)
-        return torch.full_like(parameter, 3, dtype=torch.float32)
+        return masters
 
+    masters = module.weight.detach().float() * 1.0001
     utils = SimpleNamespace(safe_get_full_fp32_param=safe_get_full_fp32_param)
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(utils=utils))
     found = full_state_dict(trainer_of(DeepSpeedStrategy(module)))
     assert asked == [module.weight]
     assert {name: value.dtype for name, value in found.items()} == {"weight": torch.float32, "bias": torch.bfloat16}
-    assert found["weight"].tolist() == [[3, 3], [3, 3]]
+    assert found["weight"].tolist() == masters.tolist() != module.weight.tolist()
+    # What a callback has put in the place of the weights, such as their averages, is not the optimizer's.
+    module.weight.data.fill_(3)
+    assert full_state_dict(trainer_of(DeepSpeedStrategy(module)))["weight"].tolist() == [[3, 3], [3, 3]]
 
 
 def test_entries_that_are_no_parameters_are_global_rank_zeros():

@@ -21,6 +21,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm.callbacks import auto_resume, callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.sharded import cpu_strategy, sharded_model
+from tests.helpers.tiny import loader
 
 # Another folder in each process, by the same path, as hosts have it.
 DIRECTORY = Path("/proc/self/cwd/checkpoints")
@@ -139,6 +140,35 @@ def on_one_host_each(pl, kind, saved, seen):
     seen["after it"] = fit(pl, kind)
 
 
+def tested(pl, kind, seen):
+    """Test and validate the best folder after the fit, and the same step's weights of a fit that ends there."""
+
+    class Grows(pl.Callback):
+        def on_train_batch_end(self, trainer, module, *_):
+            module.log("grows", float(trainer.global_step))
+
+    def play(steps, ckpt_path):
+        prepare()
+        pl.seed_everything(3)
+        model = sharded_model(pl)
+        best = pl.callbacks.ModelCheckpoint(None, "{step}", monitor="grows", every_n_train_steps=3)
+        best.dirpath = str(DIRECTORY)  # the constructor would resolve it, to that of one host
+        trainer = pl.Trainer(
+            accelerator="cpu", devices=1, num_nodes=WORLD, max_steps=steps, strategy=cpu_strategy(kind, pl.strategies),
+            callbacks=[Grows(), best, callback_class(Namespace(pl.__name__), "SafeSaves")()], logger=False,
+            enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0, num_sanity_val_steps=0,
+        )  # fmt: skip
+        trainer.fit(model, loader())
+        trainer.limit_val_batches = 1.0
+        here = sorted(path.name for path in DIRECTORY.rglob("*") if path.is_file())
+        found = [run(model, loader(), ckpt_path=ckpt_path)[0] for run in (trainer.test, trainer.validate)]
+        found.append(trainer.test(model, loader(), ckpt_path=ckpt_path)[0])
+        return {"metrics": found, "files": here, "weights": own(trainer)}
+
+    seen["best of six"] = play(6, "best")
+    seen["ended at three"] = play(3, None)
+
+
 def damaged(pl, kind, saved, seen):
     def case(name, change, *, only=(0, 1), **more):
         prepare(saved, "step=3.ckpt", "step=6.ckpt")
@@ -173,6 +203,7 @@ def main(folder, namespace, kinds, cases, older):
     for kind in kinds.split(","):
         of_kind = seen.setdefault(kind, {})
         if cases == "damage":
+            tested(pl, kind, of_kind)
             on_one_host_each(pl, kind, older / kind, of_kind)
             damaged(pl, kind, older / kind, of_kind)
             continue

@@ -68,6 +68,19 @@ def test_sigterm_saves_on_all_ranks_and_the_job_continues_there(ranks, kind):
         assert seen["after it"]["weights"] == seen["whole"]["weights"]
 
 
+@pytest.mark.parametrize("kind", _KINDS)
+def test_the_best_folder_is_tested_with_the_shards_of_both_hosts(job, ranks, kind):
+    first, second = (seen[kind]["best of six"]["files"] for seen in ranks)
+    assert set(first) & set(second) == {"manifest.json"}
+    for seen in (each[kind] for each in ranks):
+        found, expected = seen["best of six"], seen["ended at three"]
+        test, validation, again = found["metrics"]
+        assert found["metrics"] == expected["metrics"]
+        assert (test, test["test_loss"]) == (again, validation["val_loss"])
+        assert found["weights"] == expected["weights"]
+    assert "files of /proc/self/cwd/checkpoints/step=3.ckpt from other hosts" in job.output
+
+
 @pytest.mark.parametrize(
     ("case", "step"),
     [

@@ -100,14 +100,14 @@ def test_training_goes_on_while_a_thread_copies(saved):
 
 
 @pytest.mark.skipif(not runs_here("fsdp2"), reason="FSDP2 does not run on CPUs with this torch")
-def test_each_host_has_its_own_shards_and_removes_its_own(tmp_path):
+def test_each_host_has_its_own_shards_and_removes_its_own_only(tmp_path):
     """Two hosts with mounts of their own, which see different directories under one path."""
     start = 'mount --bind {0} {1} && mount -t tmpfs tmpfs /dev/shm && shift && exec "$@"'
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this process may not have mounts of its own")
     shared = tmp_path / "checkpoints"
     shared.mkdir()
-    job = Job(tmp_path / "job", HERE / "save_on_hosts.py", "fsdp2", shared)
+    job = Job(tmp_path / "job", HERE / "save_on_hosts.py", "fsdp2", shared, tmp_path)
     rendezvous, starts = local_rendezvous(), []
     for number, host in enumerate(job._hosts(2)):
         own = tmp_path / f"host-{number}"
@@ -125,3 +125,12 @@ def test_each_host_has_its_own_shards_and_removes_its_own(tmp_path):
     listed = {file["name"] for file in first["manifest"]["files"]}
     assert set(first["files"]) | set(second["files"]) == listed | {"manifest.json"}
     assert set(first["files"]) & set(second["files"]) == {"manifest.json"}
+    # SageMaker would delete in S3 what a host deletes, which the other one may have uploaded anew.
+    others = [["__1_0.distcp"], [".metadata", "__0_0.distcp", "meta.pt"]]
+    for rank, of_other in zip(ranks, others):
+        for case in ("replaced", "replaced async"):
+            found = rank[case]
+            assert found["others"] == found["unchanged"] == of_other
+            assert set(found["files"]) == listed | {"manifest.json"}
+            assert {problem.split()[1] for problem in found["problems"]} <= set(of_other)
+            assert f"__{1 - ranks.index(rank)}_0.distcp" in str(found["problems"])

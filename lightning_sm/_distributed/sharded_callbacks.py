@@ -1,0 +1,117 @@
+"""What callbacks of Lightning or of a project cannot do where each process holds a part of the weights only."""
+
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from lightning_sm._lightning.collectives import gather_objects
+from lightning_sm._lightning.compat_sharded import is_sharded, strategy_kind
+from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._logging import log
+from lightning_sm.errors import StrategyUnavailableError
+
+__all__ = ["check_callbacks", "warn_of_own_states"]
+
+_AVERAGING = frozenset({"WeightAveraging", "StochasticWeightAveraging"})
+_OWN_AVERAGE = (
+    "Keep an AveragedModel as an attribute of the LightningModule, and update it in its on_train_batch_end: its "
+    "parameters are sharded and saved as the others are."
+)
+# What Lightning itself puts into a checkpoint from each rank's part of the model.
+_SHARDS = frozenset({"state_dict", "optimizer_states", "current_model_state"})
+
+
+def check_callbacks(trainer: Trainer, pl_module: Any) -> None:
+    """Refuse callbacks that fail within the training under the trainer's strategy, and warn of what fails later.
+
+    ``WeightAveraging`` and ``StochasticWeightAveraging`` average whole weights. ``BaseFinetuning`` gives the optimizer
+    what FSDP2 has gathered for a forward pass, and its parameter groups come too late for FSDP's load. torch's
+    ``AveragedModel`` finds empty weights with DeepSpeed's stage 3.
+
+    Args:
+        trainer: The trainer, in ``setup``.
+        pl_module: The model.
+
+    Raises:
+        StrategyUnavailableError: A callback cannot work with the strategy.
+    """
+    strategy = strategy_of(trainer)
+    kind, name = strategy_kind(strategy), type(strategy).__name__
+    if not kind or (kind == "fsdp" and trainer.world_size == 1):  # one process has the whole weights
+        return
+    is_stage_3 = kind == "deepspeed" and bool(getattr(strategy, "zero_stage_3", False))
+    keeps_parts = kind != "deepspeed" or is_stage_3
+    for callback in callbacks_of(trainer):
+        classes = {cls.__name__ for cls in type(callback).__mro__}
+        own = type(callback).__name__
+        if classes & _AVERAGING and keeps_parts:
+            raise StrategyUnavailableError(
+                f"{own} averages whole weights, and with {name} each process holds a part of them.", hint=_OWN_AVERAGE
+            )
+        if "BaseFinetuning" in classes and kind == "fsdp2":
+            raise StrategyUnavailableError(
+                f"{own} cannot unfreeze layers with {name}: the optimizer would get weights that are gathered for one "
+                "forward pass.",
+                hint="Train with FSDPStrategy or DDP, or let configure_optimizers take all parameters.",
+            )
+        if "BaseFinetuning" in classes and kind == "fsdp" and trainer.is_global_zero:
+            log.warning("Once %s has unfrozen layers, %s cannot resume from its checkpoints.", own, name)
+    averaged = [path for path, module in pl_module.named_modules() if type(module).__name__ == "AveragedModel"]
+    if is_stage_3 and averaged and trainer.is_global_zero:
+        log.warning(
+            "%s of the model is an AveragedModel. With DeepSpeed stage 3 weights are empty between the steps: update "
+            "it within deepspeed.zero.GatheredParameters.",
+            averaged[0],
+        )
+
+
+def warn_of_own_states(trainer: Trainer, checkpoint: Mapping[str, Any]) -> bool:
+    """Log which states of a checkpoint differ between ranks, of which only those of global rank 0 are saved.
+
+    Collective where the strategy shards: every rank must call it.
+
+    Args:
+        trainer: The trainer.
+        checkpoint: What is saved.
+
+    Returns:
+        Whether a state differs.
+    """
+    if not is_sharded(trainer) or trainer.world_size == 1:
+        return False
+    states: Dict[str, Any] = {
+        **{str(key): value for key, value in checkpoint.items() if key not in (*_SHARDS, "callbacks")},
+        **{str(key): value for key, value in checkpoint.get("callbacks", {}).items()},
+    }
+    sums = gather_objects(trainer, {key: list(_sums(value)) for key, value in states.items()})
+    found = _first_difference(sums)
+    if found is not None and trainer.is_global_zero:
+        log.warning(
+            "global_rank %d has other tensors than global_rank 0 in the state of %s, and a checkpoint keeps those of "
+            "global_rank 0 only, which a resume gives to all. HINT: Keep them in the model, as parameters or buffers.",
+            *found,
+        )
+    return found is not None
+
+
+def _first_difference(sums: Sequence[Mapping[str, List[Any]]]) -> Optional[Tuple[int, str]]:
+    for rank, own in enumerate(sums):
+        for key, first in sums[0].items():
+            if own.get(key) != first:
+                return rank, key.partition("{")[0]
+    return None
+
+
+def _sums(value: Any) -> Iterator[Tuple[Tuple[int, ...], float]]:
+    """The shape and the sum of each tensor in nested containers."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        own = value.to_local() if hasattr(value, "to_local") else value
+        # NaN is unequal to itself.
+        yield tuple(own.shape), float(torch.nan_to_num(own.detach().double()).sum())
+    elif isinstance(value, Mapping):
+        for key in value:
+            yield from _sums(value[key])
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _sums(each)

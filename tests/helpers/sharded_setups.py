@@ -1,0 +1,195 @@
+"""Trainings with callbacks, metrics and schedules, which a restart must continue under a sharded strategy or refuse.
+
+Each function of :data:`SHARDED_SETUPS` is given a Lightning namespace and a kind of strategy, and makes its model and
+its callbacks anew.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List
+
+import torch
+import torchmetrics
+from torch import nn
+
+from tests.helpers.sharded_cases import net
+
+__all__ = ["SHARDED_SETUPS", "SetUp"]
+
+SHARDED_SETUPS: Dict[str, Callable[[Any, str], "SetUp"]] = {}
+
+
+@dataclass
+class SetUp:
+    """One training.
+
+    Args:
+        model: The model; with FSDP2 it shards itself.
+        callbacks: Those of the project.
+        arguments: Further arguments of the ``Trainer``.
+        refused: A part of the error with which it is refused.
+        ends: Whether it is trained again after a kill.
+        validates: Whether the model is validated.
+    """
+
+    model: Any
+    callbacks: List[Any] = field(default_factory=list)
+    arguments: Dict[str, Any] = field(default_factory=dict)
+    refused: str = ""
+    ends: bool = True
+    validates: bool = False
+
+
+def setup(function):
+    """Add a function to the library under its name."""
+    SHARDED_SETUPS[function.__name__] = function
+    return function
+
+
+@setup
+def stopped_early(pl, kind):
+    """Metrics of an epoch, validation, a schedule by it, accumulated and clipped gradients, and an early end."""
+
+    class Net(type(net(pl))):
+        def __init__(self):
+            super().__init__()
+            self.train_error = torchmetrics.MeanSquaredError()
+            self.val_error = torchmetrics.MeanAbsoluteError()
+
+        def training_step(self, batch, batch_index):
+            self.train_error(self.layers(batch[0]).detach(), batch[1])
+            self.log("train_error", self.train_error, on_step=True, on_epoch=True)
+            return super().training_step(batch, batch_index)
+
+        def validation_step(self, batch, batch_index):
+            self.val_error(self.layers(batch[0]), batch[1])
+            self.log("val_error", self.val_error)
+            self.log("val_loss", self.loss(batch), sync_dist=True)
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5, threshold=0.9)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"}}
+
+    # The mean of the second epoch stops it, which a resume within that epoch must compute from all of its batches.
+    stop = pl.callbacks.EarlyStopping("train_loss_epoch", min_delta=2.0, patience=1, check_on_train_epoch_end=True)
+    # FSDP refuses a norm and DeepSpeed a value.
+    algorithm, largest = ("value", 0.05) if kind in ("fsdp", "fsdp_full") else ("norm", 0.5)
+    clipping = {"gradient_clip_val": largest, "gradient_clip_algorithm": algorithm}
+    return SetUp(Net(), [stop], {"max_epochs": 6, "accumulate_grad_batches": 2, **clipping}, validates=True)
+
+
+@setup
+def scheduled_and_averaged(pl, kind):
+    """A schedule by steps, averages in a part of the model, and a callback with a state."""
+
+    class Net(type(net(pl)) if kind == "deepspeed_3" else _averaged(pl)):
+        def loss(self, batch):
+            return super().loss(batch) * self.weight_of_loss
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.layers.parameters(), lr=0.05, momentum=0.9)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=40)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    class Warming(pl.Callback):
+        """Makes each loss larger than the one before."""
+
+        def __init__(self):
+            self.count = 0
+
+        def on_train_batch_start(self, trainer, module, *_):
+            self.count += 1
+            module.weight_of_loss = 1 + 0.05 * self.count
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    return SetUp(Net(), [Warming()])
+
+
+def _averaged(pl):
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # torch 2.0
+
+    class Averaged(type(net(pl))):
+        def __init__(self):
+            super().__init__()
+            self.average = AveragedModel(self.layers, multi_avg_fn=get_ema_multi_avg_fn(0.9)).requires_grad_(False)
+
+        def parts(self):
+            return [layer for layer in self.modules() if isinstance(layer, nn.Linear)]
+
+        def on_train_batch_end(self, *_):
+            self.average.update_parameters(self.layers)
+
+    return Averaged
+
+
+@setup
+def finetuning(pl, kind):
+    class Unfreezing(pl.callbacks.BaseFinetuning):
+        def freeze_before_training(self, pl_module):
+            self.freeze(pl_module.layers[0])
+
+        def finetune_function(self, pl_module, epoch, optimizer):
+            if epoch == 1:
+                self.unfreeze_and_add_param_group(pl_module.layers[0], optimizer, lr=0.02)
+
+    def trainable(module):
+        return torch.optim.SGD([each for each in module.parameters() if each.requires_grad], lr=0.05, momentum=0.9)
+
+    refused = ""
+    if kind.startswith("fsdp2"):
+        refused = "StrategyUnavailableError: Unfreezing cannot unfreeze layers with ModelParallelStrategy"
+    if kind.startswith("deepspeed"):
+        refused = "The Finetuning callback does not support running with the DeepSpeed strategy"
+    return SetUp(net(pl, trainable), [Unfreezing()], refused=refused)
+
+
+@setup
+def ema_weight_averaging(pl, kind):
+    class Net(type(net(pl))):
+        def validation_step(self, batch, batch_index):
+            self.log("val_loss", self.loss(batch), sync_dist=True)
+
+    average = pl.callbacks.EMAWeightAveraging(decay=0.9, update_starting_at_step=2)
+    refused = "" if kind == "deepspeed_2" else "StrategyUnavailableError: EMAWeightAveraging averages whole weights"
+    if kind.startswith("fsdp2"):
+        refused = "AssertionError: FSDP does not support deepcopy"
+    return SetUp(Net(), [average], {"precision": "bf16-true"}, refused=refused, validates=True)
+
+
+@setup
+def stochastic_weight_averaging(pl, kind):
+    refused = "SWA does not currently support sharded models"
+    if kind.startswith("fsdp2"):
+        refused = "StrategyUnavailableError: StochasticWeightAveraging averages whole weights"
+    return SetUp(net(pl), [pl.callbacks.StochasticWeightAveraging(0.02, swa_epoch_start=1)], refused=refused)
+
+
+@setup
+def average_of_own_shards(pl, kind):
+    class Average(pl.Callback):
+        """Averages what this rank holds of the weights, which no checkpoint of Lightning's keeps for each rank."""
+
+        def __init__(self):
+            self.average = None
+
+        def on_train_batch_end(self, trainer, module, *_):
+            now = [_own(each).clone() for each in module.parameters()]
+            before = self.average or now
+            self.average = [0.9 * old + 0.1 * new for old, new in zip(before, now)]
+
+        def state_dict(self):
+            return {"average": self.average}
+
+    return SetUp(_averaged(pl)() if kind == "deepspeed_3" else net(pl), [Average()], ends=False)
+
+
+def _own(parameter):
+    """The part of a parameter that this rank holds."""
+    if hasattr(parameter, "ds_tensor"):
+        return parameter.ds_tensor
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter.data

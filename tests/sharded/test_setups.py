@@ -1,0 +1,97 @@
+"""Callbacks, metrics and schedules under each sharded strategy: equal after a limit and a kill, or refused in words."""
+
+import pytest
+import pytorch_lightning as pl
+
+from tests.helpers.processes import ROOT, Job
+from tests.helpers.sharded import KINDS, runs_here
+from tests.helpers.sharded_setups import SHARDED_SETUPS
+
+pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
+
+_SCRIPT = ROOT / "tests" / "sharded" / "train_setups.py"
+_SHARDED = [kind for kind in KINDS if kind != "ddp" and runs_here(kind)]
+# Lightning 2.6 has it.
+_NAMES = [name for name in SHARDED_SETUPS if name != "ema_weight_averaging" or hasattr(pl.callbacks, "WeightAveraging")]
+_ENDS = [(kind, name) for kind in _SHARDED for name in ("stopped_early", "scheduled_and_averaged")]
+if "deepspeed_2" in _SHARDED and "ema_weight_averaging" in _NAMES:
+    _ENDS.append(("deepspeed_2", "ema_weight_averaging"))
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """One job trains them all."""
+    arguments = ",".join(_SHARDED), ",".join(_NAMES)
+    return Job(tmp_path_factory.mktemp("setups") / "job", _SCRIPT, *arguments, timeout=400).torchrun(1, 2)
+
+
+@pytest.fixture(scope="module")
+def ranks(job):
+    return job.results(2)
+
+
+@pytest.fixture(params=_SHARDED)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(params=_ENDS, ids="-".join)
+def of_ranks(request, ranks):
+    """What each rank found with a set-up that is trained to its end."""
+    kind, name = request.param
+    return [rank[kind][name] for rank in ranks]
+
+
+def test_the_end_is_that_of_lightning_alone(of_ranks):
+    for found in of_ranks:
+        plain, starts = found["plain"], [found[name] for name in ("limited", "killed", "resumed") if name in found]
+        assert 0 < found["resumed"]["start"] < found["resumed"]["steps"] == plain["steps"]
+        for what in ("batches", "epochs"):
+            numbers = {key: values for start in starts for key, values in start[what].items()}
+            assert numbers.keys() == plain[what].keys()
+            for key, values in plain[what].items():
+                assert numbers[key] == pytest.approx(values, rel=1e-6, abs=1e-6), f"{what} {key}"
+        assert found["resumed"]["weights"] == plain["weights"]
+        assert len({round(batch["loss"], 3) for batch in plain["batches"].values()}) > 8, "otherwise nothing is shown"
+
+
+def test_a_job_that_had_finished_has_the_same_weights_and_model(of_ranks):
+    for found in of_ranks:
+        assert found["again"]["batches"] == {}
+        assert found["again"]["weights"] == found["plain"]["weights"]
+        assert found.get("exported", found["plain"]["weights"]) == found["plain"]["weights"]
+
+
+def test_a_time_limit_ends_well_and_is_no_end_of_the_training(ranks, kind):
+    for found in (rank[kind]["stopped_early"] for rank in ranks):
+        limited = found["limited"]
+        assert (limited["code"], limited["steps"]) == (0, found["killed"]["start"])
+        assert f"stopped-step={limited['steps']}.ckpt" in found["files"]
+        # Early stopping ends it in the middle of the six epochs.
+        assert found["plain"]["steps"] == 8
+
+
+@pytest.mark.skipif("ema_weight_averaging" not in _NAMES, reason="Lightning 2.6 has it")
+def test_averages_are_exported_and_kept(ranks):
+    found = ranks[0]["deepspeed_2"]["ema_weight_averaging"]
+    assert "exported" in found
+    assert "final-weights.ckpt" in found["files"]
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_what_cannot_work_is_refused_before_a_step(ranks, kind, name):
+    refused = SHARDED_SETUPS[name](pl, kind).refused
+    for found in (rank[kind][name] for rank in ranks):
+        assert ("refused" in found) == bool(refused)
+        assert refused in found.get("refused", {}).get("error", "")
+
+
+def test_what_a_restart_cannot_continue_is_said_at_the_start(job, ranks):
+    assert "Once Unfreezing has unfrozen layers, CPUFSDPStrategy cannot resume from its checkpoints." in job.output
+    for rank in ranks:
+        for kind in {"fsdp", "fsdp_full"} & rank.keys():
+            assert "does not fit this model or trainer" in rank[kind]["finetuning"]["resumed"]["error"]
+    line = "global_rank 1 has other tensors than global_rank 0 in the state of average_of_own_shards.<locals>.Average"
+    # With stage 2 each rank has the whole weights.
+    assert job.output.count(line) == len(_SHARDED) - 1
+    assert job.output.count("average of the model is an AveragedModel. With DeepSpeed stage 3") == 1

@@ -1,0 +1,134 @@
+"""Trains the library of set-ups by Lightning alone, and with us, stopped, killed and resumed, and writes the numbers.
+
+Arguments: results folder, kinds, names of set-ups; the last two with commas.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+
+from tests.helpers.sharded import cpu_strategy
+from tests.helpers.sharded_cases import Case, gathered_weights
+from tests.helpers.sharded_setups import SHARDED_SETUPS
+
+EPOCHS, BATCHES, SAVED_EVERY, KILLED = 3, 8, 3, 14
+
+
+class Killed(BaseException):
+    """Ends a fit as a crash does."""
+
+
+class Record(pl.Callback):
+    """What is computed and logged with each batch and epoch, and the weights at the end."""
+
+    def __init__(self, kill_at):
+        self.kill_at, self.found = kill_at, {"batches": {}, "epochs": {}}
+
+    def on_train_start(self, trainer, *_):
+        self.found["start"] = trainer.global_step
+
+    def on_train_batch_start(self, trainer, module, batch, batch_index):
+        if trainer.current_epoch * BATCHES + batch_index == self.kill_at:
+            raise Killed
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
+        logged = {name: float(value) for name, value in trainer.logged_metrics.items() if name.endswith("_step")}
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        place = trainer.current_epoch * BATCHES + batch_index
+        self.found["batches"][str(place)] = {"loss": float(outputs["loss"]), "rate": rate, **logged}
+
+    def on_train_epoch_end(self, trainer, *_):
+        found = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.found["epochs"][str(trainer.current_epoch)] = found
+
+    def on_fit_end(self, trainer, module):
+        self.found["weights"] = gathered_weights(trainer.strategy, module)
+
+
+def train(name, kind, settings, kill_at=None, **more):
+    pl.seed_everything(3, verbose=False)
+    made, record = SHARDED_SETUPS[name](pl, kind), Record(kill_at)
+    arguments = {
+        "accelerator": "cpu",
+        "devices": 2,
+        "strategy": cpu_strategy(kind, pl.strategies),
+        "max_epochs": EPOCHS,
+        "logger": False,
+        "log_every_n_steps": 1,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        **made.arguments,
+        **more,
+    }
+    trainer = pl.Trainer(**settings(**arguments, callbacks=[*made.callbacks, record]))
+    data = Case(made.model, shuffle=True).loader(), Case(made.model).loader() if made.validates else None
+    try:
+        trainer.fit(made.model, *data)
+    except (Killed, SystemExit) as error:
+        record.found["code"] = getattr(error, "code", None)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {**record.found, "steps": trainer.global_step}
+
+
+def with_us(name, kind, folder, refused):
+    """The job's first start, which its time limit ends, one that is killed, one that ends well, and one more."""
+    import lightning_sm
+    from lightning_sm.callbacks import auto_resume
+
+    def play(kill_at=None, limit=None, **more):
+        auto_resume._finished_directories.clear()  # as in a new process
+        own = {"checkpoint_dir": str(folder), "model_dir": f"{folder}-model", "report": False, "max_runtime": limit}
+        # The whole model is gathered for its export at each end.
+        own["export"] = name == "ema_weight_averaging"
+
+        def settings(**arguments):
+            # The launcher tells the devices.
+            del arguments["devices"], arguments["enable_checkpointing"]
+            arguments["callbacks"].append(pl.callbacks.ModelCheckpoint(every_n_train_steps=SAVED_EVERY))
+            return lightning_sm.trainer_settings(
+                sagemaker={key: value for key, value in own.items() if value is not None}, **arguments
+            )
+
+        return train(name, kind, settings, kill_at, **more)
+
+    if refused:
+        return {"refused": play()}
+    found = {}
+    if name == "stopped_early":
+        found["limited"] = play(limit="1s")
+    found["killed"] = play(KILLED)
+    if SHARDED_SETUPS[name](pl, kind).ends:
+        found["resumed"] = play()
+        found["again"] = play()
+    found["files"] = sorted(path.name for path in folder.iterdir())
+    exported = Path(f"{folder}-model", "model.pt")
+    torch.distributed.barrier()
+    if exported.exists():
+        state = torch.load(exported, weights_only=True)
+        found["exported"] = {key: value.flatten().tolist() for key, value in state.items()}
+    return found
+
+
+def main(folder, kinds, names):
+    found = {}
+    for kind in kinds.split(","):
+        for name in names.split(","):
+            made = SHARDED_SETUPS[name](pl, kind)
+            if made.ends and not made.refused:
+                found.setdefault(kind, {})[name] = {"plain": train(name, kind, dict)}
+    assert "lightning_sm" not in sys.modules
+    for kind in kinds.split(","):
+        for name in names.split(","):
+            refused = bool(SHARDED_SETUPS[name](pl, kind).refused)
+            result = found.setdefault(kind, {}).setdefault(name, {})
+            result.update(with_us(name, kind, Path(folder, f"{kind}-{name}"), refused))
+    Path(folder, f"rank-{torch.distributed.get_rank()}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
