@@ -1,9 +1,11 @@
 """``Storage``: a directory at a URL such as ``s3://bucket/prefix``, by fsspec, the package that Lightning uses, too.
 
 An object of S3 is replaced as a whole when its upload is complete, so nobody reads a part of one. s3fs repeats requests
-for up to seven minutes while nothing answers, which is longer than a stopped job has: only uploads may take that long.
+for up to seven minutes while nothing answers, which is longer than a stopped job has: here each of them ends after a
+minute, and an upload a minute after its last progress.
 """
 
+import asyncio
 import importlib
 import importlib.util
 import os
@@ -21,6 +23,8 @@ from lightning_sm.errors import CheckpointError
 __all__ = ["Storage", "StoredFile", "check_url", "forget_systems", "is_remote", "is_s3", "storage_error"]
 
 _S3_URL = re.compile(r"s3://[A-Za-z0-9._-]{1,255}(/[^?#]*)?")
+# The most parts of an object, with a margin.
+_MAX_PARTS = 9000
 # One connection does not reach a host's bandwidth.
 _THREADS = 8
 _CHUNK = 16 * 1024**2
@@ -103,7 +107,7 @@ class Storage:
         CheckpointError: The storage does not answer, or refuses access (in any method).
     """
 
-    #: How long S3 may take for a list, a small file or a part of a large one, in seconds.
+    #: How long S3 may take for a list or a small file, and may not confirm any part of a large one, in seconds.
     max_seconds = 60.0
 
     def __init__(self, url: str) -> None:
@@ -157,7 +161,10 @@ class Storage:
         system, root = self._system()
         with self._errors(f"does not take {name}"):
             self._make_parent(system, f"{root}/{name}")
-            system.put_file(path, f"{root}/{name}")
+            if is_s3(self.url):
+                importlib.import_module("fsspec.asyn").sync(system.loop, self._put, system, path, f"{root}/{name}")
+            else:
+                system.put_file(path, f"{root}/{name}")
 
     def download(self, file: StoredFile, path: str) -> None:
         """Download a file to a local path.
@@ -182,6 +189,21 @@ class Storage:
         with self._errors(f"does not remove {name}"):
             if system.exists(f"{root}/{name}", **self._limit()):
                 system.rm(f"{root}/{name}", recursive=True, **self._limit())
+
+    async def _put(self, system: Any, path: str, target: str) -> None:
+        """Upload as long as parts are confirmed. They are small, so that ten at a time arrive on slow networks, too."""
+        sent = importlib.import_module("fsspec.callbacks").Callback()
+        size = max(_CHUNK, os.path.getsize(path) // _MAX_PARTS)
+        upload = asyncio.ensure_future(system._put_file(path, target, callback=sent, chunksize=size))
+        before = -1
+        while not upload.done():
+            if sent.value == before:
+                upload.cancel()
+                await asyncio.wait({upload}, timeout=1)
+                raise ConnectionError(f"no part of it was confirmed within {self.max_seconds:.0f} s")
+            before = sent.value
+            await asyncio.wait({upload}, timeout=self.max_seconds)
+        upload.result()
 
     def _copy_chunk(self, file: StoredFile, target: int, start: int) -> None:
         try:

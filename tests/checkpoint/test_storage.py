@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 
+from lightning_sm._checkpoint import storage as storage_module
 from lightning_sm._checkpoint.integrity import CorruptedError
 from lightning_sm._checkpoint.storage import Storage, StoredFile, check_url, forget_systems, is_remote, is_s3
 from lightning_sm.errors import CheckpointError
@@ -228,12 +229,34 @@ def test_a_server_that_never_answers_is_an_error_soon(s3, monkeypatch):
         lambda: storage.read("x"),
         lambda: storage.exists("x"),
         lambda: storage.write("x", b""),
+        lambda: storage.upload(__file__, "x"),
     ):
         started = time.monotonic()
-        with pytest.raises(CheckpointError, match=r"FSTimeoutError.*HINT: Check the bucket's region"):
+        with pytest.raises(CheckpointError, match=r"(Timeout|Connection)Error.*HINT: Check the bucket's region"):
             call()
         assert time.monotonic() - started < 10
     proxy.close()
+
+
+@pytest.mark.services
+def test_a_long_upload_goes_on_while_parts_arrive_and_ends_when_none_does(s3, monkeypatch, tmp_path):
+    proxy = FailingProxy(s3.port)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    monkeypatch.setattr(Storage, "max_seconds", 2.0)
+    monkeypatch.setattr(storage_module, "_CHUNK", 5 * 1024**2)
+    content = os.urandom(25 * 1024**2 + 1)
+    (tmp_path / "large").write_bytes(content)
+    storage = _new_storage("s3://logs/long")
+    monkeypatch.setattr(storage._system()[0], "max_concurrency", 1)
+    proxy.seconds = 0.8
+    started = time.monotonic()
+    storage.upload(str(tmp_path / "large"), "x")
+    assert time.monotonic() - started > 4
+    proxy.status = 0
+    with pytest.raises(CheckpointError, match="no part of it was confirmed within 2 s"):
+        storage.upload(str(tmp_path / "large"), "x")
+    proxy.close()
+    assert s3.client.get_object(Bucket="logs", Key="long/x")["Body"].read() == content
 
 
 @pytest.mark.services

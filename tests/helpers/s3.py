@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -67,11 +68,14 @@ def s3_server():
 
 
 class FailingProxy:
-    """Passes requests on to a server while ``status`` is ``None``, else answers with that status; with 0 never."""
+    """Passes requests on to a server while ``status`` is ``None``, else answers with that status; with 0 never.
+
+    Each answer takes ``seconds``.
+    """
 
     def __init__(self, port):
         self.status: Optional[int] = None
-        self.refused = 0
+        self.refused, self.seconds = 0, 0.0
         self.closed = threading.Event()
         proxy = self
 
@@ -89,6 +93,7 @@ class FailingProxy:
                     text = f"<Error><Code>{code}</Code><Message>{code} here</Message></Error>".encode()
                     self.respond(proxy.status, [("Content-Type", "application/xml")], text)
                     return
+                time.sleep(proxy.seconds)
                 upstream = HTTPConnection("127.0.0.1", port, timeout=20)
                 upstream.request(self.command, self.path, body, dict(self.headers))
                 found = upstream.getresponse()
