@@ -77,11 +77,13 @@ def seen(request, s3, tmp_path_factory):
     }
     *first, denied = loads.values()
     restarts = [f"{base}/half"] if lost else []
+    if kind == "fsdp2":
+        restarts.append(f"refused:{base}/refused")
     restarted = job("restarted", *first, f"{base}/killed", *restarts, "denied", denied).torchrun(1, 2)
     proxy.close()
     results = restarted.results(2)
     given = {key: [each["fits"][index] for each in results] for index, key in enumerate(list(loads)[:-1])}
-    given["denied"] = [each["fits"][-1] for each in results]
+    given["refused"], given["denied"] = ([each["fits"][index] for each in results] for index in (-2, -1))
     exported = torch.load(folder / "whole" / "exported" / "model.pt", weights_only=True)
     return _Seen(kind, whole, exported, killed, names, lost, restarted.output, results, given)
 
@@ -156,6 +158,16 @@ def test_one_that_is_not_whole_or_not_there_is_an_error_with_a_hint_on_all_ranks
         assert words in first, name
         assert "HINT: " in first
         assert "HINT: " in second
+
+
+def test_shards_that_s3_refuses_are_an_error_on_all_ranks_and_leave_no_manifest(seen, s3):
+    if seen.kind != "fsdp2":
+        pytest.skip("not saved by S3StorageWriter")
+    for error in seen.given["refused"]:
+        assert "could not be saved" in error
+        assert "does not take the shards (S3Exception: Client error: Forbidden" in error
+        assert "HINT: The job's role needs s3:ListBucket" in error
+    assert s3.names("fsdp2/refused/") == []
 
 
 def test_what_the_storage_writer_of_s3torchconnector_wrote_is_read_by_its_reader(seen, s3, monkeypatch):

@@ -2,8 +2,8 @@
 
 Arguments: results folder, kind of strategy, URLs to train with one after the other, each with ``=STEP`` where the
 second process dies at that step. A URL ``export:…`` also exports the best checkpoint. ``given:…`` is a ``ckpt_path``
-for a training whose own checkpoints are local, and ``test:…`` one for a test; their errors are results.
-With ``CONNECTOR``, checkpoints are saved by s3torchconnector.
+for a training whose own checkpoints are local, and ``test:…`` one for a test; their errors are results. In
+``refused:…`` S3 refuses what s3torchconnector sends. With ``CONNECTOR``, checkpoints are saved by s3torchconnector.
 """
 
 import json
@@ -63,14 +63,15 @@ def observe_uploads():
     Storage.upload = observed
 
 
-def plugins():
+def plugins(refused):
     if "CONNECTOR" not in os.environ:
         return []
     from s3torchconnector import S3ClientConfig
     from s3torchconnector.lightning import S3LightningCheckpoint
 
     config = S3ClientConfig(force_path_style=True)
-    return [S3LightningCheckpoint("us-east-1", config, endpoint=os.environ["AWS_ENDPOINT_URL"])]
+    endpoint = os.environ["DENIED" if refused else "AWS_ENDPOINT_URL"]
+    return [S3LightningCheckpoint("us-east-1", config, endpoint=endpoint)]
 
 
 def loader():
@@ -78,7 +79,7 @@ def loader():
     return DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=4, shuffle=True)
 
 
-def trainer_for(kind, directory, *callbacks):
+def trainer_for(kind, directory, *callbacks, refused=False):
     auto_resume._finished_directories.clear()  # as in a new process
     PL.seed_everything(3)
     return PL.Trainer(
@@ -86,7 +87,7 @@ def trainer_for(kind, directory, *callbacks):
             sagemaker={"checkpoint_dir": directory, "report": False, "log_metrics": False, "export": False},
             trainer_class=PL.Trainer, max_epochs=EPOCHS, accelerator="cpu", callbacks=list(callbacks),
             strategy=cpu_strategy(kind, PL.strategies), logger=False, enable_progress_bar=False,
-            enable_model_summary=False, plugins=plugins(),
+            enable_model_summary=False, plugins=plugins(refused),
         )
     )  # fmt: skip
 
@@ -97,13 +98,13 @@ def model_to_train():
     return model
 
 
-def fit(kind, url, folder, dies_at=None, ckpt_path=None):
+def fit(kind, url, folder, dies_at=None, ckpt_path=None, refused=False):
     progress, more = Progress(dies_at), []
     if url.startswith("export:"):
         url = url[len("export:") :]
         best = PL.callbacks.ModelCheckpoint(f"{url}/best", "best-{epoch}", monitor="score", mode="max", save_top_k=1)
         more = [best, ModelExport(os.path.join(folder, "exported"), export="state_dict", export_weights="best")]
-    trainer = trainer_for(kind, url, progress, *more)
+    trainer = trainer_for(kind, url, progress, *more, refused=refused)
     trainer.fit(model_to_train(), loader(), ckpt_path=ckpt_path)
     resume = next(each for each in trainer.callbacks if isinstance(each, auto_resume.AutoResumeMixin))
     return {
@@ -118,6 +119,8 @@ def fit(kind, url, folder, dies_at=None, ckpt_path=None):
 def attempt(kind, url, folder):
     what, _, url = url.partition(":")
     try:
+        if what == "refused":
+            return fit(kind, url, folder, refused=True)
         if what == "given":
             return fit(kind, os.path.join(folder, f"given-{len(url)}"), folder, ckpt_path=url)
         return trainer_for(kind, folder).test(sharded_model(PL), loader(), ckpt_path=url)[0]
@@ -138,17 +141,20 @@ def own(module):
 
 def main(folder, kind, *urls):
     observe_uploads()
-    fits = []
+    fits, copies = [], []
     for given in urls:
-        if given.startswith(("given:", "test:")):
+        if given.startswith(("given:", "test:", "refused:")):
             fits.append(attempt(kind, given, folder))
+            # Rank 0 removes copies. A training that fails leaves what describes its checkpoints.
+            if RANK == 0 and not any(each.startswith("refused:") for each in urls[: len(fits)]):
+                copies += left()
         elif given == "denied":
             os.environ["AWS_ENDPOINT_URL"] = os.environ["DENIED"]
             forget_systems()
         else:
             url, _, step = given.partition("=")
             fits.append(fit(kind, url, folder, int(step) if step else None))
-    result = {"fits": fits, "before_manifests": before_manifests, "uploaded": sorted(uploaded), "left": left()}
+    result = {"fits": fits, "before_manifests": before_manifests, "uploaded": sorted(uploaded), "left": copies}
     Path(folder, f"rank-{RANK}.json").write_text(json.dumps(result))
 
 
