@@ -21,11 +21,10 @@ _SHARDS = frozenset({"state_dict", "optimizer_states", "current_model_state"})
 
 
 def check_callbacks(trainer: Trainer, pl_module: Any) -> None:
-    """Refuse callbacks that fail within the training under the trainer's strategy, and warn of what fails later.
+    """Refuse callbacks that fail within the training under the trainer's strategy, and warn of what averages nothing.
 
     ``WeightAveraging`` and ``StochasticWeightAveraging`` average whole weights. ``BaseFinetuning`` gives the optimizer
-    what FSDP2 has gathered for a forward pass, and its parameter groups come too late for FSDP's load. torch's
-    ``AveragedModel`` finds empty weights with DeepSpeed's stage 3.
+    what FSDP2 has gathered for a forward pass. torch's ``AveragedModel`` finds empty weights with DeepSpeed's stage 3.
 
     Args:
         trainer: The trainer, in ``setup``.
@@ -53,8 +52,6 @@ def check_callbacks(trainer: Trainer, pl_module: Any) -> None:
                 "forward pass.",
                 hint="Train with FSDPStrategy or DDP, or let configure_optimizers take all parameters.",
             )
-        if "BaseFinetuning" in classes and kind == "fsdp" and trainer.is_global_zero:
-            log.warning("Once %s has unfrozen layers, %s cannot resume from its checkpoints.", own, name)
     averaged = [path for path, module in pl_module.named_modules() if type(module).__name__ == "AveragedModel"]
     if is_stage_3 and averaged and trainer.is_global_zero:
         log.warning(

@@ -1,9 +1,13 @@
 """``FinetuningState``: restores which layers finetuning callbacks had unfrozen when a run resumes."""
 
+import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Set
 
+from lightning_sm._checkpoint.folders import ShardedFolder
+from lightning_sm._checkpoint.integrity import CorruptedError, read_contents, state_of
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.compat_sharded import around_sharded_loads, strategy_kind
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
 from lightning_sm._logging import log
@@ -28,6 +32,11 @@ class FinetuningStateMixin(_Base):
     constructed, which is before a finetuning callback unfreezes any: each process would train the unfrozen layers on
     its own part of the data only. So the model is wrapped again when more parameters require gradients.
 
+    ``FSDPStrategy`` loads the states of optimizers before ``BaseFinetuning`` restores their groups. With it the groups
+    of the checkpoint are made before, and keep what was loaded into them, such as the learning rate of a schedule.
+    While it trains, ``BaseFinetuning`` compares the parameters of an optimizer by identity: by their values, as
+    Lightning does, a rank takes a parameter for another one if it holds no element of either.
+
     The state is a part of the checkpoint; no file or environment variable is read. It takes no arguments and raises
     nothing by itself.
 
@@ -50,6 +59,8 @@ class FinetuningStateMixin(_Base):
         self._in_ddp: Set[str] = set()
         self._checked_epoch = -1
         self._saved: Dict[str, Any] = {}
+        self._groups: List[List[Dict[str, Any]]] = []
+        self._undo: List[Callable[[], None]] = []
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Any = None) -> None:
         """Find the finetuning callbacks; Lightning calls ``load_state_dict`` after this."""
@@ -58,6 +69,20 @@ class FinetuningStateMixin(_Base):
             callback for callback in callbacks_of(trainer) if stage == "fit" and isinstance(callback, kind)
         ]
         self._pl_module, self._epoch, self._checked_epoch, self._saved = pl_module, -1, -1, {}
+        self._release()
+        strategy = strategy_of(trainer)
+        if self._finetuning and strategy_kind(strategy) == "fsdp":
+            self._undo = [
+                _compare_by_identity(kind),
+                around_sharded_loads(strategy, partial(self._load, trainer, pl_module)),
+            ]
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Restore the values of the optimizers' groups, which finetuning callbacks have just replaced."""
+        for optimizer, groups in zip(trainer.optimizers, self._groups):
+            for group, values in zip(optimizer.param_groups, groups):
+                group.update(values)
+        self._groups = []
 
     def state_dict(self) -> Dict[str, Any]:
         """Return which parameters require gradients, which layers track running statistics, and the latest epoch."""
@@ -106,6 +131,31 @@ class FinetuningStateMixin(_Base):
     def teardown(self, trainer: Trainer, pl_module: Any, stage: Any = None) -> None:
         """Drop the references to the model and the callbacks."""
         self._finetuning, self._pl_module = [], None
+        self._release()
+
+    def _release(self) -> None:
+        for undo in self._undo:
+            undo()
+        self._undo, self._groups = [], []
+
+    def _load(self, trainer: Trainer, pl_module: Any, read: Callable[[Any], Any], path: Any) -> Any:
+        """Load a checkpoint into optimizers that have the groups with which it was saved."""
+        states = _callback_states(os.fspath(path))
+        parameters = dict(pl_module.named_parameters())
+        trainable = set(state_of(states.get(self.state_key)).get("trainable", ()))
+        for name, parameter in parameters.items():
+            parameter.requires_grad = parameter.requires_grad or name in trainable
+        for callback in self._finetuning:
+            saved = state_of(state_of(states.get(callback.state_key)).get("internal_optimizer_metadata"))
+            for index, optimizer in enumerate(trainer.optimizers):
+                for group in saved.get(index, ())[len(optimizer.param_groups) :]:
+                    optimizer.add_param_group({"params": [parameters[name] for name in group["params"]]})
+        loaded = read(path)
+        self._groups = [
+            [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+            for optimizer in trainer.optimizers
+        ]
+        return loaded
 
     def _restore(self, pl_module: Any) -> None:
         trainable, running = set(self._saved["trainable"]), set(self._saved["running_stats"])
@@ -138,3 +188,24 @@ def _once(callback: Any, epoch: int, trainer: Trainer, pl_module: Any, *more: An
     vars(callback).pop("on_train_epoch_start", None)
     if trainer.current_epoch != epoch:
         callback.on_train_epoch_start(trainer, pl_module, *more)
+
+
+def _callback_states(path: str) -> Dict[Any, Any]:
+    """The states of callbacks in a checkpoint, empty if it cannot be read: the strategy says then what is wrong."""
+    try:
+        contents = ShardedFolder.read(path).contents_path if os.path.isdir(path) else path
+        return state_of(read_contents(contents).get("callbacks"))
+    except (CorruptedError, OSError):
+        return {}
+
+
+def _compare_by_identity(kind: Any) -> Callable[[], None]:
+    """Let ``BaseFinetuning`` leave out of a new group what the optimizer has, and no other one of equal values."""
+    before = vars(kind)["filter_on_optimizer"]
+
+    def filter_on_optimizer(optimizer: Any, params: Iterable[Any]) -> List[Any]:
+        present = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        return [parameter for parameter in params if id(parameter) not in present]
+
+    kind.filter_on_optimizer = staticmethod(filter_on_optimizer)
+    return lambda: setattr(kind, "filter_on_optimizer", before)

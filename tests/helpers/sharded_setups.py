@@ -138,7 +138,10 @@ def finetuning(pl, kind):
                 self.unfreeze_and_add_param_group(pl_module.layers[0], optimizer, lr=0.02)
 
     def trainable(module):
-        return torch.optim.SGD([each for each in module.parameters() if each.requires_grad], lr=0.05, momentum=0.9)
+        weights = [each for each in module.parameters() if each.requires_grad]
+        optimizer = torch.optim.SGD(weights, lr=0.05, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     refused = ""
     if kind.startswith("fsdp2"):

@@ -14,6 +14,7 @@ _SHARDED = [kind for kind in KINDS if kind != "ddp" and runs_here(kind)]
 # Lightning 2.6 has it.
 _NAMES = [name for name in SHARDED_SETUPS if name != "ema_weight_averaging" or hasattr(pl.callbacks, "WeightAveraging")]
 _ENDS = [(kind, name) for kind in _SHARDED for name in ("stopped_early", "scheduled_and_averaged")]
+_ENDS += [(kind, "finetuning") for kind in ("fsdp", "fsdp_full") if kind in _SHARDED]
 if "deepspeed_2" in _SHARDED and "ema_weight_averaging" in _NAMES:
     _ENDS.append(("deepspeed_2", "ema_weight_averaging"))
 
@@ -86,12 +87,9 @@ def test_what_cannot_work_is_refused_before_a_step(ranks, kind, name):
         assert refused in found.get("refused", {}).get("error", "")
 
 
-def test_what_a_restart_cannot_continue_is_said_at_the_start(job, ranks):
-    assert "Once Unfreezing has unfrozen layers, CPUFSDPStrategy cannot resume from its checkpoints." in job.output
-    for rank in ranks:
-        for kind in {"fsdp", "fsdp_full"} & rank.keys():
-            assert "does not fit this model or trainer" in rank[kind]["finetuning"]["resumed"]["error"]
+def test_what_a_restart_cannot_continue_is_said(job, ranks):
     line = "global_rank 1 has other tensors than global_rank 0 in the state of average_of_own_shards.<locals>.Average"
     # With stage 2 each rank has the whole weights.
-    assert job.output.count(line) == len(_SHARDED) - 1
-    assert job.output.count("average of the model is an AveragedModel. With DeepSpeed stage 3") == 1
+    assert job.output.count(line) == len({*_SHARDED} - {"deepspeed_2"})
+    line = "average of the model is an AveragedModel. With DeepSpeed stage 3"
+    assert job.output.count(line) == ("deepspeed_3" in _SHARDED)

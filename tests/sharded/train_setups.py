@@ -36,9 +36,9 @@ class Record(pl.Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
         logged = {name: float(value) for name, value in trainer.logged_metrics.items() if name.endswith("_step")}
-        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        rates = {f"rate {n}": group["lr"] for n, group in enumerate(trainer.optimizers[0].param_groups)}
         place = trainer.current_epoch * BATCHES + batch_index
-        self.found["batches"][str(place)] = {"loss": float(outputs["loss"]), "rate": rate, **logged}
+        self.found["batches"][str(place)] = {"loss": float(outputs["loss"]), **rates, **logged}
 
     def on_train_epoch_end(self, trainer, *_):
         found = {name: float(value) for name, value in trainer.callback_metrics.items()}
