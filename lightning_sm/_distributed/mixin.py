@@ -16,6 +16,7 @@ from lightning_sm.errors import TopologyError
 
 if TYPE_CHECKING:
     import torch
+    from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
     from pytorch_lightning.strategies import DDPStrategy as _Base
 else:
     _Base = object
@@ -67,6 +68,22 @@ class StrategyMixin(_Base):
     namespace: _lightning.Namespace
     #: Whether parameters are gathered from all processes, for which SMDDP has another collective.
     _gathers = False
+
+    def __init__(
+        self,
+        process_group_backend: Optional[str] = None,
+        cluster_environment: "Optional[ClusterEnvironment]" = None,
+        **kwargs: Any,
+    ) -> None:
+        self._check_installed()
+        environment = self._read_job(process_group_backend, cluster_environment)
+        super().__init__(**kwargs)
+        # Where Lightning keeps them: FSDP2's class does not take the first as an argument, nor 1.5 the second.
+        self.cluster_environment = environment
+        self._process_group_backend = process_group_backend
+
+    def _check_installed(self) -> None:
+        """Raise an error where what is installed lacks the technique."""
 
     def _read_job(self, process_group_backend: Optional[str], cluster_environment: Any) -> Any:
         """Read the job and its topology, and return the cluster environment, or ``None`` if Lightning chooses it."""

@@ -22,7 +22,7 @@ from lightning_sm._lightning.compat_strategies import (
 from lightning_sm.errors import StrategyUnavailableError, TopologyError
 
 if TYPE_CHECKING:
-    from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
+    pass
 
 __all__ = ["SHARDED", "DeepSpeedMixin", "FSDPMixin", "ModelParallelMixin", "register_sharded", "sharded_class"]
 
@@ -33,7 +33,7 @@ class _ShardedMixin(StrategyMixin):
     _gathers = True
     _technique = ""
 
-    def _check_torch(self) -> None:
+    def _check_installed(self) -> None:
         import torch
 
         first = SHARDED_BASES[self._technique].torch
@@ -45,7 +45,21 @@ class _ShardedMixin(StrategyMixin):
             )
 
 
-class FSDPMixin(_ShardedMixin):
+class _FullyShardedMixin(_ShardedMixin):
+    """FSDP and FSDP2: Lightning initializes the group in ``setup_environment``."""
+
+    def setup_environment(self) -> None:
+        """Initialize the process group."""
+        super().setup_environment()
+        destroy_at_exit()
+
+    def _get_process_group_backend(self) -> str:
+        # Lightning asks for it right before it initializes the group.
+        self._prepare_group()
+        return super()._get_process_group_backend()
+
+
+class FSDPMixin(_FullyShardedMixin):
     """Fully sharded data parallel training on SageMaker (FSDP), over AWS's SMDDP AllGather where it is available.
 
     It is Lightning's ``FSDPStrategy`` (before 2.0 ``DDPFullyShardedNativeStrategy``) with what
@@ -82,29 +96,8 @@ class FSDPMixin(_ShardedMixin):
     strategy_name = "smddp_fsdp"
     _technique = "FSDP"
 
-    def __init__(
-        self,
-        process_group_backend: Optional[str] = None,
-        cluster_environment: "Optional[ClusterEnvironment]" = None,
-        **kwargs: Any,
-    ) -> None:
-        self._check_torch()
-        environment = self._read_job(process_group_backend, cluster_environment)
-        super().__init__(cluster_environment=environment, **kwargs)
-        self._process_group_backend = process_group_backend
 
-    def setup_environment(self) -> None:
-        """Initialize the process group."""
-        super().setup_environment()
-        destroy_at_exit()
-
-    def _get_process_group_backend(self) -> str:
-        # Lightning asks for it right before it initializes the group.
-        self._prepare_group()
-        return super()._get_process_group_backend()
-
-
-class ModelParallelMixin(_ShardedMixin):
+class ModelParallelMixin(_FullyShardedMixin):
     """FSDP2 and tensor parallelism on SageMaker, over AWS's SMDDP AllGather where it is available.
 
     It is Lightning's ``ModelParallelStrategy`` with what :class:`~lightning_sm.SMDDPStrategy` adds; see
@@ -143,24 +136,10 @@ class ModelParallelMixin(_ShardedMixin):
     _tensor_parallel_size: Any
     device_mesh: Any
 
-    def __init__(
-        self,
-        process_group_backend: Optional[str] = None,
-        cluster_environment: "Optional[ClusterEnvironment]" = None,
-        **kwargs: Any,
-    ) -> None:
-        self._check_torch()
-        environment = self._read_job(process_group_backend, cluster_environment)
-        super().__init__(**kwargs)
-        # Lightning's class takes no environment as an argument.
-        self.cluster_environment = environment
-        self._process_group_backend = process_group_backend
-
     def setup_environment(self) -> None:
         """Resolve the sizes of the mesh and initialize the process group."""
         self._resolve_sizes()
         super().setup_environment()
-        destroy_at_exit()
 
     def _resolve_sizes(self) -> None:
         world_size = self.world_size
@@ -178,11 +157,6 @@ class ModelParallelMixin(_ShardedMixin):
                 "data_parallel_size out.",
             )
         self._data_parallel_size, self._tensor_parallel_size = data, tensor
-
-    def _get_process_group_backend(self) -> str:
-        # Lightning asks for it right before it initializes the group.
-        self._prepare_group()
-        return super()._get_process_group_backend()
 
     @property
     def distributed_sampler_kwargs(self) -> Dict[str, Any]:
@@ -247,20 +221,12 @@ class DeepSpeedMixin(_ShardedMixin):
     strategy_name = "smddp_deepspeed"
     _technique = "DeepSpeed"
 
-    def __init__(
-        self,
-        process_group_backend: Optional[str] = None,
-        cluster_environment: "Optional[ClusterEnvironment]" = None,
-        **kwargs: Any,
-    ) -> None:
+    def _check_installed(self) -> None:
         if importlib.util.find_spec("deepspeed") is None:
             raise StrategyUnavailableError(
                 f"{self._name} needs the package deepspeed, which is not installed.",
                 hint="Add deepspeed to the requirements.txt beside your script.",
             )
-        environment = self._read_job(process_group_backend, cluster_environment)
-        super().__init__(cluster_environment=environment, **kwargs)
-        self._process_group_backend = process_group_backend
 
     def setup_distributed(self) -> None:
         """Remove locks of killed builds, choose the backend, log why, and initialize the process group."""

@@ -1,6 +1,6 @@
 """``SMDDPStrategy``: Lightning's DDP in the launcher's world, over AWS's SMDDP collectives where they are available."""
 
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING
 
 from lightning_sm import _lightning
 from lightning_sm._distributed.mixin import StrategyMixin
@@ -13,7 +13,7 @@ from lightning_sm._lightning.compat_strategies import (
 )
 
 if TYPE_CHECKING:
-    from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
+    pass
 
 __all__ = ["SMDDP_MIXIN", "SMDDPMixin", "register_strategies", "smddp_strategy_class"]
 
@@ -63,17 +63,6 @@ class SMDDPMixin(StrategyMixin):
     """
 
     strategy_name = "smddp"
-
-    def __init__(
-        self,
-        process_group_backend: Optional[str] = None,
-        cluster_environment: "Optional[ClusterEnvironment]" = None,
-        **kwargs: Any,
-    ) -> None:
-        environment = self._read_job(process_group_backend, cluster_environment)
-        super().__init__(cluster_environment=environment, **kwargs)
-        # Where Lightning keeps it; 1.5 does not take it as an argument.
-        self._process_group_backend = process_group_backend
 
     def setup_distributed(self) -> None:
         """Choose the backend, log why, and initialize the process group."""

@@ -259,7 +259,7 @@ class LazyClass:
     @property
     def __signature__(self) -> inspect.Signature:
         mixin: Any = _load(self._mixin_path)
-        return inspect.signature(mixin if "__init__" in vars(mixin) else self._resolve())
+        return inspect.signature(mixin if mixin.__init__ is not object.__init__ else self._resolve())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._resolve()(*args, **kwargs)
