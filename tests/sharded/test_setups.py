@@ -72,6 +72,23 @@ def test_a_time_limit_ends_well_and_is_no_end_of_the_training(ranks, kind):
         assert found["plain"]["steps"] == 8
 
 
+def test_a_limit_of_lightning_ends_the_training(ranks, kind):
+    for found in (rank[kind]["scheduled_and_averaged"] for rank in ranks):
+        assert found["timed"]["steps"] == found["timed again"]["steps"] == len(found["timed"]["batches"]) == 1
+        assert found["timed again"]["batches"] == {}
+        assert found["timed again"]["weights"] == found["timed"]["weights"]
+
+
+@pytest.mark.skipif("fsdp_full" not in _SHARDED, reason="older torch crashes when FSDP gathers a full state on a CPU")
+def test_a_full_file_of_fsdp_is_resumed_by_other_strategies(ranks):
+    for found in (rank["fsdp_full"]["scheduled_and_averaged"] for rank in ranks):
+        for other in found["elsewhere"].values():
+            assert (other["start"], other["steps"]) == (12, found["plain"]["steps"])
+            assert other["weights"].keys() == found["plain"]["weights"].keys()
+            for name, values in found["plain"]["weights"].items():
+                assert other["weights"][name] == pytest.approx(values, rel=1e-6, abs=1e-6)
+
+
 @pytest.mark.skipif("ema_weight_averaging" not in _NAMES, reason="Lightning 2.6 has it")
 def test_averages_are_exported_and_kept(ranks):
     found = ranks[0]["deepspeed_2"]["ema_weight_averaging"]

@@ -5,6 +5,7 @@ Arguments: results folder, kinds, names of set-ups; the last two with commas.
 
 import json
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -48,7 +49,7 @@ class Record(pl.Callback):
         self.found["weights"] = gathered_weights(trainer.strategy, module)
 
 
-def train(name, kind, settings, kill_at=None, **more):
+def train(name, kind, settings, kill_at=None, ckpt_path=None, **more):
     pl.seed_everything(3, verbose=False)
     made, record = SHARDED_SETUPS[name](pl, kind), Record(kill_at)
     arguments = {
@@ -67,7 +68,7 @@ def train(name, kind, settings, kill_at=None, **more):
     trainer = pl.Trainer(**settings(**arguments, callbacks=[*made.callbacks, record]))
     data = Case(made.model, shuffle=True).loader(), Case(made.model).loader() if made.validates else None
     try:
-        trainer.fit(made.model, *data)
+        trainer.fit(made.model, *data, ckpt_path=ckpt_path)
     except (Killed, SystemExit) as error:
         record.found["code"] = getattr(error, "code", None)
     except Exception as error:
@@ -76,13 +77,16 @@ def train(name, kind, settings, kill_at=None, **more):
 
 
 def with_us(name, kind, folder, refused):
-    """The job's first start, which its time limit ends, one that is killed, one that ends well, and one more."""
+    """The job's first start, which its time limit ends, one that is killed, one that ends well, and one more.
+
+    Beside it: a job that ``max_time`` ends, started twice, and one of each strategy that reads FSDP's full file.
+    """
     import lightning_sm
     from lightning_sm.callbacks import auto_resume
 
-    def play(kill_at=None, limit=None, **more):
+    def play(kill_at=None, limit=None, below=folder, kind=kind, **more):
         auto_resume._finished_directories.clear()  # as in a new process
-        own = {"checkpoint_dir": str(folder), "model_dir": f"{folder}-model", "report": False, "max_runtime": limit}
+        own = {"checkpoint_dir": str(below), "model_dir": f"{folder}-model", "report": False, "max_runtime": limit}
         # The whole model is gathered for its export at each end.
         own["export"] = name == "ema_weight_averaging"
 
@@ -101,10 +105,18 @@ def with_us(name, kind, folder, refused):
     found = {}
     if name == "stopped_early":
         found["limited"] = play(limit="1s")
+    if name == "scheduled_and_averaged":
+        timed = {"below": f"{folder}-timed", "max_time": timedelta(microseconds=1)}
+        found["timed"], found["timed again"] = play(**timed), play(**timed)
     found["killed"] = play(KILLED)
     if SHARDED_SETUPS[name](pl, kind).ends:
         found["resumed"] = play()
         found["again"] = play()
+    if (kind, name) == ("fsdp_full", "scheduled_and_averaged"):
+        saved = str(folder / "epoch=1-step=12.ckpt")
+        found["elsewhere"] = {
+            other: play(below=f"{folder}-{other}", kind=other, ckpt_path=saved) for other in ("ddp", "fsdp", "fsdp2")
+        }
     found["files"] = sorted(path.name for path in folder.iterdir())
     exported = Path(f"{folder}-model", "model.pt")
     torch.distributed.barrier()
