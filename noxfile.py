@@ -196,4 +196,4 @@ def bench(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def rows(session: nox.Session) -> None:
     """Run the suite on the oldest, a middle and the newest Lightning, or on rows that are named."""
-    session.run(sys.executable, "-m", "tools.matrix", *(session.posargs or ["--ci", "--jobs", "3", "--again"]))
+    session.run(sys.executable, "-m", "tools.matrix", *(session.posargs or ["--ci", "--again"]))
