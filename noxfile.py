@@ -39,6 +39,15 @@ def _prepare(session: nox.Session) -> None:
         _install(session, "-e", ".[examples,test]")
 
 
+def _install_s3fs(session: nox.Session) -> None:
+    """Install s3fs before what requires boto3, too.
+
+    Its aiobotocore takes a few releases of botocore only, which pip finds here at once, and not among all versions of
+    all that is installed later.
+    """
+    _install(session, *_extra("s3fs"), "boto3")
+
+
 def _lines_of(session: nox.Session, *command: str, **variables: str) -> "tuple[bool, list[str]]":
     """Run a command whose output is shown as it comes; return whether it was successful, and the lines."""
     path = os.pathsep.join([*(session.bin_paths or ()), os.environ["PATH"]])
@@ -134,7 +143,8 @@ def rehearsals(session: nox.Session) -> None:
 def services(session: nox.Session) -> None:
     """Talk to real local servers: S3, MLflow; draw reports."""
     _prepare(session)
-    extras = (requirement for name in ("mlflow", "s3", "s3fs", "report", "launch") for requirement in _extra(name))
+    _install_s3fs(session)
+    extras = (requirement for name in ("mlflow", "s3", "report", "launch") for requirement in _extra(name))
     _install(session, *extras, "mlflow", "wandb", "moto[server,s3]")
     _run_marked(session, "services")
 
@@ -143,8 +153,9 @@ def services(session: nox.Session) -> None:
 def sharded(session: nox.Session) -> None:
     """Train with FSDP, FSDP2 and DeepSpeed in several processes."""
     _prepare(session)
-    # A source distribution, which compiles nothing while it is installed.
-    _install(session, "deepspeed", *_extra("s3fs"), "moto[server,s3]")
+    _install_s3fs(session)
+    # DeepSpeed is a source distribution, which compiles nothing while it is installed.
+    _install(session, "deepspeed", "moto[server,s3]")
     # SageMaker's managed tiered checkpointing, and the source distribution with a server for tests.
     tiered = "amzn-sagemaker-checkpointing"
     _install(session, tiered, "s3torchconnector", "tenacity", "fastapi", "uvicorn")

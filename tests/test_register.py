@@ -35,6 +35,7 @@ _ORDERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", list(_ORDERS))
 @pytest.mark.parametrize("name", _NAMES)
 def test_names_are_known_in_either_order(name, order):

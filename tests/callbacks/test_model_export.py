@@ -219,6 +219,7 @@ def test_other_ranks_gather_and_write_nothing(container):
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_two_processes_write_one_model(container):
     ran = container.run("-m", "torch.distributed.run", *local_rendezvous(), "--nproc_per_node=2", "train.py")
     assert ran.returncode == 0, ran.stderr

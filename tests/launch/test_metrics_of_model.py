@@ -39,6 +39,7 @@ def test_names_need_no_project(tmp_path):
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_the_model_of_the_config(source):
     assert names(source, "extra", "val_loss", "auto", config="config.yaml", subcommand="fit") == [
         "extra",

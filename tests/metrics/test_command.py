@@ -46,6 +46,7 @@ def test_from_the_source(project, capsys):
     assert names(capsys.readouterr().out) == ["val_loss", "loss", "test_loss"]
 
 
+@pytest.mark.slow
 def test_from_a_run(project, capsys):
     before = files_of(project.base)
     code = main([*_WORDS, "--run"])

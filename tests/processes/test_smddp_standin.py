@@ -72,6 +72,7 @@ def test_tensors_are_gathered_and_reduced(ours, gloo):
     assert gloo[0]["means"][0] == ours[0]["means"][0]
 
 
+@pytest.mark.slow
 def test_lightnings_own_strategy_fails_on_such_a_backend(tmp_path_factory):
     job = _run(tmp_path_factory, "lightnings")
     # Why SMDDPStrategy exists: Lightning makes gloo groups beside the default one, and asks for ReduceOp.AVG.

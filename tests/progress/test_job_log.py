@@ -62,7 +62,7 @@ def rich(request, tmp_path):
 SHOWN = ("--config=config.yaml", "--trainer.enable_progress_bar=true", "--trainer.enable_model_summary=true")
 RICH = pytest.mark.parametrize(
     "rich",
-    [pytest.param(True, id="rich"), pytest.param(False, id="no rich", marks=pytest.mark.jobs)],
+    [pytest.param(True, id="rich", marks=pytest.mark.slow), pytest.param(False, id="no rich", marks=pytest.mark.jobs)],
     indirect=True,
 )
 
