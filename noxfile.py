@@ -21,6 +21,9 @@ os.environ.update(SAGEMAKER_PYTHON_SDK_TELEMETRY="false", PIP_DISABLE_PIP_VERSIO
 _FORMATTED = ("lightning_sm", "tests", "tools", "examples", "benchmarks", "noxfile.py")
 # What failed at first and was run again is added to the file that this variable names.
 _FAILED_FIRST = "LIGHTNING_SM_FAILED_FIRST"
+# Set by ``.ci/run``, which has one machine for everything: leave out tests marked ``extended``, in rows those marked
+# ``slow``, and more than half of the campaign's runs.
+_SHORT = bool(os.environ.get("LIGHTNING_SM_SHORT"))
 
 
 def _install(session: nox.Session, *words: str) -> None:
@@ -77,6 +80,7 @@ def _run_marked(session: nox.Session, mark: str) -> None:
     Jobs of several hosts share this machine's cores, so what misses its bounded time there gets a second run alone.
     With ``CI`` set, pytest does not shorten the reasons.
     """
+    mark = f"({mark}) and not extended" if _SHORT else mark
     command = ("python", "-m", "pytest", "-m", mark, "-rsfE", *session.posargs)
     passed, lines = _lines_of(session, *command, CI="true")
     if not passed:
@@ -155,7 +159,7 @@ def sharded(session: nox.Session) -> None:
     _prepare(session)
     _install_s3fs(session)
     # DeepSpeed is a source distribution, which compiles nothing while it is installed.
-    _install(session, "deepspeed", "moto[server,s3]")
+    _install(session, "deepspeed", "moto[server,s3]", "safetensors")
     # SageMaker's managed tiered checkpointing, and the source distribution with a server for tests.
     tiered = "amzn-sagemaker-checkpointing"
     _install(session, tiered, "s3torchconnector", "tenacity", "fastapi", "uvicorn")
@@ -166,7 +170,7 @@ def sharded(session: nox.Session) -> None:
     shutil.unpack_archive(archive, folder)
     session.env["LIGHTNING_SM_TIERED_SOURCE"] = str(folder / archive.name[: -len(".tar.gz")])
     _run_marked(session, "sharded")
-    strategies = ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")
+    strategies = ("fsdp2", "deepspeed_3") if _SHORT else ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")
     # Each strategy and set-up is first run once without interruption, so one set-up only.
     _play_faults(session, "--strategies", *strategies, "--runs", "2", "--setup", "validation_within_epochs")
 
@@ -175,7 +179,7 @@ def sharded(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Interrupt jobs and damage their files at random."""
     _prepare(session)
-    _play_faults(session, *(session.posargs or ["--runs", "40", "--seed", "1", "--jobs", "2"]))
+    _play_faults(session, *(session.posargs or ["--runs", "16" if _SHORT else "40", "--seed", "1", "--jobs", "2"]))
 
 
 @nox.session
@@ -207,4 +211,9 @@ def bench(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def rows(session: nox.Session) -> None:
     """Run the suite on the oldest, a middle and the newest Lightning, or on rows that are named."""
-    session.run(sys.executable, "-m", "tools.matrix", *(session.posargs or ["--ci", "--again"]))
+    session.run(
+        sys.executable,
+        "-m",
+        "tools.matrix",
+        *(session.posargs or ["--ci", "--again", *(["--short"] if _SHORT else [])]),
+    )

@@ -61,29 +61,39 @@ say(lightning_sm.TrainingJob.resolve({{}}).in_container, lightning_sm.Topology.r
     assert said == [[False] * 7, [False] * 2, [False, "none"], [], [False, "none"]]
 
 
-@pytest.mark.parametrize("module", ["lightning_sm", "lightning_sm.strategies"])
-@pytest.mark.parametrize(
-    ("access", "error"),
-    [
-        ("import {0}; {0}.SMDDPStrategy", "AttributeError"),
-        ("from {0} import SMDDPStrategy", "ImportError"),
-        ("from {0} import *", "ImportError"),
-    ],
+_ACCESSES = (
+    ("import {0}; {0}.SMDDPStrategy", "AttributeError"),
+    ("from {0} import SMDDPStrategy", "ImportError"),
+    ("from {0} import *", "ImportError"),
 )
-def test_without_lightning_the_error_says_so(module, access, error):
-    if "*" in access and module == "lightning_sm.strategies":
-        error = "AttributeError"
+
+
+@pytest.fixture(scope="module")
+def errors_without_lightning():
+    """The error of each access, by its statement: its name, its text and whether it is one of the package's."""
+    statements = [
+        access.format(module) for module in ("lightning_sm", "lightning_sm.strategies") for access, _ in _ACCESSES
+    ]
     said = run_fresh(
         _WITHOUT_LIGHTNING
         + f"""
 import lightning_sm.strategies
-try:
-    exec({access.format(module)!r})
-except {error} as found:
-    say(type(found).__name__, str(found), isinstance(found, lightning_sm.errors.LightningSMError))
+for statement in {statements}:
+    try:
+        exec(statement, {{}})
+    except Exception as found:
+        say(statement, type(found).__name__, str(found), isinstance(found, lightning_sm.errors.LightningSMError))
 """
     )
-    ((name, text, is_ours),) = said
+    return {statement: tuple(rest) for statement, *rest in said}
+
+
+@pytest.mark.parametrize("module", ["lightning_sm", "lightning_sm.strategies"])
+@pytest.mark.parametrize(("access", "error"), _ACCESSES)
+def test_without_lightning_the_error_says_so(errors_without_lightning, module, access, error):
+    if "*" in access and module == "lightning_sm.strategies":
+        error = "AttributeError"
+    name, text, is_ours = errors_without_lightning[access.format(module)]
     assert name == f"Lightning{error}"
     assert " of lightning_sm needs Lightning. Neither pytorch_lightning nor lightning.pytorch is installed." in text
     assert "HINT: Add pytorch-lightning to the requirements.txt beside your script. (https://" in text

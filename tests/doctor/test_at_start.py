@@ -15,7 +15,7 @@ from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import DoctorError
 from tests.helpers.environ import torchrun
 from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import Job
+from tests.helpers.processes import Job, extended
 
 _SCRIPT = Path(__file__).parent / "train.py"
 
@@ -117,19 +117,23 @@ def test_a_config_file_stops_before_the_model_is_built(opt_ml, tmp_path, monkeyp
 
 @pytest.mark.processes
 @pytest.mark.jobs
-@pytest.mark.parametrize("launch", ["torchrun", "one_per_host"])
 class TestTwoHosts:
     def start(self, folder, launch, *words, processes=2):
         if launch == "torchrun":
             return Job(folder, _SCRIPT, *words).torchrun(2, processes)
         return Job(folder, _SCRIPT, *words, "--devices", 1).one_per_host(2)
 
-    def test_a_good_job_trains(self, tmp_path, launch):
-        job = self.start(tmp_path, launch)
+    @pytest.mark.parametrize("launch", ["torchrun", "one_per_host"])
+    def test_hosts_with_the_same_files_train(self, tmp_path, launch):
+        job = self.start(tmp_path, launch, "--other-files", "none")
         job.results(4 if launch == "torchrun" else 2)
         assert job.output.count("no errors.") == 2
 
-    @pytest.mark.parametrize("host", ["algo-1", "algo-2"])
+    @pytest.mark.parametrize(
+        ("launch", "host"),
+        [extended("torchrun", "algo-1"), ("torchrun", "algo-2"), ("one_per_host", "algo-1"),
+         extended("one_per_host", "algo-2")],
+    )  # fmt: skip
     def test_an_error_on_one_host_is_the_reason_on_both(self, tmp_path, launch, host):
         began = time.monotonic()
         job = self.start(tmp_path, launch, "--trap", host)
@@ -139,9 +143,7 @@ class TestTwoHosts:
             reason = (tmp_path / each / "output" / "failure").read_text()
             assert reason.startswith(f"DoctorError: The doctor found an error on {host}: model directory: "), reason
 
-    def test_hosts_with_the_same_files_train(self, tmp_path, launch):
-        self.start(tmp_path, launch, "--other-files", "none", processes=1).results(2)
-
+    @pytest.mark.parametrize("launch", ["torchrun", extended("one_per_host")])
     def test_a_host_with_other_files_is_the_reason_on_both(self, tmp_path, launch):
         job = self.start(tmp_path, launch, "--other-files", "algo-2", processes=1)
         assert set(job.codes) == {1}, job.output[-4000:]

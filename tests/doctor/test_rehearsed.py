@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import extended
 from tests.helpers.rehearsal import needs
 from tests.toolkits.running import fill_source, rehearse
 
@@ -34,7 +35,7 @@ def hosts(done):
 
 
 @needs("netns", torch=True, mpi=True)
-@pytest.mark.parametrize("launch", list(_LAUNCHES))
+@pytest.mark.parametrize("launch", [extended("none"), extended("torchrun"), "mpi"])
 def test_a_good_job_has_no_errors_and_trains(tmp_path, launch):
     done = rehearsed(tmp_path, launch)
     assert done.exit_code == 0, done.log[-6000:]
@@ -44,7 +45,7 @@ def test_a_good_job_has_no_errors_and_trains(tmp_path, launch):
 
 
 @needs("netns", torch=True, mpi=True)
-@pytest.mark.parametrize("launch", list(_LAUNCHES))
+@pytest.mark.parametrize("launch", [extended("none"), "torchrun", extended("mpi")])
 def test_an_error_on_one_host_is_the_reason_on_every_host(tmp_path, launch):
     done = rehearsed(tmp_path, launch, "--trap", "algo-2")
     assert done.exit_code == 1, done.log[-6000:]

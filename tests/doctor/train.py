@@ -21,6 +21,8 @@ except ImportError:  # in a rehearsal's source directory
 
 def write_channel(names):
     """Make a channel that SageMaker would have copied to this host."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return
     base = Path(os.environ["SAGEMAKER_BASE_DIR"], "input")
     channel = {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated"}
     Path(base, "config", "inputdataconfig.json").write_text(json.dumps({"training": channel}))

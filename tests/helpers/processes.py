@@ -16,11 +16,16 @@ import pytest
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 
-__all__ = ["Job", "ROOT", "STANDINS", "free_port", "local_rendezvous", "marked"]
+__all__ = ["Job", "ROOT", "STANDINS", "extended", "free_port", "local_rendezvous", "marked"]
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins"
 _GUARD = b"lightning_sm._failure.guard"
+
+
+def extended(*values):
+    """Parameters that repeat on another launcher, host or format what a test with other parameters shows."""
+    return pytest.param(*values, marks=pytest.mark.extended)
 
 
 def free_port():

@@ -49,9 +49,9 @@ def test_the_captured_log_of_a_job(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("plain", marks=needs(torch=True)),
+        pytest.param("plain", marks=[needs(torch=True), pytest.mark.extended]),
         pytest.param("torch_distributed", marks=needs(torch=True)),
-        pytest.param("mpi", marks=needs("netns", torch=True, mpi=True)),
+        pytest.param("mpi", marks=[needs("netns", torch=True, mpi=True), pytest.mark.extended]),
     ],
 )
 def test_a_job(name, tmp_path):

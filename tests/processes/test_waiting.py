@@ -18,11 +18,17 @@ _LAUNCHES = {
 }
 # The others are for -m jobs.
 _DEFAULT = "one_process_per_host"
+_EXTENDED = ("mpirun", "late_main_host")
+
+
+def _marks(launch):
+    marks = [pytest.mark.slow if launch == _DEFAULT else pytest.mark.jobs]
+    return [*marks, pytest.mark.extended] if launch in _EXTENDED else marks
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=pytest.mark.slow if name == _DEFAULT else pytest.mark.jobs) for name in _LAUNCHES],
+    params=[pytest.param(name, marks=_marks(name)) for name in _LAUNCHES],
 )
 def late(request, tmp_path_factory):
     strategy, start, late_rank = _LAUNCHES[request.param]

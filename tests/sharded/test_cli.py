@@ -7,7 +7,7 @@ import pytest
 pl = pytest.importorskip("pytorch_lightning", minversion="2.4", reason="FSDP2 needs Lightning 2.4")
 pytest.importorskip("torch", minversion="2.4", reason="FSDP2 needs torch 2.4")
 
-from tests.helpers.processes import Job  # noqa: E402
+from tests.helpers.processes import Job, extended  # noqa: E402
 
 pytestmark = pytest.mark.sharded
 SCRIPT = Path(__file__).parent / "train_cli.py"
@@ -53,7 +53,7 @@ def by_ddp(tmp_path_factory):
     return [result["losses"] for result in results]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind if kind in ("fsdp2", "deepspeed_stage_3") else extended(kind) for kind in KINDS])
 def test_the_examples_config_trains_what_ddp_trains(tmp_path, by_ddp, kind):
     if kind.startswith("deepspeed"):
         pytest.importorskip("deepspeed", reason="deepspeed is not installed")

@@ -54,6 +54,7 @@ def test_workers_that_torchrun_starts_again_go_on_where_they_were(tmp_path, whol
     assert "could not be reported" not in job.output
 
 
+@pytest.mark.extended
 def test_a_sharded_job_tells_why_it_failed_when_no_restart_is_left(tmp_path, whole):
     job = Job(tmp_path, SCRIPT, KIND="fsdp2", EVENTS=EVENTS, timeout=300).torchrun(1, 2, "--max-restarts=1")
     assert job.codes == [1]

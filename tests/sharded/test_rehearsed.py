@@ -64,7 +64,9 @@ def _packed(archive, name):
     ("distribution", "kinds"),
     [
         pytest.param("torch_distributed", ("fsdp", "deepspeed_3", "fsdp2"), marks=needs("netns", torch=True)),
-        pytest.param("mpi", ("deepspeed_2", "fsdp2"), marks=needs("netns", torch=True, mpi=True)),
+        pytest.param(
+            "mpi", ("deepspeed_2", "fsdp2"), marks=[needs("netns", torch=True, mpi=True), pytest.mark.extended]
+        ),
     ],
 )
 def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, distribution, kinds):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from tests.helpers.processes import Job
+from tests.helpers.processes import Job, extended
 from tests.helpers.s3 import FailingProxy, s3_server
 
 pytestmark = [pytest.mark.sharded, pytest.mark.timeout(400)]
@@ -37,7 +37,7 @@ def s3():
         yield server
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp2", "deepspeed_3"])
+@pytest.fixture(scope="module", params=["ddp", "fsdp2", extended("deepspeed_3")])
 def seen(request, s3, tmp_path_factory):
     """A training that was not interrupted; one that was killed; its restart; and what loads single checkpoints."""
     kind, folder = request.param, tmp_path_factory.mktemp("s3")

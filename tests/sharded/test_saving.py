@@ -52,12 +52,14 @@ def test_every_visible_folder_is_whole_at_any_time(saved):
 def test_each_way_to_save_leaves_whole_folders(saved):
     kind, (rank, _) = saved
     found = rank["ways"]
-    assert found["names"] == sorted(
+    # The job's own are never overwritten, and two are kept. Which steps are saved by time depends on how fast they are.
+    by_time = [name for name in found["names"] if name.startswith("resume-")]
+    assert len(by_time) == 2
+    assert set(by_time) <= {f"resume-epoch=4-step={step}.ckpt" for step in (17, 18, 19, 20)}
+    assert [name for name in found["names"] if name not in by_time] == sorted(
         [
             "best-step=20.ckpt", "last.ckpt", "own.ckpt", "time-step=20.ckpt",
-            # The job's own are never overwritten, and two are kept.
             "last-epoch=3-step=16.ckpt", "last-epoch=4-step=20.ckpt",
-            "resume-epoch=4-step=19.ckpt", "resume-epoch=4-step=20.ckpt",
         ]
     )  # fmt: skip
     assert found["best"] == "best-step=20.ckpt"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.processes import STANDINS, Job
+from tests.helpers.processes import STANDINS, Job, extended
 
 pytest.importorskip("deepspeed")
 pytest.importorskip("torch.distributed.fsdp", reason="torch has no FSDP")
@@ -88,7 +88,7 @@ def test_what_goes_through_the_groups(smddp):
         assert "new_group" not in names["fsdp"]
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "fsdp2"])
+@pytest.mark.parametrize("kind", [extended("fsdp"), "fsdp2"])
 def test_lightnings_own_strategies_fail_on_such_a_backend(tmp_path_factory, kind):
     job = _run(tmp_path_factory, "torchrun", "smddp", "lightnings", kind)
     # Why ours exist: Lightning's means ask for ReduceOp.AVG, and so do FSDP2's gradients.

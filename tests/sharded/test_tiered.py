@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.processes import Job, free_port
+from tests.helpers.processes import Job, extended, free_port
 
 pytestmark = pytest.mark.sharded
 
@@ -53,7 +53,7 @@ def _train(folder, kind, port, *, name, stop_at=0, of="training"):
     return Job(folder / name, *script, TRAINING_JOB_NAME=f"{folder.name}-{of}").torchrun(1, 2)
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "fsdp2"])
+@pytest.mark.parametrize("kind", [extended("fsdp"), "fsdp2"])
 def test_a_job_resumes_from_memory_where_that_is_newer_than_its_directory(tmp_path, port, kind):
     stopped = _train(tmp_path, kind, port, name="first", stop_at=5)
     assert stopped.codes == [0], stopped.output[-3000:]

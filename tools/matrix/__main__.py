@@ -22,10 +22,9 @@ _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "tensorboard")
 # What a row runs: everything that Lightning's version can make a difference to.
 _TESTS = (
     "tests",
-    "-m",
-    "not rehearsal and not jobs and not services and not sharded",
     *(f"--ignore=tests/{name}" for name in ("docs", "examples", "rehearse", "toolkits", "tools")),
 )
+_MARKS = "not rehearsal and not jobs and not services and not sharded"
 
 
 def find_python(version: str) -> Optional[str]:
@@ -60,7 +59,7 @@ def requirements(row: Row, *, pinned: bool) -> List[str]:
 
 
 def run_row(
-    row: Row, *, freeze: bool, again: bool, extra: Sequence[str], output: Optional[TextIO] = None
+    row: Row, *, freeze: bool, again: bool, short: bool, extra: Sequence[str], output: Optional[TextIO] = None
 ) -> Tuple[int, float, float]:
     """Install and test one row; return the exit status and the seconds that installing and testing took.
 
@@ -68,6 +67,7 @@ def run_row(
         row: The row.
         freeze: Whether to resolve it anew and to write the pins.
         again: Whether to run what failed once more.
+        short: Whether to leave out the tests marked ``slow``.
         extra: Further words for pytest.
         output: Where everything is printed, other than the terminal.
     """
@@ -99,7 +99,8 @@ def run_row(
         installed = time.monotonic()
         tests = {**os.environ, "LIGHTNING_SM_ROW": row.name, "OMP_NUM_THREADS": "1"}
         cache = Path(folder) / "cache"
-        command = [inside, "-m", "pytest", "-q", "-rs", "-o", f"cache_dir={cache}", *_TESTS, *extra]
+        command = [inside, "-m", "pytest", "-q", "-rs", "-o", f"cache_dir={cache}", *_TESTS]
+        command += ["-m", f"{_MARKS} and not slow" if short else _MARKS, *extra]
         status = subprocess.run(command, env=tests, cwd=ROOT, check=False, stdout=output, stderr=output).returncode
         if status == 1 and again:
             _note_failed(row, cache)
@@ -145,6 +146,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     parser.add_argument("--freeze", action="store_true", help="resolve anew and write the pinned requirements")
     parser.add_argument("--again", action="store_true", help="run what failed once more")
+    parser.add_argument("--short", action="store_true", help="leave out tests that start real processes for long")
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="rows at a time; their output comes at the end"
     )
@@ -158,7 +160,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         return 0 if chosen.list else 2
 
     def run(name: str) -> Tuple[str, int, float, float]:
-        options = {"freeze": chosen.freeze, "again": chosen.again, "extra": chosen.pytest}
+        options = {"freeze": chosen.freeze, "again": chosen.again, "short": chosen.short, "extra": chosen.pytest}
         print(f"== {name}", flush=True)
         if chosen.jobs == 1:
             status, install, test = run_row(names[name], **options)
