@@ -28,6 +28,7 @@ def _torchrun(folder, way):
     return Job(folder, _PROGRAM, "--way", way, "--devices", 2).torchrun(1, 2)
 
 
+@pytest.mark.extended
 @needs("netns", torch=True)
 def test_stock_lightning_takes_every_host_for_the_first_and_hangs(source, tmp_path):
     # Ours: tests/toolkits/test_launches.py, none_two_hosts. The recipe's environment has the same node rank.
