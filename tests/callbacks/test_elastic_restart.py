@@ -145,6 +145,7 @@ def test_what_is_added_to_a_trainer_outside_a_training_container(agent, tmp_path
     assert any("and this one then trains from scratch. HINT: Set sagemaker.checkpoint_dir" in line for line in lines)
 
 
+@pytest.mark.services
 def test_in_a_training_container_it_saves_where_the_job_resumes_from(agent, opt_ml, monkeypatch):
     pytest.importorskip("s3fs")
     from lightning_sm import trainer_settings

@@ -164,9 +164,14 @@ def test_arguments_of_fsdp(parsed, container, name, place):
         ("FSDPStrategy", {"auto_wrap_policy": ["nets.Block"], "device_mesh": [1, 1]}),
         ("ModelParallelStrategy", {"data_parallel_size": 1, "tensor_parallel_size": 1}),
         ("ModelParallelStrategy", {"data_parallel_size": "auto", "save_distributed_checkpoint": False}),
-        ("DeepSpeedStrategy", {"stage": 3, "offload_optimizer": True, "logging_level": 20}),
-        ("DeepSpeedStrategy", {"config": {"zero_optimization": {"stage": 2}, "fp16": {"enabled": "auto"}}}),
-        ("DeepSpeedStrategy", {"config": "ds_config.json"}),
+        *(
+            pytest.param("DeepSpeedStrategy", arguments, marks=pytest.mark.sharded)
+            for arguments in (
+                {"stage": 3, "offload_optimizer": True, "logging_level": 20},
+                {"config": {"zero_optimization": {"stage": 2}, "fp16": {"enabled": "auto"}}},
+                {"config": "ds_config.json"},
+            )
+        ),
     ],
     ids=str,
 )

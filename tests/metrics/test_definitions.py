@@ -123,6 +123,7 @@ def test_forty_definitions_find_each_its_own():
     assert found == {name: index / 4 for index, name in enumerate(names)}
 
 
+@pytest.mark.services
 def test_what_the_service_accepts():
     botocore = pytest.importorskip("botocore.session")
     validate = pytest.importorskip("botocore.validate")

@@ -34,6 +34,7 @@ def test_all_that_is_known_is_shown():
     assert page.headings[-6:] == ["starts", "model", "job", "topology", "settings", "versions"]
 
 
+@pytest.mark.services
 def test_curves_are_drawn_from_what_was_recorded():
     pytest.importorskip("bokeh", reason="the extra lightning-sm[report]")
     page, problem = page_of(report(history("loss", "acc", restarts=[40, 60])))
@@ -96,6 +97,7 @@ def test_without_the_library_the_tables_are_there_and_the_extra_is_named(without
     assert "0.40657" in page.shown
 
 
+@pytest.mark.services
 def test_a_library_that_cannot_be_imported_is_no_failure(monkeypatch):
     pytest.importorskip("bokeh", reason="the extra lightning-sm[report]")
     monkeypatch.setattr("lightning_sm._report.page.load_figures", lambda restarts: 1 / 0)
@@ -119,6 +121,7 @@ def test_one_value_of_one_metric():
     assert "1.5" in page.shown
 
 
+@pytest.mark.services
 def test_values_that_are_not_finite_are_said():
     pytest.importorskip("bokeh", reason="the extra lightning-sm[report]")
     recorded = History()

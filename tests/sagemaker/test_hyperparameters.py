@@ -154,6 +154,7 @@ print(json.dumps({k: mapping.to_cmd_args({k: v})[1] for k, v in json.load(sys.st
 """
 
 
+@pytest.mark.rehearsal
 @pytest.mark.skipif(
     importlib.util.find_spec("sagemaker_training") is None, reason="needs sagemaker-training, the extra `rehearse`"
 )

@@ -76,6 +76,7 @@ def _installed():
         return None
 
 
+@pytest.mark.rehearsal
 @pytest.mark.skipif(_installed() != VERSION, reason=f"sagemaker-train is {_installed()}, captured was {VERSION}")
 def test_our_drivers_are_those_that_were_captured(tmp_path):
     (tmp_path / "train.py").write_text("")
