@@ -22,7 +22,7 @@ _FORMATTED = ("lightning_sm", "tests", "tools", "examples", "benchmarks", "noxfi
 # What failed at first and was run again is added to the file that this variable names.
 _FAILED_FIRST = "LIGHTNING_SM_FAILED_FIRST"
 # Set by ``.ci/run``, which has one machine for everything: leave out tests marked ``extended``, in rows those marked
-# ``slow``, and more than half of the campaign's runs.
+# both ``slow`` and ``processes``, and more than half of the campaign's runs.
 _SHORT = bool(os.environ.get("LIGHTNING_SM_SHORT"))
 
 

@@ -102,7 +102,13 @@ def test_help_shows_every_command(capsys):
         assert command in shown
 
 
-@pytest.mark.parametrize("command", [["-m", "lightning_sm"], ["-c", "from lightning_sm.__main__ import main; main()"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "lightning_sm"],
+        pytest.param(["-c", "from lightning_sm.__main__ import main; main()"], marks=pytest.mark.slow),
+    ],
+)
 def test_the_console_script_fits(command, opt_ml, monkeypatch):
     from tests.projects.container import Container
 

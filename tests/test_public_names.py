@@ -138,7 +138,11 @@ def test_a_lightning_whose_import_fails(tmp_path):
     assert "Importing Lightning failed: No module named 'a_package_that_is_missing'" in said[1][1]
 
 
-@pytest.mark.parametrize("loaded", [[], *([name] for name in _NAMES), _NAMES], ids="+".join)
+@pytest.mark.parametrize(
+    "loaded",
+    [[], *(pytest.param([name], marks=pytest.mark.slow) for name in _NAMES), _NAMES],
+    ids=lambda names: "+".join(names),
+)
 def test_signatures_are_those_of_the_classes(loaded):
     said = run_fresh(
         f"""

@@ -180,6 +180,7 @@ def test_one_of_the_users_own_is_not_doubled(container):
     assert found is own
 
 
+@pytest.mark.slow
 def test_a_whole_job_of_the_cli_writes_lines(container):
     done = container.run("-m", "lightning_sm.cli")
     assert done.returncode == 0, done.stderr

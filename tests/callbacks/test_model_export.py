@@ -406,6 +406,7 @@ def test_failed_export_keeps_checkpoints_and_the_previous_model(container):
     assert sorted(os.listdir(container.model)) == ["model.json", "model.pt"]
 
 
+@pytest.mark.slow
 def test_job_with_a_failed_export_exits_with_an_error(container):
     (container.code / "odd_model.py").write_text(
         "from tiny_model import TinyModel\n"

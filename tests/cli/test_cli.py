@@ -48,6 +48,7 @@ def test_the_other_subcommands_run(container, subcommand):
     assert not container.model.exists()
 
 
+@pytest.mark.slow
 def test_two_lines_are_a_complete_entry_point(container):
     ran = container.run("train.py", "--config", "config.yaml")
     assert ran.returncode == 0, ran.stderr
@@ -215,6 +216,7 @@ def test_the_class_is_public(one_namespace):
     assert issubclass(sagemaker_cli_class(Namespace("pytorch_lightning")), lightning_sm.SageMakerCLI)
 
 
+@pytest.mark.slow
 def test_no_garbage_is_collected_while_the_project_is_imported(container):
     code = (
         "import gc, sys; from lightning_sm import cli; find = cli.find_model_class;"

@@ -131,6 +131,7 @@ class TestModel:
     def test_both_stems(self, model, cifar_stem):
         assert model.LitResNet(num_classes=7, cifar_stem=cifar_stem)(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
 
+    @pytest.mark.slow
     def test_fit_test_and_predict(self, data, model, tmp_path):
         trainer = fast_trainer(tmp_path, logger=False)
         net = model.LitResNet(cifar_stem=False)

@@ -55,7 +55,8 @@ def in_job(opt_ml, hyperparameters, encode=json.dumps):
     return words, opt_ml.environ(SM_NUM_GPUS=0, SM_MODEL_DIR=opt_ml.base / "model", SM_OUTPUT_DATA_DIR=output)
 
 
-@pytest.mark.parametrize("module", [False, pytest.param(True, marks=pytest.mark.jobs)])
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [False, True])
 def test_in_a_job(program, module):
     opt_ml, code, run = program
     hyperparameters = {"model": "large", "model.lr": 0.01, "trainer.max_epochs": 2, "+trainer.log_every_n_steps": 1}

@@ -78,6 +78,7 @@ def script(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_in_a_job(script, tmp_path):
     opt_ml = OptMl(tmp_path / "ml").host("algo-1").hyperparameters(lr=0.25, max_epochs=2)
     opt_ml.write("inputdataconfig.json", {"training": {"TrainingInputMode": "File"}})

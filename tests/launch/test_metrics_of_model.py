@@ -50,6 +50,7 @@ def test_the_model_of_the_config(source):
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_a_project_that_cannot_be_read(source, capfd):
     with pytest.raises(LaunchError, match="--metric auto: the metrics of the model cannot be read"):
         names(source, "auto", config="none.yaml")

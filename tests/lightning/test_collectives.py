@@ -32,6 +32,7 @@ def test_a_single_process_agrees_with_itself():
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_two_hosts_agree(tmp_path):
     for host in ("algo-1", "algo-2"):
         write(tmp_path / host / "older.ckpt", step=10)

@@ -176,6 +176,7 @@ def test_any_data_module_can_be_named(version, there, added):
     assert asked == ([(int, "data", False)] if added else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
 def test_infinite_barrier_makes_no_group_beside_smddp_and_stays_elsewhere(namespace):
     if not SHIMS["replace_infinite_barrier"].serves(namespace.version):

@@ -41,6 +41,7 @@ def files_of(folder):
     return {str(path) for path in Path(folder).rglob("*") if "__pycache__" not in path.parts}
 
 
+@pytest.mark.slow
 def test_from_the_source(project, capsys):
     assert main(_WORDS) == 0
     assert names(capsys.readouterr().out) == ["val_loss", "loss", "test_loss"]
