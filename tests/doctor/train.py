@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -20,15 +21,19 @@ except ImportError:  # in a rehearsal's source directory
 
 
 def write_channel(names):
-    """Make a channel that SageMaker would have copied to this host."""
-    if os.environ.get("LOCAL_RANK", "0") != "0":
-        return
+    """Make a channel that SageMaker would have copied to this host before any of its processes starts."""
     base = Path(os.environ["SAGEMAKER_BASE_DIR"], "input")
+    written = base / "written"
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        while not written.exists():
+            time.sleep(0.05)
+        return
     channel = {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated"}
     Path(base, "config", "inputdataconfig.json").write_text(json.dumps({"training": channel}))
     Path(base, "data", "training").mkdir(parents=True)
     for name in names:
         Path(base, "data", "training", name).write_text(name)
+    written.touch()
 
 
 def main():

@@ -36,7 +36,7 @@ def kind(request):
     return request.param
 
 
-@pytest.fixture(params=_ENDS, ids="-".join)
+@pytest.fixture(params=_ENDS, ids=["-".join(end) for end in _ENDS])
 def of_ranks(request, ranks):
     """What each rank found with a set-up that is trained to its end."""
     kind, name = request.param
