@@ -129,7 +129,14 @@ def jobs(session: nox.Session) -> None:
     session.run("python", "-m", "venv", str(sdk))
     session.run(str(sdk / "bin" / "python"), "-m", "pip", "install", "-q", "sagemaker<3", external=True)
     session.env["LIGHTNING_SM_SDK_V2_PYTHON"] = str(sdk / "bin" / "python")
-    _run_marked(session, "jobs or slow")
+    _run_marked(session, "jobs")
+
+
+@nox.session
+def slow(session: nox.Session) -> None:
+    """Run the tests that take more than five seconds each."""
+    _prepare(session)
+    _run_marked(session, "slow and not jobs")
 
 
 @nox.session
