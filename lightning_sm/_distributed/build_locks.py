@@ -45,7 +45,8 @@ def build_locks(folder: Path) -> Iterator[Path]:
 def _names(folder: Path) -> List[str]:
     try:
         return sorted(os.listdir(folder))
-    except OSError:
+    except (OSError, ValueError):
+        # ValueError: a name that no file can have, from the saved variables of a job.
         return []
 
 

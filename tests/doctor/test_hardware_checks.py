@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lightning_sm._doctor import (
@@ -536,6 +536,7 @@ _VARIABLES = (
 
 
 @given(content=st.binary(max_size=80), value=st.text(st.characters(blacklist_characters="\0"), max_size=40))
+@example(content=b"", value="\ud800")
 def test_no_check_raises_on_odd_content(tmp_path_factory, content, value):
     root = tmp_path_factory.mktemp("root")
     for path in _FILES:
