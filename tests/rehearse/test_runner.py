@@ -50,6 +50,7 @@ def test_loopback_torchrun(rehearse) -> None:
 
 
 @needs("userns", torch=True)
+@pytest.mark.extended
 def test_userns_torchrun_two_processes_on_each_host(rehearse) -> None:
     done = rehearse(
         "--isolation", "userns", "--hosts", 2, "--processes", 2, "--distribution", "torch_distributed", "ranks.py"

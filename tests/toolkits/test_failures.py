@@ -58,6 +58,7 @@ def test_a_rank_that_raises(tmp_path):
 
 
 @needs("netns", torch=True)
+@pytest.mark.extended
 def test_a_rank_that_is_killed(tmp_path):
     done = rehearsed(tmp_path, "kill", *_TORCHRUN)
     assert codes(done) == {"algo-1": 1, "algo-2": 1}, done.log[-6000:]

@@ -40,6 +40,7 @@ def test_stock_lightning_takes_every_host_for_the_first_and_hangs(source, tmp_pa
     assert done.log.count("GLOBAL_RANK: 0, MEMBER: 1/2") == 2
 
 
+@pytest.mark.extended
 def test_stock_lightning_trains_a_model_in_each_of_torchruns_processes(tmp_path):
     stock = _torchrun(tmp_path / "stock", "bare").results(2)
     # Twice the work, no word about it, and exit code 0.
@@ -50,6 +51,7 @@ def test_stock_lightning_trains_a_model_in_each_of_torchruns_processes(tmp_path)
     assert [each["steps"] for each in ours] == [4, 4]
 
 
+@pytest.mark.extended
 def test_the_recipes_world_size_is_gone_after_fit(tmp_path):
     recipe = _torchrun(tmp_path, "recipe")
     assert 0 not in recipe.codes

@@ -54,7 +54,7 @@ def codes(done):
 @pytest.mark.parametrize(
     ("words", "launch"),
     [
-        pytest.param(_TOOLKIT, (), id="toolkit-none", marks=needs("netns", torch=True)),
+        pytest.param(_TOOLKIT, (), id="toolkit-none", marks=[needs("netns", torch=True), pytest.mark.extended]),
         pytest.param(_DLC, _TORCHRUN, id="dlc-torchrun", marks=needs("netns", torch=True)),
         pytest.param(_TOOLKIT, _MPI, id="toolkit-mpi", marks=needs("netns", torch=True, mpi=True)),
     ],
