@@ -242,17 +242,19 @@ def test_a_server_that_never_answers_is_an_error_soon(s3, monkeypatch):
 def test_a_long_upload_goes_on_while_parts_arrive_and_ends_when_none_does(s3, monkeypatch, tmp_path):
     proxy = FailingProxy(s3.port)
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
-    monkeypatch.setattr(Storage, "max_seconds", 2.0)
+    # More than a part takes on a busy machine, and less than all take.
+    monkeypatch.setattr(Storage, "max_seconds", 6.0)
     monkeypatch.setattr(storage_module, "_CHUNK", 5 * 1024**2)
     content = os.urandom(25 * 1024**2 + 1)
     (tmp_path / "large").write_bytes(content)
     storage = _new_storage("s3://logs/long")
     monkeypatch.setattr(storage._system()[0], "max_concurrency", 1)
-    proxy.seconds = 0.8
+    proxy.seconds = 1.3
     started = time.monotonic()
     storage.upload(str(tmp_path / "large"), "x")
-    assert time.monotonic() - started > 4
+    assert time.monotonic() - started > Storage.max_seconds
     proxy.status = 0
+    monkeypatch.setattr(Storage, "max_seconds", 2.0)
     with pytest.raises(CheckpointError, match="no part of it was confirmed within 2 s"):
         storage.upload(str(tmp_path / "large"), "x")
     proxy.close()
