@@ -49,6 +49,7 @@ def test_only_s3_is_s3():
     assert not is_s3("gs://b")
 
 
+@pytest.mark.services
 def test_a_bucket_with_and_without_a_prefix_is_accepted():
     pytest.importorskip("s3fs")
     check_url("s3://bucket")

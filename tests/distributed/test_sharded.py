@@ -286,6 +286,7 @@ def test_fsdp2_on_a_torch_that_reduces_by_a_mean_only(in_environ, monkeypatch):
         strategy._prepare_group()
 
 
+@pytest.mark.sharded
 @pytest.mark.skipif("SMDDPDeepSpeedStrategy" not in _HERE, reason="DeepSpeed is not installed")
 @pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "none"])
 def test_what_deepspeed_writes_into_the_environment_is_the_same_world(in_environ, opt_ml, monkeypatch, launcher):

@@ -99,6 +99,7 @@ def test_a_package_keeps_the_file_that_its_setup_may_read(with_requirements: Pat
         assert "requirements.txt" in packed.getnames()
 
 
+@pytest.mark.rehearsal
 @needs("loopback")
 def test_requirements_that_cannot_be_had(rehearse, source: Path) -> None:
     source.joinpath("requirements.txt").write_text("./no-such-file-1.0-py3-none-any.whl\n")
