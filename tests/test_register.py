@@ -51,6 +51,7 @@ def test_names_are_known_in_either_order(name, order):
     assert said == [[True, True]] * 3 + [[True], [[1]]]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(_NAMES) < 2, reason="needs both of Lightning's namespaces")
 def test_both_namespaces_in_one_program():
     said = run_fresh(
@@ -108,6 +109,7 @@ for use in (
 """
 
 
+@pytest.mark.slow
 def test_a_lightning_without_the_registry_that_we_know():
     said = run_fresh(
         f"""

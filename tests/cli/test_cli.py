@@ -98,6 +98,7 @@ def test_no_subcommand_outside_a_container_is_lightnings_own_error(container, ca
     assert "usage" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LIGHTNING.is_installed, reason="needs the namespace lightning.pytorch")
 def test_the_model_decides_on_the_namespace(container):
     container.config(OTHER, "other.yaml").hyperparameters(config="other.yaml")

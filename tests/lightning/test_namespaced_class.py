@@ -66,7 +66,8 @@ def test_public_name_is_the_class_here():
 
 
 @needs_both
-@pytest.mark.parametrize("name", [pytest.param("lightning.pytorch", marks=pytest.mark.slow), "pytorch_lightning"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
 def test_name_taken_before_any_lightning_serves_the_one_that_comes(name):
     said = run_fresh(
         f"""
