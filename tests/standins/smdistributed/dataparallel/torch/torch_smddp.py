@@ -174,7 +174,7 @@ _more = {"devices": ["cpu"]} if "devices" in inspect.signature(dist.Backend.regi
 dist.Backend.register_backend("smddp", _make, **_more)
 # Modules of torch take these functions by name.
 _guarded = {dist.new_group: _not_in_ddp_jobs(dist.new_group), dist.barrier: _without_device_ids(dist.barrier)}
-for _module in [module for name, module in sys.modules.items() if name.startswith("torch.distributed")]:
+for _module in [module for name, module in list(sys.modules.items()) if name.startswith("torch.distributed")]:
     for _name in ("new_group", "barrier"):
         if vars(_module).get(_name) in _guarded:
             setattr(_module, _name, _guarded[vars(_module)[_name]])
