@@ -6,7 +6,6 @@ package was installed with its extras ``examples`` and ``test``; so does ``.ci/r
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -113,7 +112,14 @@ def lint(session: nox.Session) -> None:
     # Scripts that import their neighbours by bare names, as users write them; each folder is a program of its own.
     # What they import from tests/ is checked above, with the settings of tests.
     options = ("--config-file=", "--check-untyped-defs", "--ignore-missing-imports", "--follow-imports=silent")
-    for scripts in ("examples/cifar10", "examples/hydra", "examples/transformer", "benchmarks", "noxfile.py"):
+    for scripts in (
+        "examples/cifar10",
+        "examples/hydra",
+        "examples/kfold",
+        "examples/transformer",
+        "benchmarks",
+        "noxfile.py",
+    ):
         session.run("mypy", *options, scripts)
     session.run("codespell")
     session.run("lint-imports")
@@ -166,16 +172,7 @@ def sharded(session: nox.Session) -> None:
     _prepare(session)
     _install_s3fs(session)
     # DeepSpeed is a source distribution, which compiles nothing while it is installed.
-    _install(session, "deepspeed", "moto[server,s3]", "safetensors")
-    # SageMaker's managed tiered checkpointing, and the source distribution with a server for tests.
-    tiered = "amzn-sagemaker-checkpointing"
-    _install(session, tiered, "s3torchconnector", "tenacity", "fastapi", "uvicorn")
-    folder = session.cache_dir.resolve() / "tiered"
-    download = ("python", "-m", "pip", "download", "-q", "--no-deps", "--no-binary", tiered, "-d", str(folder), tiered)
-    session.run(*download)
-    (archive,) = folder.glob("*.tar.gz")
-    shutil.unpack_archive(archive, folder)
-    session.env["LIGHTNING_SM_TIERED_SOURCE"] = str(folder / archive.name[: -len(".tar.gz")])
+    _install(session, "deepspeed", "moto[server,s3]", "s3torchconnector[dcp]", "safetensors")
     _run_marked(session, "sharded")
     strategies = ("fsdp2", "deepspeed_3") if _SHORT else ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")
     # Each strategy and set-up is first run once without interruption, so one set-up only.

@@ -33,8 +33,8 @@ def fit(kind: str, in_background: bool, folder: str) -> None:
     import torch
     from project import Data, Model
 
-    from lightning_sm._checkpoint.folder_io import folder_saves_of
-    from lightning_sm.callbacks import SafeSaves
+    from lightning_sm._resume.sharded_io import folder_saves_of
+    from lightning_sm.callbacks import AutoResume
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from tests.helpers.sharded import cpu_strategy
@@ -73,13 +73,13 @@ def fit(kind: str, in_background: bool, folder: str) -> None:
             self.held_up.append(time.perf_counter() - before)
             trainer.should_stop = len(self.held_up) == _SAVES
 
-    save = Save(os.path.join(folder, "last.ckpt"))
+    save = Save(os.path.join(folder, "large.ckpt"))
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=1 if kind == "file" else 2,
         strategy="auto" if kind == "file" else cpu_strategy(kind, pl.strategies),
         max_steps=1_000_000,
-        callbacks=[SafeSaves(async_save=in_background), save],
+        callbacks=[AutoResume(folder, resume="never", async_save=in_background), save],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

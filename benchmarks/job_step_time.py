@@ -1,8 +1,8 @@
 """Step time of a training job with all that a job gets, over Lightning alone, two gloo processes each.
 
 Run ``python benchmarks/job_step_time.py``. Each run is a fit of 400 steps under torchrun; the median step is compared.
-Ours has a job's files and so what a job gets: its environment, checkpoints, the position in the data, handling of
-SIGTERM, failure monitoring and the export.
+Ours has a job's files and so what a job gets: its environment, saves to resume from, handling of SIGTERM, failure
+monitoring and the export.
 """
 
 import json

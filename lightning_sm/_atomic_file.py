@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import shutil
+import zlib
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Callable, Iterator, List, Optional
 
@@ -23,10 +24,13 @@ class DeferredErrorFile:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._error: Optional[OSError] = None
+        #: The CRC-32 of what has been written.
+        self.crc32 = 0
 
     def write(self, data: Any) -> int:
         """Write ``data``, unless an earlier call has failed. Returns its size in bytes either way."""
         self._try(lambda: self._file.write(data))
+        self.crc32 = zlib.crc32(data, self.crc32)
         return memoryview(data).nbytes
 
     def flush(self) -> None:

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import signal
 import threading
 import time
@@ -11,14 +10,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Callable, List, Optional, Sequence
 
-from lightning_sm._checkpoint.async_io import finish_saves
-from lightning_sm._checkpoint.transfers import names_in, remove_names
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning.collectives import all_true, broadcast
-from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.trainer_hooks import set_restored_handler
-from lightning_sm._lightning.trainer_protocol import Trainer, is_fast_dev_run
-from lightning_sm._logging import log
+from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._sagemaker.exit_codes import STOPPED
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import JobConfigError
@@ -29,13 +24,10 @@ __all__ = [
     "have_equal_batches",
     "process_age",
     "read_deadline",
-    "save_directory",
-    "save_stopped",
 ]
 
 # Seconds: as long as SageMaker waits between SIGTERM, which it sends at its own limit, and SIGKILL.
 _MAX_RESERVE = 120.0
-_STOPPED_CHECKPOINT = re.compile(r"stopped-step=(\d+)\.ckpt")
 
 
 @dataclass(frozen=True)
@@ -216,47 +208,3 @@ def _leave_process_group() -> None:
     _prepared.clear()
     with suppress(OSError):
         os.setpgid(0, 0)
-
-
-def save_directory(trainer: Trainer, directory: Optional[str]) -> Optional[str]:
-    """Return ``directory``, or that of the first ``ModelCheckpoint``; ``None`` without either and in a fast dev run.
-
-    Args:
-        trainer: The trainer.
-        directory: The configured directory, if any.
-    """
-    if is_fast_dev_run(trainer):
-        return None
-    known = (getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks)
-    return directory or next((path for path in known if path), None)
-
-
-def save_stopped(trainer: Trainer, directory: str, steps: int) -> str:
-    """Save ``stopped-step=N.ckpt``, remove older ones, and return its path. Collective: every rank must call it.
-
-    Args:
-        trainer: The trainer.
-        directory: Where to save.
-        steps: The number of optimizer steps so far, N.
-    """
-    path = os.path.join(directory, f"stopped-step={steps}.ckpt")
-    _finish_background_saves(trainer)
-    trainer.save_checkpoint(path)
-    strategy_of(trainer).barrier("stopped")
-    # Of a sharded checkpoint each host has a part.
-    if trainer.local_rank == 0:
-        _remove_older(directory, steps)
-    return path
-
-
-def _finish_background_saves(trainer: Trainer) -> None:
-    """Wait for background saves and end them, so that the next save is synchronous."""
-    try:
-        finish_saves(trainer)
-    except Exception as error:  # of an earlier save; the next one may succeed
-        log.error("%s", error)
-
-
-def _remove_older(directory: str, steps: int) -> None:
-    found = ((name, _STOPPED_CHECKPOINT.fullmatch(name)) for name in names_in(directory))
-    remove_names(directory, [name for name, match in found if match and int(match.group(1)) < steps])

@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from lightning_sm._checkpoint.storage import is_remote
 from lightning_sm._config.mlflow import complete_loggers
 from lightning_sm._config.options import options_of
 from lightning_sm._config.outputs import log_place, numbered
@@ -22,6 +21,7 @@ from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import choose_namespace, namespace_of
 from lightning_sm._logging import log
+from lightning_sm._resume.storage import is_remote
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm.callbacks.of_job import own_callbacks, upload_callbacks
@@ -112,7 +112,7 @@ def trainer_settings(
 
     ``Trainer(**trainer_settings(max_epochs=5))`` trains in as many processes as the launcher started, logs below the
     output directory, saves checkpoints in the job's checkpoint directory and exports the best model. Arguments that are
-    given here win, with two exceptions: a local ``dirpath`` of a ``ModelCheckpoint`` is replaced by the job's
+    given here win, with two exceptions: a local ``dirpath`` of a ``ModelCheckpoint`` is moved below the job's
     checkpoint directory, as one in a config file is, and a local ``save_dir`` of a ``CSVLogger`` or
     ``TensorBoardLogger`` by the output directory. The files of a ``TensorBoardLogger`` with a remote ``save_dir`` are
     uploaded while training goes on. Other loggers that write to a local directory are named in the log.

@@ -123,13 +123,14 @@ def versions_table() -> str:
             row.python,
             row.torch,
             row.lightning,
+            row.level,
             "both" if row.both else "`pytorch_lightning`",
             row.images,
             f"`{row.line}`",
         )
         for row in ROWS
     ]
-    titles = ("Python", "torch", "Lightning", "Namespaces", "AWS images with this torch or a close one")
+    titles = ("Python", "torch", "Lightning", "Level", "Namespaces", "AWS images with this torch or a close one")
     return _table((*titles, "`requirements.txt`"), rows)
 
 

@@ -8,14 +8,14 @@ import os
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from lightning_sm._checkpoint.periodic import periodic_checkpoints
 from lightning_sm._config.classes import init_parameters, names_a_path, takes_path
 from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.routed import RoutedSetting, may_replace
+from lightning_sm._config.routed import CheckpointRoutes, RoutedSetting, is_within, may_replace
 from lightning_sm._config.settings import RunContext, Settings, plain_key
 from lightning_sm._lightning import Namespace
+from lightning_sm._resume.storage import is_remote
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm.errors import RoutingError
+from lightning_sm.errors import OutputError, RoutingError
 
 __all__ = [
     "Consumer",
@@ -179,43 +179,52 @@ def directories(context: RunContext) -> Tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CheckpointPlaces:
-    """Where the ``ModelCheckpoint`` callbacks of a trainer save.
+    """Where the ``ModelCheckpoint`` callbacks of a trainer save: at or below the job's checkpoint directory.
 
     Args:
         directory: The job's checkpoint directory.
         job: The job.
         namespace: Lightning's namespace.
         explicit: Directories that were typed or are hyperparameters, and stay.
-        save_every_seconds: Seconds between two checkpoints, where none of the callbacks saves regularly.
-        adds: Whether callbacks are added.
     """
 
     directory: str
     job: TrainingJob
     namespace: Namespace
     explicit: FrozenSet[str] = frozenset()
-    save_every_seconds: float = 600.0
-    adds: bool = True
 
-    def complete(self, callbacks: Sequence[Any], *, folders: bool = False) -> List[Any]:
-        """Send the checkpoints of these callbacks to the directory, and return the callbacks to add to them.
+    def route(self, callbacks: Sequence[Any]) -> None:
+        """Send the checkpoints of these callbacks below the directory.
+
+        The local directories exist then, for scripts that write other files beside their checkpoints.
 
         Args:
-            callbacks: All callbacks of a trainer. Those that were added before count as any other.
-            folders: Whether checkpoints are folders, of which a ``last.ckpt`` is no regular one.
+            callbacks: All callbacks of a trainer.
+
+        Raises:
+            OutputError: A directory cannot be made.
         """
         checkpoint_class = self.namespace.module("callbacks").ModelCheckpoint
         checkpoints = [callback for callback in callbacks if isinstance(callback, checkpoint_class)]
+        routes = CheckpointRoutes(self.directory, [callback.dirpath for callback in checkpoints])
         for callback in checkpoints:
             if may_replace(callback.dirpath, self.job) and not self._is_explicit(callback):
-                callback.dirpath = self.directory
-        if not self.adds:
-            return []
-        seconds = self.save_every_seconds
-        return periodic_checkpoints(checkpoints, self.directory, seconds, self.namespace, folders=folders)
+                callback.dirpath = routes.place(callback.dirpath)
+            if not is_remote(callback.dirpath) and is_within(callback.dirpath, self.directory):
+                _make(callback.dirpath)
 
     def _is_explicit(self, callback: Any) -> bool:
         return callback.dirpath is not None and os.path.realpath(callback.dirpath) in self.explicit
+
+
+def _make(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"The checkpoint directory {directory} cannot be written ({error}).",
+            hint="Check the directory's mount and owner, and what else is configured to be there.",
+        ) from error
 
 
 def explicit_directories(settings: Settings) -> FrozenSet[str]:

@@ -7,13 +7,13 @@ import importlib.util
 import os
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from lightning_sm._checkpoint.storage import is_remote
 from lightning_sm._config.classes import init_parameters
-from lightning_sm._config.routed import RoutedSetting, may_replace
+from lightning_sm._config.routed import CheckpointRoutes, RoutedSetting, may_replace
 from lightning_sm._config.settings import RunContext
 from lightning_sm._loggers.upload import check_packages
+from lightning_sm._resume.storage import is_remote
 
 __all__ = [
     "LogPlace",
@@ -55,10 +55,7 @@ def route_outputs(context: RunContext) -> Iterator[RoutedSetting]:
     if not settings.is_explicit(root) and may_replace(settings.get(root), context.job):
         yield RoutedSetting(root, directory, source, settings.replaced_by_routing(root))
     yield from _route_loggers(context)
-    checkpoints = LogPlace(*context.checkpoint_dir)
-    yield from _route_entries(
-        context, "trainer.callbacks", "dirpath", lambda cls, _: checkpoints if _is_model_checkpoint(cls) else None
-    )
+    yield from _route_checkpoints(context)
 
 
 def default_logger(namespace: str) -> str:
@@ -128,6 +125,18 @@ def _job_name(context: RunContext) -> str:
     return f"the job's name, {context.job.sources.get('name', 'TRAINING_JOB_NAME')}"
 
 
+def _route_checkpoints(context: RunContext) -> Iterator[RoutedSetting]:
+    key, (directory, source) = "trainer.callbacks", context.checkpoint_dir
+    routes = CheckpointRoutes(
+        directory, [entry["init_args"].get("dirpath") for entry in _entries(context.settings.get(key))]
+    )
+
+    def place_of(cls: Optional[type], dirpath: Any) -> Optional[LogPlace]:
+        return LogPlace(routes.place(dirpath), source) if _is_model_checkpoint(cls) else None
+
+    yield from _route_entries(context, key, "dirpath", place_of)
+
+
 def _route_entries(
     context: RunContext, key: str, argument: str, place_of: Callable[[Optional[type], Any], Optional[LogPlace]]
 ) -> Iterator[RoutedSetting]:
@@ -136,8 +145,7 @@ def _route_entries(
     given = settings.get(key)
     if given is None:
         return
-    listed = given if isinstance(given, list) else [given]
-    entries = [class_entry(item) for item in listed]
+    entries = _entries(given)
     whole = (key, entries if isinstance(given, list) else entries[0])
     versions: Counter[Tuple[Any, ...]] = Counter()
     for index, entry in enumerate(entries):
@@ -176,6 +184,11 @@ def numbered(version: str, seen: "Counter[Tuple[Any, ...]]", *place: Any) -> str
     """
     seen[place] += 1
     return version if seen[place] == 1 else f"{version}-{seen[place]}"
+
+
+def _entries(given: Any) -> List[Dict[str, Any]]:
+    """The classes that a key lists, or its only one."""
+    return [] if given is None else [class_entry(item) for item in (given if isinstance(given, list) else [given])]
 
 
 def class_entry(item: Any) -> Dict[str, Any]:

@@ -5,12 +5,12 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._config.settings import Settings, as_config, plain_key
 from lightning_sm._sagemaker.job import TrainingJob
 
-__all__ = ["Link", "RoutedSetting", "Routing", "may_replace"]
+__all__ = ["CheckpointRoutes", "Link", "RoutedSetting", "Routing", "is_within", "may_replace"]
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,53 @@ def may_replace(value: Any, job: TrainingJob) -> bool:
     # The script's own folder is below the base directory, too, but is not one of SageMaker's directories.
     code = os.path.join(base, "code")
     return not os.path.isabs(path) or not _is_below(path, base) or _is_below(path, code)
+
+
+class CheckpointRoutes:
+    """Where the ``ModelCheckpoint`` callbacks of one trainer save instead of where they were told to.
+
+    A directory keeps its path: relative to the working directory, or all of it where it is outside of that. So two
+    directories stay two, also those of fits with trainers of their own, and each restart finds the same ones.
+
+    Args:
+        directory: The job's checkpoint directory, or a URL.
+        given: The ``dirpath`` of each callback.
+
+    Example::
+
+        >>> routes = CheckpointRoutes("/opt/ml/checkpoints", ["checkpoints/fold0", "/data/fold0"])
+        >>> routes.place("checkpoints/fold0"), routes.place("/data/fold0"), routes.place(None)
+        ('/opt/ml/checkpoints/checkpoints/fold0', '/opt/ml/checkpoints/data/fold0', '/opt/ml/checkpoints')
+    """
+
+    def __init__(self, directory: str, given: Iterable[Any]) -> None:
+        self.directory = directory
+        within = [_real(path) for path in given if path is not None and is_within(path, directory)]
+        self._sources = {path: path for path in within}
+
+    def place(self, dirpath: Any) -> str:
+        """Return the directory for a local ``dirpath``; the job's own for ``None`` and for the working directory."""
+        path, here = _real("." if dirpath is None else dirpath), _real(".")
+        if path == here:
+            return self.directory
+        if path in self._sources:
+            return path
+        name = os.path.relpath(path, here) if is_within(path, here) else path.lstrip("/")
+        first = place = os.path.join(self.directory, name)
+        number = 1
+        while self._sources.setdefault(place, path) != path:  # data/x and /data/x
+            number += 1
+            place = f"{first}-{number}"
+        return place
+
+
+def is_within(path: Any, folder: str) -> bool:
+    """Whether a local path is a folder, or is below it."""
+    return os.path.commonpath([_real(path), _real(folder)]) == _real(folder)
+
+
+def _real(path: Any) -> str:
+    return os.path.realpath(os.path.expanduser(str(path)))
 
 
 def _at(node: Any, keys: Sequence[str]) -> Any:

@@ -29,20 +29,14 @@ __all__ = [
 ]
 
 _POLICIES = ("auto_wrap_policy", "activation_checkpointing_policy")
-# What to do about a value that the parser refuses, by a part of its message.
+# What to do about a value that the parser refuses, by the name of the argument, where the parser does not say what
+# it takes.
 _HINTS = (
     (r"_dtype\b", "Write a dtype as torch.bfloat16, torch.float16 or torch.float32."),
-    (r"sharding_strategy", "It is one of FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD and NO_SHARD, in capitals."),
-    (r"state_dict_type", "It is 'full' or 'sharded'."),
     (
         r"auto_wrap_policy|activation_checkpointing",
         "Give a list of module classes by their paths, as in [model.Block], or the path of a function of your own.",
     ),
-    (r"device_mesh", "Give two numbers, as in [2, 4]: replicas, and processes that share the shards of one."),
-    (r"logging_level", "It is a number: 10 for DEBUG, 20 for INFO, 30 for WARNING."),
-    (r"\btimeout\b", "Give it as 'hours:minutes:seconds', as in '0:30:00'."),
-    (r"(data|tensor)_parallel_size", "It is a number of processes, or 'auto'."),
-    (r"\bstage\b", "It is 0, 1, 2 or 3."),
 )
 
 

@@ -1,6 +1,7 @@
 """What callbacks of Lightning or of a project cannot do where each process holds a part of the weights only."""
 
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+import zlib
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.collectives import gather_objects
 from lightning_sm._lightning.compat_sharded import is_sharded, strategy_kind
@@ -61,7 +62,7 @@ def check_callbacks(trainer: Trainer, pl_module: Any) -> None:
         )
 
 
-def warn_of_own_states(trainer: Trainer, checkpoint: Mapping[str, Any]) -> bool:
+def warn_of_own_states(trainer: Trainer, checkpoint: Mapping[str, Any]) -> None:
     """Log which states of a checkpoint differ between ranks, of which only those of global rank 0 are saved.
 
     Collective where the strategy shards: every rank must call it.
@@ -69,46 +70,44 @@ def warn_of_own_states(trainer: Trainer, checkpoint: Mapping[str, Any]) -> bool:
     Args:
         trainer: The trainer.
         checkpoint: What is saved.
-
-    Returns:
-        Whether a state differs.
     """
     if not is_sharded(trainer) or trainer.world_size == 1:
-        return False
+        return
     states: Dict[str, Any] = {
         **{str(key): value for key, value in checkpoint.items() if key not in (*_SHARDS, "callbacks")},
         **{str(key): value for key, value in checkpoint.get("callbacks", {}).items()},
     }
-    sums = gather_objects(trainer, {key: list(_sums(value)) for key, value in states.items()})
-    found = _first_difference(sums)
+    digests = gather_objects(trainer, {key: _digest(value) for key, value in states.items()})
+    found = _first_difference(digests)
     if found is not None and trainer.is_global_zero:
         log.warning(
             "global_rank %d has other tensors than global_rank 0 in the state of %s, and a checkpoint keeps those of "
             "global_rank 0 only, which a resume gives to all. HINT: Keep them in the model, as parameters or buffers.",
             *found,
         )
-    return found is not None
 
 
-def _first_difference(sums: Sequence[Mapping[str, List[Any]]]) -> Optional[Tuple[int, str]]:
-    for rank, own in enumerate(sums):
-        for key, first in sums[0].items():
+def _first_difference(digests: Sequence[Mapping[str, int]]) -> Optional[Tuple[int, str]]:
+    for rank, own in enumerate(digests):
+        for key, first in digests[0].items():
             if own.get(key) != first:
                 return rank, key.partition("{")[0]
     return None
 
 
-def _sums(value: Any) -> Iterator[Tuple[Tuple[int, ...], float]]:
-    """The shape and the sum of each tensor in nested containers."""
+def _digest(value: Any, digest: int = 0) -> int:
+    """The CRC of the shapes and bytes of all tensors in nested containers."""
     import torch
 
     if isinstance(value, torch.Tensor):
         own = value.to_local() if hasattr(value, "to_local") else value
-        # NaN is unequal to itself.
-        yield tuple(own.shape), float(torch.nan_to_num(own.detach().double()).sum())
-    elif isinstance(value, Mapping):
-        for key in value:
-            yield from _sums(value[key])
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _sums(each)
+        digest = zlib.crc32(f"{own.dtype} {tuple(own.shape)}".encode(), digest)
+        if own.layout is torch.strided and own.device.type != "meta":  # others have no bytes to look at
+            content: Any = own.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            digest = zlib.crc32(content, digest)
+        return digest
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    for each in value if isinstance(value, (list, tuple)) else ():
+        digest = _digest(each, digest)
+    return digest

@@ -8,12 +8,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
-from lightning_sm._checkpoint.candidates import list_candidates
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
 from lightning_sm._doctor.host import read_text
 from lightning_sm._doctor.project_source import find_unsorted_listing
+from lightning_sm._resume.series import saves_in
 from lightning_sm._sagemaker.job import Channel, TrainingJob
 
 __all__ = ["CHECKS", "list_files", "replicated_channels"]
@@ -277,33 +277,22 @@ def _space(folder: str, free: float) -> Finding:
 
 
 def _older_checkpoints(machine: Machine) -> Iterator[Finding]:
-    """Checkpoints that are there: the newest, those of another job, broken ones."""
+    """Saves that are there: the newest, those of another job."""
     job, check = machine.job, "older checkpoints"
     if not (job.in_container and machine.is_here and job.checkpoint_dir and os.path.isdir(job.checkpoint_dir)):
         return
-    candidates = list_candidates(job.checkpoint_dir)
-    usable = [each for each in candidates if each.problem is None]
-    broken = [each for each in candidates if each.problem is not None]
-    other: Optional[str] = None
-    if usable and usable[0].job is not None and usable[0].job.name is not None and job.name is not None:
-        other = usable[0].job.name if usable[0].job.name != job.name else None
-    if other is not None:
+    found = saves_in(job.checkpoint_dir)
+    names = {str(record.job.get("job_name")) for record in found if record.job.get("job_name")}
+    others = sorted(names - {job.name}) if job.name is not None else []
+    if others:
         yield Finding(
             check,
             Status.WARNING,
-            f"{usable[0].name} in {job.checkpoint_dir} is of the job {other}: sagemaker.resume=auto stops there",
+            f"{job.checkpoint_dir} has checkpoints of the job {others[0]}: sagemaker.resume=auto stops there",
             "Use a checkpoint prefix of its own for each job, or set sagemaker.resume to always or never.",
         )
-    elif usable:
-        yield Finding(check, Status.OK, f"{len(usable)} usable; the newest is {usable[0]}")
-    if broken:
-        yield Finding(
-            check,
-            Status.WARNING,
-            f"{broken[0].name} cannot be resumed from: {broken[0].problem}"
-            + (f" ({len(broken) - 1} more)" if len(broken) > 1 else ""),
-            "Sharded checkpoints are complete in S3 only when every host has uploaded its part; delete what is broken.",
-        )
+    elif found:
+        yield Finding(check, Status.OK, f"{len(found)} saves; the newest is {max(found, key=lambda each: each.time)}")
 
 
 CHECKS: Tuple[Check, ...] = (_channels, _caches, _directories, _disk, _older_checkpoints)

@@ -12,13 +12,15 @@ from contextlib import redirect_stderr, redirect_stdout
 from inspect import signature
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from lightning_sm._checkpoint.integrity import META_FILE, CorruptedError, UnknownObject
-from lightning_sm._checkpoint.manifest import Manifest
+from lightning_sm._resume.manifest import Manifest
+from lightning_sm._resume.record import CorruptedError
 from lightning_sm.errors import ExportError
 
 __all__ = ["folder_problem", "read_folder"]
 
 _INDEX = ".metadata"
+# Everything but the state of model and optimizers: ``lightning/fabric/strategies/fsdp.py``.
+_META = "meta.pt"
 _LATEST = "latest"
 # What Lightning puts the model under: FSDP2, FSDP.
 _MODEL_KEYS = ("state_dict", "model")
@@ -35,8 +37,16 @@ _LIGHTNINGS = re.compile(
 )
 
 
+class _Unknown:
+    """Stands for an object that is neither of DCP nor a plain value, and ignores what it is given."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None: ...
+
+    def __setstate__(self, state: Any) -> None: ...
+
+
 class _IndexUnpickler(pickle.Unpickler):
-    """Returns DCP's own classes and an :class:`UnknownObject` for everything else."""
+    """Returns DCP's own classes and :class:`_Unknown` for everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
         import importlib
@@ -51,19 +61,20 @@ class _IndexUnpickler(pickle.Unpickler):
             found = vars(importlib.import_module(module)).get(name)
             if isinstance(found, type) and found.__module__ == module:
                 return found
-        return UnknownObject
+        return _Unknown
 
 
 def folder_problem(folder: str) -> Optional[str]:
     """Why a folder is not a whole sharded checkpoint on this host; ``None`` if it is.
 
     Args:
-        folder: The checkpoint. With several hosts and no common file system it holds this host's shards only.
+        folder: The checkpoint. With several hosts and no common file system it holds this host's shards only, or after
+            a restart those of other hosts from an older save, which only their CRC-32 tells apart.
     """
     try:
         manifest = Manifest.read(folder)
         if manifest is not None:
-            problems = manifest.problems(folder, check_contents=False)
+            problems = manifest.problems(folder)
             return problems[0] if problems else None
         if os.path.isfile(os.path.join(folder, _LATEST)):
             return None
@@ -154,7 +165,7 @@ def _read_dcp(folder: str, weights_only: bool) -> Dict[str, Any]:
         else:
             _insert(state_dict, _path(index, fqn)[1:], _load_object(folder, fqn, found[0][1], weights_only))
     checkpoint: Dict[str, Any] = {}
-    meta = os.path.join(folder, META_FILE)
+    meta = os.path.join(folder, _META)
     if os.path.isfile(meta):
         with open(meta, "rb") as file:
             checkpoint = dict(_load(file, weights_only=weights_only))

@@ -14,8 +14,6 @@ import sysconfig
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from lightning_sm._checkpoint.storage import is_remote
-from lightning_sm._checkpoint.transfers import has_file, has_folder, remote_folder_problem
 from lightning_sm._export.consolidated import folder_problem
 from lightning_sm._export.plan import ExportFormat, ExportPlan, ExportWeights, json_subset
 from lightning_sm._lightning import Namespace
@@ -23,6 +21,8 @@ from lightning_sm._lightning.compat import epochs_trained
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
+from lightning_sm._resume.storage import is_remote
+from lightning_sm._resume.transfers import has_file, has_folder, remote_folder_problem
 from lightning_sm._version import __version__
 from lightning_sm.errors import ExportError
 
@@ -205,6 +205,8 @@ class ModelSummary:
         monitor: The name of that metric.
         epoch: The number of epochs that were trained.
         global_step: The number of optimizer steps.
+        ended: Whether the program's training had ended, and was not stopped for the job to end.
+        stopped_by: What stopped it.
         world_size: The number of processes that trained it.
         strategy: The name of the strategy's class.
         hparams: The saved hyperparameters that JSON can hold. With the code for serving, all of them or ``None``.
@@ -225,6 +227,8 @@ class ModelSummary:
     monitor: Optional[str] = None
     epoch: int = 0
     global_step: int = 0
+    ended: bool = True
+    stopped_by: Optional[str] = None
     world_size: int = 1
     strategy: Optional[str] = None
     hparams: Optional[Mapping[str, Any]] = None

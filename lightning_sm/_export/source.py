@@ -8,10 +8,11 @@ from itertools import chain
 from typing import Any, Dict, Iterator, Mapping, Optional, Set
 from zipfile import is_zipfile
 
-from lightning_sm._checkpoint.transfers import has_folder, local_checkpoint
 from lightning_sm._export.consolidated import read_folder
 from lightning_sm._export.example import Example
 from lightning_sm._export.plan import ExportFormat, ExportPlan
+from lightning_sm._resume.storage import is_remote
+from lightning_sm._resume.transfers import has_folder, local_checkpoint
 from lightning_sm.errors import ExportError
 
 __all__ = [
@@ -36,8 +37,8 @@ class Source:
 
     Args:
         state_dict: Parameters and buffers of the model, or of the exported submodule, on any device.
-        checkpoint: The whole checkpoint that the weights are from, if it is not in a file.
-        checkpoint_path: The file of that checkpoint, if it is in one.
+        checkpoint: The whole checkpoint that the weights are from, if it is in no file of this host.
+        checkpoint_path: The file of that checkpoint, if it is in one of this host.
         module: The model or submodule with these weights, on the CPU and in eval mode, for graph formats.
         example: An input of it.
     """
@@ -71,8 +72,8 @@ def make_source(
         plan: What is exported.
         module: The trained model, which is not changed.
         last: The checkpoint at the end of training; of it, at least the ``state_dict``.
-        best: The file or folder of the best checkpoint, if its weights are exported. Before it is read, the weights in
-            ``last`` are dropped, so that the host never holds both.
+        best: The file, folder or URL of the best checkpoint, if its weights are exported. Before it is read, the
+            weights in ``last`` are dropped, so that the host never holds both.
         example: An input of the model or submodule.
         rebuild: Whether the copy is instantiated from the class, because the module holds only shards of its tensors.
         hparams: Constructor arguments for that.
@@ -92,9 +93,10 @@ def make_source(
             last.get("state_dict", {}).clear()
             found = _load_best(best, weights_only)
         weights = found["state_dict"]
-        checkpoint = found if (best is None or is_folder) and plan.format is ExportFormat.CHECKPOINT else None
+        # The copy of a best checkpoint at a URL is removed when it has been read.
+        path = None if is_folder or is_remote(best) else best
+        checkpoint = found if path is None and plan.format is ExportFormat.CHECKPOINT else None
         selected = submodule_state_dict(weights, plan.submodule)
-        path = None if is_folder else best
         if not plan.format.is_graph:
             return Source(selected, checkpoint, path)
         if example is None:

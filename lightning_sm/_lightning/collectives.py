@@ -118,24 +118,21 @@ class ThrottledAllReduce:
         self._interval = StepInterval()
         self._remaining = 1
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the next call of :meth:`any_true` reduces; the same on all ranks.
-
-        For flags that take time to read.
-        """
-        return self._remaining <= 1
-
-    def any_true(self, trainer: Trainer, flags: Sequence[bool]) -> Tuple[bool, ...]:
+    def any_true(self, trainer: Trainer, flags: Sequence[bool], *, now: bool = False) -> Tuple[bool, ...]:
         """Return for each flag whether it is true on any rank. Every rank must call it at each step.
 
         At steps without an all-reduce all of them are false. A single process needs none and returns its flags at each
         step. Global rank 0's clock determines the next step with one, which is sent in the same all-reduce.
+
+        Args:
+            trainer: The trainer.
+            flags: This rank's flags.
+            now: Whether to reduce at this step in any case; the same on all ranks.
         """
         if trainer.world_size == 1:
             return tuple(flags)
         self._remaining -= 1
-        if self._remaining > 0:
+        if self._remaining > 0 and not now:
             return tuple(False for _ in flags)
         interval = self._interval.next() if trainer.is_global_zero else 0
         *found, self._remaining = (int(value) for value in sums(trainer, [*flags, interval]))

@@ -3,7 +3,7 @@
 import importlib
 import os
 from contextlib import contextmanager
-from typing import Any, Callable, FrozenSet, Iterator, List, Optional, Tuple
+from typing import Any, Callable, FrozenSet, Iterator, List
 
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.namespaces import Namespace
@@ -26,6 +26,7 @@ __all__ = [
     "saves_by_itself",
     "saves_with_dcp",
     "sharded_format",
+    "shards_of",
     "state_bytes",
     "strategy_kind",
 ]
@@ -81,6 +82,17 @@ def bypasses_checkpoint_io(strategy: Any) -> bool:
     is_full = getattr(strategy, "_state_dict_type", None) == "full"
     in_one_file = is_full or getattr(strategy, "_save_distributed_checkpoint", None) is False
     return saver.__name__ not in ("Strategy", "TrainingTypePlugin") and not in_one_file
+
+
+def shards_of(strategy: Any) -> str:
+    """Which shards a strategy saves: ``fsdp``, ``fsdp2`` or ``deepspeed_stage_N``; empty where it saves one file."""
+    kind = strategy_kind(strategy)
+    if not kind or not bypasses_checkpoint_io(strategy):
+        return ""
+    if kind != "deepspeed":
+        return kind
+    config = getattr(strategy, "config", None) or {}
+    return f"deepspeed_stage_{config.get('zero_optimization', {}).get('stage', 0)}"
 
 
 def sharded_format(strategy: Any) -> str:
@@ -261,8 +273,7 @@ def state_bytes(trainer: Trainer) -> int:
 
 
 # Where Lightning calls torch.distributed.checkpoint (DCP).
-_SAVE, _LOAD = "_distributed_checkpoint_save", "_distributed_checkpoint_load"
-_ABSENT = object()
+_SAVE = "_distributed_checkpoint_save"
 
 
 def saves_with_dcp(strategy: Any) -> bool:
@@ -274,54 +285,34 @@ def saves_with_dcp(strategy: Any) -> bool:
 
 
 def has_dcp_storage(namespace: Namespace) -> bool:
-    """Whether Lightning saves and loads through functions that :func:`dcp_storage` can replace (2.2 and later)."""
-    return any(hasattr(module, _SAVE) and hasattr(module, _LOAD) for module in _modules(namespace))
+    """Whether Lightning saves through a function that :func:`dcp_storage` can replace (2.2 and later)."""
+    return any(hasattr(module, _SAVE) for module in _modules(namespace))
 
 
 @contextmanager
-def dcp_storage(
-    namespace: Namespace,
-    *,
-    save: Optional[Callable[[Any], None]] = None,
-    reader: Optional[Callable[[], Any]] = None,
-) -> Iterator[None]:
-    """Save to and load from another storage than the folder that Lightning names, as long as the context lasts.
+def dcp_storage(namespace: Namespace, save: Callable[[Any], None]) -> Iterator[None]:
+    """Save to another storage than the folder that Lightning names, as long as the context lasts.
 
-    No strategy of Lightning has an argument for it; see ``_distributed_checkpoint_save`` and
-    ``_distributed_checkpoint_load`` in ``lightning/fabric/strategies/fsdp.py``. ``FSDPStrategy`` reads the state of
-    optimizers with a ``FileSystemReader`` of its own.
+    No strategy of Lightning has an argument for it; see ``_distributed_checkpoint_save`` in
+    ``lightning/fabric/strategies/fsdp.py``.
 
     Args:
         namespace: Lightning's namespace.
         save: Saves the state dict of the model and the optimizers, in place of Lightning's function.
-        reader: Returns a new ``StorageReader``.
     """
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict_loader import load
-
-    changes: List[Tuple[Any, str, Any]] = []
-    for module in _modules(namespace):
-        if save is not None and hasattr(module, _SAVE):
-            changes.append((module, _SAVE, lambda state, path: save(state)))
-        if reader is not None and hasattr(module, _LOAD):
-            changes.append((module, _LOAD, lambda state, path: load(state, storage_reader=reader())))
-    if reader is not None:
-        changes.append((dcp, "FileSystemReader", lambda *args, **kwargs: reader()))
-    before = [(module, name, vars(module).get(name, _ABSENT)) for module, name, _ in changes]
-    for module, name, value in changes:
-        setattr(module, name, value)
+    modules = [module for module in _modules(namespace) if hasattr(module, _SAVE)]
+    before = [getattr(module, _SAVE) for module in modules]
+    for module in modules:
+        setattr(module, _SAVE, lambda state, path: save(state))
     try:
         yield
     finally:
-        for module, name, value in before:
-            if value is _ABSENT:
-                delattr(module, name)
-            else:
-                setattr(module, name, value)
+        for module, function in zip(modules, before):
+            setattr(module, _SAVE, function)
 
 
 def _modules(namespace: Namespace) -> List[Any]:
-    """The modules with the functions: where they are defined, and where strategies import them to."""
+    """The modules with the function: where it is defined, and where strategies import it to."""
     found = []
     for name in ("fsdp", "model_parallel"):
         for package in (namespace.fabric, namespace.name):

@@ -11,7 +11,7 @@ import warnings
 from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 
-from lightning_sm._lightning.compat import needs
+from lightning_sm._lightning.compat import excess_step
 from lightning_sm._lightning.compat_sharded import strategy_kind
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.namespaces import Namespace
@@ -73,7 +73,7 @@ def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> D
     Args:
         namespace: Lightning's namespace.
         trainer: The trainer.
-        has_ended: Whether training has ended; the step of 1.5 is then too high by one.
+        has_ended: Whether training has ended.
     """
     strategy = strategy_of(trainer)
     is_deepspeed = strategy_kind(strategy) == "deepspeed"
@@ -84,8 +84,8 @@ def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> D
         checkpoint.pop("optimizer_states", None)
         if trainer.is_global_zero:
             log.info("The gathered checkpoint has no optimizer states: DeepSpeed keeps them in a format of its own")
-    if has_ended and needs("save_checkpoint_at_end", namespace):
-        checkpoint["global_step"] -= 1
+    if has_ended:
+        checkpoint["global_step"] -= excess_step(namespace)
     return checkpoint
 
 

@@ -6,10 +6,11 @@ Lightning saves neither, so that the mean of a resumed epoch would be that of it
 import sys
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
+from lightning_sm._lightning.compat import connector_of_loggers
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.trainer_protocol import Trainer
 
-__all__ = ["metric_states", "metrics_of", "results_of", "set_metric_states", "set_metrics", "set_results"]
+__all__ = ["logged_values", "metric_states", "results_of", "set_logged_values", "set_metric_states", "set_results"]
 
 # In bytes. Larger states, such as those of a metric that keeps all predictions, are not gathered at each save.
 _MAX_BYTES = 4 * 2**20
@@ -18,15 +19,24 @@ _MAX_BYTES = 4 * 2**20
 _LOG_ARGUMENTS = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
 
 
-def metrics_of(trainer: Any) -> Dict[str, Any]:
-    """The metrics that callbacks and schedulers see, without the reduction that ``Trainer.callback_metrics`` may do."""
-    metrics = trainer._logger_connector._callback_metrics
-    return {name: value.detach() for name, value in metrics.items() if hasattr(value, "detach")}
+_LOGGED = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 
 
-def set_metrics(trainer: Any, metrics: Mapping[str, Any], device: Any) -> None:
-    """Set the metrics that callbacks and schedulers see."""
-    trainer._logger_connector._callback_metrics.update({name: value.to(device) for name, value in metrics.items()})
+def logged_values(trainer: Any) -> Dict[str, Dict[str, Any]]:
+    """The metrics that callbacks, loggers and progress bars see, without the reduction that ``Trainer`` may do."""
+    connector = connector_of_loggers(trainer)
+    return {
+        name: {key: value.detach() for key, value in getattr(connector, name, {}).items() if hasattr(value, "detach")}
+        for name in _LOGGED
+    }
+
+
+def set_logged_values(trainer: Any, saved: Mapping[str, Mapping[str, Any]], device: Any) -> None:
+    """Set what :func:`logged_values` returned."""
+    connector = connector_of_loggers(trainer)
+    for name, values in saved.items():
+        if hasattr(connector, name):
+            getattr(connector, name).update({key: value.to(device) for key, value in values.items()})
 
 
 def results_of(trainer: Trainer) -> List[Dict[str, Any]]:
@@ -112,27 +122,15 @@ def _add(result: Any, entry: Mapping[str, Any]) -> None:
         setattr(result, name, result.meta.reduce_fx(before, now) if extreme else before + now)
 
 
-def metric_states(trainer: Trainer, *, between_epochs: bool) -> Dict[str, Any]:
-    """The states of the model's torchmetrics objects, by their names in the model.
-
-    Those that Lightning is about to reset are left out: metrics logged as objects, at the end of an epoch or a
-    validation.
-
-    Args:
-        trainer: The trainer.
-        between_epochs: Whether all batches of the epoch have been trained.
-    """
-    loop = trainer.fit_loop.epoch_loop
-    over = [loop._results] if between_epochs else []
-    over += [loop.val_loop._results] if trainer.validating else []
-    reset = {id(result.value) for results in over for result in results.values() if not getattr(result, "is_tensor", 1)}
+def metric_states(trainer: Trainer) -> Dict[str, Any]:
+    """The states of the model's torchmetrics objects, by their names in the model; those above 4 MiB are left out."""
     return {
         name: {
             "states": {state: _copy(value) for state, value in states.items()},
             "updates": int(getattr(metric, "_update_count", 1)),
         }
         for name, metric, states in _metrics(trainer.lightning_module)
-        if id(metric) not in reset and _bytes(states) <= _MAX_BYTES
+        if _bytes(states) <= _MAX_BYTES
     }
 
 

@@ -1,24 +1,24 @@
 """Hooks into a trainer that callbacks do not have: restoring a checkpoint, the end of the fit loop, signal handlers."""
 
+import os
 from inspect import signature
-from typing import Any, Callable, ContextManager, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.compat import needs, signal_connector_of
 from lightning_sm._lightning.loadable import restore_error
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
-from lightning_sm._logging import log
 
 __all__ = [
     "after_run",
     "around_load",
     "around_restore",
     "call_skipped_train_hooks",
+    "forget_restore",
     "set_restored_handler",
-    "should_stop_now",
-    "skip_training",
     "skip_hooks",
     "skip_unused_hooks",
+    "start_averages",
 ]
 
 _BATCH_HOOKS = (
@@ -58,42 +58,49 @@ def around_restore(
     trainer: Trainer,
     *,
     choose: Callable[[Any], Optional[Tuple[str, Optional[bool]]]],
+    loaded: Callable[[Dict[str, Any]], None],
     explain: Callable[[Exception], Exception],
     restored: Callable[[], None],
 ) -> None:
     """Choose the checkpoint that ``fit`` restores. Called once, when the strategy restores: sharded ones do it late.
 
     In each ``fit`` of every version Lightning calls ``resume_start`` of its checkpoint connector with the user's path
-    or ``None``, then ``restore_model``, ``restore_training_state`` and ``resume_end``.
+    or ``None``, then ``restore_model``, ``restore_training_state`` and ``resume_end``. Searches for a learning rate or
+    a batch size restore checkpoints of their own before, which are left to Lightning.
 
     Args:
         trainer: The trainer, before it restores.
         choose: Takes the user's path. Returns another path and whether to load it with ``weights_only``, which
-            Lightning accepts since 2.6, or ``None`` for the user's own; or ``None`` to leave it to Lightning.
+            Lightning accepts since 2.6, or ``None`` to leave that to Lightning; ``None`` for no checkpoint.
+        loaded: Called with the contents of the chosen checkpoint, before anything of it is restored but what sharded
+            strategies load themselves. It may change them.
         explain: Returns the error to raise for an error in restoring the chosen checkpoint.
         restored: Called when everything has been restored, before the first batch.
     """
     connector = _connector_of(trainer)
-    for name in ("restore_model", "restore_training_state"):  # of a fit that failed while restoring
-        connector.__dict__.pop(name, None)
+    forget_restore(trainer)
 
     def original(name: str) -> Any:
         connector.__dict__.pop(name, None)
         return getattr(connector, name)
 
     def resume_start(checkpoint_path: Any = None, **more: Any) -> None:
+        if _is_of_search(checkpoint_path):
+            type(connector).resume_start(connector, checkpoint_path, **more)
+            return
         start = original("resume_start")
         chosen = choose(checkpoint_path)
-        if chosen is not None:
-            checkpoint_path, weights_only = chosen
-            if weights_only is not None and "weights_only" in signature(start).parameters:
-                more["weights_only"] = weights_only
-            connector.restore_model = lambda: explained(original("restore_model"))
-            connector.restore_training_state = lambda: explained(original("restore_training_state"))
-            # Strategies that shard restore the model and the optimizers here.
-            explained(lambda: start(checkpoint_path, **more))
-        else:
+        if chosen is None:
             start(checkpoint_path, **more)
+            return
+        checkpoint_path, weights_only = chosen
+        if weights_only is not None and "weights_only" in signature(start).parameters:
+            more["weights_only"] = weights_only
+        connector.restore_model = lambda: explained(original("restore_model"))
+        connector.restore_training_state = lambda: explained(original("restore_training_state"))
+        # Strategies that shard restore the model and the optimizers here.
+        explained(lambda: start(checkpoint_path, **more))
+        loaded(connector._loaded_checkpoint)
 
     def explained(restore: Callable[[], None]) -> None:
         try:
@@ -105,6 +112,9 @@ def around_restore(
             raise explain(cause) from error
 
     def resume_end() -> None:
+        if "resume_start" in vars(connector):  # of a search, whose checkpoint has been restored
+            type(connector).resume_end(connector)
+            return
         original("resume_end")()
         restored()
 
@@ -112,80 +122,83 @@ def around_restore(
     connector.resume_end = resume_end
 
 
+def forget_restore(trainer: Trainer) -> None:
+    """Remove what :func:`around_restore` has set, such as after a fit that failed while restoring."""
+    connector = _connector_of(trainer)
+    for name in ("resume_start", "restore_model", "restore_training_state", "resume_end"):
+        connector.__dict__.pop(name, None)
+
+
+def _is_of_search(path: Any) -> bool:
+    return isinstance(path, str) and os.path.basename(path).startswith((".lr_find_", ".scale_batch_size_"))
+
+
 def _connector_of(trainer: Trainer) -> Any:
     named = "_checkpoint_connector" if hasattr(trainer, "_checkpoint_connector") else "checkpoint_connector"
     return getattr(trainer, named)
 
 
-def after_run(trainer: Trainer, function: Callable[[], None]) -> None:
+def after_run(trainer: Trainer, function: Callable[[], None]) -> Callable[[], None]:
     """Call ``function`` once after the fit loop has run or was skipped, before the strategy is torn down.
 
     Args:
         trainer: The trainer, after everything has been restored: callbacks may run the loop themselves before.
         function: Called without arguments.
+
+    Returns:
+        A function that undoes it.
     """
     loop = trainer.fit_loop
 
+    def undo() -> None:
+        vars(loop).pop("run", None)
+
     def run(*args: Any, **kwargs: Any) -> Any:
-        loop.__dict__.pop("run", None)
+        undo()
         result = loop.run(*args, **kwargs)
         function()
         return result
 
     loop.run = run
+    return undo
 
 
 def call_skipped_train_hooks(trainer: Trainer) -> None:
     """Call the hooks of the start and end of training in a fit without steps left to train.
 
     Lightning skips the loop and these hooks, including those of callbacks that change the weights in ``on_train_end``.
+
+    Args:
+        trainer: The trainer, after its loop has been skipped.
     """
-    for callback in callbacks_of(trainer):
-        if any(cls.__name__ == "StochasticWeightAveraging" for cls in type(callback).__mro__):
-            _prepare_swa(trainer, callback)
+    for callback in _stochastic_averages(trainer):
+        if not hasattr(callback, "_accumulate_grad_batches"):
+            # Set at the start of its epoch for batch norms, which the earlier run has trained.
+            callback._accumulate_grad_batches = trainer.accumulate_grad_batches
     trainer.fit_loop.on_run_start()
     trainer.fit_loop.on_run_end()
 
 
-def _prepare_swa(trainer: Trainer, callback: Any) -> None:
-    if not hasattr(callback, "_accumulate_grad_batches"):
-        # Set at the start of its epoch for batch norms, which the earlier run has trained.
-        callback._accumulate_grad_batches = trainer.accumulate_grad_batches
-    if not hasattr(callback, "_load_average_model_state"):
-        # Before 1.8 it saves no state, so that its average is that of the initial weights.
-        # https://github.com/Lightning-AI/pytorch-lightning/pull/9938
-        log.warning(
-            "StochasticWeightAveraging saves no state before Lightning 1.8: using the last weights, not averaged"
-        )
-        callback.on_train_end = lambda *_, **__: None
+def start_averages(trainer: Trainer) -> None:
+    """Let ``StochasticWeightAveraging`` make its scheduler in an epoch that is continued, as it does at its start.
 
-
-def skip_training(trainer: Trainer) -> Callable[[], None]:
-    """Let the fit loop end before its first step, and return what restores its minima.
-
-    Args:
-        trainer: The trainer, after everything has been restored.
+    It saves the scheduler's state, and makes the scheduler in ``on_train_epoch_start`` only, which changes the learning
+    rates (``callbacks/stochastic_weight_avg.py``).
     """
-    loop = trainer.fit_loop
-    minima = loop.min_epochs, loop.epoch_loop.min_steps
-
-    def undo() -> None:
-        loop.min_epochs, loop.epoch_loop.min_steps = minima
-
-    # A checkpoint from the last epoch's validation does not count that epoch yet.
-    loop.min_epochs = loop.epoch_loop.min_steps = None
-    trainer.should_stop = True
-    return undo
+    for callback in _stochastic_averages(trainer):
+        rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        callback.on_train_epoch_start(trainer, trainer.lightning_module)
+        groups = (group for optimizer in trainer.optimizers for group in optimizer.param_groups)
+        for group, rate in zip(groups, rates):
+            group["lr"] = rate
 
 
-def should_stop_now(trainer: Trainer) -> bool:
-    """Whether ``should_stop`` is set, and ``min_epochs`` and ``min_steps`` are reached."""
-    if not trainer.should_stop:
-        return False
-    loop = trainer.fit_loop
-    # Lightning increments the epochs after the hooks in which checkpoints are saved.
-    epochs = loop.epoch_progress.current.completed + bool(loop.epoch_loop.batch_progress.is_last_batch)
-    return bool(epochs >= (loop.min_epochs or 0) and trainer.global_step >= (loop.min_steps or 0))
+def _stochastic_averages(trainer: Trainer) -> List[Any]:
+    return [
+        callback
+        for callback in callbacks_of(trainer)
+        if any(cls.__name__ == "StochasticWeightAveraging" for cls in type(callback).__mro__)
+    ]
 
 
 def set_restored_handler(trainer: Trainer, number: int, handler: Any) -> None:

@@ -1,6 +1,6 @@
 """``Trainer``: the attributes of Lightning's ``Trainer`` that this package uses, for type checkers."""
 
-from typing import Any, List, Mapping, Optional, Protocol, Sequence, Union
+from typing import Any, List, Mapping, Protocol, Sequence, Union
 
 __all__ = ["Trainer", "callbacks_of", "is_fast_dev_run"]
 
@@ -10,7 +10,7 @@ class Trainer(Protocol):
 
     It declares what all versions have and Lightning itself declares, so that a hook of a callback may take it. Code in
     this folder that reads an attribute of some versions only takes ``Any``. The loops are ``Any``; what is read of them
-    stands in :mod:`~lightning_sm._lightning.loop_progress`.
+    stands in :mod:`~lightning_sm._lightning.restart`.
 
     Source: ``lightning/pytorch/trainer/trainer.py``.
     """
@@ -64,10 +64,6 @@ class Trainer(Protocol):
     @property
     def sanity_checking(self) -> bool:
         """Whether the validation before the first epoch of ``fit`` runs."""
-
-    @property
-    def limit_train_batches(self) -> Optional[Union[int, float]]:
-        """The number of batches in one epoch, or their share, as it was configured."""
 
     @property
     def accumulate_grad_batches(self) -> int:

@@ -232,11 +232,6 @@ class StepRates:
         return self._paused_for
 
     @property
-    def wall_seconds(self) -> float:
-        """The seconds since the start, validation included."""
-        return max(self._clock() - self._started, 0.0)
-
-    @property
     def history(self) -> Sequence[RatePoint]:
         """The rates over the time, oldest first: at most ``max_points``, at first a second apart."""
         return tuple(self._history)
@@ -290,14 +285,16 @@ class RecordsRates(_Base):
         with suppress(Exception):  # of a strategy of the user's; the number of samples is then unknown
             self._replicas = replicas_of(trainer)
         self.rates.start()
-        self._measure_fetches(trainer)
+        self._begin_epoch(trainer)  # an epoch that is continued has no hook of its start
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Learn the size of the batches, which may differ from epoch to epoch."""
         super().on_train_epoch_start(trainer, pl_module)
-        if self.rates is not self._own_rates:
-            return
-        self._measure_fetches(trainer)  # Lightning 1.5 has made the fetcher by now, newer versions before
+        if self.rates is self._own_rates:
+            self._begin_epoch(trainer)
+
+    def _begin_epoch(self, trainer: Any) -> None:
+        self._measure_fetches(trainer)  # Lightning 1.5 has made the fetcher by the epoch's start, newer versions before
         self._batch_size = BatchSize()
         with suppress(Exception):  # of a loader of the user's
             self._batch_size = BatchSize.of(train_loaders(trainer))

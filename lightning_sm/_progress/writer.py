@@ -155,6 +155,7 @@ class ProgressWriter:
         """Begin to count. The rates have just been started."""
         self._fit_started = time.monotonic()
         self._start = train_position(trainer, int(trainer.global_step))
+        self.begin_epoch()  # an epoch that is continued has no hook of its start
         self.begin("before the first batch")
 
     @_harmless

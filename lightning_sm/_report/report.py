@@ -29,7 +29,8 @@ __all__ = [
 Rows = Tuple[Tuple[str, str], ...]
 
 # Of model.json, in this order; the versions stand in a table of their own.
-_EXPORT_KEYS = ("file", "format", "class_path", "submodule", "checkpoint", "monitor", "score", "epoch", "global_step")
+_EXPORT_KEYS = ("file", "format", "class_path", "submodule", "checkpoint", "monitor", "score", "epoch", "global_step",
+                "ended", "stopped_by")  # fmt: skip
 _MAX_TEXT = 2_000
 
 

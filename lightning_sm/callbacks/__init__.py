@@ -11,48 +11,36 @@ from lightning_sm._lightning.train_progress import progress_bar_base
 
 if TYPE_CHECKING:
     from lightning_sm.callbacks.auto_resume import AutoResumeMixin as AutoResume
-    from lightning_sm.callbacks.data_position import DataPositionMixin as DataPosition
-    from lightning_sm.callbacks.elastic_restart import ElasticRestartMixin as ElasticRestart
     from lightning_sm.callbacks.finetuning_state import FinetuningStateMixin as FinetuningState
     from lightning_sm.callbacks.graceful_stop import GracefulStopMixin as GracefulStop
     from lightning_sm.callbacks.html_report import HTMLReportMixin as HTMLReport
     from lightning_sm.callbacks.log_metrics import LogMetricsMixin as LogMetrics
     from lightning_sm.callbacks.log_progress import LogProgressMixin as LogProgress
     from lightning_sm.callbacks.model_export import ModelExportMixin as ModelExport
-    from lightning_sm.callbacks.safe_saves import SafeSavesMixin as SafeSaves
     from lightning_sm.callbacks.tensorboard_upload import TensorBoardUploadMixin as TensorBoardUpload
-    from lightning_sm.callbacks.tiered_checkpoints import TieredCheckpointsMixin as TieredCheckpoints
     from lightning_sm.callbacks.world_check import WorldCheckMixin as WorldCheck
 
 __all__ = [
     "AutoResume",
-    "DataPosition",
-    "ElasticRestart",
     "FinetuningState",
     "GracefulStop",
     "HTMLReport",
     "LogMetrics",
     "LogProgress",
     "ModelExport",
-    "SafeSaves",
     "TensorBoardUpload",
-    "TieredCheckpoints",
     "WorldCheck",
 ]
 
 _MIXINS = {
     "AutoResume": "lightning_sm.callbacks.auto_resume:AutoResumeMixin",
-    "DataPosition": "lightning_sm.callbacks.data_position:DataPositionMixin",
-    "ElasticRestart": "lightning_sm.callbacks.elastic_restart:ElasticRestartMixin",
     "FinetuningState": "lightning_sm.callbacks.finetuning_state:FinetuningStateMixin",
     "GracefulStop": "lightning_sm.callbacks.graceful_stop:GracefulStopMixin",
     "HTMLReport": "lightning_sm.callbacks.html_report:HTMLReportMixin",
     "LogMetrics": "lightning_sm.callbacks.log_metrics:LogMetricsMixin",
     "LogProgress": "lightning_sm.callbacks.log_progress:LogProgressMixin",
     "ModelExport": "lightning_sm.callbacks.model_export:ModelExportMixin",
-    "SafeSaves": "lightning_sm.callbacks.safe_saves:SafeSavesMixin",
     "TensorBoardUpload": "lightning_sm.callbacks.tensorboard_upload:TensorBoardUploadMixin",
-    "TieredCheckpoints": "lightning_sm.callbacks.tiered_checkpoints:TieredCheckpointsMixin",
     "WorldCheck": "lightning_sm.callbacks.world_check:WorldCheckMixin",
 }
 

@@ -4,8 +4,6 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Set
 
-from lightning_sm._checkpoint.folders import ShardedFolder
-from lightning_sm._checkpoint.integrity import CorruptedError, read_contents, state_of
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat_sharded import around_sharded_loads, strategy_kind
 from lightning_sm._lightning.compat_strategies import strategy_of
@@ -142,11 +140,11 @@ class FinetuningStateMixin(_Base):
         """Load a checkpoint into optimizers that have the groups with which it was saved."""
         states = _callback_states(os.fspath(path))
         parameters = dict(pl_module.named_parameters())
-        trainable = set(state_of(states.get(self.state_key)).get("trainable", ()))
+        trainable = set(states.get(self.state_key, {}).get("trainable", ()))
         for name, parameter in parameters.items():
             parameter.requires_grad = parameter.requires_grad or name in trainable
         for callback in self._finetuning:
-            saved = state_of(state_of(states.get(callback.state_key)).get("internal_optimizer_metadata"))
+            saved = states.get(callback.state_key, {}).get("internal_optimizer_metadata", {})
             for index, optimizer in enumerate(trainer.optimizers):
                 for group in saved.get(index, ())[len(optimizer.param_groups) :]:
                     optimizer.add_param_group({"params": [parameters[name] for name in group["params"]]})
@@ -191,12 +189,12 @@ def _once(callback: Any, epoch: int, trainer: Trainer, pl_module: Any, *more: An
 
 
 def _callback_states(path: str) -> Dict[Any, Any]:
-    """The states of callbacks in a checkpoint, empty if it cannot be read: the strategy says then what is wrong."""
-    try:
-        contents = ShardedFolder.read(path).contents_path if os.path.isdir(path) else path
-        return state_of(read_contents(contents).get("callbacks"))
-    except (CorruptedError, OSError):
-        return {}
+    """The states of callbacks in a checkpoint that the strategy is about to load."""
+    import torch
+
+    file = os.path.join(path, "meta.pt") if os.path.isdir(path) else path
+    states: Dict[Any, Any] = torch.load(file, map_location="cpu", weights_only=False).get("callbacks", {})
+    return states
 
 
 def _compare_by_identity(kind: Any) -> Callable[[], None]:

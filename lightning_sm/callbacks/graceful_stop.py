@@ -1,38 +1,47 @@
-"""``GracefulStop``: ends a fit in time, with a checkpoint and an exported model."""
+"""``GracefulStop``: ends a fit in time, with a save and an exported model."""
 
 import time
-from typing import Any, Optional, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Optional, Tuple
 
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._failure import report_exit, set_training
+from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
+from lightning_sm._lightning.restart import SavePoint
+from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
 from lightning_sm._logging import log
+from lightning_sm._resume.install import finish_saves
+from lightning_sm._resume.model_state import are_equal, weight_sums
+from lightning_sm._resume.points import save_points_of
 from lightning_sm._sagemaker.exit_codes import STOPPED, SUCCESS
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm._shutdown import Deadline, SigtermHandler, read_deadline
-from lightning_sm.callbacks.step_stop import StepStopMixin, StopReason
+from lightning_sm._shutdown import Deadline, SigtermHandler, have_equal_batches, read_deadline
+from lightning_sm.callbacks.auto_resume import AutoResumeMixin
+from lightning_sm.callbacks.model_export import exports_of
+from lightning_sm.errors import ExportError
 
 __all__ = ["GracefulStopMixin"]
 
+if TYPE_CHECKING:
+    from pytorch_lightning import Callback as _Base
+else:
+    _Base = object
 
-class GracefulStopMixin(StepStopMixin):
-    """Stop on SIGTERM or before a time limit: save a checkpoint, export the model, end the program.
+
+class GracefulStopMixin(_Base):
+    """Stop on SIGTERM or before a time limit: save, export the model, end the program.
 
     SageMaker sends SIGTERM when a job is stopped, when its spot instances are reclaimed and when its time limit is
     exceeded, and SIGKILL 120 seconds later. The training toolkit does not forward SIGTERM to a script: start the
     container with the entry point that ``lightning-sm entrypoint`` prints.
 
-    All ranks stop after the same optimizer step, so that no accumulated gradient is lost, or between two validation
-    batches. No validation and no hook of an epoch's end runs, because the epoch has not ended. The program then ends
-    with exit code 143 after SIGTERM and 0 at the time limit; a script's lines after ``fit`` do not run.
+    All ranks stop after the same optimizer step, or between two validation batches. No validation and no hook of an
+    epoch's end runs, because the epoch has not ended. The program then ends with exit code 143 after SIGTERM and 0 at
+    the time limit; a script's lines after ``fit`` do not run, and log, report and ``model.json`` say so.
 
-    If a validation swaps the weights, as ``WeightAveraging`` does, the end hooks of the callbacks that act at its start
-    are called first, which restores the trained weights. If they do not, nothing is saved or exported, and the last
-    checkpoint remains. If ranks have unequal numbers of validation batches, the fit stops after the next step instead
-    of within the validation.
-
-    Files that are written:
-
-    ``stopped-step=N.ckpt``
-      The checkpoint after optimizer step N, in ``directory``; older ones are removed.
+    ``AutoResume`` saves at the stop. In a validation, and before Lightning 2.5 within an epoch, nothing is saved: a
+    restart continues from the save before it. If the validation has swapped the weights, as ``WeightAveraging`` does,
+    nothing is exported either. If ranks have unequal numbers of validation batches, the fit stops after the validation.
 
     Files that are read:
 
@@ -40,16 +49,14 @@ class GracefulStopMixin(StepStopMixin):
       With ``max_runtime`` only: when the container started. Where they are absent, the time counts from now.
 
     Args:
-        directory: Where ``stopped-step=N.ckpt`` is saved. By default, the directory of the first ``ModelCheckpoint``;
-            without one, no checkpoint is saved.
         max_runtime: How long the job may run, such as ``23h30m`` or a number of seconds, from the start of the
             container, or of this process outside of one. The fit stops earlier by 5 %, at most 2 minutes, plus twice
-            the time of the slowest checkpoint.
+            the time of the slowest save.
 
     Raises:
         JobConfigError: ``max_runtime`` is not a duration.
-        ExportError: The model could not be exported, after the checkpoint was saved; or the time limit was reached in a
-            validation that did not restore the trained weights.
+        ExportError: The model could not be exported, after the save; or the time limit was reached in a validation that
+            had swapped the weights.
 
     Sources: StopTrainingJob and managed spot training in the SageMaker Developer Guide
     (https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_StopTrainingJob.html).
@@ -57,34 +64,34 @@ class GracefulStopMixin(StepStopMixin):
     Example::
 
         >>> from lightning_sm.callbacks import GracefulStop
-        >>> stop = GracefulStop("checkpoints", max_runtime="23h30m")
-        >>> stop.directory, stop.max_runtime
-        ('checkpoints', '23h30m')
-        >>> trainer = Trainer(callbacks=[stop])  # doctest: +SKIP
+        >>> GracefulStop(max_runtime="23h30m").max_runtime
+        '23h30m'
+        >>> trainer = Trainer(callbacks=[GracefulStop(max_runtime="23h30m")])  # doctest: +SKIP
     """
 
-    def __init__(self, directory: Optional[str] = None, max_runtime: Optional[str] = None) -> None:
-        super().__init__(directory)
+    namespace: Namespace
+
+    def __init__(self, max_runtime: Optional[str] = None) -> None:
+        super().__init__()
         self.max_runtime = max_runtime
+        #: Why the fit was stopped; ``None`` unless it was.
+        self.stopped_by: Optional[str] = None
         self._deadline: Optional[Deadline] = None
         if max_runtime is not None:
             self._deadline = read_deadline(max_runtime, TrainingJob.resolve())
         self._sigterm = SigtermHandler()
         self._save_started: Optional[float] = None
         self._save_seconds = 0.0
-
-    def _read_flags(self, trainer: Trainer) -> Sequence[bool]:
-        is_late = self._deadline is not None and self._deadline.is_near(self._save_seconds)
-        return self._sigterm.received, is_late
-
-    def _reason(self, index: int) -> StopReason:
-        by_deadline = StopReason(f"sagemaker.max_runtime {self.max_runtime} is nearly reached", SUCCESS)
-        return (StopReason("SIGTERM received", STOPPED), by_deadline)[index]
+        self._all_reduce = ThrottledAllReduce()
+        self._can_stop_in_validation = False
+        self._trained_sums: Any = None
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
-        """Save the SIGTERM handler that is there before Lightning installs its own, and hook into the training loop."""
+        """Save the SIGTERM handler that is there before Lightning installs its own."""
+        # From here on the sudden exit of this rank is reported as a failure.
+        set_training(True)
         self._sigterm.prepare()
-        super().setup(trainer, pl_module, stage)
+        self.stopped_by = None
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Exit at once on SIGTERM: before the training there is nothing to save."""
@@ -99,48 +106,129 @@ class GracefulStopMixin(StepStopMixin):
         self._sigterm.install(exits_at_once=True)
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """From here on, stop at the end of a step on SIGTERM."""
+        """From here on, stop at the end of a step."""
         self._sigterm.install(exits_at_once=False)
-        super().on_train_start(trainer, pl_module)
+        self._all_reduce = ThrottledAllReduce()
+        points = save_points_of(self.namespace, trainer)
+        points.add(partial(self._note_weights, trainer, pl_module), lambda point: None)
+        points.add(lambda point: self._sigterm.received, partial(self._stop, trainer, pl_module, self._by_sigterm))
+        points.add(lambda point: self._is_late(), partial(self._stop, trainer, pl_module, self._by_deadline))
+        points.start(self)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         """Measure the checkpoint that was saved before, if any."""
         self._measure_save()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Measure the checkpoint that was saved before, if any."""
+        """Measure the checkpoint that was saved before, if any, and stop before the epoch."""
         self._measure_save()
+        save_points_of(self.namespace, trainer).at_epoch_start(self)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Determine whether ranks may synchronize after each validation batch."""
         self._measure_save()
         if trainer.state.fn != "fit":
             self._sigterm.install(exits_at_once=True)
-        super().on_validation_start(trainer, pl_module)
+        elif not trainer.sanity_checking:
+            if self._trained_sums is None:
+                self._note_weights(trainer, pl_module, SavePoint.VALIDATION)
+            self._can_stop_in_validation = have_equal_batches(trainer, trainer.num_val_batches)
+
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
+        """Stop if any rank must."""
+        if not self._can_stop_in_validation or trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        flags = self._all_reduce.any_true(trainer, [self._sigterm.received, self._is_late()])
+        for is_requested, reason in zip(flags, (self._by_sigterm, self._by_deadline)):
+            if is_requested:
+                self._stop(trainer, pl_module, reason, None)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Forget the weights before the validation."""
+        self._trained_sums = None
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Keep handling SIGTERM while the model is exported."""
+        save_points_of(self.namespace, trainer).stop()
         self._sigterm.keep_installed(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Any) -> None:
-        """Start to measure the save, and mark a checkpoint of weights that a validation has swapped in."""
+        """Start to measure the save."""
         self._save_started = time.monotonic()
-        super().on_save_checkpoint(trainer, pl_module, checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Restore the SIGTERM handler, and report a ``SystemExit`` with a code that means failure."""
+        save_points_of(self.namespace, trainer).stop()
         self._sigterm.restore(trainer)
-        super().on_exception(trainer, pl_module, exception)
+        report_exit(exception)
 
     def teardown(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Restore the SIGTERM handler, and end the program if SIGTERM was received after the last step."""
         self._sigterm.restore(trainer)
-        super().teardown(trainer, pl_module, stage)
         if self._sigterm.received:
             log.info("SIGTERM received after the last step: training is complete, exiting with code %d.", STOPPED)
             raise SystemExit(STOPPED)
+
+    @property
+    def _by_sigterm(self) -> Tuple[str, int]:
+        return "SIGTERM received", STOPPED
+
+    @property
+    def _by_deadline(self) -> Tuple[str, int]:
+        return f"sagemaker.max_runtime {self.max_runtime} is nearly reached", SUCCESS
+
+    def _is_late(self) -> bool:
+        return self._deadline is not None and self._deadline.is_near(self._save_seconds)
+
+    def _note_weights(self, trainer: Trainer, pl_module: Any, point: Optional[SavePoint]) -> bool:
+        """Note the weights before a validation, which may swap them."""
+        if point is SavePoint.VALIDATION:
+            self._trained_sums = weight_sums(pl_module.parameters())
+        return False
 
     def _measure_save(self) -> None:
         if self._save_started is not None:
             self._save_seconds = max(self._save_seconds, time.monotonic() - self._save_started)
             self._save_started = None
+
+    def _stop(self, trainer: Trainer, pl_module: Any, reason: Tuple[str, int], point: Optional[SavePoint]) -> None:
+        """Save at a point, or elsewhere go back to the save before it; export, and end the program."""
+        text, exit_code = reason
+        self.stopped_by = text
+        if trainer.is_global_zero:
+            log.info("%s: stopping after step %d, before the program's end.", text, trainer.global_step)
+        try:
+            finish_saves(trainer)
+        except Exception as error:  # of an earlier save; the next one may succeed
+            log.error("%s", error)
+        resume = next((each for each in callbacks_of(trainer) if isinstance(each, AutoResumeMixin)), None)
+        if point is not None and resume is not None:
+            resume.save(trainer, point)
+        elif trainer.is_global_zero:
+            where = "within a validation" if trainer.validating else "within an epoch before Lightning 2.5"
+            where = f"{where}: a restart continues from the save before it"
+            log.info("Nothing is saved %s", where if resume is not None else "without AutoResume")
+        sums = self._trained_sums or []
+        has_swapped = trainer.validating and not are_equal(sums, weight_sums(pl_module.parameters()))
+        if any_true(trainer, has_swapped):
+            problem = "Nothing is exported: this validation has swapped the weights"
+            hint = "Checkpoints are kept. Give the job more time, or sagemaker.max_runtime another value."
+            if exit_code == SUCCESS and any(exports_of(trainer)):
+                raise ExportError(f"{problem}.", hint=hint)
+            if trainer.is_global_zero:
+                log.warning("%s. HINT: %s", problem, hint)
+        else:
+            _export(trainer, pl_module, text)
+        raise SystemExit(exit_code)
+
+
+def _export(trainer: Trainer, pl_module: Any, stopped_by: str) -> None:
+    """Export the model. No rank exits before all have done so, because launchers then end the others."""
+    error: Optional[ExportError] = None
+    try:
+        for callback in exports_of(trainer):
+            callback.export_now(trainer, pl_module, stopped_by=stopped_by)
+    except ExportError as caught:
+        error = caught
+    if any_true(trainer, error is not None):
+        raise error or ExportError("The model was not exported.", hint="The log of global rank 0 says why.")

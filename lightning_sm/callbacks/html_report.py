@@ -30,8 +30,8 @@ from lightning_sm._sagemaker.exit_codes import STOPPED, is_success
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.callbacks.auto_resume import AutoResumeMixin
+from lightning_sm.callbacks.graceful_stop import GracefulStopMixin
 from lightning_sm.callbacks.model_export import exports_of
-from lightning_sm.callbacks.step_stop import StepStopMixin
 from lightning_sm.errors import LightningSMError
 
 __all__ = ["HTMLReportMixin"]
@@ -291,7 +291,7 @@ class HTMLReportMixin(RecordsRates):
 def _describe_end(trainer: Trainer, error: Optional[BaseException], job: TrainingJob) -> Tuple[Outcome, Optional[str]]:
     if error is None:
         return Outcome.COMPLETED, None
-    found = [callback.stopped_by for callback in callbacks_of(trainer) if isinstance(callback, StepStopMixin)]
+    found = [callback.stopped_by for callback in callbacks_of(trainer) if isinstance(callback, GracefulStopMixin)]
     stopped_by = next((reason for reason in found if reason), None)
     if isinstance(error, KeyboardInterrupt):
         return Outcome.STOPPED, "Interrupted from the keyboard"

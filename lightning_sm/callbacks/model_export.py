@@ -53,8 +53,8 @@ class ModelExportMixin(_Base):
       The model; the name depends on ``export``.
 
     ``model.json``
-      The model's class, hyperparameters and metrics, the checkpoint that the weights are from, the versions that
-      trained it, and what was compared.
+      The model's class, hyperparameters and metrics, the checkpoint that the weights are from, whether the training had
+      ended, the versions that trained it, and what was compared.
 
     ``config.yaml``, ``config.resolved.yaml``
       The configuration of a CLI run without the settings that SageMaker determined, which runs elsewhere, and the one
@@ -138,7 +138,8 @@ class ModelExportMixin(_Base):
         plan = self.plan or ExportPlan()
         self._examples = ExampleFinder(plan.submodule, plan.example_shape)
         self._last: Mapping[str, Any] = {}
-        self._steps: Optional[int] = None
+        # What differs in ``model.json`` where the training has not ended.
+        self._early: Dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Check that the model directory is writable."""
@@ -202,12 +203,19 @@ class ModelExportMixin(_Base):
         """Remove the hook from the model."""
         self._examples.detach()
 
-    def export_now(self, trainer: Trainer, pl_module: Any) -> None:
-        """Write the model in its current state, for a fit that ends early. Every rank must call it."""
-        self._steps = steps_taken(self.namespace, trainer)
+    def export_now(self, trainer: Trainer, pl_module: Any, stopped_by: Optional[str] = None) -> None:
+        """Write the model in its current state, for a fit that ends early. Every rank must call it.
+
+        Args:
+            trainer: The trainer.
+            pl_module: The model.
+            stopped_by: What stops the fit, for the log and ``model.json``.
+        """
+        steps = steps_taken(self.namespace, trainer)
+        self._early = {"global_step": steps, "ended": False, "stopped_by": stopped_by}
         self._gather(trainer, has_ended=False)
         self.on_fit_end(trainer, pl_module)
-        self._steps = None
+        self._early = {}
 
     @property
     def _is_active(self) -> bool:
@@ -245,8 +253,7 @@ class ModelExportMixin(_Base):
             weights_only=self.weights_only,
         )
         summary = summarize(self.namespace, trainer, pl_module, plan, best, self._hparams(pl_module))
-        if self._steps is not None:
-            summary = replace(summary, global_step=self._steps)
+        summary = replace(summary, **self._early)
         serving = self._serving(pl_module)
         configs = (self.config, None) if self.portable_config is None else (self.portable_config, self.config)
         path = write_model(directory, source, summary, configs[0], plan, serving, type(pl_module), configs[1])
@@ -254,7 +261,7 @@ class ModelExportMixin(_Base):
             which = f"the last model ({why_last_weights(trainer, plan.weights)})"
         else:
             which = f"the best model ({best.monitor} {best.score:.4g})"
-        log.info("Exported %s to %s", which, path)
+        log.info("Exported %s to %s%s", which, path, "" if summary.ended else _not_ended(summary.stopped_by))
 
     def _hparams(self, pl_module: Any) -> Optional[Dict[str, Any]]:
         """The saved hyperparameters, as JSON returns them where the inference container instantiates the model."""
@@ -268,6 +275,10 @@ class ModelExportMixin(_Base):
             return None
         name = self.namespace.name.partition(".")[0].replace("_", "-")
         return Serving.collect(type(pl_module), self.plan.format, name)
+
+
+def _not_ended(stopped_by: Optional[str]) -> str:
+    return f". The program's training had not ended{f': {stopped_by}' if stopped_by else ''}"
 
 
 def exports_of(trainer: Trainer) -> List[Any]:

@@ -3,9 +3,6 @@
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from lightning_sm._checkpoint.candidates import JobIdentity
-from lightning_sm._checkpoint.periodic import save_interval
-from lightning_sm._checkpoint.storage import Storage, check_url, is_remote, is_s3
 from lightning_sm._config.directories import CheckpointPlaces, explicit_directories
 from lightning_sm._config.settings import RunContext
 from lightning_sm._doctor.storage_checks import replicated_channels
@@ -14,8 +11,9 @@ from lightning_sm._failure import failure_reported
 from lightning_sm._lightning.train_progress import drop_disabled_bar, drop_tips, plain_model_summary, progress_bar_class
 from lightning_sm._lightning.trainer_hooks import skip_unused_hooks
 from lightning_sm._logging import log
-from lightning_sm._sagemaker.elastic_agent import ElasticAgent
-from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._resume.fits import save_interval
+from lightning_sm._resume.identity import ProgramIdentity
+from lightning_sm._resume.storage import Storage, check_url, is_remote, is_s3
 from lightning_sm._sagemaker.topology import Launcher
 from lightning_sm.callbacks import callback_class
 
@@ -34,8 +32,7 @@ def own_callbacks(
     """Set the job's checkpoint directory on the callbacks that are present, and return the callbacks to add.
 
     Outside a container ``WorldCheck`` is added under an external launcher, ``ModelExport`` where
-    ``sagemaker.model_dir`` is set, and ``GracefulStop`` where ``sagemaker.max_runtime`` is set. Under ``hyperpodrun``
-    ``ElasticRestart`` is added, and where ``sagemaker.checkpoint_dir`` is set what saves there and resumes.
+    ``sagemaker.model_dir`` is set, and ``GracefulStop`` where ``sagemaker.max_runtime`` is set.
 
     Lightning's own ``ModelCheckpoint`` is configured, never subclassed: its saved state is found again by the name of
     its class.
@@ -53,26 +50,17 @@ def own_callbacks(
         ExportError: ``sagemaker.export`` or what refines it has no meaning, or needs a package that is missing.
         CheckpointError: ``sagemaker.save_every`` is no duration, ``sagemaker.resume`` is none of its words, or the
             checkpoint directory is a URL that cannot be used.
-        JobConfigError: ``sagemaker.max_runtime`` is no duration, or the elastic agent's restart count is no count.
+        JobConfigError: ``sagemaker.max_runtime`` is no duration.
         OptionError: ``sagemaker.log_every`` is no duration.
     """
     job, options = context.job, context.options
-    with failure_reported(job):
-        agent = ElasticAgent.resolve()
     own: List[Any] = []
-    checkpoint_dir = _checkpoint_dir(present, context)
     world_check = _absent("WorldCheck", present, context)
     if world_check is not None and context.topology.launcher != Launcher.LOCAL:
         folders = replicated_channels(job) if options.doctor else {}
         own.append(world_check(context.topology, folders))
-    if job.in_container or (agent is not None and options.checkpoint_dir):
-        places = _checkpoint_places(arguments, context, checkpoint_dir)
-        own += _safe_saves(present, context, places)
-        own += _checkpoints_in_place(present, places)
-        own += _tiered_checkpoints(present, context)
-        own += _auto_resume(arguments, present, context, _identity(arguments, job, config), places.directory)
-        own += _positions(present, context)
     if job.in_container:
+        own += _auto_resume(arguments, present, context, config)
         own += _log_metrics(present, context)
         own += progress_callbacks(arguments, present, context)
     export = _absent("ModelExport", present, context)
@@ -92,8 +80,7 @@ def own_callbacks(
         )
     # Before the callback whose teardown may end the program.
     own += _html_report(present, context, routing)
-    own += _graceful_stop(arguments, present, context, checkpoint_dir)
-    own += _elastic_restart(arguments, [*present, *own], context, checkpoint_dir, agent)
+    own += _graceful_stop(present, context)
     for callback in own:
         if type(callback).__module__ == "lightning_sm":  # Lightning's own stay as they are
             skip_unused_hooks(context.namespace, callback)
@@ -179,35 +166,13 @@ def _checkpoint_dir(present: Sequence[Any], context: RunContext) -> str:
     return url
 
 
-def _graceful_stop(
-    arguments: Dict[str, Any], present: Sequence[Any], context: RunContext, checkpoint_dir: str
-) -> List[Any]:
+def _graceful_stop(present: Sequence[Any], context: RunContext) -> List[Any]:
     in_container, max_runtime = context.job.in_container, context.options.max_runtime
     graceful_stop = _absent("GracefulStop", present, context)
     if graceful_stop is None or not (in_container or max_runtime is not None):
         return []
-    directory = checkpoint_dir if _saves(arguments) and in_container else None
     with failure_reported(context.job):
-        return [graceful_stop(directory=directory, max_runtime=max_runtime)]
-
-
-def _elastic_restart(
-    arguments: Dict[str, Any],
-    present: Sequence[Any],
-    context: RunContext,
-    checkpoint_dir: str,
-    agent: Optional[ElasticAgent],
-) -> List[Any]:
-    elastic_restart = _absent("ElasticRestart", present, context)
-    if agent is None or elastic_restart is None:
-        return []
-    if _absent("AutoResume", present, context) is not None and context.topology.is_rank_zero:
-        log.warning(
-            "hyperpodrun starts a job again after a failure and with another number of hosts, and this one then trains "
-            "from scratch. HINT: Set sagemaker.checkpoint_dir to a directory on storage that all hosts share."
-        )
-    is_known = context.job.in_container or context.options.checkpoint_dir
-    return [elastic_restart(checkpoint_dir if _saves(arguments) and is_known else None)]
+        return [graceful_stop(max_runtime=max_runtime)]
 
 
 def _html_report(present: Sequence[Any], context: RunContext, routing: Sequence[str]) -> List[Any]:
@@ -215,18 +180,6 @@ def _html_report(present: Sequence[Any], context: RunContext, routing: Sequence[
     if report is None or not (context.job.in_container and context.options.report):
         return []
     return [report(context.output_dir[0], routing, context.topology)]
-
-
-def _safe_saves(present: Sequence[Any], context: RunContext, places: CheckpointPlaces) -> List[Any]:
-    safe_saves = _absent("SafeSaves", present, context)
-    return [] if safe_saves is None else [safe_saves(async_save=context.options.async_save, places=places)]
-
-
-def _positions(present: Sequence[Any], context: RunContext) -> List[Any]:
-    if context.options.resume == "never":
-        return []
-    absent = (_absent(name, present, context) for name in ("DataPosition", "FinetuningState"))
-    return [callback() for callback in absent if callback is not None]
 
 
 def _log_metrics(present: Sequence[Any], context: RunContext) -> List[Any]:
@@ -239,45 +192,35 @@ def _saves(arguments: Dict[str, Any]) -> bool:
     return arguments.get("enable_checkpointing") is not False and not arguments.get("barebones")
 
 
-def _identity(arguments: Dict[str, Any], job: TrainingJob, config: Optional[str]) -> JobIdentity:
-    if config is None:
-        return JobIdentity.of(job, {"trainer": arguments})
-    import yaml
-
-    return JobIdentity.of(job, yaml.safe_load(config))
-
-
-def _tiered_checkpoints(present: Sequence[Any], context: RunContext) -> List[Any]:
-    tiered, namespace = _absent("TieredCheckpoints", present, context), context.options.tiered_checkpoints
-    return [tiered(namespace)] if tiered is not None and namespace is not None else []
-
-
 def _auto_resume(
-    arguments: Dict[str, Any], present: Sequence[Any], context: RunContext, identity: JobIdentity, directory: str
+    arguments: Dict[str, Any], present: Sequence[Any], context: RunContext, config: Optional[str]
 ) -> List[Any]:
-    auto_resume, options = _absent("AutoResume", present, context), context.options
-    if auto_resume is None or not _saves(arguments):
-        return []
+    """The callback that saves and resumes, and sends the checkpoints of the callbacks that are there to the job."""
+    options, directory = context.options, _checkpoint_dir(present, context)
     with failure_reported(context.job):
-        return [auto_resume(directory, options.resume, identity, options.resume_weights_only)]
-
-
-def _checkpoint_places(arguments: Dict[str, Any], context: RunContext, directory: str) -> CheckpointPlaces:
-    with failure_reported(context.job):
-        seconds = save_interval(context.options.save_every)
+        seconds = save_interval(options.save_every)
         if is_remote(directory) and _saves(arguments):
             check_url(directory)
             # In the main thread, as Lightning does: a thread that saves would make another one.
             Storage(directory).prepare()
-    adds = _saves(arguments) and not arguments.get("fast_dev_run")
-    explicit = explicit_directories(context.settings)
-    return CheckpointPlaces(directory, context.job, context.namespace, explicit, seconds, adds)
+        elif _saves(arguments) and not arguments.get("fast_dev_run"):
+            check_writable(directory, "checkpoint directory")
+    places = CheckpointPlaces(directory, context.job, context.namespace, explicit_directories(context.settings))
+    places.route(present)
+    if not _saves(arguments):
+        return []
+    own: List[Any] = []
+    auto_resume = _absent("AutoResume", present, context)
+    if auto_resume is not None:
+        identity = ProgramIdentity.of(context.job, None if config is None else _parsed(config))
+        more = {"save_every": seconds, "async_save": options.async_save, "places": places}
+        with failure_reported(context.job):
+            own.append(auto_resume(directory, options.resume, identity, options.resume_weights_only, **more))
+    finetuning = _absent("FinetuningState", present, context)
+    return own if finetuning is None or options.resume == "never" else [*own, finetuning()]
 
 
-def _checkpoints_in_place(present: Sequence[Any], places: CheckpointPlaces) -> List[Any]:
-    own = places.complete(present)
-    checkpoint_class = places.namespace.module("callbacks").ModelCheckpoint
-    if not is_remote(places.directory) and any(isinstance(each, checkpoint_class) for each in (*present, *own)):
-        with failure_reported(places.job):
-            check_writable(places.directory, "checkpoint directory")
-    return own
+def _parsed(config: str) -> Any:
+    import yaml
+
+    return yaml.safe_load(config)

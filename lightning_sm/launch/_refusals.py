@@ -94,9 +94,11 @@ def _check_start(request: JobRequest) -> None:
     start = request.settings.from_checkpoint
     if start is None:
         return
-    if re.fullmatch(r"s3://[^/]+/\S+", start) is None:
+    if re.fullmatch(r"s3://[^/]+/\S+", start) is None or start.rstrip("/").endswith(".ckpt"):
         raise LaunchError(
-            f"--from-checkpoint is {start!r}.", hint="Give s3://BUCKET/JOB/checkpoints, or one checkpoint in it."
+            f"--from-checkpoint is {start!r}.",
+            hint="Give the checkpoints of another job, s3://BUCKET/JOB/checkpoints. To start from one checkpoint, pass "
+            "it to the script as --ckpt_path.",
         )
     if "CheckpointConfig" not in request.as_body():
         raise LaunchError(

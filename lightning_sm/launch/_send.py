@@ -1,6 +1,7 @@
 """Sends a request: uploads the source archive, then creates the training job, with boto3."""
 
 import json
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from lightning_sm.launch._settings import LaunchSettings
 
 __all__ = ["SentJob", "account_of", "api_errors", "bucket_and_key", "clients", "is_throttled", "send"]
 
-_CHECKPOINT = ".ckpt"
+# The record of a save.
+_RECORD = re.compile(r"/fit-\d+/step-[\d-]+\.json$")
 _EXTRA = "pip install 'lightning-sm[launch]'"
 _DENIED = ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
@@ -122,24 +124,21 @@ def _copy_checkpoints(request: JobRequest, session: Any) -> None:
     if start is None:
         return
     client = session.client("s3")
-    bucket, key = bucket_and_key(start.rstrip("/"))
+    bucket, prefix = bucket_and_key(f"{start.rstrip('/')}/")
     to_bucket, to_prefix = bucket_and_key(request.as_body()["CheckpointConfig"]["S3Uri"].rstrip("/"))
-    base = key.rpartition("/")[0] if key.endswith(_CHECKPOINT) else key
-    found: List[str] = []
+    names: List[str] = []
     with api_errors(f"s3:ListBucket of {start}"):
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key):
-            found += [each["Key"] for each in page.get("Contents", ())]
-    names = [name for name in found if name == key or name.startswith(f"{key}/")]
-    # A sharded checkpoint is a folder; other files, such as finished.json, tell about the other job.
-    names = [name for name in names if any(part.endswith(_CHECKPOINT) for part in name[len(base) :].split("/"))]
-    if not names:
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+            names += [each["Key"][len(prefix) :] for each in page.get("Contents", ())]
+    if not any(_RECORD.search(name) for name in names):
         raise LaunchError(
-            f"--from-checkpoint {start} holds no checkpoint.", hint="Give the prefix or the address of a .ckpt file."
+            f"--from-checkpoint {start} holds no save of a job (…/fit-0/step-N.json).",
+            hint="Give the checkpoints of the other job, the S3Uri of its CheckpointConfig.",
         )
     for name in names:
-        target = f"{to_prefix}/{name[len(base) :].lstrip('/')}"
-        with api_errors(f"s3:CopyObject of s3://{bucket}/{name} to s3://{to_bucket}/{target}"):
-            client.copy({"Bucket": bucket, "Key": name}, to_bucket, target)
+        target = f"{to_prefix}/{name}"
+        with api_errors(f"s3:CopyObject of s3://{bucket}/{prefix}{name} to s3://{to_bucket}/{target}"):
+            client.copy({"Bucket": bucket, "Key": f"{prefix}{name}"}, to_bucket, target)
 
 
 def bucket_and_key(uri: str) -> Tuple[str, str]:

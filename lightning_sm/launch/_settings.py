@@ -96,8 +96,8 @@ class LaunchSettings:
         environment: Environment variables of the container.
         checkpoints: Where checkpoints are synchronised with S3: ``auto`` for a prefix of the job's own in the bucket,
             ``none``, or an address.
-        from_checkpoint: A checkpoint of another job (``s3://…/last.ckpt``), or the prefix with its checkpoints, from
-            which this job goes on. They are copied to this job's own prefix.
+        from_checkpoint: The checkpoints of another job (``s3://…/checkpoints``), from which this job goes on. They are
+            copied to this job's own prefix.
         spot: Whether to use spot instances.
         max_run: The time limit of the job, such as ``24h``.
         max_wait: The time limit with the wait for spot instances; by default ``max_run`` and one day.

@@ -313,8 +313,9 @@ class Jobs:
         opt_ml = OptMl(base).host("algo-1") if not base.exists() else None
         variables = {"SAGEMAKER_BASE_DIR": str(base)} if opt_ml is None else opt_ml.environ()
         environ = {**without_launcher(os.environ), **variables, "TRAINING_JOB_NAME": name, "OMP_NUM_THREADS": "1"}
+        environ["HOW"] = how
         environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, "-m", "tests.callbacks.report_script", how]
+        command = [sys.executable, "-m", "tests.callbacks.report_script"]
         self.running[name] = subprocess.Popen(
             command, env=environ, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -350,17 +351,21 @@ def test_jobs_that_fail_are_stopped_or_killed(tmp_path):
     assert "stopped stopped" in page.shown
     assert "12 optimizer steps" in page.shown
     assert "SIGTERM received" in page.shown
-    assert ["global_step", "12"] in page.rows
+    for row in (["global_step", "12"], ["ended", "False"], ["stopped_by", "SIGTERM received"]):
+        assert row in page.rows
     assert output.index("Saved ") < output.index("Exported ") < output.index("Wrote the report of the fit")
 
     code, output, page = jobs.end("killed")
     assert code == 0
     assert "killed completed 3 epochs, 24 optimizer steps" in page.shown
     assert "restarted once" in page.shown
-    starts = [row[1:3] for row in page.rows if len(row) == 4 and row[1] != "resumed from"]
-    assert starts == [["from scratch", "0"], ["last.ckpt", "8"]]
+    starts = [[os.path.basename(row[1]), row[2]] for row in page.rows if len(row) == 4 and row[1] != "resumed from"]
+    # Killed in the hook of step 12, before that step was saved.
+    assert starts == [["from scratch", "0"], ["step-11.ckpt", "11"]]
     assert page.values["val_loss"][3] == "3"
     assert "model" in page.headings
+    assert ["ended", "True"] in page.rows
+    assert "stopped_by" not in dict(row for row in page.rows if len(row) == 2)
     assert any("trainer.default_root_dir = " in row[0] for row in page.rows)
 
     code, output, page = jobs.end("later")

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from lightning_sm._lightning import Namespace, installed_namespaces
 from lightning_sm._lightning.train_progress import drop_disabled_bar, drop_tips, progress_bar_class
 from lightning_sm._progress.watch import HangWatch, Waiting
+from lightning_sm._resume.fits import forget_fits
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import OptionError
 from tests.helpers.tiny import loader, tiny_model
@@ -466,18 +467,18 @@ def test_it_can_be_pickled_and_copied():
 
 @pytest.mark.skipif(PL.version < (1, 6), reason="Lightning 1.5 goes on with the next epoch")
 def test_a_run_that_is_resumed_within_an_epoch(tmp_path):
-    class Save(PL.module().Callback):
-        def on_train_batch_end(self, trainer, *_):
+    class Stop(PL.module().Callback):
+        def on_train_batch_start(self, trainer, *_):
             if trainer.global_step == 3:
-                trainer.save_checkpoint(tmp_path / "within.ckpt")
+                raise KeyError("interrupted")
 
-    position = callback_class(PL, "DataPosition")
-    run(PL, callbacks=[Save(), position()])
+    def resume():
+        forget_fits()
+        return callback_class(PL, "AutoResume")(str(tmp_path), save_every=0.01)
 
-    def resume(trainer, model):
-        trainer.fit(model, loader(), ckpt_path=str(tmp_path / "within.ckpt"))
-
-    _, _, found, _ = run(PL, every=ALWAYS, callbacks=[position()], fit=resume)
+    with pytest.raises(KeyError):
+        run(PL, callbacks=[Stop(), resume()])
+    _, _, found, _ = run(PL, every=ALWAYS, callbacks=[resume()])
     train = [words for stage, words, _ in found if stage == "train"]
     assert [(words["batch"], words["percent"], words["step"]) for words in train][:2] == [
         ("4/8", "50", "4"),

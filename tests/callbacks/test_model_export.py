@@ -10,8 +10,8 @@ from lightning_sm import _export
 from lightning_sm._lightning import Namespace
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import ExportError, OutputError
-from tests.checkpoint.checkpoint_files import Extra
 from tests.export.formats import needs
+from tests.helpers.checkpoint_files import Extra
 from tests.helpers.processes import local_rendezvous
 from tests.projects.container import log_lines
 from tests.projects.nets import Dictionaries, Headless, Net, loader
@@ -481,7 +481,10 @@ def test_export_after_a_fit_without_a_batch(container):
     strategy = SimpleNamespace(lightning_module_state_dict=model.state_dict)
     trainer = trainer_of(strategy, _data_source=SimpleNamespace(dataloader=loader))
     callback.on_fit_start(trainer, model)
+    # What the fit had measured is there when it is over.
+    trainer.callback_metrics = {"val_loss": torch.tensor(0.5)}
     callback.on_fit_end(trainer, model)
+    assert container.summary["metrics"] == {"val_loss": 0.5}
     assert container.summary["example"]["source"] == "first batch"
     assert_equal(torch.jit.load(str(container.model / "model.pt")).state_dict(), model.state_dict())
 

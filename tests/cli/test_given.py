@@ -152,7 +152,7 @@ def test_interpolation_within_a_routed_list(container, mode):
     )
     cli = container.hyperparameters(config=["config.yaml", "own.yaml"]).cli(parser_kwargs={"parser_mode": mode})
     (saver,) = [each for each in cli.trainer.checkpoint_callbacks if each._every_n_epochs == 5]
-    assert saver.dirpath == str(container.base / "output" / "data" / "checkpoints")
+    assert saver.dirpath == str(container.base / "output" / "data" / "checkpoints" / "ckpts")
 
 
 @pytest.mark.parametrize("value", ["/data/mine", "s3://bucket/x"])
@@ -316,7 +316,7 @@ def test_a_subcommand_of_the_project_that_trains_is_resumable_and_exports(contai
 
     container.hyperparameters(subcommand="tune_and_fit", **{"trainer.logger": False})
     cli = container.cli(cls=OwnCLI, run=True, trainer_class=Trainer)
-    assert {"AutoResume", "DataPosition", "ModelExport"} <= {type(each).__name__ for each in cli.trainer.callbacks}
+    assert {"AutoResume", "ModelExport"} <= {type(each).__name__ for each in cli.trainer.callbacks}
     assert (container.model / "model.pt").exists()
 
 

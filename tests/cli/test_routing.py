@@ -8,6 +8,7 @@ import pytest
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import save_config_arguments
 from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import OutputError, RoutingError
 from tests.helpers.environ import torchrun
 from tests.projects.container import config_of, log_lines, loggers_of
@@ -27,15 +28,14 @@ def output(container):
 
 def checkpoints(cli):
     """Where the project's own checkpoints go."""
-    return [saver.dirpath for saver in cli.trainer.checkpoint_callbacks if saver.filename not in RESUMING]
+    return [saver.dirpath for saver in cli.trainer.checkpoint_callbacks]
 
 
 def resuming(cli):
-    """Where the checkpoints go from which an interrupted job goes on."""
-    return [saver.dirpath for saver in cli.trainer.checkpoint_callbacks if saver.filename in RESUMING]
-
-
-RESUMING = ("last", "resume-last", "resume-{epoch}-{step}")
+    """Where the saves go from which an interrupted job goes on."""
+    auto_resume = callback_class(PL, "AutoResume")
+    found = [each for each in cli.trainer.callbacks if isinstance(each, auto_resume)]
+    return [each.directory for each in found]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("value", [None, True])
@@ -84,21 +84,26 @@ def test_the_checkpoint_directory(container, local_path, default_exists, expecte
         container.opt_ml.write("checkpointconfig.json", {"LocalPath": local_path.format(base=container.base)})
     if default_exists:
         (container.base / "checkpoints").mkdir()
-    assert resuming(container.cli()) == [expected.format(base=container.base)] * 2
+    assert resuming(container.cli()) == [expected.format(base=container.base)]
 
 
 SAVE = "{class_path: ModelCheckpoint, init_args: {monitor: val_loss, dirpath: ckpts}}"
 
 
-@pytest.mark.parametrize("callbacks", [SAVE, f"[{SAVE}]", f"[LearningRateMonitor, {SAVE}]", "[ModelCheckpoint]"])
-def test_checkpoints_of_a_config_go_there(container, callbacks):
+@pytest.mark.parametrize(
+    ("callbacks", "below"),
+    [(SAVE, "ckpts"), (f"[{SAVE}]", "ckpts"), (f"[LearningRateMonitor, {SAVE}]", "ckpts"), ("[ModelCheckpoint]", "")],
+)
+def test_checkpoints_of_a_config_go_there(container, callbacks, below):
     (container.base / "checkpoints").mkdir()
     container.config(f"trainer: {{callbacks: {callbacks}}}", "save.yaml")
     cli = container.hyperparameters(config=["config.yaml", "save.yaml"]).cli()
-    assert checkpoints(cli) == [str(container.base / "checkpoints")]
+    directory = str(container.base / "checkpoints" / below)
+    assert checkpoints(cli) == [directory]
+    assert os.path.isdir(directory)
     config = config_of(cli)["trainer"]["callbacks"]
     last = config[-1] if isinstance(config, list) else config
-    assert last["init_args"]["dirpath"] == str(container.base / "checkpoints")
+    assert last["init_args"]["dirpath"] == directory
 
 
 @pytest.mark.parametrize("flag", ["--trainer.callbacks+=", "--trainer.callbacks="])
@@ -106,7 +111,7 @@ def test_typed_checkpoints_go_there(container, flag):
     cli = container.cli(f"{flag}ModelCheckpoint", "--trainer.callbacks.monitor=val_loss")
     assert checkpoints(cli) == [os.path.join(output(container), "checkpoints")]
     assert cli.trainer.checkpoint_callback.monitor == "val_loss"
-    assert set(resuming(cli)) == set(checkpoints(cli))
+    assert resuming(cli) == checkpoints(cli)
 
 
 @pytest.mark.parametrize("given", ["ckpts", None, "memory://bucket/x"])
@@ -115,14 +120,14 @@ def test_checkpoints_of_the_project_go_there_too(container, given):
 
     cli = container.cli(trainer_defaults={"callbacks": [ModelCheckpoint(dirpath=given)]})
     kept = given is not None and "://" in given
-    assert checkpoints(cli) == [given if kept else os.path.join(output(container), "checkpoints")]
+    assert checkpoints(cli) == [given if kept else os.path.realpath(f"{output(container)}/checkpoints/{given or ''}")]
 
 
 @pytest.mark.parametrize("as_list", [True, False])
 def test_checkpoints_by_hyperparameter_stay(container, as_list):
     callback = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "mine"}}
     cli = container.hyperparameters({"trainer.callbacks": [callback] if as_list else callback}).cli()
-    assert resuming(cli) == [os.path.join(output(container), "checkpoints")] * 2
+    assert resuming(cli) == [os.path.join(output(container), "checkpoints")]
     assert [os.path.realpath(path) for path in checkpoints(cli)] == [os.path.realpath("mine")]
 
 
@@ -133,7 +138,7 @@ def test_typed_checkpoints_stay(container):
 
 def test_checkpoints_may_go_to_a_remote_directory(container):
     cli = container.hyperparameters({"sagemaker.checkpoint_dir": "memory://bucket/x"}).cli()
-    assert resuming(cli) == ["memory://bucket/x"] * 2
+    assert resuming(cli) == ["memory://bucket/x"]
     assert not os.path.exists("memory:")
 
 
@@ -160,7 +165,7 @@ def test_the_groups_own_directories(container, tmp_path):
     values = {f"sagemaker.{name}": str(tmp_path / name) for name in ("output_dir", "checkpoint_dir", "model_dir")}
     cli = container.hyperparameters(values).cli()
     assert cli.trainer.logger.save_dir == str(tmp_path / "output_dir")
-    assert resuming(cli) == [str(tmp_path / "checkpoint_dir")] * 2
+    assert resuming(cli) == [str(tmp_path / "checkpoint_dir")]
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     assert (tmp_path / "model_dir" / "model.pt").exists()
     assert not container.model.exists()

@@ -204,12 +204,9 @@ def test_a_printed_config_reads_back(parsed, container, strategy, arguments, nam
     ("values", "message"),
     [
         ({"mixed_precision.param_dtype": "bfloat16"}, "HINT: Write a dtype as torch.bfloat16"),
-        ({"sharding_strategy": "full"}, "HINT: It is one of FULL_SHARD"),
-        ({"state_dict_type": "shards"}, "HINT: It is 'full' or 'sharded'"),
+        ({"sharding_strategy": "full"}, "FULL_SHARD.* HINT: Run the same command with --help"),
         ({"auto_wrap_policy": ["nets.Nothing"]}, r"HINT: Give a list of module classes by their paths, as in \[model"),
         ({"activation_checkpointing_policy": 3}, "HINT: Give a list of module classes"),
-        ({"device_mesh": [1, 1, 1]}, r"HINT: Give two numbers, as in \[2, 4\]"),
-        ({"timeout": 60}, "HINT: Give it as 'hours:minutes:seconds'"),
         ({"cpu_ofload": True}, "'cpu_ofload' is not accepted HINT: did you mean 'cpu_offload'?"),
         ({"limit_all_gathers": False}, "HINT: .*belongs below trainer.strategy.dict_kwargs"),
         ({"auto_wrap_policy": "nets.Block"}, r"is a module and no policy\. HINT: .* a list: \[nets.Block\]"),
@@ -228,8 +225,6 @@ def test_bad_values_of_fsdp(parsed, container, values, message):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"stage": "three"}, "HINT: It is 0, 1, 2 or 3"),
-        ({"logging_level": "INFO"}, "HINT: It is a number: 10 for DEBUG, 20 for INFO"),
         (
             {"config": "ds_confg.json"},
             r"\(by a hyperparameter\), which cannot be read: .*did you mean ds_config.json\?",

@@ -1,11 +1,13 @@
 import os
 import types
+from inspect import signature
 
 import fsspec
 import pytest
+import torch
 
 import lightning_sm
-from lightning_sm import SageMakerEnvironment, trainer_settings
+from lightning_sm import SageMakerEnvironment, _export, trainer_settings
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.compat_strategies import strategy_of
@@ -27,6 +29,10 @@ def names(callbacks):
 
 def quiet(**arguments):
     return {"max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False, **arguments}
+
+
+def loaded(path):
+    return _export.load_file(str(path), weights_only=False)
 
 
 def test_a_script_gets_what_the_cli_gives(container):
@@ -83,11 +89,36 @@ def test_checkpoints_of_the_script_go_to_the_jobs_directory(container):
     callbacks = [checkpoint_class(dirpath=path) for path in (None, "ckpts", "memory://x/y")]
     settings = trainer_settings(callbacks=callbacks)
     directory = str(container.base / "output" / "data" / "checkpoints")
-    assert [callback.dirpath for callback in callbacks] == [directory, directory, "memory://x/y"]
+    assert [callback.dirpath for callback in callbacks] == [directory, f"{directory}/ckpts", "memory://x/y"]
+    assert os.path.isdir(f"{directory}/ckpts")
     assert settings["callbacks"][:3] == callbacks
-    # One that saves at the end of each epoch is there; one that does so by time is not.
     added = names(settings["callbacks"][3:])
-    assert (added.count("SafeSaves"), added.count("ModelCheckpoint"), added.count("ModelExport")) == (1, 1, 1)
+    assert (added.count("AutoResume"), added.count("ModelCheckpoint"), added.count("ModelExport")) == (1, 0, 1)
+
+
+def test_callbacks_of_one_file_name_keep_files_of_their_own_and_the_first_best_is_exported(container):
+    from tiny_data import TinyData
+    from tiny_model import TinyModel
+
+    checkpoint_class = PL.module("callbacks").ModelCheckpoint
+    unnumbered = {"enable_version_counter"} & signature(checkpoint_class).parameters.keys()
+    same = {"filename": "best", "monitor": "val_loss", **dict.fromkeys(unnumbered, False)}
+    directory = container.base / "output" / "data" / "checkpoints" / "runs"
+    for fold in ("fold0", "fold1"):  # with trainers of their own, of which none knows the others' callbacks
+        callbacks = [
+            checkpoint_class(f"runs/{fold}/first", mode="max", **same),
+            checkpoint_class(f"runs/{fold}/second", mode="min", **same),
+        ]
+        arguments = quiet(max_epochs=3, sagemaker={"resume": "never"}, num_sanity_val_steps=0, callbacks=callbacks)
+        PL.module().Trainer(**trainer_settings(**arguments)).fit(TinyModel(), TinyData("x"))
+        first, second = (loaded(directory / fold / name / "best.ckpt") for name in ("first", "second"))
+        assert first["epoch"] < second["epoch"]  # the loss falls
+        assert container.summary["checkpoint"] == str(directory / fold / "first" / "best.ckpt")
+        exported = loaded(container.model / "model.pt")
+        assert all(torch.equal(exported[name], value) for name, value in first["state_dict"].items())
+    assert sorted(str(path.relative_to(directory)) for path in directory.rglob("*.ckpt")) == [
+        f"{fold}/{name}/best.ckpt" for fold in ("fold0", "fold1") for name in ("first", "second")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,12 +137,10 @@ def test_checkpoints_of_the_model_go_to_the_jobs_directory_and_the_jobs_own_stay
     for _ in range(2):  # in each fit Lightning asks the model again
         trainer.fit(Model(), TinyData("x"))
     directory = container.base / "output" / "data" / "checkpoints"
-    assert {callback.dirpath for callback in trainer.checkpoint_callbacks} == {str(directory)}
-    patterns = [callback.filename for callback in trainer.checkpoint_callbacks]
-    assert patterns.count("{epoch}") == 1
-    assert any(pattern.startswith("resume-{epoch}") for pattern in patterns)
-    assert list(directory.glob("epoch=*.ckpt"))
-    assert arguments == {} or list(directory.glob("*last*.ckpt"))
+    assert [callback.dirpath for callback in trainer.checkpoint_callbacks] == [str(directory / "ckpts")]
+    assert list(directory.glob("*/fit-0/step-*.json"))
+    assert list(directory.glob("ckpts/epoch=*.ckpt"))
+    assert list(directory.rglob("last.ckpt")) or "save_last" not in arguments
     assert not (container.code / "ckpts").exists()
 
 
@@ -120,15 +149,15 @@ def test_one_callback_need_not_be_a_list(container):
     settings = trainer_settings(callbacks=export)
     assert settings["callbacks"][0] is export
     assert names(settings["callbacks"]).count("ModelExport") == 1
-    assert names(settings["callbacks"]).count("ModelCheckpoint") == 2
+    assert names(settings["callbacks"]).count("AutoResume") == 1
 
 
 def test_the_group(container, tmp_path):
     group = {"output_dir": str(tmp_path / "o"), "checkpoint_dir": str(tmp_path / "c"), "model_dir": str(tmp_path / "m")}
     settings = trainer_settings(sagemaker=group)
-    checkpoint, _ = (found for found in settings["callbacks"] if type(found).__name__ == "ModelCheckpoint")
+    (resume,) = (found for found in settings["callbacks"] if isinstance(found, callback_class(PL, "AutoResume")))
     (export,) = (found for found in settings["callbacks"] if isinstance(found, callback_class(PL, "ModelExport")))
-    assert (settings["logger"].save_dir, checkpoint.dirpath) == (group["output_dir"], group["checkpoint_dir"])
+    assert (settings["logger"].save_dir, resume.directory) == (group["output_dir"], group["checkpoint_dir"])  # type: ignore[attr-defined]
     assert export.model_dir == group["model_dir"]  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="chanels"):
         trainer_settings(sagemaker={"chanels": {}})

@@ -6,7 +6,7 @@ import pytest
 from lightning_sm._config.directories import directories
 from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.outputs import default_logger, route_outputs
-from lightning_sm._config.routed import Routing
+from lightning_sm._config.routed import CheckpointRoutes, Routing
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import LoggerError
 from tests.config.given import context_of, settings_of
@@ -189,7 +189,7 @@ def test_checkpoints(tmp_path, name):
         setting for key, setting in route(tmp_path, f"trainer: {{callbacks: {one}}}").items() if "callbacks" in key
     )
     assert setting.key == "trainer.callbacks.init_args.dirpath"
-    assert setting.config[1]["init_args"] == {"dirpath": "/ml/checkpoints", "monitor": "m"}
+    assert setting.config[1]["init_args"] == {"dirpath": "/ml/checkpoints/ckpts", "monitor": "m"}
     routed = route(
         tmp_path, f"trainer: {{callbacks: [Remote, {one}, {name}]}}", options=SageMakerOptions(checkpoint_dir="/c")
     )
@@ -197,7 +197,44 @@ def test_checkpoints(tmp_path, name):
         "trainer.callbacks[1].init_args.dirpath",
         "trainer.callbacks[2].init_args.dirpath",
     }
-    assert routed["trainer.callbacks[1].init_args.dirpath"].value == "/c"
+    assert routed["trainer.callbacks[1].init_args.dirpath"].value == "/c/ckpts"
+    assert routed["trainer.callbacks[2].init_args.dirpath"].value == "/c"
+
+
+@pytest.mark.parametrize(
+    ("dirpath", "expected"),
+    [
+        ("checkpoints/fold0", "/c/checkpoints/fold0"),
+        ("./a/../b/", "/c/b"),
+        ("{here}/runs/a", "/c/runs/a"),
+        ("/scratch/me/run-7/best", "/c/scratch/me/run-7/best"),
+        (".", "/c"),
+        ("{here}", "/c"),
+        (None, "/c"),
+        ("/c", "/c"),
+        ("/c/fold0", "/c/fold0"),
+    ],
+)
+@pytest.mark.parametrize("url", ["", "s3://bucket"])
+def test_a_checkpoint_directory_keeps_its_path(tmp_path, monkeypatch, dirpath, expected, url):
+    monkeypatch.chdir(tmp_path)
+    given = dirpath and dirpath.format(here=tmp_path)
+    if url and given and given.startswith("/c"):
+        expected = f"/c{given}"  # it is of this host, and the job's is not
+    assert CheckpointRoutes(f"{url}/c", [given]).place(given) == url + expected
+
+
+def test_only_equal_checkpoint_directories_become_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = ["data/x", "/data/x", "data/x", f"{tmp_path}/data/x", "y", "/c/y", ".", None]
+    routes = CheckpointRoutes("/c", given)
+    places = ["/c/data/x", "/c/data/x-2", "/c/data/x", "/c/data/x", "/c/y-2", "/c/y", "/c", "/c"]
+    assert [routes.place(path) for path in given] == places
+    entries = [f"{{class_path: ModelCheckpoint, init_args: {{dirpath: {path}}}}}" for path in given[:-1]]
+    routed = route(
+        tmp_path, f"trainer: {{callbacks: [{', '.join(entries)}]}}", options=SageMakerOptions(checkpoint_dir="/c")
+    )
+    assert [value.value for key, value in routed.items() if "callbacks" in key] == places[:-1]
 
 
 @pytest.mark.parametrize(

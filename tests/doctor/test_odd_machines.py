@@ -63,7 +63,9 @@ def test_many_slow_channels(host, monkeypatch):
     assert sum(given) == pytest.approx(storage_checks._WALK_SECONDS)
 
 
-@pytest.mark.parametrize("name", ["output/failure", "checkpoints/last.ckpt", "code/train.py", "code/requirements.txt"])
+@pytest.mark.parametrize(
+    "name", ["output/failure", "checkpoints/train-0a1b2c", "code/train.py", "code/requirements.txt"]
+)
 def test_a_pipe_in_place_of_a_file(host, name):
     path = host.opt_ml.base / name
     path.parent.mkdir(exist_ok=True)

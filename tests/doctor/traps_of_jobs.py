@@ -5,10 +5,10 @@ import socket
 import time
 from pathlib import Path
 
-import torch
-
-from lightning_sm._checkpoint.candidates import JOB_KEY
 from lightning_sm._doctor import Status
+from lightning_sm._resume.identity import ProgramIdentity
+from lightning_sm._resume.record import CheckpointRecord, SavedFile
+from lightning_sm._resume.series import complete_record
 from tests.doctor.traps import trap
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.opt_ml import group
@@ -316,19 +316,13 @@ def checkpoint_that_is_a_link(host):
     (host.opt_ml.base / "checkpoints" / "last.ckpt").symlink_to("epoch=1.ckpt")
 
 
-@trap(26, check="older checkpoints", status=WARNING, text="it is incomplete")
-def sharded_checkpoint_of_which_a_part_is_missing(host):
-    (host.opt_ml.base / "checkpoints" / "last.ckpt").mkdir()
-    (host.opt_ml.base / "checkpoints" / "last.ckpt" / "__0_0.distcp").write_bytes(b"0")
-
-
-@trap(26, check="older checkpoints", status=WARNING, text="is of the job yesterday")
+@trap(26, check="older checkpoints", status=WARNING, text="checkpoints of the job yesterday")
 def checkpoint_of_another_job(host):
     host.environ.update(TRAINING_JOB_NAME="today")
-    job = {"job_name": "yesterday", "settings": {}}
-    content = {"epoch": 1, "global_step": 2, "pytorch-lightning_version": "2.6.6", "optimizer_states": []}
-    path = host.opt_ml.base / "checkpoints" / "last.ckpt"
-    torch.save({**content, JOB_KEY: job}, path)
+    folder = host.opt_ml.base / "checkpoints" / "train-0a1b2c" / "fit-0"
+    job = ProgramIdentity("yesterday").to_json()
+    record = CheckpointRecord("step-2.ckpt", 1, 2, 1, "batch", 1, job=job).to_json()
+    complete_record(record, str(folder), [SavedFile("step-2.ckpt", 1, 2)])
 
 
 @trap(27, check="several hosts", status=WARNING, text="prepare_data runs on the main host only")

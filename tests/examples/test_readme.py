@@ -88,7 +88,7 @@ def test_in_a_job(script, tmp_path):
     done = script("--lr", "0.25", "--max_epochs", "2", **opt_ml.environ(SM_NUM_GPUS=0))
     assert "lr 0.25, 2 of 2 epochs" in done.stdout or "lr 0.25, 1 of 2 epochs" in done.stdout  # as Lightning 1.5 counts
     assert load_file(str(opt_ml.base / "model" / "model.pt"), weights_only=True)["layer.weight"].shape == (1, 1)
-    (last,) = opt_ml.base.rglob("last.ckpt")
+    (last,) = opt_ml.base.rglob("fit-0/step-12.ckpt")
     assert load_file(str(last), weights_only=False)["global_step"] in (12, 13)  # batches of the channel, not of ./data
 
 

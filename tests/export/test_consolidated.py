@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightning_sm._checkpoint.manifest import Manifest, ShardFile
 from lightning_sm._export import find_best
 from lightning_sm._export.consolidated import folder_problem, read_folder
+from lightning_sm._resume.manifest import Manifest
+from lightning_sm._resume.record import SavedFile
 from lightning_sm.errors import ExportError
 
 dcp = pytest.importorskip("torch.distributed.checkpoint")
@@ -54,6 +55,18 @@ def test_model_and_what_lightning_saves_beside_it(folder):
     assert set(found) == {"state_dict", "epoch", "hyper_parameters"}
 
 
+def test_a_shard_of_another_host_from_an_older_save_is_named(folder):
+    """After a restart a host has the older shards of the others, which have the same sizes."""
+    (shard,) = folder.glob("*.distcp")
+    listed = SavedFile.read(str(folder), shard.name)
+    Manifest("dcp", 2, "0123456789abcdef", (listed,), "fsdp2").write(str(folder))
+    assert folder_problem(str(folder)) is None
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    assert folder_problem(str(folder)) == f"its {shard.name} is corrupted, or of another save (CRC-32 mismatch)"
+
+
 def test_missing_and_truncated_shards_are_named(folder):
     (shard,) = folder.glob("*.distcp")
     content = shard.read_bytes()
@@ -66,7 +79,7 @@ def test_missing_and_truncated_shards_are_named(folder):
 
 
 def test_a_shard_of_another_host_is_missing_and_the_last_weights_are_exported(folder, caplog):
-    Manifest("dcp", 2, "ab", (ShardFile("__1_0.distcp", 10, 1),)).write(str(folder))
+    Manifest("dcp", 2, "ab", (SavedFile("__1_0.distcp", 10, 1),)).write(str(folder))
     callback = SimpleNamespace(best_model_path=str(folder), best_model_score=0.5, monitor="val_loss")
     trainer = SimpleNamespace(checkpoint_callbacks=[callback], num_nodes=1)
     assert find_best(trainer) is None

@@ -28,6 +28,20 @@ def test_best_checkpoint_is_copied_byte_for_byte(tmp_path):
     assert (tmp_path / "model" / "model.ckpt").read_bytes() == best.read_bytes()
 
 
+def test_best_checkpoint_at_a_url(tmp_path):
+    import fsspec
+
+    url, saved = "memory://export/best.ckpt", {"state_dict": Net().state_dict(), "callbacks": {"x": 1}}
+    with fsspec.open(url, "wb") as file:
+        torch.save(saved, file)
+    plan = ExportPlan(ExportFormat.CHECKPOINT)
+    source = make_source(plan, None, {}, url)
+    path = write_model(str(tmp_path / "model"), source, ModelSummary("m.Model"), plan=plan)
+    written = load_file(path, weights_only=True)
+    assert written["callbacks"] == {"x": 1}
+    assert all(torch.equal(written["state_dict"][name], value) for name, value in saved["state_dict"].items())
+
+
 def test_shared_tensors_are_written_once():
     base = torch.arange(6.0)
     kept, shared = drop_shared_tensors(

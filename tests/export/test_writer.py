@@ -36,6 +36,8 @@ def test_written_files(tmp_path):
         "monitor": "val_loss",
         "epoch": 2,
         "global_step": 16,
+        "ended": True,
+        "stopped_by": None,
         "world_size": 1,
         "strategy": None,
         "hparams": None,

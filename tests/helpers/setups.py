@@ -211,6 +211,24 @@ def schedule_by_step(pl, size):
     return Setup(_scheduled(pl, make=make, interval="step"), shuffled(size))
 
 
+def _planned(pl):
+    """A model whose schedule asks for the number of all steps, for which Lightning makes the loaders first."""
+
+    class Planned(net(pl)):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
+            steps = int(self.trainer.estimated_stepping_batches)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=steps + 1)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    return Planned()
+
+
+@setup
+def schedule_by_all_steps(pl, size):
+    return Setup(_planned(pl), shuffled(size, num_workers=1))
+
+
 @setup
 def schedule_by_epoch(pl, size):
     def make(optimizer):
@@ -621,6 +639,12 @@ if find_spec("torchdata") is not None:
         from torchdata.stateful_dataloader import StatefulDataLoader
 
         return Setup(net(pl)(), StatefulDataLoader(Numbers(size.samples), batch_size=BATCH_SIZE, shuffle=True))
+
+    @setup
+    def stateful_loader_made_early(pl, size):
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        return Setup(_planned(pl), StatefulDataLoader(Numbers(size.samples), batch_size=BATCH_SIZE, shuffle=True))
 
     @setup
     def stateful_loader_with_workers(pl, size):

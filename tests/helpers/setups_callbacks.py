@@ -110,6 +110,15 @@ def ema_weight_averaging(pl, size):
 
 
 @setup
+def pruning(pl, size):
+    model = net(pl)()
+    prune = pl.callbacks.ModelPruning(
+        "l1_unstructured", parameters_to_prune=[(model.layers[0], "weight")], amount=0.25, verbose=0
+    )
+    return Setup(model, shuffled(size), in_order(), {"callbacks": [prune]})
+
+
+@setup
 def handwritten_average(pl, size):
     class Average(pl.Callback):
         """Validates with averaged weights, and leaves them in the model at the end."""
@@ -209,7 +218,7 @@ def _directory(*below):
 
 @setup
 def deep_checkpoints(pl, size):
-    # They save often enough for a job to go on from, so that none is added.
+    # Each folder and each prefix is the project's own.
     saver = {"dirpath": _directory("experiment", "run1"), "save_top_k": 2, "monitor": "step", "mode": "max"}
     by_step = pl.callbacks.ModelCheckpoint(**saver, every_n_train_steps=4, filename="{step}")
     by_epoch = pl.callbacks.ModelCheckpoint(**saver, every_n_epochs=1, filename="of/{epoch}")

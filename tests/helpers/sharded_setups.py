@@ -88,7 +88,9 @@ def scheduled_and_averaged(pl, kind):
 
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.layers.parameters(), lr=0.05, momentum=0.9)
-            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=40)
+            # Lightning makes the loaders for it, before these strategies restore anything.
+            steps = int(self.trainer.estimated_stepping_batches)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps + 16)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     class Warming(pl.Callback):
@@ -108,6 +110,19 @@ def scheduled_and_averaged(pl, kind):
             self.count = state["count"]
 
     return SetUp(Net(), [Warming()])
+
+
+@setup
+def scheduled_by_epoch(pl, kind):
+    """A schedule that changes the rates between the checkpoint of a callback and the save that shares its files."""
+
+    def configure(module):
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
+        # It halves the rate after each epoch, later than the callback saves.
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=-1, factor=0.5)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "train_loss_epoch"}}
+
+    return SetUp(net(pl, configure))
 
 
 def _averaged(pl):

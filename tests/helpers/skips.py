@@ -1,4 +1,4 @@
-"""Tests that cannot hold on some versions, each by name and with its reason; ``pytest -rs`` prints those that apply."""
+"""Tests that a row runs and cannot pass, by name and with the reason; ``pytest -rs`` prints those that apply."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -38,11 +38,10 @@ def installed_version(distribution: str) -> Version:
 
 _SUMS = "before Lightning 2.0 its own strategy asks for nothing that SMDDP refuses"
 _NO_ARGS = "LightningCLI takes no `args=` before Lightning 1.8"
-_SWA = "before Lightning 1.8 StochasticWeightAveraging saves no state"
 _NO_LINKS = "jsonargparse 4.21, which Lightning before 1.8 needs, writes no config with a link into a named class"
 _NO_WEIGHTS_ONLY = "torch.load cannot restrict what a file may hold before torch 1.13"
-_END = "tests/callbacks/test_end_of_training.py::"
-_STORE = "torch before 2.1 creates its store with the interpreter's lock held, so that no thread logs meanwhile"
+_MESH = "Lightning before 2.6.4 annotates device_mesh as a tuple of one number"
+_FSDP2 = "SMDDP reduces no gradients of FSDP2 before torch 2.8"
 _NO_GPU = "before Lightning 2.0 a Trainer without a GPU refuses FSDP when it is made"
 SKIPS = (
     Skip(
@@ -55,11 +54,15 @@ SKIPS = (
         lambda lightning, torch: lightning < (2, 0),
         _NO_GPU,
     ),
-    Skip("tests/processes/test_waiting.py::test_who_*", lambda lightning, torch: torch < (2, 1), _STORE),
-    Skip("tests/processes/test_waiting.py::test_an_end_*", lambda lightning, torch: torch < (2, 1), _STORE),
-    Skip(f"{_END}test_killed_*[swa-*", lambda lightning, torch: lightning < (1, 8), _SWA),
-    Skip(f"{_END}test_final_weights_*[swa]", lambda lightning, torch: lightning < (1, 8), _SWA),
-    Skip(f"{_END}*swa with batch norm*", lambda lightning, torch: lightning < (1, 8), _SWA),
+    *(
+        Skip(
+            f"tests/distributed/test_sharded.py::{test}_*SMDDPModelParallelStrategy]",
+            lambda _, torch: torch < (2, 8),
+            _FSDP2,
+        )
+        for test in ("test_smddp_is_joined", "test_a_library_that_was_imported")
+    ),
+    Skip("tests/cli/test_strategies.py::test_*device_mesh*", lambda lightning, torch: lightning < (2, 6), _MESH),
     Skip("tests/cli/test_cli.py::test_arguments_as_a_*", lambda lightning, torch: lightning < (1, 8), _NO_ARGS),
     Skip("tests/cli/test_links.py::test_a_*", lambda lightning, torch: lightning < (1, 8), _NO_LINKS),
     Skip(

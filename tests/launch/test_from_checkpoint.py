@@ -25,52 +25,42 @@ def copied(session, job):
     return sorted(each["Key"][len(prefix) :] for each in objects)
 
 
+SERIES = ("train-0a1b2c/fit-0/step-8.ckpt", "train-0a1b2c/fit-0/step-8.json", "train-0a1b2c/fit-0/fit.json")
+
+
 @pytest.mark.services
 def test_checkpoints_are_copied_to_the_jobs_own_prefix(aws, capsys):
-    put(aws, "last.ckpt", "deep/a.ckpt", "sharded.ckpt/0.pt", "finished.json", "notes.txt")
+    put(aws, "epoch=0.ckpt", *SERIES)
     code, _, err = launch("--name", "job-1", "--from-checkpoint", OLD, "fit", "--model.lr", "1", capsys=capsys)
     assert code == 0, err
-    assert copied(aws, "job-1") == ["deep/a.ckpt", "last.ckpt", "sharded.ckpt/0.pt"]
+    assert copied(aws, "job-1") == sorted(["epoch=0.ckpt", *SERIES])
     job = aws.client("sagemaker").describe_training_job(TrainingJobName="job-1")
     assert job["HyperParameters"]["sagemaker.resume"] == '"require"'
     assert job["HyperParameters"]["model.lr"] == "1"
-    body = aws.client("s3").get_object(Bucket="bucket", Key="job-1/checkpoints/deep/a.ckpt")["Body"].read()
-    assert body == b"deep/a.ckpt"
+    body = aws.client("s3").get_object(Bucket="bucket", Key=f"job-1/checkpoints/{SERIES[0]}")["Body"].read()
+    assert body == SERIES[0].encode()
 
 
 @pytest.mark.services
-@pytest.mark.parametrize(
-    ("start", "names"),
-    [
-        (f"{OLD}/last.ckpt", ["last.ckpt"]),
-        (f"{OLD}/sharded.ckpt/", ["sharded.ckpt/0.pt"]),
-        (f"{OLD}/deep", ["a.ckpt"]),
-    ],
-)
-def test_one_checkpoint_of_several(aws, capsys, start, names):
-    put(aws, "last.ckpt", "last.ckpt2", "deep/a.ckpt", "deeper/b.ckpt", "sharded.ckpt/0.pt")
-    code, _, err = launch("--name", "job-1", "--from-checkpoint", start, capsys=capsys)
-    assert code == 0, err
-    assert copied(aws, "job-1") == names
-
-
-@pytest.mark.services
-def test_no_checkpoint_there_creates_no_job_and_uploads_nothing(aws, capsys):
-    put(aws, "finished.json")
-    for start in (OLD, f"{OLD}/none.ckpt", "s3://bucket/job"):
+def test_no_save_there_creates_no_job_and_uploads_nothing(aws, capsys):
+    put(aws, "last.ckpt")
+    for start in (OLD, f"{OLD}/none", "s3://bucket/job"):
         code, _, err = launch("--from-checkpoint", start, capsys=capsys)
         assert code == 1
-        assert "holds no checkpoint. HINT: Give the prefix" in err
+        assert "holds no save of a job" in err
     code, _, err = launch("--from-checkpoint", "s3://none/x", capsys=capsys)
     assert code == 1
     assert "s3:ListBucket of s3://none/x failed" in err
+    code, _, err = launch("--from-checkpoint", f"{OLD}/last.ckpt", capsys=capsys)
+    assert code == 1
+    assert "--ckpt_path" in err
     assert aws.client("sagemaker").list_training_jobs()["TrainingJobSummaries"] == []
     assert len(aws.client("s3").list_objects_v2(Bucket="bucket")["Contents"]) == 1
 
 
 @pytest.mark.services
 def test_a_dry_run_copies_nothing(aws, capsys):
-    put(aws, "last.ckpt")
+    put(aws, *SERIES)
     code, out, _ = launch("--name", "job-1", "--from-checkpoint", OLD, "--dry-run", capsys=capsys)
     assert code == 0
     assert json.loads(out)["HyperParameters"]["sagemaker.resume"] == '"require"'

@@ -52,10 +52,8 @@ def test_serves_from_the_first_version_up_to_the_last(version, serves):
         ("cli_base_path", (1, 7), "cli:LightningCLI"),
         ("save_config_arguments", (1, 7), {"save_config_overwrite": True}),
         ("save_config_arguments", (1, 8), {"save_config_kwargs": {"overwrite": True}}),
-        ("keep_newest", (1, 5), {"mode": "max"}),
-        ("keep_newest", (1, 6), {"monitor": "step", "mode": "max", "save_top_k": 2}),
-        ("last_needs_best", (2, 5), False),
-        ("last_needs_best", (2, 6), True),
+        ("excess_step", (1, 5), 1),
+        ("excess_step", (1, 6), 0),
     ],
 )
 def test_answers_by_version(function, version, answer):
@@ -113,16 +111,6 @@ def test_epochs_that_were_trained(version, current, completed, epochs):
     fit_loop = types.SimpleNamespace(epoch_progress=progress)
     trainer = types.SimpleNamespace(current_epoch=current, fit_loop=fit_loop)
     assert compat.epochs_trained(_Namespace(version), trainer) == epochs
-
-
-@pytest.mark.parametrize(("version", "step"), [(_OLD, 9), ((1, 6), 10), (_NEW, 10)])
-def test_the_step_of_a_checkpoint_at_the_end(version, step):
-    saved = []
-    trainer = types.SimpleNamespace(fit_loop=types.SimpleNamespace(global_step=10))
-    trainer.save_checkpoint = lambda path: saved.append((path, trainer.fit_loop.global_step))
-    compat.save_checkpoint_at_end(_Namespace(version), trainer, "final.ckpt")
-    assert saved == [("final.ckpt", step)]
-    assert trainer.fit_loop.global_step == 10
 
 
 @pytest.mark.parametrize(("version", "heeded"), [(_OLD, 3), ((1, 6), 4), ((1, 8), 4), ((1, 9), 3), (_NEW, 3)])
@@ -203,48 +191,3 @@ def test_infinite_barrier_makes_no_group_beside_smddp_and_stays_elsewhere(namesp
         """
     )
     assert said == [["no group", True], ["gloo", False], ["smddp", True, True]]
-
-
-@pytest.mark.parametrize(("version", "saved"), [((2, 0), []), ((2, 1), [("last.ckpt", True)]), ((2, 2), [])])
-def test_a_last_checkpoint_is_saved_where_it_would_be_a_link(version, saved):
-    calls = []
-    trainer = types.SimpleNamespace(save_checkpoint=lambda *arguments: calls.append(arguments))
-    checkpoint = types.SimpleNamespace(save_weights_only=True, _link_checkpoint=lambda *_: None)
-    compat.save_last_as_file(_Namespace(version), checkpoint)
-    checkpoint._link_checkpoint(trainer, "best.ckpt", "last.ckpt")
-    assert calls == saved
-
-
-@pytest.mark.parametrize(
-    ("version", "own", "others"), [((1, 5), False, True), ((2, 1), False, True), ((2, 2), True, True)]
-)
-def test_a_checkpoint_without_a_monitor_is_written_over_its_own_file(version, own, others):
-    class Checkpoint:
-        best_model_path = "last.ckpt"
-
-        def file_exists(self, path, trainer):
-            return True
-
-    checkpoint = Checkpoint()
-    compat.overwrite_own_file(_Namespace(version), checkpoint)
-    assert checkpoint.file_exists("last.ckpt", None) is own
-    assert checkpoint.file_exists("other.ckpt", None) is others
-
-
-@pytest.mark.parametrize(
-    ("version", "interrupted", "ranks", "caller", "expected"),
-    [
-        ((2, 1), False, 2, "train", True),
-        ((2, 1), True, 2, "pytorch_lightning.callbacks.model_checkpoint", False),
-        ((2, 0), False, 2, "train", False),
-        ((2, 0), False, 1, "train", True),
-        ((2, 0), False, 2, "pytorch_lightning.callbacks.model_checkpoint", True),
-        ((1, 6), False, 2, "lightning_sm._shutdown", True),
-    ],
-)
-def test_which_saves_are_those_of_all_ranks(version, interrupted, ranks, caller, expected):
-    trainer = types.SimpleNamespace(interrupted=interrupted, world_size=ranks)
-    # The function is called by ours, which is called by whoever saves.
-    seen = {"__name__": caller, "ask": lambda: compat.saved_by_all_ranks(_Namespace(version), trainer, 2)}
-    exec("def save(): return ask()", seen)
-    assert seen["save"]() is expected

@@ -12,6 +12,8 @@ from tests.helpers.tiny import loader, tiny_model
 class _Connector:
     """Records what is called, as Lightning's does without a checkpoint."""
 
+    _loaded_checkpoint = types.MappingProxyType({"state_dict": {}})
+
     def __init__(self, fails=()):
         self.calls = []
         self.fails = fails
@@ -52,6 +54,7 @@ def fit(connector, path=None, *, name="_checkpoint_connector", chosen=("a.ckpt",
     around_restore(
         types.SimpleNamespace(**{name: connector}),
         choose=choose,
+        loaded=lambda checkpoint: connector.calls.append(("loaded", *checkpoint)),
         explain=lambda error: RuntimeError(f"explained {error}"),
         restored=lambda: connector.calls.append(("restored",)),
     )
@@ -62,6 +65,7 @@ def fit(connector, path=None, *, name="_checkpoint_connector", chosen=("a.ckpt",
     return asked
 
 
+_LOADED = ("loaded", "state_dict")
 _AFTER = [("restore_model",), ("restore_training_state",), ("resume_end",), ("restored",)]
 
 
@@ -69,14 +73,14 @@ _AFTER = [("restore_model",), ("restore_training_state",), ("resume_end",), ("re
 def test_another_path_takes_the_place_of_none(name):
     connector = _Connector()
     assert fit(connector, name=name) == [None]
-    assert connector.calls == [("resume_start", "a.ckpt"), *_AFTER]
+    assert connector.calls == [("resume_start", "a.ckpt"), _LOADED, *_AFTER]
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
 def test_a_newer_lightning_is_told_how_the_file_loads(weights_only):
     connector = _NewConnector()
     fit(connector, weights_only=None, chosen=("a.ckpt", weights_only))
-    assert connector.calls == [("resume_start", "a.ckpt", weights_only), *_AFTER]
+    assert connector.calls == [("resume_start", "a.ckpt", weights_only), _LOADED, *_AFTER]
 
 
 def test_where_nothing_is_chosen_all_is_as_without_us():
@@ -113,7 +117,7 @@ def test_a_fit_that_failed_on_the_way_leaves_nothing_for_the_next():
     connector.fails = ()
     connector.calls.clear()
     assert fit(connector, chosen=("b.ckpt", True)) == [None]
-    assert connector.calls == [("resume_start", "b.ckpt"), *_AFTER]
+    assert connector.calls == [("resume_start", "b.ckpt"), _LOADED, *_AFTER]
     connector.fails = ["restore_model"]
     with pytest.raises(RuntimeError, match="explained"):
         fit(connector)

@@ -38,8 +38,8 @@ def main(folder, namespace):
     import torch
 
     import lightning_sm
-    from lightning_sm._checkpoint import broadcast_files
     from lightning_sm._export import load_file
+    from lightning_sm._resume import send
     from lightning_sm.errors import CheckpointError
     from tests.helpers.tiny import loader, tiny_model, weights
 
@@ -61,7 +61,7 @@ def main(folder, namespace):
     )
     trainer.fit(model, loader(), loader())
     rank = trainer.global_rank
-    seen = {"hosts": trainer.num_nodes, "files": sorted(os.listdir(shared)), "saved": {}}
+    seen = {"hosts": trainer.num_nodes, "files": sorted(path.name for path in shared.glob("*.ckpt")), "saved": {}}
     for name in ("best", "last"):
         if rank == 0:
             model.load_state_dict(load_file(str(shared / f"{name}.ckpt"), weights_only=False)["state_dict"])
@@ -84,10 +84,10 @@ def main(folder, namespace):
     if rank == 1:
         Path(best.best_model_path).write_bytes(b"of another training")
     seen["another version"] = load(trainer.test, "best")
-    seen["files in the end"] = sorted(os.listdir(shared))
-    largest, broadcast_files._MAX_BYTES = broadcast_files._MAX_BYTES, 10
+    seen["files in the end"] = sorted(path.name for path in shared.glob("*.ckpt"))
+    largest, send._MAX_BYTES = send._MAX_BYTES, 10
     seen["too large"] = load(trainer.test, "best")
-    broadcast_files._MAX_BYTES = largest
+    send._MAX_BYTES = largest
     if rank == 1:
         tempfile.gettempdir = lambda: "/dev/null"
     seen["no room"] = load(trainer.test, "best")

@@ -9,32 +9,32 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
 import lightning_sm
-from lightning_sm._checkpoint.candidates import JobIdentity
 from lightning_sm._lightning import Namespace
-from lightning_sm.callbacks import auto_resume, callback_class
+from lightning_sm._resume.fits import forget_fits
+from lightning_sm._resume.identity import ProgramIdentity
+from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
-from tests.checkpoint.checkpoint_files import damage
+from tests.helpers.checkpoint_files import damage
 from tests.helpers.tiny import loader, tiny_model, weights
 
-_EPOCHS = [f"of-epoch-{epoch}.ckpt" for epoch in range(3)]
+# After the first, the second and the last epoch.
+FIRST, SECOND, LAST = "step-4", "step-8", "step-12"
 
 
-def _fit(pl, directory, *, resume="auto", model=None, epochs=3, keep=False, ckpt_path=None, job="this-job"):
-    auto_resume._finished_directories.clear()  # as in a new process
+def _fit(pl, directory, *, resume="auto", model=None, epochs=3, every=600.0, ckpt_path=None, job="this-job"):
+    forget_fits()
     # Launchers over ssh hand the name to the first host only.
-    identity = JobIdentity(None if dist.is_initialized() and dist.get_rank() else job)
-    own = [callback_class(Namespace(pl.__name__), "AutoResume")(str(directory), resume, identity)]
-    if keep:
-        own.append(pl.callbacks.ModelCheckpoint(directory, "of-{epoch}", save_top_k=-1, every_n_epochs=1))
-        own[-1].CHECKPOINT_EQUALS_CHAR = "-"
+    identity = ProgramIdentity(None if dist.is_initialized() and dist.get_rank() else job)
+    own = callback_class(Namespace(pl.__name__), "AutoResume")(str(directory), resume, identity, save_every=every)
     trainer = pl.Trainer(
-        accelerator="cpu", max_epochs=epochs, strategy=lightning_sm.SMDDPStrategy(), callbacks=own, logger=False,
-        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=keep, num_sanity_val_steps=0,
+        accelerator="cpu", max_epochs=epochs, strategy=lightning_sm.SMDDPStrategy(), callbacks=[own], logger=False,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, num_sanity_val_steps=0,
     )  # fmt: skip
     model = model or tiny_model(pl)
     steps, step = [], model.on_train_batch_end
@@ -61,57 +61,58 @@ def main(folder, namespace):
     directory = Path(os.environ["SAGEMAKER_BASE_DIR"], "checkpoints")
     saved = Path(folder, "saved")
     directory.mkdir()
-    seen = {"trained": _fit(pl, directory, keep=True)}
+    with mock.patch("lightning_sm._resume.series.remove_replaced"):
+        seen = {"trained": _fit(pl, directory, every=0.01)}
     rank = dist.get_rank()
+    series = directory / ProgramIdentity().series / "fit-0"
     if rank == 0:
-        names = sorted(path.name for path in directory.glob("*.ckpt"))
-        assert len(names) == 3, names
-        saved.mkdir()
-        for name, new in zip(names, _EPOCHS):
-            shutil.copy(directory / name, saved / new)
-        shutil.copy(directory / "finished.json", saved)
+        shutil.copytree(series, saved)
     dist.barrier()
 
     def prepare(*names):
         shutil.rmtree(directory)
-        directory.mkdir()
+        series.mkdir(parents=True)
         for name in names:
-            shutil.copy(saved / name, directory)
+            shutil.copy(saved / f"{name}.ckpt", series)
+            shutil.copy(saved / f"{name}.json", series)
 
-    def host_two(change):
-        if rank == 1:
-            change()
-
-    newest = directory / _EPOCHS[2]
-    prepare(*_EPOCHS)
-    seen["all the same"] = _attempt(pl, directory, epochs=4)
-    prepare(*_EPOCHS)
-    host_two(newest.unlink)
-    seen["not on every host"] = _attempt(pl, directory)
-    prepare(*_EPOCHS)
-    host_two(lambda: shutil.copy(saved / _EPOCHS[0], newest))
+    newest = series / f"{SECOND}.ckpt"
+    prepare(FIRST, SECOND)
+    seen["all the same"] = _attempt(pl, directory)
+    prepare(*[FIRST, SECOND][: 2 - rank])
+    seen["not on the second host"] = _attempt(pl, directory)
+    prepare(*[FIRST, SECOND][: 1 + rank])
+    seen["not on the main host"] = _attempt(pl, directory)
+    prepare(FIRST, SECOND)
+    if rank == 1:
+        shutil.copy(saved / f"{FIRST}.ckpt", newest)
     seen["another version"] = _attempt(pl, directory)
-    prepare(*_EPOCHS)
+    prepare(FIRST, SECOND)
     damage(newest, "flipped bit in a tensor")
     seen["damaged"] = _attempt(pl, directory)
-    prepare(_EPOCHS[rank])
-    seen["nothing in common"] = _attempt(pl, directory)
-    prepare(_EPOCHS[rank])
+    prepare(SECOND)
+    damage(newest, "flipped bit in a tensor")
+    seen["nothing whole"] = _attempt(pl, directory)
+    prepare(SECOND)
+    damage(newest, "flipped bit in a tensor")
     seen["require"] = _attempt(pl, directory, resume="require")
-    prepare(*_EPOCHS)
+    prepare(FIRST, SECOND)
     seen["never"] = _attempt(pl, directory, resume="never")
-    prepare(*_EPOCHS)
-    seen["ckpt_path"] = _attempt(pl, directory, ckpt_path=str(directory / _EPOCHS[0]))
-    prepare(*_EPOCHS)
+    prepare(SECOND)
+    shutil.copy(saved / f"{FIRST}.ckpt", directory / "given.ckpt")
+    seen["ckpt_path beside a save"] = _attempt(pl, directory, ckpt_path=str(directory / "given.ckpt"))
+    prepare()
+    shutil.copy(saved / f"{FIRST}.ckpt", directory / "given.ckpt")
+    seen["ckpt_path"] = _attempt(pl, directory, ckpt_path=str(directory / "given.ckpt"))
+    prepare(SECOND)
     seen["another job"] = _attempt(pl, directory, job="another-job")
-    prepare(*_EPOCHS)
+    prepare(SECOND)
     seen["changed model"] = _attempt(pl, directory, model=_wider(pl))
-    # Only rank zero's host has it, as the upload of another host may have lost it.
-    prepare(*_EPOCHS)
-    if rank == 0:
-        finished = json.loads((saved / "finished.json").read_text())
-        (directory / "finished.json").write_text(json.dumps({**finished, "checkpoint": _EPOCHS[2]}))
+    # Only the main host has it, as the upload of another host may have lost it.
+    prepare(*[FIRST, SECOND, LAST][: 3 - rank])
     seen["finished"] = _attempt(pl, directory)
+    prepare(FIRST, SECOND, LAST)
+    seen["more epochs"] = _attempt(pl, directory, epochs=4)
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(seen))
 
 

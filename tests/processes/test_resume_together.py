@@ -1,4 +1,4 @@
-"""Two hosts that do not hold the same checkpoints go on from the newest one that both have."""
+"""Two hosts that do not hold the same saves continue together from the newest one that any of them has whole."""
 
 from pathlib import Path
 
@@ -26,22 +26,25 @@ def test_without_any_interruption(ranks):
 @pytest.mark.parametrize(
     ("case", "epochs"),
     [
-        ("all the same", 1),  # of four
-        ("not on every host", 1),
+        ("all the same", 1),
+        ("not on the second host", 1),
+        ("not on the main host", 1),
         ("another version", 1),
-        ("damaged", 1),
-        ("nothing in common", 3),
+        ("damaged", 2),
+        ("nothing whole", 3),
         ("never", 3),
+        ("ckpt_path beside a save", 1),
         ("ckpt_path", 2),
         ("finished", 0),
+        ("more epochs", 1),  # of four
     ],
 )
-def test_both_go_on_from_the_newest_that_both_have(ranks, case, epochs):
+def test_both_continue_from_the_newest_whole_save(ranks, case, epochs):
     for result in ranks:
         seen = result[case]
         assert "error" not in seen, seen
         assert seen["steps"] == epochs * _EPOCH
-        if case == "all the same":
+        if case == "more epochs":
             assert seen["global_step"] == 4 * _EPOCH
         else:
             assert seen["weights"] == result["trained"]["weights"]
@@ -50,29 +53,24 @@ def test_both_go_on_from_the_newest_that_both_have(ranks, case, epochs):
 
 def test_both_stop_where_a_checkpoint_is_required(ranks):
     for result in ranks:
-        assert "sagemaker.resume is require" in result["require"]["error"]
-        assert "not every host has the same file" in result["require"]["error"]
+        assert "sagemaker.resume is require, and no checkpoint in " in result["require"]["error"]
 
 
 def test_both_stop_before_the_checkpoints_of_another_job(ranks):
     for result in ranks:
         error = result["another job"]["error"]
-        assert (
-            "of-epoch-2.ckpt (epoch 2, step 12) was written by the job this-job, and this is the job another-job"
-            in error
-        )
+        assert "fit-0 was written by the job this-job, and this is the job another-job" in error
 
 
 def test_both_stop_where_the_model_has_changed(ranks):
     for result in ranks:
         error = result["changed model"]["error"]
-        assert "of-epoch-2.ckpt" in error
+        assert "step-8.ckpt does not fit this model or trainer: " in error
         assert "size mismatch for layers.0.weight" in error
         assert "HINT: Undo what has changed" in error
 
 
-def test_each_says_why(job, ranks):
-    assert "Rejected of-epoch-2.ckpt on global_rank 1: this host does not have it" in job.output
-    assert "Rejected of-epoch-2.ckpt on global_rank 1: this host has another version of it" in job.output
-    assert "Rejected of-epoch-2.ckpt: not every host has the same file" in job.output
-    assert job.output.count("This job had finished with of-epoch-2.ckpt") == 1
+def test_the_main_host_says_why(job, ranks):
+    assert job.output.count("Skipped step-8.ckpt in ") == 3
+    assert "is not used: this fit of the job has its own step-8.ckpt" in job.output
+    assert job.output.count("This fit had ended with fit 0: step-12.ckpt") == 1

@@ -1,4 +1,4 @@
-"""Real signals to real processes. ``tests/callbacks/test_graceful_stop.py`` has the rest, within one."""
+"""Real signals to real processes. ``tests/resume/test_graceful_stop.py`` has the rest, within one."""
 
 import json
 import os
@@ -68,10 +68,12 @@ class Stopping:
 
     @property
     def checkpoint(self):
-        """The only checkpoint of a stopped fit, loaded."""
-        (path,) = self.base.rglob("stopped-step=*.ckpt")
+        """The newest save of the stopped fit, loaded."""
+        records = [json.loads(path.read_text()) for path in self.base.rglob("fit-0/step-*.json")]
+        newest = max(records, key=lambda record: record["number"])
+        (path,) = self.base.rglob(f"fit-0/{newest['name']}")
         content = load_file(str(path), weights_only=False)
-        assert path.name == f"stopped-step={content['global_step']}.ckpt"
+        assert newest["step"] == content["global_step"]
         return content
 
     @property

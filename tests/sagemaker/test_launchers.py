@@ -28,6 +28,9 @@ _WRAPPER = {"RANK": 3, "WORLD_SIZE": 4, "LOCAL_RANK": 1}
     [
         (torchrun(3, 4, 1, 2, 1), Launcher.TORCHRUN, (3, 4, 1, 2), (1, 2)),
         (torchrun(0, 2, 0, 2, 0), Launcher.TORCHRUN, (0, 2, 0, 2), (0, 1)),
+        # HyperPod's agent, whose number of groups counts processes.
+        (torchrun(3, 4, 1, 2, 1, 4), Launcher.TORCHRUN, (3, 4, 1, 2), (1, 2)),
+        (torchrun(7, 8, 7, 8, 0, 8), Launcher.TORCHRUN, (7, 8, 7, 8), (0, 1)),
         ({**_WRAPPER, "LOCAL_WORLD_SIZE": 2}, Launcher.VARIABLES, (3, 4, 1, 2), (1, 2)),
         ({**_WRAPPER, "OMPI_COMM_WORLD_LOCAL_SIZE": 2}, Launcher.VARIABLES, (3, 4, 1, 2), (1, 2)),
         # DeepSpeed's launcher.

@@ -15,16 +15,18 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sm._checkpoint.candidates import JobIdentity
-from lightning_sm._checkpoint.manifest import MANIFEST
 from lightning_sm._lightning import Namespace
-from lightning_sm.callbacks import auto_resume, callback_class
+from lightning_sm._resume.fits import forget_fits
+from lightning_sm._resume.identity import ProgramIdentity
+from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
-from tests.helpers.sharded import cpu_strategy, sharded_model
+from tests.helpers.sharded import cpu_strategy, save_after, sharded_model
 from tests.helpers.tiny import loader
 
 # Another folder in each process, by the same path, as hosts have it.
 DIRECTORY = Path("/proc/self/cwd/checkpoints")
+# A sharded ``ckpt_path`` elsewhere.
+GIVEN = Path("/proc/self/cwd/given/step-3.ckpt")
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 HOSTS = [Path(os.environ["SAGEMAKER_BASE_DIR"]).parent / f"algo-{rank + 1}" for rank in range(WORLD)]
 EPOCH = 32 // 2 // 2  # steps of two processes
@@ -34,8 +36,8 @@ class Stop(BaseException):
     """Ends a fit as a crash does."""
 
 
-def callbacks_of(pl, kind, seen, crash, stop, start_only):
-    class Saver(pl.Callback):
+def seen_by(pl, seen, crash, stop, start_only):
+    class Seen(pl.Callback):
         def on_train_start(self, trainer, module):
             seen["started_at"] = trainer.global_step
             if start_only:
@@ -50,14 +52,12 @@ def callbacks_of(pl, kind, seen, crash, stop, start_only):
         def on_train_batch_end(self, trainer, *_):
             seen["steps"] += 1
             torch.rand(1)
-            if trainer.global_step in (3, 6):
-                trainer.save_checkpoint(str(DIRECTORY / f"step={trainer.global_step}.ckpt"))
 
-    return Saver()
+    return Seen()
 
 
 def fit(pl, kind, *, crash=None, stop=None, start_only=False, ckpt_path=None, job="this", wide=False, **more):
-    auto_resume._finished_directories.clear()  # as in a new process
+    forget_fits()  # as in a new process
     namespace = Namespace(pl.__name__)
     pl.seed_everything(3)
     inputs = torch.randn(32, 4, generator=torch.Generator().manual_seed(5))
@@ -68,16 +68,15 @@ def fit(pl, kind, *, crash=None, stop=None, start_only=False, ckpt_path=None, jo
     model.configure_optimizers = lambda: torch.optim.Adam(model.parameters(), lr=0.01)
     seen = {"steps": 0}
     resume = callback_class(namespace, "AutoResume")(
-        str(DIRECTORY), more.pop("resume", "auto"), JobIdentity(job), **more
+        str(DIRECTORY), more.pop("resume", "auto"), ProgramIdentity(job), **more
     )
+    save_after(resume, 3, 6)
     trainer = pl.Trainer(
         accelerator="cpu", devices=1, num_nodes=WORLD, max_epochs=2, strategy=cpu_strategy(kind, pl.strategies),
         callbacks=[
             resume,
-            callback_class(namespace, "SafeSaves")(),
-            callback_class(namespace, "GracefulStop")(str(DIRECTORY)),
-            callback_class(namespace, "DataPosition")(),
-            callbacks_of(pl, kind, seen, crash, stop, start_only),
+            callback_class(namespace, "GracefulStop")(),
+            seen_by(pl, seen, crash, stop, start_only),
         ],
         logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
         num_sanity_val_steps=0,
@@ -102,14 +101,21 @@ def own(trainer):
     return found
 
 
-def prepare(saved=None, *names):
+def prepare(saved=None):
     """Give each host the same checkpoints, as SageMaker does."""
     dist.barrier()
     shutil.rmtree(DIRECTORY, ignore_errors=True)
-    DIRECTORY.mkdir()
-    for name in names:
-        shutil.copytree(saved / name, DIRECTORY / name)
+    if saved is None:
+        DIRECTORY.mkdir()
+    else:
+        shutil.copytree(saved, DIRECTORY)
     dist.barrier()
+
+
+def save_of(step, below=DIRECTORY):
+    """The folder of a save of the series."""
+    (found,) = below.glob(f"*/fit-0/step-{step}.ckpt")
+    return found
 
 
 def shard_of(folder):
@@ -136,7 +142,7 @@ def on_one_host_each(pl, kind, saved, seen):
     seen["resumed"] = fit(pl, kind)
     seen["again"] = fit(pl, kind)
     prepare()
-    seen["terminated"] = fit(pl, kind, stop=5)
+    seen["terminated"] = fit(pl, kind, stop=4)
     seen["after it"] = fit(pl, kind)
 
 
@@ -153,14 +159,16 @@ def tested(pl, kind, seen):
         model = sharded_model(pl)
         best = pl.callbacks.ModelCheckpoint(None, "{step}", monitor="grows", every_n_train_steps=3)
         best.dirpath = str(DIRECTORY)  # the constructor would resolve it, to that of one host
+        forget_fits()
+        resume = callback_class(Namespace(pl.__name__), "AutoResume")(str(DIRECTORY))
         trainer = pl.Trainer(
             accelerator="cpu", devices=1, num_nodes=WORLD, max_steps=steps, strategy=cpu_strategy(kind, pl.strategies),
-            callbacks=[Grows(), best, callback_class(Namespace(pl.__name__), "SafeSaves")()], logger=False,
+            callbacks=[Grows(), best, resume], logger=False,
             enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0, num_sanity_val_steps=0,
         )  # fmt: skip
         trainer.fit(model, loader())
         trainer.limit_val_batches = 1.0
-        here = sorted(path.name for path in DIRECTORY.rglob("*") if path.is_file())
+        here = sorted(path.name for path in DIRECTORY.glob("*.ckpt/**/*") if path.is_file())
         found = [run(model, loader(), ckpt_path=ckpt_path)[0] for run in (trainer.test, trainer.validate)]
         found.append(trainer.test(model, loader(), ckpt_path=ckpt_path)[0])
         return {"metrics": found, "files": here, "weights": own(trainer)}
@@ -171,27 +179,40 @@ def tested(pl, kind, seen):
 
 def damaged(pl, kind, saved, seen):
     def case(name, change, *, only=(0, 1), **more):
-        prepare(saved, "step=3.ckpt", "step=6.ckpt")
+        prepare(saved)
         if RANK in only:
-            change(DIRECTORY / "step=6.ckpt")
+            change(save_of(6))
         seen[name] = fit(pl, kind, start_only=True, **more)
 
-    other = DIRECTORY / "step=3.ckpt"
     case("nothing", lambda newest: None)
     case("missing", lambda newest: shard_of(newest).unlink())
     case("truncated", lambda newest: os.truncate(shard_of(newest), 100))
     case("flipped", lambda newest: flip(shard_of(newest)))
-    case("of another save", lambda newest: shutil.copy(shard_of(other), shard_of(newest)))
+    case("of another save", lambda newest: shutil.copy(shard_of(save_of(3)), shard_of(newest)))
     case("flipped on one host", lambda newest: flip(shard_of(newest)), only=(1,))
     case("not on one host", shutil.rmtree, only=(1,))
-    case("manifests differ", lambda newest: shutil.copy(other / MANIFEST, newest / MANIFEST), only=(1,))
+    case("record on one host", lambda newest: newest.with_suffix(".json").unlink(), only=(0,))
+    case("no record", lambda newest: newest.with_suffix(".json").unlink())
     case("one too many", lambda newest: shutil.copy(shard_of(newest), shard_of(newest).with_name(
         shard_of(newest).name.replace("_1_", "_2_"))))  # fmt: skip
     case("another job", lambda newest: None, job="other")
     case("weights only", lambda newest: None, weights_only=True)
     case("changed model", lambda newest: None, wide=True)
-    case("given", lambda newest: None, ckpt_path=str(DIRECTORY / "step=3.ckpt"))
-    case("given, damaged", lambda newest: flip(shard_of(newest)), ckpt_path=str(DIRECTORY / "step=6.ckpt"))
+    case("given, but not used", lambda newest: None, ckpt_path=str(DIRECTORY / "none.ckpt"))
+    given(pl, kind, saved, seen)
+
+
+def given(pl, kind, saved, seen):
+    """Each host has the shards that it has saved; and then one of them is damaged."""
+    for name, change in (("given", lambda shard: None), ("given, damaged", flip)):
+        prepare()
+        shutil.rmtree(GIVEN.parent, ignore_errors=True)
+        shutil.copytree(save_of(3, saved), GIVEN)
+        other = shard_of(GIVEN)
+        change(other)
+        if RANK == 0:
+            other.unlink()
+        seen[name] = fit(pl, kind, start_only=True, ckpt_path=str(GIVEN))
 
 
 def main(folder, namespace, kinds, cases, older):
@@ -208,7 +229,7 @@ def main(folder, namespace, kinds, cases, older):
             damaged(pl, kind, older / kind, of_kind)
             continue
         for saved in sorted(older.iterdir()):
-            prepare(saved, "step=6.ckpt")
+            prepare(saved)
             of_kind[saved.name] = fit(pl, kind, start_only=True)
     Path(folder, f"rank-{RANK}.json").write_text(json.dumps(seen))
 

@@ -18,13 +18,14 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 
-from lightning_sm._checkpoint import folder_files, folder_io
-from lightning_sm._checkpoint.manifest import MANIFEST, Manifest
-from lightning_sm._checkpoint.periodic import periodic_checkpoints
 from lightning_sm._lightning import Namespace
+from lightning_sm._resume import sharded_files, sharded_io
+from lightning_sm._resume.fits import forget_fits
+from lightning_sm._resume.manifest import MANIFEST, Manifest
+from lightning_sm._resume.record import SavedFile
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
-from tests.helpers.sharded import cpu_strategy, sharded_model
+from tests.helpers.sharded import cpu_strategy, save_after, sharded_model
 from tests.helpers.tiny import loader
 
 PL = Namespace("pytorch_lightning")
@@ -37,7 +38,7 @@ def watched(directory):
 
     def look():
         while not is_over.wait(0.002):
-            for path in Path(directory).glob("*.ckpt"):
+            for path in (*Path(directory).glob("*.ckpt"), *Path(directory).glob("job/*/fit-0/*.ckpt")):
                 problem = problem_of(path)
                 looks.append(1)
                 if problem:
@@ -60,7 +61,7 @@ def problem_of(path):
         manifest = Manifest.read(str(path))
         if manifest is None:
             return "it has no manifest" if path.exists() else None
-        problems = manifest.problems(str(path), check_contents=True)
+        problems = manifest.problems(str(path))
         is_same = Manifest.read(str(path)) == manifest
     except (OSError, ValueError) as error:
         return None if not path.exists() else str(error)
@@ -68,7 +69,7 @@ def problem_of(path):
 
 
 def listed(directory):
-    return sorted(path.name for path in Path(directory).iterdir())
+    return sorted(path.name for path in Path(directory).iterdir() if path.name != "job")
 
 
 class Actions(pl.Callback):
@@ -88,15 +89,16 @@ class Falls(pl.Callback):
         pl_module.log("falls", torch.tensor(1.0 / trainer.global_step))
 
 
-def fit(kind, directory, *callbacks, steps=6, async_save=False, ckpt_path=None, job=False, **arguments):
-    saves = [callback_class(PL, "SafeSaves")(async_save)]
-    if job:
-        saves += periodic_checkpoints([], str(directory), 1e-6, PL)
-    elif not callbacks:
-        saves.append(pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=2, save_top_k=1))
+def fit(kind, directory, *callbacks, steps=6, async_save=False, ckpt_path=None, saved_after=(), **arguments):
+    """Train, with the job's own series of saves in the folder ``job``."""
+    forget_fits()
+    resume = callback_class(PL, "AutoResume")(os.path.join(directory, "job"), "never", async_save=async_save)
+    save_after(resume, *saved_after)
+    if not callbacks:
+        callbacks = [pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=2, save_top_k=1)]
     trainer = pl.Trainer(
         accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
-        max_steps=steps, strategy=cpu_strategy(kind, pl.strategies), callbacks=[*saves, *callbacks], logger=False,
+        max_steps=steps, strategy=cpu_strategy(kind, pl.strategies), callbacks=[resume, *callbacks], logger=False,
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, **arguments,
     )  # fmt: skip
     model = sharded_model(pl)
@@ -108,7 +110,7 @@ def fit(kind, directory, *callbacks, steps=6, async_save=False, ckpt_path=None, 
 
 
 def saved_in_each_way(kind, directory):
-    """By steps with a metric, overwritten last, by time, by the job's own callbacks, and by a callback's own call."""
+    """By steps with a metric, overwritten last, by time, by the job's series, and by a callback's own call."""
     best = pl.callbacks.ModelCheckpoint(
         directory, "best-{step}", monitor="falls", every_n_train_steps=2, save_last=True
     )
@@ -118,23 +120,26 @@ def saved_in_each_way(kind, directory):
     own = Actions(step3=lambda trainer: trainer.save_checkpoint(os.path.join(directory, "own.ckpt")))
     # From the process that renames nothing: a thread of the other would look only where that one pauses.
     stop = watched(directory) if RANK == 1 else dict
-    _, losses = fit(kind, directory, Falls(), best, by_time, own, steps=20, job=True)
+    _, losses = fit(kind, directory, Falls(), best, by_time, own, steps=20, saved_after=range(20))
     found = {"watched": stop(), "names": listed(directory), "losses": losses}
     found["best"] = os.path.basename(best.best_model_path)
-    found["problems"] = {path.name: problem_of(path) for path in Path(directory).glob("*.ckpt")}
-    found["manifests"] = {
-        path.name: json.loads((path / MANIFEST).read_text()) for path in Path(directory).glob("*.ckpt")
-    }
+    folders = [*Path(directory).glob("*.ckpt"), *Path(directory).glob("job/*/fit-0/*.ckpt")]
+    found["problems"] = {path.name: problem_of(path) for path in folders}
+    found["manifests"] = {path.name: json.loads((path / MANIFEST).read_text()) for path in folders}
+    (series,) = Path(directory).glob("job/*/fit-0")
+    found["series"] = listed(series)
+    found["records"] = [json.loads(path.read_text()) for path in series.glob("step-*.json")]
+    found["linked"] = [path.name for path in (series / "step-20.ckpt").rglob("*") if path.stat().st_nlink > 1]
+    found["intact"] = [
+        SavedFile.from_json(file).is_intact(str(series)) for record in found["records"] for file in record["files"]
+    ]
     return found
 
 
 def resumed(kind, directory):
     """The losses of the last steps, in one run and in one that goes on from a saved folder."""
-    _, whole = fit(kind, directory, callback_class(PL, "DataPosition")(), keep_all(directory), steps=6)
-    checkpoint = os.path.join(directory, "step=4.ckpt")
-    _, rest = fit(
-        kind, directory, callback_class(PL, "DataPosition")(), keep_all(directory), steps=6, ckpt_path=checkpoint
-    )
+    _, whole = fit(kind, directory, keep_all(directory), steps=6)
+    _, rest = fit(kind, directory, keep_all(directory), steps=6, ckpt_path=os.path.join(directory, "step=4.ckpt"))
     return {"whole": whole, "rest": rest}
 
 
@@ -179,7 +184,7 @@ def full_disk(kind, directory):
 def in_background(kind, directory):
     """Steps trained while the copy of the first checkpoint waits, and what is there at the end."""
     steps, seen = [], {}
-    copied = folder_files.copy_folder
+    copied = sharded_files.copy_folder
 
     def slow(source, target, files):
         while len(steps) < 5 and not seen:
@@ -194,15 +199,15 @@ def in_background(kind, directory):
             steps.append(1)
 
     is_waiting = threading.Event()
-    vars(folder_io)["copy_folder"] = slow
+    vars(sharded_io)["copy_folder"] = slow
     try:
         saves = pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=3, save_top_k=1)
         fit(kind, directory, saves, Steps(), steps=9, async_save=True)
     finally:
-        vars(folder_io)["copy_folder"] = copied
+        vars(sharded_io)["copy_folder"] = copied
     found = {"seen": seen, "names": listed(directory), "problem": problem_of(Path(directory) / "step=9.ckpt")}
     # Other jobs of this machine have folders beside it.
-    memory = Path(folder_files.MEMORY, f".lightning-sm-{hashlib.sha256(directory.encode()).hexdigest()[:16]}")
+    memory = Path(sharded_files.MEMORY, f".lightning-sm-{hashlib.sha256(directory.encode()).hexdigest()[:16]}")
     return {**found, "memory": listed(memory)}
 
 

@@ -58,20 +58,19 @@ def seen(request, s3, tmp_path_factory):
     killed = job("killed", f"{base}/killed={2 * _EPOCH + 2}").torchrun(1, 2)
     prefix = f"{kind}/killed/"
     names = [key[len(prefix) :] for key in s3.names(prefix)]
-    lost = next((each for each in names if f"step={2 * _EPOCH}" in each and _is_second_shard(each)), "")
-    newest = lost.partition("/")[0] or "last.ckpt"
+    (record,) = (name for name in names if name.endswith(f"/step-{2 * _EPOCH}.json"))
+    newest = f"{record[: -len('.json')]}.ckpt"
+    lost = next((name for name in names if name.startswith(f"{newest}/") and _is_second_shard(name)), "")
     for name in names:
-        for copy, without in (("half", lost), ("interrupted", f"{newest}/manifest.json")):
-            if name != without:
-                source = {"Bucket": "logs", "Key": prefix + name}
-                s3.client.copy_object(Bucket="logs", Key=f"{kind}/{copy}/{name}", CopySource=source)
+        if name != lost:
+            source = {"Bucket": "logs", "Key": prefix + name}
+            s3.client.copy_object(Bucket="logs", Key=f"{kind}/half/{name}", CopySource=source)
     # Before the restart replaces what is there.
     loads = {
         "whole": f"given:{base}/killed/{newest}",
         # DeepSpeed's stage 3 cannot load for a test alone: it lacks _restore_from_bit16_weights then.
         "tested": f"test:{base}/killed/{'missing.ckpt' if kind == 'deepspeed_3' else newest}",
         "half": f"given:{base}/half/{newest}",
-        "interrupted": f"given:{base}/interrupted/{newest}",
         "missing": f"given:{base}/killed/missing.ckpt",
         "denied": f"given:{base}/killed/{newest}",
     }
@@ -95,21 +94,20 @@ def _is_second_shard(name):
 def test_a_killed_job_goes_on_as_if_never_interrupted(seen):
     assert set(seen.killed.codes) != {0}
     for whole, resumed in zip(seen.whole, seen.resumed):
-        first, again = whole["fits"][0], resumed["fits"][5]
+        first, again = whole["fits"][0], resumed["fits"][4]
         assert (first["started_at"], first["steps"]) == (0, _WHOLE)
         assert (again["started_at"], again["steps"]) == (2 * _EPOCH, _EPOCH)
-        assert again["resumed_from"].startswith("last")
+        assert again["resumed_from"].endswith(f"/fit-0/step-{2 * _EPOCH}.ckpt")
         assert again["weights"] == first["weights"]
         assert len(set(first["weights"])) > 1
 
 
 def test_the_manifest_is_uploaded_when_all_shards_are_there(seen):
     if seen.kind == "ddp":
-        assert seen.names == ["last.ckpt"]
-        return
+        pytest.skip("an object of S3 appears whole")
     found = seen.whole[0]["before_manifests"]
     folders = {url.rpartition("/")[2] for url in found}
-    assert folders >= {"last-epoch=0-step=4.ckpt", "last-epoch=1-step=8.ckpt"}
+    assert folders >= {f"step-{step}.ckpt" for step in (_EPOCH, 2 * _EPOCH, _WHOLE)}
     for names in found.values():
         assert "manifest.json" not in names
         assert any(_is_second_shard(name) for name in names)
@@ -119,11 +117,10 @@ def test_the_manifest_is_uploaded_when_all_shards_are_there(seen):
 def test_a_folder_that_lacks_a_shard_is_rejected_by_name_and_the_older_one_taken(seen):
     if seen.kind == "ddp":
         pytest.skip("an object of S3 appears whole")
-    newest, _, shard = seen.lost.partition("/")
-    assert f"Rejected {newest}: it is incomplete" in seen.output
-    assert shard in seen.output
+    shard = seen.lost.partition("/fit-0/")[2]
+    assert f"/fit-0: it is incomplete: {shard} is missing" in seen.output
     for whole, resumed in zip(seen.whole, seen.resumed):
-        half = resumed["fits"][6]
+        half = resumed["fits"][5]
         assert (half["started_at"], half["steps"]) == (_EPOCH, 2 * _EPOCH)
         assert half["weights"] == whole["fits"][0]["weights"]
 
@@ -144,15 +141,14 @@ def test_a_ckpt_path_at_a_url_is_loaded_from_a_copy_on_each_host(seen):
         one, other = seen.given["tested"]
         assert one == other
         assert one["test_loss"] > 0
-    assert seen.output.count("Downloading last") >= (1 if seen.kind == "ddp" else 2)
+    assert seen.output.count(f"Downloading step-{2 * _EPOCH}.ckpt") >= (1 if seen.kind == "ddp" else 2)
     assert [each["left"] for each in seen.resumed] == [[], []]
 
 
 def test_one_that_is_not_whole_or_not_there_is_an_error_with_a_hint_on_all_ranks(seen):
     errors = {"missing": "There is no checkpoint s3://", "denied": "AccessDenied"}
     if seen.kind != "ddp":
-        errors["half"] = f"it is incomplete: {seen.lost.partition('/')[2]} of its manifest.json is missing"
-        errors["interrupted"] = "its manifest.json is missing: its upload was interrupted"
+        errors["half"] = f"it is incomplete: {seen.lost.rpartition('.ckpt/')[2]} of its manifest.json is missing"
     for name, words in errors.items():
         first, second = seen.given[name]
         assert words in first, name
@@ -167,7 +163,7 @@ def test_shards_that_s3_refuses_are_an_error_on_all_ranks_and_leave_no_manifest(
         assert "could not be saved" in error
         assert "does not take the shards (S3Exception: Client error: Forbidden" in error
         assert "HINT: The job's role needs s3:ListBucket" in error
-    assert s3.names("fsdp2/refused/") == []
+    assert [name.rpartition("/")[2] for name in s3.names("fsdp2/refused/")] == ["fit.json"]
 
 
 def test_what_the_storage_writer_of_s3torchconnector_wrote_is_read_by_its_reader(seen, s3, monkeypatch):

@@ -52,21 +52,29 @@ def test_every_visible_folder_is_whole_at_any_time(saved):
 def test_each_way_to_save_leaves_whole_folders(saved):
     kind, (rank, _) = saved
     found = rank["ways"]
-    # The job's own are never overwritten, and two are kept. Which steps are saved by time depends on how fast they are.
-    by_time = [name for name in found["names"] if name.startswith("resume-")]
-    assert len(by_time) == 2
-    assert set(by_time) <= {f"resume-epoch=4-step={step}.ckpt" for step in (17, 18, 19, 20)}
-    assert [name for name in found["names"] if name not in by_time] == sorted(
-        [
-            "best-step=20.ckpt", "last.ckpt", "own.ckpt", "time-step=20.ckpt",
-            "last-epoch=3-step=16.ckpt", "last-epoch=4-step=20.ckpt",
-        ]
-    )  # fmt: skip
+    assert found["names"] == ["best-step=20.ckpt", "last.ckpt", "own.ckpt", "time-step=20.ckpt"]
     assert found["best"] == "best-step=20.ckpt"
     assert set(found["problems"].values()) == {None}
     manifests = found["manifests"].values()
     assert {(each["format"], each["world_size"]) for each in manifests} == {(FORMATS[kind], 2)}
-    assert len({each["save_id"] for each in manifests}) == len(manifests) == 8
+    assert len(manifests) == 6
+
+
+def test_two_saves_of_the_series_are_kept_with_their_records(saved):
+    kind, (rank, _) = saved
+    found = rank["ways"]
+    assert {"fit.json", "step-19.ckpt", "step-19.json", "step-20.ckpt", "step-20.json"} <= set(found["series"])
+    assert [name for name in found["series"] if not name.startswith(("step-19.", "step-20."))] == ["fit.json"]
+    # The callbacks have just saved that step.
+    assert "step-20.rest" in found["series"]
+    assert "manifest.json" in found["linked"]
+    assert len(found["linked"]) > 2
+    assert all(found["intact"])
+    for record in found["records"]:
+        assert record["world_size"] == 2
+        assert record["strategy"] == {"deepspeed_2": "deepspeed_stage_2", "deepspeed_3": "deepspeed_stage_3"}.get(
+            kind, kind
+        )
 
 
 def test_training_goes_on_from_a_folder(saved):

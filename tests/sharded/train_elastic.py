@@ -1,26 +1,26 @@
 """Trains as a job that is started again would, and notes each step of each attempt; for the tests of elastic jobs.
 
-Argument: the results folder. Variables: ``KIND`` of ``tests.helpers.sharded``, ``EPOCHS``, ``SCHEDULER``,
-``CHECKPOINTS`` (a directory), ``SECONDS`` of a step, and ``EVENTS``, a JSON list of what happens when a rank has taken
-a step, such as ``[[0, 1, 5, "kill"]]`` for attempt 0, rank 1 and step 5.
+Argument: the results folder. Variables: ``KIND`` of ``tests.helpers.sharded``, ``SCHEDULER``, ``CHECKPOINTS`` (a
+directory), and ``EVENTS``, a JSON list of what happens when a rank has taken a step, such as ``[[0, 1, 5, "kill"]]``
+for attempt 0, rank 1 and step 5.
 """
 
-import importlib
 import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
+import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import lightning_sm
-from tests.helpers.sharded import cpu_strategy, sharded_model
+from lightning_sm.callbacks.auto_resume import AutoResumeMixin
+from tests.helpers.sharded import cpu_strategy, save_after, sharded_model
 
 SAMPLES, BATCH = 32, 2
-RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+RANK = int(os.environ["RANK"])
 ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
@@ -30,7 +30,7 @@ def data():
     return TensorDataset(inputs, inputs.sum(dim=1, keepdim=True), torch.arange(SAMPLES))
 
 
-def traced_model(pl, folder):
+def traced_model(folder):
     class Traced(type(sharded_model(pl))):
         def training_step(self, batch, batch_index):
             inputs, targets, samples = batch
@@ -38,7 +38,6 @@ def traced_model(pl, folder):
             (rate,) = (group["lr"] for group in self.trainer.optimizers[0].param_groups)
             seen = {
                 "attempt": ATTEMPT,
-                "world_size": WORLD_SIZE,
                 "epoch": self.current_epoch,
                 "step": self.global_step,
                 "loss": float(loss.detach()),
@@ -47,7 +46,6 @@ def traced_model(pl, folder):
             }
             with open(folder / f"steps-{RANK}.jsonl", "a") as file:
                 file.write(json.dumps(seen) + "\n")
-            time.sleep(float(os.environ.get("SECONDS", 0)))
             return loss
 
         def on_train_batch_end(self, *_):
@@ -77,30 +75,29 @@ def happen(event):
         os.kill(os.getpid(), signal.SIGKILL)
     if event == "raise":
         raise ValueError("no such column")
-    if event == "signal":
-        os.kill(os.getpid(), signal.SIGUSR1)
 
 
 def main(folder):
     folder = Path(folder)
-    pl = importlib.import_module(os.environ.get("NAMESPACE", "pytorch_lightning"))
     checkpoints = os.environ.get("CHECKPOINTS")
     settings = lightning_sm.trainer_settings(
         accelerator="cpu",
         strategy=cpu_strategy(os.environ.get("KIND", "ddp"), pl.strategies),
-        max_epochs=int(os.environ.get("EPOCHS", 2)),
-        callbacks=[pl.callbacks.ModelCheckpoint(checkpoints, "{step}", every_n_train_steps=3)],
+        max_epochs=2,
         logger=pl.loggers.CSVLogger(str(folder)),
         log_every_n_steps=1,
         num_sanity_val_steps=0,
         sagemaker={"checkpoint_dir": checkpoints, "export": False},
     )
+    save_after(next(each for each in settings["callbacks"] if isinstance(each, AutoResumeMixin)), 3, 6, 9, 12)
     trainer = pl.Trainer(**settings)
     pl.seed_everything(3)
     loader = DataLoader(data(), BATCH, shuffle=True)
-    trainer.fit(traced_model(pl, folder), loader, DataLoader(data(), BATCH))
+    trainer.fit(traced_model(folder), loader, DataLoader(data(), BATCH))
     Path(folder, f"rank-{RANK}.json").write_text(json.dumps({"steps": trainer.global_step, "attempt": ATTEMPT}))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    # The results folder is another one in a restart, and no argument of the program.
+    arguments, sys.argv[1:] = sys.argv[1:], []
+    main(*arguments)

@@ -17,11 +17,12 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sm import trainer_settings
-from lightning_sm._checkpoint.storage import Storage, forget_systems
 from lightning_sm._lightning import installed_namespaces
+from lightning_sm._resume.fits import forget_fits
+from lightning_sm._resume.storage import Storage, forget_systems
 from lightning_sm.callbacks import ModelExport, auto_resume
 from lightning_sm.errors import CheckpointError
-from tests.helpers.sharded import cpu_strategy, sharded_model
+from tests.helpers.sharded import cpu_strategy, save_after, sharded_model
 
 PL = next(each for each in installed_namespaces() if each.name == "lightning.pytorch").module()
 RANK = int(os.environ["RANK"])
@@ -80,9 +81,9 @@ def loader():
 
 
 def trainer_for(kind, directory, *callbacks, refused=False):
-    auto_resume._finished_directories.clear()  # as in a new process
+    forget_fits()  # as in a new process
     PL.seed_everything(3)
-    return PL.Trainer(
+    trainer = PL.Trainer(
         **trainer_settings(
             sagemaker={"checkpoint_dir": directory, "report": False, "log_metrics": False, "export": False},
             trainer_class=PL.Trainer, max_epochs=EPOCHS, accelerator="cpu", callbacks=list(callbacks),
@@ -90,6 +91,12 @@ def trainer_for(kind, directory, *callbacks, refused=False):
             enable_model_summary=False, plugins=plugins(refused),
         )
     )  # fmt: skip
+    save_after(resume_of(trainer), 4, 8)
+    return trainer
+
+
+def resume_of(trainer):
+    return next(each for each in trainer.callbacks if isinstance(each, auto_resume.AutoResumeMixin))
 
 
 def model_to_train():
@@ -106,9 +113,8 @@ def fit(kind, url, folder, dies_at=None, ckpt_path=None, refused=False):
         more = [best, ModelExport(os.path.join(folder, "exported"), export="state_dict", export_weights="best")]
     trainer = trainer_for(kind, url, progress, *more, refused=refused)
     trainer.fit(model_to_train(), loader(), ckpt_path=ckpt_path)
-    resume = next(each for each in trainer.callbacks if isinstance(each, auto_resume.AutoResumeMixin))
     return {
-        "resumed_from": resume.resumed_from,
+        "resumed_from": resume_of(trainer).resumed_from,
         "started_at": progress.started_at,
         "steps": progress.steps,
         "weights": own(trainer.lightning_module),
@@ -122,7 +128,7 @@ def attempt(kind, url, folder):
         if what == "refused":
             return fit(kind, url, folder, refused=True)
         if what == "given":
-            return fit(kind, os.path.join(folder, f"given-{len(url)}"), folder, ckpt_path=url)
+            return fit(kind, tempfile.mkdtemp(dir=os.environ["SAGEMAKER_BASE_DIR"]), folder, ckpt_path=url)
         return trainer_for(kind, folder).test(sharded_model(PL), loader(), ckpt_path=url)[0]
     except CheckpointError as error:
         return str(error)
@@ -164,4 +170,6 @@ def left():
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    # Restarts of a job have the same arguments.
+    arguments, sys.argv[1:] = sys.argv[1:], []
+    main(*arguments)

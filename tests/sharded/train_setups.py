@@ -4,6 +4,7 @@ Arguments: results folder, kinds, names of set-ups; the last two with commas.
 """
 
 import json
+import shutil
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -11,11 +12,13 @@ from pathlib import Path
 import pytorch_lightning as pl
 import torch
 
-from tests.helpers.sharded import cpu_strategy
+from tests.helpers.sharded import cpu_strategy, save_after
 from tests.helpers.sharded_cases import Case, gathered_weights
 from tests.helpers.sharded_setups import SHARDED_SETUPS
 
-EPOCHS, BATCHES, SAVED_EVERY, KILLED = 3, 8, 3, 14
+EPOCHS, BATCHES, KILLED = 3, 8, 14
+# After which steps the job saves. At the start of the second epoch of these set-ups a callback has saved, too.
+SAVED_AFTER = {"stopped_early": [4], "scheduled_by_epoch": [8]}
 
 
 class Killed(BaseException):
@@ -47,6 +50,8 @@ class Record(pl.Callback):
 
     def on_fit_end(self, trainer, module):
         self.found["weights"] = gathered_weights(trainer.strategy, module)
+        self.found["metrics"] = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.found["counters"] = [trainer.global_step, trainer.current_epoch]
 
 
 def train(name, kind, settings, kill_at=None, ckpt_path=None, **more):
@@ -79,13 +84,14 @@ def train(name, kind, settings, kill_at=None, ckpt_path=None, **more):
 def with_us(name, kind, folder, refused):
     """The job's first start, which its time limit ends, one that is killed, one that ends well, and one more.
 
-    Beside it: a job that ``max_time`` ends, started twice, and one of each strategy that reads FSDP's full file.
+    Beside it: a job that ``max_time`` ends, started twice; one of each strategy that reads a file of FSDP or FSDP2 with
+    the whole state; and one that begins with DDP.
     """
     import lightning_sm
-    from lightning_sm.callbacks import auto_resume
+    from lightning_sm._resume.fits import forget_fits
 
     def play(kill_at=None, limit=None, below=folder, kind=kind, **more):
-        auto_resume._finished_directories.clear()  # as in a new process
+        forget_fits()  # as in a new process
         own = {"checkpoint_dir": str(below), "model_dir": f"{folder}-model", "report": False, "max_runtime": limit}
         # The whole model is gathered for its export at each end.
         own["export"] = name == "ema_weight_averaging"
@@ -93,10 +99,12 @@ def with_us(name, kind, folder, refused):
         def settings(**arguments):
             # The launcher tells the devices.
             del arguments["devices"], arguments["enable_checkpointing"]
-            arguments["callbacks"].append(pl.callbacks.ModelCheckpoint(every_n_train_steps=SAVED_EVERY))
-            return lightning_sm.trainer_settings(
-                sagemaker={key: value for key, value in own.items() if value is not None}, **arguments
-            )
+            arguments["callbacks"].append(pl.callbacks.ModelCheckpoint())
+            options = {key: value for key, value in own.items() if value is not None}
+            made = lightning_sm.trainer_settings(sagemaker=options, **arguments)
+            resume = next(each for each in made["callbacks"] if type(each).__name__ == "AutoResume")
+            save_after(resume, *SAVED_AFTER.get(name, [3, 6, 9, 12]))
+            return made
 
         return train(name, kind, settings, kill_at, **more)
 
@@ -109,15 +117,22 @@ def with_us(name, kind, folder, refused):
         timed = {"below": f"{folder}-timed", "max_time": timedelta(microseconds=1)}
         found["timed"], found["timed again"] = play(**timed), play(**timed)
     found["killed"] = play(KILLED)
+    found["killed files"] = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    is_whole_file = kind.endswith("_full") and name == "scheduled_and_averaged"
+    if is_whole_file:
+        (saved,) = folder.glob("*/fit-0/step-12.ckpt")
+        given = f"{folder}-given.ckpt"
+        if torch.distributed.get_rank() == 0:
+            shutil.copy(saved, given)
+        torch.distributed.barrier()
     if SHARDED_SETUPS[name](pl, kind).ends:
         found["resumed"] = play()
         found["again"] = play()
-    if (kind, name) == ("fsdp_full", "scheduled_and_averaged"):
-        saved = str(folder / "epoch=1-step=12.ckpt")
-        found["elsewhere"] = {
-            other: play(below=f"{folder}-{other}", kind=other, ckpt_path=saved) for other in ("ddp", "fsdp", "fsdp2")
-        }
-    found["files"] = sorted(path.name for path in folder.iterdir())
+    if is_whole_file:
+        others = ("ddp", "fsdp", "fsdp2")
+        found["elsewhere"] = {each: play(below=f"{folder}-{each}", kind=each, ckpt_path=given) for each in others}
+        play(KILLED, below=f"{folder}-first-ddp", kind="ddp")
+        found["after ddp"] = play(below=f"{folder}-first-ddp")
     exported = Path(f"{folder}-model", "model.pt")
     torch.distributed.barrier()
     if exported.exists():

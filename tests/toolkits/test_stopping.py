@@ -47,6 +47,11 @@ def run(tmp_path, source):
     return run_job
 
 
+def saves(folder):
+    """The saves that a restart of the job would find. They are due every ten minutes, and when it is stopped."""
+    return list((folder / "checkpoints").glob("*/fit-0/step-*.ckpt"))
+
+
 def codes(done):
     return [host["exit_code"] for host in done.summary["attempts"][-1]["hosts"]]
 
@@ -66,11 +71,11 @@ def test_with_the_entry_point_a_stopped_job_saves_and_exports(run, tmp_path, wor
     assert set(codes(done)) == {143}
     assert "forwarding SIGTERM to" in done.log
     assert done.log.count("SIGTERM received: stopping after step") == 1
-    (saved,) = (tmp_path / "checkpoints").glob("stopped-step=*.ckpt")
+    (saved,) = saves(tmp_path)
     with tarfile.open(tmp_path / "out" / "model.tar.gz") as archive:
         assert "model.pt" in archive.getnames()
         steps = json.load(archive.extractfile("model.json"))["global_step"]
-    assert saved.name == f"stopped-step={steps}.ckpt"
+    assert saved.name == f"step-{steps}.ckpt"
     assert steps >= 20
 
 
@@ -82,5 +87,5 @@ def test_without_it_the_training_goes_on_until_it_is_killed(run, tmp_path):
     assert "process 1 has no handler for SIGTERM" in done.log
     assert "SIGTERM received" not in done.log
     assert "at step 60" in done.log
-    assert not list((tmp_path / "checkpoints").glob("stopped-step=*.ckpt"))
+    assert not saves(tmp_path)
     assert not (tmp_path / "out" / "model.tar.gz").exists()

@@ -12,10 +12,21 @@ import torch
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.sharded import KINDS
 from tools import ROOT
-from tools.faults.__main__ import _by_kill, _by_setup, _by_strategy, _end
-from tools.faults.campaign import DIFFERS, Verdict, play, reference
-from tools.faults.damage import damage_newest, files_in_part, whole_checkpoints
-from tools.faults.folders import damage_folder, folder_is_in_part, folder_step
+from tools.faults.__main__ import _by_kill, _by_setup, _by_strategy
+from tools.faults.__main__ import _end as _end_of
+from tools.faults.campaign import (
+    DIFFERS,
+    Reference,
+    Verdict,
+    _collect,
+    _damage,
+    _lost,
+    _positions,
+    _uploaded,
+    play,
+    reference,
+)
+from tools.faults.damage import Damaged, damage_newest, files_in_part
 from tools.faults.job import Job
 from tools.faults.plan import (
     ALONE,
@@ -32,17 +43,63 @@ from tools.faults.plan import (
     draw,
     draw_sharded,
 )
+from tools.faults.programs import PARTS, PROGRAMS
+from tools.faults.series import Series
 from tools.faults.server import Server
 
 NAMES = sorted(LIBRARY)
 
 
+PROGRAM = "train-0a1b2c"
+
+
+def _save(fit, step, number, shards="", name=None):
+    """One save in the folder of a fit: a file, or shards of two ranks as torch or DeepSpeed names them."""
+    fit.mkdir(parents=True, exist_ok=True)
+    name = name or f"step-{step}"
+    content = fit / f"{name}.ckpt"
+    if shards:
+        inside = content / "checkpoint" if shards == "deepspeed" else content
+        inside.mkdir(parents=True)
+        for rank in (0, 1):
+            shard = f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" if shards == "deepspeed" else f"__{rank}_0.distcp"
+            (inside / shard).write_bytes(bytes([number, step, rank] * 50))
+        torch.save(
+            {"global_step": step, "number": number},
+            inside / ("mp_rank_00_model_states.pt" if inside != content else "meta.pt"),
+        )
+    else:
+        torch.save({"global_step": step, "state_dict": {"weight": torch.ones(50)}}, content)
+    paths = sorted(path for path in (content, *content.rglob("*")) if path.is_file())
+    files = [
+        {"name": str(path.relative_to(fit)), "size": path.stat().st_size, "crc32": zlib.crc32(path.read_bytes())}
+        for path in paths
+    ]
+    (fit / f"{name}.json").write_text(json.dumps({"number": number, "step": step, "files": files}))
+
+
+def _end(fit):
+    (fit / "fit.json").write_text('{"steps": 20, "ended": {"max_epochs": 4}}\n')
+
+
+@pytest.fixture(params=["", "torch", "deepspeed"])
+def shards(request):
+    return request.param
+
+
 @pytest.fixture
 def checkpoints(tmp_path):
-    for step in (10, 20):
-        content = {"global_step": step, "state_dict": {"weight": torch.ones(50)}, "optimizer_states": []}
-        torch.save(content, tmp_path / f"resume-{step}.ckpt")
-    return tmp_path
+    """A fit that has ended, and one that goes on."""
+    root = tmp_path / "checkpoints"
+    for fit in (0, 1):
+        for number, step in enumerate((10, 20)):
+            _save(root / PROGRAM / f"fit-{fit}", step, number)
+    _end(root / PROGRAM / "fit-0")
+    return root
+
+
+def _whole(root):
+    return {(save.fit[1], save.step) for save in Series(root).whole()}
 
 
 def test_a_seed_always_draws_the_same_fault():
@@ -57,44 +114,134 @@ def test_a_seed_always_draws_the_same_fault():
     assert 80 <= 300 - worlds.count((1, 1)) <= 120
 
 
+def test_a_fifth_of_the_runs_has_several_fits():
+    setups = [draw(seed, NAMES, mounts=True).setup for seed in range(500)]
+    assert sum(setup in PROGRAMS for setup in setups) == 100
+    assert {setup for setup in setups if setup in PROGRAMS} == set(PROGRAMS)
+    turns = [setup for setup in setups if setup not in PROGRAMS]
+    assert turns[: len(NAMES) - len(PROGRAMS)] == [name for name in NAMES if name not in PROGRAMS]
+    assert {draw(seed, ["plain", "stream"], mounts=True).setup for seed in range(10)} == {"plain", "stream"}
+    assert {draw(seed, sorted(PROGRAMS), mounts=True).setup for seed in range(10)} == set(PROGRAMS)
+
+
 def test_what_cannot_be_had_is_not_drawn():
     faults = [draw(seed, NAMES, mounts=False) for seed in range(300)]
     assert {fault.kill for fault in faults} == {"job", "SIGTERM", "rank", "host"}
-    assert all(fault.hosts > 1 for fault in faults if fault.kill == "host" or fault.damage == "half-synced")
+    assert all(fault.hosts > 1 for fault in faults if fault.kill == "host")
     assert all(fault.hosts == fault.processes == 1 for fault in faults if fault.setup in ALONE)
 
 
 def test_named_setups_are_there():
     assert len(NAMES) >= 25
-    assert {*KNOWN, *ALONE} <= set(NAMES)
+    assert {*KNOWN, *ALONE, *SHARDED_SETUPS, *PARTS} <= set(NAMES)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in DAMAGES if kind != "none"])
-def test_a_damaged_checkpoint_is_whole_no_more(checkpoints, kind):
+def test_saves_are_read_by_their_records(tmp_path, shards):
+    fit = tmp_path / PROGRAM / "fit-0"
+    _save(fit, 10, 0, shards)
+    _save(fit, 10, 1, shards, name="step-10-2")
+    # A record that has not been written yet, what is no series, and what is no save.
+    torch.save({"global_step": 30}, fit / "step-30.ckpt")
+    _save(tmp_path / "fold-abc" / "fit-0", 40, 0, shards)
+    (fit / "other.json").write_text("{}")
+    series = Series(tmp_path)
+    assert series.programs == [PROGRAM]
+    assert [(save.fit, save.number, save.step, save.in_shards) for save in series.whole()] == [
+        ((PROGRAM, 0), number, 10, bool(shards)) for number in (1, 0)
+    ]
+    assert series.newest((PROGRAM, 0)).record.name == "step-10-2.json"
+    assert files_in_part(tmp_path) == []
+
+
+_OF_SAVES = [("", kind) for kind in DAMAGES] + [
+    (shards, kind) for shards in ("torch", "deepspeed") for kind in FOLDER_DAMAGES
+]
+_OF_SAVES = [each for each in _OF_SAVES if each[1] not in ("none", "fit record truncated", "shard doubled")]
+
+
+@pytest.mark.parametrize(("shards", "kind"), _OF_SAVES)
+def test_a_damaged_save_is_whole_no_more(tmp_path, shards, kind):
     for seed in range(20):
-        before = (checkpoints / "resume-20.ckpt").read_bytes()
-        assert damage_newest(checkpoints, kind, random.Random(seed)) == "resume-20.ckpt"
-        assert whole_checkpoints(checkpoints) == {"resume-10.ckpt": 10}
-        (checkpoints / "resume-20.ckpt").write_bytes(before)
+        root = tmp_path / str(seed)
+        # The newest fit has fewer steps, and the newest save of it has no more steps than the one before.
+        _save(root / PROGRAM / "fit-2", 50, 4, shards)
+        for number, name in enumerate(("step-20", "step-20-2")):
+            _save(root / PROGRAM / "fit-10", 20, number, shards, name)
+        damaged = damage_newest(root, kind, random.Random(seed))
+        assert damaged == Damaged(f"{PROGRAM}/fit-10/step-20-2.ckpt", (PROGRAM, 10), had_ended=False)
+        left = [save.record.name for save in Series(root).whole() if save.fit[1] == 10]
+        assert left == ["step-20.json"]
+        assert (2, 50) in _whole(root)
 
 
-def test_without_damage_or_checkpoints_nothing_is_touched(checkpoints, tmp_path):
+def test_the_record_of_the_newest_fit_that_has_ended_is_truncated(checkpoints):
+    path = checkpoints / PROGRAM / "fit-0" / "fit.json"
+    content = path.read_bytes()
+    for seed in range(20):
+        damaged = damage_newest(checkpoints, "fit record truncated", random.Random(seed))
+        assert damaged == Damaged(f"{PROGRAM}/fit-0/fit.json", (PROGRAM, 0), had_ended=True)
+        assert Series(checkpoints).ended == set()
+        assert files_in_part(checkpoints) == [path]
+        path.write_bytes(content)
+    assert Series(checkpoints).ended == {(PROGRAM, 0)}
+
+
+def test_the_last_program_of_an_entry_point_has_the_newest_fit(tmp_path):
+    for program in ("pretrain-ffffff", "finetune-000000"):
+        _save(tmp_path / program / "fit-0", 10, 0)
+    damaged = damage_newest(tmp_path, "truncated", random.Random(0), PARTS["processes"])
+    assert damaged.fit == ("finetune-000000", 0)
+    with pytest.raises(AssertionError, match="series of none"):
+        Series.number(("train-000000", 0), PARTS["processes"])
+
+
+def test_without_damage_or_saves_nothing_is_touched(checkpoints, tmp_path):
     assert damage_newest(checkpoints, "none", random.Random(0)) is None
-    assert whole_checkpoints(checkpoints) == {"resume-10.ckpt": 10, "resume-20.ckpt": 20}
+    assert _whole(checkpoints) == {(0, 10), (0, 20), (1, 10), (1, 20)}
     (tmp_path / "other").mkdir()
-    assert damage_newest(tmp_path / "other", "empty", random.Random(0)) is None
+    for kind in DAMAGES:
+        assert damage_newest(tmp_path / "other", kind, random.Random(0)) is None
 
 
 def test_files_in_part_are_seen_where_they_are_visible(checkpoints):
     folder = checkpoints / "deep"
     folder.mkdir()
-    half = (checkpoints / "resume-10.ckpt").read_bytes()[:700]
+    half = (checkpoints / PROGRAM / "fit-0" / "step-10.ckpt").read_bytes()[:700]
     (folder / ".last.ckpt.partial").write_bytes(half)
     (folder / "model.json").write_text("{}")
+    (folder / "sharded.ckpt").mkdir()
+    (folder / "sharded.ckpt" / "meta.pt").write_bytes(half)
     assert files_in_part(checkpoints) == []
-    for name, content in (("last.ckpt", half), ("model.pt", b""), ("finished.json", b'{"check')):
+    for name, content in (("last.ckpt", half), ("model.pt", b""), ("other.json", b'{"check')):
         (folder / name).write_bytes(content)
-    assert [path.name for path in files_in_part(checkpoints)] == ["last.ckpt", "model.pt", "finished.json"]
+    assert [path.name for path in files_in_part(checkpoints)] == ["last.ckpt", "model.pt", "other.json"]
+
+
+def test_a_record_says_what_is_there_in_part(checkpoints):
+    fit = checkpoints / PROGRAM / "fit-1"
+    # An older save may be about to be removed.
+    (fit / "step-10.ckpt").unlink()
+    assert files_in_part(checkpoints) == []
+    (fit / "step-20.ckpt").write_bytes(b"half")
+    assert files_in_part(checkpoints) == [fit / "step-20.ckpt"]
+    (fit / "step-20.ckpt").unlink()
+    assert files_in_part(checkpoints) == [fit / "step-20.ckpt"]
+    assert files_in_part(checkpoints, of_all_hosts=False) == []
+    (fit / "step-10.json").unlink()
+    (fit / "step-20.json").write_text('{"number": 1, "st')
+    assert files_in_part(checkpoints) == [fit / "step-20.json"]
+
+
+def test_one_host_holds_its_own_shards_only(tmp_path):
+    fit = tmp_path / PROGRAM / "fit-0"
+    _save(fit, 20, 0, "torch")
+    missing = fit / "step-20.ckpt" / "__1_0.distcp"
+    missing.unlink()
+    assert _whole(tmp_path) == set()
+    assert files_in_part(tmp_path) == [missing]
+    assert files_in_part(tmp_path, of_all_hosts=False) == []
+    (fit / "step-20.ckpt" / "__0_0.distcp").write_bytes(b"half")
+    assert files_in_part(tmp_path, of_all_hosts=False) == [fit / "step-20.ckpt" / "__0_0.distcp"]
 
 
 def test_sharded_runs_have_two_processes_and_each_damage_of_their_checkpoints():
@@ -107,52 +254,68 @@ def test_sharded_runs_have_two_processes_and_each_damage_of_their_checkpoints():
         assert {fault.setup for fault in own} == set(SHARDED_SETUPS)
         assert {fault.kill for fault in own} == set(KILLS)
         assert {fault.damage for fault in own} == set(DAMAGES if kind in IN_ONE_FILE else FOLDER_DAMAGES)
-        assert {fault.in_folders for fault in own} == {kind not in IN_ONE_FILE}
     alone = [draw_sharded(seed, kinds, SHARDED_SETUPS, mounts=False) for seed in range(300)]
     assert all(fault.hosts == 1 and fault.kill in ("job", "SIGTERM", "rank") for fault in alone)
     assert str(faults[kinds.index("fsdp2")]).startswith("fsdp2, ")
 
 
-def _save_folder(folder, step, deepspeed=False):
-    """Shards of two ranks with their manifest, as a save of a sharded strategy leaves them."""
-    folder.mkdir()
-    inside = folder / "checkpoint" if deepspeed else folder
-    inside.mkdir(exist_ok=True)
-    for rank in (0, 1):
-        name = f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" if deepspeed else f"__{rank}_0.distcp"
-        (inside / name).write_bytes(bytes([step, rank] * 50))
-    content = inside / ("mp_rank_00_model_states.pt" if deepspeed else "meta.pt")
-    torch.save({"global_step": step, "optimizer_states": []}, content)
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    listed = [(str(path.relative_to(folder)), path.stat().st_size, zlib.crc32(path.read_bytes())) for path in paths]
-    files = [dict(zip(("name", "size", "crc32"), each)) for each in listed]
-    (folder / "manifest.json").write_text(json.dumps({"files": files}))
-    return folder
+EXPECTED = Reference([{"steps": 20}, {"steps": 30}, {"steps": 8}], [0, 20, 0], [], frozenset(), {}, {})
 
 
-@pytest.mark.parametrize("deepspeed", [False, True])
-@pytest.mark.parametrize("kind", FOLDER_DAMAGES[1:])
-def test_a_damaged_folder_of_shards_is_whole_no_more(tmp_path, kind, deepspeed):
-    older = _save_folder(tmp_path / "older", 10, deepspeed)
-    for seed in range(20):
-        folder = _save_folder(tmp_path / f"{seed}.ckpt", 20, deepspeed)
-        assert folder_step(folder) == 20
-        assert not folder_is_in_part(folder, of_all_hosts=True)
-        assert damage_folder(folder, kind, random.Random(seed), [older])
-        # Only DeepSpeed reads a shard of a rank that there is not.
-        assert folder_step(folder) == (20 if kind == "shard doubled" and not deepspeed else None)
-        assert folder_step(folder, without_manifest=True) == (20 if folder_step(folder) or "manifest" in kind else None)
-    assert folder_step(older) == 10
+def test_a_job_goes_on_with_the_first_fit_that_has_not_ended(checkpoints):
+    job = SimpleNamespace(names=["algo-1"], parts=("",), checkpoints=lambda name: checkpoints)
+    assert _positions(job, EXPECTED) == {(1, 20)}
+    _save(checkpoints / PROGRAM / "fit-1", 20, 2, name="step-20-2")
+    _save(checkpoints / PROGRAM / "fit-1", 29, 3)
+    assert _positions(job, EXPECTED) == {(1, 29)}
+    assert _positions(job, EXPECTED, reopened=(PROGRAM, 0)) == {(0, 20)}
+    _end(checkpoints / PROGRAM / "fit-1")
+    assert _positions(job, EXPECTED) == {(2, 0)}
+    _save(checkpoints / PROGRAM / "fit-2", 8, 0)
+    _end(checkpoints / PROGRAM / "fit-2")
+    assert _positions(job, EXPECTED) == {EXPECTED.end} == {(3, 0)}
+    _save(checkpoints / "train-ffffff" / "fit-0", 8, 0)
+    with pytest.raises(AssertionError, match="there are the series of"):
+        _positions(job, EXPECTED)
 
 
-def test_one_host_holds_its_own_shards_only(tmp_path):
-    folder = _save_folder(tmp_path / "last.ckpt", 20)
-    (folder / "__1_0.distcp").unlink()
-    assert whole_checkpoints(tmp_path) == {}
-    assert files_in_part(tmp_path) == [folder]
-    assert files_in_part(tmp_path, of_all_hosts=False) == []
-    (folder / "__0_0.distcp").write_bytes(b"half")
-    assert files_in_part(tmp_path, of_all_hosts=False) == [folder]
+def test_a_fit_without_saves_begins_where_it_began(tmp_path):
+    _save(tmp_path / PROGRAM / "fit-0", 20, 0)
+    _end(tmp_path / PROGRAM / "fit-0")
+    job = SimpleNamespace(names=["algo-1"], parts=("",), checkpoints=lambda name: tmp_path)
+    assert _positions(job, EXPECTED) == {(1, 20)}
+    assert _positions(job, EXPECTED, reopened=(PROGRAM, 0)) == {(0, 20)}
+
+
+def test_what_one_host_has_may_be_sent_to_the_others(tmp_path):
+    roots = {name: tmp_path / name for name in ("algo-1", "algo-2")}
+    for root in roots.values():
+        for step in (10, 15):
+            _save(root / PROGRAM / "fit-0", step, step, "torch")
+    job = SimpleNamespace(names=list(roots), parts=("",), checkpoints=roots.get)
+    assert _positions(job, EXPECTED) == {(0, 15)}
+    damage_newest(roots["algo-2"], "shard doubled", random.Random(0))
+    assert _positions(job, EXPECTED) == {(0, 15)}
+    damage_newest(roots["algo-2"], "half-synced", random.Random(0))
+    assert _positions(job, EXPECTED) == {(0, 15), (0, 10)}
+
+
+def test_training_goes_on_with_the_next_fit_where_nothing_is_left_of_one():
+    assert EXPECTED.began((0, 12)) == {(0, 12)}
+    assert EXPECTED.began((0, 20)) == {(0, 20), (1, 20)}
+    assert EXPECTED.began((2, 8)) == {(2, 8), (3, 0)}
+    assert EXPECTED.began((3, 0)) == {(3, 0)}
+
+
+def test_what_is_lost_is_counted_over_fits():
+    told = [{"fit": 0, "rank": 0, "start": 0, "time": 1.0}]
+    told += [{"fit": 0, "step": step, "time": 1.0 + step} for step in (1, 2, 2, 3)]
+    told += [{"fit": 1, "rank": 0, "start": 0, "time": 10.0}]
+    told += [{"fit": 1, "step": step, "time": 10.0 + step} for step in (1, 2)]
+    assert _lost(told, (1, 2)) == (0, 0.0)
+    assert _lost(told, (1, 1)) == (1, 1.0)
+    assert _lost(told, (1, 0)) == (2, 2.0)
+    assert _lost(told, (0, 2)) == (3, 9.0)
 
 
 def test_hosts_upload_what_they_changed_to_one_prefix(tmp_path, monkeypatch):
@@ -177,6 +340,29 @@ def test_hosts_upload_what_they_changed_to_one_prefix(tmp_path, monkeypatch):
     assert {path.name for path in main.iterdir()} == {"kept", "replaced", "own"}
 
 
+@pytest.mark.parametrize("kind", ["shard missing", "shard bit-flipped", "record missing", "half-synced"])
+def test_hosts_of_a_sharded_job_get_all_shards_and_the_same_damage(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(Job, "_fresh_container", lambda self, name: {})
+    job = Job(SimpleNamespace(start=lambda *_, **__: None), tmp_path / "job", "plain", 2, 1, {}, strategy="fsdp")
+    job.start()
+    for rank, name in enumerate(job.names):
+        for number, step in enumerate((10, 15)):
+            _save(job.checkpoints(name) / PROGRAM / "fit-0", step, number, "torch")
+            (job.checkpoints(name) / PROGRAM / "fit-0" / f"step-{step}.ckpt" / f"__{1 - rank}_0.distcp").unlink()
+    assert _uploaded(job, EXPECTED) == (0, 15)
+    _collect(job, random.Random(0))
+    assert _positions(job, EXPECTED) == {(0, 15)}
+    damaged = _damage(job, kind, random.Random(1))
+    assert damaged.name == f"{PROGRAM}/fit-0/step-15.ckpt"
+    assert _positions(job, EXPECTED) == ({(0, 15), (0, 10)} if kind == "half-synced" else {(0, 10)})
+    first, second = (job.checkpoints(name) for name in job.names)
+    files = [
+        {path.relative_to(root): path.read_bytes() for path in root.rglob("*.*") if path.is_file()}
+        for root in (first, second)
+    ]
+    assert (files[0] == files[1]) == (kind != "half-synced")
+
+
 FAULT = Fault(0, "plain", 1, 1, "job", "none", (Moment("step", 0.3),), 0, False, 0)
 
 
@@ -185,18 +371,29 @@ def test_the_tables_count_what_was_lost_and_what_failed(monkeypatch):
     twice = (Moment("step", 0.1), Moment("gap", 0.5))
     verdicts = [
         Verdict(replace(FAULT, moments=twice), times=2, lost_steps=3, lost_seconds=0.24),
-        Verdict(replace(FAULT, damage="empty"), times=1, lost_steps=7, lost_seconds=0.11),
+        Verdict(replace(FAULT, setup="folds", damage="empty"), times=1, lost_steps=7, lost_seconds=0.11, replayed=2),
         Verdict(replace(FAULT, kill="rank", processes=2), problem="the weights differ", times=1, lost_steps=90),
         Verdict(replace(FAULT, kill="rank", hosts=2, setup="stream"), problem=f"{DIFFERS}: weights 1, not 2", times=1),
     ]
-    assert [_end(verdict) for verdict in verdicts] == ["equal", "equal", "failed", "known"]
-    assert _end(replace(verdicts[3], problem="exit codes {'algo-1': 1} at the end")) == "failed"
-    rows = [line.strip("| ").split(" | ") for line in _by_kill(verdicts).splitlines()[2:]]
-    assert rows[0] == ["job", "2", "0", "3", "2", "0", "0", "0", "1", "0", "1", "0", "0", "2 of 2", "0", "7", "0.2"]
-    assert rows[2] == ["rank", "2", "2", "2", "2", *"0000", *"0000", "0 of 2", "1", "0", "0.0"]
+    assert [_end_of(verdict) for verdict in verdicts] == ["equal", "equal", "failed", "known"]
+    assert _end_of(replace(verdicts[3], problem="exit codes {'algo-1': 1} at the end")) == "failed"
+    heads, _, *rows = [line.strip("| ").split(" | ") for line in _by_kill(verdicts).splitlines()]
+    first, third = dict(zip(heads, rows[0])), dict(zip(heads, rows[2]))
     assert [row[0] for row in rows] == list(KILLS)
+    assert {head: value for head, value in first.items() if value != "0"} == {
+        **{"ended by": "job", "runs": "2", "of several fits": "1", "times": "3", "in step": "2", "in gap": "1"},
+        **{"empty": "1", "equal end": "2 of 2", "most steps lost": "7", "most seconds lost": "0.2"},
+    }
+    assert {head: value for head, value in third.items() if value != "0"} == {
+        **{"ended by": "rank", "runs": "2", "of two processes": "2", "times": "2", "in step": "2"},
+        **{"equal end": "0 of 2", "known limit": "1", "most seconds lost": "0.0"},
+    }
     rows = [line.strip("| ").split(" | ") for line in _by_setup(verdicts).splitlines()[2:]]
-    assert rows == [["plain", "3", "1", "4", "2 of 3", "0"], ["stream", "1", "1", "1", "0 of 1", "1"]]
+    assert rows == [
+        ["folds", "1", "0", "1", "2", "1 of 1", "0"],
+        ["plain", "2", "1", "3", "0", "1 of 2", "0"],
+        ["stream", "1", "1", "1", "0", "0 of 1", "1: an IterableDataset starts at its beginning"],
+    ]
 
 
 def test_the_table_has_a_column_for_each_strategy():
@@ -250,7 +447,9 @@ def test_an_end_that_differs_is_told(server):
     fault = replace(FAULT, setup="validation_within_epochs", moments=(Moment("validation", 0.4),))
     verdict = play(server, fault, expected)
     assert (verdict.problem, verdict.times) == (None, 1)
-    other = replace(expected, result={**expected.result, "exported": "0"}, metrics=expected.metrics | {(1, "a", "2")})
+    fits = [{**expected.fits[0], "exported": "0"}]
+    other = replace(expected, fits=fits, metrics=expected.metrics | {(0, 1, "a", "2")}, files={"gone.pt": "1"})
     problem = play(server, fault, other).problem
-    assert f"exported {expected.result['exported']}, not 0" in problem
-    assert "1 values were not logged, such as [(1, 'a', '2')]" in problem
+    assert f"exported of fit 0 {expected.fits[0]['exported']}, not 0" in problem
+    assert "file gone.pt: None, not 1" in problem
+    assert "1 values were not logged, such as [(0, 1, 'a', '2')]" in problem

@@ -5,6 +5,7 @@ import pytest
 from lightning_sm._lightning.compat import SHIMS
 from lightning_sm._lightning.import_hook import VERIFIED
 from tools import ROOT
+from tools.matrix.__main__ import paths_of
 from tools.matrix.rows import FOR_CI, ROWS
 
 
@@ -20,10 +21,19 @@ def test_verified_pairs_are_the_rows():
     assert pairs == VERIFIED
 
 
-def test_names_are_different_and_ci_runs_some():
-    names = [row.name for row in ROWS]
-    assert len(set(names)) == len(names)
-    assert set(FOR_CI) < set(names)
+def test_names_are_different_and_ci_runs_some_of_each_level():
+    rows = {row.name: row for row in ROWS}
+    assert len(rows) == len(ROWS)
+    levels = [rows[name].level for name in FOR_CI]
+    assert len(levels) < len(ROWS)
+    assert set(levels) == {"core", "epoch", "full"}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+def test_what_a_row_runs_exists(row):
+    paths = [word.partition("=")[2] or word for word in paths_of(row)]
+    assert all((ROOT / path).exists() for path in paths), paths
+    assert ("tests" in paths) == (row.version >= (2, 5))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])

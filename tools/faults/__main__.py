@@ -26,6 +26,7 @@ from tools.faults.plan import (
     draw,
     draw_sharded,
 )
+from tools.faults.programs import PROGRAMS
 from tools.faults.server import Server
 
 
@@ -129,7 +130,7 @@ def _table(heads, rows):
 
 
 def _by_kill(verdicts):
-    """Counts by what ended the job: how often, amid what, what then happened to its newest checkpoint, and the end."""
+    """Counts by what ended the job: how often, amid what, what then happened to its newest save, and the end."""
     rows = []
     for kill in KILLS:
         group = [verdict for verdict in verdicts if verdict.fault.kill == kill]
@@ -137,10 +138,14 @@ def _by_kill(verdicts):
         two = sum(verdict.fault.hosts * verdict.fault.processes > 1 for verdict in group)
         damages = [sum(verdict.fault.damage == damage for verdict in group) for damage in DAMAGES[1:]]
         steps, seconds = _most(group, "steps"), _most(group, "seconds")
-        cells = [kill, len(group), two, sum(verdict.times for verdict in group), *map(moments.count, WHERES), *damages]
-        rows.append([*cells, *_ends(group), steps, f"{seconds:.1f}"])
-    heads = ["ended by", "runs", "of two processes", "times", *(f"in {where}" for where in WHERES), *DAMAGES[1:]]
-    return _table([*heads, "equal end", "known limit", "most steps lost", "most seconds lost"], rows)
+        cells = [kill, len(group), two, _several(group), sum(verdict.times for verdict in group)]
+        rows.append([*cells, *map(moments.count, WHERES), *damages, *_ends(group), steps, f"{seconds:.1f}"])
+    heads = ["ended by", "runs", "of two processes", "of several fits", "times", *(f"in {where}" for where in WHERES)]
+    return _table([*heads, *DAMAGES[1:], "equal end", "known limit", "most steps lost", "most seconds lost"], rows)
+
+
+def _several(group):
+    return sum(verdict.fault.setup in PROGRAMS for verdict in group)
 
 
 def _by_strategy(verdicts):
@@ -158,6 +163,7 @@ def _by_strategy(verdicts):
 
     damages = dict.fromkeys((*DAMAGES[1:], *FOLDER_DAMAGES[1:]))
     rows = [row("runs", len), row("of two hosts", of(hosts=2)), row("saved in the background", of(background=True))]
+    rows += [row("of several fits", _several)]
     rows += [row("interruptions", lambda group: sum(verdict.times for verdict in group))]
     rows += [row(f"ended by {kill}", of(kill=kill)) for kill in KILLS]
     rows += [row(damage, of(damage=damage)) for damage in damages]
@@ -172,13 +178,17 @@ def _most(group, what):
 
 
 def _by_setup(verdicts):
-    """Counts by what was trained."""
+    """Counts by what was trained, with the limit that runs with another end have met."""
     rows = []
     for name in sorted({verdict.fault.setup for verdict in verdicts}):
         group = [verdict for verdict in verdicts if verdict.fault.setup == name]
         two = sum(verdict.fault.hosts * verdict.fault.processes > 1 for verdict in group)
-        rows.append([name.replace("_", " "), len(group), two, sum(verdict.times for verdict in group), *_ends(group)])
-    return _table(["set-up", "runs", "of two processes", "times", "equal end", "known limit"], rows)
+        times, replayed = (sum(getattr(verdict, what) for verdict in group) for what in ("times", "replayed"))
+        equal, known = _ends(group)
+        limit = f"{known}: {KNOWN[name]}" if known else known
+        rows.append([name.replace("_", " "), len(group), two, times, replayed, equal, limit])
+    heads = ["set-up", "runs", "of two processes", "times", "fits replayed", "equal end", "known limit"]
+    return _table(heads, rows)
 
 
 def _ends(group):

@@ -1,73 +1,168 @@
-"""Damages checkpoint files as an interrupted upload, download or disk does, and reads which ones are whole."""
+"""Damages checkpoints as an interrupted upload, download or disk does, and finds files that stand there in part."""
 
+import hashlib
 import json
 import random
+import shutil
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_sm._export import load_file
-from tools.faults.folders import damage_folder, folder_is_in_part, folder_step
+import torch
 
-__all__ = ["damage_newest", "files_in_part", "whole_checkpoints"]
+from tools.faults.series import FitKey, Series, fit_records
+
+__all__ = ["Damaged", "damage_newest", "digest", "files_in_part", "load"]
 
 
-def whole_checkpoints(folder, *, without_manifest=False):
-    """The step of each checkpoint from which training can go on, by its path in the folder. Every byte is checked.
+@dataclass(frozen=True)
+class Damaged:
+    """What was damaged.
+
+    Args:
+        name: The path of the save, or of the record of a fit, in the directory of checkpoints.
+        fit: The fit.
+        had_ended: Whether the fit had ended.
+    """
+
+    name: str
+    fit: FitKey
+    had_ended: bool
+
+
+def damage_newest(folder, kind, chance: random.Random, parts=("",)):
+    """Damage the newest whole save of the newest fit, or the newest record of a fit, where there is one.
 
     Args:
         folder: A directory of checkpoints.
-        without_manifest: Whether sharded ones that have lost their manifests count.
+        kind: One of the kinds of damage of ``tools.faults.plan``.
+        chance: Chooses the file and the place.
+        parts: A part of each program's name, in the order of the programs.
     """
-    found = {}
-    for path in _visible(folder, "*.ckpt"):
-        if path.is_dir():
-            step = folder_step(path, without_manifest=without_manifest)
-            if step is not None:
-                found[str(path.relative_to(folder))] = step
-            continue
-        content = _load(path)
-        if content is not None and "optimizer_states" in content:
-            found[str(path.relative_to(folder))] = int(content["global_step"])
-    return found
+    folder, series = Path(folder), Series(folder)
+    if kind == "fit record truncated":
+        records = fit_records(folder)
+        if not records:
+            return None
+        fit = max(records, key=lambda each: series.number(each, parts))
+        content = records[fit].read_bytes()
+        records[fit].write_bytes(content[: chance.randrange(1, content.rindex(b"}"))])
+        return Damaged(str(records[fit].relative_to(folder)), fit, had_ended=True)
+    saves = series.whole()
+    if kind == "none" or not saves:
+        return None
+    save = max(saves, key=lambda each: (series.number(each.fit, parts), each.number))
+    if kind == "record missing":
+        save.record.unlink()
+    elif save.in_shards:
+        others = [other for other in saves if other.fit == save.fit and other is not save]
+        if not _damage_shards(save, kind, chance, others):
+            return None
+    else:
+        _damage_file(next(iter(save.paths())), kind, chance)
+    return Damaged(str(save.content.relative_to(folder)), save.fit, save.fit in series.ended)
 
 
-def files_in_part(*folders, of_all_hosts=True):
-    """Those files and sharded checkpoints that stand under their names and are not whole.
+def _damage_file(path, kind, chance):
+    content = bytearray(path.read_bytes())
+    if kind == "half-synced" and chance.random() < 0.5:
+        path.unlink()
+        return
+    if kind == "truncated":
+        content = content[: chance.randrange(1, len(content))]
+    elif kind == "empty":
+        content = bytearray()
+    elif kind == "bit-flipped":
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    else:
+        content = content[: len(content) // 2]
+    path.write_bytes(content)
+
+
+def _damage_shards(save, kind, chance, others):
+    """Damage a folder of shards; return whether anything was changed."""
+    shards = [path for path in sorted(save.paths()) if path.suffix in (".distcp", ".pt")]
+    shard = chance.choice(shards)
+    content = bytearray(shard.read_bytes())
+    if kind == "shard truncated":
+        shard.write_bytes(content[: chance.randrange(1, len(content))])
+    elif kind == "shard empty":
+        shard.write_bytes(b"")
+    elif kind == "shard bit-flipped":
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        shard.write_bytes(content)
+    elif kind == "shard missing":
+        shard.unlink()
+    elif kind == "shard doubled":
+        # As the file of a rank that there is not.
+        shutil.copyfile(shard, shard.with_name(_of_rank_two(shard.name)))
+    elif kind == "shard of another save":
+        found = [other.content / shard.relative_to(save.content) for other in others]
+        found = [path for path in found if path.is_file() and path.read_bytes() != bytes(content)]
+        if not found:
+            return False
+        shutil.copyfile(chance.choice(found), shard)
+    else:
+        # What had not been copied when the host went away.
+        for path in chance.sample(shards, chance.randrange(1, len(shards) + 1)):
+            path.unlink()
+    return True
+
+
+def _of_rank_two(name):
+    for old, new in (("__0_", "__2_"), ("__1_", "__2_"), ("rank_0_", "rank_2_"), ("rank_1_", "rank_2_")):
+        if old in name:
+            return name.replace(old, new, 1)
+    return f"copy-of-{name}"
+
+
+def files_in_part(root, *, of_all_hosts=True):
+    """Those files and saves that stand under their names and are not whole.
+
+    A file of the series without its record is none yet. Of an older save, whose files may be about to be removed, some
+    may be missing.
 
     Args:
-        *folders: Directories of one host.
-        of_all_hosts: Whether a sharded checkpoint must hold the shards of every host.
+        root: The directory of checkpoints of one host.
+        of_all_hosts: Whether the newest save must hold what every host has written.
     """
-    found = []
-    for folder in folders:
-        checkpoints = _visible(folder, "*.ckpt")
-        found += [path for path in checkpoints if path.is_file() and _load(path) is None]
-        found += [path for path in checkpoints if path.is_dir() and folder_is_in_part(path, of_all_hosts=of_all_hosts)]
-        found += [path for path in _visible(folder, "*.pt") if _load(path) is None]
-        found += [path for path in _visible(folder, "*.json") if not _is_json(path)]
-    return found
-
-
-def _visible(folder, pattern):
-    """What is not hidden, nor a part of a sharded checkpoint."""
-    found = []
-    for path in sorted(Path(folder).rglob(pattern)):
-        *parents, name = path.relative_to(folder).parts
-        if not any(part.startswith(".") for part in (*parents, name)) and not any(
-            part.endswith(".ckpt") for part in parents
-        ):
+    root, series = Path(root), Series(root)
+    found = list(series.unreadable)
+    for save in series.saves:
+        found += save.changed()
+        if of_all_hosts and save is series.newest(save.fit):
+            found += save.missing()
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        folders = path.relative_to(root).parts[:-1]
+        hidden = any(part.startswith(".") for part in (*folders, path.name))
+        # What is within a folder of shards of the project's own has no form that could be checked.
+        if hidden or (folders and folders[0] in series.programs) or any(each.endswith(".ckpt") for each in folders):
+            continue
+        if path.suffix in (".ckpt", ".pt") and load(path) is None:
+            found.append(path)
+        if path.suffix == ".json" and not _is_json(path):
             found.append(path)
     return found
 
 
-def _load(path):
+def load(path):
+    """The content of a file of torch, each byte of which is checked; ``None`` where it is not whole."""
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:
                 return None
-        return load_file(str(path), weights_only=False)
+        return torch.load(path, map_location="cpu", weights_only=False)
     except (zipfile.BadZipFile, OSError, RuntimeError, KeyError, EOFError):
         return None
+
+
+def digest(state):
+    """One word for all tensors, but the ballast."""
+    total = hashlib.sha256()
+    for name in sorted(state):
+        if "ballast" not in name and torch.is_tensor(state[name]):
+            total.update(name.encode() + state[name].detach().cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()[:16]
 
 
 def _is_json(path):
@@ -76,39 +171,3 @@ def _is_json(path):
     except ValueError:
         return False
     return True
-
-
-def damage_newest(folder, kind, chance: random.Random):
-    """Damage the newest checkpoint of a folder, and return its name, or ``None`` where there is none yet."""
-    steps = whole_checkpoints(folder)
-    if kind == "none" or not steps:
-        return None
-    name = max(steps, key=lambda each: (steps[each], each))
-    path = Path(folder, name)
-    if path.is_dir():
-        others = [Path(folder, each) for each in steps if each != name]
-        return name if damage_folder(path, kind, chance, others) else None
-    content = bytearray(path.read_bytes())
-    if kind == "truncated":
-        content = content[: chance.randrange(1, len(content))]
-    elif kind == "empty":
-        content = bytearray()
-    elif kind == "bit-flipped":
-        _flip(path, content, chance)
-    elif kind == "half-synced":
-        if chance.random() < 0.5:
-            path.unlink()
-            return name
-        content = content[: len(content) // 2]
-    path.write_bytes(content)
-    return name
-
-
-def _flip(path, content, chance):
-    """Flip one bit within a record: what lies between the records is padding that nobody reads."""
-    with zipfile.ZipFile(path) as archive:
-        record = chance.choice([each for each in archive.infolist() if each.file_size > 0])
-    header = record.header_offset
-    name, extra = (int.from_bytes(content[header + at : header + at + 2], "little") for at in (26, 28))
-    at = header + 30 + name + extra + chance.randrange(record.compress_size)
-    content[at] ^= 1 << chance.randrange(8)

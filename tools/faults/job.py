@@ -12,6 +12,7 @@ from tests.helpers.environ import torchrun, without_launcher
 from tests.helpers.opt_ml import OptMl
 from tests.helpers.processes import free_port
 from tools import ROOT
+from tools.faults.programs import PARTS
 
 __all__ = ["Job"]
 
@@ -37,6 +38,10 @@ class Job:
         self.folder = Path(folder)
         self.names = [f"algo-{number + 1}" for number in range(hosts)]
         self.ranks = [(name, local) for name in self.names for local in range(processes)]
+        #: A part of the name of each program, in their order.
+        self.parts = PARTS.get(setup, ("",))
+        self.module = "tools.faults.entry" if setup in PARTS else "tools.faults.train"
+        self.strategy = strategy
         self.arguments = [setup, str(folder), json.dumps(options), str(ballast), strategy]
         self.base = self.folder / "opt-ml" if strategy and hosts > 1 else None
         self.attempt = 0
@@ -59,8 +64,9 @@ class Job:
         return self.folder / "algo-1" / "model"
 
     @property
-    def result(self):
-        return json.loads((self.folder / "result.json").read_text())
+    def results(self):
+        """What each fit that has ended in this attempt has ended with."""
+        return self._lines("results.jsonl")
 
     @property
     def output(self):
@@ -73,28 +79,30 @@ class Job:
 
     def told(self):
         """What the processes of this attempt have told."""
-        path = self.folder / "told.jsonl"
-        # A line that is being written is not there yet.
-        return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+        return self._lines("told.jsonl")
 
     def steps(self):
-        """When each step of this attempt was first done."""
+        """When each step of this attempt was first done, by the number of its fit and its own."""
         times = {}
         for line in self.told():
             if "step" in line:
-                times.setdefault(line["step"], line["time"])
+                times.setdefault((line["fit"], line["step"]), line["time"])
         return times
 
     def metrics(self):
-        """Each value that was logged in any attempt: step, name, value."""
-        path = self.folder / "metrics.jsonl"
-        lines = [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
-        return {(step, name, value) for step, values in lines for name, value in values.items()}
+        """Each value that was logged in any attempt: number of the fit, step, name, value."""
+        lines = self._lines("metrics.jsonl")
+        return {(fit, step, name, value) for fit, step, values in lines for name, value in values.items()}
+
+    def _lines(self, name):
+        path = self.folder / name
+        # A line that is being written is not there yet.
+        return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
     def start(self):
         """Start fresh containers with the checkpoints that are there."""
         self.attempt += 1
-        for gone in ("told.jsonl", "result.json"):
+        for gone in ("told.jsonl", "results.jsonl"):
             (self.folder / gone).unlink(missing_ok=True)
         environs = {name: self._fresh_container(name) for name in self.names}
         self._found = {name: self._files(name) for name in self.names}
@@ -107,7 +115,7 @@ class Job:
                 environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
             self.running.append(
                 self.server.start(
-                    "tools.faults.train",
+                    self.module,
                     self.arguments,
                     environ=environ,
                     folder=self.folder / name,

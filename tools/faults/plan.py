@@ -7,6 +7,8 @@ from typing import Sequence, Tuple
 from tests.helpers.setups import SETUPS
 from tests.helpers.setups_callbacks import CALLBACK_SETUPS
 from tests.helpers.setups_data import DATA_SETUPS
+from tests.helpers.setups_results import RESULT_SETUPS
+from tools.faults.programs import PROGRAMS
 
 __all__ = [
     "ALONE",
@@ -31,10 +33,19 @@ KILLS = ("job", "SIGTERM", "rank", "host", "full disk", "read-only directory")
 #: In the midst of what. A gap is between the last step and the end of the fit.
 WHERES = ("step", "validation", "saving", "export", "gap")
 
-#: What happens to the newest checkpoint before the job starts again. The last one differs between two hosts.
-DAMAGES = ("none", "truncated", "empty", "bit-flipped", "half-synced")
+#: What happens to the newest save, or to the newest record of a fit, before the job starts again. The last one happens
+#: on one host only.
+DAMAGES = (
+    "none",
+    "truncated",
+    "empty",
+    "bit-flipped",
+    "record missing",
+    "fit record truncated",
+    "half-synced",
+)
 
-#: What happens to the newest checkpoint that is a folder of shards. The last one differs between two hosts.
+#: What happens to the newest save that is a folder of shards. The last one happens on one host only.
 FOLDER_DAMAGES = (
     "none",
     "shard truncated",
@@ -43,7 +54,8 @@ FOLDER_DAMAGES = (
     "shard missing",
     "shard doubled",
     "shard of another save",
-    "manifest missing",
+    "record missing",
+    "fit record truncated",
     "half-uploaded",
     "half-synced",
 )
@@ -52,19 +64,40 @@ FOLDER_DAMAGES = (
 IN_ONE_FILE = ("ddp", "fsdp_full", "fsdp2_full")
 
 #: Set-ups that each sharded strategy can train, with one optimizer and without clipping.
-SHARDED_SETUPS = ("accumulation", "epoch_mean", "noisy_data", "schedule_by_step", "validation_within_epochs")
+SHARDED_SETUPS = (
+    "accumulation",
+    "epoch_mean",
+    "folds",
+    "noisy_data",
+    "schedule_by_step",
+    "stages",
+    "validation_within_epochs",
+)
 
-#: What is trained, by name.
-LIBRARY = {**SETUPS, **CALLBACK_SETUPS, **DATA_SETUPS}
+#: What is trained, by name: set-ups of one fit, and programs of several.
+LIBRARY = {**SETUPS, **CALLBACK_SETUPS, **DATA_SETUPS, **RESULT_SETUPS, **PROGRAMS}
 
-#: Set-ups whose resumed runs may end otherwise, each with the README's limit that says so.
+_IN_THE_DATA = "random states in attributes of data sets are not kept"
+_LAZY = "a sampler that draws while the epoch runs is not repeated"
+
+#: Set-ups whose resumed runs may end otherwise, each with the limit of docs/checkpoints.md that says so.
 KNOWN = {
-    "stream": "an `IterableDataset` starts at its beginning",
     "augmenting_workers": "random augmentation inside worker processes is not repeated",
+    "data_set_with_generators": _IN_THE_DATA,
+    "lazy_sampler": _LAZY,
+    "lazy_sampler_with_generator_and_workers": _LAZY,
+    "sampler_that_draws_lazily": _LAZY,
+    "stream": "an `IterableDataset` starts at its beginning",
 }
 
-#: Set-ups with batch samplers, which Lightning refuses where there are several processes.
-ALONE = ("batch_sampler_over_random", "own_batch_sampler")
+#: What Lightning refuses where there are several processes, and an entry point that is not started by torchrun.
+ALONE = ("batch_sampler_over_random", "batch_size_finder", "own_batch_sampler", "processes")
+
+#: One of so many runs trains a program of several fits.
+_PROGRAMS_EVERY = 5
+
+# Seconds between two saves. With the smallest each moment that can be saved is saved.
+_SAVE_EVERY = (0.2, 0.001, 0.001)
 
 # Seconds between what is waited for and the end, within the writing of a large file.
 _DELAY = 0.06
@@ -98,12 +131,13 @@ class Fault:
         hosts: How many hosts, each with directories of its own.
         processes: Processes on each host.
         kill: One of ``KILLS``.
-        damage: One of ``DAMAGES``.
+        damage: One of ``DAMAGES``, or of ``FOLDER_DAMAGES`` where each save is a folder of shards.
         moments: The interruptions. The damage follows the first.
         victim: The rank or host that is killed, where it is one.
         background: Whether checkpoints are saved in the background.
         ballast: Megabytes that make each file long enough to be caught half written.
         strategy: A kind of ``tests.helpers.sharded.KINDS``; empty for Lightning's choice.
+        save_every: Seconds between two saves.
     """
 
     seed: int
@@ -117,14 +151,11 @@ class Fault:
     background: bool
     ballast: int
     strategy: str = ""
-
-    @property
-    def in_folders(self) -> bool:
-        """Whether each checkpoint is a folder of shards."""
-        return self.strategy not in ("", *IN_ONE_FILE)
+    save_every: float = _SAVE_EVERY[0]
 
     def __str__(self) -> str:
         more = ", background" * self.background + f", {self.ballast} MB" * bool(self.ballast)
+        more += f", saved each {self.save_every} s"
         moments = " and ".join(map(str, self.moments))
         strategy = f"{self.strategy}, " if self.strategy else ""
         return f"{strategy}{self.setup}, {self.hosts}x{self.processes}, {self.kill} at {moments}, {self.damage}{more}"
@@ -134,14 +165,14 @@ def draw(seed: int, setups: Sequence[str], *, mounts: bool) -> Fault:
     """Draw the run that belongs to ``seed``.
 
     Args:
-        seed: Any number. The set-ups take turns.
+        seed: Any number. The set-ups take turns, and so do the programs of several fits in a fifth of the runs.
         setups: Names of set-ups.
         mounts: Whether this machine lets the campaign mount file systems, which two kinds need.
     """
     chance = random.Random(seed)
     # Two processes in a third of the runs.
     hosts, processes = chance.choice(((1, 1), (1, 1), (1, 1), (1, 1), (1, 2), (2, 1)))
-    setup = setups[seed % len(setups)]
+    setup = _in_turn(seed, setups)
     if setup in ALONE:
         hosts, processes = 1, 1
     kills = ["job"] * 4 + ["SIGTERM"] * 3
@@ -149,7 +180,7 @@ def draw(seed: int, setups: Sequence[str], *, mounts: bool) -> Fault:
     kills += ["full disk", "read-only directory"] * (mounts and hosts == 1)
     kill = chance.choice(kills)
     on_disk = kill in ("full disk", "read-only directory")
-    damage = chance.choice(["none", "none", "none", *(DAMAGES if hosts > 1 else DAMAGES[:-1])])
+    damage = chance.choice(["none", "none", "none", *DAMAGES])
     return Fault(
         seed=seed,
         setup=setup,
@@ -161,7 +192,19 @@ def draw(seed: int, setups: Sequence[str], *, mounts: bool) -> Fault:
         victim=chance.randrange(hosts * processes),
         background=chance.random() < 0.3,
         ballast=0 if on_disk else chance.choice((0, 0, 24)),
+        save_every=chance.choice(_SAVE_EVERY),
     )
+
+
+def _in_turn(seed, setups):
+    programs = [name for name in setups if name in PROGRAMS]
+    others = [name for name in setups if name not in PROGRAMS]
+    if not programs or not others:
+        return setups[seed % len(setups)]
+    turn, rest = divmod(seed, _PROGRAMS_EVERY)
+    if rest == 0:
+        return programs[turn % len(programs)]
+    return others[(seed - turn - 1) % len(others)]
 
 
 def draw_sharded(seed: int, strategies: Sequence[str], setups: Sequence[str], *, mounts: bool) -> Fault:
@@ -188,12 +231,13 @@ def draw_sharded(seed: int, strategies: Sequence[str], setups: Sequence[str], *,
         hosts=hosts,
         processes=processes,
         kill=kill,
-        damage=chance.choice(["none", *(damages if hosts > 1 else damages[:-1])]),
+        damage=chance.choice(["none", *damages]),
         moments=tuple(_moment(chance, on_disk) for _ in range(chance.choice((1, 1, 2)))),
         victim=chance.randrange(2),
         background=chance.random() < 0.3,
         ballast=0 if on_disk else chance.choice((0, 0, 8)),
         strategy=strategy,
+        save_every=chance.choice(_SAVE_EVERY),
     )
 
 

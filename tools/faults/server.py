@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["Server", "Started"]
@@ -111,7 +112,8 @@ class Started:
     def signal(self, number):
         """Send it a signal, if it still runs."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
 
 def _serve(namespace, *modules):

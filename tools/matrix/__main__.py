@@ -19,10 +19,36 @@ _REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
 # What failed at first and was run again is added to the file that this variable names.
 _FAILED_FIRST = "LIGHTNING_SM_FAILED_FIRST"
 _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "tensorboard")
-# What a row runs: everything that Lightning's version can make a difference to.
+# What a row of the level "full" runs: everything that Lightning's version can make a difference to.
 _TESTS = (
     "tests",
     *(f"--ignore=tests/{name}" for name in ("docs", "examples", "rehearse", "toolkits", "tools")),
+)
+# What the others run: environment and ranks, strategies, the command line with its routing, failure reasons, the
+# export of the state, and where a restart continues.
+_CORE = (
+    "tests/callbacks/test_model_export.py",
+    "tests/cli/test_bolts.py",
+    "tests/cli/test_cli.py",
+    "tests/cli/test_links.py",
+    "tests/cli/test_precedence.py",
+    "tests/cli/test_routing.py",
+    "tests/cli/test_strategies.py",
+    "tests/cli/test_trainer_defaults.py",
+    "tests/cli/test_trainer_settings.py",
+    "tests/config/test_classes.py",
+    "tests/distributed",
+    "tests/export/test_writer.py",
+    "tests/failure/test_reason.py",
+    "tests/failure/test_report.py",
+    "tests/lightning",
+    "tests/processes/test_smddp_standin.py",
+    "tests/resume/test_levels.py",
+    "tests/sagemaker/test_job.py",
+    "tests/sagemaker/test_job_files.py",
+    "tests/sagemaker/test_topology.py",
+    "tests/test_init.py",
+    "tests/test_register.py",
 )
 _MARKS = "not rehearsal and not jobs and not services and not sharded"
 
@@ -56,6 +82,11 @@ def requirements(row: Row, *, pinned: bool) -> List[str]:
         return ["-r", str(_REQUIREMENTS / f"{row.name}.txt")]
     lightning = [f"pytorch-lightning=={row.lightning}", *([f"lightning=={row.lightning}"] if row.both else [])]
     return [f"torch=={row.torch}", *lightning, *row.pins, *row.bolts, "jsonargparse[signatures]", *_TOOLS]
+
+
+def paths_of(row: Row) -> Tuple[str, ...]:
+    """What pytest is given for a row."""
+    return _TESTS if row.level == "full" else _CORE
 
 
 def run_row(
@@ -100,7 +131,7 @@ def run_row(
         installed = time.monotonic()
         tests = {**os.environ, "LIGHTNING_SM_ROW": row.name, "OMP_NUM_THREADS": "1"}
         cache = Path(folder) / "cache"
-        command = [inside, "-m", "pytest", "-q", "-rs", "-o", f"cache_dir={cache}", *_TESTS]
+        command = [inside, "-m", "pytest", "-q", "-rs", "-o", f"cache_dir={cache}", *paths_of(row)]
         marks = _MARKS
         if short:
             # The README's tests run the newest Lightning whole, on another Python.

@@ -5,6 +5,9 @@ from typing import Tuple
 
 __all__ = ["FOR_CI", "ROWS", "Row"]
 
+# The oldest Lightning of each level, as docs/versions.md describes them, but for the oldest of all.
+_LEVELS = {"full": (2, 5), "epoch": (2, 1)}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -44,6 +47,11 @@ class Row:
         major, minor = self.lightning.split(".")[:2]
         return int(major), int(minor)
 
+    @property
+    def level(self) -> str:
+        """What works there: ``full``, ``epoch`` or ``core``."""
+        return next((level for level, oldest in _LEVELS.items() if self.version >= oldest), "core")
+
 
 # jsonargparse: 4.22 and later, and 4.6 to 4.8, break Lightning's CLI before 1.7.
 # six: torch 1.12 and 1.13 write TensorBoard files with it and do not require it.
@@ -69,4 +77,4 @@ ROWS = (
     Row("3.12", "2.8.0", "2.5.5", both=True, images="pytorch-training 2.6, 2.7, 2.8"),
     Row("3.13", "2.15.0", "2.6.6", both=True, images="pytorch-training 2.10, pytorch 2.11 to 2.13"),
 )
-FOR_CI = (ROWS[0].name, ROWS[4].name, ROWS[-1].name)
+FOR_CI = (ROWS[0].name, ROWS[4].name, ROWS[7].name, ROWS[-1].name)

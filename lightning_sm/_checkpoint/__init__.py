@@ -1,1 +1,0 @@
-"""Checkpoints: saving them whole, finding and checking them, and choosing one to resume from."""

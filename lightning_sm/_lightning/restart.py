@@ -1,0 +1,218 @@
+"""The moments of a fit whose state Lightning itself can restore, and what it leaves to do when it restores one.
+
+From Lightning 2.5 on the loops tell by their saved progress (``RestartStage``) whether a checkpoint was saved at the
+start of an epoch, after a batch or in a validation. Older versions restart at the beginning of an epoch here.
+"""
+
+import math
+from enum import Enum
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+from lightning_sm._lightning.namespaces import Namespace
+from lightning_sm._lightning.trainer_protocol import Trainer
+
+__all__ = [
+    "SavePoint",
+    "continue_epoch",
+    "enable_plateau_schedulers",
+    "end_restart",
+    "loaders_of",
+    "mark_point",
+    "point_after_batch",
+    "reload_epoch",
+    "restart_loaders",
+    "resumes_within_epochs",
+    "skip_batches",
+    "skip_training",
+    "start_epoch",
+]
+
+
+class SavePoint(str, Enum):
+    """A moment at which a fit can be saved. Checkpoints hold the values."""
+
+    #: At the start of an epoch, before its first hook of any other callback.
+    EPOCH = "epoch"
+    #: After a batch that ended with an optimizer step, with no validation due.
+    BATCH = "batch"
+    #: The same, with a validation due, which a restart runs first.
+    VALIDATION = "validation"
+    #: After the last step, before ``on_train_end``.
+    END = "end"
+
+
+def resumes_within_epochs(namespace: Namespace) -> bool:
+    """Whether this Lightning resumes at any :class:`SavePoint`; older ones at the start of an epoch."""
+    return namespace.version >= (2, 5)
+
+
+def point_after_batch(trainer: Trainer) -> Optional[SavePoint]:
+    """Return which moment the end of a batch is; ``None`` if gradients wait for a step or the epoch's end follows."""
+    loop = trainer.fit_loop.epoch_loop
+    # A fit that is about to end is saved then. Its last validation would not be due again in a restart.
+    ends = trainer.should_stop or (0 <= loop.max_steps <= loop.global_step)
+    # In an epoch that only updates the statistics of batch norm, StochasticWeightAveraging has changed the loop.
+    if loop._should_accumulate() or ends or trainer.fit_loop._skip_backward:
+        return None
+    if loop._should_check_val_fx(trainer.fit_loop._data_fetcher):
+        # One by the clock would not be due again, either.
+        by_clock = getattr(trainer, "_val_check_time_interval", None) is not None
+        return SavePoint.BATCH if by_clock else SavePoint.VALIDATION
+    return None if loop._num_ready_batches_reached() else SavePoint.BATCH
+
+
+def mark_point(checkpoint: Dict[str, Any], point: SavePoint) -> None:
+    """Let the loops' progress in a checkpoint say at which point it was saved.
+
+    Lightning compares total counts, which an epoch that was left with ``-1`` has put apart. A validation that is due is
+    marked as begun: Lightning runs it from its first batch then (``val_loop.restarted_mid_evaluation``).
+
+    Args:
+        checkpoint: The contents of a checkpoint, before they are written.
+        point: The point.
+    """
+    if point is SavePoint.END or "loops" not in checkpoint:  # Lightning 1.5 saves none
+        return
+    loops = checkpoint["loops"]["fit_loop"]
+    batches = loops["epoch_loop.batch_progress"]
+    if point is SavePoint.EPOCH:
+        # Until the first batch the counters are those of the epoch before, which a given ckpt_path would end again.
+        batches["current"] = dict.fromkeys(batches["current"], 0)
+        if "is_last_batch" in batches:
+            batches["is_last_batch"] = False
+        return
+    ready, is_over = batches["total"]["ready"], point is SavePoint.VALIDATION
+    batches["total"].update(started=ready, processed=ready, completed=ready - (not is_over))
+    if is_over:
+        batches["current"]["completed"] = batches["current"]["processed"]
+        validation = loops["epoch_loop.val_loop.batch_progress"]
+        done = validation["total"]["completed"]
+        validation["total"].update(ready=done + 1, started=done + 1, processed=done, completed=done)
+        validation["current"].update(ready=1, started=1, processed=0, completed=0)
+        validation["is_last_batch"] = False
+
+
+def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int], accumulate: int) -> None:
+    """Complete what Lightning restores of an epoch that was interrupted, after ``on_train_start``.
+
+    Args:
+        trainer: The trainer.
+        point: Where it was saved.
+        loaded_in: What :func:`reload_epoch` returned.
+        accumulate: ``accumulate_grad_batches`` in that epoch, which a callback may have changed at its start.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    trainer.accumulate_grad_batches = accumulate
+    if loaded_in is not None:
+        trainer.fit_loop._last_train_dl_reload_epoch = loaded_in
+    total = loop.val_loop.batch_progress.total
+    total.ready = total.started = total.processed = total.completed
+    if point is SavePoint.BATCH:
+        # Lightning does it after the moment of the save.
+        loop.update_lr_schedulers("step", update_plateau_schedulers=True)
+
+
+def skip_batches(trainer: Any, batches: int) -> None:
+    """Read and drop batches of the data that are not read in an order that samplers give, before the first step."""
+    fetcher = trainer.fit_loop._data_fetcher
+    for _ in range(batches):
+        next(fetcher)
+    # Lightning adds the trained batches when the epoch begins (``TrainingEpochLoop.on_run_start``).
+    fetcher.fetched -= batches
+
+
+def loaders_of(trainer: Trainer) -> List[Any]:
+    """The training data loaders, once they exist; none before Lightning 2.0."""
+    combined = getattr(trainer.fit_loop, "_combined_loader", None)
+    return [] if combined is None else list(combined.flattened)
+
+
+def restart_loaders(trainer: Any) -> None:
+    """Let loaders that were made before the restore begin anew, with the states that it has set.
+
+    ``configure_optimizers`` makes them where it asks for ``trainer.estimated_stepping_batches``. Lightning restores the
+    progress and the states of loaders after it, and sharded strategies restore everything after it.
+
+    Args:
+        trainer: The trainer, after everything has been restored and before the loop runs.
+    """
+    loop = trainer.fit_loop
+    loop._load_combined_loader_states()
+    iter(loop._data_fetcher)
+
+
+def reload_epoch(trainer: Any) -> Optional[int]:
+    """The epoch in which the loaders were made, where ``reload_dataloaders_every_n_epochs`` counts from it."""
+    epoch = getattr(trainer.fit_loop, "_last_train_dl_reload_epoch", -math.inf)
+    return int(epoch) if trainer.reload_dataloaders_every_n_epochs and math.isfinite(epoch) else None
+
+
+def start_epoch(trainer: Trainer, epoch: int, logged_steps: int, loaded_in: Optional[int]) -> None:
+    """Set the loops' counters to the start of an epoch, in ``on_train_start`` of a fit that was restored.
+
+    Args:
+        trainer: The trainer.
+        epoch: The epoch, from 0.
+        logged_steps: The step of the loggers.
+        loaded_in: What :func:`reload_epoch` returned.
+    """
+    fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    _set_progress(fit.epoch_progress, epoch)
+    _set_progress(loop.batch_progress, 0)
+    loop.batch_progress.is_last_batch = False
+    if hasattr(loop, "_batches_that_stepped"):
+        loop._batches_that_stepped = logged_steps
+    end_restart(trainer)
+    if loaded_in is not None and hasattr(fit, "_last_train_dl_reload_epoch"):
+        fit._last_train_dl_reload_epoch = loaded_in
+
+
+def end_restart(trainer: Trainer) -> None:
+    """Let the loops go on as in a fit that was not restored."""
+    for loop in _loops(trainer.fit_loop):
+        loop._restarting = False
+        for name in ("_loaded_from_state_dict", "_resuming_from_checkpoint"):
+            if hasattr(loop, name):
+                setattr(loop, name, False)
+        if hasattr(loop, "reset_restart_stage"):
+            loop.reset_restart_stage()
+
+
+def _set_progress(progress: Any, count: int) -> None:
+    before = progress.total.processed - progress.current.processed
+    for tracker, value in ((progress.current, count), (progress.total, before + count)):
+        for name in ("ready", "started", "processed", "completed"):
+            if hasattr(tracker, name):
+                setattr(tracker, name, value)
+
+
+def _loops(loop: Any) -> Iterator[Any]:
+    yield loop
+    for inner in list(vars(loop).values()):
+        if hasattr(inner, "_restarting"):
+            yield from _loops(inner)
+
+
+def enable_plateau_schedulers(trainer: Any) -> None:
+    """Let ``ReduceLROnPlateau`` schedulers be stepped at the end of a resumed epoch, which Lightning would skip.
+
+    Their metrics are restored with the fit (``FitLoop.on_advance_end``).
+    """
+    trainer.fit_loop._restarting = False
+
+
+def skip_training(trainer: Trainer) -> Callable[[], None]:
+    """Let the fit loop end before its first step, and return what restores its minima and ``should_stop``.
+
+    Args:
+        trainer: The trainer, after everything has been restored.
+    """
+    loop = trainer.fit_loop
+    minima = loop.min_epochs, loop.epoch_loop.min_steps
+
+    def undo() -> None:
+        loop.min_epochs, loop.epoch_loop.min_steps = minima
+
+    loop.min_epochs = loop.epoch_loop.min_steps = None
+    trainer.should_stop = True
+    return undo

@@ -1,1 +1,0 @@
-"""The position within an epoch, and what each rank needs to continue from it."""

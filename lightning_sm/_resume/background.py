@@ -1,0 +1,236 @@
+"""``BackgroundCheckpointIO``: a thread writes copies of checkpoints while training continues.
+
+Lightning's ``AsyncCheckpointIO`` is not used. Older versions read tensors that training is modifying, and work for one
+fit only. That of 2.6 copies the tensors, on the GPU and into new memory each time, for any number of pending saves. All
+versions remove the older checkpoint before the newer one has been written, and continue to remove after a failed save.
+torch's asynchronous DCP writes directories, which Lightning loads with some strategies only.
+"""
+
+import copy
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from lightning_sm._lightning import Namespace, namespaced_class
+from lightning_sm._logging import log
+from lightning_sm._resume.atomic_io import WrappingCheckpointIOMixin, save_options
+
+__all__ = ["BackgroundCheckpointIOMixin", "Snapshot", "background_checkpoint_io"]
+
+
+class Snapshot:
+    """A copy of a checkpoint in host memory, whose buffers are reused for the next one.
+
+    Allocating new memory takes longer than the copy itself, because of its page faults.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: Dict[Tuple[Any, ...], List[Any]] = {}
+
+    def take(self, checkpoint: Mapping[str, Any]) -> Any:
+        """Return a deep copy of ``checkpoint`` in host memory, which invalidates the previous copy.
+
+        Tensors that share memory share it in the copy, too. Everything else is copied as well, because training
+        modifies it while the copy is being written.
+
+        Raises:
+            Exception: Something in the checkpoint cannot be copied; the type depends on the object.
+        """
+        import torch
+
+        available, self._buffers = self._buffers, {}
+        memo: Dict[int, Any] = {}
+        buffers: Dict[Tuple[Any, ...], Any] = {}
+        copies: List[Tuple[Any, Any]] = []
+        # A callback may save in inference mode; a buffer created there could not be modified later.
+        with torch.inference_mode(False), torch.no_grad():
+            for tensor in _copyable_tensors(checkpoint, set()):
+                key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+                if key not in buffers:
+                    buffers[key] = self._buffer(tensor, available)
+                    copies.append((buffers[key], tensor.detach()))
+                memo[id(tensor)] = buffers[key]
+            _copy_all(copies)
+            return copy.deepcopy(checkpoint, memo)
+
+    def _buffer(self, tensor: Any, available: Dict[Tuple[Any, ...], List[Any]]) -> Any:
+        import torch
+
+        kind = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cuda)
+        if available.get(kind):
+            buffer = available[kind].pop()
+        else:
+            # Copies from a GPU reach full speed only into pinned memory.
+            buffer = torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=tensor.is_cuda)
+        self._buffers.setdefault(kind, []).append(buffer)
+        return buffer
+
+
+def _copy_all(copies: Sequence[Tuple[Any, Any]]) -> None:
+    import torch
+
+    on_gpu = [(buffer, tensor) for buffer, tensor in copies if tensor.is_cuda]
+    others = [(buffer, tensor) for buffer, tensor in copies if not tensor.is_cuda]
+    for buffer, tensor in on_gpu:
+        buffer.copy_(tensor, non_blocking=True)
+    # One thread does not use the full memory bandwidth, and torchrun sets OMP_NUM_THREADS=1.
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+        list(threads.map(_copy, others))
+    for device in {tensor.device for _, tensor in on_gpu}:
+        torch.cuda.current_stream(device).synchronize()
+
+
+def _copy(pair: Tuple[Any, Any]) -> None:
+    buffer, tensor = pair
+    buffer.copy_(tensor)
+
+
+def _copyable_tensors(value: Any, seen: Set[int]) -> Iterator[Any]:
+    """Yield the strided tensors in nested containers; parameters and other subclasses are skipped."""
+    import torch
+
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if type(value) is torch.Tensor:
+        if value.layout == torch.strided and not value.is_quantized and value.device.type != "meta":
+            yield value
+    elif isinstance(value, Mapping):
+        for inner in list(value.values()):
+            yield from _copyable_tensors(inner, seen)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _copyable_tensors(inner, seen)
+
+
+# Two callbacks may save after the same batch, such as the best model and the last, without waiting for each other.
+_MAX_SNAPSHOTS = 2
+
+
+class _Save(NamedTuple):
+    path: str
+    done: "Future[None]"
+    snapshot: Snapshot
+
+
+class BackgroundCheckpointIOMixin(WrappingCheckpointIOMixin):
+    """Copy a checkpoint in the calling thread, and run saves and removals in order in one other thread.
+
+    Between :meth:`start` and :meth:`finish` a save returns when the copy is complete. A third save waits for the first.
+    An error is raised by the next save or by :meth:`finish`; pending removals are then skipped, because the older
+    checkpoint is the newest complete one. Before and after, saves and removals are synchronous.
+
+    Args:
+        inner: The ``CheckpointIO`` that writes, reads and removes.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._is_active = False
+        self._thread: Optional[ThreadPoolExecutor] = None
+        self._error: Optional[BaseException] = None
+        self._saves: Deque[_Save] = deque()
+        self._last: Optional[Future[None]] = None
+        self._free: List[Snapshot] = []
+
+    def start(self) -> None:
+        """Save in the background from now on."""
+        self._is_active = True
+
+    def finish(self) -> None:
+        """Wait for pending saves, free the buffers, and save synchronously from now on.
+
+        Raises:
+            Exception: The error of the last save, such as :class:`~lightning_sm.errors.CheckpointError`.
+        """
+        self._is_active = False
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+        self._thread, self._last = None, None
+        self._saves.clear()
+        self._free.clear()
+        self._raise_error()
+
+    def is_pending(self, path: Any) -> bool:
+        """Whether a save to ``path`` has not completed yet."""
+        return any(save.path == os.fspath(path) and not save.done.done() for save in self._saves)
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        """Save a copy of the current state of ``checkpoint``."""
+        options = save_options(storage_options)
+        snapshot = self._free_snapshot() if self._is_active else None
+        self._raise_error()
+        if snapshot is not None:
+            try:
+                checkpoint = snapshot.take(checkpoint)
+            except Exception as error:  # any object in the checkpoint may refuse to be copied
+                log.warning("Saving %s synchronously: the checkpoint cannot be copied (%s)", path, error)
+                snapshot = None
+        if snapshot is None:
+            self._wait()
+            self.inner.save_checkpoint(checkpoint, path, **options)
+            return
+        done = self._queue(lambda: self.inner.save_checkpoint(checkpoint, path, **options))
+        self._saves.append(_Save(os.fspath(path), done, snapshot))
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Wait for pending saves and removals, and load the checkpoint."""
+        self._wait()
+        return super().load_checkpoint(path, *args, **kwargs)
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Remove the checkpoint after the pending saves, such as that of its replacement."""
+        if self._last is None or (self._last.done() and self._error is None):
+            self.inner.remove_checkpoint(path)
+        else:
+            self._queue(lambda: self.inner.remove_checkpoint(path))
+
+    def teardown(self) -> None:
+        """Finish, and tear down the inner ``CheckpointIO``."""
+        self.finish()
+        super().teardown()
+
+    def _queue(self, task: Callable[[], None]) -> "Future[None]":
+        def run() -> None:
+            if self._error is None:
+                try:
+                    task()
+                except BaseException as error:
+                    self._error = error
+
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-sm-checkpoints")
+        self._last = self._thread.submit(run)
+        return self._last
+
+    def _free_snapshot(self) -> Snapshot:
+        """Return a snapshot whose save has completed, or a new one; waits if the maximum is in use."""
+        while self._saves and (self._saves[0].done.done() or len(self._saves) == _MAX_SNAPSHOTS):
+            save = self._saves.popleft()
+            save.done.result()
+            self._free.append(save.snapshot)
+        return self._free.pop() if self._free else Snapshot()
+
+    def _wait(self) -> None:
+        if self._last is not None:
+            self._last.result()
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        if self._error is None:
+            return
+        if self._last is not None:
+            self._last.result()  # a pending removal must see the error, and skip
+        error, self._error = self._error, None
+        raise error
+
+
+def background_checkpoint_io(namespace: Namespace) -> type:
+    """Return ``BackgroundCheckpointIO`` for one of Lightning's namespaces."""
+    return namespaced_class(
+        namespace,
+        "BackgroundCheckpointIO",
+        f"{__name__}:{BackgroundCheckpointIOMixin.__name__}",
+        "plugins:CheckpointIO",
+    )

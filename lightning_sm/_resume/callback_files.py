@@ -1,0 +1,154 @@
+"""The checkpoints of a project's own callbacks, when a fit is interrupted between one of them and the next save."""
+
+import os
+from typing import Any, Dict, Iterable, List, Optional, Set
+
+from lightning_sm._lightning.collectives import broadcast
+from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._resume.storage import is_remote
+from lightning_sm._resume.transfers import names_in
+
+__all__ = ["adopt_directories", "last_saved", "leave_files", "list_checkpoints", "release_names", "replace_leftovers"]
+
+
+def list_checkpoints(trainer: Trainer, root: str) -> List[str]:
+    """Return the checkpoints in the directories of the trainer's ``ModelCheckpoint`` callbacks.
+
+    Args:
+        trainer: The trainer.
+        root: The job's checkpoint directory; paths in it are relative to it, as it may be another one in a restart.
+    """
+    found = set()
+    for directory in _directories(trainer):
+        for name in names_in(directory):
+            if name.endswith(".ckpt"):
+                found.add(_relative(os.path.join(directory, name), root))
+    return sorted(found)
+
+
+def _directories(trainer: Trainer) -> Set[str]:
+    named = (getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks)
+    return {os.fspath(directory) for directory in named if directory}
+
+
+def _relative(path: str, root: str) -> str:
+    return path if is_remote(path) else os.path.relpath(os.path.realpath(path), os.path.realpath(root))
+
+
+class _FileExists:
+    """Replaces ``file_exists`` of a ``ModelCheckpoint``: a file of the interrupted run is written again.
+
+    Args:
+        callback: The callback.
+        root: The job's checkpoint directory.
+        leftovers: What the interrupted run has written since the save; known on global rank 0.
+        background: Saves that are pending, which the callback does not see; or ``None``.
+    """
+
+    def __init__(self, callback: Any, root: str, leftovers: Set[str], background: Any) -> None:
+        self._exists, self._root, self._leftovers, self._background = callback.file_exists, root, leftovers, background
+
+    def __call__(self, path: Any, trainer: Trainer) -> bool:
+        """Return on every rank whether ``path`` is taken."""
+        name = _relative(os.fspath(path), self._root)
+        is_leftover = broadcast(trainer, name in self._leftovers)
+        self._leftovers.discard(name)
+        is_pending = self._background is not None and broadcast(trainer, self._background.is_pending(path))
+        return bool(is_pending or (not is_leftover and self._exists(path, trainer)))
+
+
+def replace_leftovers(trainer: Trainer, root: str, present: Iterable[str], background: Any) -> None:
+    """Let ``ModelCheckpoint`` callbacks write again, under the same name, what an interrupted run wrote after its save.
+
+    Lightning would write ``NAME-v1.ckpt`` beside it.
+
+    Args:
+        trainer: The trainer, whose callbacks have been restored.
+        root: The job's checkpoint directory.
+        present: What :func:`list_checkpoints` returned before the fit was trained for the first time.
+        background: Saves that are pending, or ``None``.
+    """
+    leftovers: Set[str] = set()
+    if trainer.is_global_zero:
+        leftovers = set(list_checkpoints(trainer, root)) - set(present)
+    for callback in trainer.checkpoint_callbacks:
+        known = (*getattr(callback, "best_k_models", {}), *(getattr(callback, name, "") for name in _KEPT))
+        leftovers -= {_relative(os.fspath(path), root) for path in known if path}
+    if background is None and not broadcast(trainer, bool(leftovers)):
+        return
+    for callback in trainer.checkpoint_callbacks:
+        if hasattr(callback, "file_exists"):
+            callback.file_exists = _FileExists(callback, root, leftovers, background)
+
+
+_KEPT = ("best_model_path", "last_model_path")
+
+
+def last_saved(trainer: Trainer, step: int) -> Optional[str]:
+    """Return the newest checkpoint that a ``ModelCheckpoint`` has saved at a step with the states of the optimizers."""
+    for callback in trainer.checkpoint_callbacks:
+        path = getattr(callback, "_last_checkpoint_saved", "")
+        is_whole = getattr(callback, "save_weights_only", True) is False
+        if path and is_whole and getattr(callback, "_last_global_step_saved", -1) == step:
+            return os.fspath(path)
+    return None
+
+
+def adopt_directories(trainer: Trainer, checkpoint: Dict[str, Any], saved_root: str, root: str) -> None:
+    """Let ``ModelCheckpoint`` callbacks continue in the directories of the interrupted run.
+
+    One that the program names by the time of its start differs at each start, and Lightning then forgets the best
+    checkpoints. The job's checkpoint directory itself may be another one than before.
+
+    Args:
+        trainer: The trainer, before its callbacks are restored.
+        checkpoint: The contents of a save, whose paths in the job's directory are changed to those of now.
+        saved_root: The job's checkpoint directory when it was saved.
+        root: The one of now.
+    """
+    states = checkpoint.get("callbacks", {})
+    for callback in trainer.checkpoint_callbacks:
+        state = states.get(getattr(callback, "state_key", None))
+        if not isinstance(state, dict) or not isinstance(state.get("dirpath"), str):
+            continue
+        for key, value in state.items():
+            state[key] = _moved(value, saved_root, root)
+        now = os.fspath(getattr(callback, "dirpath", None) or "")
+        if _is_below(state["dirpath"], root) and _is_below(now, root):
+            callback.dirpath = state["dirpath"]
+
+
+def leave_files(trainer: Trainer, checkpoint: Dict[str, Any]) -> None:
+    """Let ``ModelCheckpoint`` callbacks not remove what another training has saved at a URL.
+
+    Lightning removes the best one from there when it saves a better one; on a disk it leaves what is in another
+    directory (``ModelCheckpoint._should_remove_checkpoint``).
+
+    Args:
+        trainer: The trainer, before its callbacks are restored.
+        checkpoint: The contents of a ``ckpt_path``.
+    """
+    states = checkpoint.get("callbacks", {})
+    for callback in trainer.checkpoint_callbacks:
+        state = states.get(getattr(callback, "state_key", None))
+        if not isinstance(state, dict) or state.get("dirpath") == getattr(callback, "dirpath", None):
+            continue
+        if is_remote(state.get("best_model_path")):
+            state["best_model_path"] = ""
+
+
+def _moved(value: Any, old: str, new: str) -> Any:
+    if isinstance(value, dict):
+        return {_moved(key, old, new): inner for key, inner in value.items()}
+    return f"{new}{value[len(old) :]}" if isinstance(value, str) and _is_below(value, old) else value
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path == root or path.startswith(f"{root.rstrip('/')}/")
+
+
+def release_names(trainer: Trainer) -> None:
+    """Undo :func:`replace_leftovers`."""
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(vars(callback).get("file_exists"), _FileExists):
+            del callback.file_exists

@@ -1,0 +1,201 @@
+"""The position in the training data: samplers that continue an epoch, and what tells whether the data is the same."""
+
+import itertools
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from lightning_sm._resume.random_state import (
+    get_process_state,
+    get_sampler_state,
+    set_process_state,
+    set_sampler_state,
+)
+
+__all__ = [
+    "ResumableSampler",
+    "describe_changes",
+    "describe_data",
+    "describe_losses",
+    "is_ordered",
+    "is_same_loader",
+    "is_stateful",
+    "prepare_loader",
+    "sampler_of",
+    "set_sampler_epoch",
+]
+
+
+class ResumableSampler:
+    """A sampler or batch sampler that notes from which random state an epoch's order follows, and can continue it.
+
+    Args:
+        inner: The sampler.
+        loader: The loader whose sampler it is.
+    """
+
+    def __init__(self, inner: Any, loader: Any) -> None:
+        self.inner = inner
+        self._loader = loader
+        self._start: Optional[Dict[str, Any]] = None
+        self._drawn, self._is_over = 0, False
+        self._resumed: Optional[Mapping[str, Any]] = None
+        self._skip = 0
+
+    def state(self) -> Dict[str, Any]:
+        """Return from where the current epoch's order follows, and the state of the loader and its samplers now.
+
+        Worker processes are asked for batches ahead, so more may have been drawn than were trained.
+        """
+        now = get_sampler_state(self._loader)
+        return {"start": self._start, "now": now, "drawn": self._drawn, "is_over": self._is_over}
+
+    def resume(self, state: Mapping[str, Any], batches: int) -> None:
+        """Let the next iteration continue the epoch in which :meth:`state` was called.
+
+        Args:
+            state: What it returned.
+            batches: How many batches of the epoch have been trained.
+        """
+        if state["start"] is not None:
+            length = len(self.inner)
+            # A CombinedLoader begins a shorter loader again until the longest one has ended.
+            self._skip = batches if batches <= length else (batches - 1) % length + 1
+            if is_stateful(self._loader):  # which skips by itself
+                self._skip = 0
+            self._resumed = state
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Set what a new epoch's order follows from, if no iteration continues an epoch."""
+        self._resumed = None
+        set_sampler_state(self._loader, state["now"])
+
+    def forget(self) -> Optional[Mapping[str, Any]]:
+        """Let the next iteration be a whole one, and return the state that it would have continued."""
+        resumed, self._resumed = self._resumed, None
+        return resumed
+
+    def __iter__(self) -> Iterator[Any]:
+        resumed = self.forget()
+        self._drawn, self._is_over = 0, False
+        if resumed is None:
+            self._start = self._read()
+            yield from self._count(iter(self.inner))
+            return
+        self._start = resumed["start"]
+        now = get_process_state()
+        set_process_state(resumed["start"]["process"])
+        set_sampler_state(self._loader, resumed["start"]["sampler"])
+        iterator = iter(self.inner)
+        end = None if resumed["is_over"] else max(self._skip, resumed["drawn"])
+        ahead = list(itertools.islice(iterator, self._skip, end))
+        set_sampler_state(self._loader, resumed["now"])
+        set_process_state(now)
+        self._drawn = self._skip
+        yield from self._count(itertools.chain(ahead, iterator))
+
+    def _count(self, items: Iterator[Any]) -> Iterator[Any]:
+        for item in items:
+            self._drawn += 1
+            yield item
+        self._is_over = True
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def _read(self) -> Dict[str, Any]:
+        return {"process": get_process_state(), "sampler": get_sampler_state(self._loader)}
+
+
+def prepare_loader(loader: Any) -> None:
+    """Let a loader's sampler be resumable, before Lightning makes an iterator; others than torch's are left alone."""
+    owner, name = _place_of_sampler(loader)
+    sampler = getattr(owner, name, None)
+    if sampler is not None and not isinstance(sampler, ResumableSampler):
+        # DataLoader forbids to set the attribute.
+        object.__setattr__(owner, name, ResumableSampler(sampler, loader))
+
+
+def sampler_of(loader: Any) -> Optional[ResumableSampler]:
+    """Return the sampler that :func:`prepare_loader` has set, if it has."""
+    owner, name = _place_of_sampler(loader)
+    sampler = getattr(owner, name, None)
+    return sampler if isinstance(sampler, ResumableSampler) else None
+
+
+def _place_of_sampler(loader: Any) -> Tuple[Any, str]:
+    """The object that holds what gives a loader's order, and the attribute; ``None`` and a name where nothing does."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return None, "sampler"
+    if not is_stateful(loader):
+        return loader, "sampler" if loader.batch_sampler is None else "batch_sampler"
+    # It skips what has been read of samplers that keep no state, so these must give the same order again.
+    sampler = getattr(loader.batch_sampler, "sampler", None)
+    keeps_state = sampler is None or hasattr(sampler, "state_dict") or type(sampler).__module__.startswith("torchdata")
+    return None if keeps_state else loader.batch_sampler, "sampler"
+
+
+def is_ordered(loader: Any) -> bool:
+    """Whether a loader continues an epoch by itself or by its sampler; others are read from the beginning."""
+    if is_stateful(loader):
+        # Without a length Lightning reads one batch ahead, and its state is that of the next one.
+        return _length(loader) is not None
+    return sampler_of(loader) is not None
+
+
+def is_stateful(loader: Any) -> bool:
+    """Whether a loader saves its own position, as torchdata's ``StatefulDataLoader`` does."""
+    return callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
+
+
+def set_sampler_epoch(loader: Any, epoch: int) -> None:
+    """Call ``set_epoch`` of a loader's samplers, as Lightning does when an epoch starts."""
+    for sampler in (getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None)):
+        set_epoch = getattr(sampler, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+
+
+def describe_data(world_size: int, loaders: Sequence[Any]) -> Dict[str, Any]:
+    """Return what must be the same for an epoch to be continued, as plain values."""
+    return {
+        "world size": world_size,
+        "batch size": [getattr(loader, "batch_size", None) for loader in loaders],
+        "number of batches": [_length(loader) for loader in loaders],
+    }
+
+
+def is_same_loader(saved: Mapping[str, Any], index: int, loader: Any) -> bool:
+    """Whether a loader is as the one of this index was when :func:`describe_data` returned ``saved``."""
+    now = describe_data(saved["world size"], [loader])
+    return all(saved[name][index : index + 1] == now[name] for name in ("batch size", "number of batches"))
+
+
+def describe_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return what differs, for the log; an empty text where nothing does."""
+    changes = (f"the {name} was {saved[name]} and is {now[name]}" for name in saved if saved[name] != now.get(name))
+    return ", ".join(changes)
+
+
+def describe_losses(loaders: Sequence[Any]) -> List[str]:
+    """Return what of the loaders cannot be continued within an epoch, a sentence each."""
+    losses = []
+    for loader in loaders:
+        kind = type(getattr(loader, "dataset", loader)).__name__
+        if not is_ordered(loader):
+            losses.append(f"{kind} is read again up to there, which takes time; random numbers that it draws differ")
+        elif not is_stateful(loader) and loader.num_workers:
+            losses.append(f"random numbers that worker processes draw for {kind}, as for augmentation, start again")
+    return losses
+
+
+def _length(loader: Any) -> Optional[int]:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None

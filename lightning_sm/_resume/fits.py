@@ -1,0 +1,64 @@
+"""The fits of a program: their numbers, what ends them, and which of them are only searches."""
+
+import itertools
+import json
+import os
+from typing import Any, Dict, Iterator, Mapping
+
+from lightning_sm._duration import read_duration
+from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._resume.storage import is_remote
+from lightning_sm.errors import CheckpointError
+
+__all__ = ["forget_fits", "is_search", "next_fit", "save_interval", "stopping_criteria"]
+
+# The numbers of the next fits of this process, by checkpoint directory.
+_numbers: Dict[str, Iterator[int]] = {}
+
+# The arguments of EarlyStopping that affect when it stops.
+_EARLY_STOPPING = ("monitor", "mode", "min_delta", "patience", "stopping_threshold", "divergence_threshold")
+
+
+def save_interval(text: str) -> float:
+    """Return ``sagemaker.save_every`` in seconds.
+
+    Raises:
+        CheckpointError: It is not a duration.
+    """
+    try:
+        return read_duration(text)
+    except ValueError as error:
+        raise CheckpointError(f"sagemaker.save_every: {error}.", hint="Write 90s, 10m or 1.5h.") from error
+
+
+def next_fit(directory: str) -> int:
+    """Count a fit of this process with a checkpoint directory, from 0."""
+    key = directory if is_remote(directory) else os.path.realpath(directory)
+    return next(_numbers.setdefault(key, itertools.count()))
+
+
+def forget_fits() -> None:
+    """Count from 0 again, as a new process does."""
+    _numbers.clear()
+
+
+def is_search(trainer: Trainer) -> bool:
+    """Whether this fit only searches for a learning rate or a batch size: ``Tuner`` calls ``fit`` for that.
+
+    Source: ``Tuner.lr_find`` and ``Tuner.scale_batch_size`` in ``lightning/pytorch/tuner/tuning.py``.
+    """
+    return any(getattr(callback, "_early_exit", False) for callback in callbacks_of(trainer))
+
+
+def stopping_criteria(namespace: Namespace, trainer: Trainer) -> Mapping[str, Any]:
+    """Return what ends a fit, as JSON returns it: its limits, the arguments of ``Timer`` and ``EarlyStopping``."""
+    criteria = {name: getattr(trainer, name) for name in ("min_epochs", "max_epochs", "min_steps", "max_steps")}
+    callbacks = namespace.module("callbacks")
+    for kind, names in ((callbacks.Timer, ("_duration",)), (callbacks.EarlyStopping, _EARLY_STOPPING)):
+        for callback in callbacks_of(trainer):
+            if isinstance(callback, kind):
+                values = {name.lstrip("_"): getattr(callback, name, None) for name in names}
+                criteria.setdefault(kind.__name__, []).append(values)
+    found: Mapping[str, Any] = json.loads(json.dumps(criteria, default=str))
+    return found

@@ -1,0 +1,214 @@
+"""Whose checkpoints these are: the job and program that train, and the model that is trained."""
+
+import hashlib
+import json
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from lightning_sm._sagemaker.job import TrainingJob
+
+__all__ = ["ModelIdentity", "ProgramIdentity"]
+
+# Settings that a restart of the same training may change: they do not affect what is trained.
+_IGNORED_SETTINGS = frozenset(
+    {
+        "ckpt_path",
+        "config",
+        "sagemaker",
+        "seed_everything",  # may have been drawn at random in the config; as a hyperparameter it is compared
+        "subcommand",
+        "trainer.accelerator",
+        "trainer.default_root_dir",
+        "trainer.devices",
+        "trainer.enable_checkpointing",
+        "trainer.enable_model_summary",
+        "trainer.enable_progress_bar",
+        "trainer.fast_dev_run",
+        "trainer.log_every_n_steps",
+        "trainer.logger",
+        "trainer.max_epochs",
+        "trainer.max_steps",
+        "trainer.max_time",
+        "trainer.min_epochs",
+        "trainer.min_steps",
+        "trainer.num_nodes",
+        "trainer.plugins",
+        "trainer.profiler",
+        "trainer.strategy",
+    }
+)
+
+
+@dataclass(frozen=True)
+class ProgramIdentity:
+    """Identifies a program of a training job across the job's restarts.
+
+    SageMaker runs the identical request again: the job's name, the program and its arguments are then the same.
+
+    Args:
+        job_name: The training job's name; ``None`` outside of a job.
+        program: The name of the program's main file or module.
+        settings: A digest of each hyperparameter and of each setting that affects what is trained, by its dotted key,
+            and of the program's arguments.
+    """
+
+    job_name: Optional[str] = None
+    program: str = "program"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, job: TrainingJob, config: Optional[Mapping[str, Any]] = None) -> "ProgramIdentity":
+        """Return the identity of this program.
+
+        Args:
+            job: The job, with its name and hyperparameters.
+            config: The resolved configuration of a CLI. Values that JSON cannot represent are left out.
+        """
+        settings = {**dict(_flatten(config or {})), **dict(_flatten(job.hyperparameters.values))}
+        kept = {key: value for key, value in settings.items() if not _is_ignored_word(key)}
+        kept["seed"] = job.hyperparameters.values.get("seed_everything")
+        program, arguments = _main_program()
+        if config is None:
+            kept["arguments"] = list(_deciding_words(arguments))
+        return cls(job.name, program, {key: _digest(value, job) for key, value in sorted(kept.items())})
+
+    @property
+    def series(self) -> str:
+        """The name of the directory with this program's checkpoints."""
+        digest = hashlib.sha256(json.dumps(dict(self.settings), sort_keys=True).encode()).hexdigest()
+        return f"{self.program}-{digest[:6]}"
+
+    def is_same_job(self, other: "ProgramIdentity") -> bool:
+        """Whether both are of the same job, as far as their names tell."""
+        return self.job_name is None or other.job_name is None or self.job_name == other.job_name
+
+    def differences(self, other: "ProgramIdentity") -> Tuple[str, ...]:
+        """Return the dotted keys of the settings that differ."""
+        keys = sorted({*self.settings, *other.settings})
+        return tuple(key for key in keys if self.settings.get(key) != other.settings.get(key))
+
+    def __str__(self) -> str:
+        return "a job without a name" if self.job_name is None else f"the job {self.job_name}"
+
+    def to_json(self) -> Dict[str, Any]:
+        """Return the identity as plain values."""
+        return {"job_name": self.job_name, "program": self.program, "settings": dict(self.settings)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "ProgramIdentity":
+        """Return the identity that :meth:`to_json` described; unknown parts are left empty."""
+        settings = content.get("settings")
+        return cls(content.get("job_name"), str(content.get("program")), settings if isinstance(settings, dict) else {})
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """What a fit trains.
+
+    Args:
+        class_name: The model's class with its module.
+        numbers: A digest of each hyperparameter that is a number, a boolean or ``None``.
+        texts: A digest of each hyperparameter that is a text, such as a path or a name, which may differ at each start.
+    """
+
+    class_name: str
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, pl_module: Any) -> "ModelIdentity":
+        """Return the identity of a model, with the hyperparameters that it has saved."""
+        found = dict(_flatten(dict(getattr(pl_module, "hparams_initial", None) or {})))
+        digests = {key: hashlib.sha256(repr(value).encode()).hexdigest()[:12] for key, value in found.items()}
+        texts = {key: digests[key] for key, value in found.items() if not _is_number(value)}
+        name = f"{type(pl_module).__module__}.{type(pl_module).__qualname__}"
+        return cls(name, {key: digest for key, digest in digests.items() if key not in texts}, texts)
+
+    def to_json(self) -> Dict[str, Any]:
+        """Return the identity as plain values."""
+        return {"class": self.class_name, "numbers": dict(self.numbers), "texts": dict(self.texts)}
+
+    def problem(self, saved: Mapping[str, Any]) -> Optional[str]:
+        """Why a checkpoint of the model that :meth:`to_json` described is not this model's; ``None`` if it is."""
+        if saved.get("class") != self.class_name:
+            return f"it was one of {saved.get('class')}, and is one of {self.class_name}"
+        names = _differing(self.numbers, saved.get("numbers"))
+        return f"its hyperparameters differ in {', '.join(names)}" if names else None
+
+    def differing_texts(self, saved: Mapping[str, Any]) -> Tuple[str, ...]:
+        """Return the names of the hyperparameters that are texts and differ."""
+        return _differing(self.texts, saved.get("texts"))
+
+
+def _differing(now: Mapping[str, str], saved: Any) -> Tuple[str, ...]:
+    before = saved if isinstance(saved, dict) else {}
+    return tuple(sorted(key for key in {*now, *before} if now.get(key) != before.get(key)))
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_number, value))
+    return value is None or isinstance(value, (bool, int, float))
+
+
+def _main_program() -> Tuple[str, Sequence[str]]:
+    """The name of the program that this process runs, and its arguments; none for an interactive one."""
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if file is None:
+        return "interactive", ()
+    name = spec.name if spec is not None else os.path.splitext(os.path.basename(file))[0]
+    return re.sub(r"[^A-Za-z0-9_.]+", "_", name.replace(".__main__", "")).strip("._") or "program", sys.argv[1:]
+
+
+def _deciding_words(words: Sequence[str]) -> Iterator[str]:
+    """The words of a command line but those that a restart may change, with their values."""
+    skips_value = False
+    for word in words:
+        is_option = word.startswith("-") and not re.fullmatch(r"-[\d.]+", word)
+        if skips_value and not is_option:
+            skips_value = False
+            continue
+        key, equals, _ = word.lstrip("-").partition("=")
+        skips_value = is_option and _is_ignored_word(key.replace("-", "_"))
+        if skips_value:
+            skips_value = not equals
+            continue
+        yield word
+
+
+def _is_ignored_word(key: str) -> bool:
+    return _is_ignored(key) or f"trainer.{key}" in _IGNORED_SETTINGS
+
+
+def _flatten(values: Mapping[str, Any], at: str = "") -> Iterator[Tuple[str, Any]]:
+    for name, value in values.items():
+        key = f"{at}{name}".replace(".init_args", "")
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{key}.")
+        elif _is_plain(value):
+            yield key, value
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_plain(inner) for inner in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(inner) for inner in value)
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _is_ignored(key: str) -> bool:
+    parts: List[str] = key.split(".")
+    return any(".".join(parts[:count]) in _IGNORED_SETTINGS for count in (1, 2))
+
+
+def _digest(value: Any, job: TrainingJob) -> str:
+    text = json.dumps(value, sort_keys=True)
+    if job.base_dir:
+        # Each rehearsal replaces /opt/ml by a directory of its own.
+        text = text.replace(job.base_dir, "/opt/ml")
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,166 @@
+"""What a restored model needs beside its weights: results of searches, pruning masks; whether its weights changed."""
+
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
+
+from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+
+__all__ = ["FinderResults", "PruningState", "are_equal", "weight_sums"]
+
+_MASK = "_mask"
+# The attributes of Lightning's _LRFinder that hold its result.
+_CURVE = ("mode", "lr_min", "lr_max", "num_training", "results", "_optimal_idx")
+
+
+class FinderResults:
+    """What ``LearningRateFinder`` and ``BatchSizeFinder`` have found, which a resumed fit does not search again.
+
+    A search in a resumed fit would also leave the optimizers unrestored: its own ``resume_end`` drops the checkpoint
+    (``_CheckpointConnector`` in ``lightning/pytorch/trainer/connectors/checkpoint_connector.py``).
+
+    Args:
+        namespace: Lightning's namespace.
+    """
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+
+    def read(self, trainer: Trainer) -> List[Dict[str, Any]]:
+        """Return what each of these callbacks has found, as plain values."""
+        return [self._read(trainer, callback) for callback in _finders(trainer)]
+
+    def _read(self, trainer: Trainer, callback: Any) -> Dict[str, Any]:
+        parsing = self._namespace.module("utilities.parsing")
+        module = trainer.lightning_module
+        values = {
+            name: parsing.lightning_getattr(module, name)
+            for name in _attribute_names(callback)
+            if parsing.lightning_hasattr(module, name)
+        }
+        curve = getattr(callback, "optimal_lr", None)
+        return {
+            "values": {name: value for name, value in values.items() if isinstance(value, (int, float))},
+            "batch_size": getattr(callback, "optimal_batch_size", None),
+            "curve": {name: getattr(curve, name) for name in _CURVE if hasattr(curve, name)},
+        }
+
+    def restore(self, trainer: Any, pl_module: Any, saved: List[Mapping[str, Any]]) -> None:
+        """Set what was found, and let the callbacks not search at the start of this fit."""
+        parsing = self._namespace.module("utilities.parsing")
+        for callback, found in zip(_finders(trainer), saved):
+            for name, value in found["values"].items():
+                if parsing.lightning_hasattr(pl_module, name):
+                    parsing.lightning_setattr(pl_module, name, value)
+            if found["batch_size"] is not None:
+                callback.optimal_batch_size = found["batch_size"]
+            if found["curve"]:
+                finder = self._namespace.module("tuner.lr_finder")._LRFinder
+                callback.optimal_lr = finder.__new__(finder)
+                vars(callback.optimal_lr).update(found["curve"])
+            callback.on_fit_start = _Once(callback, "on_fit_start")
+
+
+class _Once:
+    """Replaces a hook of one object, and does nothing when it is called for the first time."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        vars(self._owner).pop(self._name, None)
+
+
+def _finders(trainer: Trainer) -> List[Any]:
+    names = {"LearningRateFinder", "BatchSizeFinder"}
+    return [each for each in callbacks_of(trainer) if names & {cls.__name__ for cls in type(each).__mro__}]
+
+
+def _attribute_names(callback: Any) -> List[str]:
+    named = getattr(callback, "_attr_name", None) or getattr(callback, "_batch_arg_name", None)
+    return [named] if named else ["lr", "learning_rate"]
+
+
+class PruningState:
+    """The masks of ``ModelPruning``, which makes them permanent in the weights of each checkpoint.
+
+    A resumed fit would prune its weights anew, among those that are left. ``ModelPruning`` also keeps the layers from
+    before the training; from its first pruning on they share their memory with the weights (``_copy_param`` in
+    ``lightning/pytorch/callbacks/pruning.py``).
+    """
+
+    @staticmethod
+    def read(trainer: Trainer) -> Dict[str, Any]:
+        """Return the masks and what they hide, by names, and which layers share their memory with the weights."""
+        module = trainer.lightning_module
+        parameters = dict(module.named_parameters())
+        masks = {name[: -len(_MASK)]: value for name, value in module.named_buffers() if name.endswith(_MASK)}
+        masks = {name: mask.detach() for name, mask in masks.items() if f"{name}_orig" in parameters}
+        hidden = {name: parameters[f"{name}_orig"].detach()[mask == 0].cpu() for name, mask in masks.items()}
+        shared = [index for index, kept, live in _kept_layers(trainer) if kept.data_ptr() == live.data_ptr()]
+        return {"masks": {name: mask.cpu() for name, mask in masks.items()}, "hidden": hidden, "shared": shared}
+
+    @staticmethod
+    def restore(trainer: Trainer, saved: Mapping[str, Any]) -> None:
+        """Prune parameters by masks, after the optimizers have been restored: their order is that before pruning."""
+        if not saved["masks"]:
+            return
+        from torch.nn.utils import prune
+
+        modules = dict(trainer.lightning_module.named_modules())
+        for path, mask in saved["masks"].items():
+            module, _, name = path.rpartition(".")
+            if name in dict(modules[module].named_parameters(recurse=False)):
+                parameter = getattr(modules[module], name)
+                on_device = mask.to(parameter.device)
+                prune.custom_from_mask(modules[module], name, on_device)
+                parameter.data[on_device == 0] = saved["hidden"][path].to(parameter.device)
+        for index, kept, live in _kept_layers(trainer):
+            if index in saved["shared"]:
+                kept.data = live.data
+
+
+def _kept_layers(trainer: Trainer) -> Iterator[Tuple[int, Any, Any]]:
+    """Index, kept tensor and weight of each parameter that ``ModelPruning`` callbacks prune."""
+    for callback in callbacks_of(trainer):
+        pruned = getattr(callback, "_parameters_to_prune", ())
+        for layer in (getattr(callback, "_original_layers", None) or {}).values():
+            for index, name in layer["names"]:
+                module = pruned[index][0]
+                live = getattr(module, f"{name}_orig", None)
+                yield index, getattr(layer["data"], name), getattr(module, name) if live is None else live
+
+
+def weight_sums(tensors: Iterable[Any]) -> List[Any]:
+    """Return the sums of tensors, which change when callbacks replace weights, without waiting for their device.
+
+    Args:
+        tensors: Parameters or buffers; of sharded ones the part of this rank counts.
+    """
+    import torch
+
+    sums = []
+    with torch.no_grad():
+        for tensor in map(_own_part, tensors):
+            if tensor.layout == torch.strided and tensor.device.type != "meta" and not tensor.is_complex():
+                precise = torch.float32 if tensor.device.type == "mps" else torch.float64
+                sums.append(tensor.detach().sum(dtype=precise))
+    return sums
+
+
+def _own_part(tensor: Any) -> Any:
+    """This rank's shard of a DTensor, or of a parameter of DeepSpeed's stage 3, which it empties at times."""
+    import torch.distributed as dist
+
+    if hasattr(tensor, "to_local"):
+        return tensor.to_local()
+    shard = getattr(tensor, "ds_tensor", None)
+    if shard is None:
+        return tensor
+    # The last shards are padded with whatever is in memory.
+    start = dist.get_rank(tensor.ds_process_group) * shard.numel()
+    return shard.flatten()[: max(0, tensor.ds_numel - start)]
+
+
+def are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two results of :func:`weight_sums` are the same; NaN is equal to itself."""
+    return len(one) == len(other) and all(repr(float(a)) == repr(float(b)) for a, b in zip(one, other))

@@ -1,0 +1,122 @@
+"""States of random number generators: those of the process, and those that samplers and loaders hold."""
+
+import json
+import random
+import sys
+from typing import Any, Dict, Iterator, Mapping, Tuple
+
+__all__ = ["get_process_state", "get_sampler_state", "set_process_state", "set_sampler_state"]
+
+# Whose samplers and loaders count nothing that Lightning does not restore.
+_LIBRARIES = frozenset({"torch", "lightning", "pytorch_lightning", "lightning_fabric", "torchdata"})
+_ARGUMENTS = frozenset({"batch_size", "num_workers", "prefetch_factor", "timeout"})
+
+
+def get_process_state() -> Dict[str, Any]:
+    """Return the states of Python's, numpy's, torch's and the current GPU's generators of this process."""
+    import numpy
+    import torch
+
+    state = {
+        "torch": torch.get_rng_state(),
+        "python": json.dumps(random.getstate()),
+        "numpy": json.dumps(numpy.random.get_state(legacy=False), default=lambda value: value.tolist()),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_process_state(state: Mapping[str, Any]) -> None:
+    """Set what :func:`get_process_state` returned."""
+    import numpy
+    import torch
+
+    _set_python(random, state["python"])
+    numpy.random.set_state(json.loads(state["numpy"]))
+    torch.set_rng_state(state["torch"].cpu())
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def get_sampler_state(loader: Any) -> Dict[str, Any]:
+    """Return the generators and the numbers that a loader and its samplers hold as attributes.
+
+    Samplers derive the order of an epoch from a generator, or from the number of epochs that they have counted.
+    """
+    return {path: _get(value) for path, _, _, value in _attributes(loader)}
+
+
+def set_sampler_state(loader: Any, state: Mapping[str, Any]) -> None:
+    """Set what :func:`get_sampler_state` returned."""
+    for path, owner, name, value in list(_attributes(loader)):
+        if path in state:
+            _set(owner, name, value, state[path])
+
+
+def _attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
+    """Path, owner, name and value of the generators and numbers that a loader and its samplers hold."""
+    owners, seen = [("", loader)], set()
+    for at, owner in owners:  # grows by the samplers that each of them holds
+        if id(owner) in seen or not hasattr(owner, "__dict__"):
+            continue
+        seen.add(id(owner))
+        is_own = type(owner).__module__.partition(".")[0] not in _LIBRARIES
+        for name, value in vars(owner).items():
+            inner = getattr(value, "inner", value)
+            if _is_sampler(inner):
+                owners.append((f"{at}.{name}" if at else name, inner))
+            counts = is_own and type(value) is int and name not in _ARGUMENTS
+            if counts or _is_generator(value):
+                yield f"{at}.{name}", owner, name, value
+
+
+def _is_sampler(value: Any) -> bool:
+    """Whether it is a sampler, or what Lightning's distributed one takes for the data set in place of a sampler."""
+    from torch.utils.data import Sampler
+
+    return isinstance(value, Sampler) or type(value).__name__ == "_DatasetSamplerWrapper"
+
+
+def _is_generator(value: Any) -> bool:
+    import torch
+
+    if isinstance(value, (torch.Generator, random.Random)):
+        return not isinstance(value, random.SystemRandom)
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState))
+
+
+def _get(value: Any) -> Any:
+    """The state of a generator as a tensor or JSON, which ``torch.load(weights_only=True)`` accepts; or a number."""
+    import torch
+
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, random.Random):
+        return json.dumps(value.getstate())
+    if isinstance(value, int):
+        return value
+    state = value.get_state(legacy=False) if hasattr(value, "get_state") else value.bit_generator.state
+    return json.dumps(state, default=lambda inner: inner.tolist())
+
+
+def _set_python(generator: Any, state: str) -> None:
+    """Set the state of a ``random.Random``, or of the module's own."""
+    version, words, gauss = json.loads(state)
+    generator.setstate((version, tuple(words), gauss))
+
+
+def _set(owner: Any, name: str, value: Any, state: Any) -> None:
+    import torch
+
+    if isinstance(value, torch.Generator):
+        value.set_state(state.cpu())
+    elif isinstance(value, random.Random):
+        _set_python(value, state)
+    elif isinstance(value, int):
+        object.__setattr__(owner, name, state)
+    elif hasattr(value, "set_state"):
+        value.set_state(json.loads(state))
+    else:
+        value.bit_generator.state = json.loads(state)

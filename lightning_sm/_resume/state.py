@@ -1,0 +1,73 @@
+"""What a save holds beside Lightning's own state, so that a fit continues as if it had not been interrupted."""
+
+from typing import Any, Dict, List, Mapping
+
+from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.restart import SavePoint, loaders_of
+from lightning_sm._lightning.results import (
+    logged_values,
+    metric_states,
+    results_of,
+    set_logged_values,
+    set_metric_states,
+)
+from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._resume.data import is_stateful, sampler_of
+from lightning_sm._resume.random_state import get_process_state, get_sampler_state, set_process_state, set_sampler_state
+
+__all__ = ["rank_state", "restore_logged", "restore_random_state", "restore_samplers", "stateful_loaders"]
+
+
+def rank_state(trainer: Trainer, point: SavePoint) -> Dict[str, Any]:
+    """Return what one rank needs: random states, the position in its data, and what it has logged."""
+    within = point in (SavePoint.BATCH, SavePoint.VALIDATION)
+    state: Dict[str, Any] = {
+        "random": get_process_state(),
+        "loaders": [_loader_state(loader) for loader in loaders_of(trainer)],
+        "results": results_of(trainer) if within else [],
+        "metric_states": metric_states(trainer),
+        "logged": logged_values(trainer),
+    }
+    copied: Dict[str, Any] = _on_cpu(state)
+    return copied
+
+
+def _on_cpu(value: Any) -> Any:
+    """Nested containers with their tensors in host memory, where any rank can read them."""
+    if hasattr(value, "detach"):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {key: _on_cpu(inner) for key, inner in value.items()}
+    return [_on_cpu(inner) for inner in value] if type(value) is list else value
+
+
+def _loader_state(loader: Any) -> Dict[str, Any]:
+    sampler = sampler_of(loader)
+    state = {"start": None, "now": get_sampler_state(loader)} if sampler is None else sampler.state()
+    return {**state, "stateful": loader.state_dict()} if is_stateful(loader) else state
+
+
+def restore_random_state(state: Mapping[str, Any]) -> None:
+    """Set the generators of this process."""
+    set_process_state(state["random"])
+
+
+def restore_samplers(trainer: Trainer, state: Mapping[str, Any]) -> None:
+    """Set what the order of a new epoch follows from."""
+    for loader, saved in zip(loaders_of(trainer), state["loaders"]):
+        sampler = sampler_of(loader)
+        if sampler is not None:
+            sampler.restore(saved)
+        elif "now" in saved:
+            set_sampler_state(loader, saved["now"])
+
+
+def restore_logged(trainer: Trainer, state: Mapping[str, Any]) -> None:
+    """Set the metrics that callbacks and schedulers see, and the states of the model's torchmetrics objects."""
+    set_logged_values(trainer, state["logged"], strategy_of(trainer).root_device)
+    set_metric_states(trainer, state["metric_states"])
+
+
+def stateful_loaders(state: Mapping[str, Any]) -> List[Any]:
+    """The states of loaders that save their own position."""
+    return [loader["stateful"] for loader in state["loaders"] if "stateful" in loader]

@@ -1,0 +1,175 @@
+"""What these programs share: a small model, its data, what they read after a fit, and the moments at which they die."""
+
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import lightning_sm
+
+__all__ = ["Model", "Moments", "Numbers", "at", "digest", "finish", "loaders", "read", "settings"]
+
+SAMPLES = 60
+
+
+class Model(pl.LightningModule):
+    """Has dropout, statistics and a schedule, so that little goes unnoticed."""
+
+    def __init__(self, width=8, lr=0.02, batch_size=5):
+        super().__init__()
+        self.save_hyperparameters("width", "lr", "batch_size")
+        self.lr, self.batch_size = lr, batch_size
+        self.encoder = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.BatchNorm1d(width), torch.nn.ReLU())
+        self.head = torch.nn.Sequential(torch.nn.Dropout(0.2), torch.nn.Linear(width, 1))
+
+    def forward(self, inputs):
+        return self.head(self.encoder(inputs))
+
+    def _loss(self, batch):
+        return torch.nn.functional.mse_loss(self(batch[0]), batch[1])
+
+    def training_step(self, batch, batch_index):
+        loss = self._loss(batch)
+        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+        return loss
+
+    def validation_step(self, batch, batch_index):
+        self.log("val_loss", self._loss(batch), sync_dist=True)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.Adam(self.parameters(), self.lr)
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+
+
+def loaders(fold=0, batch_size=5, folds=3):
+    """Those of a fold: 40 samples for training, shuffled, and 20 for validation; after the last fold all and none."""
+    inputs = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(0))
+    targets = inputs.square().sum(1, keepdim=True)
+    held_out = torch.arange(SAMPLES) % folds == fold
+    return (
+        DataLoader(TensorDataset(inputs[~held_out], targets[~held_out]), batch_size, shuffle=True),
+        DataLoader(TensorDataset(inputs[held_out], targets[held_out]), 20),
+    )
+
+
+class Numbers(pl.LightningDataModule):
+    """The data of a fold, in batches whose size a search may change."""
+
+    def __init__(self, batch_size=5):
+        super().__init__()
+        self.batch_size = batch_size
+
+    def train_dataloader(self):
+        return loaders(batch_size=self.batch_size)[0]
+
+    def val_dataloader(self):
+        return loaders()[1]
+
+
+def settings(folder=None, **arguments):
+    """The arguments of a ``Trainer``, with the options of the test.
+
+    Args:
+        folder: The checkpoint directory, below the job's, of a fit that has one of its own.
+        arguments: Those of the program.
+    """
+    options = json.loads(os.environ["OPTIONS"])
+    if folder is not None:
+        options["checkpoint_dir"] = os.path.join(lightning_sm.job().checkpoint_dir, folder)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return lightning_sm.trainer_settings(sagemaker=options, **{"accelerator": "cpu", **quiet, **arguments})
+
+
+def at(moment):
+    """Die here, if this is the moment that the test has chosen."""
+    if os.environ.get("DIE_AT") != moment:
+        return
+    os.kill(os.getpid(), signal.SIGTERM if os.environ["DIE_BY"] == "term" else signal.SIGKILL)
+
+
+class Moments(pl.Callback):
+    """Tells which steps a fit takes and which hooks it calls.
+
+    The moments at which the program can die are ``FIT:STEP`` after a step, ``FIT:validation`` after the first
+    validation, and ``FIT:HOOK``.
+
+    Args:
+        fit: The name of the fit.
+    """
+
+    def __init__(self, fit):
+        self.fit = fit
+
+    def _tell(self, trainer, **what):
+        if trainer.is_global_zero:
+            with open(os.environ["TOLD"], "a") as told:
+                told.write(json.dumps({"fit": self.fit, **what}) + "\n")
+
+    def _hook(self, trainer, hook):
+        self._tell(trainer, hook=hook)
+        at(f"{self.fit}:{hook}")
+
+    def on_train_start(self, trainer, *_):
+        self._hook(trainer, "on_train_start")
+
+    def on_train_batch_start(self, trainer, *_):
+        self._tell(trainer, step=trainer.global_step)
+
+    def on_train_batch_end(self, trainer, *_):
+        at(f"{self.fit}:{trainer.global_step}")
+
+    def on_validation_end(self, trainer, *_):
+        if not trainer.sanity_checking:
+            at(f"{self.fit}:validation")
+
+    def on_train_end(self, trainer, *_):
+        self._hook(trainer, "on_train_end")
+
+    def on_fit_end(self, trainer, *_):
+        self._hook(trainer, "on_fit_end")
+
+
+def digest(state):
+    """One word for all tensors."""
+    total = hashlib.sha256()
+    for name in sorted(state):
+        total.update(name.encode() + state[name].detach().contiguous().numpy().tobytes())
+    return total.hexdigest()[:16]
+
+
+def read(trainer, model, *, best_stays=True):
+    """What a program can read after a fit, and its next random numbers.
+
+    Args:
+        trainer: The trainer.
+        model: The model.
+        best_stays: Whether the best checkpoint is still there when a later fit has found a better one.
+    """
+    best = trainer.checkpoint_callback
+    found = {
+        "metrics": {name: float(value) for name, value in sorted(trainer.callback_metrics.items())},
+        "epoch": trainer.current_epoch,
+        "step": trainer.global_step,
+        "weights": digest(model.state_dict()),
+        "random": [float(torch.rand(())), random.random()],
+    }
+    if best is not None and best.best_model_path:
+        # What lies there decides whether a version is appended to a name.
+        found["best"] = re.sub(r"-v\d+(?=\.ckpt)", "", best.best_model_path)
+        if best_stays:
+            found["best weights"] = digest(torch.load(best.best_model_path, weights_only=False)["state_dict"])
+        found["best score"] = None if best.best_model_score is None else float(best.best_model_score)
+    return found
+
+
+def finish(**result):
+    """End a program: print what it has found, from one of its processes."""
+    at("end")
+    if int(os.environ.get("RANK", "0")) == 0:
+        print("RESULT", json.dumps(result), flush=True)

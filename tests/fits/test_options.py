@@ -1,0 +1,95 @@
+"""The options of resuming, and what the job's directory holds, where a program has several fits."""
+
+import json
+import re
+
+import pytest
+
+from tests.fits.jobs import KILLED, TERMINATED, same
+
+FITS = ("fit0", "fit1")
+
+
+@pytest.mark.slow
+def test_a_fit_keeps_the_newest_two_saves_and_a_record_of_its_end(job):
+    several = job("two_fits")
+    several.run("fit1:13", "term").died(TERMINATED)
+    saves = several.saves()
+    assert set(saves) == {"fit-0", "fit-1"}
+    assert max(map(len, saves.values())) <= 2
+    assert saves["fit-0"][-1] == 24
+    assert several.ended_fits() == ["fit-0"]
+    for path in several.checkpoints.glob("**/step-*.json"):
+        record = json.loads(path.read_text())
+        assert {"step", "epoch", "world_size", "strategy", "job", "model", "files"} <= set(record)
+        assert path.name.startswith(f"step-{record['step']}")
+        assert path.with_suffix(".ckpt").name == record["name"]
+        assert path.with_suffix(".ckpt").exists()
+    names = {path.name for path in several.checkpoints.rglob("*.ckpt")}
+    assert not [name for name in names if name.startswith(("last", "resume-", "stopped-"))]
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+def test_never_trains_every_fit_again(job, whole):
+    again = job("two_fits", options={"resume": "never"})
+    again.run("fit1:13").died(KILLED)
+    attempt = again.run()
+    same(attempt, whole("two_fits"))
+    assert [attempt.steps(fit) for fit in FITS] == [list(range(24))] * 2
+
+
+@pytest.mark.slow
+def test_require_stops_where_there_is_nothing(job):
+    attempt = job("two_fits", options={"resume": "require"}).run()
+    assert set(attempt.codes) == {1}
+    assert "CheckpointError" in attempt.failure
+    assert attempt.steps("fit0") == []
+
+
+@pytest.mark.slow
+def test_require_resumes_a_second_fit(job, whole):
+    stopped = job("two_fits")
+    stopped.run("fit1:13", "term").died(TERMINATED)
+    stopped.options = {"resume": "require"}
+    attempt = stopped.run()
+    same(attempt, whole("two_fits"))
+    assert attempt.found["fit-1"] in (13, 14)
+    assert attempt.steps("fit0") == []
+    assert attempt.steps("fit1") == list(range(attempt.found["fit-1"], 24))
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+def test_require_replays_a_program_that_had_ended(job, whole):
+    ended = job("two_fits")
+    ended.run("end").died(KILLED)
+    ended.options = {"resume": "require"}
+    attempt = ended.run()
+    same(attempt, whole("two_fits"))
+    assert [attempt.steps(fit) for fit in FITS] == [[], []]
+
+
+@pytest.mark.slow
+def test_the_time_limit_in_the_first_of_two_fits(job, whole):
+    limited = job("two_fits", options={"max_runtime": "8s"}, PAUSE=0.5)
+    attempt = limited.run().ended()
+    assert 0 < len(attempt.steps("fit0")) < 24
+    assert attempt.steps("fit1") == []
+    assert attempt.results == []
+    assert re.search(r"program\b.*\b(not|before)\b|\b(not|before)\b.*\bprogram", attempt.log, re.I), attempt.log
+    # The exported model is there, and its description tells it from the one of a program that has ended.
+    assert attempt.summary["global_step"] == len(attempt.steps("fit0"))
+    whole_summary = whole("two_fits").summary
+    differs = {name: value for name, value in attempt.summary.items() if whole_summary.get(name) != value}
+    assert re.search("stop|ended|complete|finish|interrupt", json.dumps(differs), re.I), differs
+    limited.variables = {}
+    same(limited.run(), whole("two_fits"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moments", [("fit:12", "fit:21"), ("end",)])
+def test_pruned_weights(job, whole, moments):
+    attempt = job("pruning").interrupted(*moments)
+    assert attempt.result["zeros"] == whole("pruning").result["zeros"] > 50
+    same(attempt, whole("pruning"))

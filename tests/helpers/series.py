@@ -1,0 +1,85 @@
+"""Trains set-ups with their series of saves, keeps all of them, and continues from each as a new process would."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from lightning_sm._resume.fits import forget_fits
+from lightning_sm.callbacks import callback_class
+from tests.helpers.interrupted import NAMESPACE, Logged, pl
+from tests.helpers.setups import SETUPS
+from tests.helpers.setups_callbacks import CALLBACK_SETUPS
+from tests.helpers.setups_data import DATA_SETUPS
+
+__all__ = ["LIBRARY", "continue_from", "outcome", "saves_of", "train_fit", "train_keeping_all"]
+
+LIBRARY = {**SETUPS, **CALLBACK_SETUPS, **DATA_SETUPS}
+
+
+def train_fit(name, size, directory, seed=7, save_every=0.01, resumed=False, **more):
+    """Train a set-up in a directory of saves, and return its trainer."""
+    forget_fits()
+    pl.seed_everything(seed)
+    made = LIBRARY[name](pl, size)
+    arguments = {"max_epochs": size.epochs, "devices": 1, **made.arguments, **more}
+    resume = callback_class(NAMESPACE, "AutoResume")(str(directory), save_every=save_every)
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        logger=Logged(str(directory)),
+        log_every_n_steps=1,
+        num_sanity_val_steps=1 if made.val is not None else 0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=str(directory),
+        callbacks=[*arguments.pop("callbacks", []), resume, callback_class(NAMESPACE, "FinetuningState")()],
+        **arguments,
+    )
+    # Something that a resumed run has drawn more of than the run before it.
+    torch.rand(3 if resumed else 2)
+    trainer.fit(made.model, made.train, made.val)
+    return trainer
+
+
+def train_keeping_all(name, size, directory, **more):
+    """The same, with all saves kept."""
+    with mock.patch("lightning_sm._resume.series.remove_replaced"):
+        return train_fit(name, size, directory, **more)
+
+
+def saves_of(directory):
+    """The records of a directory of saves, in their order."""
+    records = [json.loads(path.read_text()) for path in Path(directory).glob("*/fit-0/step-*.json")]
+    return sorted(records, key=lambda record: record["number"])
+
+
+def continue_from(record, directory, copy, name, size, save_every=600.0, **more):
+    """Continue a fit from one of its saves, in a directory that has no other, and return the trainer."""
+    if os.environ.get("RANK", "0") == "0":
+        (series,) = Path(directory).glob("*/fit-0")
+        target = Path(copy, series.parent.name, "fit-0")
+        target.mkdir(parents=True)
+        stem = record["name"][: -len(".ckpt")]
+        shutil.copy(series / record["name"], target)
+        shutil.copy(series / f"{stem}.json", target)
+        if record["rest"]:
+            shutil.copy(series / record["rest"], target)
+    if dist.is_initialized():
+        dist.barrier()
+    with mock.patch("lightning_sm._resume.series.remove_replaced"):
+        return train_fit(name, size, copy, resumed=True, save_every=save_every, **more)
+
+
+def outcome(trainer):
+    """What must be the same: weights, metrics, counters, learning rates and the next random number."""
+    return {
+        "weights": {name: value.tolist() for name, value in trainer.lightning_module.state_dict().items()},
+        "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+        "counters": (trainer.global_step, trainer.current_epoch),
+        "rates": [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups],
+        "random": float(torch.rand(())),
+    }

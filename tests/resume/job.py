@@ -1,0 +1,138 @@
+"""A tiny training that is restarted in one directory of saves; each fit stands for a process of its own."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+from lightning_sm._resume.fits import forget_fits
+from lightning_sm._resume.identity import ProgramIdentity
+from lightning_sm._resume.series import saves_in
+from lightning_sm.callbacks import callback_class
+from tests.helpers.interrupted import NAMESPACE, pl
+from tests.helpers.tiny import loader, tiny_model, weights
+from tests.projects.container import log_lines
+
+__all__ = ["EPOCH", "NAMESPACE", "CountedSteps", "Interrupted", "Job", "kill", "killed", "pl"]
+
+# Batches in an epoch.
+EPOCH = 8
+
+
+class Interrupted(Exception):
+    """Ends a fit as the loss of its container does."""
+
+
+class CountedSteps:
+    """Something that trains a model."""
+
+    def count_steps(self, model, stop_after):
+        """Count the model's batches in ``steps``; raise :class:`Interrupted` after that many."""
+        self.steps = 0
+        batch_end = model.on_train_batch_end
+
+        def count(*given, **named):
+            self.steps += 1
+            if stop_after == self.steps:
+                raise Interrupted
+            return batch_end(*given, **named)
+
+        model.on_train_batch_end = count
+
+
+class Job(CountedSteps):
+    """A training job.
+
+    Args:
+        directory: Its checkpoint directory.
+
+    Attributes:
+        model, trainer: Those of the last fit.
+        steps: How many batches that fit has trained.
+        said: The lines of its log.
+    """
+
+    def __init__(self, directory):
+        self.directory = directory
+
+    def fit(
+        self,
+        epochs=3,
+        *,
+        stop_after=None,
+        resume="auto",
+        name="this-job",
+        program="train-aaaaaa",
+        save_every=0.01,
+        model=None,
+        callbacks=(),
+        ckpt_path=None,
+        is_new_process=True,
+        val=True,
+        **arguments,
+    ):
+        """Fit; raise :class:`Interrupted` after the batch with the number ``stop_after``."""
+        if is_new_process:
+            forget_fits()
+        self.model = tiny_model(pl) if model is None else model
+        self.count_steps(self.model, stop_after)
+        options = {key: arguments.pop(key) for key in ("weights_only", "async_save") if key in arguments}
+        saves = callback_class(NAMESPACE, "AutoResume")(
+            str(self.directory), resume, Identity(name, program), save_every=save_every, **options
+        )
+        arguments = {"num_sanity_val_steps": 0, "enable_checkpointing": False, "logger": False, **arguments}
+        self.trainer = pl.Trainer(
+            max_epochs=epochs, accelerator="cpu", devices=1, enable_progress_bar=False, enable_model_summary=False,
+            default_root_dir=str(self.directory), callbacks=[*callbacks, saves], **arguments,
+        )  # fmt: skip
+        with log_lines() as self.said:
+            self.trainer.fit(self.model, loader(), loader() if val else None, ckpt_path=ckpt_path)
+        return self
+
+    def interrupted(self, after, **more):
+        with pytest.raises(Interrupted):
+            self.fit(stop_after=after, **more)
+        return self
+
+    @property
+    def weights(self):
+        return weights(self.model)
+
+    @property
+    def saves(self):
+        """The names of the saves of all programs and fits, newest first."""
+        return [record.name for record in sorted(saves_in(str(self.directory)), key=lambda each: -each.time)]
+
+    def path(self, name, fit=0, program="train-aaaaaa"):
+        return self.directory / program / f"fit-{fit}" / name
+
+    def says(self, words):
+        return any(words in line for line in self.said)
+
+
+class Identity(ProgramIdentity):
+    """An identity whose series has a name that the test chooses."""
+
+    @property
+    def series(self):
+        return self.program
+
+
+def kill(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(fit):
+    """Run ``fit`` in a process that is expected to be killed in it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(60)
+            torch.set_num_threads(1)  # those of the parent are not there
+            fit()
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL

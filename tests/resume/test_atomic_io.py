@@ -1,0 +1,237 @@
+import os
+import re
+import resource
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+from lightning_sm._lightning import Namespace
+from lightning_sm._resume.atomic_io import atomic_checkpoint_io
+from lightning_sm._resume.background import background_checkpoint_io
+from lightning_sm.errors import CheckpointError
+from tests.projects.container import log_lines
+
+PL = Namespace("pytorch_lightning")
+ATOMIC = atomic_checkpoint_io(PL)
+
+
+class Other(PL.module("plugins").CheckpointIO):
+    """A project's own CheckpointIO, which writes what it is told to."""
+
+    own_attribute = "own"
+
+    def __init__(self, save=None):
+        self.save = save or (lambda checkpoint, path: torch.save(checkpoint, path))
+        self.calls = []
+
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        self.calls.append((str(path), storage_options))
+        self.save(checkpoint, path)
+
+    def load_checkpoint(self, path, map_location=None):
+        return torch.load(path, map_location)
+
+    def remove_checkpoint(self, path):
+        os.unlink(path)
+
+
+@pytest.fixture(params=["Lightning's", "another"])
+def atomic(request):
+    return ATOMIC(PL.module("plugins").TorchCheckpointIO() if request.param == "Lightning's" else Other())
+
+
+def saved(path):
+    return int(torch.load(str(path))["step"])
+
+
+def test_save_load_and_remove(atomic, tmp_path):
+    path = str(tmp_path / "below" / "last.ckpt")
+    for step in (1, 2):
+        atomic.save_checkpoint({"step": torch.tensor(step)}, path)
+        assert int(atomic.load_checkpoint(path)["step"]) == step
+    assert os.listdir(tmp_path / "below") == ["last.ckpt"]
+    atomic.remove_checkpoint(path)
+    assert os.listdir(tmp_path / "below") == []
+
+
+def test_it_is_written_under_a_name_that_nobody_goes_on_from(tmp_path):
+    other = Other()
+    ATOMIC(other).save_checkpoint({"step": torch.tensor(1)}, tmp_path / "last.ckpt")
+    ((written, _),) = other.calls
+    assert os.path.dirname(written) == str(tmp_path)
+    assert re.fullmatch(rf"\.last\.ckpt\.partial-{os.getpid()}-[0-9a-f]+", os.path.basename(written))
+    assert not written.endswith(".ckpt")
+
+
+def test_the_file_is_flushed_before_it_gets_its_name_and_the_name_after(atomic, tmp_path, monkeypatch):
+    path, done = tmp_path / "last.ckpt", []
+
+    def fsync(descriptor):
+        done.append((os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))[:10], path.exists()))
+
+    monkeypatch.setattr("lightning_sm._atomic_file.os.fsync", fsync)
+    atomic.save_checkpoint({"step": torch.tensor(1)}, str(path))
+    assert done == [(".last.ckpt", False), (tmp_path.name[:10], True)]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("unexpected pos 64 vs 0")])
+def test_a_failed_save_keeps_the_older_file(tmp_path, error):
+    path = tmp_path / "last.ckpt"
+    torch.save({"step": torch.tensor(1)}, str(path))
+
+    def fail(checkpoint, target):
+        with open(target, "wb") as file:
+            file.write(b"half")
+        raise error
+
+    with pytest.raises(CheckpointError, match=r"could not be saved .* HINT: .*volume_size") as caught:
+        ATOMIC(Other(fail)).save_checkpoint({}, path)
+    assert caught.value.__cause__ is error
+    assert os.listdir(tmp_path) == ["last.ckpt"]
+    assert saved(path) == 1
+
+
+def test_an_error_of_the_checkpoint_itself_goes_on_as_it_is(atomic, tmp_path):
+    with pytest.raises(Exception, match=r"[Pp]ickle|local object|lambda") as caught:
+        atomic.save_checkpoint({"hyperparameter": lambda: None}, str(tmp_path / "last.ckpt"))
+    assert not isinstance(caught.value, CheckpointError)
+    assert os.listdir(tmp_path) == []
+
+
+def forked(function):
+    """Run a function in a copy of this process, which need not import everything again; return its number."""
+    number = os.fork()
+    if number == 0:
+        code = 1
+        try:
+            torch.set_num_threads(1)  # those of the parent are not there
+            function()
+            code = 0
+        finally:
+            os._exit(code)
+    return number
+
+
+def test_a_disk_without_room(tmp_path):
+    """A limit on the size of a file stands for a full disk; torch's writer meets it within its C++."""
+    atomic = ATOMIC(PL.module("plugins").TorchCheckpointIO())
+    atomic.save_checkpoint({"step": torch.tensor(1)}, str(tmp_path / "last.ckpt"))
+
+    def save():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        atomic.save_checkpoint({"step": torch.tensor(2)}, str(tmp_path / "small.ckpt"))
+        with pytest.raises(CheckpointError, match=r"could not be saved \(OSError: .*File too large"):
+            atomic.save_checkpoint({"weights": torch.ones(1 << 20)}, str(tmp_path / "last.ckpt"))
+
+    _, status = os.waitpid(forked(save), 0)
+    assert status == 0
+    assert sorted(os.listdir(tmp_path)) == ["last.ckpt", "small.ckpt"]
+    assert (saved(tmp_path / "last.ckpt"), saved(tmp_path / "small.ckpt")) == (1, 2)
+
+
+def test_what_a_killed_run_left_behind_is_removed_once(atomic, tmp_path):
+    (tmp_path / ".last.ckpt.partial-57-00c0ffee").write_text("half")
+    (tmp_path / ".folder.ckpt.partial-58-00c0ffee").mkdir()
+    kept = {".hidden", "notes.partial-57-00c0ffee", "other.ckpt"}
+    for name in kept:
+        (tmp_path / name).write_text("kept")
+    with log_lines() as lines:
+        atomic.save_checkpoint({"step": torch.tensor(1)}, str(tmp_path / "last.ckpt"))
+        (tmp_path / ".last.ckpt.partial-59-00c0ffee").write_text("not looked for again")
+        atomic.save_checkpoint({"step": torch.tensor(2)}, str(tmp_path / "last.ckpt"))
+    assert set(os.listdir(tmp_path)) == {*kept, "last.ckpt", ".last.ckpt.partial-59-00c0ffee"}
+    assert len(lines) == 2
+    assert all("incomplete checkpoint of an interrupted run" in line for line in lines)
+
+
+def test_a_remote_path_is_left_to_the_other_one(tmp_path):
+    other = Other(lambda checkpoint, path: None)
+    atomic = ATOMIC(other)
+    atomic.save_checkpoint({}, "memory://bucket/last.ckpt", storage_options={"a": 1})
+    assert other.calls == [("memory://bucket/last.ckpt", {"a": 1})]
+
+
+def test_a_folder_takes_the_place_of_the_older_one(tmp_path):
+    def save(checkpoint, path):
+        os.mkdir(path)
+        torch.save(checkpoint, os.path.join(path, "part"))
+
+    atomic = ATOMIC(Other(save))
+    for step in (1, 2):
+        atomic.save_checkpoint({"step": torch.tensor(step)}, tmp_path / "sharded.ckpt")
+        assert saved(tmp_path / "sharded.ckpt" / "part") == step
+    assert os.listdir(tmp_path) == ["sharded.ckpt"]
+
+
+def test_a_link_is_replaced_and_not_written_through(atomic, tmp_path):
+    torch.save({"step": torch.tensor(1)}, str(tmp_path / "best.ckpt"))
+    os.symlink("best.ckpt", tmp_path / "last.ckpt")
+    atomic.save_checkpoint({"step": torch.tensor(2)}, str(tmp_path / "last.ckpt"))
+    assert not os.path.islink(tmp_path / "last.ckpt")
+    assert (saved(tmp_path / "best.ckpt"), saved(tmp_path / "last.ckpt")) == (1, 2)
+
+
+def test_what_else_the_other_one_has():
+    assert ATOMIC(Other()).own_attribute == "own"
+    with pytest.raises(AttributeError):
+        ATOMIC(Other()).missing  # noqa: B018
+
+
+def readings(directory, saving):
+    """Load every checkpoint under a final name again and again while ``saving`` runs, and return what was read."""
+    done, errors, read = threading.Event(), [], []
+
+    def look():
+        while not done.is_set() or not read:
+            for path in directory.glob("*.ckpt"):
+                try:
+                    read.append(float(torch.load(str(path))["weights"].sum()))
+                except FileNotFoundError:
+                    pass  # removed between the listing and the reading
+                except Exception as error:
+                    errors.append(error)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        saving()
+    finally:
+        done.set()
+        thread.join()
+    assert errors == []
+    return read
+
+
+def test_a_reader_never_sees_half_a_file(atomic, tmp_path):
+    def saving():
+        for step in range(40):
+            atomic.save_checkpoint({"weights": torch.full((1 << 18,), float(step))}, str(tmp_path / "last.ckpt"))
+
+    read = readings(tmp_path, saving)
+    assert read == sorted(read)
+    assert all(value % (1 << 18) == 0 for value in read)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_kill_in_the_middle_leaves_the_older_file_whole(tmp_path, background):
+    atomic = ATOMIC(PL.module("plugins").TorchCheckpointIO())
+    saves = background_checkpoint_io(PL)(atomic) if background else atomic
+
+    def save():
+        if background:
+            saves.start()
+        for step in range(10**6):
+            saves.save_checkpoint({"weights": torch.full((1 << 22,), float(step))}, str(tmp_path / "last.ckpt"))
+
+    number = forked(save)
+    deadline = time.monotonic() + 60
+    while not ((tmp_path / "last.ckpt").exists() and list(tmp_path.glob(".*.partial-*"))):
+        assert time.monotonic() < deadline
+    os.kill(number, signal.SIGKILL)
+    os.waitpid(number, 0)
+    weights = torch.load(str(tmp_path / "last.ckpt"))["weights"]
+    assert weights.min() == weights.max()

@@ -1,0 +1,391 @@
+"""``AutoResume`` in one process; ``tests/fits`` has programs of several fits, ``tests/processes`` several ranks."""
+
+import json
+import os
+
+import pytest
+import torch
+
+from lightning_sm._lightning.restart import resumes_within_epochs
+from lightning_sm._resume.fits import save_interval
+from lightning_sm.callbacks import callback_class
+from lightning_sm.errors import CheckpointError
+from tests.helpers.checkpoint_files import Extra, damage
+from tests.helpers.tiny import loader, tiny_model, weights
+from tests.projects.container import log_lines
+from tests.resume.job import EPOCH, NAMESPACE, Job, pl
+
+pytestmark = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at the start of an epoch only")
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(tmp_path / "checkpoints")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The weights of three epochs without interruption."""
+    return Job(tmp_path_factory.mktemp("elsewhere")).fit().weights
+
+
+def test_a_restarted_fit_continues_from_its_newest_save(job, uninterrupted):
+    job.interrupted(after=EPOCH + 3)
+    assert job.saves == [f"step-{EPOCH + 2}.ckpt", f"step-{EPOCH + 1}.ckpt"]
+    job.fit()
+    assert (job.steps, job.trainer.global_step) == (2 * EPOCH - 2, 3 * EPOCH)
+    assert job.weights == uninterrupted
+    source = job.directory / "train-aaaaaa" / "fit-0"
+    assert job.said[0] == f"Resuming fit 0 of this program from step-10.ckpt (epoch 1, step 10) in {source}"
+    assert "Resuming within an epoch: epoch 1 after 2 batches." in job.said
+    # One before the last validation, one at the end.
+    kept = ["fit.json", "step-24-2.ckpt", "step-24-2.json", "step-24.ckpt", "step-24.json"]
+    assert sorted(os.listdir(source)) == kept
+
+
+def test_without_a_save_it_begins_again(job, uninterrupted):
+    job.interrupted(after=3, save_every=600)
+    assert job.saves == []
+    assert job.fit(resume="auto").weights == uninterrupted
+    assert job.steps == 3 * EPOCH
+
+
+@pytest.mark.parametrize("kind", ["empty", "truncated", "flipped bit in a tensor"])
+def test_damaged_saves_are_passed_over(job, uninterrupted, kind):
+    job.interrupted(after=EPOCH + 3)
+    damage(job.path("step-10.ckpt"), kind)
+    job.interrupted(after=1)
+    assert job.says("Skipped step-10.ckpt in ")
+    # The damaged one is gone, or it would be the newest for ever.
+    assert job.saves == ["step-9.ckpt"]
+    damage(job.path("step-9.ckpt"), kind)
+    job.interrupted(after=4)
+    assert job.says("can be used: the fit starts from scratch")
+    assert job.saves[:1] == ["step-3.ckpt"]
+    job.fit()
+    assert job.steps == 3 * EPOCH - 3
+    assert job.weights == uninterrupted
+
+
+def test_require_needs_a_save_of_the_first_fit(job):
+    with pytest.raises(CheckpointError, match=r"resume is require, and no checkpoint in .* can be used. HINT: "):
+        job.fit(resume="require")
+    assert job.steps == 0
+    job.interrupted(after=3).fit(1, resume="require")
+    assert job.steps == EPOCH - 2
+    job.fit(1, resume="require", is_new_process=False)  # the second fit of the program
+    assert job.steps == EPOCH
+
+
+def test_never_starts_from_scratch_and_its_own_saves_count_from_then_on(job, uninterrupted):
+    job.fit(2).interrupted(after=5, resume="never")
+    assert job.steps == 5
+    assert job.says("are not used: sagemaker.resume is never")
+    assert job.saves == ["step-4.ckpt", "step-3.ckpt"]
+    job.fit()
+    assert job.steps == 3 * EPOCH - 4
+    assert job.weights == uninterrupted
+
+
+@pytest.mark.parametrize("resume", ["always", "require"])
+def test_another_jobs_series_is_continued_in_ones_own(job, uninterrupted, resume):
+    job.interrupted(after=EPOCH + 3)
+    other = {"name": "other-job", "program": "train-bbbbbb"}
+    with pytest.raises(CheckpointError, match="was written by the job this-job, and this is the job other-job"):
+        job.fit(**other)
+    job.fit(resume=resume, **other)
+    assert job.steps == 2 * EPOCH - 2
+    assert job.weights == uninterrupted
+    assert job.path("step-10.ckpt").exists()
+    assert job.path("step-24.ckpt", program="train-bbbbbb").exists()
+
+
+def test_a_ckpt_path_is_used_until_the_fit_has_a_save(job):
+    given = job.directory / "given.ckpt"
+    job.fit(1).trainer.save_checkpoint(given)
+    other = Job(job.directory.parent / "other")
+    other.fit(2, ckpt_path=str(given))
+    assert other.steps == EPOCH
+    whole = other.weights
+    again = Job(job.directory.parent / "again")
+    again.interrupted(after=4, epochs=2, ckpt_path=str(given))
+    again.fit(2, ckpt_path=str(given))
+    assert again.steps == EPOCH - 3
+    assert again.weights == whole
+    assert f"The ckpt_path {given} is not used: this fit of the job has its own step-11.ckpt" in again.said
+
+
+# --- fits that have ended
+
+
+class Notes(pl.Callback):
+    """Notes the hooks at the ends of fits, and what can be read there."""
+
+    def __init__(self):
+        self.hooks, self.metrics = [], {}
+
+    def on_train_start(self, *_):
+        self.hooks.append("train start")
+
+    def on_train_end(self, trainer, *_):
+        self.hooks.append("train end")
+        self.metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+    def on_fit_end(self, *_):
+        self.hooks.append("fit end")
+
+
+def test_an_ended_fit_is_replayed(job):
+    job.fit(callbacks=[first := Notes()])
+    before = job.weights, torch.rand(3).tolist(), job.trainer.current_epoch, first.metrics
+    torch.rand(5)
+    for _ in range(2):
+        job.fit(callbacks=[notes := Notes()])
+        assert job.steps == 0
+        assert (job.weights, torch.rand(3).tolist(), job.trainer.current_epoch, notes.metrics) == before
+        assert notes.hooks == ["train start", "train end", "fit end"]
+        assert job.trainer.global_step == 3 * EPOCH
+        assert job.says("This fit had ended with fit 0: step-24-2.ckpt (epoch 3, step 24); no training is left")
+    assert json.loads(job.path("fit.json").read_text())["checkpoint"] == "step-24-2.ckpt"
+
+
+def test_a_higher_limit_trains_on(job, uninterrupted):
+    job.fit(2).fit(3)
+    assert job.steps == EPOCH
+    assert job.weights == uninterrupted
+    assert json.loads(job.path("fit.json").read_text())["criteria"]["max_epochs"] == 3
+
+
+def test_a_fit_that_a_callback_stopped_is_replayed(job):
+    class Enough(pl.Callback):
+        def on_validation_end(self, trainer, pl_module):
+            trainer.should_stop = trainer.current_epoch >= 1
+
+    job.fit(9, callbacks=[Enough()], min_epochs=2)
+    assert job.steps == 2 * EPOCH
+    whole = job.weights
+    job.fit(9, callbacks=[Enough()], min_epochs=2)
+    assert (job.steps, job.weights, job.trainer.current_epoch) == (0, whole, 2)
+    assert job.trainer.should_stop
+    assert job.trainer.fit_loop.min_epochs == 2
+
+
+def test_fits_have_series_of_their_own_and_earlier_ones_keep_one_save(job):
+    whole = [job.fit(1).weights, job.fit(2, is_new_process=False).weights]
+    assert job.saves == ["step-16-2.ckpt", "step-16.ckpt", "step-8-2.ckpt"]
+    job.fit(1)
+    assert (job.steps, job.weights) == (0, whole[0])
+    job.fit(2, is_new_process=False)
+    assert (job.steps, job.weights) == (0, whole[1])
+    # Where an earlier fit trains on, later ones have begun from other weights.
+    job.interrupted(after=2, epochs=2)
+    assert not job.path("", fit=1).exists()
+
+
+def test_weights_after_the_end_are_kept_in_a_file_that_is_checked(job):
+    class Halves(pl.Callback):
+        def on_train_end(self, trainer, pl_module):
+            for weight in pl_module.parameters():
+                weight.data.mul_(0.5)
+
+    whole = job.fit(1, callbacks=[Halves()]).weights
+    assert job.path("weights.pt").exists()
+    job.fit(1)
+    assert (job.steps, job.weights) == (0, whole)
+    damage(job.path("weights.pt"), "truncated")
+    with pytest.raises(
+        CheckpointError, match=r"The weights after the end of training in .* cannot be used: it is missing"
+    ):
+        job.fit(1)
+
+
+# --- what cannot be restored
+
+
+def test_a_changed_model_says_what_has_changed(job):
+    job.interrupted(after=EPOCH + 1)
+    model = tiny_model(pl)
+    model.layers = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.ReLU(), torch.nn.Linear(9, 1))
+    model.head = torch.nn.Linear(1, 1)
+    with pytest.raises(CheckpointError) as caught:
+        job.fit(model=model)
+    message = str(caught.value)
+    assert 'Missing key(s) in state_dict: "head.weight", "head.bias"' in message
+    assert "size mismatch for layers.0.weight" in message
+    assert "HINT: Undo what has changed since it was saved. Set sagemaker.resume to never" in message
+    model = tiny_model(pl)
+    first, second = list(model.parameters())[:2], list(model.parameters())[2:]
+    model.configure_optimizers = lambda: torch.optim.SGD([{"params": first}, {"params": second}], lr=0.05)
+    with pytest.raises(CheckpointError, match=r"does not fit this model or trainer: .*parameter group"):
+        job.fit(model=model)
+    # What an error has left does not disturb the next fit of this process.
+    job.fit(2)
+    assert job.steps == EPOCH
+
+
+def test_the_models_own_on_load_checkpoint_may_change_what_is_loaded(job):
+    job.interrupted(after=EPOCH + 1)
+    model = tiny_model(pl)
+    model.more = torch.nn.Linear(1, 1)
+    model.configure_optimizers = lambda: torch.optim.SGD(model.layers.parameters(), lr=0.05, momentum=0.9)
+    model.on_load_checkpoint = lambda checkpoint: checkpoint["state_dict"].update(
+        {f"more.{name}": value for name, value in model.more.state_dict().items()}
+    )
+    job.fit(2, model=model)
+    assert job.steps == EPOCH
+
+
+class SavesObject(pl.Callback):
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+        checkpoint["extra"] = Extra()
+
+
+def test_code_of_saves_may_be_forbidden(job, uninterrupted):
+    job.interrupted(after=EPOCH + 1)
+    job.interrupted(after=2, weights_only=True, callbacks=[SavesObject()])
+    before = Extra.loaded
+    with pytest.raises(CheckpointError, match=r"(?s)does not fit this model or trainer: .*[Ww]eights.only"):
+        job.fit(weights_only=True)
+    assert Extra.loaded == before
+    job.fit()
+    assert Extra.loaded > before
+    assert job.weights == uninterrupted
+
+
+# --- what is no training of a job
+
+
+def test_a_fast_run_and_a_validation_neither_resume_nor_save(job):
+    job.interrupted(after=EPOCH + 1)
+    before = job.saves
+    job.fit(fast_dev_run=True)
+    assert (job.steps, job.saves) == (1, before)
+    own = callback_class(NAMESPACE, "AutoResume")(str(job.directory), "require")
+    trainer = pl.Trainer(
+        logger=False, enable_progress_bar=False, enable_checkpointing=False, callbacks=[own], accelerator="cpu"
+    )
+    model = tiny_model(pl)
+    first = weights(model)
+    with log_lines() as said:
+        trainer.validate(model, loader(), verbose=False)
+    assert (weights(model), said) == (first, [])
+
+
+# --- when it is saved
+
+
+class Clock:
+    """Time passes by the batch; a save takes ``cost`` seconds."""
+
+    def __init__(self, cost=0.0):
+        self.now, self.cost = 0.0, cost
+
+    def monotonic(self):
+        return self.now
+
+    def time(self):
+        return self.now
+
+
+def saved_steps(job, monkeypatch, cost, seconds, save_every, epochs=3, **more):
+    """The steps of the saves of a fit whose batches take some seconds each."""
+    clock, steps = Clock(), []
+    monkeypatch.setattr("lightning_sm.callbacks.auto_resume.time", clock)
+
+    class Passes(pl.Callback):
+        def on_train_batch_start(self, *_):
+            clock.now += seconds
+
+        def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+            clock.now += cost
+            steps.append(trainer.global_step)
+
+    job.fit(epochs, save_every=save_every, callbacks=[Passes()], **more)
+    return steps
+
+
+def test_it_is_saved_when_the_time_has_passed_and_at_the_end(job, monkeypatch):
+    assert saved_steps(job, monkeypatch, 0, 10, 60, val=False) == [6, 12, 18, 24]
+    assert job.directory.exists()
+
+
+def test_before_a_validation_after_a_tenth_of_the_time(job, monkeypatch):
+    assert saved_steps(job, monkeypatch, 0, 10, 600) == [8, 16, 24, 24]
+    monkeypatch.undo()
+    job.directory /= "slower"
+    assert saved_steps(job, monkeypatch, 0, 10, 1200) == [16, 24]
+
+
+def test_the_interval_is_stretched_so_that_saving_takes_a_twentieth(job, monkeypatch):
+    steps = saved_steps(job, monkeypatch, 3, 10, 20, epochs=4, val=False)
+    # Each save comes 20 times the duration of one after the one before.
+    assert steps == [2, 8, 14, 20, 26, 32]
+    assert [line for line in job.said if "5 %" in line] == ["A save takes 3 s: saving every 60 s, so that it takes 5 %"]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("1ms", 0.001)])
+def test_intervals(text, seconds):
+    assert save_interval(text) == seconds
+    with pytest.raises(CheckpointError, match=r"sagemaker\.save_every: .* HINT: Write 90s"):
+        save_interval(f"{text} or so")
+
+
+# --- how it is saved
+
+
+@pytest.mark.parametrize("async_save", [False, True])
+def test_a_save_that_fails_ends_the_fit_and_older_ones_stay(job, async_save, monkeypatch):
+    replace = "lightning_sm._resume.atomic_io.replace_atomically"
+
+    def full(partial, target):
+        raise OSError(28, "No space left on device")
+
+    class Fills(pl.Callback):
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == 5:
+                monkeypatch.setattr(replace, full)
+
+    with pytest.raises(CheckpointError, match=r"step-\d+\.ckpt could not be saved .*No space left on device.* HINT: "):
+        job.fit(callbacks=[Fills()], async_save=async_save)
+    monkeypatch.undo()
+    # In the background that of step 5 may not have been complete.
+    steps = 5 if "step-5.ckpt" in job.saves else 4
+    assert job.saves == [f"step-{steps}.ckpt", f"step-{steps - 1}.ckpt"]
+    assert steps == 5 or async_save
+    assert not [name for name in os.listdir(job.path("")) if name.startswith(".")]
+    assert job.fit(async_save=async_save).steps == 3 * EPOCH - steps
+
+
+def test_an_error_of_the_training_is_raised_and_not_that_of_a_save(job, monkeypatch):
+    def full(partial, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("lightning_sm._resume.atomic_io.replace_atomically", full)
+    job.interrupted(after=2, async_save=True)
+    assert job.says("No space left on device")
+
+
+def test_the_models_own_end_of_a_batch_is_in_its_save(job):
+    def counts():
+        model = tiny_model(pl)
+        model.register_buffer("batches", torch.zeros(()))
+        model.on_train_batch_end = lambda *_: model.batches.add_(1)
+        return model
+
+    job.interrupted(after=6, model=counts())
+    content = torch.load(job.path("step-5.ckpt"), weights_only=False)
+    assert (content["state_dict"]["batches"], content["global_step"]) == (5, 5)
+    assert job.fit(model=counts()).model.batches == 3 * EPOCH
+
+
+def test_one_trainer_fits_twice(job):
+    job.fit(1)
+    job.trainer.fit_loop.max_epochs = 2
+    job.trainer.fit(job.model, loader(), loader())
+    assert len(job.saves) == 3
+    whole = job.weights
+    job.fit(1)
+    job.trainer.fit_loop.max_epochs = 2
+    job.trainer.fit(job.model, loader(), loader())
+    assert job.steps == 0
+    assert job.weights == whole

@@ -1,0 +1,258 @@
+import collections
+import io
+import os
+import threading
+from typing import Any, Dict
+
+import pytest
+import torch
+
+from lightning_sm._lightning import Namespace
+from lightning_sm._resume.atomic_io import atomic_checkpoint_io
+from lightning_sm._resume.background import Snapshot, background_checkpoint_io
+from lightning_sm.errors import CheckpointError
+from tests.projects.container import log_lines
+from tests.resume.test_atomic_io import readings
+
+PL = Namespace("pytorch_lightning")
+
+
+class Slow(PL.module("plugins").CheckpointIO):
+    """Writes when it is allowed to, and notes what it did in which thread."""
+
+    def __init__(self, may_write=True):
+        self.allowed = threading.Event()
+        if may_write:
+            self.allowed.set()
+        self.started = threading.Semaphore(0)
+        self.done = []
+        self.error = None
+        self.is_torn_down = False
+
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        self.started.release()
+        assert self.allowed.wait(60)
+        if self.error is not None:
+            raise self.error
+        self.done.append(("save", path, int(checkpoint["step"])))
+
+    def load_checkpoint(self, path, map_location=None):
+        return {"done": list(self.done)}
+
+    def remove_checkpoint(self, path):
+        self.done.append(("remove", path))
+
+    def teardown(self):
+        self.is_torn_down = True
+
+
+@pytest.fixture
+def slow():
+    return Slow(may_write=False)
+
+
+@pytest.fixture
+def background(slow):
+    made = background_checkpoint_io(PL)(slow)
+    made.start()
+    yield made
+    slow.allowed.set()
+    slow.error = None
+    made.finish()
+
+
+def step(number):
+    return {"step": torch.tensor(number)}
+
+
+def test_a_save_returns_before_it_is_written_and_is_as_it_was(background, slow):
+    checkpoint = step(1)
+    background.save_checkpoint(checkpoint, "a.ckpt")
+    checkpoint["step"].add_(1)
+    assert slow.done == []
+    assert background.is_pending("a.ckpt")
+    assert not background.is_pending("b.ckpt")
+    slow.allowed.set()
+    background.finish()
+    assert slow.done == [("save", "a.ckpt", 1)]
+    assert not background.is_pending("a.ckpt")
+
+
+def test_the_older_checkpoint_goes_after_the_newer_one_is_there(background, slow):
+    background.save_checkpoint(step(2), "new.ckpt")
+    background.remove_checkpoint("old.ckpt")
+    assert slow.done == []
+    slow.allowed.set()
+    assert background.load_checkpoint("new.ckpt")["done"] == [("save", "new.ckpt", 2), ("remove", "old.ckpt")]
+    background.remove_checkpoint("new.ckpt")
+    assert slow.done[-1] == ("remove", "new.ckpt")  # nothing is waiting, so it is gone at once
+
+
+def test_the_older_checkpoint_stays_if_the_newer_one_cannot_be_saved(background, slow):
+    slow.error = CheckpointError("no room", hint="buy some")
+    background.save_checkpoint(step(2), "new.ckpt")
+    background.remove_checkpoint("old.ckpt")
+    slow.allowed.set()
+    with pytest.raises(CheckpointError, match="no room"):
+        background.finish()
+    assert slow.done == []
+    background.finish()  # an error is raised once
+
+
+@pytest.mark.parametrize("what", ["save", "load"])
+def test_an_error_is_raised_by_what_comes_next(background, slow, what):
+    slow.error = CheckpointError("no room", hint="buy some")
+    slow.allowed.set()
+    background.save_checkpoint(step(1), "a.ckpt")
+    background._last.result()
+    background.remove_checkpoint("old.ckpt")
+    with pytest.raises(CheckpointError, match="no room"):
+        background.save_checkpoint(step(2), "b.ckpt") if what == "save" else background.load_checkpoint("a.ckpt")
+    assert slow.done == []
+    slow.error = None
+    background.save_checkpoint(step(3), "c.ckpt")
+    background.finish()
+    assert slow.done == [("save", "c.ckpt", 3)]
+
+
+def test_a_third_save_waits_for_the_first(background, slow):
+    background.save_checkpoint(step(1), "a.ckpt")
+    background.save_checkpoint(step(2), "b.ckpt")
+    third = threading.Thread(target=background.save_checkpoint, args=(step(3), "c.ckpt"))
+    third.start()
+    third.join(0.2)
+    assert third.is_alive()
+    slow.allowed.set()
+    third.join(60)
+    background.finish()
+    assert [number for _, _, number in slow.done] == [1, 2, 3]
+
+
+def test_before_the_start_and_after_the_end_a_save_is_done_when_it_returns(background, slow):
+    before = set(threading.enumerate())
+    slow.allowed.set()
+    background.save_checkpoint(step(1), "a.ckpt")
+    background.finish()
+    background.save_checkpoint(step(2), "b.ckpt")
+    assert slow.done[-1] == ("save", "b.ckpt", 2)
+    background.start()
+    slow.allowed.clear()
+    background.save_checkpoint(step(3), "c.ckpt")
+    assert len(slow.done) == 2
+    slow.allowed.set()
+    background.teardown()
+    assert len(slow.done) == 3
+    assert slow.is_torn_down
+    assert not set(threading.enumerate()) - before
+
+
+def test_what_cannot_be_copied_is_saved_while_training_waits(background, slow):
+    slow.allowed.set()
+    with log_lines() as lines:
+        background.save_checkpoint({"step": torch.tensor(1), "lock": threading.Lock()}, "a.ckpt")
+    assert slow.done == [("save", "a.ckpt", 1)]
+    assert lines[0].startswith("Saving a.ckpt synchronously: ")
+
+
+def test_a_reader_never_sees_half_a_file_nor_an_empty_directory(tmp_path):
+    saves = background_checkpoint_io(PL)(atomic_checkpoint_io(PL)(PL.module("plugins").TorchCheckpointIO()))
+    weights, seen = torch.zeros(1 << 18), []
+    saves.save_checkpoint({"weights": weights}, str(tmp_path / "step=0.ckpt"))
+
+    def saving():
+        saves.start()
+        for number in range(1, 40):
+            weights.fill_(number)
+            saves.save_checkpoint({"weights": weights}, str(tmp_path / f"step={number}.ckpt"))
+            saves.remove_checkpoint(str(tmp_path / f"step={number - 1}.ckpt"))
+            weights.fill_(-1)
+            seen.append(len(list(tmp_path.glob("*.ckpt"))))
+        saves.finish()
+
+    read = readings(tmp_path, saving)
+    assert all(value >= 0 and value % (1 << 18) == 0 for value in read)
+    assert min(seen) >= 1
+    assert os.listdir(tmp_path) == ["step=39.ckpt"]
+
+
+def test_a_copy_stays_as_it_is_while_everything_changes():
+    weights = torch.ones(3, 4)
+    checkpoint: Dict[str, Any] = {
+        "state_dict": collections.OrderedDict(w=weights),
+        "epochs": [1, 2],
+        "nested": ({"a": weights[0]},),
+    }
+    copied = Snapshot().take(checkpoint)
+    weights.zero_()
+    checkpoint["epochs"].append(3)
+    checkpoint["nested"][0]["b"] = 1
+    assert torch.equal(copied["state_dict"]["w"], torch.ones(3, 4))
+    assert torch.equal(copied["nested"][0]["a"], torch.ones(4))
+    assert (copied["epochs"], list(copied["nested"][0])) == ([1, 2], ["a"])
+    assert type(copied["state_dict"]) is collections.OrderedDict
+
+
+def test_the_memory_serves_again():
+    snapshot, tensors = Snapshot(), {"a": torch.rand(5), "b": torch.rand(5), "c": torch.rand(2, 3)}
+    first = {name: value.data_ptr() for name, value in snapshot.take(tensors).items()}
+    for value in tensors.values():
+        value.add_(1)
+    second = snapshot.take(tensors)
+    assert {value.data_ptr() for value in second.values()} == set(first.values())
+    assert all(torch.equal(second[name], tensors[name]) for name in tensors)
+    assert not {value.data_ptr() for value in tensors.values()} & set(first.values())
+    snapshot.take({"c": tensors["c"]})
+    assert sum(len(buffers) for buffers in snapshot._buffers.values()) == 1  # the memory of the others is given back
+
+
+def test_tied_weights_stay_tied():
+    layer = torch.nn.Linear(50, 50, bias=False)
+    both = torch.nn.ModuleDict({"one": layer, "two": layer}).state_dict()
+    copied = Snapshot().take(both)
+    assert copied["one.weight"].data_ptr() == copied["two.weight"].data_ptr()
+    written = io.BytesIO()
+    torch.save(copied, written)
+    assert len(written.getvalue()) < 1.5 * 50 * 50 * 4
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor(3),
+        torch.empty(0, 3),
+        torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.rand(6).expand(4, 6),
+        torch.rand(4, 6)[:, ::2],
+        torch.ones(3, dtype=torch.bfloat16),
+        torch.eye(3).to_sparse(),
+        torch.nn.Parameter(torch.rand(3)),
+        torch.rand(3, requires_grad=True),
+    ],
+    ids=["scalar", "empty", "channels_last", "expanded", "strided", "bfloat16", "sparse", "parameter", "leaf"],
+)
+def test_tensors_of_each_kind(tensor):
+    snapshot = Snapshot()
+    for _ in range(2):
+        copied = snapshot.take({"t": tensor})["t"]
+        assert (copied.dtype, copied.shape, type(copied)) == (tensor.dtype, tensor.shape, type(tensor))
+        assert torch.equal(copied.to_dense(), tensor.to_dense()) if tensor.is_sparse else torch.equal(copied, tensor)
+        assert copied is not tensor
+
+
+def test_it_can_be_taken_again_after_one_under_inference_mode():
+    snapshot, weights = Snapshot(), torch.ones(3)
+    with torch.inference_mode():
+        snapshot.take({"w": weights, "metric": torch.ones(2)})
+    assert torch.equal(snapshot.take({"w": weights.add_(1)})["w"], torch.full((3,), 2.0))
+
+
+def test_what_cannot_be_copied_says_so():
+    with pytest.raises(TypeError):
+        Snapshot().take({"generator": (number for number in range(3))})
+
+
+def test_a_checkpoint_that_contains_itself():
+    checkpoint = {"w": torch.ones(1)}
+    checkpoint["self"] = checkpoint
+    copied = Snapshot().take(checkpoint)
+    assert copied["self"] is copied

@@ -1,0 +1,79 @@
+"""Checkpoints of the project's own callbacks in fits that are interrupted; two attempts write what one writes."""
+
+import shutil
+
+import pytest
+
+from lightning_sm._lightning.restart import resumes_within_epochs
+from tests.resume.job import EPOCH, NAMESPACE, Job, pl
+
+pytestmark = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at the start of an epoch only")
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(tmp_path / "checkpoints")
+
+
+def names(job):
+    return sorted(path.name for path in (job.directory / "own").iterdir())
+
+
+def fit(job, after=None, name="{step}", **arguments):
+    """Fit two epochs with a checkpoint after each fourth step, and a link or copy of the last one."""
+    arguments = {"every_n_train_steps": 4, "save_top_k": -1, "save_last": True, **arguments}
+    own = pl.callbacks.ModelCheckpoint(job.directory / "own", name, **arguments)
+    more = {"epochs": 2, "callbacks": [own], "enable_checkpointing": True}
+    job.fit(**more) if after is None else job.interrupted(after, **more)
+    return own
+
+
+WHOLE = ["last.ckpt", *(f"step={step}.ckpt" for step in (12, 16, 4, 8))]
+
+
+@pytest.mark.parametrize("after", [3, 4, 5, EPOCH, EPOCH + 4])
+def test_what_was_written_after_the_last_save_is_written_again_under_its_name(job, after):
+    """The fourth batch: the callback has written, and the fit has not been saved after that step."""
+    fit(job, after)
+    own = fit(job)
+    assert names(job) == WHOLE
+    assert own.best_model_path.endswith("step=16.ckpt")
+    assert own.last_model_path.endswith("last.ckpt")
+
+
+def test_a_file_of_somebody_else_stays(job):
+    (job.directory / "own").mkdir(parents=True)
+    for name in ("step=4.ckpt", "last.ckpt"):
+        (job.directory / "own" / name).write_text("of somebody else")
+    fit(job, 4)
+    expected = [name.replace("last", "last-v1").replace("=4", "=4-v1") for name in WHOLE]
+    assert names(job) == sorted(["last.ckpt", "step=4.ckpt", "step=4-v1.ckpt", "last-v1.ckpt"])
+    fit(job)
+    assert names(job) == sorted([*expected, "last.ckpt", "step=4.ckpt"])
+    assert (job.directory / "own" / "step=4.ckpt").read_text() == "of somebody else"
+
+
+def test_what_the_callback_knows_of_its_own_is_not_replaced(job):
+    """Two best of one name: the second is a version of it, as in a fit that nothing interrupts."""
+    whole = Job(job.directory.parent / "whole")
+    arguments = {"name": "best", "monitor": "step", "mode": "max", "save_top_k": 2, "save_last": False}
+    fit(whole, **arguments)
+    for after in (5, 5, 5):
+        fit(job, after, **arguments)
+    fit(job, **arguments)
+    assert names(job) == names(whole)
+
+
+def test_the_checkpoint_directory_may_be_another_one_in_a_restart(job):
+    fit(job, 4)
+    moved = Job(job.directory.parent / "moved")
+    shutil.move(job.directory, moved.directory)
+    fit(moved)
+    assert names(moved) == WHOLE
+
+
+def test_after_the_end_a_fit_takes_free_names_again(job):
+    own = fit(job)
+    assert "file_exists" not in vars(own)
+    fit(job)
+    assert (job.steps, names(job)) == (0, WHOLE)

@@ -1,0 +1,198 @@
+"""``choose`` in one process; ``tests/processes`` has several."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from lightning_sm._resume.choose import LocalFiles, ResumeMode, choose, describe_world_change
+from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
+from lightning_sm._resume.record import CheckpointRecord, FitRecord, SavedFile, write_json
+from lightning_sm._resume.series import Series
+from lightning_sm.errors import CheckpointError
+from tests.projects.container import log_lines
+
+PROGRAM, OTHER = "train-aaaaaa", "train-bbbbbb"
+JOB, OTHER_JOB = ProgramIdentity("job-1", "train", {"lr": "1"}), ProgramIdentity("job-2", "train", {"lr": "2"})
+MODEL = ModelIdentity("project.Model", {"width": "8"}, {"path": "a"})
+
+
+class DDPStrategy:
+    """One process's strategy."""
+
+    node_rank = 0
+
+    def broadcast(self, value, *_):
+        return value
+
+    def barrier(self, name):
+        pass
+
+
+TRAINER = SimpleNamespace(world_size=1, global_rank=0, local_rank=0, is_global_zero=True, strategy=DDPStrategy())
+
+
+class Directory:
+    """A checkpoint directory with made-up saves."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def series(self, program=PROGRAM, fit=0):
+        return Series(str(self.root), program, fit)
+
+    def save(self, step, number=None, program=PROGRAM, fit=0, job=JOB, model=MODEL, time=0.0, **more):
+        folder = self.root / program / f"fit-{fit}"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"step-{step}.ckpt"
+        (folder / name).write_bytes(b"%d of %s" % (step, program.encode()))
+        files = (SavedFile.read(str(folder), name),)
+        record = CheckpointRecord(
+            name, number or step, step, 0, "batch", 1, save_id=f"{program}-{step}", time=time, job=job.to_json(),
+            model=model.to_json(), files=files, **more,
+        )  # fmt: skip
+        write_json(str(folder / record.file_name), record.to_json())
+        return folder / name
+
+    def choose(self, mode="auto", program=PROGRAM, fit=0, job=JOB, model=MODEL):
+        with log_lines() as self.said:
+            return choose(TRAINER, self.series(program, fit), job, model, ResumeMode(mode), LocalFiles())
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return Directory(tmp_path)
+
+
+DAMAGES = {
+    "removed": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "one bit": lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:]),
+    "record truncated": lambda path: path.with_suffix(".json").write_text('{"name": "step-'),
+    "record of another kind": lambda path: path.with_suffix(".json").write_text("[1]"),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_the_newest_whole_save_is_chosen_and_others_are_named(directory, how):
+    directory.save(8)
+    directory.save(10)
+    DAMAGES[how](directory.save(9, number=11))
+    choice = directory.choose()
+    assert (choice.record.step, choice.source) == (10, directory.series().directory)
+    (line,) = set(directory.said)
+    assert line.startswith("Skipped ")
+    assert "step-9." in line
+
+
+def test_the_numbers_go_on_after_those_of_damaged_saves(directory):
+    """The first new save would be taken for an old one otherwise."""
+    for mode, program in (("auto", PROGRAM), ("always", PROGRAM), ("always", OTHER)):
+        DAMAGES["truncated"](directory.save(5, number=7, program=program))
+        choice = directory.choose(mode)
+        assert (choice.record, choice.newest) == (None, 7), (mode, program)
+    directory.save(6, program=OTHER)
+    assert directory.choose("always").newest == 7
+
+
+def test_the_record_of_a_fit_belongs_to_what_is_continued(directory):
+    directory.series().write_fit(FitRecord(JOB.to_json(), present=("a.ckpt",)))
+    assert directory.choose().fit.present == ("a.ckpt",)
+    directory.series(OTHER).write_fit(FitRecord(JOB.to_json(), present=("b.ckpt",)))
+    DAMAGES["empty"](directory.save(5, program=OTHER))
+    assert directory.choose("always").fit.present == ("a.ckpt",)
+    directory.save(6, program=OTHER)
+    assert directory.choose("always").fit.present == ("b.ckpt",)
+
+
+@pytest.mark.parametrize("program", [PROGRAM, OTHER])
+@pytest.mark.parametrize("has_only_fit", [False, True])
+def test_another_job_is_an_error_that_says_what_to_do(directory, program, has_only_fit):
+    if has_only_fit:
+        directory.series(program).write_fit(FitRecord(OTHER_JOB.to_json()))
+    else:
+        directory.save(5, program=program, job=OTHER_JOB)
+    with pytest.raises(CheckpointError) as caught:
+        directory.choose()
+    message = str(caught.value)
+    assert f"{directory.series(program).directory} was written by the job job-2, and this is the job job-1" in message
+    assert "they differ in lr" in message
+    assert "HINT: Give each job a checkpoint_s3_uri of its own" in message
+    for anonymous in (ProgramIdentity(None, "train"), OTHER_JOB):
+        assert directory.choose(job=anonymous).record is None or program == PROGRAM
+
+
+@pytest.mark.parametrize("mode", ["always", "require"])
+def test_other_series_of_the_same_fit_are_used_where_that_is_asked_for(directory, mode):
+    directory.save(50, program=OTHER, fit=1, job=OTHER_JOB)
+    directory.save(5, program=OTHER, job=OTHER_JOB, time=1.0)
+    directory.save(4, program="train-cccccc", job=OTHER_JOB, time=2.0)
+    chosen = directory.choose(mode)
+    assert (chosen.record.step, chosen.source) == (4, directory.series("train-cccccc").directory)
+    assert chosen.series.directory == directory.series().directory
+    directory.save(3, time=0.5)
+    assert directory.choose(mode).record.step == 3
+    assert directory.choose(mode, fit=1).record.step == 50
+    assert directory.choose(mode, fit=2).record is None
+
+
+def test_never_uses_none_and_says_so(directory):
+    assert directory.choose("never").record is None
+    assert directory.said == []
+    directory.save(5, job=OTHER_JOB)
+    choice = directory.choose("never")
+    assert (choice.record, choice.fit, choice.newest) == (None, None, 5)
+    assert directory.said == [f"The checkpoints in {choice.series.directory} are not used: sagemaker.resume is never"]
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (ModelIdentity("project.Other", {"width": "8"}), r"it was one of project\.Model, and is one of project\.Other"),
+        (ModelIdentity("project.Model", {"width": "9"}), "its hyperparameters differ in width"),
+        (ModelIdentity("project.Model", {}), "its hyperparameters differ in width"),
+        (ModelIdentity("project.Model", {"width": "8", "depth": "1"}), "its hyperparameters differ in depth"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["auto", "always", "require"])
+def test_another_model_is_an_error(directory, model, reason, mode):
+    directory.save(5, fit=1)
+    with pytest.raises(CheckpointError, match=rf"Fit 1 of this program cannot continue from .*: {reason}\. HINT: A re"):
+        directory.choose(mode, fit=1, model=model)
+
+
+def test_other_texts_are_continued_with_a_line(directory):
+    directory.save(5)
+    model = ModelIdentity("project.Model", {"width": "8"}, {"path": "b"})
+    assert directory.choose(model=model).record.step == 5
+    assert directory.said == ["step-5.ckpt was saved with another path; it is continued"]
+
+
+def test_shards_that_the_strategy_cannot_load_are_an_error(directory):
+    directory.save(5, strategy="deepspeed_stage_2")
+    with pytest.raises(CheckpointError, match=r"step-5\.ckpt \(epoch 0, step 5\) cannot be loaded: .* HINT: "):
+        directory.choose()
+
+
+def test_files_that_nobody_of_the_series_wrote_are_no_candidates(directory):
+    own = directory.save(5)
+    for name in ("last.ckpt", "step-9.ckpt", ".step-9.ckpt.partial-1-ab", "step-9.txt"):
+        (own.parent / name).write_bytes(own.read_bytes())
+    content = json.loads(own.with_suffix(".json").read_text())
+    (own.parent / "last.json").write_text(json.dumps({**content, "number": 9}))
+    assert directory.choose().record.number == 5
+    assert directory.said == []
+
+
+@pytest.mark.parametrize("value", ["yes", "Auto", "", None, True])
+def test_any_other_word_is_refused(value):
+    with pytest.raises(CheckpointError, match="HINT: Choose one of auto, always, never, require"):
+        ResumeMode.parse(value)
+
+
+def test_another_world_size_is_told(directory):
+    directory.save(5)
+    record = directory.choose().record
+    assert describe_world_change(record, 1) is None
+    assert "was saved by 1 processes, and this job has 4" in describe_world_change(record, 4)

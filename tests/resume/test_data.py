@@ -1,0 +1,264 @@
+"""An epoch's data is continued, however often and by whatever it is read."""
+
+import random
+from importlib.util import find_spec
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler, SubsetRandomSampler
+
+from lightning_sm._lightning.restart import resumes_within_epochs
+from lightning_sm._resume import data
+from lightning_sm._resume.data import prepare_loader, sampler_of
+from lightning_sm._resume.random_state import get_process_state, set_process_state
+from tests.helpers.series import LIBRARY, continue_from, outcome, saves_of, train_keeping_all
+from tests.helpers.setups import BATCH_SIZE, Backwards, Numbers, Setup, Size, in_order, net
+from tests.resume.job import NAMESPACE
+from tests.resume.test_random_state import loaders
+from tests.resume.test_setups import chosen, differences
+
+within_epochs = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at an epoch's start only")
+needs_torchdata = pytest.mark.skipif(find_spec("torchdata") is None, reason="torchdata is not installed")
+BATCHES = 10
+
+
+def more_loaders():
+    numbers = Numbers(BATCHES * 4)
+    return {
+        **loaders(),
+        "shuffled": DataLoader(numbers, batch_size=4, shuffle=True),
+        "own batch sampler": DataLoader(numbers, batch_sampler=Backwards(len(numbers))),
+        "one after the other": DataLoader(numbers, batch_size=4, sampler=Lazily(len(numbers))),
+        "without batches": DataLoader(Numbers(BATCHES), batch_size=None, shuffle=True),
+    }
+
+
+class Lazily(Sampler):
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        for _ in range(self.count):
+            yield int(torch.randint(self.count, ()))
+
+    def __len__(self):
+        return self.count
+
+
+def fresh(kind):
+    """The sampler of a new process, whose random numbers are others."""
+    torch.manual_seed(random.randrange(10**6))
+    loader = more_loaders()[kind]
+    prepare_loader(loader)
+    return sampler_of(loader)
+
+
+CUTS = st.lists(st.tuples(st.integers(1, BATCHES), st.integers(0, 3)), min_size=1, max_size=5)
+
+
+@pytest.mark.parametrize("kind", more_loaders())
+@settings(max_examples=15)
+@given(cuts=CUTS, seed=st.integers(0, 99))
+def test_a_chain_of_restarts_reads_what_one_run_reads(kind, cuts, seed):
+    """Each restart comes after some batches, with some more already drawn for worker processes."""
+    if kind == "one after the other":
+        cuts = [(trained, 0) for trained, _ in cuts]  # it is drawn when it is trained
+    before = get_process_state()
+    random.seed(seed)
+    whole, sampler = [], fresh(kind)
+    torch.manual_seed(seed)
+    for _ in range(4):
+        whole.append(list(sampler))
+    sampler, epochs, epoch = fresh(kind), [], []
+    torch.manual_seed(seed)
+    iterator = iter(sampler)
+    for trained, ahead in cuts:
+        trained = min(trained, BATCHES - len(epoch))
+        epoch += [next(iterator) for _ in range(trained)]
+        for _ in range(min(ahead, BATCHES - len(epoch))):
+            next(iterator)
+        if len(epoch) == BATCHES:
+            assert list(iterator) == []
+            epochs.append(epoch)
+            if len(epochs) == 4:
+                break
+            epoch, iterator = [], iter(sampler)
+            continue
+        state, process = sampler.state(), get_process_state()
+        sampler = fresh(kind)
+        sampler.resume(state, len(epoch))
+        iterator = iter(sampler)
+        set_process_state(process)
+    if len(epochs) < 4:
+        epochs.append(epoch + list(iterator))
+    while len(epochs) < 4:
+        epochs.append(list(sampler))
+    set_process_state(before)
+    assert epochs == whole
+
+
+def test_a_new_epoch_follows_from_the_state_at_its_start():
+    random.seed(1)
+    sampler = fresh("count of epochs")
+    list(sampler)
+    state, later = sampler.state(), list(sampler)
+    again = fresh("count of epochs")
+    again.resume(state, 3)
+    again.restore(state)
+    assert again.forget() is None
+    assert list(again) == later
+
+
+@within_epochs
+@pytest.mark.parametrize(
+    "name", ["workers", "lazy_sampler", "stream", "several_loaders", "metric_objects", "reloaded_loaders"]
+)
+def test_saves_of_continued_fits_are_as_good_as_those_of_the_first(tmp_path, name):
+    size, choose = Size(epochs=3, batches=6), random.Random(name)
+    directory = tmp_path / "0"
+    whole = train_keeping_all(name, size, directory)
+    expected, lines = outcome(whole), whole.logger.lines
+    saves, restarts = saves_of(directory), 0
+    while len(saves) > 1:
+        restarts += 1
+        save = saves[choose.randrange(min(6, len(saves) - 1))]
+        again = continue_from(save, directory, tmp_path / str(restarts), name, size, save_every=0.01)
+        assert outcome(again) == expected, (restarts, save)
+        assert again.logger.lines == lines[len(lines) - len(again.logger.lines) :], (restarts, save)
+        directory = tmp_path / str(restarts)
+        saves = [each for each in saves_of(directory) if each["number"] > save["number"]]
+    assert restarts >= 3
+
+
+# --- data of other kinds, added to the library
+
+
+def leaves_epochs(pl, size):
+    class Net(net(pl)):
+        def on_train_batch_start(self, batch, batch_idx):
+            return -1 if batch_idx == 3 + self.current_epoch else None
+
+    return Setup(Net(), in_order(size.batches), in_order())
+
+
+def shuffled_and_left(pl, size):
+    made = leaves_epochs(pl, size)
+    made.train = DataLoader(Numbers(size.samples), batch_size=BATCH_SIZE, shuffle=True)
+    return made
+
+
+class Stream(IterableDataset):
+    """Samples without a length, split among worker processes."""
+
+    def __init__(self, count):
+        self.data = Numbers(count)
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return (self.data[index] for index in range(first, len(self.data), step))
+
+
+def stream_with_workers(pl, size):
+    return Setup(net(pl)(), DataLoader(Stream(size.samples), batch_size=BATCH_SIZE, num_workers=2), in_order())
+
+
+class Generated:
+    """Batches of any iterable, without a length."""
+
+    def __init__(self, batches):
+        self.loader = in_order(batches)
+
+    def __iter__(self):
+        yield from self.loader
+
+
+def batches_of_a_generator(pl, size):
+    return Setup(net(pl)(), Generated(size.batches), None)
+
+
+class Sized(Generated):
+    def __len__(self):
+        return len(self.loader)
+
+
+def batches_of_an_object(pl, size):
+    return Setup(net(pl)(), Sized(size.batches), in_order())
+
+
+class Eager(Sampler):
+    """Draws as Lightning's ``DistributedSamplerWrapper`` does, when it is asked for an iterator."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __len__(self):
+        return len(self.sampler)
+
+    def __iter__(self):
+        return iter(list(self.sampler))
+
+
+def stateful(make_sampler):
+    def setup(pl, size):
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        numbers = Numbers(size.samples)
+        own = StatefulDataLoader(numbers, shuffle=True).sampler
+        sampler = make_sampler(numbers, own)
+        return Setup(net(pl)(), StatefulDataLoader(numbers, batch_size=BATCH_SIZE, sampler=sampler), in_order())
+
+    return setup
+
+
+OTHERS = [leaves_epochs, shuffled_and_left, stream_with_workers, batches_of_an_object, batches_of_a_generator]
+STATEFUL = {
+    "by the epoch": lambda numbers, own: DistributedSampler(numbers, num_replicas=1, rank=0),
+    "by torch": lambda numbers, own: SubsetRandomSampler(range(len(numbers))),
+    "by a generator": lambda numbers, own: torch.utils.data.RandomSampler(numbers, generator=torch.Generator()),
+    "as Lightning's for several processes": lambda numbers, own: Eager(own),
+}
+
+
+@within_epochs
+@pytest.mark.parametrize("setup", OTHERS, ids=lambda setup: setup.__name__)
+def test_data_of_other_kinds(tmp_path, monkeypatch, setup):
+    monkeypatch.setitem(LIBRARY, "other", setup)
+    assert differences("other", tmp_path, chosen if setup is stream_with_workers else list) == {}
+
+
+@within_epochs
+@needs_torchdata
+@pytest.mark.parametrize("kind", STATEFUL)
+def test_a_loader_that_keeps_its_own_state_and_whose_sampler_shuffles(tmp_path, monkeypatch, kind):
+    monkeypatch.setitem(LIBRARY, "other", stateful(STATEFUL[kind]))
+    assert differences("other", tmp_path, list) == {}
+
+
+@within_epochs
+def test_other_data_begins_the_epoch_again_and_says_so(tmp_path):
+    """Steps, epochs and what follows from them are those of a fit that was not interrupted."""
+    size = Size(epochs=3, batches=6)
+    train_keeping_all("plain", size, tmp_path / "whole")
+    save = next(save for save in saves_of(tmp_path / "whole") if save["step"] == 8)
+    again = continue_from(save, tmp_path / "whole", tmp_path / "again", "plain", Size(epochs=3, batches=4))
+    assert (again.current_epoch, again.global_step) == (3, 8 + 2 * 4)
+
+
+def test_what_differs_and_what_is_lost_is_described():
+    before = data.describe_data(1, [in_order(3), Generated(3)])
+    now = data.describe_data(2, [in_order(4), Generated(3)])
+    assert data.describe_changes(before, before) == ""
+    changes = "the world size was 1 and is 2, the number of batches was [3, None] and is [4, None]"
+    assert data.describe_changes(before, now) == changes
+    assert data.is_same_loader(before, 0, in_order(3))
+    assert not data.is_same_loader(before, 0, in_order(4))
+    workers = DataLoader(Numbers(8), batch_size=4, num_workers=2)
+    for loader in (in_order(3), workers):
+        prepare_loader(loader)
+    assert data.describe_losses([in_order(3)]) != []  # nothing continues it
+    lost = data.describe_losses([workers, Generated(3)])
+    assert lost[0] == "random numbers that worker processes draw for Numbers, as for augmentation, start again"
+    assert lost[1].startswith("Generated is read again up to there, which takes time")

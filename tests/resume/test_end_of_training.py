@@ -1,0 +1,204 @@
+"""A job that is killed at its end, or started again after it, exports the model that it would have exported."""
+
+import pytest
+import torch
+
+from lightning_sm._lightning.restart import resumes_within_epochs
+from lightning_sm.callbacks import callback_class
+from lightning_sm.callbacks.auto_resume import AutoResumeMixin
+from tests.helpers.checkpoint_files import damage
+from tests.helpers.tiny import tiny_model
+from tests.resume.job import EPOCH, NAMESPACE, Job, kill, killed, pl
+
+pytestmark = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at the start of an epoch only")
+
+
+class Average(pl.Callback):
+    """A moving average as projects write it, which comes into the model at the end."""
+
+    def __init__(self):
+        self.shadow = None
+
+    def on_fit_start(self, trainer, pl_module):
+        if self.shadow is None:
+            self.shadow = [weight.detach().clone() for weight in pl_module.parameters()]
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        for average, weight in zip(self.shadow, pl_module.parameters()):
+            average.lerp_(weight.detach(), 0.3)
+
+    def on_train_end(self, trainer, pl_module):
+        for average, weight in zip(self.shadow, pl_module.parameters()):
+            kept = weight.data.clone()
+            weight.data.copy_(average)
+            average.copy_(kept)
+
+
+class SavedAverage(Average):
+    def state_dict(self):
+        return {"average": [average.clone() for average in self.shadow]}
+
+    def load_state_dict(self, state):
+        self.shadow = state["average"]
+
+
+class AtTheEnd(pl.Callback):
+    """Changes the weights, without anything that it would have to know."""
+
+    def on_train_end(self, trainer, pl_module):
+        for weight in pl_module.parameters():
+            weight.data.mul_(0.5)
+
+
+class EarlyStop(pl.Callback):
+    def on_validation_end(self, trainer, pl_module):
+        trainer.should_stop = trainer.current_epoch >= 1
+
+
+def early_stopping():
+    return [pl.callbacks.EarlyStopping("val_loss", patience=1, min_delta=100.0)]
+
+
+def averaging(name, **arguments):
+    return [getattr(pl.callbacks, name)(**arguments)]
+
+
+def swa():
+    return [pl.callbacks.StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=1)]
+
+
+SETUPS = {
+    "nothing": list,
+    "early stopping": early_stopping,
+    "a callback that stops": lambda: [EarlyStop()],
+    "early stopping and average": lambda: [*early_stopping(), SavedAverage()],
+    "average": lambda: [SavedAverage()],
+    "at the end": lambda: [AtTheEnd()],
+    "swa": swa,
+    "swa with batch norm": swa,
+    "WeightAveraging": lambda: averaging("WeightAveraging"),
+    "EMAWeightAveraging": lambda: averaging("EMAWeightAveraging", decay=0.9),
+}
+
+
+def batch_norm_model():
+    model = tiny_model(pl)
+    first, *others = model.layers
+    model.layers = torch.nn.Sequential(first, torch.nn.BatchNorm1d(8), *others)
+    return model
+
+
+class Kill(pl.Callback):
+    """Kills the process in a hook, if a condition holds."""
+
+    def __init__(self, hook, condition=lambda trainer: True):
+        setattr(self, hook, lambda trainer, *_: condition(trainer) and kill())
+
+
+def without(name, fit):
+    """Fit in a process that is killed where ``AutoResume`` would call one of its methods."""
+    setattr(AutoResumeMixin, name, kill)
+    fit.run()
+
+
+class Fit(Job):
+    """A job with a set-up that exports its model."""
+
+    def __init__(self, directory, name):
+        super().__init__(directory)
+        self.name = name
+
+    def run(self, *more, epochs=3, **arguments):
+        export = callback_class(NAMESPACE, "ModelExport")(str(self.directory / "model"))
+        best = pl.callbacks.ModelCheckpoint(self.directory, "last", mode="max", save_on_train_epoch_end=False)
+        model = batch_norm_model() if "batch norm" in self.name else tiny_model(pl)
+        callbacks = [*SETUPS[self.name](), *more, export, best]
+        return self.fit(epochs, model=model, callbacks=callbacks, enable_checkpointing=True, **arguments)
+
+    def exported(self):
+        path = self.directory / "model" / "model.pt"
+        weights = {name: value.tolist() for name, value in torch.load(path).items()}
+        path.unlink()
+        return weights
+
+
+# In the order in which a fit comes to them.
+MOMENTS = {
+    "in the second epoch": lambda fit: fit.run(Kill("on_train_batch_start", lambda trainer: trainer.global_step == 11)),
+    "before the save of the end": lambda fit: without("on_train_end", fit),
+    "within on_train_end": lambda fit: fit.run(Kill("on_train_end")),
+    "before the record of the end": lambda fit: without("_end_fit", fit),
+    "before the export": lambda fit: fit.run(Kill("on_fit_end")),
+}
+CHANGED = ["early stopping and average", "swa"]
+OTHERS = [name for name in SETUPS if name not in CHANGED]
+names = pytest.mark.parametrize("name", [*CHANGED, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return a function that gives what a run exports that nothing interrupts, and its trainer's results."""
+    known = {}
+
+    def get(name):
+        if "WeightAveraging" in name and not hasattr(pl.callbacks, name):
+            pytest.skip("this Lightning has none")
+        if name not in known:
+            known[name] = results(Fit(tmp_path_factory.mktemp("whole"), name).run())
+        return known[name]
+
+    return get
+
+
+def results(fit):
+    metrics = {name: str(float(value)) for name, value in fit.trainer.callback_metrics.items()}  # some are NaN
+    return fit.exported(), metrics, fit.trainer.current_epoch, fit.trainer.global_step, fit.trainer.should_stop
+
+
+@names
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_at_the_end(tmp_path, name, whole, moment):
+    expected, fit = whole(name), Fit(tmp_path, name)
+    killed(lambda: MOMENTS[moment](fit))
+    assert not (tmp_path / "model" / "model.pt").exists()
+    fit.run()
+    if "batch norm" not in name:  # for whose statistics SWA passes over the data once more
+        assert fit.steps == (expected[3] - 11 if "epoch" in moment else 0)
+    assert results(fit) == expected
+    for _ in range(2):
+        fit.run()
+        assert fit.steps == 0
+        assert fit.says("This fit had ended with")
+        assert results(fit) == expected
+
+
+@names
+def test_weights_are_kept_beside_the_save_where_the_end_changes_them(tmp_path, name, whole):
+    expected, fit = whole(name)[0], Fit(tmp_path, name).run()
+    assert fit.exported() == expected
+    unchanged = ("nothing", "early stopping", "a callback that stops", "swa with batch norm")
+    assert fit.path("weights.pt").exists() == (name not in unchanged)
+
+
+def test_more_epochs_train_the_trained_weights_and_not_the_final_ones(tmp_path):
+    whole = Fit(tmp_path / "whole", "average").run(epochs=4).exported()
+    fit = Fit(tmp_path / "more", "average").run()
+    fit.run(epochs=4)
+    assert fit.steps == EPOCH
+    assert fit.exported() == whole
+
+
+def test_a_damaged_last_save_is_trained_again(tmp_path, whole):
+    """Then the record of the end does not count."""
+    fit = Fit(tmp_path, "early stopping and average").run()
+    damage(fit.path("step-16-2.ckpt"), "flipped bit in a tensor")
+    fit.run()
+    assert fit.steps == 0  # the save before it was due before the last validation
+    assert fit.exported() == whole(fit.name)[0]
+
+
+def test_a_stop_that_least_epochs_forbid_is_none(tmp_path):
+    fit = Fit(tmp_path, "a callback that stops")
+    killed(lambda: fit.run(Kill("on_train_epoch_start", lambda trainer: trainer.current_epoch == 2), min_epochs=3))
+    fit.run(min_epochs=3)
+    assert fit.steps == EPOCH

@@ -1,0 +1,341 @@
+"""``GracefulStop`` in one process; ``tests/processes`` has several ranks."""
+
+import json
+import os
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lightning_sm._lightning.restart import resumes_within_epochs
+from lightning_sm._resume.fits import forget_fits
+from lightning_sm._resume.series import saves_in
+from lightning_sm.callbacks import callback_class
+from lightning_sm.errors import ExportError, JobConfigError
+from tests.helpers.tiny import loader, tiny_model, weights
+from tests.projects.container import log_lines
+from tests.resume.job import EPOCH, NAMESPACE, pl
+
+within_epochs = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at an epoch's start only")
+
+
+class Kill(pl.Callback):
+    """Sends SIGTERM to this process in the given call of a hook, and records the hooks."""
+
+    def __init__(self, hook="none", number=0):
+        self.hook, self.number, self.seen = hook, number, []
+
+    def _at(self, hook):
+        self.seen.append(hook)
+        if hook == self.hook and self.seen.count(hook) == self.number:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_sanity_check_start(self, *_):
+        self._at("sanity")
+
+    def on_train_epoch_start(self, *_):
+        self._at("epoch")
+
+    def on_train_batch_start(self, *_, **__):
+        self._at("step")
+
+    def on_validation_batch_start(self, *_, **__):
+        self._at("validation")
+
+    def on_validation_end(self, *_):
+        self._at("validated")
+
+    def on_train_epoch_end(self, *_):
+        self._at("epoch end")
+
+    def on_test_batch_start(self, *_, **__):
+        self._at("test")
+
+    def on_predict_batch_start(self, *_, **__):
+        self._at("predict")
+
+    def on_train_end(self, *_):
+        self._at("end")
+
+    def on_fit_end(self, *_):
+        self._at("fit end")
+        self.seen.append("exported")
+
+
+@pytest.fixture(autouse=True)
+def _handler():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    left = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, before)
+    assert left == before
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    def make(*callbacks, saves=True, max_runtime=None, **arguments):
+        forget_fits()
+        own = [callback_class(NAMESPACE, "GracefulStop")(max_runtime)]
+        if saves:
+            own.append(callback_class(NAMESPACE, "AutoResume")(str(tmp_path / "saved")))
+        arguments = {"max_epochs": 2, "num_sanity_val_steps": 0, "enable_checkpointing": False, **arguments}
+        return pl.Trainer(
+            accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False,
+            default_root_dir=str(tmp_path), callbacks=[*own, *callbacks], **arguments,
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
+def export(tmp_path):
+    return callback_class(NAMESPACE, "ModelExport")(str(tmp_path / "model"))
+
+
+def saved(tmp_path):
+    """The kind and step of each save, oldest first."""
+    records = sorted(saves_in(str(tmp_path / "saved")), key=lambda record: record.number)
+    return [(record.kind, record.step) for record in records]
+
+
+def own(trainer, name):
+    """This package's callback; ``AutoResume`` is the first one from ``setup`` on."""
+    return next(callback for callback in trainer.callbacks if type(callback).__name__ == name)
+
+
+def assert_stops(code, run):
+    with pytest.raises(SystemExit) as stopped:
+        run()
+    assert stopped.value.code == code
+
+
+def fit(trainer, model=None):
+    trainer.fit(model or tiny_model(pl), loader(), loader())
+    return trainer.lightning_module
+
+
+@within_epochs
+@pytest.mark.parametrize(
+    ("moment", "point"),
+    [
+        (("step", 3), ("batch", 3)),
+        (("step", EPOCH), ("validation", EPOCH)),
+        (("validated", 1), ("epoch", EPOCH)),
+        (("epoch end", 1), ("epoch", EPOCH)),
+        (("epoch", 2), ("batch", EPOCH + 1)),  # it has been asked for before this callback
+        (("step", EPOCH + 1), ("batch", EPOCH + 1)),
+    ],
+    ids=str,
+)
+def test_a_stop_saves_at_the_next_point_and_the_job_trains_the_same_weights(trainer, tmp_path, export, moment, point):
+    whole = weights(fit(trainer(saves=False)))
+    kill, model = Kill(*moment), tiny_model(pl)
+    with log_lines() as lines:
+        assert_stops(143, lambda: fit(trainer(kill, export), model))
+    assert saved(tmp_path) == [point]
+    assert f"SIGTERM received: stopping after step {point[1]}, before the program's end." in lines
+    assert {"end", "fit end"}.isdisjoint(kill.seen)
+    exported = torch.load(tmp_path / "model" / "model.pt")
+    assert all(torch.equal(exported[name], value) for name, value in model.state_dict().items())
+    assert not ended(tmp_path)
+    (line,) = [line for line in lines if line.startswith("Exported ")]
+    assert line.endswith(". The program's training had not ended: SIGTERM received")
+    with log_lines() as lines:
+        assert weights(fit(trainer(export))) == whole
+    assert any(line.startswith(f"Resuming fit 0 of this program from step-{point[1]}.ckpt") for line in lines)
+    assert ended(tmp_path)
+
+
+def ended(tmp_path, by="SIGTERM received"):
+    content = json.loads((tmp_path / "model" / "model.json").read_text())
+    assert content["stopped_by"] == (None if content["ended"] else by)
+    return content["ended"]
+
+
+@within_epochs
+def test_accumulated_gradients_are_applied_before_the_stop(trainer, tmp_path):
+    kill = Kill("step", 2)
+    assert_stops(143, lambda: fit(trainer(kill, accumulate_grad_batches=3)))
+    assert kill.seen == ["epoch", *["step"] * 3]
+    assert saved(tmp_path) == [("batch", 1)]
+
+
+@within_epochs
+def test_in_a_validation_nothing_is_saved_and_a_restart_goes_back_to_the_save_before_it(trainer, tmp_path, export):
+    kill, model = Kill("validation", 2), tiny_model(pl)
+    run = trainer(kill, export)
+    own(run, "AutoResume").save_every = 0.01
+    with log_lines() as lines:
+        assert_stops(143, lambda: fit(run, model))
+    assert kill.seen == ["epoch", *["step"] * EPOCH, *["validation"] * 2]
+    assert saved(tmp_path) == [("batch", EPOCH - 1), ("validation", EPOCH)]
+    assert "Nothing is saved within a validation: a restart continues from the save before it" in lines
+    again = Kill()
+    fit(trainer(again))
+    assert again.seen[:EPOCH] == ["validation"] * EPOCH
+    assert again.seen.count("step") == EPOCH
+
+
+def test_without_auto_resume_nothing_is_saved(trainer, tmp_path):
+    with log_lines() as lines:
+        assert_stops(143, lambda: fit(trainer(Kill("step", 3), saves=False)))
+    assert "Nothing is saved without AutoResume" in lines
+    assert list(tmp_path.rglob("*.ckpt")) == []
+
+
+def test_a_signal_before_training_ends_the_program_at_once(trainer, tmp_path):
+    kill = Kill("sanity", 1)
+    assert_stops(143, lambda: fit(trainer(kill, num_sanity_val_steps=1)))
+    assert kill.seen == ["sanity"]
+    assert saved(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["test", "validate", "predict"])
+def test_a_signal_outside_of_fit_ends_the_program_at_once(trainer, name):
+    kill = Kill({"validate": "validation"}.get(name, name), 2)
+    model = tiny_model(pl)
+    model.forward = model.predict_step = lambda *_: None
+    assert_stops(143, lambda: getattr(trainer(kill), name)(model, loader()))
+    assert len(kill.seen) == 2
+
+
+@pytest.mark.parametrize("hook", ["end", "fit end"])
+def test_a_signal_after_the_last_step_ends_the_program_after_the_export(trainer, tmp_path, hook):
+    kill = Kill(hook, 1)
+    run = trainer(kill)
+    with log_lines() as lines:
+        assert_stops(143, lambda: fit(run))
+    assert run.global_step == 2 * EPOCH
+    assert saved(tmp_path)[-1] == ("end", 2 * EPOCH)
+    assert kill.seen[-2:] == ["fit end", "exported"]
+    assert lines[-1].startswith("SIGTERM received after the last step: training is complete")
+
+
+@within_epochs
+def test_max_runtime_ends_the_program_with_0(trainer, tmp_path, export):
+    run = trainer(export, max_runtime="1h", max_epochs=1000)
+    # As if the process had started an hour before, less what four steps take.
+    own(run, "GracefulStop")._deadline = SimpleNamespace(is_near=lambda seconds: run.global_step >= 4)
+    reason = "sagemaker.max_runtime 1h is nearly reached"
+    with log_lines() as lines:
+        assert_stops(0, lambda: fit(run))
+    assert f"{reason}: stopping after step 4, before the program's end." in lines
+    assert saved(tmp_path) == [("batch", 4)]
+    assert not ended(tmp_path, by=reason)
+    assert own(run, "GracefulStop").stopped_by == reason
+
+
+def test_max_runtime_that_is_not_a_duration():
+    with pytest.raises(JobConfigError, match=r"sagemaker.max_runtime is 'soon'.*HINT: Write a number of seconds"):
+        callback_class(NAMESPACE, "GracefulStop")(max_runtime="soon")
+
+
+def test_saves_are_timed(trainer, tmp_path, monkeypatch):
+    clock = iter(range(10_000))
+    monkeypatch.setattr("lightning_sm.callbacks.graceful_stop.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    checkpoint = pl.callbacks.ModelCheckpoint(dirpath=str(tmp_path / "own"))
+    run = trainer(checkpoint, enable_checkpointing=True)
+    fit(run)
+    assert own(run, "GracefulStop")._save_seconds == 1
+
+
+@within_epochs
+def test_an_export_that_fails_is_an_error_and_the_save_stays(trainer, tmp_path, export, monkeypatch):
+    def raise_export_error(*_, **__):
+        raise ExportError("no room")
+
+    monkeypatch.setattr(export, "export_now", raise_export_error, raising=False)
+    with pytest.raises(ExportError, match="no room"):
+        fit(trainer(Kill("step", 3), export))
+    assert saved(tmp_path) == [("batch", 3)]
+
+
+def test_an_own_handler_is_still_called(trainer):
+    heard = []
+    # Lightning 1.7 counts GPUs in a forked process that it ends by SIGTERM, and would wait for one with this handler.
+    run = trainer(Kill("step", 3))
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+    own = signal.getsignal(signal.SIGTERM)
+    assert_stops(143, lambda: fit(run))
+    assert heard == [1]
+    assert signal.getsignal(signal.SIGTERM) == own
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_outside_the_main_thread_no_handler_is_installed(trainer):
+    handlers = []
+
+    class Look(pl.Callback):
+        def on_train_batch_start(self, *_, **__):
+            handlers.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=lambda: fit(trainer(Look(), max_epochs=1)))
+    thread.start()
+    thread.join()
+    assert set(handlers) == {before}
+
+
+@within_epochs
+def test_with_unequal_validations_the_fit_stops_after_the_validation(trainer, tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_sm.callbacks.graceful_stop.have_equal_batches", lambda *_: False)
+    kill = Kill("validation", 2)
+    assert_stops(143, lambda: fit(trainer(kill)))
+    assert kill.seen[-3:] == ["validation", "validated", "epoch end"]
+    assert saved(tmp_path) == [("epoch", EPOCH)]
+
+
+class Averages(pl.Callback):
+    """Swaps the weights in each validation."""
+
+    def on_validation_start(self, trainer, module):
+        if not trainer.sanity_checking:
+            self.kept = [parameter.detach().clone() for parameter in module.parameters()]
+            for parameter in module.parameters():
+                parameter.data.mul_(1 + 2e-7)  # as little as an average of two equal ones by rounding
+
+    def on_validation_end(self, trainer, module):
+        if not trainer.sanity_checking:
+            for parameter, value in zip(module.parameters(), self.kept):
+                parameter.data.copy_(value)
+
+
+@within_epochs
+def test_in_a_validation_of_swapped_weights_nothing_is_exported(trainer, tmp_path, export):
+    best, early = (
+        pl.callbacks.ModelCheckpoint(tmp_path / "best", monitor="val_loss"),
+        pl.callbacks.EarlyStopping("val_loss"),
+    )
+    run = trainer(Kill("validation", 2), Averages(), export, best, early, enable_checkpointing=True)
+    own(run, "AutoResume").save_every = 0.01
+    with log_lines() as lines:
+        assert_stops(143, lambda: fit(run))
+    assert not (tmp_path / "model" / "model.pt").exists()
+    assert any(
+        line.startswith("Nothing is exported: this validation has swapped the weights. HINT: ") for line in lines
+    )
+    assert best.best_model_path == ""
+    assert early.best_score.isinf()
+    again = weights(fit(trainer(Averages())))
+    assert again == weights(fit(trainer(Averages(), saves=False)))
+
+
+def test_the_time_limit_in_a_validation_of_swapped_weights_is_an_error(trainer, export):
+    run = trainer(Averages(), export, max_runtime="1h")
+    own(run, "GracefulStop")._deadline = SimpleNamespace(is_near=lambda seconds: run.validating)
+    with pytest.raises(ExportError, match=r"Nothing is exported: this validation has swapped.* HINT: Checkpoints are"):
+        fit(run)
+
+
+@within_epochs
+@pytest.mark.skipif(not hasattr(pl.callbacks, "WeightAveraging"), reason="Lightning has WeightAveraging since 2.6")
+@pytest.mark.parametrize("moment", [("step", 3), ("validation", 2)])
+def test_a_stop_with_lightnings_weight_averaging_resumes_to_the_same_weights(trainer, moment):
+    def run(*more, **arguments):
+        return trainer(pl.callbacks.EMAWeightAveraging(decay=0.9), *more, **arguments)
+
+    whole = weights(fit(run(saves=False)))
+    assert_stops(143, lambda: fit(run(Kill(*moment))))
+    assert weights(fit(run())) == whole

@@ -1,0 +1,134 @@
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
+from lightning_sm._sagemaker.job import TrainingJob
+
+
+@pytest.fixture
+def program(monkeypatch, in_environ):
+    """Return a function that gives the identity of a program with these arguments, hyperparameters and config."""
+
+    def of(arguments="", config=None, main=None, **hyperparameters):
+        main = main or SimpleNamespace(__file__="/opt/ml/code/train.py", __spec__=None)
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments.split()])
+        job = SimpleNamespace(
+            name="job-1", base_dir="/tmp/rehearsal", hyperparameters=SimpleNamespace(values=hyperparameters)
+        )
+        return ProgramIdentity.of(job, config)
+
+    return of
+
+
+FREE = [
+    "--max_epochs 5", "--max_epochs=5", "--max-epochs=5", "--trainer.max_epochs 5", "--trainer.max_epochs=5",
+    "--max_steps -1", "--max_time 00:01:00:00", "--devices 2", "--num_nodes 2", "--trainer.devices=auto",
+    "--config a.yaml", "--ckpt_path a.ckpt", "--sagemaker.resume never", "--sagemaker.save_every=5m",
+    "--trainer.logger.init_args.name x", "--trainer.strategy ddp", "--max_epochs 5 --devices 2",
+]  # fmt: skip
+DECIDING = [
+    "--lr 0.2", "--lr=0.2", "--model.lr=0.2", "--lr -0.2", "fold-2", "--fold 2", "--max_epochs 5 --lr 0.2", "-v",
+    "--trainer.accumulate_grad_batches 2", "--max_epochs_of_warmup 5", "--devices 2 fold-2", "-- fold-2",
+    "--max_steps -1 fold-2",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", FREE)
+def test_words_that_a_restart_may_change(program, words):
+    plain = program("fit --lr 0.1")
+    for arguments in (f"fit --lr 0.1 {words}", f"{words} fit --lr 0.1"):
+        assert program(arguments) == plain, arguments
+
+
+@pytest.mark.parametrize("words", DECIDING)
+def test_words_that_decide(program, words):
+    assert program(f"fit --lr 0.1 {words}").series != program("fit --lr 0.1").series
+
+
+def test_hyperparameters_count_as_words_do(program):
+    plain = program(lr=0.1)
+    assert program(lr=0.1, max_epochs=5, sagemaker={"resume": "never"}, **{"trainer.devices": 2}) == plain
+    assert program(lr=0.1, trainer={"max_epochs": 5, "logger": {"class_path": "CSVLogger"}}) == plain
+    for more in ({"lr": 0.2}, {"seed_everything": 1}, {"trainer": {"precision": 16}}):
+        assert program(**{"lr": 0.1, **more}).series != plain.series, more
+    assert program(lr=0.2).differences(plain) == ("lr",)
+
+
+def test_of_a_cli_the_resolved_config_counts_and_not_the_words(program):
+    config = {"model": {"class_path": "a.Net", "init_args": {"lr": 0.1}}, "trainer": {"max_epochs": 3}}
+    plain = program("fit --config a.yaml", config)
+    longer = {**config, "trainer": {"max_epochs": 9}, "seed_everything": 3, "data": object()}
+    assert program("fit --model.lr 0.1", longer) == plain
+    other = {**config, "model": {"class_path": "a.Net", "init_args": {"lr": 0.2}}}
+    assert program("fit", other).differences(plain) == ("model.lr",)
+
+
+def test_a_rehearsal_in_another_directory_is_the_same_program(program):
+    assert program(data="/tmp/rehearsal/input/data") == program(data="/opt/ml/input/data")
+
+
+@pytest.mark.parametrize(
+    ("main", "name"),
+    [
+        (SimpleNamespace(__file__="/code/my train!.py", __spec__=None), "my_train"),
+        (SimpleNamespace(__file__="/code/p/fit.py", __spec__=SimpleNamespace(name="p.fit")), "p.fit"),
+        (SimpleNamespace(__file__="/code/p/__main__.py", __spec__=SimpleNamespace(name="p.__main__")), "p"),
+        (SimpleNamespace(__file__="/code/訓練.py", __spec__=None), "program"),
+        (SimpleNamespace(__spec__=None), "interactive"),
+    ],
+)
+def test_the_series_is_named_after_the_program(program, main, name):
+    series = program("--lr 1", main=main).series
+    assert series[:-7] == name
+    assert len(series) - len(name) == 7
+    assert program("--lr 1", main=main).series == series
+
+
+VALUES = st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(), lambda inner: st.lists(inner))
+
+
+@settings(max_examples=25)
+@given(values=st.dictionaries(st.text(), VALUES), name=st.none() | st.text())
+def test_json_keeps_identities(values, name):
+    job = TrainingJob.resolve()
+    program = ProgramIdentity(name, "train", ProgramIdentity.of(job, values).settings)
+    assert ProgramIdentity.from_json(program.to_json()) == program
+    model = ModelIdentity.of(SimpleNamespace(hparams_initial=values))
+    assert model.problem(model.to_json()) is None
+    assert model.differing_texts(model.to_json()) == ()
+
+
+def test_unknown_names_are_no_other_job():
+    one, other, unnamed = ProgramIdentity("a"), ProgramIdentity("b"), ProgramIdentity.from_json({})
+    assert not one.is_same_job(other)
+    assert one.is_same_job(unnamed)
+    assert unnamed.is_same_job(other)
+
+
+class Model:
+    def __init__(self, **values):
+        self.hparams_initial = values
+
+
+@pytest.mark.parametrize("value", [2, 0.5, True, None, [1, 2], (1.0,), {"deep": 3}])
+def test_numbers_of_a_model_must_be_the_same(value):
+    saved = ModelIdentity.of(Model(lr=0.1)).to_json()
+    name = "lr.deep" if isinstance(value, dict) else "lr"
+    problem = ModelIdentity.of(Model(lr=value)).problem(saved)
+    assert problem.startswith("its hyperparameters differ in lr")
+    assert name in problem
+    assert ModelIdentity.of(Model()).problem(saved) == "its hyperparameters differ in lr"
+
+
+def test_texts_of_a_model_may_differ_and_objects_do_not_count():
+    saved = ModelIdentity.of(Model(lr=0.1, path="/tmp/a", names=["a"], net=object())).to_json()
+    now = ModelIdentity.of(Model(lr=0.1, path="/tmp/b", names=["b"], net=object()))
+    assert now.problem(saved) is None
+    assert now.differing_texts(saved) == ("names", "path")
+    problem = ModelIdentity("other.Model").problem(saved)
+    assert problem == f"it was one of {__name__}.Model, and is one of other.Model"

@@ -1,0 +1,100 @@
+import pytest
+
+from lightning_sm._lightning.restart import resumes_within_epochs
+from lightning_sm._resume.points import save_points_of
+from tests.helpers.tiny import loader, tiny_model
+from tests.resume.job import EPOCH, NAMESPACE, pl
+
+pytestmark = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at the start of an epoch only")
+
+
+class Asks(pl.Callback):
+    """Notes at which points it was asked, and at which it acted."""
+
+    def __init__(self, act_at=lambda point, step: True):
+        self.act_at, self.asked, self.acted = act_at, [], []
+
+    def on_train_start(self, trainer, pl_module):
+        def place(point):
+            return point.value, trainer.global_step
+
+        def is_due(point):
+            self.asked.append(place(point))
+            return self.act_at(*place(point))
+
+        points = save_points_of(NAMESPACE, trainer)
+        points.add(is_due, lambda point: self.acted.append(place(point)))
+        points.start(self)
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        save_points_of(NAMESPACE, trainer).at_epoch_start(self)
+
+    def on_train_end(self, trainer, pl_module):
+        save_points_of(NAMESPACE, trainer).stop()
+
+
+def fit(*callbacks, validates=False, **arguments):
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0, callbacks=list(callbacks), **arguments,
+    )  # fmt: skip
+    trainer.fit(tiny_model(pl), loader(), loader() if validates else None)
+    return trainer
+
+
+def expected(epochs, accumulate, check_every, check_epochs=1, max_steps=None):
+    """The points of a fit: after each step that is not the last of its epoch, before validations, between epochs."""
+    step = 0
+    for epoch in range(epochs):
+        if epoch:
+            yield "epoch", step
+        for batch in range(1, EPOCH + 1):
+            if batch % accumulate and batch < EPOCH:
+                continue
+            step += 1
+            if step == max_steps:
+                return
+            if check_every and (epoch + 1) % check_epochs == 0 and batch % check_every == 0:
+                yield "validation", step
+            elif batch < EPOCH:
+                yield "batch", step
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize(("check_every", "check_epochs"), [(0, 1), (3, 1), (4, 1), (EPOCH, 1), (EPOCH, 2)])
+def test_where_a_fit_can_be_saved(accumulate, check_every, check_epochs):
+    asks = Asks()
+    more = {"val_check_interval": check_every, "check_val_every_n_epoch": check_epochs} if check_every else {}
+    fit(asks, validates=bool(check_every), max_epochs=2, accumulate_grad_batches=accumulate, **more)
+    # In a validation within an accumulation the gradients of its first batches would be lost.
+    assert asks.asked == list(expected(2, accumulate, check_every, check_epochs))
+    assert asks.acted == asks.asked
+
+
+def test_the_last_step_is_none():
+    asks = Asks()
+    fit(asks, validates=True, max_steps=10)
+    assert asks.asked == list(expected(2, 1, EPOCH, max_steps=10))
+
+
+def test_nothing_is_asked_where_a_callback_stops_the_fit():
+    class Stops(pl.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            trainer.should_stop = trainer.global_step >= 3
+
+    asks = Asks()
+    fit(Stops(), asks, max_epochs=2)
+    assert asks.asked == [("batch", 1), ("batch", 2)]
+
+
+def test_each_request_acts_where_it_is_due_in_their_order():
+    first, second = Asks(lambda point, step: step == 3), Asks(lambda point, step: point == "epoch")
+    trainer = fit(first, second, max_epochs=2)
+    assert first.asked == second.asked
+    assert (first.acted, second.acted) == ([("batch", 3)], [("epoch", EPOCH)])
+    # Another fit begins with no requests.
+    trainer.callbacks.remove(first)
+    trainer.fit_loop.max_epochs = 3
+    trainer.fit(tiny_model(pl), loader())
+    assert first.acted == [("batch", 3)]
+    assert second.acted[-1][0] == "epoch"

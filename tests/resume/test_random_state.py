@@ -1,0 +1,96 @@
+import random
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+
+from lightning_sm._resume.random_state import (
+    get_process_state,
+    get_sampler_state,
+    set_process_state,
+    set_sampler_state,
+)
+from tests.helpers.setups import Counting, CountingLoader, Drawn, Numbers
+
+
+def drawn():
+    """Numbers of all sources, among them normal ones, of which two are drawn at once."""
+    return [
+        torch.rand(()).item(), torch.randn(()).item(), random.random(), random.gauss(0, 1), numpy.random.rand(),
+        numpy.random.normal(),
+    ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _same_afterwards():
+    before = get_process_state()
+    yield
+    set_process_state(before)
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_the_next_random_numbers_are_the_same(before, tmp_path):
+    random.seed(before)
+    for _ in range(before):
+        drawn()
+    # It is a part of a checkpoint that is loaded with weights_only.
+    torch.save(get_process_state(), tmp_path / "state.pt")
+    expected = [drawn() for _ in range(3)]
+    set_process_state(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert [drawn() for _ in range(3)] == expected
+
+
+def drawn_by_python():
+    rng = random.Random(5)
+    sampler = Drawn(40, lambda count: rng.sample(range(count), count))
+    sampler.rng = rng
+    return sampler
+
+
+def loaders():
+    data = Numbers(40)
+    generator, samplers = torch.Generator().manual_seed(3), {
+        "numpy generator": Drawn(40, numpy.random.default_rng(5).permutation),
+        "numpy random state": Drawn(40, numpy.random.RandomState(5).permutation),
+        "python generator": drawn_by_python(),
+        "count of epochs": Counting(40),
+        "torch generator": RandomSampler(data, generator=torch.Generator().manual_seed(4)),
+    }  # fmt: skip
+    made = {name: DataLoader(data, batch_size=4, sampler=sampler) for name, sampler in samplers.items()}
+    made["loader's generator"] = DataLoader(data, batch_size=4, shuffle=True, generator=generator)
+    made["loader that counts"] = CountingLoader(data, batch_size=4, sampler=Counting(40))
+    inner = RandomSampler(data, generator=torch.Generator().manual_seed(6))
+    wrapper = pytest.importorskip("lightning_fabric.utilities.distributed").DistributedSamplerWrapper
+    twice = RandomSampler(data, replacement=True, num_samples=80, generator=torch.Generator().manual_seed(7))
+    wrapped = wrapper(twice, num_replicas=2, rank=1)
+    made["sampler within Lightning's distributed one"] = DataLoader(data, batch_size=4, sampler=wrapped)
+    made["sampler of a batch sampler"] = DataLoader(data, batch_sampler=BatchSampler(inner, 4, drop_last=False))
+    return made
+
+
+@pytest.mark.parametrize("kind", loaders())
+def test_the_order_of_the_next_epochs_is_the_same(kind, tmp_path):
+    def order(loader):
+        return [batch[0].tolist() for batch in loader]
+
+    first, second = loaders()[kind], loaders()[kind]
+    start = order(first)
+    torch.save(get_sampler_state(first), tmp_path / "state.pt")
+    later = [order(first), order(first)]
+    for _ in range(3):  # Lightning makes an iterator before anything can be restored
+        order(second)
+    assert start != later[0] != later[1]
+    set_sampler_state(second, torch.load(tmp_path / "state.pt", weights_only=True))
+    assert [order(second), order(second)] == later
+
+
+def test_what_is_no_position_is_left_alone():
+    data = Numbers(8)
+    sampler = Drawn(8, random.SystemRandom().sample)
+    vars(sampler)["flag"] = True
+    loader = DataLoader(data, batch_size=4, num_workers=0, sampler=sampler)
+    assert list(get_sampler_state(loader)) == ["sampler.count"]
+    assert get_sampler_state([1, 2]) == {}
+    set_sampler_state(loader, {"sampler.gone": 3, "sampler.count": 6})
+    assert len(sampler) == 6

@@ -1,0 +1,350 @@
+"""Checkpoints at s3:// URLs in whole trainings, with a real S3 server on this machine."""
+
+import json
+import os
+import time
+from unittest import mock
+
+import pytest
+import torch
+
+from lightning_sm import trainer_settings
+from lightning_sm._lightning import installed_namespaces
+from lightning_sm._resume.fits import forget_fits
+from lightning_sm._resume.storage import forget_systems
+from lightning_sm.errors import CheckpointError
+from tests.helpers.s3 import FailingProxy, s3_server
+from tests.helpers.tiny import loader, tiny_model, weights
+from tests.projects.container import log_lines
+from tests.resume.job import CountedSteps, Interrupted
+
+pytestmark = pytest.mark.services
+
+NAMESPACE = installed_namespaces()[-1]
+PL = NAMESPACE.module()
+# Steps in an epoch.
+EPOCH = 8
+
+
+@pytest.fixture(scope="module")
+def s3():
+    pytest.importorskip("s3fs")
+    with s3_server() as server, mock.patch.dict(os.environ, server.variables):
+        yield server
+    forget_systems()
+
+
+@pytest.fixture
+def job(s3, opt_ml, monkeypatch, request):
+    opt_ml.host("algo-1")
+    monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(opt_ml.base))
+    monkeypatch.setenv("SM_NUM_GPUS", "0")
+    monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
+    monkeypatch.chdir(opt_ml.base)
+    forget_systems()
+    prefix = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    yield Job(s3, prefix, monkeypatch, opt_ml)
+    forget_systems()
+
+
+class Job(CountedSteps):
+    """A job that can be restarted. Each fit stands for a process of its own."""
+
+    def __init__(self, s3, prefix, monkeypatch, opt_ml):
+        self.s3, self.prefix, self.url, self.opt_ml = s3, prefix, f"s3://logs/{prefix}", opt_ml
+        self.monkeypatch = monkeypatch
+
+    def fit(
+        self, epochs=2, *, stop_after=None, options=None, callbacks=(), ckpt_path=None, is_new_process=True, **arguments
+    ):
+        if is_new_process:
+            forget_fits()
+        self.model = tiny_model(PL)
+        self.count_steps(self.model, stop_after)
+        defaults = {"checkpoint_dir": self.url, "save_every": "0.01s", "report": False, "log_metrics": False}
+        sagemaker = {**defaults, **(options or {})}
+        with log_lines() as self.said:
+            self.trainer = PL.Trainer(
+                **trainer_settings(
+                    sagemaker=sagemaker, trainer_class=PL.Trainer, max_epochs=epochs, accelerator="cpu", logger=False,
+                    enable_progress_bar=False, enable_model_summary=False, callbacks=list(callbacks), **arguments,
+                )
+            )  # fmt: skip
+            self.trainer.fit(self.model, loader(), loader(), ckpt_path=ckpt_path)
+        return self
+
+    def interrupted(self, after, **more):
+        with pytest.raises(Interrupted):
+            self.fit(stop_after=after, **more)
+        return self
+
+    def names(self):
+        """What is below the prefix."""
+        return sorted(name[len(self.prefix) + 1 :] for name in self.s3.names(f"{self.prefix}/"))
+
+    def saves(self, fit=0):
+        """The names of the files of a fit's series."""
+        return [name.rpartition("/")[2] for name in self.names() if f"/fit-{fit}/" in name]
+
+    def path(self, name):
+        """The name of a file of the first fit's series, below the prefix."""
+        return next(each for each in self.names() if each.endswith(f"/fit-0/{name}"))
+
+    def content(self, name):
+        return self.s3.client.get_object(Bucket="logs", Key=f"{self.prefix}/{name}")["Body"].read()
+
+    def put(self, name, content):
+        self.s3.client.put_object(Bucket="logs", Key=f"{self.prefix}/{name}", Body=content)
+
+    def remove(self, name):
+        self.s3.client.delete_object(Bucket="logs", Key=f"{self.prefix}/{name}")
+
+    def __contains__(self, words):
+        return any(words in line for line in self.said)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """The weights of plain Lightning after two epochs."""
+    trainer = PL.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    model = tiny_model(PL)
+    trainer.fit(model, loader(), loader())
+    return weights(model)
+
+
+def test_a_restarted_job_goes_on_within_its_epoch_and_one_that_had_ended_does_not(job, expected):
+    job.interrupted(EPOCH + 3)
+    kept = ["fit.json", "step-10.ckpt", "step-10.json", "step-9.ckpt", "step-9.json"]
+    assert job.saves() == kept
+    job.fit()
+    assert "Resuming fit 0 of this program from step-10.ckpt (epoch 1, step 10) in s3://logs/" in job
+    assert (job.steps, weights(job.model)) == (EPOCH - 2, expected)
+    metrics = dict(job.trainer.callback_metrics)
+    job.fit()
+    assert job.steps == 0
+    assert "This fit had ended" in job
+    assert weights(job.model) == expected
+    assert dict(job.trainer.callback_metrics) == metrics
+
+
+def test_a_save_that_is_not_whole_is_passed_over(job, expected):
+    job.interrupted(EPOCH + 3)
+    newest = job.path("step-10.ckpt")
+    record = newest.replace(".ckpt", ".json")
+    whole, its_record, flipped = job.content(newest), job.content(record), bytearray(job.content(newest))
+    flipped[len(flipped) // 2] ^= 0xFF
+    damages = {
+        "missing, incomplete or corrupted": lambda: job.put(newest, bytes(flipped)),
+        "it is truncated, or of another save": lambda: job.put(newest, whole[:-100]),
+        "it is incomplete: step-10.ckpt is missing": lambda: job.remove(newest),
+    }
+    for words, damage in damages.items():
+        damage()
+        job.interrupted(1, options={"save_every": "10m"})
+        assert any("Skipped step-10.ckpt in s3://" in line and words in line for line in job.said), words
+        assert "Resuming fit 0 of this program from step-9.ckpt" in job
+        # What was skipped is removed when training begins.
+        job.put(newest, whole)
+        job.put(record, its_record)
+    job.remove(record)  # the last that is uploaded
+    job.fit()
+    assert "Resuming fit 0 of this program from step-9.ckpt" in job
+    assert weights(job.model) == expected
+
+
+def test_another_jobs_saves_are_refused(job, expected):
+    job.interrupted(EPOCH + 3)
+    before = job.names()
+    job.monkeypatch.setenv("TRAINING_JOB_NAME", "job-2")
+    with pytest.raises(CheckpointError, match=r"s3://logs/.* was written by the job job-1, and this is the job job-2"):
+        job.fit()
+    assert job.names() == before
+    job.fit(options={"resume": "always"})
+    assert (job.steps, weights(job.model)) == (EPOCH - 2, expected)
+
+
+def test_require_needs_a_save_and_never_ignores_it(job):
+    with pytest.raises(CheckpointError, match="resume is require, and no checkpoint in s3://"):
+        job.fit(options={"resume": "require"})
+    assert "resume is require" in (job.opt_ml.base / "output" / "failure").read_text()
+    job.fit(1)
+    job.fit(options={"resume": "never"})
+    assert job.steps == 2 * EPOCH
+    job.fit(3, options={"resume": "require"})
+    assert job.steps == EPOCH
+
+
+def test_each_fit_has_its_own_series(job):
+    def folds():
+        job.fit(1)
+        first = weights(job.model), dict(job.trainer.callback_metrics)
+        job.interrupted(3, is_new_process=False)
+        return first
+
+    first = folds()
+    assert {"step-8.ckpt", "fit.json"} <= set(job.saves(0))
+    assert job.saves(1) == ["fit.json", "step-1.ckpt", "step-1.json", "step-2.ckpt", "step-2.json"]
+    job.fit(1)
+    assert (job.steps, weights(job.model), dict(job.trainer.callback_metrics)) == (0, *first)
+    job.fit(is_new_process=False)
+    assert job.steps == 2 * EPOCH - 2
+
+
+def test_the_dirpath_of_a_checkpoint_callback_resumes_without_a_directory_of_sagemakers(job, expected):
+    options = {"checkpoint_dir": None}
+    best = PL.callbacks.ModelCheckpoint(f"{job.url}/best", monitor="val_loss", save_top_k=1)
+    job.interrupted(EPOCH + 3, options=options, callbacks=[best])
+    again = PL.callbacks.ModelCheckpoint(f"{job.url}/best", monitor="val_loss", save_top_k=1)
+    job.fit(options=options, callbacks=[again])
+    assert f"resumed from {job.url}/best" in job
+    assert (job.steps, weights(job.model)) == (EPOCH - 2, expected)
+
+
+def test_the_best_are_kept_and_others_removed(job):
+    best = PL.callbacks.ModelCheckpoint(job.url, "best-{epoch}", monitor="val_loss", save_top_k=1)
+    job.fit(3, callbacks=[best])
+    kept = [name for name in job.names() if name.startswith("best-")]
+    assert [os.path.basename(best.best_model_path)] == kept
+    assert "the best model" in "\n".join(job.said)
+
+
+@pytest.mark.parametrize(("name", "file"), [("state_dict", "model.pt"), ("checkpoint", "model.ckpt")])
+def test_the_best_is_exported(job, name, file):
+    best = PL.callbacks.ModelCheckpoint(f"{job.url}/best", monitor="val_loss")
+    job.fit(callbacks=[best], options={"export": name})
+    (saved,) = [name for name in job.names() if name.startswith("best/")]
+    expected = torch.load(_file(job.content(saved)), weights_only=False)
+    exported = torch.load(job.opt_ml.base / "model" / file, weights_only=False)
+    found = exported["state_dict"] if name == "checkpoint" else exported
+    assert expected["global_step"] == EPOCH, "the loss rises"
+    assert all(torch.equal(found[key], value) for key, value in expected["state_dict"].items())
+    if name == "checkpoint":
+        assert exported.keys() == expected.keys()
+        momentum = (each["optimizer_states"][0]["state"][0]["momentum_buffer"] for each in (exported, expected))
+        assert torch.equal(*momentum)
+    summary = json.loads((job.opt_ml.base / "model" / "model.json").read_text())
+    assert summary["checkpoint"] == f"{job.url}/{saved}"
+
+
+def test_saves_in_the_background_arrive(job, expected):
+    job.interrupted(EPOCH + 3, options={"async_save": True})
+    assert len([name for name in job.saves() if name.endswith(".json")]) == 3
+    job.fit(options={"async_save": True})
+    assert job.steps < EPOCH
+    assert weights(job.model) == expected
+    assert {"step-16.ckpt", "step-16.json"} <= set(job.saves())
+
+
+def test_a_stop_saves(job, expected):
+    with pytest.raises(SystemExit):
+        job.fit(callbacks=[_Terminate(EPOCH + 2)], options={"save_every": "10m"})
+    (stopped,) = [name for name in job.saves() if name.endswith(".ckpt")]
+    job.fit()
+    assert f"Resuming fit 0 of this program from {stopped}" in job
+    assert weights(job.model) == expected
+
+
+def test_what_is_written_twice_is_said(job):
+    job.monkeypatch.setattr("lightning_sm._resume.shared._has_said", False)
+    job.fit(1)
+    (line,) = [line for line in job.said if "written twice" in line]
+    assert f"{job.url}/" in line
+
+
+def test_a_save_that_fails_in_the_middle_is_an_error_and_the_older_one_stays(job, expected):
+    proxy = FailingProxy(job.s3.port)
+    job.monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    forget_systems()
+
+    class Deny(PL.Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            if trainer.current_epoch == 1:
+                proxy.status = 403
+
+    try:
+        with pytest.raises(CheckpointError, match=r"s3://logs/.*HINT: The job's role needs"):
+            job.fit(callbacks=[Deny()])
+    finally:
+        proxy.close()
+    job.monkeypatch.setenv("AWS_ENDPOINT_URL", job.s3.variables["AWS_ENDPOINT_URL"])
+    forget_systems()
+    job.fit()
+    assert "Resuming fit 0 of this program from step-8" in job
+    assert weights(job.model) == expected
+
+
+def test_a_ckpt_path_is_downloaded_loaded_and_never_removed(job, expected, tmp_path):
+    job.interrupted(EPOCH + 3)
+    before, elsewhere = job.names(), {"checkpoint_dir": str(tmp_path / "checkpoints")}
+    given = f"{job.url}/{job.path('step-10.ckpt')}"
+    job.monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    job.fit(options=elsewhere, ckpt_path=given)
+    assert "Downloading step-10.ckpt from s3://" in job
+    assert (job.steps, weights(job.model)) == (EPOCH - 2, expected)
+    assert job.names() == before
+    (found,) = job.trainer.test(tiny_model(PL), loader(), ckpt_path=given, verbose=False)
+    plain = PL.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    assert plain.test(tiny_model(PL), loader(), ckpt_path=given, verbose=False) == [found]
+    assert sorted(os.listdir(tmp_path)) == ["checkpoints", "opt-ml"]
+
+
+def test_a_ckpt_path_that_is_not_there_or_denied_is_an_error_with_a_hint(job, tmp_path):
+    elsewhere = {"checkpoint_dir": str(tmp_path)}
+    with pytest.raises(CheckpointError, match=r"There is no checkpoint s3://logs/.*/last\.ckpt\. HINT: "):
+        job.fit(options=elsewhere, ckpt_path=f"{job.url}/last.ckpt")
+    with pytest.raises(CheckpointError, match=r"s3://no-such/last.ckpt cannot be listed.* HINT: Create the bucket"):
+        job.fit(options=elsewhere, ckpt_path="s3://no-such/last.ckpt")
+    proxy = FailingProxy(job.s3.port)
+    proxy.status = 403
+    job.monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    forget_systems()
+    try:
+        with pytest.raises(CheckpointError, match=r"HINT: The job's role needs s3:ListBucket"):
+            job.fit(options=elsewhere, ckpt_path=f"{job.url}/last.ckpt")
+    finally:
+        proxy.close()
+    assert job.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("s3://no-such-bucket/x", "cannot be listed.*HINT: Create the bucket"),
+        ("gs://bucket/x", "neither a local directory nor a URL of S3.* HINT: "),
+        ("file:///tmp/x", "HINT: Write the path without"),
+    ],
+)
+def test_a_directory_that_cannot_be_used_ends_the_job_before_training(job, url, words):
+    with pytest.raises(CheckpointError, match=words):
+        job.fit(options={"checkpoint_dir": url})
+    assert job.steps == 0
+    assert "HINT" in (job.opt_ml.base / "output" / "failure").read_text()
+
+
+def test_nothing_of_a_run_is_left_in_the_temporary_directory(job, tmp_path):
+    job.monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    job.interrupted(EPOCH + 3)
+    job.fit()
+    assert "Downloading step-10.ckpt from s3://" in job
+    assert [name for name in os.listdir(tmp_path) if name.startswith("lightning-sm")] == []
+
+
+def _file(content):
+    import io
+
+    return io.BytesIO(content)
+
+
+class _Terminate(PL.Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *args, **kwargs):
+        if trainer.global_step == self.step:
+            import signal
+
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.3)
