@@ -11,7 +11,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from lightning_sm._atomic_file import remove, remove_on_error, replace_atomically
 from lightning_sm._lightning.collectives import any_true, broadcast, gather_objects
@@ -37,7 +37,6 @@ from lightning_sm._resume.sharded_files import (
     copy_folder,
     flush_folders,
     keep_files_of_others,
-    list_files,
     missing_room,
     partial_folder,
     remove_folder,
@@ -70,6 +69,8 @@ class FolderSaves:
         self._copy: Optional[Future[None]] = None
         self._removals: List[str] = []
         self._host_bytes: Optional[int] = None
+        # Folders that callbacks of the project have saved: the step, and the names of the files that are this host's.
+        self._latest: Dict[str, Tuple[int, Manifest, Sequence[str]]] = {}
         self._ranks = FolderRanks(trainer)
         self._has_said_why = False
 
@@ -145,6 +146,10 @@ class FolderSaves:
             self._remove_stages(stage, final)
             raise
         self._host_bytes = sum(size for _, size in self._ranks.listed)
+        if saved_record(checkpoint) is None:
+            step = int(self.trainer.global_step)
+            self._latest = {path: saved for path, saved in self._latest.items() if saved[0] == step}
+            self._latest[target] = step, manifest, [name for name, _ in self._ranks.listed]
         if stage is not None:
             self._begin_copy(stage, final, target, manifest, complete)
         self._log(target, manifest, started, " in memory; a thread copies it" if stage is not None else "")
@@ -220,14 +225,17 @@ class FolderSaves:
             complete()
 
     def _share(self, checkpoint: Any, source: str, target: str, save_id: str) -> bool:
-        """Link a save of the series to a checkpoint of another callback; return whether every host could do that."""
-        trainer, record = self.trainer, saved_record(checkpoint)
-        manifest = self._ranks.attempt(source, lambda: Manifest.read(source))
-        if record is None or any_true(trainer, manifest is None):
+        """Link a save of the series to a checkpoint of another callback; return whether every host could do that.
+
+        Each host links what it has written. Its folder may hold older files of other hosts, whose upload by this host
+        could arrive after that of the newer ones.
+        """
+        trainer = self.trainer
+        if saved_record(checkpoint) is None or source not in self._latest:
             return False
+        _, manifest, names = self._latest[source]
         stage = self._ranks.prepare(target, partial_folder(target, save_id))
-        names = [name for name, _ in list_files(source)]
-        linked = not self._ranks.lead(stage) or link_folder(source, stage.path, names)
+        linked = not self._ranks.lead(stage) or link_folder(source, stage.path, [*names, MANIFEST])
         if any_true(trainer, not linked):
             self._remove_stages(stage)
             return False

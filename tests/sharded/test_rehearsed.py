@@ -52,7 +52,7 @@ def run(tmp_path, source):
 
 
 def _words(kinds, epochs):
-    return "train_rehearsed.py", "--kinds", ",".join(kinds), "--epochs", epochs
+    return "train_rehearsed.py", "--kinds", ",".join(kinds), "--max-epochs", epochs
 
 
 def _packed(archive, name):
@@ -72,9 +72,11 @@ def _packed(archive, name):
 def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, distribution, kinds):
     pytest.importorskip("deepspeed")
     last = kinds[-1]
-    # The first attempt ends amid the last kind's training; the others have done half of theirs.
+    # The first attempt ends amid the last kind's training; the others have done half of theirs, since the limit of
+    # epochs is the one word that differs afterwards.
     stopping = ("--stop-at", f"{last} has done step {_STEPS + 1}", "--stop-grace", "1s")
-    done = run(distribution, *stopping, *_words(kinds, 2), "--waiting", last)
+    waiting = ("--waiting", last)
+    done = run(distribution, *stopping, *_words((*kinds, "ddp"), 2), *waiting)
     assert done.exit_code == 143, done.log[-6000:]
     for kind in kinds:
         # The oldest, whose save nothing cut off.
@@ -84,7 +86,7 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, di
         assert here == {*files, "manifest.json"}, f"{kind}: both hosts have uploaded theirs"
         ranks = {name for name in files if any(mark in name for mark in ("__1_0", "rank_1_"))}
         assert ranks, f"{kind}: the second host writes shards of its own"
-    done = run(distribution, *_words((*kinds, "ddp"), 4))
+    done = run(distribution, *_words((*kinds, "ddp"), 4), *waiting)
     assert done.exit_code == 0, done.log[-6000:]
     assert "Skipped" not in done.log
     for rank in (0, 1):

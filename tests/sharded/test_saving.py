@@ -137,6 +137,10 @@ def test_each_host_has_its_own_shards_and_removes_its_own_only(tmp_path):
     assert set(first["files"]) & set(second["files"]) == {"manifest.json"}
     # SageMaker would delete in S3 what a host deletes, which the other one may have uploaded anew.
     others = [["__1_0.distcp"], [".metadata", "__0_0.distcp", "meta.pt"]]
+    own = [sorted([*others[1], "manifest.json"]), ["__1_0.distcp", "manifest.json"]]
+    for rank, names in zip(ranks, own):
+        # A host that uploads older shards of another one may replace the newer ones in S3.
+        assert rank["shared"] == {"files": names, "shared": names, "beside": sorted([*listed, "manifest.json"])}
     for rank, of_other in zip(ranks, others):
         for case in ("replaced", "replaced async"):
             found = rank[case]
