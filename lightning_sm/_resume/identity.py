@@ -173,7 +173,7 @@ def _deciding_words(words: Sequence[str]) -> Iterator[str]:
             skips_value = False
             continue
         key, equals, _ = word.lstrip("-").partition("=")
-        skips_value = is_option and _is_ignored_word(key.replace("-", "_"))
+        skips_value = is_option and _is_ignored_word(key)
         if skips_value:
             skips_value = not equals
             continue
@@ -181,6 +181,7 @@ def _deciding_words(words: Sequence[str]) -> Iterator[str]:
 
 
 def _is_ignored_word(key: str) -> bool:
+    key = key.replace("-", "_")
     return _is_ignored(key) or f"trainer.{key}" in _IGNORED_SETTINGS
 
 

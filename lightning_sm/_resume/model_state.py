@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
 
-__all__ = ["FinderResults", "PruningState", "are_equal", "weight_sums"]
+__all__ = ["FinderResults", "PruningState", "are_equal", "sums_of", "weight_sums"]
 
 _MASK = "_mask"
 # The attributes of Lightning's _LRFinder that hold its result.
@@ -128,6 +128,11 @@ def _kept_layers(trainer: Trainer) -> Iterator[Tuple[int, Any, Any]]:
                 module = pruned[index][0]
                 live = getattr(module, f"{name}_orig", None)
                 yield index, getattr(layer["data"], name), getattr(module, name) if live is None else live
+
+
+def sums_of(pl_module: Any) -> List[Any]:
+    """Return the sums of a model's parameters and buffers, as :func:`weight_sums`."""
+    return weight_sums((*pl_module.parameters(), *pl_module.buffers()))
 
 
 def weight_sums(tensors: Iterable[Any]) -> List[Any]:

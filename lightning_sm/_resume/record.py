@@ -168,7 +168,7 @@ class FitRecord:
             when the fit is resumed.
         ended: Whether training and all ``on_train_end`` hooks have ended.
         checkpoint: The checkpoint that was saved when training ended.
-        criteria: What ended it, such as ``max_epochs``.
+        criteria: What ends it, such as ``max_epochs``.
         weights: The file with the weights after ``on_train_end``, where callbacks change them there.
     """
 

@@ -290,7 +290,7 @@ class Clock:
 def saved_steps(job, monkeypatch, cost, seconds, save_every, epochs=3, **more):
     """The steps of the saves of a fit whose batches take some seconds each."""
     clock, steps = Clock(), []
-    monkeypatch.setattr("lightning_sm.callbacks.auto_resume.time", clock)
+    monkeypatch.setattr("lightning_sm._resume.saver.time", clock)
 
     class Passes(pl.Callback):
         def on_train_batch_start(self, *_):

@@ -53,6 +53,7 @@ def test_words_that_decide(program, words):
 def test_hyperparameters_count_as_words_do(program):
     plain = program(lr=0.1)
     assert program(lr=0.1, max_epochs=5, sagemaker={"resume": "never"}, **{"trainer.devices": 2}) == plain
+    assert program(lr=0.1, **{"max-epochs": 5}) == plain
     assert program(lr=0.1, trainer={"max_epochs": 5, "logger": {"class_path": "CSVLogger"}}) == plain
     for more in ({"lr": 0.2}, {"seed_everything": 1}, {"trainer": {"precision": 16}}):
         assert program(**{"lr": 0.1, **more}).series != plain.series, more

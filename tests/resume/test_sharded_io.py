@@ -48,7 +48,9 @@ def strategy(tmp_path, monkeypatch):
     memory.mkdir()
     monkeypatch.setattr(sharded_files, "MEMORY", str(memory))
     found = FSDPStrategy()
-    trainer = SimpleNamespace(strategy=found, world_size=1, global_rank=0, local_rank=0, is_global_zero=True)
+    trainer = SimpleNamespace(
+        strategy=found, world_size=1, global_rank=0, local_rank=0, is_global_zero=True, global_step=0
+    )
     install_folder_saves(trainer, found)
     return found
 

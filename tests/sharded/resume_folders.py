@@ -70,7 +70,7 @@ def fit(pl, kind, *, crash=None, stop=None, start_only=False, ckpt_path=None, jo
     resume = callback_class(namespace, "AutoResume")(
         str(DIRECTORY), more.pop("resume", "auto"), ProgramIdentity(job), **more
     )
-    save_after(resume, 3, 6)
+    save_after(3, 6)
     trainer = pl.Trainer(
         accelerator="cpu", devices=1, num_nodes=WORLD, max_epochs=2, strategy=cpu_strategy(kind, pl.strategies),
         callbacks=[

@@ -93,7 +93,7 @@ def fit(kind, directory, *callbacks, steps=6, async_save=False, ckpt_path=None, 
     """Train, with the job's own series of saves in the folder ``job``."""
     forget_fits()
     resume = callback_class(PL, "AutoResume")(os.path.join(directory, "job"), "never", async_save=async_save)
-    save_after(resume, *saved_after)
+    save_after(*saved_after)
     if not callbacks:
         callbacks = [pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=2, save_top_k=1)]
     trainer = pl.Trainer(

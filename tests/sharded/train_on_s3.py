@@ -91,7 +91,7 @@ def trainer_for(kind, directory, *callbacks, refused=False):
             enable_model_summary=False, plugins=plugins(refused),
         )
     )  # fmt: skip
-    save_after(resume_of(trainer), 4, 8)
+    save_after(4, 8)
     return trainer
 
 

@@ -102,8 +102,7 @@ def with_us(name, kind, folder, refused):
             arguments["callbacks"].append(pl.callbacks.ModelCheckpoint())
             options = {key: value for key, value in own.items() if value is not None}
             made = lightning_sm.trainer_settings(sagemaker=options, **arguments)
-            resume = next(each for each in made["callbacks"] if type(each).__name__ == "AutoResume")
-            save_after(resume, *SAVED_AFTER.get(name, [3, 6, 9, 12]))
+            save_after(*SAVED_AFTER.get(name, [3, 6, 9, 12]))
             return made
 
         return train(name, kind, settings, kill_at, **more)

@@ -1,0 +1,214 @@
+"""``FitRestorer``: restores in a fit what its save holds beside the state that Lightning restores."""
+
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.collectives import broadcast
+from lightning_sm._lightning.restart import (
+    SavePoint,
+    continue_epoch,
+    enable_plateau_schedulers,
+    end_restart,
+    loaders_of,
+    restart_loaders,
+    resumes_within_epochs,
+    skip_batches,
+    skip_training,
+    start_epoch,
+)
+from lightning_sm._lightning.results import set_results
+from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
+from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._logging import log
+from lightning_sm._resume.callback_files import adopt_directories
+from lightning_sm._resume.data import (
+    describe_changes,
+    describe_data,
+    describe_losses,
+    is_ordered,
+    is_same_loader,
+    prepare_loader,
+    sampler_of,
+    set_sampler_epoch,
+)
+from lightning_sm._resume.model_state import FinderResults, PruningState
+from lightning_sm._resume.record import CheckpointRecord
+from lightning_sm._resume.series import STATE_KEY
+from lightning_sm._resume.state import restore_logged, restore_random_state, restore_samplers, stateful_loaders
+
+__all__ = ["FitRestorer"]
+
+
+class FitRestorer:
+    """Restores a fit at the point at which it was saved, or lets a fit that had ended end again without a step.
+
+    Args:
+        namespace: Lightning's namespace.
+        finders: What searches within the fit have found.
+    """
+
+    def __init__(self, namespace: Namespace, finders: FinderResults) -> None:
+        self._namespace, self._finders = namespace, finders
+        #: Whether the fit had ended: nothing is trained.
+        self.replays = False
+        # What the save holds beside Lightning's state, and the part of this rank.
+        self._saved: Dict[str, Any] = {}
+        self._own: Dict[str, Any] = {}
+        self._resumes_within_epoch = self._starts_epoch = False
+        self._prepared: List[Any] = []
+        self._undo_results: Callable[[], Any] = dict
+        self._undo_skip: Callable[[], None] = lambda: None
+
+    def take(
+        self,
+        trainer: Trainer,
+        pl_module: Any,
+        checkpoint: Dict[str, Any],
+        record: Optional[CheckpointRecord],
+        criteria: Mapping[str, Any],
+        directory: str,
+    ) -> None:
+        """Take this package's part out of a loaded checkpoint, before Lightning restores the rest.
+
+        Args:
+            trainer: The trainer.
+            pl_module: The model.
+            checkpoint: The contents of the checkpoint, which are changed.
+            record: The record of the save; ``None`` for a checkpoint that was given.
+            criteria: What will end the fit.
+            directory: The job's checkpoint directory.
+        """
+        self._saved = checkpoint.pop(STATE_KEY, {})
+        if not self._saved:
+            return
+        ranks = self._saved["ranks"]
+        self._own = ranks[trainer.global_rank] if trainer.global_rank < len(ranks) else {}
+        same_world = self._saved["data"].get("world size") == trainer.world_size
+        self._resumes_within_epoch = self._point in (SavePoint.BATCH, SavePoint.VALIDATION) and same_world
+        self._starts_epoch = not self._resumes_within_epoch
+        has_ended = self._point is SavePoint.END and self._saved["criteria"] == criteria
+        self.replays = has_ended and record is not None
+        if "loops" in checkpoint:  # Lightning 1.5 saves none
+            loaders = checkpoint["loops"]["fit_loop"]["state_dict"]
+            loaders.pop("combined_loader", None)
+            if self._own and stateful_loaders(self._own) and not self.replays:
+                # Lightning saves those of global rank 0.
+                loaders["combined_loader"] = stateful_loaders(self._own)
+        if record is not None:  # the callbacks' files of a given one stay with the training that saved it
+            # Lightning gives the directories of global rank 0 to the callbacks of all ranks.
+            adopt_directories(trainer, checkpoint, self._saved["directory"], broadcast(trainer, directory))
+        self._finders.restore(trainer, pl_module, self._saved["finders"])
+
+    @property
+    def _point(self) -> SavePoint:
+        return SavePoint(self._saved["point"])
+
+    def process_loader(self, trainer: Any, process: Callable[[Any], Any], loader: Any) -> Any:
+        """Let the sampler of a loader of the training begin where the save was made, before Lightning uses it."""
+        if trainer.training:
+            prepare_loader(loader)
+            self._prepared.append(loader)
+            self._resume_loader(len(self._prepared) - 1, loader)
+        return process(loader)
+
+    def _resume_loader(self, index: int, loader: Any) -> None:
+        states = self._own.get("loaders", ()) if self._resumes_within_epoch else ()
+        if index < len(states):
+            # Lightning makes the iterator before it calls set_epoch.
+            set_sampler_epoch(loader, self._saved["epoch"])
+            sampler = sampler_of(loader)
+            if sampler is not None and is_same_loader(self._saved["data"], index, loader):
+                sampler.resume(states[index], self._saved["batches"])
+
+    def after_restore(self, trainer: Trainer, *, is_shared: bool) -> bool:
+        """Prepare loops and loaders after Lightning has restored its state; return whether there is more to restore.
+
+        Args:
+            trainer: The trainer.
+            is_shared: Whether the states of the optimizers are those of another callback's checkpoint.
+        """
+        if self.replays:
+            self._undo_skip = skip_training(trainer)
+        if is_shared:
+            for optimizer, groups in zip(trainer.optimizers, self._saved["optimizer_groups"]):
+                for group, values in zip(optimizer.param_groups, groups):
+                    group.update(values)
+        if self._resumes_within_epoch:
+            self._prepared = []
+            for index, loader in enumerate(loaders_of(trainer)):
+                self._resume_loader(index, loader)
+            if any(map(is_ordered, loaders_of(trainer))):
+                restart_loaders(trainer)
+        return bool(self._saved)
+
+    def restore(self, trainer: Trainer) -> None:
+        """Restore after ``on_train_start`` of all callbacks and of the model, which may reset what is restored."""
+        PruningState.restore(trainer, self._saved["pruning"])
+        if self.replays:
+            if self._own:
+                restore_logged(trainer, self._own)
+                restore_samplers(trainer, self._own)
+                restore_random_state(self._own)
+            return
+        if self._saved["should_stop"] and self._point is not SavePoint.END:
+            trainer.should_stop = True
+        changes = describe_changes(self._saved["data"], describe_data(trainer.world_size, loaders_of(trainer)))
+        if trainer.is_global_zero:
+            self._tell(trainer, changes)
+        if changes or self._starts_epoch:
+            self._starts_epoch, self._resumes_within_epoch = True, False
+            start_epoch(trainer, self._saved["epoch"], self._saved["logged_step"], self._saved["loaded_in"])
+        if not self._own:
+            return
+        restore_logged(trainer, self._own)
+        if self._resumes_within_epoch:
+            start_averages(trainer)
+            continue_epoch(trainer, self._point, self._saved["loaded_in"], self._saved["accumulate"])
+            if not any(map(is_ordered, loaders_of(trainer))):
+                skip_batches(trainer, self._saved["batches"])
+            restore_random_state(self._own)
+            if self._own["results"]:
+                self._undo_results = set_results(trainer, self._own["results"])
+
+    def _tell(self, trainer: Trainer, changes: Optional[str]) -> None:
+        epoch, batches = self._saved["epoch"], self._saved["batches"]
+        if self._point in (SavePoint.BATCH, SavePoint.VALIDATION):
+            where = f"epoch {epoch} after {batches} batches"
+            if changes:
+                log.warning("Restarting epoch %d: the checkpoint is from %s, but %s.", epoch, where, changes)
+                return
+            log.info("Resuming within an epoch: %s.", where)
+            for loss in describe_losses(loaders_of(trainer)):
+                log.warning("Not restored, in %s: %s.", where, loss)
+        elif self._point is SavePoint.EPOCH and not resumes_within_epochs(self._namespace):
+            version = ".".join(map(str, self._namespace.version))
+            log.info("This Lightning (%s) continues at the start of an epoch: epoch %d begins again.", version, epoch)
+
+    def start_epoch(self, trainer: Trainer) -> bool:
+        """Restore the random states of the start of the restored epoch; return whether this is its start."""
+        if not self._starts_epoch:
+            return False
+        self._starts_epoch = False
+        if self._own and self._point in (SavePoint.EPOCH, SavePoint.END):
+            restore_samplers(trainer, self._own)
+            restore_random_state(self._own)
+        return True
+
+    def end_epoch(self, trainer: Trainer) -> None:
+        """End the restored epoch as any other."""
+        if not self._resumes_within_epoch:
+            return
+        self._resumes_within_epoch = False
+        self._undo_results()
+        enable_plateau_schedulers(trainer)
+        for loader, state in zip(loaders_of(trainer), self._own["loaders"]):
+            sampler = sampler_of(loader)
+            if sampler is not None and sampler.forget() is not None:  # no batch of the epoch was left
+                sampler.restore(state)
+
+    def end_replay(self, trainer: Trainer) -> None:
+        """Let the fit that had ended end again, with the hooks that Lightning calls around training."""
+        self._undo_skip()
+        call_skipped_train_hooks(trainer)
+        end_restart(trainer)
+        trainer.should_stop = self._saved["should_stop"]

@@ -1,0 +1,174 @@
+"""``SeriesSaver``: saves one fit into its series, when that is due, with what Lightning does not save."""
+
+import time
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.collectives import all_true, broadcast, gather_objects
+from lightning_sm._lightning.compat import epochs_trained, logged_step
+from lightning_sm._lightning.compat_sharded import shards_of
+from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.restart import SavePoint, loaders_of, mark_point, reload_epoch
+from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._logging import log
+from lightning_sm._resume.callback_files import last_saved
+from lightning_sm._resume.data import describe_data
+from lightning_sm._resume.manifest import new_save_id
+from lightning_sm._resume.model_state import FinderResults, PruningState, are_equal, sums_of
+from lightning_sm._resume.record import CheckpointRecord, FitRecord
+from lightning_sm._resume.series import STATE_KEY, Series, remove_replaced
+from lightning_sm._resume.state import rank_state
+from lightning_sm._resume.storage import is_remote
+
+__all__ = ["SeriesSaver"]
+
+# Saving may take a twentieth of the time between two saves.
+_COST = 20
+# A save is due after this share of the interval before a validation, as who is stopped in it goes back to that save,
+# and where it shares the files of a checkpoint that a callback of the project has just saved.
+_AT_GOOD_MOMENTS = 0.1
+
+
+class SeriesSaver:
+    """Saves a fit from its first step on.
+
+    Args:
+        namespace: Lightning's namespace.
+        series: Where the saves of the fit go.
+        fit: The job, the model and the criteria of the fit.
+        save_every: Seconds between two saves; with less than one second, at each opportunity.
+        newest: The number of the newest save that is there, whole or not.
+        names: The saves that are kept from before.
+        finders: What searches within the fit have found.
+    """
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        series: Series,
+        fit: FitRecord,
+        save_every: float,
+        newest: int,
+        names: Iterable[str],
+        finders: FinderResults,
+    ) -> None:
+        self._namespace, self._series, self._fit, self._finders = namespace, series, fit, finders
+        self._save_every = save_every
+        self._number, self._names = newest, set(names)
+        # The state of the save that is being made, and where it is made.
+        self._state: Dict[str, Any] = {}
+        self._point: Optional[SavePoint] = None
+        self._last_save, self._last_cost = time.monotonic(), 0.0
+        self._has_said_stretched = False
+        # The step of the last saves of other callbacks, and the sums of the weights at each of them.
+        self._others_saved: Tuple[int, List[Any]] = (-1, [])
+
+    def is_due(self, trainer: Trainer, point: Optional[SavePoint]) -> bool:
+        """Whether global rank 0 wants to save at this point."""
+        if point is None or not trainer.is_global_zero:
+            return False
+        if self._save_every < 1:
+            return True
+        is_cheap = point is SavePoint.EPOCH and self._others_saved[0] == trainer.global_step
+        share = _AT_GOOD_MOMENTS if is_cheap or point is SavePoint.VALIDATION else 1.0
+        cheapest = _COST * self._last_cost
+        if cheapest > self._save_every and not self._has_said_stretched:
+            self._has_said_stretched = True
+            log.info("A save takes %.0f s: saving every %.0f s, so that it takes 5 %%", self._last_cost, cheapest)
+        return time.monotonic() - self._last_save >= max(share * self._save_every, cheapest)
+
+    def save(self, trainer: Trainer, point: SavePoint) -> None:
+        """Save into the fit's series. Collective: every rank must call it.
+
+        Args:
+            trainer: The trainer, at a moment at which it can be saved.
+            point: Which moment it is.
+
+        Raises:
+            CheckpointError: The save failed. Older ones are unchanged.
+        """
+        started = time.monotonic()
+        self._number += 1
+        record = self._record(trainer, point)
+        self._point, self._state = point, self._state_of(trainer, point, record)
+        path = self._series.path(record.name)
+        try:
+            trainer.save_checkpoint(path, weights_only=False)
+        finally:
+            self._point, self._state = None, {}
+        self._names.add(record.name)
+        if trainer.local_rank == 0 and not trainer.is_global_zero and not is_remote(path):
+            remove_replaced(self._series.directory)
+        self._last_save = time.monotonic()
+        self._last_cost = self._last_save - started
+        if trainer.is_global_zero:
+            log.info("Saved %s (epoch %d, step %d, %.2f s)", path, record.epoch, record.step, self._last_cost)
+            if point is SavePoint.END and self._series.number:
+                self._series.thin_out_earlier()
+
+    def _record(self, trainer: Trainer, point: SavePoint) -> CheckpointRecord:
+        step = int(trainer.global_step)
+        stems = (f"step-{step}" if index == 1 else f"step-{step}-{index}" for index in range(1, self._number + 2))
+        return CheckpointRecord(
+            name=next(f"{stem}.ckpt" for stem in stems if f"{stem}.ckpt" not in self._names),
+            number=self._number,
+            step=step,
+            epoch=epochs_trained(self._namespace, trainer) if point is SavePoint.END else int(trainer.current_epoch),
+            kind=point.value,
+            world_size=trainer.world_size,
+            strategy=shards_of(strategy_of(trainer)),
+            save_id=new_save_id(),
+            time=time.time(),
+            job=self._fit.job,
+            model=self._fit.model,
+        )
+
+    def _state_of(self, trainer: Trainer, point: SavePoint, record: CheckpointRecord) -> Dict[str, Any]:
+        return {
+            "record": broadcast(trainer, record).to_json(),
+            "directory": self._series.root,
+            "point": point.value,
+            "epoch": record.epoch,
+            "batches": int(trainer.fit_loop.epoch_loop.batch_progress.current.processed),
+            "logged_step": int(logged_step(trainer)),
+            "loaded_in": reload_epoch(trainer),
+            "accumulate": int(trainer.accumulate_grad_batches),
+            "should_stop": bool(trainer.should_stop),
+            "criteria": dict(self._fit.criteria),
+            "data": describe_data(trainer.world_size, loaders_of(trainer)),
+            "finders": self._finders.read(trainer),
+            "pruning": PruningState.read(trainer),
+            "ranks": gather_objects(trainer, rank_state(trainer, point)),
+            "share": self._checkpoint_to_share(trainer, record.step),
+            "optimizer_groups": _optimizer_groups(trainer),
+        }
+
+    def _checkpoint_to_share(self, trainer: Trainer, step: int) -> Optional[str]:
+        """The checkpoint of another callback with the weights and optimizers of this step, or ``None``."""
+        saved_at, sums = self._others_saved
+        if saved_at != step:
+            return None
+        now = sums_of(trainer.lightning_module)
+        same = all_true(trainer, all(are_equal(each, now) for each in sums))
+        path = broadcast(trainer, last_saved(trainer, step))
+        return path if same else None
+
+    def complete(self, trainer: Trainer, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
+        """Add to a checkpoint of the series what Lightning does not save; take note of those of other callbacks."""
+        if self._point is not None:
+            checkpoint[STATE_KEY] = self._state
+            # Those of Lightning 1.5 are one too high.
+            checkpoint.update(epoch=self._state["epoch"], global_step=self._state["record"]["step"])
+            mark_point(checkpoint, self._point)
+        elif "optimizer_states" in checkpoint:
+            step = int(trainer.global_step)
+            earlier = self._others_saved[1] if self._others_saved[0] == step else []
+            self._others_saved = step, [*earlier, sums_of(pl_module)]
+
+
+def _optimizer_groups(trainer: Trainer) -> List[List[Mapping[str, Any]]]:
+    """The learning rates and other values of the optimizers' groups, also of DeepSpeed's, which saves them itself."""
+    return [
+        [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+        for optimizer in trainer.optimizers
+    ]
