@@ -94,7 +94,8 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, di
         found.pop("library")
         starts = {kind: found[kind]["start"] for kind in (*kinds, "ddp")}
         assert starts.pop("ddp") == 0
-        assert starts.pop(last) >= _STEPS
+        # Of the last kind the newest save may have been cut off.
+        assert 0 < starts.pop(last) < 2 * _STEPS
         assert set(starts.values()) == {2 * _STEPS}
         assert {each["steps"] for each in found.values()} == {4 * _STEPS}
     weights = {}
