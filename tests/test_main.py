@@ -61,9 +61,9 @@ def test_tune_is_also_a_subcommand_of_lightning_1(words, is_subcommand, monkeypa
 
 
 def test_no_option_of_tune_is_one_of_lightning_clis():
-    from lightning_sm.launch._words import _tuning_parser
+    from lightning_sm.launch._words import _parser
 
-    options = {option.lstrip("-") for action in _tuning_parser()._actions for option in action.option_strings}
+    options = {option.lstrip("-") for action in _parser("tune")._actions for option in action.option_strings}
     assert not options & set(entry._CLI_OPTIONS)
     assert "c" not in options
 

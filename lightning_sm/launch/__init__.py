@@ -11,11 +11,13 @@ A request is made first, as a frozen value that can be printed and rehearsed, an
 from typing import List
 
 from lightning_sm.errors import LaunchError
+from lightning_sm.launch._check import check_project
 from lightning_sm.launch._command import main
 from lightning_sm.launch._estimator import estimator_inputs, estimator_kwargs
 from lightning_sm.launch._images import Image, find_image
 from lightning_sm.launch._jobs import artifacts, jobs, logs, stop
 from lightning_sm.launch._model_trainer import model_trainer_calls, model_trainer_kwargs
+from lightning_sm.launch._project import Problem
 from lightning_sm.launch._refusals import check_request
 from lightning_sm.launch._request import Account, JobRequest, create_job_request
 from lightning_sm.launch._settings import Channel, Instances, LaunchSettings, settings_of
@@ -30,9 +32,11 @@ __all__ = [
     "JobRequest",
     "LaunchError",
     "LaunchSettings",
+    "Problem",
     "TuningRequest",
     "TuningSettings",
     "artifacts",
+    "check_project",
     "check_request",
     "check_tuning_request",
     "create_job_request",

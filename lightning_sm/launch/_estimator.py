@@ -5,8 +5,8 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
 from lightning_sm.launch._request import Account, JobRequest
 from lightning_sm.launch._sdks import SettingsLike, as_settings, refuse, request_of, staged
-from lightning_sm.launch._send import bucket_and_key
-from lightning_sm.launch._settings import LaunchSettings, as_channel, data_source
+from lightning_sm.launch._settings import LaunchSettings, as_channel, data_source, local_channels
+from lightning_sm.launch._upload import bucket_and_key
 
 __all__ = ["estimator_inputs", "estimator_kwargs"]
 
@@ -115,7 +115,9 @@ def estimator_inputs(settings: SettingsLike) -> Dict[str, Any]:
         {'training': 's3://bucket/cifar10'}
     """
     found: Dict[str, Any] = {}
-    for name, given in as_settings(settings).channels.items():
+    made = as_settings(settings)
+    refuse("SDK v2", {"a local folder as a channel": bool(local_channels(made))})
+    for name, given in made.channels.items():
         channel = as_channel(name, given)
         files = data_source(channel).get("FileSystemDataSource")
         if files is not None:

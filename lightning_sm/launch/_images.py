@@ -12,7 +12,7 @@ from lightning_sm.errors import LaunchError
 __all__ = ["Image", "find_image"]
 
 _SHORT = re.compile(r"pytorch-(?P<version>\d+\.\d+(?:\.\d+)?)-(?P<processor>cpu|gpu)")
-_TAG = re.compile(r"/pytorch-training:(?P<version>\d+\.\d+(?:\.\d+)?)-(?P<processor>cpu|gpu)")
+_TAG = re.compile(r"/pytorch-training:(?P<version>\d+\.\d+(?:\.\d+)?)-(?P<processor>cpu|gpu)(?:-py(?P<python>\d+))?")
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Image:
         is_aws: Whether it is one of AWS's PyTorch training images.
         processor: ``cpu`` or ``gpu``, where that is known.
         has_smddp: Whether it holds AWS's SMDDP library, where that is known.
+        torch: The version of torch in it, where that is known.
+        python: The version of Python in it, such as ``3.12``, where that is known.
 
     Source: ``images.json`` beside this module, which names its sources.
     """
@@ -32,6 +34,8 @@ class Image:
     is_aws: bool = False
     processor: Optional[str] = None
     has_smddp: Optional[bool] = None
+    torch: Optional[str] = None
+    python: Optional[str] = None
 
 
 def find_image(name: str, region: str) -> Image:
@@ -55,8 +59,13 @@ def find_image(name: str, region: str) -> Image:
     short = _SHORT.fullmatch(name)
     if short is None and "/" in name:
         tag = _TAG.search(name)
-        known = data["versions"].get(_full(tag["version"], data), {}) if tag else {}
-        return Image(name, tag is not None, tag["processor"] if tag else None, known.get("smddp"))
+        if tag is None:
+            return Image(name)
+        full = _full(tag["version"], data)
+        known = data["versions"].get(full, {})
+        return Image(
+            name, True, tag["processor"], known.get("smddp"), full, _dotted(known.get("python") or tag["python"])
+        )
     version = _full(short["version"], data) if short else ""
     if short is None or version not in data["versions"]:
         names = ", ".join(f"pytorch-{each}-gpu" for each in list(data["versions"])[-4:])
@@ -73,7 +82,14 @@ def find_image(name: str, region: str) -> Image:
     known = data["versions"][version]
     tag_text = f"{version}-{short['processor']}-{known['python']}"
     uri = f"{account}.dkr.ecr.{region}.{suffix}/{data['repository']}:{tag_text}"
-    return Image(uri, True, short["processor"], known["smddp"] and short["processor"] == "gpu")
+    has_smddp = known["smddp"] and short["processor"] == "gpu"
+    return Image(uri, True, short["processor"], has_smddp, version, _dotted(known["python"]))
+
+
+def _dotted(python: Optional[str]) -> Optional[str]:
+    """``3.12`` of ``py312`` or ``312``."""
+    digits = (python or "").replace("py", "")
+    return f"{digits[0]}.{digits[1:]}" if digits else None
 
 
 def _full(version: str, data: Dict[str, Any]) -> str:

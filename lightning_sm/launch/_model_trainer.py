@@ -7,9 +7,9 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 from lightning_sm._sagemaker.hyperparameters import is_reserved
 from lightning_sm.errors import LaunchError
-from lightning_sm.launch._request import Account, JobRequest, definitions_of
-from lightning_sm.launch._sdks import VALUES_FILE, SettingsLike, as_settings, refuse, request_of, staged, words_of
-from lightning_sm.launch._words import hyperparameters_of
+from lightning_sm.launch._check import definitions_of
+from lightning_sm.launch._request import Account, JobRequest
+from lightning_sm.launch._sdks import VALUES_FILE, SettingsLike, as_settings, refuse, request_of, staged
 
 __all__ = ["model_trainer_calls", "model_trainer_kwargs"]
 
@@ -116,7 +116,10 @@ def model_trainer_calls(settings: SettingsLike, command: Union[str, Sequence[str
         LaunchError: The metrics cannot be read from the model.
     """
     made = as_settings(settings)
-    definitions = definitions_of(made, {**made.hyperparameters, **hyperparameters_of(words_of(command))})
+    definitions = definitions_of(made.metrics, None)
+    if "auto" in made.metrics:
+        request, _ = request_of(made, command, "job", Account(made.region or "us-east-1", "bucket"))
+        definitions = request.as_body()["AlgorithmSpecification"]["MetricDefinitions"]
     found: Dict[str, Any] = {}
     if not (definitions or made.retries or made.tensorboard_output):
         return found

@@ -17,7 +17,7 @@ from typing import IO, Any, Dict, Iterator, List, Sequence, Tuple
 import lightning_sm._version as version
 from lightning_sm.errors import LaunchError
 
-__all__ = ["PackedSource", "pack_source"]
+__all__ = ["PackedSource", "pack_source", "packed_files", "refuse_no_folder"]
 
 _NEVER = (".git", "__pycache__", ".venv", "venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints")
 # Names of files that hold credentials, as secret scanners list them.
@@ -74,9 +74,7 @@ def pack_source(source_dir: Path, target: Path, *, allowed: Sequence[str] = ()) 
 
     Source: ``tar_and_upload_dir`` in ``sagemaker/fw_utils.py`` of aws/sagemaker-python-sdk.
     """
-    if not source_dir.is_dir():
-        raise LaunchError(f"--source-dir {source_dir} is no folder.", hint="Name the folder with the program.")
-    files = sorted(_files(source_dir))
+    files = packed_files(source_dir)
     _refuse(source_dir, files, allowed)
     added = _added(source_dir)
     size = 0
@@ -105,6 +103,29 @@ def pack_source(source_dir: Path, target: Path, *, allowed: Sequence[str] = ()) 
     return PackedSource(target, count, size, target.stat().st_size, tuple(sorted(added)))
 
 
+def refuse_no_folder(source_dir: Path) -> None:
+    """Raise if the source folder is none."""
+    if not source_dir.is_dir():
+        raise LaunchError(
+            f"--source-dir {source_dir} is no folder in {Path.cwd()}.", hint="Name the folder with the program."
+        )
+
+
+def packed_files(source_dir: Path) -> List[str]:
+    """Return the paths of the files in a folder that are packed.
+
+    Raises:
+        LaunchError: There is no such folder, it cannot be read, or ``pathspec`` is missing.
+    """
+    refuse_no_folder(source_dir)
+    try:
+        return sorted(_files(source_dir))
+    except OSError as error:
+        raise LaunchError(
+            f"{source_dir} cannot be read: {error}.", hint="Mend the link or the rights, or name it in .gitignore."
+        ) from error
+
+
 def _add(archive: tarfile.TarFile, name: str, file: IO[bytes], size: int, mode: int) -> int:
     entry = tarfile.TarInfo(name)
     entry.size = size
@@ -122,7 +143,7 @@ def _files(root: Path) -> Iterator[str]:
             "The package pathspec is missing, which reads .gitignore.", hint="pip install 'lightning-sm[launch]'"
         ) from error
 
-    def walk(folder: Path, above: Tuple[Tuple[str, Any], ...]) -> Iterator[str]:
+    def walk(folder: Path, above: Tuple[Tuple[str, Any], ...], inside: Tuple[Path, ...]) -> Iterator[str]:
         ignore = folder / ".gitignore"
         if ignore.is_file():
             lines = ignore.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -136,17 +157,16 @@ def _files(root: Path) -> Iterator[str]:
                 if not is_folder:
                     if entry.is_file():
                         yield name
-                elif entry.is_symlink() and root.resolve() in (
-                    Path(entry.path).resolve(),
-                    *Path(entry.path).resolve().parents,
-                ):
+                    continue
+                place = Path(entry.path).resolve() if entry.is_symlink() else inside[-1] / entry.name
+                is_above = any(place == each or place in each.parents for each in inside)
+                if entry.is_symlink() and (is_above or inside[0] in place.parents):
                     raise LaunchError(
-                        f"{entry.path} is a link to a folder of the source itself.", hint="Name it in .gitignore."
+                        f"{entry.path} is a link to a folder that is packed already.", hint="Name it in .gitignore."
                     )
-                else:
-                    yield from walk(Path(entry.path), above)
+                yield from walk(Path(entry.path), above, (*inside, place))
 
-    yield from walk(root, ())
+    yield from walk(root, (), (root.resolve(),))
 
 
 def _is_ignored(name: str, specs: Tuple[Tuple[str, Any], ...]) -> bool:

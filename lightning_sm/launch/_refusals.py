@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 from lightning_sm.errors import LaunchError
+from lightning_sm.launch._package import refuse_no_folder
 from lightning_sm.launch._request import JobRequest
 from lightning_sm.launch._settings import flag_of
 
@@ -14,18 +15,26 @@ __all__ = ["check_job", "check_limits", "check_request", "readable_secrets"]
 _SMDDP_INSTANCES = ("ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/\S+")
 _MPI = ("mpi", "smdistributed", "pytorchddp")
+_READABLE = ("HyperParameters", "StaticHyperParameters", "Environment")
+# Limits of fields that botocore's model does not have.
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_StoppingCondition.html, API_ResourceConfig.html
+_DOCUMENTED = {
+    "StoppingCondition.MaxRuntimeInSeconds": {"max": 28 * 86_400},
+    "InstanceCount": {"min": 1},
+    "VolumeSizeInGB": {"min": 1},
+}
 _LINE = re.compile(r"^\s*([A-Za-z0-9][\w.\-]*)", re.MULTILINE)
 
 
-def readable_secrets(request: JobRequest) -> List[str]:
+def readable_secrets(body: Mapping[str, Any]) -> List[str]:
     """Return the names of variables and hyperparameters of a request whose values look like secrets.
 
     Values that read as secrets are found by the patterns that redact failure reasons, together with their names.
     """
     from lightning_sm._failure.failure_file import redact_patterns
 
-    body = request.as_body()
-    values = {**body.get("HyperParameters", {}), **body.get("Environment", {})}
+    job = body.get("TrainingJobDefinition", body)
+    values = {name: text for key in _READABLE for name, text in job.get(key, {}).items()}
     lines = {name: f"{name}={value}" for name, value in values.items()}
     return sorted(name for name, line in lines.items() if redact_patterns(line) != line)
 
@@ -63,7 +72,7 @@ def check_job(request: JobRequest) -> None:
     role = request.settings.role
     if _ROLE.fullmatch(role) is None:
         raise LaunchError(
-            f"--role is {role!r}, which is no ARN of a role." if role else "There is no --role.",
+            f"--role is {role!r}, which is no ARN of a role.",
             hint="Give the ARN of the job's execution role, arn:aws:iam:: with your account's number and :role/NAME; "
             "IAM's console shows it.",
         )
@@ -116,6 +125,7 @@ def _check_program(request: JobRequest) -> None:
             f"--entry-point {settings.entry_point!r} is refused by SageMaker's toolkit.",
             hint="Name a file below --source-dir by its path in it, without blanks.",
         )
+    refuse_no_folder(Path(settings.source_dir))
     program = Path(settings.source_dir, settings.entry_point)
     if not program.is_file():
         raise LaunchError(
@@ -219,7 +229,8 @@ def _violations(body: Mapping[str, Any], operation: str) -> Iterator[str]:
 
 def _violations_of(value: Any, shape: Any, at: str) -> Iterator[str]:
     """Compare a value with a shape of botocore's model, whose own validation ignores maxima and patterns."""
-    limits: Dict[str, Any] = shape.metadata
+    documented = (more for field, more in _DOCUMENTED.items() if at.endswith(field))
+    limits: Dict[str, Any] = {**shape.metadata, **next(documented, {})}
     if shape.type_name == "structure":
         for name in shape.required_members:
             if name not in value:

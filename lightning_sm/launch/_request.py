@@ -2,9 +2,7 @@
 
 import json
 import re
-import subprocess
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -12,16 +10,23 @@ from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 from lightning_sm._sagemaker.entrypoint import DLC_COMMAND, TOOLKIT_COMMAND, make_entrypoint
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._images import Image, find_image
-from lightning_sm.launch._settings import Instances, LaunchSettings, as_channel, as_instances, data_source
+from lightning_sm.launch._settings import (
+    Instances,
+    LaunchSettings,
+    as_channel,
+    as_instances,
+    data_source,
+    local_channels,
+    refuse_missing,
+)
+from lightning_sm.launch._upload import address_of_content
 from lightning_sm.rehearse import Distribution, Sdk, encode_hyperparameters, framework_hyperparameters
 
-__all__ = ["Account", "JobRequest", "Request", "create_job_request", "default_name", "definitions_of", "job_request_of"]
-__all__ += ["legal_base"]
+__all__ = ["Account", "JobRequest", "Request", "create_job_request", "default_name", "legal_base"]
 
 _CODE_CHANNEL = "code"
 _ISOLATED_ARCHIVE = "/opt/ml/input/data/code/sourcedir.tar.gz"
 _DAY = 86_400
-_FROM_MODEL = "auto"
 
 
 @dataclass(frozen=True)
@@ -31,10 +36,12 @@ class Account:
     Args:
         region: The region.
         bucket: The bucket for source, checkpoints and output.
+        number: The number of the account where the bucket is the account's default one, which is made if it is missing.
     """
 
     region: str
     bucket: str
+    number: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Request:
     name: str
     body: str
     archive_uri: str
-    kind: ClassVar[str]
+    kind: ClassVar[str] = "TrainingJob"
 
     def as_body(self) -> Dict[str, Any]:
         """The arguments of boto3's method, such as ``create_training_job``."""
@@ -77,7 +84,6 @@ class JobRequest(Request):
     image: Image
     instances: Tuple[Instances, ...]
     settings: LaunchSettings
-    kind: ClassVar[str] = "TrainingJob"
 
 
 def default_name(settings: LaunchSettings, now: datetime) -> str:
@@ -90,75 +96,6 @@ def legal_base(settings: LaunchSettings, size: int) -> str:
     base = settings.base_name or Path(settings.source_dir).resolve().name
     legal = re.sub(r"[^A-Za-z0-9]+", "-", base).strip("-") or "job"
     return legal[:size].rstrip("-")
-
-
-def definitions_of(settings: LaunchSettings, hyperparameters: Mapping[str, Any]) -> List[Dict[str, str]]:
-    """Return the metric definitions of a job.
-
-    The metric ``auto`` stands for those that the model logs which the config names. Then its project is imported, in a
-    process of its own in the source folder, as ``lightning-sm metrics`` does; nothing of it is run.
-
-    Args:
-        settings: What the job is asked to be.
-        hyperparameters: All hyperparameters of the job, of which ``config`` names the config files.
-
-    Raises:
-        LaunchError: The model's metrics cannot be read.
-        MetricDefinitionError: SageMaker does not accept a name.
-    """
-    if not settings.metrics:
-        return []
-    from lightning_sm._metrics.definitions import metric_definitions as definitions_of_names
-
-    named = [name for name in settings.metrics if name != _FROM_MODEL]
-    found = definitions_of_names(named) if named else []
-    if _FROM_MODEL in settings.metrics:
-        names = {each["Name"] for each in found}
-        found += [each for each in _of_model(settings, hyperparameters) if each["Name"] not in names]
-    return found
-
-
-def _of_model(settings: LaunchSettings, hyperparameters: Mapping[str, Any]) -> List[Dict[str, str]]:
-    given = {name: value for name, value in hyperparameters.items() if name not in ("config", "subcommand")}
-    configs = hyperparameters.get("config", [])
-    words = [f"--config={path}" for path in ([configs] if isinstance(configs, str) else configs)]
-    words += [f"--{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in given.items()]
-    command = [sys.executable, "-m", "lightning_sm", "metrics", *words]
-    done = subprocess.run(command, cwd=settings.source_dir, capture_output=True, text=True, check=False)
-    sys.stderr.write(done.stderr)
-    try:
-        read: List[Dict[str, str]] = json.loads(done.stdout)
-        return read
-    except ValueError:
-        raise LaunchError(
-            f"--metric auto: the metrics of the model cannot be read; `lightning-sm metrics` in "
-            f"{settings.source_dir} ended with exit code {done.returncode}.",
-            hint="Its output stands above. Install what the project imports, or name the metrics: --metric val_loss.",
-        ) from None
-
-
-def job_request_of(
-    settings: LaunchSettings, account: Account, hyperparameters: Mapping[str, Any], name: Optional[str] = None
-) -> JobRequest:
-    """Return the request of a job with its name, or a default one, and the metrics that the settings name.
-
-    Args:
-        settings: What the job is asked to be.
-        account: Where it is sent.
-        hyperparameters: More hyperparameters, which win over those of the settings.
-        name: The name of the job, which wins over that of the settings.
-
-    Raises:
-        LaunchError: The settings contradict each other, or the model's metrics cannot be read.
-        MetricDefinitionError: SageMaker does not accept the name of a metric.
-    """
-    return create_job_request(
-        settings,
-        account,
-        name=name or settings.name or default_name(settings, datetime.now()),
-        hyperparameters=hyperparameters,
-        metric_definitions=definitions_of(settings, {**settings.hyperparameters, **hyperparameters}),
-    )
 
 
 def create_job_request(
@@ -192,6 +129,7 @@ def create_job_request(
         >>> request.as_body()["ResourceConfig"]["InstanceType"], request.archive_uri
         ('ml.g5.xlarge', 's3://bucket/job-1/source/sourcedir.tar.gz')
     """
+    refuse_missing(settings)
     image = find_image(settings.image, account.region)
     instances = as_instances(settings)
     archive = f"s3://{account.bucket}/{name}/source/sourcedir.tar.gz"
@@ -200,7 +138,7 @@ def create_job_request(
         "AlgorithmSpecification": _algorithm(settings, image, metric_definitions),
         "RoleArn": settings.role,
         "HyperParameters": _hyperparameters(settings, account, name, archive, instances, hyperparameters or {}),
-        "InputDataConfig": _inputs(settings, archive),
+        "InputDataConfig": _inputs(settings, account, archive),
         "OutputDataConfig": _without_nothing(
             S3OutputPath=settings.output_path or f"s3://{account.bucket}/", KmsKeyId=settings.output_kms_key
         ),
@@ -266,8 +204,13 @@ def _hyperparameters(
     return encode_hyperparameters({**resume, **settings.hyperparameters, **given, **script, **framework}, Sdk.V2)
 
 
-def _inputs(settings: LaunchSettings, archive: str) -> List[Dict[str, Any]]:
+def _inputs(settings: LaunchSettings, account: Account, archive: str) -> List[Dict[str, Any]]:
+    prefix = f"s3://{account.bucket}/{legal_base(settings, 39)}/channels"
+    local = {
+        name: address_of_content(Path(folder), f"{prefix}/{name}") for name, folder in local_channels(settings).items()
+    }
     channels = [as_channel(name, given) for name, given in settings.channels.items()]
+    channels = [replace(channel, uri=local.get(channel.name, channel.uri)) for channel in channels]
     found = [
         _without_nothing(
             ChannelName=channel.name,

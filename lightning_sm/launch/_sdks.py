@@ -3,14 +3,16 @@
 import shlex
 import tarfile
 import tempfile
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from lightning_sm.errors import LaunchError
+from lightning_sm.launch._check import job_request_of, line_of
 from lightning_sm.launch._refusals import check_request
-from lightning_sm.launch._request import Account, JobRequest, job_request_of
+from lightning_sm.launch._request import Account, JobRequest, default_name
 from lightning_sm.launch._send import account_of, clients
-from lightning_sm.launch._settings import LaunchSettings, settings_of
+from lightning_sm.launch._settings import LaunchSettings, local_channels, settings_of
 from lightning_sm.launch._words import hyperparameters_of, read_file
 
 __all__ = ["VALUES_FILE", "SettingsLike", "as_settings", "refuse", "request_of", "staged", "words_of"]
@@ -32,8 +34,13 @@ def request_of(
     """
     made = as_settings(settings)
     given = {**made.hyperparameters, **hyperparameters_of(words_of(command))}
-    request = job_request_of(made, account or account_of(made, clients(made.region)[0]), given, name)
+    where = account or account_of(made, clients(made.region))
+    refuse("An SDK", {"a local folder as a channel": bool(local_channels(made))})
+    named = name or made.name or default_name(made, datetime.now())
+    request = job_request_of(made, where, given, named)
     check_request(request)
+    if "auto" in made.metrics:
+        request = job_request_of(made, where, given, named, line_of(request))
     return request, given
 
 

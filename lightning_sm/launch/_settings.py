@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from lightning_sm._duration import read_duration
 from lightning_sm.errors import LaunchError
@@ -15,8 +15,11 @@ __all__ = [
     "as_channel",
     "as_instances",
     "as_seconds",
+    "closest",
     "data_source",
     "flag_of",
+    "local_channels",
+    "refuse_missing",
     "settings_of",
     "typed_values",
 ]
@@ -29,6 +32,18 @@ _TYPE = re.compile(r"(?P<type>[\w.\-]+?)(?::(?P<count>\d+))?")
 # file systems: fsx://fs-0123456789abcdef0/mount/path, fsx-lustre and efs alike
 _FILE_SYSTEM = re.compile(r"(?P<kind>fsx|efs)://(?P<id>fs-[0-9a-f]+)(?P<path>/\S+)")
 _FILE_SYSTEM_TYPES = {"fsx": "FSxLustre", "efs": "EFS"}
+_WHAT_TO_GIVE = {
+    "--image": "An image is a short name such as pytorch-2.8-gpu, or an address",
+    "--instance-type": "an instance type is one such as ml.g5.xlarge",
+    "--role": "the role is the ARN of the job's execution role, arn:aws:iam::ACCOUNT:role/NAME, as IAM shows it",
+    "--region": "the region may also stand in AWS_REGION",
+}
+# Names of arguments of SageMaker's SDKs, and ours.
+_NAMES_OF_SDKS = {
+    "instance_count": "instances", "image_uri": "image", "use_spot_instances": "spot", "job_name": "name",
+    "base_job_name": "base_name", "inputs": "channels", "input_data_config": "channels", "source_code": "source_dir",
+    "volume_size_in_gb": "volume_size", "checkpoint_s3_uri": "checkpoints", "metric_definitions": "metrics",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,7 +52,8 @@ class Channel:
 
     Args:
         name: Its name, such as ``training``.
-        uri: ``s3://bucket/prefix``, ``fsx://fs-ID/mount/path`` or ``efs://fs-ID/path``.
+        uri: ``s3://bucket/prefix``, ``fsx://fs-ID/mount/path``, ``efs://fs-ID/path``, or a local folder or file, which
+            ``launch`` uploads.
         mode: ``File``, ``FastFile`` or ``Pipe``; by default the job's.
         sharded: Whether each host gets a part of the objects instead of all of them.
         content_type: The MIME type of the data.
@@ -89,8 +105,8 @@ class LaunchSettings:
         region: The AWS region; by default that of the AWS configuration.
         bucket: The bucket for source, checkpoints and output; by default ``sagemaker-REGION-ACCOUNT``.
         output_path: Where the output and the model go (``s3://…``); by default the bucket.
-        channels: The input channels: an address for each name, or a mapping with ``uri``, ``mode``, ``sharded`` and
-            ``content_type``.
+        channels: The input channels: an address or a local folder for each name, or a mapping with ``uri``, ``mode``,
+            ``sharded`` and ``content_type``.
         input_mode: ``File``, ``FastFile`` or ``Pipe``, for channels without a mode of their own.
         hyperparameters: Hyperparameters, beside those that the words of the command mean.
         environment: Environment variables of the container.
@@ -201,6 +217,44 @@ def settings_of(given: Mapping[str, Any]) -> LaunchSettings:
     return settings
 
 
+def closest(name: str, known: Iterable[str]) -> Optional[str]:
+    """Return the setting that an unknown name means: by what SageMaker's SDKs call it, or the most similar one.
+
+    Example::
+
+        >>> closest("instance_count", ["instances", "instance_type"]), closest("imgae", ["image", "role"])
+        ('instances', 'image')
+    """
+    import difflib
+
+    listed = list(known)
+    same = _NAMES_OF_SDKS.get(name)
+    similar = [same] if same in listed else difflib.get_close_matches(name, listed, n=1)
+    return similar[0] if similar else None
+
+
+def refuse_missing(settings: LaunchSettings, also: Sequence[str] = ()) -> None:
+    """Raise if settings are missing that every job needs; all of them are named.
+
+    Args:
+        settings: The settings.
+        also: What is missing besides.
+
+    Raises:
+        LaunchError: Something is missing.
+    """
+    given = {
+        "image": settings.image,
+        "instance_type": settings.instance_type or settings.instance_groups,
+        "role": settings.role,
+    }
+    missing = [*(flag_of(name) for name, value in given.items() if not value), *also]
+    if missing:
+        raise LaunchError(
+            f"There is no {', no '.join(missing)}.", hint="; ".join(_WHAT_TO_GIVE[name] for name in missing) + "."
+        )
+
+
 def typed_values(cls: type, given: Mapping[str, Any], command: str) -> Dict[str, Any]:
     """Return the arguments of a dataclass of settings, whose names and types are checked.
 
@@ -217,12 +271,10 @@ def typed_values(cls: type, given: Mapping[str, Any], command: str) -> Dict[str,
     for name, value in given.items():
         key = str(name).replace("-", "_")
         if key not in known:
-            import difflib
-
-            close = difflib.get_close_matches(key, known, n=1)
+            close = closest(key, known)
             raise LaunchError(
                 f"{command} has no setting {name!r}.",
-                hint=f"Did you mean {close[0]!r}?" if close else f"Run `lightning-sm {command} --help` to see all.",
+                hint=f"Did you mean {close!r}?" if close else f"Run `lightning-sm {command} --help` to see all.",
             )
         if value is not None:
             values[key] = _typed(key, value, known[key].type)
@@ -276,12 +328,13 @@ def as_instances(settings: LaunchSettings) -> Tuple[Instances, ...]:
     """Return the instances: one entry, one for each group, or one for each type among which SageMaker chooses.
 
     Raises:
-        LaunchError: There are none, a text cannot be read, or both types and groups are given.
+        LaunchError: A text cannot be read, or both types and groups are given.
     """
     types, groups = settings.instance_type, settings.instance_groups
-    if bool(types) == bool(groups):
-        problem = "--instance-type and --instance-group exclude each other" if types else "There is no --instance-type"
-        raise LaunchError(f"{problem}.", hint="Name a type such as ml.g5.12xlarge, or groups as NAME=COUNT:TYPE.")
+    if types and groups:
+        raise LaunchError(
+            "--instance-type and --instance-group exclude each other.", hint="Name types, or groups as NAME=COUNT:TYPE."
+        )
     found: List[Instances] = []
     for text in groups:
         match = _GROUP.fullmatch(text)
@@ -311,12 +364,18 @@ def as_channel(name: str, given: Union[str, Mapping[str, Any]]) -> Channel:
         raise LaunchError(
             f"The channel {name!r} is {given!r}.", hint="Give an address, or uri, mode, sharded and content_type."
         )
-    if not uri.startswith("s3://") and not _FILE_SYSTEM.fullmatch(uri):
+    if "://" in uri and not uri.startswith("s3://") and not _FILE_SYSTEM.fullmatch(uri):
         raise LaunchError(
             f"The channel {name!r} is {uri!r}.",
-            hint="Give s3://BUCKET/PREFIX, fsx://fs-ID/MOUNT/PATH or efs://fs-ID/PATH; upload local files first.",
+            hint="Give s3://BUCKET/PREFIX, fsx://fs-ID/MOUNT/PATH, efs://fs-ID/PATH or a local folder.",
         )
     return Channel(name, uri, values.get("mode"), bool(values.get("sharded", False)), values.get("content_type"))
+
+
+def local_channels(settings: LaunchSettings) -> Dict[str, str]:
+    """Return the folders, or files, of the channels that ``launch`` uploads, by the names of the channels."""
+    channels = [as_channel(name, given) for name, given in settings.channels.items()]
+    return {channel.name: channel.uri for channel in channels if "://" not in channel.uri}
 
 
 def data_source(channel: Channel) -> Dict[str, Any]:

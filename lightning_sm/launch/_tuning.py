@@ -147,7 +147,7 @@ def tuning_settings_of(given: Mapping[str, Any]) -> TuningSettings:
 
 def default_tuning_name(settings: LaunchSettings, now: datetime) -> str:
     """Return the name of a tuning job that was given none; names of tuning jobs have 32 characters at most."""
-    time = now.strftime("%y%m%d-%H%M")
+    time = now.strftime("%Y%m%d%H%M%S")
     return f"{legal_base(settings, _NAME_SIZE - len(time) - 1)}-{time}"
 
 

@@ -1,4 +1,4 @@
-"""Shows what a training job does: its states, and the lines that its hosts write to CloudWatch."""
+"""Shows what a job does: its states, the lines that its hosts write to CloudWatch, the numbers of a tuning job."""
 
 import heapq
 import json
@@ -9,12 +9,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from lightning_sm.launch._send import api_errors, is_throttled
+from lightning_sm.launch._send import api_errors, is_transient
 
-__all__ = ["LogReader", "follow", "follow_until_interrupted", "line_writer"]
+__all__ = ["LogReader", "follow", "follow_tuning", "follow_until_interrupted", "line_writer"]
 
 _GROUP = "/aws/sagemaker/TrainingJobs"
-_ENDED = ("Completed", "Failed", "Stopped")
+_ENDED = ("Completed", "Failed", "Stopped", "DeleteFailed")
+# What the API's counters of a tuning job's training jobs mean.
+_COUNTERS = {
+    "Completed": "completed",
+    "InProgress": "in progress",
+    "RetryableError": "to be retried",
+    "NonRetryableError": "failed",
+    "Stopped": "stopped",
+}
 # What Open MPI's --tag-output writes before each line; the name of the host is there too.
 _MPI = re.compile(r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[^\]]*)?\]<std\w+>:\s?")
 # CloudWatch shows the last lines of a job some seconds after its end.
@@ -31,10 +39,12 @@ class LogReader:
     Args:
         client: boto3's client of CloudWatch Logs.
         job_name: The name of the job.
+        persists: Whether it goes on when the network has been away.
     """
 
     client: Any
     job_name: str
+    persists: bool = True
     _tokens: Dict[str, Optional[str]] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
@@ -56,6 +66,7 @@ class LogReader:
             try:
                 page = patiently(
                     self.client.describe_log_streams,
+                    persists=self.persists,
                     logGroupName=_GROUP,
                     logStreamNamePrefix=f"{self.job_name}/",
                     **more,
@@ -75,6 +86,7 @@ class LogReader:
             more = {"nextToken": token} if token else {}
             page = patiently(
                 self.client.get_log_events,
+                persists=self.persists,
                 logGroupName=_GROUP,
                 logStreamName=stream,
                 startFromHead=True,
@@ -83,9 +95,9 @@ class LogReader:
             )
             for event in page["events"]:
                 yield event["timestamp"], host, _with_place(host, event["message"].rstrip("\n"))
-            # The last page is given again, with the token that was sent.
+            # Pages before the last may be empty; the last one is given again, with the token that was sent.
             self._tokens[stream] = page["nextForwardToken"]
-            if page["nextForwardToken"] == token or not page["events"]:
+            if page["nextForwardToken"] == token:
                 return
 
 
@@ -94,7 +106,7 @@ def follow(
 ) -> str:
     """Show the states and lines of a job until it ends, and return its last state.
 
-    Where AWS limits the calls, it asks less often and goes on where it was.
+    Where AWS limits the calls, or the network is away, it asks less often and goes on where it was.
 
     Args:
         session: A boto3 session.
@@ -106,40 +118,104 @@ def follow(
     Raises:
         LaunchError: A call failed otherwise.
     """
-    jobs, reader = session.client("sagemaker"), LogReader(session.client("logs"), name)
-    shown, quiet = 0, 0
+    jobs, reader = session.client("sagemaker"), LogReader(session.client("logs"), name, persists=False)
+    shown: List[str] = []
+    quiet = 0
     while True:
         with api_errors(f"sagemaker:DescribeTrainingJob for {name}"):
-            job = patiently(jobs.describe_training_job, TrainingJobName=name)
-        for line in _transitions(job)[shown:]:
+            job = patiently(jobs.describe_training_job, persists=reader.persists, TrainingJobName=name)
+            state = str(job["TrainingJobStatus"])
+        lines = _transitions(job)
+        # SageMaker writes the message of a state again while it lasts.
+        for line in (new for place, new in enumerate(lines) if shown[place : place + 1] != [new]):
             write(line)
-            shown += 1
+        shown = lines
         quiet += 1
         with api_errors(f"logs:GetLogEvents for {name}"):
             for line in reader.lines():
                 write(line)
                 quiet = 0
-        if not wait or (job["TrainingJobStatus"] in _ENDED and quiet >= _QUIET_POLLS):
+        if not wait or (state in _ENDED and quiet >= _QUIET_POLLS):
             write(_last_line(job))
-            return str(job["TrainingJobStatus"])
+            return state
+        reader.persists = True
         time.sleep(poll_seconds)
 
 
-def patiently(call: Callable[..., Dict[str, Any]], **arguments: Any) -> Dict[str, Any]:
-    """Make a call of the API again, later each time, as long as AWS answers that there are too many.
+def follow_tuning(
+    session: Any, name: str, *, poll_seconds: float = 15.0, write: Callable[[str], None] = print, wait: bool = True
+) -> str:
+    """Show the numbers of training jobs and the best one whenever they change, until the tuning job has ended.
+
+    Args:
+        session: A boto3 session.
+        name: The name of the tuning job.
+        poll_seconds: The time between two looks, in seconds.
+        write: Takes each line.
+        wait: Whether to go on until it ends.
+
+    Returns:
+        The last state of the tuning job, such as ``Completed``.
+
+    Raises:
+        LaunchError: A call of the API failed.
+    """
+    client, persists = session.client("sagemaker"), False
+    shown: Dict[str, str] = {}
+    while True:
+        with api_errors(f"sagemaker:DescribeHyperParameterTuningJob for {name}"):
+            job = patiently(
+                client.describe_hyper_parameter_tuning_job, persists=persists, HyperParameterTuningJobName=name
+            )
+            state = str(job["HyperParameterTuningJobStatus"])
+        for line in _tuning_lines(job):
+            what = line.partition(":")[0]
+            if shown.get(what) != line:
+                write(line)
+            shown[what] = line
+        if not wait or state in _ENDED:
+            reason = str(job.get("FailureReason") or "")
+            write(f"Tuning job {name}: {state}{'. ' + reason if reason else ''}")
+            return state
+        persists = True
+        time.sleep(poll_seconds)
+
+
+def _tuning_lines(job: Dict[str, Any]) -> Iterator[str]:
+    counters = job.get("TrainingJobStatusCounters") or {}
+    counted = [f"{counters[key]} {text}" for key, text in _COUNTERS.items() if counters.get(key)]
+    most = job["HyperParameterTuningJobConfig"]["ResourceLimits"].get("MaxNumberOfTrainingJobs")
+    yield f"Training jobs of {most or '?'}: {', '.join(counted) or 'none yet'}"
+    best = job.get("BestTrainingJob") or {}
+    metric = best.get("FinalHyperParameterTuningJobObjectiveMetric")
+    if metric:
+        values = ", ".join(f"{key}={value}" for key, value in sorted((best.get("TunedHyperParameters") or {}).items()))
+        yield f"Best so far: {best['TrainingJobName']}, {metric['MetricName']}={metric['Value']:g} ({values})"
+
+
+def patiently(call: Callable[..., Dict[str, Any]], *, persists: bool = True, **arguments: Any) -> Dict[str, Any]:
+    """Make a call of the API again, later each time, as long as there are too many, or nothing answers.
+
+    Args:
+        call: The call.
+        persists: Whether to wait for a network that is away; otherwise only for AWS's limits.
+        **arguments: Those of the call.
 
     Raises:
         ClientError: It was refused for another reason.
+        BotoCoreError: Nothing has answered.
     """
-    from botocore.exceptions import ClientError
+    from botocore.exceptions import BotoCoreError, ClientError
 
     pause = _FIRST_WAIT
     while True:
         try:
             return call(**arguments)
-        except ClientError as error:
-            if not is_throttled(error):
+        except (BotoCoreError, ClientError) as error:
+            if not is_transient(error) or not (persists or isinstance(error, ClientError)):
                 raise
+            if pause == _FIRST_WAIT and not isinstance(error, ClientError):
+                print(f"Nothing answers, the job goes on; trying again: {error}", file=sys.stderr)
         time.sleep(pause)
         pause = min(_LONGEST_WAIT, 2 * pause)
 
@@ -176,10 +252,15 @@ def line_writer(*, as_json: bool) -> Callable[[str], None]:
     return lambda line: print(json.dumps(line) if as_json else line, flush=True)
 
 
-def follow_until_interrupted(session: Any, name: str, **options: Any) -> int:
-    """Show a job as :func:`follow` does, and return an exit status: 0 completed, 1 otherwise, 130 after Ctrl-C."""
+def follow_until_interrupted(session: Any, name: str, *, kind: str = "TrainingJob", **options: Any) -> int:
+    """Show a job as :func:`follow` or :func:`follow_tuning` does.
+
+    Returns:
+        An exit status: 0 completed, 1 otherwise, 130 after Ctrl-C.
+    """
+    show = follow if kind == "TrainingJob" else follow_tuning
     try:
-        return 0 if follow(session, name, **options) == "Completed" else 1
+        return 0 if show(session, name, **options) == "Completed" else 1
     except KeyboardInterrupt:
         print(
             f"\nThe job goes on. `lightning-sm logs {name} --follow` shows it, `lightning-sm stop {name}` ends it.",

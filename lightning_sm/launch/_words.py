@@ -2,7 +2,10 @@
 
 import argparse
 import inspect
+import json
+import os
 import re
+import signal
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,16 +13,37 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm.errors import LaunchError, LightningSMError
 from lightning_sm.launch._ranges import as_number
-from lightning_sm.launch._settings import LaunchSettings, flag_of, settings_of
+from lightning_sm.launch._settings import LaunchSettings, closest, flag_of, settings_of
 from lightning_sm.launch._tuning import TuningSettings, tuning_settings_of
 
 __all__ = ["LaunchArguments", "exit_status", "hyperparameters_of", "read_file", "read_words"]
 
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
+_SCRIPTS = (".py", ".sh")
 _DEFAULT_FILE = "launch.yaml"
 _PAIRS = ("channels", "hyperparameters", "environment", "tags", "ranges")
 _TUNING = tuple(each.name for each in fields(TuningSettings))
-_SWITCHES = ("dry_run", "wait", "json", *(each.name for each in fields(LaunchSettings) if "bool" in str(each.type)))
+# With the body of a request only these settings have a meaning: where the source is, and where it is sent.
+_WITH_BODY = ("name", "region", "source_dir", "allow_files", "from_checkpoint", "channels")
+# The settings of `--help`, by groups.
+_GROUPS = {
+    "what a first job needs": ("image", "instance_type", "role"),
+    "the program": ("source_dir", "entry_point", "hyperparameters", "environment", "allow_files"),
+    "data and results": (
+        "channels", "input_mode", "bucket", "output_path", "checkpoints", "from_checkpoint", "tensorboard_output",
+    ),
+    "instances and processes": (
+        "instances", "instance_groups", "distribution", "distribution_groups", "processes_per_host", "mpi_options",
+        "volume_size", "spot", "keep_alive", "training_plan", "forward_sigterm",
+    ),
+    "limits of time": ("max_run", "max_wait", "max_pending", "retries"),
+    "names": ("name", "base_name", "region", "tags"),
+    "metrics": ("metrics", "metrics_time_series", "mlflow_arn", "mlflow_experiment"),
+    "network and keys": (
+        "subnets", "security_groups", "encrypt_traffic", "network_isolation", "volume_kms_key", "output_kms_key",
+    ),
+    "the search": _TUNING,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,6 +58,8 @@ class LaunchArguments:
         as_json: Whether what is printed is JSON.
         tuning: What a tuning job searches; ``None`` for ``launch``.
         draw: The seed of a training job that is drawn and printed instead.
+        check: Whether the project's own parser reads the line before it is sent.
+        request: A file with the body of a request that is sent as it is.
     """
 
     settings: LaunchSettings
@@ -43,6 +69,8 @@ class LaunchArguments:
     as_json: bool = False
     tuning: Optional[TuningSettings] = None
     draw: Optional[int] = None
+    check: bool = True
+    request: Optional[str] = None
 
 
 def read_words(words: Sequence[str], *, command: str = "launch") -> LaunchArguments:
@@ -56,11 +84,12 @@ def read_words(words: Sequence[str], *, command: str = "launch") -> LaunchArgume
         LaunchError: A setting is unknown or has another type, or the file cannot be read.
         SystemExit: An option is unknown (2), or ``--help`` was asked for (0).
     """
-    options, run = _split(words)
-    found = vars((_tuning_parser() if command == "tune" else _parser()).parse_args(options))
+    parser = _parser(command)
+    found = vars(_parse(parser, words))
     path: Optional[str] = found.pop("file")
-    dry_run, wait, as_json = (found.pop(name) for name in ("dry_run", "wait", "json"))
-    draw: Optional[int] = found.pop("draw", None)
+    dry_run, wait, as_json, check = (found.pop(name) for name in ("dry_run", "wait", "json", "check"))
+    draw, request = found.pop("draw", None), found.pop("request", None)
+    program, run = _run_of(found.pop("words"), parser)
     given = read_file(path, tuning=True)
     searched = given.pop("tuning", None) or {}
     if not isinstance(searched, dict):
@@ -70,8 +99,62 @@ def read_words(words: Sequence[str], *, command: str = "launch") -> LaunchArgume
         target = searched if name in _TUNING else given
         if value is not None:
             target[name] = {**(target.get(name) or {}), **_pairs(name, value)} if name in _PAIRS else value
+    if program is not None:
+        given["entry_point"] = program
+    if request is not None:
+        typed = [flag_of(name) for name, value in found.items() if value is not None and name not in _WITH_BODY]
+        if typed or run or program:
+            what = ", ".join([*typed, *([" ".join([program or "", *run]).strip()] if run or program else [])])
+            raise LaunchError(
+                f"--request and {what} exclude each other: the body contains it.", hint="Change the body."
+            )
+        given = {name: value for name, value in given.items() if name in _WITH_BODY}
     tuning = tuning_settings_of(searched) if command == "tune" else None
-    return LaunchArguments(settings_of(given), hyperparameters_of(run), dry_run, wait, as_json, tuning, draw)
+    settings, values = settings_of(given), hyperparameters_of(run)
+    return LaunchArguments(settings, values, dry_run, wait, as_json, tuning, draw, check, request)
+
+
+def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """Parse options; one that is unknown is an error with the closest, which argparse does not name."""
+    found, unknown = parser.parse_known_args(list(words))
+    if unknown:
+        name = unknown[0].partition("=")[0]
+        close = closest(name[2:].replace("-", "_"), [each for names in _GROUPS.values() for each in names])
+        advice = f"Did you mean {flag_of(close)}?" if close else f"Run `{parser.prog} --help` to see all."
+        parser.error(f"there is no option {name}. HINT: {advice}")
+    return found
+
+
+def _run_of(words: List[str], parser: argparse.ArgumentParser) -> Tuple[Optional[str], List[str]]:
+    """Return the program, if the words name one, and the words of its command line.
+
+    Options of ``launch`` among them would be sent as hyperparameters; a script that has such an option stands behind
+    ``--``.
+    """
+    if words[:1] == ["--"]:
+        return None, words[1:]
+    program = words[0] if words and words[0].endswith(_SCRIPTS) else None
+    run = words[1:] if program else words
+    if words and program is None and words[0] not in _SUBCOMMANDS:
+        raise LaunchError(
+            f"{words[0]!r} is no option.",
+            hint=f"The command of the job begins with a script, with one of {', '.join(_SUBCOMMANDS)}, or behind --.",
+        )
+    taken = _options_of(parser)
+    for index, word in enumerate(run):
+        name = word.partition("=")[0]
+        if name == "--":
+            return program, run[:index] + run[index + 1 :]
+        if name in taken:
+            raise LaunchError(
+                f"{name} behind {words[0]!r} would be an argument of the program.",
+                hint=f"Write it before {words[0]!r}; an option {name} of the program itself stands behind `--`.",
+            )
+    return program, run
+
+
+def _options_of(parser: argparse.ArgumentParser) -> List[str]:
+    return [option for option in parser._option_string_actions if option.startswith("--")]
 
 
 def hyperparameters_of(command: Sequence[str]) -> Dict[str, Any]:
@@ -103,7 +186,7 @@ def hyperparameters_of(command: Sequence[str]) -> Dict[str, Any]:
                 raise LaunchError(f"{word!r} is no setting.", hint="Write --name value, as --trainer.max_epochs 5.")
             name = "config"
         if not equals:
-            if not words:
+            if not words or words[0].startswith("--"):
                 raise LaunchError(f"{word} has no value.", hint="Write it behind the name; flags are --name=true.")
             text = words.pop(0)
         if name == "config":
@@ -119,47 +202,48 @@ def hyperparameters_of(command: Sequence[str]) -> Dict[str, Any]:
     return found
 
 
-def _split(words: Sequence[str]) -> Tuple[List[str], List[str]]:
-    """Part the options of ``launch`` from the command that the job runs, which a subcommand or ``--`` begins."""
-    values = False
-    for index, word in enumerate(words):
-        if word == "--":
-            return list(words[:index]), list(words[index + 1 :])
-        if word in _SUBCOMMANDS and not values:
-            return list(words[:index]), list(words[index:])
-        name = word[2:].replace("-", "_")
-        switch = name in _SWITCHES or name.startswith("no_")
-        values = word.startswith("--") and "=" not in word and not switch
-    return list(words), []
-
-
-def _tuning_parser() -> argparse.ArgumentParser:
-    """Return the parser of the options of ``lightning-sm tune``."""
-    parser = _parser("tune", "Send a tuning job to SageMaker: training jobs that search the best hyperparameters.")
-    parser.add_argument("--draw", type=int, metavar="SEED", help="print the request of one training job instead")
-    _add_options(parser, TuningSettings)
-    return parser
-
-
-def _parser(command: str = "launch", purpose: str = "Send a training job to SageMaker.") -> argparse.ArgumentParser:
+def _parser(command: str = "launch") -> argparse.ArgumentParser:
+    """Return the parser of the options of ``lightning-sm launch`` or ``tune``."""
+    tunes = command == "tune"
+    purpose = (
+        "a tuning job to SageMaker: training jobs that search the best hyperparameters" if tunes else "a training job"
+    )
     parser = argparse.ArgumentParser(
         prog=f"lightning-sm {command}",
-        usage=f"lightning-sm {command} [options] [fit --config config.yaml --trainer.max_epochs 5]",
-        description=f"{purpose} Settings may also stand in launch.yaml, by the same names with underscores"
-        f"{' (those of the search below `tuning`)' if command == 'tune' else ''}; what is typed wins.",
+        usage=f"lightning-sm {command} [options] [train.py] [fit --config config.yaml --trainer.max_epochs 5]",
+        description=f"Send {purpose}. Settings may also stand in launch.yaml, by the same names with underscores"
+        f"{' (those of the search below `tuning`)' if tunes else ''}; what is typed wins.",
         allow_abbrev=False,
     )
-    parser.add_argument("--file", help=f"the file with settings (default: {_DEFAULT_FILE}, if it is there)")
-    parser.add_argument("--dry-run", action="store_true", help="print the request and send nothing")
-    parser.add_argument("--wait", action="store_true", help="show the job's states and log until it ends")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    _add_options(parser, LaunchSettings)
+    for title, names in _GROUPS.items():
+        cls = TuningSettings if names is _TUNING else LaunchSettings
+        if cls is LaunchSettings or tunes:
+            _add_options(parser.add_argument_group(title), cls, names)
+    command_group = parser.add_argument_group("the command")
+    command_group.add_argument("--file", help=f"the file with settings (default: {_DEFAULT_FILE}, if it is there)")
+    command_group.add_argument("--dry-run", action="store_true", help="print the request and send nothing")
+    command_group.add_argument("--wait", action="store_true", help="show the job's states and log until it ends")
+    command_group.add_argument("--json", action="store_true", help="print JSON")
+    command_group.add_argument(
+        "--no-check", dest="check", action="store_false", help="do not let the project's own parser read the line"
+    )
+    if tunes:
+        command_group.add_argument(
+            "--draw", type=int, metavar="SEED", help="print the request of one training job instead"
+        )
+    else:
+        command_group.add_argument(
+            "--request", metavar="FILE", help="send the request that --dry-run printed; --name renames it"
+        )
+    # From the first word that is no option on, options are the program's.
+    parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
-def _add_options(parser: argparse.ArgumentParser, cls: type) -> None:
+def _add_options(parser: Any, cls: Any, names: Sequence[str]) -> None:
     texts = _descriptions(cls)
-    for each in fields(cls):
+    known = {each.name: each for each in fields(cls)}
+    for each in (known[name] for name in names):
         flag = flag_of(each.name)
         kind, text = str(each.type), texts[each.name].replace("%", "%%")
         if each.name in _PAIRS:
@@ -196,13 +280,22 @@ def _pairs(name: str, given: Sequence[str]) -> Dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A value as a config file would read it."""
+    """Return a list or mapping in brackets as YAML reads it, a number as JSON writes it, and any other text as it is.
+
+    The program's parser reads the text. YAML would have changed it: 010 to 8, 12:30 to 750, no to false, 1.10 to 1.1.
+    """
     import yaml
 
+    if text[:1] in ("[", "{"):
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError:
+            return text
     try:
-        return as_number(yaml.safe_load(text)) if text else text
-    except yaml.YAMLError:
-        return text
+        read = json.loads(text)
+    except ValueError:
+        return as_number(text)
+    return read if json.dumps(read) == text and not isinstance(read, str) else as_number(text)
 
 
 def read_file(path: Optional[str], *, tuning: bool = False) -> Dict[str, Any]:
@@ -235,7 +328,13 @@ def read_file(path: Optional[str], *, tuning: bool = False) -> Dict[str, Any]:
 def exit_status(program: str, command: Callable[[], int]) -> int:
     """Run a command and return its exit status: its own, or 1 after an error, which is one line on stderr."""
     try:
-        return command()
+        status = command()
+        sys.stdout.flush()
+        return status
     except LightningSMError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Who reads the output has ended, as `head` does; what is left of it must not fail when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE

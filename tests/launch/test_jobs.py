@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -9,6 +11,7 @@ import time
 import pytest
 
 from lightning_sm.__main__ import main
+from lightning_sm.launch import LaunchError
 from lightning_sm.launch._watch import LogReader, follow, follow_until_interrupted
 from tests.launch.test_send import CHANNEL, OPTIONS
 
@@ -98,6 +101,91 @@ def test_throttling_does_not_end_it_and_loses_nothing(job, monkeypatch):
     assert [line for line in lines if line.startswith("[algo")] == [f"[algo-1] line {k}" for k in range(10)]
 
 
+def test_empty_pages_and_a_network_that_is_away(job, monkeypatch, capsys):
+    from botocore.client import BaseClient
+    from botocore.exceptions import EndpointConnectionError
+
+    write(job, "algo-1", "one", "two")
+    original, calls = BaseClient._make_api_call, []
+
+    def answer(client, operation, arguments):
+        calls.append(operation)
+        if len(calls) in (7, 8):
+            raise EndpointConnectionError(endpoint_url="http://nowhere")
+        if operation == "GetLogEvents" and "nextToken" not in arguments:
+            return {"events": [], "nextForwardToken": "f/empty"}
+        if arguments.get("nextToken") == "f/empty":
+            arguments = {name: value for name, value in arguments.items() if name != "nextToken"}
+        return original(client, operation, arguments)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", answer)
+    lines = []
+    assert follow(job, "job-1", poll_seconds=0.01, write=lines.append) == "Completed"
+    assert [line for line in lines if line.startswith("[algo")] == ["[algo-1] one", "[algo-1] two"]
+    assert "Nothing answers" in capsys.readouterr().err
+
+    def unreachable(client, operation, arguments):
+        raise EndpointConnectionError(endpoint_url="http://nowhere")
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", unreachable)
+    with pytest.raises(LaunchError, match="Check the network"):
+        follow(job, "job-1", write=lines.append)
+
+
+def test_messages_that_sagemaker_writes_again(job, monkeypatch):
+    from datetime import datetime
+
+    from botocore.client import BaseClient
+
+    original, left = (
+        BaseClient._make_api_call,
+        ["Preparing", "Downloading the image 10 %", "Downloading the image 90 %"],
+    )
+
+    def answer(client, operation, arguments):
+        found = original(client, operation, arguments)
+        if operation == "DescribeTrainingJob":
+            message = left.pop(0) if left else "Done"
+            found["SecondaryStatusTransitions"] = [
+                {"Status": "Pending", "StartTime": datetime(2026, 1, 1), "StatusMessage": "Waiting"},
+                {"Status": "Downloading", "StartTime": datetime(2026, 1, 1), "StatusMessage": message},
+            ]
+        return found
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", answer)
+    lines = []
+    follow(job, "job-1", poll_seconds=0.01, write=lines.append)
+    assert [line.partition(": ")[2] for line in lines[:-1]] == [
+        "Waiting", "Preparing", "Downloading the image 10 %", "Downloading the image 90 %",
+    ]  # fmt: skip
+
+
+def test_tuning_jobs_are_listed_shown_stopped_and_fetched(aws, job, capsys):
+    search = ("--objective", "a", "--direction", "maximize", "--max-jobs", "2", "--range", "model.lr=[1, 2]")
+    assert main(["tune", *OPTIONS, *CHANNEL, *search, "--name", "tune-1"]) == 0
+    capsys.readouterr()
+    assert main(["jobs", "--json"]) == 0
+    listed = {each["name"]: each["kind"] for each in json.loads(capsys.readouterr().out)}
+    assert listed == {"job-1": "training", "tune-1": "tuning"}
+    assert main(["logs", "tune-1"]) == 0
+    assert "Tuning job tune-1: Completed" in capsys.readouterr().out
+    assert main(["artifacts", "tune-1"]) == 1
+    shown = capsys.readouterr().err
+    assert "The best training job of tune-1: FakeTrainingJobName" in shown
+    assert "There is no training job and no tuning job 'FakeTrainingJobName'" in shown
+
+
+def test_a_reader_that_ends_is_no_error(job, capsys):
+    script = "from lightning_sm.__main__ import main; import sys; sys.exit(main(['jobs', '--json']))"
+    listing = subprocess.Popen(
+        ["bash", "-c", 'set -o pipefail; "$0" -c "$1" | true', sys.executable, script],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _, err = listing.communicate(timeout=120)
+    assert (listing.returncode, err) == (141, "")
+
+
 def test_no_log_group_yet(aws, job):
     aws.client("logs").delete_log_group(logGroupName=GROUP)
     assert list(LogReader(aws.client("logs"), "job-1").lines()) == []
@@ -118,9 +206,9 @@ def test_the_commands(job, capsys):
     assert main(["jobs", "--json"]) == 0
     assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["job-1"]
     assert main(["jobs", "--contains", "none"]) == 0
-    assert "no training jobs" in capsys.readouterr().err
+    assert "no training jobs and no tuning jobs" in capsys.readouterr().err
     assert main(["logs", "none"]) == 1
-    assert "sagemaker:DescribeTrainingJob for none failed" in capsys.readouterr().err
+    assert "There is no training job and no tuning job 'none'" in capsys.readouterr().err
 
 
 def put_model(session, uri, **files):
@@ -161,4 +249,9 @@ def test_archives_that_are_none_or_reach_outside(job, model_uri, capsys, tmp_pat
     assert "cannot be unpacked" in capsys.readouterr().err
     job.client("s3").delete_object(Bucket=bucket, Key=key)
     assert main(["artifacts", "job-1"]) == 1
-    assert "s3:GetObject" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "s3:GetObject" in shown
+    assert (
+        "HINT: The job wrote nothing there, or the archive was deleted. Its checkpoints are at s3://bucket/job-1/"
+        in shown
+    )

@@ -125,9 +125,20 @@ def test_what_cannot_be_packed(source, tmp_path):
     with pytest.raises(LaunchError, match="is no folder"):
         pack_source(tmp_path / "none", tmp_path / "x.tar.gz")
     (source / "loop").symlink_to(source)
-    with pytest.raises(LaunchError, match="link to a folder of the source itself"):
+    with pytest.raises(LaunchError, match="link to a folder that is packed already"):
         pack(source)
     (source / "loop").unlink()
+    (source / "loop").symlink_to("loop")
+    with pytest.raises(LaunchError, match=r"cannot be read: .*symbolic links"):
+        pack(source)
+    (source / "loop").unlink()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "up").symlink_to(tmp_path)
+    (source / "outside").symlink_to(outside)
+    with pytest.raises(LaunchError, match=r"outside/up is a link to a folder that is packed already"):
+        pack(source)
+    (source / "outside").unlink()
     (source / "dangling").symlink_to("nothing")
     assert "dangling" not in pack(source)[1]
     shared = tmp_path / "shared"

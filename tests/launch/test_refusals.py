@@ -29,7 +29,10 @@ def test_what_may_be_sent():
         ({"role": "Trainer"}, "--role is 'Trainer', which is no ARN of a role.*HINT: Give the ARN"),
         ({"role": "arn:aws:iam::ACCOUNT:role/ROLE"}, "HINT: Give the ARN of the job's execution role"),
         ({"spot": True, "checkpoints": "none"}, "--spot without a place for checkpoints"),
-        ({"from_checkpoint": "last.ckpt"}, r"--from-checkpoint is 'last\.ckpt'.*HINT: Give s3://"),
+        (
+            {"from_checkpoint": "last.ckpt"},
+            r"--from-checkpoint is 'last\.ckpt'.*HINT: Give the checkpoints of another job, s3://",
+        ),
         ({"from_checkpoint": "s3://b/j", "checkpoints": "none"}, "--from-checkpoint without a place"),
         ({"entry_point": "none.py"}, r"none\.py is not in --source-dir"),
         ({"entry_point": "train.sh", "distribution": "torch_distributed"}, r"torchrun takes a \.py file"),
@@ -72,6 +75,8 @@ def test_what_may_be_sent():
         ({"tags": {"a": "x" * 257}}, "more than 256"),
         ({"volume_size": 0}, "VolumeSizeInGB"),
         ({"max_run": "1us"}, "MaxRuntimeInSeconds has 0"),
+        ({"max_run": "30d"}, "MaxRuntimeInSeconds has 2592000, more than 2419200"),
+        ({"instances": 0}, "InstanceCount has 0, less than 1"),
     ],
 )
 def test_what_may_not(given, message):

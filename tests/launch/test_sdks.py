@@ -94,7 +94,7 @@ def test_inputs_of_sdk_v2():
         "training": "s3://b/x",
         "more": "s3://b/y",
     }
-    with pytest.raises(LaunchError, match="upload local files first"):
+    with pytest.raises(LaunchError, match="cannot send a local folder as a channel"):
         estimator_inputs({"channels": {"training": "./data"}})
 
 

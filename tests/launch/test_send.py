@@ -1,11 +1,13 @@
 """Jobs are sent to a real server with AWS's API (moto), over HTTP."""
 
+import http.server
 import io
 import json
 import os
 import subprocess
 import sys
 import tarfile
+import threading
 
 import pytest
 
@@ -81,11 +83,89 @@ def test_the_default_bucket_is_that_of_the_sdk(aws, capsys):
     assert body["OutputDataConfig"]["S3OutputPath"] == "s3://sagemaker-us-east-1-123456789012/"
 
 
+def test_the_default_bucket_is_made_on_a_fresh_account(aws, capsys):
+    assert main([*OPTIONS[:6], "--name", "job-1"]) == 0
+    bucket = "sagemaker-us-east-1-123456789012"
+    assert f"Made the bucket {bucket}" in capsys.readouterr().err
+    grants = aws.client("s3").get_bucket_acl(Bucket=bucket)["Grants"]
+    assert [each["Grantee"]["Type"] for each in grants] == ["CanonicalUser"]
+    assert main([*OPTIONS[:6], "--name", "job-2"]) == 0
+    assert "Made" not in capsys.readouterr().err
+
+
+def test_what_is_missing_is_named_at_once(aws, capsys, monkeypatch, tmp_path):
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    assert main(["fit", "--config", "config.yaml"]) == 1
+    assert "There is no --image, no --instance-type, no --role, no --region" in capsys.readouterr().err
+    assert main([*OPTIONS, "--region", "us-east-1", "--source-dir", "none"]) == 1
+    assert "--source-dir none is no folder" in capsys.readouterr().err
+
+
+def test_a_request_is_sent_as_it_was_written(aws, capsys, source):
+    assert main([*OPTIONS, *CHANNEL, "--name", "job-1", "--dry-run", "--spot", "--", "--lr", "010"]) == 0
+    written = capsys.readouterr().out
+    (source / "request.json").write_text(written)
+    assert main(["--request", "request.json"]) == 0
+    client = aws.client("sagemaker")
+    sent = client.describe_training_job(TrainingJobName="job-1")
+    body = json.loads(written)
+    sent["AlgorithmSpecification"].pop(
+        "MetricDefinitions"
+    )  # moto answers with some of its own, and forgets ProfilerConfig
+    assert body.pop("ProfilerConfig")
+    assert {key: sent[key] for key in body} == body
+    assert aws.client("s3").head_object(Bucket="bucket", Key="job-1/source/sourcedir.tar.gz")["ContentLength"] > 100
+    capsys.readouterr()
+    assert main(["--request", "request.json", "--name", "job-2"]) == 0
+    again = client.describe_training_job(TrainingJobName="job-2")
+    assert again["CheckpointConfig"]["S3Uri"] == "s3://bucket/job-2/checkpoints"
+    assert again["HyperParameters"]["sagemaker_job_name"] == '"job-2"'
+    assert again["HyperParameters"]["lr"] == '"010"'
+    assert aws.client("s3").head_object(Bucket="bucket", Key="job-2/source/sourcedir.tar.gz")["ContentLength"] > 100
+
+
+def test_a_request_excludes_what_it_contains(aws, capsys, source):
+    (source / "request.json").write_text("{}")
+    for words, message in (
+        (["--spot"], "--request and --spot exclude each other"),
+        (["fit", "--lr", "1"], "--request and fit --lr 1 exclude"),
+        ([], "holds no CreateTrainingJob request"),
+    ):
+        assert main(["--request", "request.json", *words]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_a_folder_as_a_channel_is_uploaded_once(aws, capsys, source):
+    (source / "data" / "inner").mkdir(parents=True)
+    (source / "data" / "a.bin").write_bytes(b"a" * 1000)
+    (source / "data" / "inner" / "b.bin").write_bytes(b"b")
+    words = [*OPTIONS, "--channel", "training=data", "--allow-file", "data/a.bin"]
+    assert main([*words, "--name", "job-1"]) == 0
+    assert "Channel data: 2 of 2 files" in capsys.readouterr().err
+    client = aws.client("sagemaker")
+
+    def address(name):
+        (channel,) = client.describe_training_job(TrainingJobName=name)["InputDataConfig"]
+        return channel["DataSource"]["S3DataSource"]["S3Uri"]
+
+    first = address("job-1")
+    assert first.startswith("s3://bucket/my-project/channels/training-")
+    listed = aws.client("s3").list_objects_v2(Bucket="bucket", Prefix=first.partition("bucket/")[2])["Contents"]
+    assert [each["Key"].partition("training-")[2].partition("/")[2] for each in listed] == ["a.bin", "inner/b.bin"]
+    assert main([*words, "--name", "job-2"]) == 0
+    assert "Channel data: 0 of 2 files" in capsys.readouterr().err
+    assert address("job-2") == first
+    (source / "data" / "a.bin").write_bytes(b"c" * 1000)
+    assert main([*words, "--name", "job-3"]) == 0
+    assert address("job-3") != first
+
+
 def test_a_bucket_that_is_not_there(aws, capsys):
     code, _, err = launch("--bucket", "none", capsys=capsys)
     assert code == 1
     assert "s3:PutObject to s3://none/" in err
-    assert "HINT: Create the bucket, or give --bucket" in err
+    assert "HINT: Make it with `aws s3 mb`" in err
     assert aws.client("sagemaker").list_training_jobs()["TrainingJobSummaries"] == []
 
 
@@ -107,12 +187,43 @@ def test_no_network(aws, capsys, monkeypatch):
     assert code == 1
     assert "sagemaker:DescribeTrainingJob failed" in err
     assert "Check the network" in err
+    assert main([*OPTIONS[:6]]) == 1
+    shown = capsys.readouterr().err
+    assert "sts:GetCallerIdentity failed" in shown
+    assert "HINT: Check the network" in shown
+
+
+def test_the_page_of_a_proxy_is_one_line(aws, capsys, monkeypatch):
+    page = b"<!DOCTYPE html>\n<html><body>" + b"<p>Access to this site is blocked.</p>\n" * 40 + b"</body></html>"
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        status = 200
+
+        def do_POST(self):
+            self.send_response(self.status)
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    for status in (200, 403):
+        Proxy.status = status
+        for words in (OPTIONS, OPTIONS[:6]):
+            assert main([*words]) == 1
+            shown = capsys.readouterr().err
+            assert len(shown.replace("Source of .: 3 files, 0.6 MB (0.6 MB packed)\n", "").splitlines()) == 1
+            assert "HTTPS_PROXY" in shown, (status, words)
+    server.shutdown()
 
 
 def test_no_region_and_a_wrong_profile(aws, capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    assert "There is no AWS region" in launch(capsys=capsys)[2]
+    assert "There is no --region" in launch(capsys=capsys)[2]
     monkeypatch.setenv("AWS_PROFILE", "none")
     assert "Check AWS_PROFILE" in launch(capsys=capsys)[2]
 
@@ -126,13 +237,16 @@ def test_expired_and_denied(aws, capsys, monkeypatch):
 
     def refuse(client, operation, arguments):
         if operation in refused:
-            raise ClientError({"Error": {"Code": refused[operation], "Message": "no"}}, operation)
+            code, _, message = refused[operation].partition(" ")
+            raise ClientError({"Error": {"Code": code, "Message": message or "no"}}, operation)
         return original(client, operation, arguments)
 
     monkeypatch.setattr(BaseClient, "_make_api_call", refuse)
+    pass_role = "User: x is not authorized to perform: iam:PassRole on resource: y"
     for operation, error_code, advice in (
         ("DescribeTrainingJob", "ExpiredTokenException", "have expired"),
         ("CreateTrainingJob", "AccessDeniedException", "need the permission sagemaker:CreateTrainingJob"),
+        ("CreateTrainingJob", f"AccessDeniedException {pass_role}", "need the permission iam:PassRole"),
         ("CreateTrainingJob", "ThrottlingException", "try again in a minute"),
         ("CreateTrainingJob", "ResourceLimitExceeded", "Service Quotas"),
         ("PutObject", "AccessDenied", "need the permission s3:PutObject"),

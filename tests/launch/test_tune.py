@@ -6,8 +6,9 @@ import pytest
 
 from lightning_sm.__main__ import main
 from lightning_sm.launch import LaunchError, check_tuning_request, tuning_settings_of
-from lightning_sm.launch._tune import follow_tuning
+from lightning_sm.launch._watch import follow_tuning
 from lightning_sm.launch._words import read_words
+from tests.launch.test_check import NET
 from tests.launch.test_send import CHANNEL, OPTIONS
 from tests.launch.test_tuning import tuning_of
 
@@ -193,7 +194,7 @@ def test_an_interrupt_detaches(aws, monkeypatch, capsys):
     states(monkeypatch, missing, KeyboardInterrupt())
     code, _, err = tune(*SEARCH, *LR, "--name", "tune-1", "--wait", capsys=capsys)
     assert code == 130
-    assert "The tuning job goes on: https://us-east-1.console" in err
+    assert "lightning-sm logs tune-1 --follow" in err
 
 
 def test_denied(aws, monkeypatch, capsys):
@@ -247,6 +248,26 @@ def test_what_may_not_be_sent(tuning, given, message):
     searched = {"objective": "val_acc", "direction": "maximize", **tuning}
     with pytest.raises(LaunchError, match=message):
         check_tuning_request(tuning_of(tuning=tuning, **given), tuning_settings_of(searched))
+
+
+def test_secrets_are_named(aws, capsys):
+    secret = "WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567"
+    code, _, err = tune(*SEARCH, *LR, "--env", secret, "--dry-run", capsys=capsys)
+    assert code == 0
+    assert "WANDB_API_KEY looks like a secret" in err
+
+
+@pytest.mark.slow
+def test_an_objective_and_a_range_that_the_project_does_not_know(aws, capsys, source):
+    (source / "net.py").write_text(NET)
+    (source / "train.py").write_text("from lightning_sm.cli import main\nmain()\n")
+    words = ("--dry-run", "fit", "--model", "net.Net")
+    code, _, err = tune(*SEARCH, "--range", "model.tag=[a, b]", *words, capsys=capsys)
+    assert code == 1
+    assert "--objective is 'val_acc', and net.Net logs loss, val_loss" in err
+    code, _, err = tune(*SEARCH, *LR, *words, capsys=capsys)
+    assert code == 1
+    assert "model.lr" in err
 
 
 def test_spot_instances_need_no_place_for_checkpoints():

@@ -223,8 +223,8 @@ def test_default_names_have_at_most_32_characters(tmp_path):
     from lightning_sm._loggers.mlflow import experiment_of
 
     name = default_tuning_name(settings_of({"base_name": "a_very_long-name " * 5}), datetime(2026, 1, 31, 12, 30))
-    assert name == "a-very-long-name-a-v-260131-1230"
-    assert experiment_of(f"{name}-001-0123abcd") == "a-very-long-name-a-v"
+    assert name == "a-very-long-name-20260131123000"
+    assert experiment_of(f"{name}-001-0123abcd") == "a-very-long-name"
 
 
 def test_yaml_reads_off_as_false():

@@ -110,3 +110,65 @@ def test_every_setting_has_an_option_with_help(capsys):
     shown = capsys.readouterr().out
     assert "--max-pending TEXT" in shown
     assert "None" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fit", "--config", "c.yaml", "--wait", "--spot"], "--wait behind 'fit' would be an argument of the program"),
+        (["fit", "--config", "c.yaml", "--image", "x"], "--image behind 'fit'.*HINT: Write it before 'fit'"),
+        (["main.py", "--lr", "1", "--name=x"], r"--name behind 'main\.py'"),
+        (["tran", "--lr", "1"], r"'tran' is no option"),
+        (["fit", "--a", "--b", "1"], "--a has no value"),
+    ],
+)
+def test_options_of_launch_behind_the_command(words, message):
+    with pytest.raises(LaunchError, match=message):
+        read_words(["--name", "fit", *words])
+
+
+def test_a_script_and_its_own_option_of_the_same_name():
+    read = read_words(["--spot", "src/main.py", "fit", "--lr", "1"][:2] + ["--lr", "1"])
+    assert (read.settings.entry_point, read.settings.spot, read.hyperparameters) == ("src/main.py", True, {"lr": 1})
+    for words in (["--", "--name", "x"], ["main.py", "--", "--name", "x"]):
+        assert read_words(words).hyperparameters == {"name": "x"}
+    read = read_words(["--name", "fit", "main.py", "fit", "--config", "c.yaml"])
+    assert (read.settings.name, read.settings.entry_point, read.hyperparameters) == (
+        "fit",
+        "main.py",
+        {"config": "c.yaml"},
+    )
+
+
+@pytest.mark.parametrize("text", ["010", "12:30", "1_000", "no", "1.10", "0x10", "~", "2024-01-01", "a: b", "#c", "1."])
+def test_words_that_yaml_would_change_go_as_they_were_typed(text):
+    assert hyperparameters_of([f"--tag={text}"]) == {"tag": text}
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"), [("--instance-count", "--instances"), ("--imgae", "--image"), ("--inputs", "--channel")]
+)
+def test_the_closest_option(option, advice, capsys):
+    with pytest.raises(SystemExit) as ended:
+        read_words([option, "2", "fit"])
+    assert ended.value.code == 2
+    assert f"there is no option {option}. HINT: Did you mean {advice}?" in capsys.readouterr().err
+
+
+def test_every_setting_stands_in_a_group_and_the_first_three_are_enough(capsys):
+    from dataclasses import fields
+
+    from lightning_sm.launch import LaunchSettings, TuningSettings
+    from lightning_sm.launch._settings import flag_of
+
+    with pytest.raises(SystemExit):
+        read_words(["--help"], command="tune")
+    shown = capsys.readouterr().out
+    for each in (*fields(LaunchSettings), *fields(TuningSettings)):
+        assert shown.count(f"  {flag_of(each.name)} ") + shown.count(f"  {flag_of(each.name)}\n") == 1, each.name
+    first = shown[shown.index("what a first job needs") : shown.index("the program:")]
+    assert [line.split()[0] for line in first.splitlines()[1:] if line.startswith("  --")] == [
+        "--image",
+        "--instance-type",
+        "--role",
+    ]

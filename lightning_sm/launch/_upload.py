@@ -1,0 +1,112 @@
+"""Local folders as channels: an address that their content determines, and the upload of what is not there yet."""
+
+import hashlib
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Dict, Iterator, Mapping, Tuple
+
+from lightning_sm.errors import LaunchError
+
+__all__ = ["TransferProgress", "address_of_content", "bucket_and_key", "upload_folder"]
+
+_THREADS = 8
+_BLOCK = 1 << 20
+
+
+def bucket_and_key(uri: str) -> Tuple[str, str]:
+    """Split an ``s3://`` address."""
+    bucket, _, key = uri.partition("://")[2].partition("/")
+    return bucket, key
+
+
+def address_of_content(path: Path, prefix: str) -> str:
+    """Return an address below a prefix that a digest of names and contents ends.
+
+    The same files have the same address in every job, and no job's data changes under it when the folder does.
+
+    Args:
+        path: A folder or a file.
+        prefix: The ``s3://`` address above it.
+
+    Raises:
+        LaunchError: There are no files, or one cannot be read.
+    """
+    digest, files = hashlib.sha256(), list(_files(path))
+    try:
+        for name, file in files:
+            inner = hashlib.sha256()
+            with file.open("rb") as stream:
+                for block in iter(lambda: stream.read(_BLOCK), b""):
+                    inner.update(block)
+            digest.update(f"{name}\0{inner.hexdigest()}\n".encode())
+    except OSError as error:
+        raise LaunchError(f"The channel {path} cannot be read: {error}.", hint="Make the file readable.") from error
+    if not files:
+        raise LaunchError(
+            f"The channel {path} has no files on this machine.", hint="Name a folder with files, or s3://BUCKET/PREFIX."
+        )
+    return f"{prefix}-{digest.hexdigest()[:16]}"
+
+
+def upload_folder(path: Path, address: str, session: Any, arguments: Mapping[str, str]) -> None:
+    """Upload the files of a folder that are not at the address yet.
+
+    Args:
+        path: The folder, or a file.
+        address: What :func:`address_of_content` has returned for it.
+        session: A boto3 session.
+        arguments: More arguments of the upload.
+    """
+    client = session.client("s3")
+    bucket, prefix = bucket_and_key(f"{address}/")
+    there: Dict[str, int] = {}
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, **arguments):
+        there.update({each["Key"]: each["Size"] for each in page.get("Contents", ())})
+    files = [(f"{prefix}{name}", file, file.stat().st_size) for name, file in _files(path)]
+    wanted = [(key, file) for key, file, size in files if there.get(key) != size]
+    size = sum(file.stat().st_size for _, file in wanted)
+    print(f"Channel {path}: {len(wanted)} of {len(files)} files ({size / 1e6:.1f} MB) to {address}", file=sys.stderr)
+    progress = TransferProgress(str(path), size)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        sent = [
+            threads.submit(client.upload_file, str(file), bucket, key, ExtraArgs=dict(arguments), Callback=progress)
+            for key, file in wanted
+        ]
+        for each in sent:
+            each.result()
+
+
+def _files(path: Path) -> Iterator[Tuple[str, Path]]:
+    """Yield names and paths of the files to upload, in their order."""
+    if path.is_file():
+        yield path.name, path
+        return
+    for file in sorted(path.rglob("*")):
+        if file.is_file():
+            yield file.relative_to(path).as_posix(), file
+
+
+class TransferProgress:
+    """A line in a terminal that shows how much was transferred; nothing elsewhere.
+
+    Args:
+        name: What is transferred.
+        size: Its size in bytes.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name, self._size, self._done = name, max(size, 1), 0
+        self._shows = sys.stderr.isatty()
+        self._lock = threading.Lock()
+
+    def __call__(self, count: int) -> None:
+        """Note that more bytes were transferred; boto3 calls it from its threads."""
+        with self._lock:
+            self._done += count
+            if self._shows:
+                percent = 100 * self._done // self._size
+                end = "\n" if self._done >= self._size else ""
+                sys.stderr.write(f"\r{self._name}: {percent} % of {self._size / 1e6:.1f} MB{end}")
+                sys.stderr.flush()
