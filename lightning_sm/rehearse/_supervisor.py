@@ -26,7 +26,7 @@ from lightning_sm.rehearse._host_process import (
     parse_lines,
     prepare_host,
 )
-from lightning_sm.rehearse._network import bridge_commands
+from lightning_sm.rehearse._network import bridge_commands, removal_commands
 from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome
 from lightning_sm.rehearse._plan import RehearsalFolder, RehearsalPlan, checkpoint_path
 from lightning_sm.rehearse._request import Limits
@@ -69,6 +69,8 @@ def run_job(plan: RehearsalPlan, folder: RehearsalFolder, stop: threading.Event)
         if attempt.ended_by is not EndedBy.INTERRUPTION:
             break
         log.write(LogLine("rehearsal", None, "Spot interruption: all hosts were ended; the job starts again."))
+        if plan.isolation.is_namespaced:
+            run_commands(removal_commands(plan.request.hosts), check=False)
         shutil.rmtree(folder.hosts)
         interrupt_at = None
     uploads, warnings = collect_results(plan.request, folder, bucket)
