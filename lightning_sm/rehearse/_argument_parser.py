@@ -88,6 +88,11 @@ def argument_parser() -> argparse.ArgumentParser:
         "--checkpoint-dir", metavar="DIR", help="read and written in place of CheckpointConfig's S3 prefix"
     )
     files.add_argument("--output-dir", metavar="DIR", help="collect model.tar.gz, output.tar.gz and checkpoints here")
+    files.add_argument(
+        "--upload",
+        action="store_true",
+        help="with --request: write results and checkpoints to the body's places in S3 (default: a local folder)",
+    )
     files.add_argument("--keep", action="store_true", help="keep the rehearsal's own folder and print its path")
     files.add_argument(
         "--local-mode-files", action="store_true", help="write the files of SDK v2's local mode: no groups"

@@ -34,6 +34,7 @@ def request_from_body(
     environment: Optional[Mapping[str, str]] = None,
     checkpoint_dir: Optional[PathLike] = None,
     output_dir: Optional[PathLike] = None,
+    upload: bool = False,
     install_requirements: bool = True,
     local_mode_files: bool = False,
     limits: Optional[Limits] = None,
@@ -43,6 +44,8 @@ def request_from_body(
 ) -> RehearsalRequest:
     """Return the request that a CreateTrainingJob body describes. Arguments replace its S3 folders by local ones.
 
+    What the body names in S3 is only read. Results are collected in ``output_dir``, or in a new temporary folder.
+
     Args:
         body: The body, as boto3's ``create_training_job`` is given it.
         source_dir: The folder with the program, in place of the body's source archive.
@@ -51,6 +54,7 @@ def request_from_body(
         environment: More environment variables, which win over those of the body.
         checkpoint_dir: As in :func:`create_request`, and all that follow.
         output_dir: See there.
+        upload: Write model, output and checkpoints to the body's own places in S3, over what is there.
         install_requirements: See there.
         local_mode_files: See there.
         limits: See there.
@@ -86,6 +90,8 @@ def request_from_body(
         )
     command = (*algorithm.get("ContainerEntrypoint", ()), *algorithm.get("ContainerArguments", ()))
     output = (body.get("OutputDataConfig") or {}).get("S3OutputPath", "")
+    if upload and output_dir is not None:
+        raise RehearsalError("--upload and --output-dir exclude each other.", hint="Leave one of them out.")
     check_limits(limits or Limits())
     return RehearsalRequest(
         job_name=str(body.get("TrainingJobName", "rehearsal")),
@@ -110,6 +116,7 @@ def request_from_body(
         archive_uri=None if source_dir else archive,
         output_uri=output if _is_s3(output) else None,
         checkpoint_uri=checkpoints.get("S3Uri") if _is_s3(checkpoints.get("S3Uri", "")) else None,
+        upload=upload,
         isolation=as_isolation(isolation),
         keep=keep,
     )

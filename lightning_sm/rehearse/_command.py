@@ -98,6 +98,8 @@ def request_with_body(body: Mapping[str, Any], argv: Sequence[str]) -> Rehearsal
 def _request(options: argparse.Namespace) -> RehearsalRequest:
     if options.request:
         return _with_body(read_body(Path(options.request)), options)
+    if options.upload:
+        raise RehearsalError("--upload is for --request, whose body names places in S3.", hint="Use --output-dir.")
     if options.entry_point is None:
         raise RehearsalError("No entry point is given.", hint="Name the program: lightning-sm rehearse train.py")
     values: Dict[str, Any] = {}
@@ -128,7 +130,7 @@ def _with_body(body: Mapping[str, Any], options: argparse.Namespace) -> Rehearsa
             raise RehearsalError(
                 f"--request and {option} exclude each other: the body contains it.", hint="Change the body."
             )
-    return request_from_body(body, source_dir=options.source_dir, **_local_arguments(options))
+    return request_from_body(body, source_dir=options.source_dir, upload=options.upload, **_local_arguments(options))
 
 
 def _local_arguments(options: argparse.Namespace) -> Dict[str, Any]:

@@ -180,7 +180,7 @@ class HostProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         if self._marker is not None:
-            kill_marked(self._marker)
+            kill_marked(self._marker, below=os.getpid())
         self._process.wait()
         self._ended = self._ended or time.monotonic()
         self._reader.join(timeout=5.0)
@@ -246,19 +246,19 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def kill_marked(marker: str, *, wait: float = 5.0) -> None:
+def kill_marked(marker: str, *, below: Optional[int] = None, wait: float = 5.0) -> None:
     """Kill every process whose environment has ``marker`` as a value.
 
-    A process group is not enough: torchrun gives each worker a session of its own. Where there is no ``/proc``, the
-    descendants of this process are killed instead.
+    A process group is not enough: torchrun gives each worker a session of its own.
 
     Args:
         marker: A path that only one rehearsal has.
+        below: The process whose descendants are killed where there is no ``/proc``: one that starts hosts only.
         wait: Seconds to wait for the processes to end.
     """
     deadline = time.monotonic() + wait
     while True:
-        found = _marked(marker) if os.path.isdir("/proc/self") else _descendants(os.getpid())
+        found = _marked(marker) if os.path.isdir("/proc/self") else _descendants(below)
         for process in found:
             try:
                 os.kill(process, signal.SIGKILL)
@@ -283,7 +283,9 @@ def _marked(marker: str) -> List[int]:
     return found
 
 
-def _descendants(parent: int) -> List[int]:
+def _descendants(parent: Optional[int]) -> List[int]:
+    if parent is None:
+        return []
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], stdout=subprocess.PIPE, check=False)
     children: Dict[int, Set[int]] = {}
     for line in listed.stdout.decode().splitlines():

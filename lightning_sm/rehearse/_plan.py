@@ -99,6 +99,11 @@ class RehearsalFolder:
         """In place of S3, for what the service uploads: archives and checkpoints."""
         return self.root / "collected"
 
+    @property
+    def checkpoints(self) -> Path:
+        """In place of the checkpoints' S3 prefix, where the request names no local folder."""
+        return self.collected / "checkpoints"
+
     def write(self, name: str, value: Any) -> None:
         """Save a value for another process of this rehearsal. The folder is readable by its owner only."""
         (self.root / f"{name}.pickle").write_bytes(pickle.dumps(value))

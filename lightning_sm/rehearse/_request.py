@@ -223,8 +223,9 @@ class RehearsalRequest:
         mpi_options: ``custom_mpi_options`` of the distribution.
         install_requirements: Whether ``requirements.txt`` is installed.
         archive_uri: ``s3://`` address of the source archive.
-        output_uri: ``s3://`` prefix that results are uploaded to.
-        checkpoint_uri: ``s3://`` prefix of the checkpoints.
+        output_uri: ``s3://`` prefix of the results.
+        checkpoint_uri: ``s3://`` prefix of the checkpoints, which are downloaded first.
+        upload: Whether results are written to ``output_uri`` and ``checkpoint_uri`` instead of a local folder.
         isolation: How hosts are separated; ``None`` takes the best that this machine allows.
         keep: Whether the rehearsal's own folder is left, for debugging.
 
@@ -258,6 +259,7 @@ class RehearsalRequest:
     archive_uri: Optional[str] = None
     output_uri: Optional[str] = None
     checkpoint_uri: Optional[str] = None
+    upload: bool = False
     isolation: Optional[Isolation] = None
     keep: bool = False
 

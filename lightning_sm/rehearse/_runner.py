@@ -194,6 +194,9 @@ def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outco
             if request.keep:
                 shutil.rmtree(folder.keys, ignore_errors=True)
                 shutil.rmtree(folder.python, ignore_errors=True)
+                # The plan has the containers' variables, AWS_… and PIP_… among them.
+                for path in folder.root.glob("*.pickle"):
+                    path.unlink()
             else:
                 folder.remove()
 
@@ -217,10 +220,7 @@ def _run(request: RehearsalRequest, isolation: Isolation, folder: RehearsalFolde
     notes = create_python_env(request, folder)
     plan = create_plan(request, isolation, os.environ, folder, log_to_stderr=log_to_stderr)
     outcome = _run_supervisor(plan, folder)
-    if request.output_dir is None:
-        collected = upload_results(request, folder)
-    else:
-        collected = copy_results(folder, request.output_dir)
+    collected = upload_results(request, folder) if request.upload else copy_results(request, folder)
     return dataclasses.replace(
         outcome,
         warnings=(*outcome.warnings, *notes, *differences(request, isolation)),

@@ -89,7 +89,7 @@ def _checkpoint_bucket(plan: RehearsalPlan, folder: RehearsalFolder) -> Optional
     """The folder in place of the checkpoints' S3 prefix, if the job has one."""
     if not plan.request.has_checkpoints:
         return None
-    bucket = plan.request.checkpoint_dir or folder.collected / "checkpoints"
+    bucket = plan.request.checkpoint_dir or folder.checkpoints
     bucket.mkdir(parents=True, exist_ok=True)
     return bucket
 
@@ -271,7 +271,7 @@ def main(argv: Sequence[str]) -> int:
         result["outcome"] = run_job(plan, folder, stop)
     except (RehearsalError, OSError) as error:
         result["error"] = error if isinstance(error, RehearsalError) else RehearsalError(str(error))
-    kill_marked(str(folder.root))
+    kill_marked(str(folder.root), below=os.getpid())
     if orphaned.is_set():
         # The process that started this one has ended, so nobody else removes the folder.
         folder.remove()

@@ -10,11 +10,12 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import IO, Iterator, List, Set
+from typing import Iterator, List, Set
 
 import pytest
 
 from lightning_sm.rehearse import Isolation
+from lightning_sm.rehearse._host_process import kill_marked
 from tests.helpers.rehearsal import needs, no_netem, processes_with
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
@@ -130,6 +131,18 @@ def test_a_stage_that_is_killed(command: List[str], isolation: str) -> None:
     _gone(mark)
 
 
+def test_without_proc_only_what_the_supervisor_started_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "isdir", lambda _: False)
+    script = "sleep 60 & echo started; wait $!; exit 3"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == b"started\n"
+        kill_marked("/nowhere")
+        assert supervisor.poll() is None
+        kill_marked("/nowhere", below=supervisor.pid)
+        assert supervisor.wait(10) == 3
+
+
 @needs("netns")
 def test_a_name_that_resolves_late_only_delays(rehearse) -> None:
     done = rehearse("--hosts", 2, "--names-after", "3s", "plain.py")
@@ -164,8 +177,8 @@ def test_spot_interruption_restarts_with_the_checkpoints(rehearse, tmp_path: Pat
 
 @contextlib.contextmanager
 def _networks_kept(mark: str) -> Iterator[None]:
-    """Keep the network namespaces of the first processes with this mark, which the kernel removes late on a busy machine."""
-    kept: List[IO[bytes]] = []
+    """Keep the network namespaces of the first processes with this mark, which a busy kernel removes late."""
+    kept: List[int] = []
     over = threading.Event()
 
     def keep() -> None:
@@ -174,7 +187,7 @@ def _networks_kept(mark: str) -> Iterator[None]:
             for process, line in (line.split(" ", 1) for line in listed.splitlines()):
                 if "lightning_sm" not in line:
                     with contextlib.suppress(OSError):
-                        kept.append(Path(f"/proc/{process}/ns/net").open("rb"))
+                        kept.append(os.open(f"/proc/{process}/ns/net", os.O_RDONLY))
 
     thread = threading.Thread(target=keep)
     thread.start()
@@ -185,7 +198,7 @@ def _networks_kept(mark: str) -> Iterator[None]:
         thread.join()
         assert kept
         for file in kept:
-            file.close()
+            os.close(file)
 
 
 def _gone(mark: str) -> None:
