@@ -18,7 +18,7 @@ def argument_parser() -> argparse.ArgumentParser:
     """Return the parser. It checks choices and numbers; the rest is checked when the request is created."""
     parser = argparse.ArgumentParser(
         prog="lightning-sm rehearse",
-        usage="lightning-sm rehearse [options] ENTRY_POINT [--hyperparameter value ...]\n"
+        usage="lightning-sm rehearse [options] ENTRY_POINT [fit] [--name value ...]\n"
         "       lightning-sm rehearse [options] --request BODY.json",
         description="Run a SageMaker training job on this machine with SageMaker's real container software: the "
         "training toolkits,\ntorchrun, Open MPI over ssh, SDK v3's drivers. It needs neither Docker nor AWS.",
@@ -28,7 +28,10 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("entry_point", nargs="?", metavar="ENTRY_POINT", help="program in --source-dir: .py or .sh")
     parser.add_argument(
-        "trailing", nargs=argparse.REMAINDER, metavar="...", help="hyperparameters, as --name value or --name=value"
+        "trailing",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="the program's own words, as for `lightning-sm launch`",
     )
 
     job = parser.add_argument_group("the job, as given to an estimator")
@@ -79,6 +82,13 @@ def argument_parser() -> argparse.ArgumentParser:
     )
 
     files = parser.add_argument_group("files")
+    files.add_argument(
+        "--allow-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="pack this file of --source-dir although it is large or looks like a secret; repeatable",
+    )
     files.add_argument(
         "--no-requirements",
         action="store_true",

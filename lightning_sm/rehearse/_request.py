@@ -210,6 +210,8 @@ class RehearsalRequest:
         entry_point: The program in the source directory; ``None`` if only the container command knows it.
         command: The container's entry point and arguments.
         code: The folder with the user's program; ``None`` if it comes from ``archive_uri`` or a channel.
+        allow_files: Files of it that are packed although they are large or look like secrets.
+        image: The training image, where the request has one.
         channels: The input channels.
         environment: Variables of the request; they win over those of the image and the platform.
         checkpoint_path: ``CheckpointConfig.LocalPath``.
@@ -244,6 +246,8 @@ class RehearsalRequest:
     entry_point: Optional[str]
     command: Tuple[str, ...] = TOOLKIT_COMMAND
     code: Optional[Path] = None
+    allow_files: Tuple[str, ...] = ()
+    image: Optional[str] = None
     channels: Tuple[InputChannel, ...] = ()
     environment: Tuple[Tuple[str, str], ...] = ()
     checkpoint_path: str = DEFAULT_CHECKPOINT_PATH

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
+from lightning_sm.launch import pack_source
 from lightning_sm.rehearse._checks import (
     check_entry_point,
     check_port,
@@ -38,7 +39,6 @@ from lightning_sm.rehearse._plan import (
     RehearsalPlan,
     container_path,
     create_plan,
-    pack_source,
     tools_path,
 )
 from lightning_sm.rehearse._request import Isolation, RehearsalRequest, Sdk
@@ -72,6 +72,10 @@ def create_python_env(request: RehearsalRequest, folder: RehearsalFolder) -> Tup
         return tuple(notes)
     names = _names(folder.archive)
     if _REQUIREMENTS not in names:
+        return tuple(notes)
+    if request.code is not None and not (request.code / _REQUIREMENTS).exists():
+        # It names the wheel that was made of this package, which the environment has.
+        _remove_requirements(folder.archive)
         return tuple(notes)
     if request.install_requirements:
         _install(folder)
@@ -169,6 +173,7 @@ def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outco
     Raises:
         RehearsalError: The request cannot be rehearsed on this machine, or a host could not be set up. A job that fails
             is an outcome and not an error.
+        LaunchError: The source folder cannot be packed.
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP came before the hosts had started.
 
     Example::
@@ -185,8 +190,6 @@ def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outco
         try:
             request = download_inputs(request, folder)
             isolation = _check(request)
-            stream = sys.stderr if log_to_stderr else sys.stdout
-            print(f"isolation: {describe_isolation(isolation)}", file=stream, flush=True)
             return _run(request, isolation, folder, log_to_stderr)
         finally:
             # What a supervisor that was killed did not end.
@@ -212,9 +215,12 @@ def _check(request: RehearsalRequest) -> Isolation:
 
 
 def _run(request: RehearsalRequest, isolation: Isolation, folder: RehearsalFolder, log_to_stderr: bool) -> Outcome:
+    stream = sys.stderr if log_to_stderr else sys.stdout
+    print(f"isolation: {describe_isolation(isolation)}", file=stream, flush=True)
     folder.shared.mkdir(parents=True, exist_ok=True)
     if request.code is not None and request.sdk is Sdk.V2:
-        pack_source(request.code, folder.archive)
+        packed = pack_source(request.code, folder.archive, allowed=request.allow_files)
+        print(f"Source of {request.code}: {packed}", file=stream, flush=True)
     elif request.code is not None:
         write_drivers(folder.drivers, request)
     notes = create_python_env(request, folder)

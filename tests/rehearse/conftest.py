@@ -11,6 +11,7 @@ PLAIN = """
 import os, sys
 host = os.environ["SM_CURRENT_HOST"]
 print("arguments", sys.argv[1:], flush=True)
+print("files", sorted(os.listdir(".")), flush=True)
 with open(os.path.join(os.environ["SM_MODEL_DIR"], "by-" + host), "w") as file:
     file.write(os.environ.get("GREETING", ""))
 """

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from lightning_sm.launch import pack_source
 from lightning_sm.rehearse import Attempt, EndedBy, HostOutcome, Outcome
 from lightning_sm.rehearse._host_process import find_error_line
-from lightning_sm.rehearse._plan import RehearsalFolder, pack_source
+from lightning_sm.rehearse._plan import RehearsalFolder
 from lightning_sm.rehearse._runner import create_python_env
 from tests.helpers.rehearsal import cli_request as request
 from tests.helpers.rehearsal import needs
@@ -50,6 +51,7 @@ def with_requirements(source: Path) -> Path:
 
 def _packed(request_, folder: Path) -> RehearsalFolder:
     tree = RehearsalFolder(folder / "tree")
+    tree.shared.mkdir(parents=True)
     pack_source(request_.code, tree.archive)
     return tree
 

@@ -25,15 +25,21 @@ def told(summary: Dict[str, Any]) -> List[Tuple[str, int, int, float]]:
 
 
 @needs("loopback")
-def test_loopback_runs_the_program_once_on_each_host(rehearse, tmp_path: Path) -> None:
+def test_loopback_runs_the_program_once_on_each_host(rehearse, source: Path, tmp_path: Path) -> None:
+    (source / ".gitignore").write_text("*.log\n")
+    (source / "old.log").write_text("")
     done = rehearse(
         "--isolation", "loopback", "--hosts", 2, "--env", "GREETING=hello", "--output-dir", tmp_path / "out",
-        "plain.py", "--trainer.max_epochs", "2", "--flag", "null",
+        "plain.py", "fit", "--trainer.max_epochs", "2", "--config", "c.yaml", "--+x", "null",
     )  # fmt: skip
     assert done.exit_code == 0
     assert done.summary["status"] == "Completed"
     assert done.log.startswith("isolation: loopback")
-    assert done.log.count("'--flag', '', '--trainer.max_epochs', '2'") == 2
+    assert done.log.count("'--+x', '', '--config', 'c.yaml', '--trainer.max_epochs', '2'") == 2
+    # What `launch` packs: nothing that git ignores, and a wheel of this package.
+    assert "old.log" not in done.log
+    assert "'plain.py'" in done.log
+    assert "-py3-none-any.whl'" in done.log
     assert [each["name"] for each in done.summary["uploads"]] == ["by-127.0.0.1", "by-127.0.0.2"]
     with tarfile.open(tmp_path / "out" / "model.tar.gz") as archive:
         member = archive.extractfile("by-127.0.0.2")
