@@ -32,6 +32,7 @@ from lightning_sm.rehearse._checks import (
     differences,
     namespace_options,
 )
+from lightning_sm.rehearse._comparison import compare_software, compare_worlds, unused_package
 from lightning_sm.rehearse._host_process import kill_marked
 from lightning_sm.rehearse._outcome import Outcome
 from lightning_sm.rehearse._plan import (
@@ -223,13 +224,17 @@ def _run(request: RehearsalRequest, isolation: Isolation, folder: RehearsalFolde
         print(f"Source of {request.code}: {packed}", file=stream, flush=True)
     elif request.code is not None:
         write_drivers(folder.drivers, request)
+    unused = unused_package(request, folder)
+    if unused:
+        print(f"WARNING: {unused}", file=stream, flush=True)
     notes = create_python_env(request, folder)
     plan = create_plan(request, isolation, os.environ, folder, log_to_stderr=log_to_stderr)
     outcome = _run_supervisor(plan, folder)
     collected = upload_results(request, folder) if request.upload else copy_results(request, folder)
     return dataclasses.replace(
         outcome,
-        warnings=(*outcome.warnings, *notes, *differences(request, isolation)),
+        warnings=(*outcome.warnings, *notes, compare_software(request, folder), *differences(request, isolation)),
+        problems=tuple(filter(None, [unused, compare_worlds(plan.request, outcome)])),
         collected=collected,
         kept=str(folder.root) if request.keep else None,
     )

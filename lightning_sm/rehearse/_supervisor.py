@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._container import NOT_STARTED, create_ssh_key, run_commands
@@ -22,6 +22,7 @@ from lightning_sm.rehearse._host_process import (
     adopt_orphans,
     find_error_line,
     find_topologies,
+    find_worlds,
     kill_marked,
     parse_lines,
     prepare_host,
@@ -161,6 +162,7 @@ class _Hosts:
         self._request, self._folder, self._log = plan.request, folder, log
         self._lines: queue.Queue[Tuple[str, str]] = queue.Queue()
         self._topologies: Dict[str, List[Tuple[int, Dict[str, Any]]]] = {host: [] for host in self._request.hosts}
+        self._worlds: Dict[str, Set[int]] = {host: set() for host in self._request.hosts}
         # The last lines of each host, for HostOutcome.error_line.
         self._texts: Dict[str, Deque[str]] = {host: collections.deque(maxlen=200) for host in self._request.hosts}
         self.is_stop_line_seen = False
@@ -182,6 +184,7 @@ class _Hosts:
                 for topology in find_topologies(line.text):
                     rank = topology.get("global_rank", line.rank)
                     self._topologies[line.host].append((rank if isinstance(rank, int) else -1, topology))
+                self._worlds[line.host].update(find_worlds(line.text))
                 self._texts[line.host].append(line.text)
                 stop_at = self._request.limits.stop_at
                 self.is_stop_line_seen |= stop_at is not None and stop_at in line.text
@@ -214,6 +217,7 @@ class _Hosts:
                     ended_because=because if code is None else None,
                     failure=failure.read_text(encoding="utf-8", errors="replace") if failure.exists() else None,
                     error_line=None if code in (None, 0) else find_error_line(self._texts[name]),
+                    worlds=tuple(sorted(self._worlds[name])),
                     topologies=tuple(sorted(self._topologies[name], key=lambda pair: pair[0])),
                 )
             )

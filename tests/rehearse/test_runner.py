@@ -199,3 +199,35 @@ def test_what_was_kept_from_python(source: Path) -> None:
         assert (Path(outcome.kept) / "hosts" / "algo-1" / "ml" / "model" / "by-algo-1").exists()
     finally:
         shutil.rmtree(outcome.kept)
+
+
+# Knows nothing of this package. With num_nodes its processes join, without they train alone.
+SCRIPT = """
+import os
+import lightning.pytorch as pl
+from lightning.pytorch.demos.boring_classes import BoringModel
+together = {"num_nodes": 2, "devices": 1, "strategy": "ddp"}
+alone = {"devices": 1}
+pl.Trainer(
+    max_epochs=1, limit_train_batches=2, limit_val_batches=0, accelerator="cpu", logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    **(together if "TOGETHER" in os.environ else alone),
+).fit(BoringModel())
+"""
+
+
+@needs("loopback", torch=True)
+@pytest.mark.parametrize("together", [False, True])
+def test_processes_that_trained_alone_are_told(rehearse, source: Path, together: bool) -> None:
+    pytest.importorskip("lightning")
+    source.joinpath("train.py").write_text(SCRIPT)
+    variables = ("--env", "TOGETHER=1") if together else ()
+    done = rehearse(
+        "--isolation", "loopback", "--hosts", 2, "--distribution", "torch_distributed", *variables, "train.py"
+    )
+    assert done.exit_code == 0, done.log
+    assert "WARNING: No file of the source imports lightning_sm: the 2 processes train together only if" in done.log
+    told = [text for text in done.summary["problems"] if "2 processes were started as one job" in text]
+    assert [len(told), [host["worlds"] for host in done.summary["attempts"][0]["hosts"]]] == (
+        [0, [[2], [2]]] if together else [1, [[], []]]
+    )
