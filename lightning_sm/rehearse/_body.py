@@ -142,8 +142,8 @@ def read_body(path: Path) -> Dict[str, Any]:
         body = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RehearsalError(f"--request {path} cannot be read as JSON: {error}.", hint=_BODY_HINT) from error
-    if not isinstance(body, dict) or "ResourceConfig" not in body:
-        raise RehearsalError(f"--request {path} is not a CreateTrainingJob body: no ResourceConfig.", hint=_BODY_HINT)
+    if not isinstance(body, dict):
+        raise RehearsalError(f"--request {path} is not the body of a CreateTrainingJob request.", hint=_BODY_HINT)
     return body
 
 

@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from lightning_sm._duration import read_duration
 from lightning_sm.errors import LightningSMError, RehearsalError
@@ -22,7 +22,6 @@ __all__ = [
     "read_command",
     "read_seconds",
     "request_from_arguments",
-    "request_with_body",
 ]
 
 # Options that the body of a request contains. The others are about this machine.
@@ -85,18 +84,20 @@ def request_from_arguments(argv: Sequence[str]) -> RehearsalRequest:
     return _request(argument_parser().parse_args(argv))
 
 
-def request_with_body(body: Mapping[str, Any], argv: Sequence[str]) -> RehearsalRequest:
-    """Return the request of a CreateTrainingJob body with the other options of a command line.
-
-    Raises:
-        RehearsalError: An option repeats what the body contains, or one of them cannot be used.
-    """
-    return _with_body(body, argument_parser().parse_args(argv))
-
-
 def _request(options: argparse.Namespace) -> RehearsalRequest:
     if options.request:
-        return _with_body(read_body(Path(options.request)), options)
+        for name in _IN_BODY:
+            if getattr(options, name) is not None:
+                option = "an entry point" if name == "entry_point" else "--" + name.replace("_", "-")
+                raise RehearsalError(
+                    f"--request and {option} exclude each other: the body contains it.", hint="Change the body."
+                )
+        return request_from_body(
+            read_body(Path(options.request)),
+            source_dir=options.source_dir,
+            upload=options.upload,
+            **_local_arguments(options),
+        )
     if options.upload:
         raise RehearsalError("--upload is for --request, whose body names places in S3.", hint="Use --output-dir.")
     if options.entry_point is None:
@@ -120,16 +121,6 @@ def _request(options: argparse.Namespace) -> RehearsalRequest:
         job_name=options.job_name or "rehearsal",
         **_local_arguments(options),
     )
-
-
-def _with_body(body: Mapping[str, Any], options: argparse.Namespace) -> RehearsalRequest:
-    for name in _IN_BODY:
-        if getattr(options, name) is not None:
-            option = "an entry point" if name == "entry_point" else "--" + name.replace("_", "-")
-            raise RehearsalError(
-                f"--request and {option} exclude each other: the body contains it.", hint="Change the body."
-            )
-    return request_from_body(body, source_dir=options.source_dir, upload=options.upload, **_local_arguments(options))
 
 
 def _local_arguments(options: argparse.Namespace) -> Dict[str, Any]:

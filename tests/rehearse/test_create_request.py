@@ -1,7 +1,8 @@
 """From options, files and bodies to a request; what cannot be rehearsed is refused there."""
 
+import json
 from pathlib import Path
-from typing import Any, ClassVar, Dict, List
+from typing import Any, Callable, ClassVar, Dict, List
 
 import pytest
 
@@ -17,7 +18,7 @@ from lightning_sm.rehearse import (
     main,
     request_from_body,
 )
-from lightning_sm.rehearse._command import request_with_body
+from lightning_sm.rehearse._command import request_from_arguments
 from lightning_sm.rehearse._sdk import distribution_of
 from tests.helpers.rehearsal import cli_request as request
 
@@ -207,11 +208,17 @@ class TestBody:
         ],
     }  # fmt: skip
 
-    def read(self, *arguments: object, **changes: Any) -> RehearsalRequest:
-        return request_with_body({**self.BODY, **changes}, list(map(str, arguments)))
+    @pytest.fixture
+    def read(self, tmp_path: Path) -> Callable[..., RehearsalRequest]:
+        def read(*arguments: object, **changes: Any) -> RehearsalRequest:
+            file = tmp_path / "body.json"
+            file.write_text(json.dumps({**self.BODY, **changes}))
+            return request_from_arguments(["--request", str(file), *map(str, arguments)])
 
-    def test_everything_lands_in_the_request(self) -> None:
-        made = self.read()
+        return read
+
+    def test_everything_lands_in_the_request(self, read: Callable[..., RehearsalRequest]) -> None:
+        made = read()
         assert (made.job_name, made.sdk, made.distribution, made.hosts) == (
             "job-1", "v2", "torch_distributed", ("algo-1", "algo-2")
         )  # fmt: skip
@@ -219,24 +226,24 @@ class TestBody:
         assert (made.archive_uri, made.output_uri) == ("s3://bucket/sourcedir.tar.gz", "s3://bucket/out")
         assert (made.entry_point, made.command, made.has_checkpoints) == ("train.py", ("train",), True)
 
-    def test_options_replace_s3(self, source: Path) -> None:
-        made = self.read("--channel", f"training={source}", "--source-dir", source, "--processes", 2)
+    def test_options_replace_s3(self, read: Callable[..., RehearsalRequest], source: Path) -> None:
+        made = read("--channel", f"training={source}", "--source-dir", source, "--processes", 2)
         assert made.channels[0].source == str(source)
         assert (made.archive_uri, made.code) == (None, source)
         assert made.hyperparameter("sagemaker_mpi_num_of_processes_per_host") == "2"
 
-    def test_v3_is_known_by_its_drivers(self, source: Path) -> None:
+    def test_v3_is_known_by_its_drivers(self, read: Callable[..., RehearsalRequest], source: Path) -> None:
         channel = {"ChannelName": "sm_drivers", "DataSource": {"S3DataSource": {"S3Uri": f"file://{source}"}}}
         algorithm = {"ContainerEntrypoint": ["/bin/bash"], "ContainerArguments": ["-c", "run"]}
-        made = self.read(InputDataConfig=[channel], AlgorithmSpecification=algorithm)
+        made = read(InputDataConfig=[channel], AlgorithmSpecification=algorithm)
         assert (made.sdk, made.command) == ("v3", ("/bin/bash", "-c", "run"))
 
-    def test_instance_groups(self) -> None:
+    def test_instance_groups(self, read: Callable[..., RehearsalRequest]) -> None:
         groups = [
             {"InstanceGroupName": "a", "InstanceType": "ml.m5.large", "InstanceCount": 1},
             {"InstanceGroupName": "b", "InstanceType": "ml.g5.xlarge", "InstanceCount": 2},
         ]
-        made = self.read(ResourceConfig={"InstanceGroups": groups})
+        made = read(ResourceConfig={"InstanceGroups": groups})
         assert [group.hosts for group in made.groups] == [("algo-1",), ("algo-2", "algo-3")]
 
     @pytest.mark.parametrize(
@@ -248,10 +255,12 @@ class TestBody:
             ({"InputDataConfig": [{"ChannelName": "a"}]}, "neither an s3://"),
         ],
     )
-    def test_what_cannot_be_rehearsed_is_refused(self, changes: Dict[str, Any], words: str) -> None:
+    def test_what_cannot_be_rehearsed_is_refused(
+        self, read: Callable[..., RehearsalRequest], changes: Dict[str, Any], words: str
+    ) -> None:
         with pytest.raises(RehearsalError, match=words):
-            self.read(**changes)
+            read(**changes)
 
-    def test_the_body_says_how_many_hosts(self) -> None:
+    def test_the_body_says_how_many_hosts(self, read: Callable[..., RehearsalRequest]) -> None:
         with pytest.raises(RehearsalError, match="--request and --hosts exclude each other"):
-            self.read("--hosts", 2)
+            read("--hosts", 2)
