@@ -53,6 +53,7 @@ def with_requirements(source: Path) -> Path:
 
 
 def _packed(request_, folder: Path) -> RehearsalFolder:
+    pytest.importorskip("pathspec", reason="the extra rehearse is not installed")
     tree = RehearsalFolder(folder / "tree")
     tree.shared.mkdir(parents=True)
     pack_source(request_.code, tree.archive)
