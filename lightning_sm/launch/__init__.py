@@ -17,12 +17,14 @@ from lightning_sm.launch._estimator import estimator_inputs, estimator_kwargs
 from lightning_sm.launch._images import Image, find_image
 from lightning_sm.launch._jobs import artifacts, jobs, logs, stop
 from lightning_sm.launch._model_trainer import model_trainer_calls, model_trainer_kwargs
+from lightning_sm.launch._package import PackedSource, pack_source
 from lightning_sm.launch._project import Problem
 from lightning_sm.launch._refusals import check_request
 from lightning_sm.launch._request import Account, JobRequest, create_job_request
 from lightning_sm.launch._settings import Channel, Instances, LaunchSettings, settings_of
 from lightning_sm.launch._tune import check_tuning_request, tune
 from lightning_sm.launch._tuning import TuningRequest, TuningSettings, create_tuning_request, tuning_settings_of
+from lightning_sm.launch._words import hyperparameters_of
 
 __all__ = [
     "Account",
@@ -33,6 +35,7 @@ __all__ = [
     "LaunchError",
     "LaunchSettings",
     "Problem",
+    "PackedSource",
     "TuningRequest",
     "TuningSettings",
     "artifacts",
@@ -44,11 +47,13 @@ __all__ = [
     "estimator_inputs",
     "estimator_kwargs",
     "find_image",
+    "hyperparameters_of",
     "jobs",
     "logs",
     "main",
     "model_trainer_calls",
     "model_trainer_kwargs",
+    "pack_source",
     "settings_of",
     "stop",
     "tune",

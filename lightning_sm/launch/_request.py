@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._sagemaker.entrypoint import DLC_COMMAND, TOOLKIT_COMMAND, make_entrypoint
 from lightning_sm.errors import LaunchError
+from lightning_sm.launch._framework import encode_hyperparameters, framework_hyperparameters
 from lightning_sm.launch._images import Image, find_image
 from lightning_sm.launch._settings import (
     Instances,
@@ -20,7 +21,6 @@ from lightning_sm.launch._settings import (
     refuse_missing,
 )
 from lightning_sm.launch._upload import address_of_content
-from lightning_sm.rehearse import Distribution, Sdk, encode_hyperparameters, framework_hyperparameters
 
 __all__ = ["Account", "JobRequest", "Request", "create_job_request", "default_name", "legal_base"]
 
@@ -186,7 +186,7 @@ def _hyperparameters(
     given: Mapping[str, Any],
 ) -> Dict[str, str]:
     framework = framework_hyperparameters(
-        Distribution(settings.distribution),
+        settings.distribution,
         instance_type=None if instances[0].group else instances[0].type,
         processes=settings.processes_per_host if settings.distribution == "mpi" else None,
         mpi_options=settings.mpi_options,
@@ -201,7 +201,7 @@ def _hyperparameters(
     }
     # Also after an interruption: the job prefers checkpoints of its own.
     resume = {"sagemaker.resume": "require"} if settings.from_checkpoint else {}
-    return encode_hyperparameters({**resume, **settings.hyperparameters, **given, **script, **framework}, Sdk.V2)
+    return encode_hyperparameters({**resume, **settings.hyperparameters, **given, **script, **framework})
 
 
 def _inputs(settings: LaunchSettings, account: Account, archive: str) -> List[Dict[str, Any]]:

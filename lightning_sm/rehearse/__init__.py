@@ -25,7 +25,6 @@ from lightning_sm.rehearse._request import (
     RehearsalRequest,
     Sdk,
 )
-from lightning_sm.rehearse._sdk import encode_hyperparameters, framework_hyperparameters
 
 if TYPE_CHECKING:
     from lightning_sm.rehearse._body import request_from_body
@@ -53,14 +52,12 @@ __all__ = [
     "Status",
     "Upload",
     "create_request",
-    "encode_hyperparameters",
-    "framework_hyperparameters",
     "main",
     "rehearse",
     "request_from_body",
 ]
 
-# Loaded on first use: `lightning-sm launch` needs the values above only.
+# Loaded on first use: the processes of a host are started by this package's name, and need the values above only.
 _MODULES = {
     "TOPOLOGY_MARKER": "_host_process",
     "Attempt": "_outcome",

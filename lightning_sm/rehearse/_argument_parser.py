@@ -18,7 +18,7 @@ def argument_parser() -> argparse.ArgumentParser:
     """Return the parser. It checks choices and numbers; the rest is checked when the request is created."""
     parser = argparse.ArgumentParser(
         prog="lightning-sm rehearse",
-        usage="lightning-sm rehearse [options] ENTRY_POINT [--hyperparameter value ...]\n"
+        usage="lightning-sm rehearse [options] ENTRY_POINT [fit] [--name value ...]\n"
         "       lightning-sm rehearse [options] --request BODY.json",
         description="Run a SageMaker training job on this machine with SageMaker's real container software: the "
         "training toolkits,\ntorchrun, Open MPI over ssh, SDK v3's drivers. It needs neither Docker nor AWS.",
@@ -28,7 +28,10 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("entry_point", nargs="?", metavar="ENTRY_POINT", help="program in --source-dir: .py or .sh")
     parser.add_argument(
-        "trailing", nargs=argparse.REMAINDER, metavar="...", help="hyperparameters, as --name value or --name=value"
+        "trailing",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="the program's own words, as for `lightning-sm launch`",
     )
 
     job = parser.add_argument_group("the job, as given to an estimator")
@@ -80,6 +83,13 @@ def argument_parser() -> argparse.ArgumentParser:
 
     files = parser.add_argument_group("files")
     files.add_argument(
+        "--allow-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="pack this file of --source-dir although it is large or looks like a secret; repeatable",
+    )
+    files.add_argument(
         "--no-requirements",
         action="store_true",
         help="do not install requirements.txt (by default it goes into a Python environment of the rehearsal's own)",
@@ -88,6 +98,11 @@ def argument_parser() -> argparse.ArgumentParser:
         "--checkpoint-dir", metavar="DIR", help="read and written in place of CheckpointConfig's S3 prefix"
     )
     files.add_argument("--output-dir", metavar="DIR", help="collect model.tar.gz, output.tar.gz and checkpoints here")
+    files.add_argument(
+        "--upload",
+        action="store_true",
+        help="with --request: write results and checkpoints to the body's places in S3 (default: a local folder)",
+    )
     files.add_argument("--keep", action="store_true", help="keep the rehearsal's own folder and print its path")
     files.add_argument(
         "--local-mode-files", action="store_true", help="write the files of SDK v2's local mode: no groups"

@@ -1,15 +1,17 @@
 """A :class:`RehearsalRequest` from the body of a CreateTrainingJob request, whichever SDK made it."""
 
 import json
+import re
+import sys
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from lightning_sm.errors import RehearsalError
-from lightning_sm.rehearse._create_request import PathLike, as_isolation, check_limits, local_channels, resolved
 from lightning_sm.rehearse._request import (
     DEFAULT_CHECKPOINT_PATH,
     HOMOGENEOUS_CLUSTER,
     TOOLKIT_COMMAND,
+    Distribution,
     HostGroup,
     InputChannel,
     Isolation,
@@ -20,8 +22,12 @@ from lightning_sm.rehearse._request import (
 )
 from lightning_sm.rehearse._sdk import PROCESSES_PER_HOST, distribution_of
 
-__all__ = ["read_body", "request_from_body"]
+__all__ = ["PathLike", "as_member", "read_body", "request_from_body"]
 
+PathLike = Union[str, Path]
+_Member = TypeVar("_Member", Distribution, Sdk, Isolation)
+
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,255}")
 _BODY_HINT = "Give the arguments of boto3's create_training_job, as JSON."
 
 
@@ -32,8 +38,10 @@ def request_from_body(
     processes: Optional[int] = None,
     channels: Optional[Mapping[str, PathLike]] = None,
     environment: Optional[Mapping[str, str]] = None,
+    allow_files: Sequence[str] = (),
     checkpoint_dir: Optional[PathLike] = None,
     output_dir: Optional[PathLike] = None,
+    upload: bool = False,
     install_requirements: bool = True,
     local_mode_files: bool = False,
     limits: Optional[Limits] = None,
@@ -43,14 +51,18 @@ def request_from_body(
 ) -> RehearsalRequest:
     """Return the request that a CreateTrainingJob body describes. Arguments replace its S3 folders by local ones.
 
+    What the body names in S3 is only read. Results are collected in ``output_dir``, or in a new temporary folder.
+
     Args:
         body: The body, as boto3's ``create_training_job`` is given it.
         source_dir: The folder with the program, in place of the body's source archive.
         processes: Processes per host. By default the number of GPUs, or 1.
         channels: A local folder or file for input channels, in place of the body's or in addition.
         environment: More environment variables, which win over those of the body.
+        allow_files: Files of ``source_dir`` that are packed although they are large or look like secrets.
         checkpoint_dir: As in :func:`create_request`, and all that follow.
         output_dir: See there.
+        upload: Write model, output and checkpoints to the body's own places in S3, over what is there.
         install_requirements: See there.
         local_mode_files: See there.
         limits: See there.
@@ -75,7 +87,7 @@ def request_from_body(
     if processes is not None:
         hyperparameters[PROCESSES_PER_HOST] = json.dumps(processes)
     algorithm = body.get("AlgorithmSpecification", {})
-    inputs = _channels(body, algorithm.get("TrainingInputMode", "File"), local_channels(channels or {}))
+    inputs = _channels(body, algorithm.get("TrainingInputMode", "File"), _local_channels(channels or {}))
     sdk = Sdk.V3 if any(channel.name == "sm_drivers" for channel in inputs) else Sdk.V2
     archive = _text(hyperparameters.get("sagemaker_submit_directory"))
     checkpoints = body.get("CheckpointConfig") or {}
@@ -86,7 +98,9 @@ def request_from_body(
         )
     command = (*algorithm.get("ContainerEntrypoint", ()), *algorithm.get("ContainerArguments", ()))
     output = (body.get("OutputDataConfig") or {}).get("S3OutputPath", "")
-    check_limits(limits or Limits())
+    if upload and output_dir is not None:
+        raise RehearsalError("--upload and --output-dir exclude each other.", hint="Leave one of them out.")
+    _check_limits(limits or Limits())
     return RehearsalRequest(
         job_name=str(body.get("TrainingJobName", "rehearsal")),
         sdk=sdk,
@@ -95,13 +109,15 @@ def request_from_body(
         hyperparameters=tuple(hyperparameters.items()),
         entry_point=_text(hyperparameters.get("sagemaker_program")),
         command=command or TOOLKIT_COMMAND,
-        code=resolved(source_dir) if sdk is Sdk.V2 else None,
+        code=_resolved(source_dir) if sdk is Sdk.V2 else None,
+        allow_files=tuple(allow_files),
+        image=algorithm.get("TrainingImage"),
         channels=inputs,
         environment=tuple({**_strings(body, "Environment"), **(environment or {})}.items()),
         checkpoint_path=path,
-        checkpoint_dir=resolved(checkpoint_dir),
+        checkpoint_dir=_resolved(checkpoint_dir),
         checkpoint_config=bool(checkpoints),
-        output_dir=resolved(output_dir),
+        output_dir=_resolved(output_dir),
         limits=limits or Limits(),
         link=link or NetworkLink(),
         local_mode_files=local_mode_files,
@@ -110,7 +126,8 @@ def request_from_body(
         archive_uri=None if source_dir else archive,
         output_uri=output if _is_s3(output) else None,
         checkpoint_uri=checkpoints.get("S3Uri") if _is_s3(checkpoints.get("S3Uri", "")) else None,
-        isolation=as_isolation(isolation),
+        upload=upload,
+        isolation=_as_isolation(isolation),
         keep=keep,
     )
 
@@ -125,9 +142,66 @@ def read_body(path: Path) -> Dict[str, Any]:
         body = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RehearsalError(f"--request {path} cannot be read as JSON: {error}.", hint=_BODY_HINT) from error
-    if not isinstance(body, dict) or "ResourceConfig" not in body:
-        raise RehearsalError(f"--request {path} is not a CreateTrainingJob body: no ResourceConfig.", hint=_BODY_HINT)
+    if not isinstance(body, dict):
+        raise RehearsalError(f"--request {path} is not the body of a CreateTrainingJob request.", hint=_BODY_HINT)
     return body
+
+
+def as_member(kind: Type[_Member], value: Union[str, _Member], name: str) -> _Member:
+    """Return the member of an enumeration by its value.
+
+    Raises:
+        RehearsalError: There is none; the message names the argument and its choices.
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        choices = ", ".join(member.value for member in kind)
+        raise RehearsalError(f"{name} {value!r} is not known.", hint=f"Use one of: {choices}") from None
+
+
+def _as_isolation(value: Union[str, Isolation, None]) -> Optional[Isolation]:
+    """Return the isolation by its value; ``None`` and ``"auto"`` leave it open."""
+    return None if value in (None, "auto") else as_member(Isolation, str(value), "isolation")
+
+
+def _resolved(path: Optional[PathLike]) -> Optional[Path]:
+    """Return an absolute path, since the job starts in another folder."""
+    return Path(path).resolve() if path else None
+
+
+def _local_channels(paths: Mapping[str, PathLike]) -> Tuple[InputChannel, ...]:
+    """Return the input channels for these local folders and files.
+
+    Raises:
+        RehearsalError: A name is not one for a channel, or a path does not exist.
+    """
+    for name, path in paths.items():
+        if not _CHANNEL_NAME.fullmatch(name):
+            raise RehearsalError(
+                f"--channel {name!r} is not a channel name.", hint="Use letters, digits, '.', '-', '_'."
+            )
+        if not Path(path).exists():
+            raise RehearsalError(f"--channel {name}: {path} does not exist.", hint="Give a local folder or file.")
+    return tuple(InputChannel(name, str(Path(path).resolve())) for name, path in paths.items())
+
+
+def _check_limits(limits: Limits) -> None:
+    """Check that at most one thing ends the job early, and that this system can do it.
+
+    Raises:
+        RehearsalError: It cannot be done.
+    """
+    stop = limits.stop_after is not None or bool(limits.stop_at)
+    if sum((limits.interrupt_after is not None, limits.stop_after is not None, bool(limits.stop_at))) > 1:
+        raise RehearsalError(
+            "--stop-after, --stop-at and --spot-interrupt-after exclude each other.", hint="Give one of them."
+        )
+    if stop and not sys.platform.startswith("linux"):
+        raise RehearsalError(
+            f"--stop-after and --stop-at need Linux: {sys.platform} does not show which signals a process handles.",
+            hint="Run the rehearsal on Linux, in a container for example.",
+        )
 
 
 def _groups(resources: Mapping[str, Any]) -> Tuple[HostGroup, ...]:

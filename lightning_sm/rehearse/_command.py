@@ -5,10 +5,11 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from lightning_sm._duration import read_duration
-from lightning_sm.errors import RehearsalError
+from lightning_sm.errors import LightningSMError, RehearsalError
+from lightning_sm.launch import hyperparameters_of
 from lightning_sm.rehearse._argument_parser import argument_parser
 from lightning_sm.rehearse._body import read_body, request_from_body
 from lightning_sm.rehearse._create_request import create_request
@@ -17,12 +18,10 @@ from lightning_sm.rehearse._runner import rehearse
 
 __all__ = [
     "main",
-    "parse_hyperparameters",
     "read_bandwidth",
     "read_command",
     "read_seconds",
     "request_from_arguments",
-    "request_with_body",
 ]
 
 # Options that the body of a request contains. The others are about this machine.
@@ -46,7 +45,6 @@ _ENTRYPOINT_KEYS = (("ContainerEntrypoint", "ContainerArguments"), ("container_e
 _ENTRYPOINT_HINT = "lightning-sm entrypoint > entrypoint.json writes one."
 
 _BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-_OPTION = re.compile(r"--[A-Za-z][^=\s]*|-[A-Za-z]")
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -68,7 +66,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     options = argument_parser().parse_args(argv)
     try:
         outcome = rehearse(_request(options), log_to_stderr=options.json)
-    except RehearsalError as error:
+    except LightningSMError as error:
         print(f"lightning-sm rehearse: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -86,24 +84,28 @@ def request_from_arguments(argv: Sequence[str]) -> RehearsalRequest:
     return _request(argument_parser().parse_args(argv))
 
 
-def request_with_body(body: Mapping[str, Any], argv: Sequence[str]) -> RehearsalRequest:
-    """Return the request of a CreateTrainingJob body with the other options of a command line.
-
-    Raises:
-        RehearsalError: An option repeats what the body contains, or one of them cannot be used.
-    """
-    return _with_body(body, argument_parser().parse_args(argv))
-
-
 def _request(options: argparse.Namespace) -> RehearsalRequest:
     if options.request:
-        return _with_body(read_body(Path(options.request)), options)
+        for name in _IN_BODY:
+            if getattr(options, name) is not None:
+                option = "an entry point" if name == "entry_point" else "--" + name.replace("_", "-")
+                raise RehearsalError(
+                    f"--request and {option} exclude each other: the body contains it.", hint="Change the body."
+                )
+        return request_from_body(
+            read_body(Path(options.request)),
+            source_dir=options.source_dir,
+            upload=options.upload,
+            **_local_arguments(options),
+        )
+    if options.upload:
+        raise RehearsalError("--upload is for --request, whose body names places in S3.", hint="Use --output-dir.")
     if options.entry_point is None:
         raise RehearsalError("No entry point is given.", hint="Name the program: lightning-sm rehearse train.py")
     values: Dict[str, Any] = {}
     if options.hyperparameters:
         values.update(_read_hyperparameters(Path(options.hyperparameters)))
-    values.update(parse_hyperparameters(options.trailing))
+    values.update(hyperparameters_of(options.trailing))
     return create_request(
         options.entry_point,
         source_dir=options.source_dir or ".",
@@ -121,16 +123,6 @@ def _request(options: argparse.Namespace) -> RehearsalRequest:
     )
 
 
-def _with_body(body: Mapping[str, Any], options: argparse.Namespace) -> RehearsalRequest:
-    for name in _IN_BODY:
-        if getattr(options, name) is not None:
-            option = "an entry point" if name == "entry_point" else "--" + name.replace("_", "-")
-            raise RehearsalError(
-                f"--request and {option} exclude each other: the body contains it.", hint="Change the body."
-            )
-    return request_from_body(body, source_dir=options.source_dir, **_local_arguments(options))
-
-
 def _local_arguments(options: argparse.Namespace) -> Dict[str, Any]:
     """The arguments that ``create_request`` and ``request_from_body`` have in common."""
     channels: Dict[str, str] = {}
@@ -143,6 +135,7 @@ def _local_arguments(options: argparse.Namespace) -> Dict[str, Any]:
         "processes": options.processes,
         "channels": channels,
         "environment": dict(_split_pair("--env", text, "VALUE") for text in options.env),
+        "allow_files": options.allow_file,
         "checkpoint_dir": options.checkpoint_dir,
         "output_dir": options.output_dir,
         "install_requirements": not options.no_requirements,
@@ -238,38 +231,3 @@ def _read_hyperparameters(path: Path) -> Dict[str, Any]:
             f"--hyperparameters {path} has a {type(content).__name__}.", hint="Give an object of names and values."
         )
     return content
-
-
-def parse_hyperparameters(arguments: Sequence[str]) -> Dict[str, Any]:
-    """Return ``--trainer.max_epochs 2`` and ``--lr=0.1`` as ``{"trainer.max_epochs": 2, "lr": 0.1}``.
-
-    SageMaker can send neither an option without a value, nor a positional argument, nor a name twice; all three are
-    refused here.
-
-    Raises:
-        RehearsalError: One of these was given.
-    """
-    found: Dict[str, Any] = {}
-    rest: List[str] = list(arguments)
-    while rest:
-        name, separator, value = rest.pop(0).partition("=")
-        if not _OPTION.fullmatch(name):
-            raise RehearsalError(
-                f"{name!r} after the entry point is not an option: hyperparameters cannot be positional arguments.",
-                hint="Write --name value. lightning_sm's own CLI adds the subcommand 'fit' itself.",
-            )
-        if not separator:
-            if not rest or _OPTION.fullmatch(rest[0].partition("=")[0]):
-                raise RehearsalError(
-                    f"{name} has no value: SageMaker sends every hyperparameter with a value, never a bare switch.",
-                    hint=f"Write {name} true, or give the option a value.",
-                )
-            value = rest.pop(0)
-        key = name.lstrip("-")
-        if key in found:
-            raise RehearsalError(f"{name} is given twice.", hint="A hyperparameter exists once.")
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
-    return found

@@ -1,38 +1,33 @@
-"""A :class:`RehearsalRequest` from the arguments of an estimator. Nothing is started or written here."""
+"""A :class:`RehearsalRequest` from the arguments of an estimator, by the body that ``lightning-sm launch`` makes.
 
+Nothing is started or written here.
+"""
+
+import dataclasses
+import json
 import re
-import sys
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from lightning_sm.errors import RehearsalError
+from lightning_sm.launch import Account, create_job_request, settings_of
+from lightning_sm.rehearse._body import PathLike, as_member, request_from_body
 from lightning_sm.rehearse._request import (
-    HOMOGENEOUS_CLUSTER,
     TOOLKIT_COMMAND,
     Distribution,
     HostGroup,
-    InputChannel,
     Isolation,
     Limits,
     NetworkLink,
     RehearsalRequest,
     Sdk,
 )
-from lightning_sm.rehearse._sdk import (
-    MODEL_TRAINER_COMMAND,
-    V3_DISTRIBUTIONS,
-    encode_hyperparameters,
-    framework_hyperparameters,
-)
+from lightning_sm.rehearse._sdk import MODEL_TRAINER_COMMAND, V3_DISTRIBUTIONS
 
-__all__ = ["PathLike", "as_isolation", "as_member", "check_limits", "create_request", "local_channels", "resolved"]
+__all__ = ["create_request"]
 
 _MAX_HOSTS = 100
-_CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,255}")
 _GROUP = re.compile(r"(?P<name>[\w-]+)=(?:(?P<count>\d+)|(?P<hosts>algo-\d+(?:\+algo-\d+)*))(?::(?P<type>[\w.\-]+))?")
-
-PathLike = Union[str, Path]
-_Member = TypeVar("_Member", Distribution, Sdk, Isolation)
 
 
 def create_request(
@@ -52,6 +47,7 @@ def create_request(
     environment: Optional[Mapping[str, str]] = None,
     command: Optional[Sequence[str]] = None,
     job_name: str = "rehearsal",
+    allow_files: Sequence[str] = (),
     checkpoint_dir: Optional[PathLike] = None,
     output_dir: Optional[PathLike] = None,
     install_requirements: bool = True,
@@ -82,6 +78,7 @@ def create_request(
         environment: Environment variables. A ``PATH`` goes in front of the container's.
         command: The container's entry point and arguments; by default ``train``, or SDK v3's own.
         job_name: The training job's name.
+        allow_files: Files of ``source_dir`` that are packed although they are large or look like secrets.
         checkpoint_dir: A local folder in place of ``CheckpointConfig.S3Uri``, read before and written after the job.
         output_dir: A local folder that gets ``model.tar.gz``, ``output.tar.gz`` and the checkpoints.
         install_requirements: Whether ``requirements.txt`` is installed, into a virtual environment of the rehearsal.
@@ -93,6 +90,7 @@ def create_request(
 
     Raises:
         RehearsalError: An argument cannot be used, or two exclude each other.
+        LaunchError: ``lightning-sm launch`` would refuse an argument.
 
     Example::
 
@@ -109,17 +107,6 @@ def create_request(
     """
     sdk, distribution = as_member(Sdk, sdk, "sdk"), as_member(Distribution, distribution, "distribution")
     _check_processes(sdk, distribution, processes)
-    groups = _parse_groups(instance_groups, instance_type) if instance_groups else (_one_group(hosts, instance_type),)
-    if instance_groups and hosts is not None:
-        raise RehearsalError("--hosts and --instance-groups exclude each other.", hint="The groups say how many hosts.")
-    if distribution_groups and not instance_groups:
-        raise RehearsalError("--distribution-groups needs --instance-groups.", hint="Define the groups there.")
-    for name in distribution_groups:
-        if name not in [group.name for group in groups]:
-            known = ", ".join(group.name for group in groups)
-            raise RehearsalError(
-                f"--distribution-groups names {name!r}, which is not one of --instance-groups.", hint=f"Known: {known}"
-            )
     source = Path(source_dir).resolve()
     if not (source / entry_point).is_file():
         raise RehearsalError(
@@ -130,102 +117,61 @@ def create_request(
         raise RehearsalError(
             "--entrypoint and --sdk v3 exclude each other: ModelTrainer sends its own.", hint="Use --sdk v2."
         )
-    check_limits(limits or Limits())
-    values: Dict[str, Any] = dict(hyperparameters or {})
-    if sdk is Sdk.V2:
-        values.update(
-            framework_hyperparameters(
-                distribution,
-                # With groups an estimator has no instance_type, and the SDK then sends none.
-                instance_type=None if instance_groups else instance_type,
-                processes=processes,
-                mpi_options=mpi_options,
-                groups=distribution_groups,
-            ),
-            sagemaker_program=entry_point,
-            sagemaker_container_log_level=20,
-            sagemaker_job_name=job_name,
-            sagemaker_region="us-east-1",
-        )
-    return RehearsalRequest(
-        job_name=job_name,
-        sdk=sdk,
-        distribution=distribution,
-        groups=groups,
-        hyperparameters=tuple(encode_hyperparameters(values, sdk).items()),
-        entry_point=entry_point,
-        code=source,
-        channels=local_channels(channels or {}),
-        environment=tuple((environment or {}).items()),
-        checkpoint_dir=resolved(checkpoint_dir),
-        output_dir=resolved(output_dir),
-        limits=limits or Limits(),
-        link=link or NetworkLink(),
-        local_mode_files=local_mode_files,
-        processes=processes,
-        mpi_options=mpi_options,
+    groups = _groups(hosts, instance_type, instance_groups, distribution_groups)
+    settings: Dict[str, Any] = {
+        # Nothing is sent, so image and role are never looked up.
+        "image": "rehearsal/image",
+        "role": "arn:aws:iam::000000000000:role/rehearsal",
+        "instance_groups": [f"{each.name}={len(each.hosts)}:{each.instance_type}" for each in groups],
+        "distribution": distribution.value,
+        "distribution_groups": list(distribution_groups),
+        "mpi_options": mpi_options,
+        "source_dir": str(source),
+        "entry_point": entry_point,
+        "hyperparameters": dict(hyperparameters or {}),
+        "environment": dict(environment or {}),
+        "checkpoints": "none",
+        "forward_sigterm": False,
+    }
+    if not groups:
+        settings.update(instance_type=instance_type, instances=1 if hosts is None else hosts)
+    body = create_job_request(settings_of(settings), Account("us-east-1", "rehearsal"), name=job_name).as_body()
+    del body["OutputDataConfig"]
+    body["AlgorithmSpecification"]["ContainerEntrypoint"] = list(command or TOOLKIT_COMMAND)
+    if sdk is Sdk.V3:
+        body["AlgorithmSpecification"]["ContainerEntrypoint"] = list(MODEL_TRAINER_COMMAND)
+        body["HyperParameters"] = {
+            # ModelTrainer leaves strings unchanged.
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in (hyperparameters or {}).items()
+        }
+    request = request_from_body(
+        body,
+        source_dir=source,
+        # SDK v2 sends it for mpi only, and without it the toolkit counts GPUs, of which a laptop may have none.
+        processes=processes if sdk is Sdk.V2 and distribution is not Distribution.NONE else None,
+        channels=channels,
+        allow_files=allow_files,
+        checkpoint_dir=checkpoint_dir,
+        output_dir=output_dir,
         install_requirements=install_requirements,
-        command=MODEL_TRAINER_COMMAND if sdk is Sdk.V3 else tuple(command or TOOLKIT_COMMAND),
-        isolation=as_isolation(isolation),
+        local_mode_files=local_mode_files,
+        limits=limits,
+        link=link,
+        isolation=isolation,
         keep=keep,
     )
-
-
-def as_member(kind: Type[_Member], value: Union[str, _Member], name: str) -> _Member:
-    """Return the member of an enumeration by its value.
-
-    Raises:
-        RehearsalError: There is none; the message names the argument and its choices.
-    """
-    try:
-        return kind(value)
-    except ValueError:
-        choices = ", ".join(member.value for member in kind)
-        raise RehearsalError(f"{name} {value!r} is not known.", hint=f"Use one of: {choices}") from None
-
-
-def as_isolation(value: Union[str, Isolation, None]) -> Optional[Isolation]:
-    """Return the isolation by its value; ``None`` and ``"auto"`` leave it open."""
-    return None if value in (None, "auto") else as_member(Isolation, str(value), "isolation")
-
-
-def resolved(path: Optional[PathLike]) -> Optional[Path]:
-    """Return an absolute path, since the job starts in another folder."""
-    return Path(path).resolve() if path else None
-
-
-def local_channels(paths: Mapping[str, PathLike]) -> Tuple[InputChannel, ...]:
-    """Return the input channels for these local folders and files.
-
-    Raises:
-        RehearsalError: A name is not one for a channel, or a path does not exist.
-    """
-    for name, path in paths.items():
-        if not _CHANNEL_NAME.fullmatch(name):
-            raise RehearsalError(
-                f"--channel {name!r} is not a channel name.", hint="Use letters, digits, '.', '-', '_'."
-            )
-        if not Path(path).exists():
-            raise RehearsalError(f"--channel {name}: {path} does not exist.", hint="Give a local folder or file.")
-    return tuple(InputChannel(name, str(Path(path).resolve())) for name, path in paths.items())
-
-
-def check_limits(limits: Limits) -> None:
-    """Check that at most one thing ends the job early, and that this system can do it.
-
-    Raises:
-        RehearsalError: It cannot be done.
-    """
-    stop = limits.stop_after is not None or bool(limits.stop_at)
-    if sum((limits.interrupt_after is not None, limits.stop_after is not None, bool(limits.stop_at))) > 1:
-        raise RehearsalError(
-            "--stop-after, --stop-at and --spot-interrupt-after exclude each other.", hint="Give one of them."
-        )
-    if stop and not sys.platform.startswith("linux"):
-        raise RehearsalError(
-            f"--stop-after and --stop-at need Linux: {sys.platform} does not show which signals a process handles.",
-            hint="Run the rehearsal on Linux, in a container for example.",
-        )
+    # What a body does not say, or not in these words: pytorchddp is sent as smdistributed.
+    return dataclasses.replace(
+        request,
+        sdk=sdk,
+        distribution=distribution,
+        groups=groups or request.groups,
+        entry_point=entry_point,
+        processes=processes,
+        mpi_options=mpi_options,
+        image=None,
+    )
 
 
 def _check_processes(sdk: Sdk, distribution: Distribution, processes: Optional[int]) -> None:
@@ -243,11 +189,27 @@ def _check_processes(sdk: Sdk, distribution: Distribution, processes: Optional[i
         )
 
 
-def _one_group(hosts: Optional[int], instance_type: str) -> HostGroup:
-    count = 1 if hosts is None else hosts
-    if not 1 <= count <= _MAX_HOSTS:
-        raise RehearsalError(f"--hosts {count} must be from 1 to {_MAX_HOSTS}.", hint="It is the instance_count.")
-    return HostGroup(HOMOGENEOUS_CLUSTER, instance_type, tuple(f"algo-{k}" for k in range(1, count + 1)))
+def _groups(
+    hosts: Optional[int], instance_type: str, instance_groups: Optional[str], distribution_groups: Sequence[str]
+) -> Tuple[HostGroup, ...]:
+    """Return the instance groups, none for a homogeneous cluster."""
+    if not instance_groups:
+        if distribution_groups:
+            raise RehearsalError("--distribution-groups needs --instance-groups.", hint="Define the groups there.")
+        if hosts is not None and not 1 <= hosts <= _MAX_HOSTS:
+            raise RehearsalError(f"--hosts {hosts} must be from 1 to {_MAX_HOSTS}.", hint="It is the instance_count.")
+        return ()
+    if hosts is not None:
+        raise RehearsalError("--hosts and --instance-groups exclude each other.", hint="The groups say how many hosts.")
+    groups = _parse_groups(instance_groups, instance_type)
+    known = [group.name for group in groups]
+    for name in distribution_groups:
+        if name not in known:
+            raise RehearsalError(
+                f"--distribution-groups names {name!r}, which is not one of --instance-groups.",
+                hint=f"Known: {', '.join(known)}",
+            )
+    return groups
 
 
 def _parse_groups(text: str, default_type: str) -> Tuple[HostGroup, ...]:

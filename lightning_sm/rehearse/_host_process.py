@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
+from lightning_sm.rehearse._outcome import USAGE_ERROR
 from lightning_sm.rehearse._plan import RehearsalFolder, RehearsalPlan, write_opt_ml
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "LogLine",
     "find_error_line",
     "find_topologies",
+    "find_worlds",
     "parse_lines",
     "HostProcess",
     "adopt_orphans",
@@ -46,6 +48,9 @@ _RANKS = (
 
 # Before each of the first two: with unbuffered output, a line and its end are two writes.
 _TAG = re.compile(r"(?=\[\d+,(?:mpirank:\d+,algo-)?\d+\]<std(?:out|err)>:)")
+
+# Lightning's line for each rank that joins a process group.
+_MEMBER = re.compile(r"GLOBAL_RANK: \d+, MEMBER: \d+/(\d+)")
 
 # What the toolkit writes about a failure without knowing its cause.
 _TOOLKIT = re.compile(r"sagemaker-training-toolkit|^(?:ExecuteUserScriptError|ExitCode|ErrorMessage|Command) ?")
@@ -89,8 +94,15 @@ def _parse(host: str, text: str, mpi_hosts: Sequence[str]) -> LogLine:
 
 
 def find_error_line(texts: Sequence[str]) -> Optional[str]:
-    """Return the log line that best explains a failure: the last one that names an error, else the last."""
+    """Return the log line that best explains a failure.
+
+    It is the last usage error of a parser, whose text may go on with lines that name errors of their own, else the
+    last line that names an error, else the last.
+    """
     own = [text.strip() for text in texts if text.strip() and not _TOOLKIT.search(text)]
+    usage = [text for text in own if USAGE_ERROR.match(text)]
+    if usage:
+        return usage[-1]
     return next((text for text in reversed(own) if _ERROR.search(text)), own[-1] if own else None)
 
 
@@ -103,6 +115,15 @@ def find_topologies(text: str) -> Iterator[Dict[str, Any]]:
             continue
         if isinstance(value, dict):
             yield value
+
+
+def find_worlds(text: str) -> Iterator[int]:
+    """Return the size of each process group that a line tells of: Lightning's own lines, and topologies."""
+    for size in _MEMBER.findall(text):
+        yield int(size)
+    for topology in find_topologies(text):
+        if isinstance(topology.get("world_size"), int):
+            yield topology["world_size"]
 
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -180,7 +201,7 @@ class HostProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         if self._marker is not None:
-            kill_marked(self._marker)
+            kill_marked(self._marker, below=os.getpid())
         self._process.wait()
         self._ended = self._ended or time.monotonic()
         self._reader.join(timeout=5.0)
@@ -246,19 +267,19 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def kill_marked(marker: str, *, wait: float = 5.0) -> None:
+def kill_marked(marker: str, *, below: Optional[int] = None, wait: float = 5.0) -> None:
     """Kill every process whose environment has ``marker`` as a value.
 
-    A process group is not enough: torchrun gives each worker a session of its own. Where there is no ``/proc``, the
-    descendants of this process are killed instead.
+    A process group is not enough: torchrun gives each worker a session of its own.
 
     Args:
         marker: A path that only one rehearsal has.
+        below: The process whose descendants are killed where there is no ``/proc``: one that starts hosts only.
         wait: Seconds to wait for the processes to end.
     """
     deadline = time.monotonic() + wait
     while True:
-        found = _marked(marker) if os.path.isdir("/proc/self") else _descendants(os.getpid())
+        found = _marked(marker) if os.path.isdir("/proc/self") else _descendants(below)
         for process in found:
             try:
                 os.kill(process, signal.SIGKILL)
@@ -283,7 +304,9 @@ def _marked(marker: str) -> List[int]:
     return found
 
 
-def _descendants(parent: int) -> List[int]:
+def _descendants(parent: Optional[int]) -> List[int]:
+    if parent is None:
+        return []
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], stdout=subprocess.PIPE, check=False)
     children: Dict[int, Set[int]] = {}
     for line in listed.stdout.decode().splitlines():

@@ -13,6 +13,7 @@ __all__ = [
     "host_commands",
     "hosts_file",
     "port_name",
+    "removal_commands",
     "shaping_commands",
 ]
 
@@ -60,6 +61,15 @@ def host_commands(host: str, address: str, link: NetworkLink) -> Tuple[Command, 
         ("ip", "link", "set", INTERFACE, "up"),
         *shaping_commands(link, INTERFACE),
     )
+
+
+def removal_commands(hosts: Sequence[str]) -> Tuple[Command, ...]:
+    """Return the commands that remove what ended hosts left in the supervisor's namespace.
+
+    The kernel removes the interfaces of a network namespace some time after its last process has ended, and until then
+    the name of a port is taken. Where it has done so, these commands fail.
+    """
+    return tuple(("ip", "link", "delete", port_name(host)) for host in hosts)
 
 
 def shaping_commands(link: NetworkLink, device: str) -> Tuple[Command, ...]:

@@ -1,16 +1,20 @@
 """The outcome of a rehearsal, as frozen values, and its summary as text and JSON."""
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
 from lightning_sm.rehearse._request import Distribution, Isolation, Sdk, TextEnum
 
-__all__ = ["Attempt", "EndedBy", "HostOutcome", "Outcome", "Status", "Upload"]
+__all__ = ["Attempt", "EndedBy", "HostOutcome", "Outcome", "Status", "USAGE_ERROR", "Upload"]
 
 # The service shows this much of ``output/failure``.
 _REASON_LENGTH = 1024
 _SHOWN_UPLOADS = 20
+
+#: The line of a parser's usage error: with argparse after the program's name, with jsonargparse alone.
+USAGE_ERROR = re.compile(r"(?:\S+: )?error: ")
 
 
 class EndedBy(TextEnum):
@@ -60,6 +64,7 @@ class HostOutcome:
         ended_because: Why the rehearsal ended it; ``None`` if it ended by itself.
         failure: The content of ``output/failure``; ``None`` without that file.
         error_line: The line of its log that best explains a failure.
+        worlds: The sizes of the process groups that its ranks told of.
         topologies: What each rank printed after :data:`TOPOLOGY_MARKER`, with its global rank.
 
     Example::
@@ -76,6 +81,7 @@ class HostOutcome:
     failure: Optional[str] = None
     error_line: Optional[str] = None
     topologies: Tuple[Tuple[int, Dict[str, Any]], ...] = ()
+    worlds: Tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,7 @@ class Outcome:
         sdk: The SDK whose request was rehearsed.
         collected: The local folder or ``s3://`` prefix with the results; ``None`` if there is none.
         kept: The rehearsal's own folder, if the request asked to keep it.
+        problems: What is wrong with a job that may have completed, such as processes that trained alone.
 
     Example::
 
@@ -159,6 +166,7 @@ class Outcome:
     sdk: Sdk = Sdk.V2
     collected: Optional[str] = None
     kept: Optional[str] = None
+    problems: Tuple[str, ...] = ()
 
     @property
     def hosts(self) -> Tuple[HostOutcome, ...]:
@@ -218,6 +226,7 @@ class Outcome:
                 for each in self.uploads
             ],
             "warnings": list(self.warnings),
+            "problems": list(self.problems),
             "collected": self.collected,
             "kept": self.kept,
         }
@@ -238,6 +247,7 @@ class Outcome:
             if len(self.attempts) > 1:
                 lines.append(f"Attempt {number}, ended by {attempt.ended_by} after {attempt.seconds} s")
             lines += _host_table(attempt.hosts)
+        lines += [f"WARNING: {problem}" for problem in self.problems]
         lines += _topology_lines(self.hosts)
         lines += _upload_lines(self.uploads)
         if self.collected:
@@ -264,7 +274,13 @@ def _log_excerpt(outcome: Outcome) -> List[str]:
     failed = outcome.attempts[-1].failed_host
     if failed is None or (outcome.failure_reason and 'ErrorMessage ""' not in outcome.failure_reason):
         return []
-    return [f"  Last error in the log of {failed.host}: {failed.error_line or '(the log is empty)'}"]
+    lines = [f"  Last error in the log of {failed.host}: {failed.error_line or '(the log is empty)'}"]
+    if USAGE_ERROR.match(failed.error_line or ""):
+        lines.append(
+            "  HINT: SageMaker sends no subcommand, and hyperparameters as text. lightning_sm.cli reads both: use its "
+            "SageMakerCLI in place of LightningCLI."
+        )
+    return lines
 
 
 def _host_dict(host: HostOutcome) -> Dict[str, Any]:
@@ -276,6 +292,7 @@ def _host_dict(host: HostOutcome) -> Dict[str, Any]:
         "ended_because": host.ended_because,
         "failure": host.failure,
         "error_line": host.error_line,
+        "worlds": list(host.worlds),
         "topologies": [{"rank": rank, "topology": topology} for rank, topology in host.topologies],
     }
 

@@ -10,7 +10,6 @@ import pickle
 import shutil
 import sys
 import sysconfig
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
@@ -22,7 +21,6 @@ __all__ = [
     "RehearsalFolder",
     "checkpoint_path",
     "config_files",
-    "pack_source",
     "write_opt_ml",
     "SHARED",
     "RehearsalPlan",
@@ -32,9 +30,6 @@ __all__ = [
     "scripts_path",
     "tools_path",
 ]
-
-# Not packed: these are not part of a program, and often larger than it.
-_NOT_SOURCE = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
 
 
 @dataclass(frozen=True)
@@ -99,6 +94,11 @@ class RehearsalFolder:
         """In place of S3, for what the service uploads: archives and checkpoints."""
         return self.root / "collected"
 
+    @property
+    def checkpoints(self) -> Path:
+        """In place of the checkpoints' S3 prefix, where the request names no local folder."""
+        return self.collected / "checkpoints"
+
     def write(self, name: str, value: Any) -> None:
         """Save a value for another process of this rehearsal. The folder is readable by its owner only."""
         (self.root / f"{name}.pickle").write_bytes(pickle.dumps(value))
@@ -143,19 +143,6 @@ def write_opt_ml(request: RehearsalRequest, host: str, opt_ml: Path, *, interfac
         (opt_ml / folder).mkdir(parents=True, exist_ok=True)
     for name, content in config_files(request, host, interface=interface, base=base).items():
         (opt_ml / "input" / "config" / name).write_text(json.dumps(content), encoding="utf-8")
-
-
-def pack_source(source: Path, archive: Path) -> Tuple[str, ...]:
-    """Pack a source folder as SDK v2 does, and return the names in it."""
-    archive.parent.mkdir(parents=True, exist_ok=True)
-
-    def keep(info: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
-        return None if os.path.basename(info.name) in _NOT_SOURCE else info
-
-    with tarfile.open(str(archive), "w:gz", compresslevel=1) as packed:
-        for path in sorted(source.iterdir()):
-            packed.add(str(path), arcname=path.name, filter=keep)
-        return tuple(packed.getnames())
 
 
 #: Where a namespaced host finds what a container would download from S3.

@@ -210,6 +210,8 @@ class RehearsalRequest:
         entry_point: The program in the source directory; ``None`` if only the container command knows it.
         command: The container's entry point and arguments.
         code: The folder with the user's program; ``None`` if it comes from ``archive_uri`` or a channel.
+        allow_files: Files of it that are packed although they are large or look like secrets.
+        image: The training image, where the request has one.
         channels: The input channels.
         environment: Variables of the request; they win over those of the image and the platform.
         checkpoint_path: ``CheckpointConfig.LocalPath``.
@@ -223,8 +225,9 @@ class RehearsalRequest:
         mpi_options: ``custom_mpi_options`` of the distribution.
         install_requirements: Whether ``requirements.txt`` is installed.
         archive_uri: ``s3://`` address of the source archive.
-        output_uri: ``s3://`` prefix that results are uploaded to.
-        checkpoint_uri: ``s3://`` prefix of the checkpoints.
+        output_uri: ``s3://`` prefix of the results.
+        checkpoint_uri: ``s3://`` prefix of the checkpoints, which are downloaded first.
+        upload: Whether results are written to ``output_uri`` and ``checkpoint_uri`` instead of a local folder.
         isolation: How hosts are separated; ``None`` takes the best that this machine allows.
         keep: Whether the rehearsal's own folder is left, for debugging.
 
@@ -243,6 +246,8 @@ class RehearsalRequest:
     entry_point: Optional[str]
     command: Tuple[str, ...] = TOOLKIT_COMMAND
     code: Optional[Path] = None
+    allow_files: Tuple[str, ...] = ()
+    image: Optional[str] = None
     channels: Tuple[InputChannel, ...] = ()
     environment: Tuple[Tuple[str, str], ...] = ()
     checkpoint_path: str = DEFAULT_CHECKPOINT_PATH
@@ -258,6 +263,7 @@ class RehearsalRequest:
     archive_uri: Optional[str] = None
     output_uri: Optional[str] = None
     checkpoint_uri: Optional[str] = None
+    upload: bool = False
     isolation: Optional[Isolation] = None
     keep: bool = False
 

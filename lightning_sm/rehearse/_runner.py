@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
+from lightning_sm.launch import pack_source
 from lightning_sm.rehearse._checks import (
     check_entry_point,
     check_port,
@@ -31,6 +32,7 @@ from lightning_sm.rehearse._checks import (
     differences,
     namespace_options,
 )
+from lightning_sm.rehearse._comparison import compare_software, compare_worlds, unused_package
 from lightning_sm.rehearse._host_process import kill_marked
 from lightning_sm.rehearse._outcome import Outcome
 from lightning_sm.rehearse._plan import (
@@ -38,7 +40,6 @@ from lightning_sm.rehearse._plan import (
     RehearsalPlan,
     container_path,
     create_plan,
-    pack_source,
     tools_path,
 )
 from lightning_sm.rehearse._request import Isolation, RehearsalRequest, Sdk
@@ -72,6 +73,10 @@ def create_python_env(request: RehearsalRequest, folder: RehearsalFolder) -> Tup
         return tuple(notes)
     names = _names(folder.archive)
     if _REQUIREMENTS not in names:
+        return tuple(notes)
+    if request.code is not None and not (request.code / _REQUIREMENTS).exists():
+        # It names the wheel that was made of this package, which the environment has.
+        _remove_requirements(folder.archive)
         return tuple(notes)
     if request.install_requirements:
         _install(folder)
@@ -169,6 +174,7 @@ def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outco
     Raises:
         RehearsalError: The request cannot be rehearsed on this machine, or a host could not be set up. A job that fails
             is an outcome and not an error.
+        LaunchError: The source folder cannot be packed.
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP came before the hosts had started.
 
     Example::
@@ -185,8 +191,6 @@ def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outco
         try:
             request = download_inputs(request, folder)
             isolation = _check(request)
-            stream = sys.stderr if log_to_stderr else sys.stdout
-            print(f"isolation: {describe_isolation(isolation)}", file=stream, flush=True)
             return _run(request, isolation, folder, log_to_stderr)
         finally:
             # What a supervisor that was killed did not end.
@@ -194,6 +198,9 @@ def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outco
             if request.keep:
                 shutil.rmtree(folder.keys, ignore_errors=True)
                 shutil.rmtree(folder.python, ignore_errors=True)
+                # The plan has the containers' variables, AWS_… and PIP_… among them.
+                for path in folder.root.glob("*.pickle"):
+                    path.unlink()
             else:
                 folder.remove()
 
@@ -209,21 +216,25 @@ def _check(request: RehearsalRequest) -> Isolation:
 
 
 def _run(request: RehearsalRequest, isolation: Isolation, folder: RehearsalFolder, log_to_stderr: bool) -> Outcome:
+    stream = sys.stderr if log_to_stderr else sys.stdout
+    print(f"isolation: {describe_isolation(isolation)}", file=stream, flush=True)
     folder.shared.mkdir(parents=True, exist_ok=True)
     if request.code is not None and request.sdk is Sdk.V2:
-        pack_source(request.code, folder.archive)
+        packed = pack_source(request.code, folder.archive, allowed=request.allow_files)
+        print(f"Source of {request.code}: {packed}", file=stream, flush=True)
     elif request.code is not None:
         write_drivers(folder.drivers, request)
+    unused = unused_package(request, folder)
+    if unused:
+        print(f"WARNING: {unused}", file=stream, flush=True)
     notes = create_python_env(request, folder)
     plan = create_plan(request, isolation, os.environ, folder, log_to_stderr=log_to_stderr)
     outcome = _run_supervisor(plan, folder)
-    if request.output_dir is None:
-        collected = upload_results(request, folder)
-    else:
-        collected = copy_results(folder, request.output_dir)
+    collected = upload_results(request, folder) if request.upload else copy_results(request, folder)
     return dataclasses.replace(
         outcome,
-        warnings=(*outcome.warnings, *notes, *differences(request, isolation)),
+        warnings=(*outcome.warnings, *notes, compare_software(request, folder), *differences(request, isolation)),
+        problems=tuple(filter(None, [unused, compare_worlds(plan.request, outcome)])),
         collected=collected,
         kept=str(folder.root) if request.keep else None,
     )

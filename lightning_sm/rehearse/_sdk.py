@@ -1,14 +1,14 @@
-"""What the SageMaker Python SDK sends: v2's framework hyperparameters, v3's container command and driver scripts."""
+"""What the SageMaker Python SDK sends: which launcher v2's hyperparameters mean, v3's command and driver scripts."""
 
 import importlib.metadata
 import importlib.util
 import json
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Mapping, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
-from lightning_sm.rehearse._request import Distribution, RehearsalRequest, Sdk
+from lightning_sm.rehearse._request import Distribution, RehearsalRequest
 
 __all__ = [
     "MODEL_TRAINER_COMMAND",
@@ -17,8 +17,6 @@ __all__ = [
     "distribution_in_drivers",
     "distribution_of",
     "drivers_folder",
-    "encode_hyperparameters",
-    "framework_hyperparameters",
     "write_drivers",
 ]
 
@@ -48,48 +46,6 @@ _V3_DRIVERS = {
     Distribution.TORCH_DISTRIBUTED: ("Torchrun", "torchrun_driver.py"),
     Distribution.MPI: ("MPI", "mpi_driver.py"),
 }
-
-
-def framework_hyperparameters(
-    distribution: Distribution,
-    *,
-    instance_type: Optional[str],
-    processes: Optional[int] = None,
-    mpi_options: str = "",
-    groups: Sequence[str] = (),
-) -> Dict[str, Any]:
-    """Return what SDK v2 adds to the hyperparameters for ``distribution``, before each value is written as JSON.
-
-    ``processes`` is sent for every launcher, while the SDK sends it for ``mpi`` only: without it the toolkit counts
-    GPUs, and a machine for rehearsals may have none.
-    """
-    sent: Dict[str, Any] = {}
-    if groups:
-        sent["sagemaker_distribution_instance_groups"] = list(groups)
-    if distribution is Distribution.MPI:
-        sent["sagemaker_mpi_enabled"] = True
-        sent["sagemaker_mpi_custom_mpi_options"] = mpi_options
-    elif distribution in (Distribution.PYTORCHDDP, Distribution.SMDISTRIBUTED):
-        # SDK 2.221.1 and later rewrite pytorchddp to smdistributed, so the container cannot distinguish them.
-        sent["sagemaker_distributed_dataparallel_enabled"] = True
-        sent["sagemaker_distributed_dataparallel_custom_mpi_options"] = mpi_options
-        sent["sagemaker_instance_type"] = instance_type
-    elif distribution is Distribution.TORCH_DISTRIBUTED:
-        sent["sagemaker_torch_distributed_enabled"] = True
-        sent["sagemaker_instance_type"] = instance_type
-    if processes is not None and distribution is not Distribution.NONE:
-        sent[PROCESSES_PER_HOST] = processes
-    return sent
-
-
-def encode_hyperparameters(values: Mapping[str, Any], sdk: Sdk) -> Dict[str, str]:
-    """Return each value as the string that the request contains.
-
-    SDK v2 writes every value as JSON, strings with their quotes. SDK v3 leaves strings unchanged.
-    """
-    if sdk is Sdk.V3:
-        return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
-    return {name: json.dumps(value) for name, value in values.items()}
 
 
 def distribution_of(hyperparameters: Mapping[str, str]) -> Distribution:

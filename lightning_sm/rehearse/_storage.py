@@ -5,6 +5,7 @@ import importlib
 import os
 import shutil
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
@@ -103,16 +104,22 @@ def _clashes(archive: str, found: List[Tuple[str, str, Path]]) -> List[str]:
     ]
 
 
-def copy_results(folder: RehearsalFolder, output_dir: Path) -> Optional[str]:
-    """Copy archives and checkpoints to a local folder; return its path, or ``None`` if there are no results."""
-    if not folder.collected.is_dir():
+def copy_results(request: RehearsalRequest, folder: RehearsalFolder) -> Optional[str]:
+    """Copy archives and checkpoints to a local folder, and return its path.
+
+    Without ``output_dir`` it is a new temporary folder if the job would write to S3. ``None`` if nothing is copied.
+    """
+    found = list(_files(folder.collected))
+    target = request.output_dir
+    if target is None and found and (request.output_uri or request.checkpoint_uri):
+        target = Path(tempfile.mkdtemp(prefix="lightning-sm-results-"))
+    if target is None or not folder.collected.is_dir():
         return None
-    output_dir.mkdir(parents=True, exist_ok=True)
-    for name, path in _files(folder.collected):
-        target = output_dir / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target)
-    return str(output_dir)
+    target.mkdir(parents=True, exist_ok=True)
+    for name, path in found:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target / name)
+    return str(target)
 
 
 def download_inputs(request: RehearsalRequest, folder: RehearsalFolder) -> RehearsalRequest:
@@ -135,10 +142,7 @@ def download_inputs(request: RehearsalRequest, folder: RehearsalFolder) -> Rehea
     if request.archive_uri is not None and request.archive_uri.startswith("s3://"):
         _download(request.archive_uri, folder.archive.parent, name=folder.archive.name)
     if request.checkpoint_uri is not None and request.checkpoint_dir is None:
-        local = folder.fetched / "checkpoints"
-        local.mkdir(parents=True)
-        _download(request.checkpoint_uri, local, needed=False)
-        request = dataclasses.replace(request, checkpoint_dir=local)
+        _download(request.checkpoint_uri, folder.checkpoints, needed=False)
     drivers = [channel.path for channel in request.channels if channel.name == "sm_drivers"]
     if drivers:
         request = dataclasses.replace(request, distribution=distribution_in_drivers(drivers[0]))
@@ -152,9 +156,8 @@ def upload_results(request: RehearsalRequest, folder: RehearsalFolder) -> Option
         prefix = f"{request.output_uri.rstrip('/')}/{request.job_name}/output"
         for path in sorted(folder.collected.glob("*.tar.gz")):
             _upload(path, f"{prefix}/{path.name}")
-    fetched = folder.fetched / "checkpoints"
-    if request.checkpoint_uri is not None and request.checkpoint_dir == fetched:
-        for name, path in _files(fetched):
+    if request.checkpoint_uri is not None and request.checkpoint_dir is None:
+        for name, path in _files(folder.checkpoints):
             _upload(path, f"{request.checkpoint_uri.rstrip('/')}/{name}")
     return prefix
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._container import NOT_STARTED, create_ssh_key, run_commands
@@ -22,11 +22,12 @@ from lightning_sm.rehearse._host_process import (
     adopt_orphans,
     find_error_line,
     find_topologies,
+    find_worlds,
     kill_marked,
     parse_lines,
     prepare_host,
 )
-from lightning_sm.rehearse._network import bridge_commands
+from lightning_sm.rehearse._network import bridge_commands, removal_commands
 from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome
 from lightning_sm.rehearse._plan import RehearsalFolder, RehearsalPlan, checkpoint_path
 from lightning_sm.rehearse._request import Limits
@@ -69,6 +70,8 @@ def run_job(plan: RehearsalPlan, folder: RehearsalFolder, stop: threading.Event)
         if attempt.ended_by is not EndedBy.INTERRUPTION:
             break
         log.write(LogLine("rehearsal", None, "Spot interruption: all hosts were ended; the job starts again."))
+        if plan.isolation.is_namespaced:
+            run_commands(removal_commands(plan.request.hosts), check=False)
         shutil.rmtree(folder.hosts)
         interrupt_at = None
     uploads, warnings = collect_results(plan.request, folder, bucket)
@@ -87,7 +90,7 @@ def _checkpoint_bucket(plan: RehearsalPlan, folder: RehearsalFolder) -> Optional
     """The folder in place of the checkpoints' S3 prefix, if the job has one."""
     if not plan.request.has_checkpoints:
         return None
-    bucket = plan.request.checkpoint_dir or folder.collected / "checkpoints"
+    bucket = plan.request.checkpoint_dir or folder.checkpoints
     bucket.mkdir(parents=True, exist_ok=True)
     return bucket
 
@@ -159,6 +162,7 @@ class _Hosts:
         self._request, self._folder, self._log = plan.request, folder, log
         self._lines: queue.Queue[Tuple[str, str]] = queue.Queue()
         self._topologies: Dict[str, List[Tuple[int, Dict[str, Any]]]] = {host: [] for host in self._request.hosts}
+        self._worlds: Dict[str, Set[int]] = {host: set() for host in self._request.hosts}
         # The last lines of each host, for HostOutcome.error_line.
         self._texts: Dict[str, Deque[str]] = {host: collections.deque(maxlen=200) for host in self._request.hosts}
         self.is_stop_line_seen = False
@@ -180,6 +184,7 @@ class _Hosts:
                 for topology in find_topologies(line.text):
                     rank = topology.get("global_rank", line.rank)
                     self._topologies[line.host].append((rank if isinstance(rank, int) else -1, topology))
+                self._worlds[line.host].update(find_worlds(line.text))
                 self._texts[line.host].append(line.text)
                 stop_at = self._request.limits.stop_at
                 self.is_stop_line_seen |= stop_at is not None and stop_at in line.text
@@ -212,6 +217,7 @@ class _Hosts:
                     ended_because=because if code is None else None,
                     failure=failure.read_text(encoding="utf-8", errors="replace") if failure.exists() else None,
                     error_line=None if code in (None, 0) else find_error_line(self._texts[name]),
+                    worlds=tuple(sorted(self._worlds[name])),
                     topologies=tuple(sorted(self._topologies[name], key=lambda pair: pair[0])),
                 )
             )
@@ -269,7 +275,7 @@ def main(argv: Sequence[str]) -> int:
         result["outcome"] = run_job(plan, folder, stop)
     except (RehearsalError, OSError) as error:
         result["error"] = error if isinstance(error, RehearsalError) else RehearsalError(str(error))
-    kill_marked(str(folder.root))
+    kill_marked(str(folder.root), below=os.getpid())
     if orphaned.is_set():
         # The process that started this one has ended, so nobody else removes the folder.
         folder.remove()

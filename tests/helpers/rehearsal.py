@@ -67,7 +67,7 @@ def needs(
         return pytest.mark.skip(reason=f"{isolation}: {reason}")
     if netem and no_netem(Isolation(isolation)) is not None:
         return pytest.mark.skip(reason=f"no netem: {no_netem(Isolation(isolation))}")
-    modules = ["sagemaker_training", "sagemaker_pytorch_container"] + ["torch"] * torch + ["mpi4py"] * mpi
+    modules = ["sagemaker_training", "sagemaker_pytorch_container", "pathspec"] + ["torch"] * torch + ["mpi4py"] * mpi
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     commands = ["mpirun", "ssh-keygen"] if mpi else []
     missing += [name for name in commands if shutil.which(name) is None]

@@ -11,6 +11,7 @@ PLAIN = """
 import os, sys
 host = os.environ["SM_CURRENT_HOST"]
 print("arguments", sys.argv[1:], flush=True)
+print("files", sorted(os.listdir(".")), flush=True)
 with open(os.path.join(os.environ["SM_MODEL_DIR"], "by-" + host), "w") as file:
     file.write(os.environ.get("GREETING", ""))
 """
@@ -57,7 +58,7 @@ path = os.path.join(folder, "count")
 start = int(open(path).read()) if os.path.exists(path) else 0
 print(f"starts at {start}", flush=True)
 for number in range(start + 1, 101):
-    time.sleep(0.15)
+    time.sleep(0.05 if start else 0.3)
     if os.environ["SM_CURRENT_HOST"] == "algo-1":
         with open(path + ".new", "w") as file:
             file.write(str(number))

@@ -1,82 +1,54 @@
 """From options, files and bodies to a request; what cannot be rehearsed is refused there."""
 
+import json
 from pathlib import Path
-from typing import Any, ClassVar, Dict, List
+from typing import Any, Callable, ClassVar, Dict, List
 
 import pytest
 
-from lightning_sm import rehearse
+from lightning_sm import launch, rehearse
 from lightning_sm.errors import LightningSMError
 from lightning_sm.rehearse import (
-    Distribution,
     Isolation,
     Limits,
     NetworkLink,
     RehearsalError,
     RehearsalRequest,
-    Sdk,
     create_request,
     main,
     request_from_body,
 )
-from lightning_sm.rehearse._command import parse_hyperparameters, request_with_body
-from lightning_sm.rehearse._sdk import distribution_of, encode_hyperparameters, framework_hyperparameters
+from lightning_sm.rehearse._command import request_from_arguments
+from lightning_sm.rehearse._sdk import distribution_of
 from tests.helpers.rehearsal import cli_request as request
 
 
 class TestHyperparameters:
-    @pytest.mark.parametrize(
-        ("arguments", "values"),
-        [
-            (["--trainer.max_epochs", "2", "--lr=0.1"], {"trainer.max_epochs": 2, "lr": 0.1}),
-            (["--flag", "true", "--none", "null", "--text", "True"], {"flag": True, "none": None, "text": "True"}),
-            (["--offset", "-1", "-x", "a=b"], {"offset": -1, "x": "a=b"}),
-            (["--map", '{"a": [1]}', "--empty="], {"map": {"a": [1]}, "empty": ""}),
-            ([], {}),
-        ],
-    )
-    def test_options_become_typed_values(self, arguments: List[str], values: Dict[str, Any]) -> None:
-        assert parse_hyperparameters(arguments) == values
+    @pytest.mark.parametrize("words", [["fit", "--config", "c.yaml", "--+trainer.x", "20"], ["--lr=0.1", "--a", "[1]"]])
+    def test_the_words_mean_what_they_mean_to_launch(self, source: Path, words: List[str]) -> None:
+        settings = {"image": "a/b", "role": "r", "instance_type": "ml.m5.xlarge", "entry_point": "plain.py"}
+        account = launch.Account("us-east-1", "rehearsal")
+        sent = launch.create_job_request(
+            launch.settings_of(settings), account, name="rehearsal", hyperparameters=launch.hyperparameters_of(words)
+        )
+        assert dict(request(source, "plain.py", *words).hyperparameters) == sent.as_body()["HyperParameters"]
 
-    @pytest.mark.parametrize(
-        ("arguments", "words"),
-        [
-            (["fit"], "positional"),
-            (["--switch"], "--switch has no value"),
-            (["--switch", "--other", "1"], "--switch has no value"),
-            (["--a", "1", "--a", "2"], "given twice"),
-            (["--a", "1", "stray"], "'stray'"),
-        ],
-    )
-    def test_what_sagemaker_cannot_send_is_refused(self, arguments: List[str], words: str) -> None:
-        with pytest.raises(RehearsalError, match=words):
-            parse_hyperparameters(arguments)
-
-    def test_v2_writes_json_and_v3_leaves_text(self) -> None:
+    def test_v3_leaves_text(self, source: Path) -> None:
         values = {"text": "a", "number": 1, "none": None, "map": {"a": True}}
-        assert encode_hyperparameters(values, Sdk.V2) == {
-            "text": '"a"',
-            "number": "1",
-            "none": "null",
-            "map": '{"a": true}',
-        }
-        assert encode_hyperparameters(values, Sdk.V3) == {
-            "text": "a",
-            "number": "1",
-            "none": "null",
-            "map": '{"a": true}',
-        }
+        made = create_request("plain.py", source_dir=source, sdk="v3", hyperparameters=values)
+        assert dict(made.hyperparameters) == {"text": "a", "number": "1", "none": "null", "map": '{"a": true}'}
 
 
 class TestDistributions:
     @pytest.mark.parametrize("distribution", ["none", "torch_distributed", "smdistributed", "mpi"])
-    def test_the_toolkit_reads_what_the_sdk_sends(self, distribution: str) -> None:
-        sent = framework_hyperparameters(Distribution(distribution), instance_type="ml.m5.xlarge", processes=2)
-        assert distribution_of(encode_hyperparameters(sent, Sdk.V2)) == distribution
+    def test_the_toolkit_reads_what_the_sdk_sends(self, source: Path, distribution: str) -> None:
+        made = request(source, "--distribution", distribution, "plain.py")
+        assert distribution_of(dict(made.hyperparameters)) == made.distribution == distribution
 
-    def test_current_sdks_send_smdistributed_for_pytorchddp(self) -> None:
-        sent = framework_hyperparameters(Distribution.PYTORCHDDP, instance_type="ml.p4d.24xlarge")
-        assert sent == framework_hyperparameters(Distribution.SMDISTRIBUTED, instance_type="ml.p4d.24xlarge")
+    def test_current_sdks_send_smdistributed_for_pytorchddp(self, source: Path) -> None:
+        made = request(source, "--distribution", "pytorchddp", "plain.py")
+        assert distribution_of(dict(made.hyperparameters)) == "smdistributed"
+        assert made.distribution == "pytorchddp"
 
     def test_flags_of_other_sdks(self) -> None:
         assert distribution_of({"sagemaker_pytorch_ddp_enabled": "true"}) == "pytorchddp"
@@ -101,6 +73,7 @@ class TestOptions:
             "sagemaker_container_log_level": "20",
             "sagemaker_job_name": '"rehearsal"',
             "sagemaker_region": '"us-east-1"',
+            "sagemaker_submit_directory": '"s3://rehearsal/rehearsal/source/sourcedir.tar.gz"',
         }
         assert made.environment == (("A", "b=c"),)
         assert made.channels[0].path == source
@@ -235,11 +208,17 @@ class TestBody:
         ],
     }  # fmt: skip
 
-    def read(self, *arguments: object, **changes: Any) -> RehearsalRequest:
-        return request_with_body({**self.BODY, **changes}, list(map(str, arguments)))
+    @pytest.fixture
+    def read(self, tmp_path: Path) -> Callable[..., RehearsalRequest]:
+        def read(*arguments: object, **changes: Any) -> RehearsalRequest:
+            file = tmp_path / "body.json"
+            file.write_text(json.dumps({**self.BODY, **changes}))
+            return request_from_arguments(["--request", str(file), *map(str, arguments)])
 
-    def test_everything_lands_in_the_request(self) -> None:
-        made = self.read()
+        return read
+
+    def test_everything_lands_in_the_request(self, read: Callable[..., RehearsalRequest]) -> None:
+        made = read()
         assert (made.job_name, made.sdk, made.distribution, made.hosts) == (
             "job-1", "v2", "torch_distributed", ("algo-1", "algo-2")
         )  # fmt: skip
@@ -247,24 +226,24 @@ class TestBody:
         assert (made.archive_uri, made.output_uri) == ("s3://bucket/sourcedir.tar.gz", "s3://bucket/out")
         assert (made.entry_point, made.command, made.has_checkpoints) == ("train.py", ("train",), True)
 
-    def test_options_replace_s3(self, source: Path) -> None:
-        made = self.read("--channel", f"training={source}", "--source-dir", source, "--processes", 2)
+    def test_options_replace_s3(self, read: Callable[..., RehearsalRequest], source: Path) -> None:
+        made = read("--channel", f"training={source}", "--source-dir", source, "--processes", 2)
         assert made.channels[0].source == str(source)
         assert (made.archive_uri, made.code) == (None, source)
         assert made.hyperparameter("sagemaker_mpi_num_of_processes_per_host") == "2"
 
-    def test_v3_is_known_by_its_drivers(self, source: Path) -> None:
+    def test_v3_is_known_by_its_drivers(self, read: Callable[..., RehearsalRequest], source: Path) -> None:
         channel = {"ChannelName": "sm_drivers", "DataSource": {"S3DataSource": {"S3Uri": f"file://{source}"}}}
         algorithm = {"ContainerEntrypoint": ["/bin/bash"], "ContainerArguments": ["-c", "run"]}
-        made = self.read(InputDataConfig=[channel], AlgorithmSpecification=algorithm)
+        made = read(InputDataConfig=[channel], AlgorithmSpecification=algorithm)
         assert (made.sdk, made.command) == ("v3", ("/bin/bash", "-c", "run"))
 
-    def test_instance_groups(self) -> None:
+    def test_instance_groups(self, read: Callable[..., RehearsalRequest]) -> None:
         groups = [
             {"InstanceGroupName": "a", "InstanceType": "ml.m5.large", "InstanceCount": 1},
             {"InstanceGroupName": "b", "InstanceType": "ml.g5.xlarge", "InstanceCount": 2},
         ]
-        made = self.read(ResourceConfig={"InstanceGroups": groups})
+        made = read(ResourceConfig={"InstanceGroups": groups})
         assert [group.hosts for group in made.groups] == [("algo-1",), ("algo-2", "algo-3")]
 
     @pytest.mark.parametrize(
@@ -276,10 +255,12 @@ class TestBody:
             ({"InputDataConfig": [{"ChannelName": "a"}]}, "neither an s3://"),
         ],
     )
-    def test_what_cannot_be_rehearsed_is_refused(self, changes: Dict[str, Any], words: str) -> None:
+    def test_what_cannot_be_rehearsed_is_refused(
+        self, read: Callable[..., RehearsalRequest], changes: Dict[str, Any], words: str
+    ) -> None:
         with pytest.raises(RehearsalError, match=words):
-            self.read(**changes)
+            read(**changes)
 
-    def test_the_body_says_how_many_hosts(self) -> None:
+    def test_the_body_says_how_many_hosts(self, read: Callable[..., RehearsalRequest]) -> None:
         with pytest.raises(RehearsalError, match="--request and --hosts exclude each other"):
-            self.read("--hosts", 2)
+            read("--hosts", 2)

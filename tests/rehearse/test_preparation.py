@@ -15,7 +15,7 @@ from lightning_sm.rehearse._checks import check_entry_point, check_port, check_s
 from lightning_sm.rehearse._command import read_bandwidth, read_seconds
 from lightning_sm.rehearse._container import other_mounts
 from lightning_sm.rehearse._network import addresses, hosts_file
-from lightning_sm.rehearse._plan import RehearsalFolder, config_files, container_environment, create_plan, pack_source
+from lightning_sm.rehearse._plan import RehearsalFolder, config_files, container_environment, create_plan
 from lightning_sm.rehearse._storage import fetch_checkpoints, send_checkpoints
 from tests.helpers.rehearsal import cli_request as request
 
@@ -127,15 +127,6 @@ class TestContainer:
         assert plan.request.groups[0].hosts[1] == "127.0.0.2"
         assert plan.request.groups[0].hosts[9] == "127.0.0.10"
         assert plan.variables(RehearsalFolder(tmp_path), "127.0.0.2")["SAGEMAKER_BASE_DIR"].endswith("127.0.0.2/ml")
-
-    def test_source_without_what_is_no_source(self, source: Path, tmp_path: Path) -> None:
-        (source / ".git").mkdir()
-        (source / ".git" / "HEAD").write_text("x")
-        (source / "package" / "__pycache__").mkdir(parents=True)
-        names = pack_source(source, tmp_path / "sourcedir.tar.gz")
-        assert "plain.py" in names
-        assert "package" in names
-        assert not [name for name in names if ".git" in name or "__pycache__" in name]
 
 
 class TestCheckpoints:

@@ -1,5 +1,7 @@
 """The Python of the containers: requirements, entry points of images, and that the user's own stays as it is."""
 
+import dataclasses
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -11,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from lightning_sm.launch import pack_source
 from lightning_sm.rehearse import Attempt, EndedBy, HostOutcome, Outcome
+from lightning_sm.rehearse._comparison import compare_software
 from lightning_sm.rehearse._host_process import find_error_line
-from lightning_sm.rehearse._plan import RehearsalFolder, pack_source
+from lightning_sm.rehearse._plan import RehearsalFolder
 from lightning_sm.rehearse._runner import create_python_env
 from tests.helpers.rehearsal import cli_request as request
 from tests.helpers.rehearsal import needs
@@ -49,7 +53,9 @@ def with_requirements(source: Path) -> Path:
 
 
 def _packed(request_, folder: Path) -> RehearsalFolder:
+    pytest.importorskip("pathspec", reason="the extra rehearse is not installed")
     tree = RehearsalFolder(folder / "tree")
+    tree.shared.mkdir(parents=True)
     pack_source(request_.code, tree.archive)
     return tree
 
@@ -189,3 +195,28 @@ def test_the_summary_points_to_it(reason: str, told: bool) -> None:
     host = HostOutcome("algo-1", "g", 2, 1.0, failure=reason, error_line="no data")
     text = Outcome((Attempt((host,), EndedBy.EXIT, 1.0),)).as_text()
     assert ("  Last error in the log of algo-1: no data" in text.splitlines()) is told
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        ("1.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.0.1-gpu-py310", "has Python 3.10, torch 2.0, for GPUs"),
+        ("mine/image:1", "brings a Python and torch of its own"),
+    ],
+)
+def test_the_software_is_compared_with_the_images(source: Path, tmp_path: Path, image: str, words: str) -> None:
+    made = request(source, "plain.py")
+    tree = _packed(made, tmp_path)
+    create_python_env(made, tree)
+    text = compare_software(dataclasses.replace(made, image=image), tree)
+    assert f"Python {sys.version_info[0]}.{sys.version_info[1]}, torch {importlib.metadata.version('torch')}" in text
+    assert words in text
+
+
+def test_the_hint_for_a_usage_error_names_our_cli() -> None:
+    texts = ["usage: main.py {fit}", 'error: Key "model": no.', "  Error in class Net", "ExitCode 2"]
+    line = find_error_line(texts)
+    host = HostOutcome("algo-1", "g", 1, 1.0, failure='ErrorMessage ""', error_line=line)
+    text = Outcome((Attempt((host,), EndedBy.EXIT, 1.0),)).as_text()
+    assert '  Last error in the log of algo-1: error: Key "model": no.\n  HINT: ' in text
+    assert "lightning_sm.cli" in text

@@ -25,15 +25,21 @@ def told(summary: Dict[str, Any]) -> List[Tuple[str, int, int, float]]:
 
 
 @needs("loopback")
-def test_loopback_runs_the_program_once_on_each_host(rehearse, tmp_path: Path) -> None:
+def test_loopback_runs_the_program_once_on_each_host(rehearse, source: Path, tmp_path: Path) -> None:
+    (source / ".gitignore").write_text("*.log\n")
+    (source / "old.log").write_text("")
     done = rehearse(
         "--isolation", "loopback", "--hosts", 2, "--env", "GREETING=hello", "--output-dir", tmp_path / "out",
-        "plain.py", "--trainer.max_epochs", "2", "--flag", "null",
+        "plain.py", "fit", "--trainer.max_epochs", "2", "--config", "c.yaml", "--+x", "null",
     )  # fmt: skip
     assert done.exit_code == 0
     assert done.summary["status"] == "Completed"
     assert done.log.startswith("isolation: loopback")
-    assert done.log.count("'--flag', '', '--trainer.max_epochs', '2'") == 2
+    assert done.log.count("'--+x', '', '--config', 'c.yaml', '--trainer.max_epochs', '2'") == 2
+    # What `launch` packs: nothing that git ignores, and a wheel of this package.
+    assert "old.log" not in done.log
+    assert "'plain.py'" in done.log
+    assert "-py3-none-any.whl'" in done.log
     assert [each["name"] for each in done.summary["uploads"]] == ["by-127.0.0.1", "by-127.0.0.2"]
     with tarfile.open(tmp_path / "out" / "model.tar.gz") as archive:
         member = archive.extractfile("by-127.0.0.2")
@@ -193,3 +199,35 @@ def test_what_was_kept_from_python(source: Path) -> None:
         assert (Path(outcome.kept) / "hosts" / "algo-1" / "ml" / "model" / "by-algo-1").exists()
     finally:
         shutil.rmtree(outcome.kept)
+
+
+# Knows nothing of this package. With num_nodes its processes join, without they train alone.
+SCRIPT = """
+import os
+import lightning.pytorch as pl
+from lightning.pytorch.demos.boring_classes import BoringModel
+together = {"num_nodes": 2, "devices": 1, "strategy": "ddp"}
+alone = {"devices": 1}
+pl.Trainer(
+    max_epochs=1, limit_train_batches=2, limit_val_batches=0, accelerator="cpu", logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    **(together if "TOGETHER" in os.environ else alone),
+).fit(BoringModel())
+"""
+
+
+@needs("loopback", torch=True)
+@pytest.mark.parametrize("together", [False, True])
+def test_processes_that_trained_alone_are_told(rehearse, source: Path, together: bool) -> None:
+    pytest.importorskip("lightning")
+    source.joinpath("train.py").write_text(SCRIPT)
+    variables = ("--env", "TOGETHER=1") if together else ()
+    done = rehearse(
+        "--isolation", "loopback", "--hosts", 2, "--distribution", "torch_distributed", *variables, "train.py"
+    )
+    assert done.exit_code == 0, done.log
+    assert "WARNING: No file of the source imports lightning_sm: the 2 processes train together only if" in done.log
+    told = [text for text in done.summary["problems"] if "2 processes were started as one job" in text]
+    assert [len(told), [host["worlds"] for host in done.summary["attempts"][0]["hosts"]]] == (
+        [0, [[2], [2]]] if together else [1, [[], []]]
+    )

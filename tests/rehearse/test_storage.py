@@ -1,6 +1,10 @@
-"""Request bodies that name S3, against a stand-in for boto3's client that keeps its objects in a dictionary."""
+"""Request bodies that name S3, against an S3 server on this machine."""
 
+import contextlib
 import importlib
+import json
+import shutil
+import tarfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
@@ -9,88 +13,81 @@ import pytest
 from lightning_sm.rehearse import RehearsalError, RehearsalRequest, request_from_body
 from lightning_sm.rehearse import _storage as s3
 from lightning_sm.rehearse._plan import RehearsalFolder
+from tests.helpers.rehearsal import cli_request, needs
+from tests.helpers.s3 import S3, s3_server
 
 
-class FakeS3:
-    """The four calls that are used, for one bucket."""
+class Bucket:
+    """The objects of the bucket ``logs``."""
 
-    def __init__(self, objects: Dict[str, bytes]) -> None:
-        self.objects = objects
+    def __init__(self, server: S3) -> None:
+        self.client, self.variables = server.client, server.variables
 
-    def get_paginator(self, name: str) -> "FakeS3":
-        assert name == "list_objects_v2"
-        return self
+    def __getitem__(self, key: str) -> bytes:
+        return self.client.get_object(Bucket="logs", Key=key)["Body"].read()
 
-    def paginate(self, Bucket: str, Prefix: str) -> Iterator[Dict[str, Any]]:
-        keys = [key for key in self.objects if key.startswith(Prefix)]
-        # A page for each object, and the page without any that S3 sends for an empty prefix.
-        yield from ({"Contents": [{"Key": key}]} for key in keys)
-        yield {}
-
-    def download_file(self, bucket: str, key: str, path: str) -> None:
-        Path(path).write_bytes(self.objects[key])
-
-    def upload_file(self, path: str, bucket: str, key: str) -> None:
-        self.objects[key] = Path(path).read_bytes()
+    def update(self, objects: Dict[str, bytes]) -> None:
+        for key, content in objects.items():
+            self.client.put_object(Bucket="logs", Key=key, Body=content)
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Dict[str, bytes]:
-    objects: Dict[str, bytes] = {}
-    monkeypatch.setattr(s3, "_client", lambda: FakeS3(objects))
-    return objects
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    with s3_server() as server:
+        for name, value in server.variables.items():
+            monkeypatch.setenv(name, value)
+        yield Bucket(server)
+
+
+BODY = {
+    "TrainingJobName": "job-1",
+    "HyperParameters": {"sagemaker_program": "train.py", "sagemaker_submit_directory": "s3://logs/code.tar.gz"},
+    "ResourceConfig": {"InstanceCount": 1, "InstanceType": "ml.m5.xlarge"},
+    "OutputDataConfig": {"S3OutputPath": "s3://logs/out/"},
+    "CheckpointConfig": {"S3Uri": "s3://logs/checkpoints"},
+    "InputDataConfig": [{"ChannelName": "training", "DataSource": {"S3DataSource": {"S3Uri": "s3://logs/data"}}}],
+}
 
 
 def request(**changes: Any) -> RehearsalRequest:
-    body = {
-        "TrainingJobName": "job-1",
-        "HyperParameters": {"sagemaker_program": "train.py", "sagemaker_submit_directory": "s3://bucket/code.tar.gz"},
-        "ResourceConfig": {"InstanceCount": 1, "InstanceType": "ml.m5.xlarge"},
-        "OutputDataConfig": {"S3OutputPath": "s3://bucket/out/"},
-        "CheckpointConfig": {"S3Uri": "s3://bucket/checkpoints"},
-        "InputDataConfig": [
-            {"ChannelName": "training", "DataSource": {"S3DataSource": {"S3Uri": "s3://bucket/data"}}},
-        ],
-    }
-    return request_from_body({**body, **changes})
+    return request_from_body({**BODY, **changes})
 
 
 def files(folder: Path) -> List[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_inputs_come_and_results_go(bucket: Dict[str, bytes], tmp_path: Path) -> None:
+def test_inputs_come_and_results_go(bucket: Bucket, tmp_path: Path) -> None:
     bucket.update({"code.tar.gz": b"c", "data/1": b"1", "data/sub/2": b"2", "data/": b"", "checkpoints/last": b"3"})
     tree = RehearsalFolder(tmp_path / "tree")
     fetched = s3.download_inputs(request(), tree)
     assert tree.archive.read_bytes() == b"c"
     assert files(fetched.channels[0].path) == ["1", "sub/2"]
-    assert fetched.checkpoint_dir is not None
-    assert files(fetched.checkpoint_dir) == ["last"]
+    assert files(tree.checkpoints) == ["last"]
 
-    (fetched.checkpoint_dir / "last").write_bytes(b"4")
-    tree.collected.mkdir()
+    (tree.checkpoints / "last").write_bytes(b"4")
     (tree.collected / "model.tar.gz").write_bytes(b"m")
-    assert s3.upload_results(fetched, tree) == "s3://bucket/out/job-1/output"
+    assert s3.upload_results(fetched, tree) == "s3://logs/out/job-1/output"
     assert bucket["out/job-1/output/model.tar.gz"] == b"m"
     assert bucket["checkpoints/last"] == b"4"
 
 
-def test_one_object_is_a_channel_too(bucket: Dict[str, bytes], tmp_path: Path) -> None:
+def test_one_object_is_a_channel_too(bucket: Bucket, tmp_path: Path) -> None:
     bucket.update({"code.tar.gz": b"c", "data": b"1"})
     fetched = s3.download_inputs(request(), RehearsalFolder(tmp_path))
     assert files(fetched.channels[0].path) == ["data"]
 
 
-def test_an_empty_channel_is_refused(bucket: Dict[str, bytes], tmp_path: Path) -> None:
-    bucket["code.tar.gz"] = b"c"
-    with pytest.raises(RehearsalError, match="s3://bucket/data is empty"):
+def test_an_empty_channel_is_refused(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.update({"code.tar.gz": b"c"})
+    with pytest.raises(RehearsalError, match="s3://logs/data is empty"):
         s3.download_inputs(request(), RehearsalFolder(tmp_path))
 
 
-def test_v3_drivers_tell_their_launcher(bucket: Dict[str, bytes], tmp_path: Path) -> None:
-    bucket["drivers/sm_train.sh"] = b"$SM_PYTHON_CMD /opt/ml/input/data/sm_drivers/distributed_drivers/mpi_driver.py\n"
-    channel = {"ChannelName": "sm_drivers", "DataSource": {"S3DataSource": {"S3Uri": "s3://bucket/drivers"}}}
+def test_v3_drivers_tell_their_launcher(bucket: Bucket, tmp_path: Path) -> None:
+    script = b"$SM_PYTHON_CMD /opt/ml/input/data/sm_drivers/distributed_drivers/mpi_driver.py\n"
+    bucket.update({"drivers/sm_train.sh": script})
+    channel = {"ChannelName": "sm_drivers", "DataSource": {"S3DataSource": {"S3Uri": "s3://logs/drivers"}}}
     made = request(InputDataConfig=[channel], HyperParameters={}, CheckpointConfig=None)
     assert s3.download_inputs(made, RehearsalFolder(tmp_path)).distribution == "mpi"
 
@@ -104,3 +101,53 @@ def test_nothing_in_s3_needs_no_boto3(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert s3.download_inputs(local, RehearsalFolder(tmp_path)) == local
     with pytest.raises(RehearsalError, match=r"boto3 is not installed\. HINT: pip install 'lightning-sm\[rehearse\]'"):
         s3.download_inputs(request(), RehearsalFolder(tmp_path))
+
+
+# Continues a checkpoint and writes a model.
+GOES_ON = """
+import os
+with open("/opt/ml/checkpoints/last", "r+") as file:
+    assert file.read() == "3"
+    file.write("4")
+with open(os.path.join(os.environ["SM_MODEL_DIR"], "model"), "w") as file:
+    file.write("new")
+"""
+
+
+@pytest.mark.rehearsal
+@pytest.mark.processes
+@needs("netns")
+@pytest.mark.parametrize("upload", [False, True])
+def test_the_bucket_is_written_only_when_asked(
+    rehearse: Any, bucket: Bucket, source: Path, tmp_path: Path, upload: bool
+) -> None:
+    before = {"data/1": b"1", "checkpoints/last": b"3", "out/job-1/output/model.tar.gz": b"mine"}
+    bucket.update(before)
+    source.joinpath("goes_on.py").write_text(GOES_ON)
+    body = {**BODY, "HyperParameters": {"sagemaker_program": "goes_on.py"}}
+    (tmp_path / "body.json").write_text(json.dumps(body))
+    options = ("--request", tmp_path / "body.json", "--no-requirements", *["--upload"] * upload)
+    done = rehearse("--keep", *options, **bucket.variables)
+    assert done.exit_code == 0, done.log
+    with contextlib.ExitStack() as stack:
+        kept, collected = Path(done.summary["kept"]), done.summary["collected"]
+        stack.callback(shutil.rmtree, kept)
+        # The plan had the credentials.
+        assert not list(kept.glob("*.pickle"))
+        if upload:
+            assert collected == "s3://logs/out/job-1/output"
+            assert bucket["checkpoints/last"] == b"34"
+            assert bucket["out/job-1/output/model.tar.gz"] != b"mine"
+        else:
+            stack.callback(shutil.rmtree, collected)
+            assert {key: bucket[key] for key in before} == before
+            assert files(Path(collected)) == ["checkpoints/last", "model.tar.gz"]
+            with tarfile.open(Path(collected, "model.tar.gz")) as archive:
+                assert archive.getnames() == ["model"]
+
+
+def test_upload_is_refused_where_it_has_no_meaning(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(RehearsalError, match="--upload is for --request"):
+        cli_request(source, "--upload", "plain.py")
+    with pytest.raises(RehearsalError, match="exclude each other"):
+        request_from_body(BODY, upload=True, output_dir=tmp_path)

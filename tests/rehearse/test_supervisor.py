@@ -1,18 +1,21 @@
 """However a rehearsal ends, the reason is reported and no process, mount, interface or file is left."""
 
+import contextlib
 import glob
 import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
 from pathlib import Path
-from typing import List, Set
+from typing import Iterator, List, Set
 
 import pytest
 
 from lightning_sm.rehearse import Isolation
+from lightning_sm.rehearse._host_process import kill_marked
 from tests.helpers.rehearsal import needs, no_netem, processes_with
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
@@ -128,6 +131,18 @@ def test_a_stage_that_is_killed(command: List[str], isolation: str) -> None:
     _gone(mark)
 
 
+def test_without_proc_only_what_the_supervisor_started_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "isdir", lambda _: False)
+    script = "sleep 60 & echo started; wait $!; exit 3"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == b"started\n"
+        kill_marked("/nowhere")
+        assert supervisor.poll() is None
+        kill_marked("/nowhere", below=supervisor.pid)
+        assert supervisor.wait(10) == 3
+
+
 @needs("netns")
 def test_a_name_that_resolves_late_only_delays(rehearse) -> None:
     done = rehearse("--hosts", 2, "--names-after", "3s", "plain.py")
@@ -147,7 +162,10 @@ def test_spot_interruption_restarts_with_the_checkpoints(rehearse, tmp_path: Pat
     bucket = tmp_path / "checkpoints"
     # With a shaped network, where the kernel has netem: it is set up anew as well.
     latency = () if no_netem(Isolation.NETNS) else ("--latency", "1ms")
-    done = rehearse("--hosts", 2, "--spot-interrupt-after", "12s", "--checkpoint-dir", bucket, *latency, "count.py")
+    options = ("--hosts", 2, "--spot-interrupt-after", "20s", "--checkpoint-dir", bucket, *latency)
+    mark = uuid.uuid4().hex
+    with _networks_kept(mark):
+        done = rehearse(*options, "count.py", "--mark", mark)
     assert done.exit_code == 0, done.log
     assert [attempt["ended_by"] for attempt in done.summary["attempts"]] == ["interruption", "exit"]
     starts = [int(line.rsplit(" ", 1)[1]) for line in done.log.splitlines() if "starts at" in line]
@@ -155,6 +173,32 @@ def test_spot_interruption_restarts_with_the_checkpoints(rehearse, tmp_path: Pat
     assert starts[2] == starts[3]
     assert 0 < starts[2] < 100
     assert (bucket / "count").read_text() == "100"
+
+
+@contextlib.contextmanager
+def _networks_kept(mark: str) -> Iterator[None]:
+    """Keep the network namespaces of the first processes with this mark, which a busy kernel removes late."""
+    kept: List[int] = []
+    over = threading.Event()
+
+    def keep() -> None:
+        while not kept and not over.wait(0.1):
+            listed = subprocess.run(["pgrep", "-af", mark], stdout=subprocess.PIPE, check=False).stdout.decode()
+            for process, line in (line.split(" ", 1) for line in listed.splitlines()):
+                if "lightning_sm" not in line:
+                    with contextlib.suppress(OSError):
+                        kept.append(os.open(f"/proc/{process}/ns/net", os.O_RDONLY))
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        assert kept
+        for file in kept:
+            os.close(file)
 
 
 def _gone(mark: str) -> None:

@@ -126,7 +126,15 @@ def test_a_captured_body_runs_from_bucket_to_bucket(s3):
     done = subprocess.run(
         [
             *(sys.executable, "-m", "lightning_sm.rehearse", "--json", "--timeout", "120s"),
-            *("--isolation", "netns", "--env", "OMP_NUM_THREADS=1", "--request", str(CAPTURED / "body.json")),
+            *(
+                "--isolation",
+                "netns",
+                "--env",
+                "OMP_NUM_THREADS=1",
+                "--upload",
+                "--request",
+                str(CAPTURED / "body.json"),
+            ),
         ],
         capture_output=True,
         env=without_launcher(os.environ),

@@ -1,47 +1,49 @@
-"""The documented rehearsal, word for word."""
+"""The commands and the program of the page on rehearsals, as they stand."""
 
+import importlib.util
 import os
-import re
-import shlex
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import ROOT, blocks
 from tests.helpers.environ import without_launcher
 from tests.helpers.rehearsal import needs
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
 
-_ROOT = Path(__file__).parents[2]
+_PAGE = ROOT / "docs" / "rehearse.md"
 
 
-def _words():
-    section = (
-        (_ROOT / "docs" / "rehearse.md").read_text(encoding="utf-8").partition("## Rehearse a job on one machine")[2]
-    )
-    snippet = re.search(r"```(?:bash)?\n(lightning-sm rehearse .*?)```", section, re.DOTALL)
-    return shlex.split(snippet[1].replace("\\\n", " "))
+def _commands():
+    first, second = blocks(_PAGE, "bash")
+    (program,) = (block for block in blocks(_PAGE, "python") if "create_request" in block)
+    # The others go on in the project that the first one makes.
+    project = first.partition("lightning-sm rehearse")[0]
+    return {
+        "first": first,
+        "request": project + second,
+        "python": f"{project}{sys.executable} - <<'END'\n{program}\nEND\n",
+    }
 
 
+@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
+@pytest.mark.parametrize("name", ["first", "request", "python"])
 @needs("loopback", torch=True)
-def test_it_runs_as_it_stands(tmp_path):
-    """In a clone where it names the examples, else in a project with a train.py and a folder of data."""
-    name, *words = _words()
-    assert name == "lightning-sm"
-    folder = _ROOT
-    if not any(word.startswith("examples/") for word in words):
-        folder = tmp_path / "project"
-        shutil.copytree(_ROOT / "tests" / "projects" / "tiny", folder, ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "own_cli.py").replace(folder / "train.py")
-        (folder / "data").mkdir()
-        (folder / "data" / "samples").write_text("")
+def test_it_runs_as_it_stands(name, tmp_path):
+    script = tmp_path / "lightning-sm"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m lightning_sm "$@"\n')
+    script.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-m", "lightning_sm", *words],
-        cwd=folder,
-        env={**without_launcher(os.environ), "OMP_NUM_THREADS": "1"},
+        ["bash", "-euc", _commands()[name]],
+        cwd=tmp_path,
+        env={
+            **without_launcher(os.environ),
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+            "TMPDIR": str(tmp_path),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -49,5 +51,8 @@ def test_it_runs_as_it_stands(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "Topology that each rank resolved:" in done.stdout
     assert "model.tar.gz: model.pt" in done.stdout
+    if name == "request":
+        assert list(tmp_path.glob("lightning-sm-results-*/model.tar.gz"))
+    else:
+        assert "Topology that each rank resolved:" in done.stdout
