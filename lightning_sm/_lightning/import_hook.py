@@ -76,7 +76,7 @@ class _Finder:
         self._searching.add(thread)
         try:
             for finder in self._others():
-                found: "Optional[ModuleSpec]" = _find_spec(finder, fullname, path, target)
+                found: Optional[ModuleSpec] = _find_spec(finder, fullname, path, target)
                 if found is not None:
                     if found.loader is not None:
                         wrapped: Any = _Loader(found.loader, self.hook)
