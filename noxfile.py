@@ -158,10 +158,10 @@ def rehearsals(session: nox.Session) -> None:
 
 @nox.session
 def services(session: nox.Session) -> None:
-    """Talk to real local servers: S3, MLflow; draw reports."""
+    """Talk to real local servers: S3, MLflow."""
     _prepare(session)
     _install_s3fs(session)
-    extras = (requirement for name in ("mlflow", "s3", "report", "launch") for requirement in _extra(name))
+    extras = (requirement for name in ("mlflow", "s3", "launch") for requirement in _extra(name))
     _install(session, *extras, "mlflow", "wandb", "moto[server,s3]")
     _run_marked(session, "services")
 
