@@ -60,6 +60,14 @@ def test_a_name_on_an_index_is_seen(line):
     assert not _ON_AN_INDEX.search("./lightning_sm-0.1.0-py3-none-any.whl[s3] '.[launch]' pytorch-lightning==2.5.5")
 
 
+def test_the_menu_has_each_page_once_and_the_overview_links_to_it():
+    yaml = pytest.importorskip("yaml")
+    menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    found = sorted(re.findall(r"'([\w/]+\.md)'", str(menu)))
+    assert found == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
+    assert set(found) <= {"index.md", *links(ROOT / "docs" / "index.md")}
+
+
 @pages
 def test_python_blocks(page):
     for block in blocks(page, "python"):
