@@ -130,7 +130,7 @@ def jobs(session: nox.Session) -> None:
     """Kill, stop and restart whole jobs of several processes, and start processes in each way."""
     _prepare(session)
     # Tests of the package itself need what builds it, and SageMaker's SDK v2 in an environment of its own.
-    _install(session, "build", "hatchling", "twine")
+    _install(session, *_extra("release"))
     sdk = session.cache_dir.resolve() / "sdk2"
     session.run("python", "-m", "venv", str(sdk))
     session.run(str(sdk / "bin" / "python"), "-m", "pip", "install", "-q", "sagemaker<3", external=True)
@@ -158,10 +158,10 @@ def rehearsals(session: nox.Session) -> None:
 
 @nox.session
 def services(session: nox.Session) -> None:
-    """Talk to real local servers: S3, MLflow; draw reports."""
+    """Talk to real local servers: S3, MLflow."""
     _prepare(session)
     _install_s3fs(session)
-    extras = (requirement for name in ("mlflow", "s3", "report", "launch") for requirement in _extra(name))
+    extras = (requirement for name in ("mlflow", "s3", "launch") for requirement in _extra(name))
     _install(session, *extras, "mlflow", "wandb", "moto[server,s3]")
     _run_marked(session, "services")
 

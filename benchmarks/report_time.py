@@ -1,7 +1,7 @@
 """Seconds to make and write a report of a million points, and its size: ``python benchmarks/report_time.py``.
 
-Ours thins the points, imports Bokeh and writes the page. The reference writes the same points as CSV. Both have them in
-memory before: 20 metrics with 50,000 points each, recorded without thinning.
+Ours thins the points, draws the curves and writes the page. The reference writes the same points as CSV. Both have them
+in memory before: 20 metrics with 50,000 points each, recorded without thinning.
 """
 
 import csv

@@ -9,7 +9,7 @@ from lightning_sm._version import __version__
 
 __all__ = ["main"]
 
-# The function that takes the words behind each command (``main`` by default); every other word goes to the CLI.
+# The function that takes the words behind each command (``main`` by default).
 _COMMANDS = {
     "launch": "lightning_sm.launch",
     "tune": "lightning_sm.launch:tune",
@@ -22,6 +22,8 @@ _COMMANDS = {
     "doctor": "lightning_sm._doctor",
     "metrics": "lightning_sm._metrics.command",
 }
+# Commands of LightningCLI, which takes them with the words behind them.
+_SUBCOMMANDS = ("fit", "validate", "test", "predict")
 
 # The options of LightningCLI and their groups, of which none is an option of `lightning-sm tune`.
 _CLI_OPTIONS = (
@@ -35,7 +37,7 @@ Run any PyTorch Lightning project on Amazon SageMaker Training.
 
 commands:
   fit, validate, test, predict
-                  run a project from its config, as LightningCLI does; `lightning-sm fit --help` lists every setting
+                  run a project from its config, as LightningCLI does
   launch          send a training job to SageMaker
   tune            send a tuning job to SageMaker, which searches the best hyperparameters
   jobs, logs, stop, artifacts
@@ -51,33 +53,79 @@ options:
 
 In a training container a missing command means fit."""
 
+_SUBCOMMAND_HELP = """usage: lightning-sm {0} [--config FILE] [--SETTING VALUE] ...
+
+Run a project from its config, as LightningCLI does.
+
+options:
+  -h, --help            show this help message and exit
+  --help-all            list every setting of Lightning with its type and default; loads torch and Lightning
+  -c, --config FILE     a config file in YAML; of several, a later one wins
+  --model CLASS         the LightningModule, such as model.LitModel; --model.ARGUMENT VALUE sets an argument of it
+  --data CLASS          the LightningDataModule; --data.ARGUMENT VALUE sets an argument of it
+  --trainer.ARGUMENT VALUE
+                        an argument of the Trainer, such as --trainer.max_epochs 5
+  --sagemaker.OPTION VALUE
+                        an option of lightning_sm: docs/settings.md
+  --ckpt_path FILE      a checkpoint to load
+  --print_config        print the whole config, which can be used as a config file, and exit
+
+example:
+  lightning-sm {0} --config config.yaml --trainer.max_epochs 5"""
+
 
 def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
-    """Run the command that the first word names; every word that names no other room goes to the CLI."""
+    """Run the command that the first word names; what only LightningCLI can answer goes to the CLI."""
     words = list(sys.argv[1:] if args is None else args)
-    if words[:1] in (["-h"], ["--help"]):
+    first = words[0] if words else ""
+    if first in ("-h", "--help"):
         print(_HELP)
         return 0
-    if words[:1] == ["--version"]:
+    if first == "--version":
         print(f"lightning-sm {__version__}")
         return 0
-    if words and words[0] in _COMMANDS and not _is_subcommand(words):
-        module, _, function = _COMMANDS[words[0]].partition(":")
+    if first in _COMMANDS and not _is_subcommand(words):
+        module, _, function = _COMMANDS[first].partition(":")
         command: Callable[[Sequence[str]], Optional[int]] = getattr(importlib.import_module(module), function or "main")
         return command(words[1:])
+    if first in _SUBCOMMANDS and words[1:] in (["-h"], ["--help"]):
+        print(_SUBCOMMAND_HELP.format(first))
+        return 0
+    if not _is_in_job():
+        if not words:
+            print(_HELP, file=sys.stderr)
+            return 2
+        if not first.startswith("-") and first not in (*_COMMANDS, *_SUBCOMMANDS):
+            print(_unknown(first), file=sys.stderr)
+            return 2
+        if sys.stderr.isatty():
+            print("Loading torch and Lightning …", file=sys.stderr, flush=True)
     from lightning_sm.cli import main as cli
 
-    cli(words)
+    cli(["--help" if word == "--help-all" else word for word in words])
     return None
+
+
+def _unknown(word: str) -> str:
+    import difflib
+
+    commands = (*_SUBCOMMANDS, *_COMMANDS)
+    closest = difflib.get_close_matches(word, commands, n=1)
+    hint = f"Did you mean {closest[0]}? " if closest else ""
+    return f"lightning-sm: error: There is no command {word!r}. HINT: {hint}Commands: {', '.join(commands)}."
+
+
+def _is_in_job() -> bool:
+    return "TRAINING_JOB_NAME" in os.environ or os.path.exists(
+        os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "input", "config", "hyperparameters.json")
+    )
 
 
 def _is_subcommand(words: Sequence[str]) -> bool:
     """Whether ``tune`` is the subcommand that LightningCLI has on Lightning 1.x: in a job, and before its options."""
     if words[0] != "tune":
         return False
-    if "TRAINING_JOB_NAME" in os.environ or os.path.exists(
-        os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "input", "config", "hyperparameters.json")
-    ):
+    if _is_in_job():
         return True
     option = words[1].partition("=")[0] if len(words) > 1 else ""
     return option == "-c" or (option.startswith("--") and option[2:].partition(".")[0] in _CLI_OPTIONS)

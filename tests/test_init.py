@@ -7,6 +7,8 @@ import pytest
 
 import lightning_sm
 
+_ROOT = str(Path(lightning_sm.__file__).parents[1])
+
 
 def _run(code):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -21,6 +23,28 @@ def test_import_loads_neither_torch_nor_lightning():
         "if m in sys.modules])"
     )
     assert loaded == "[]"
+
+
+def test_import_loads_little_of_the_standard_library():
+    """``typing`` and ``logging`` are half of what the import takes, and are needed by every program with torch."""
+    code = f"""
+import importlib, logging, sys, typing
+sys.path.append({_ROOT!r})
+before = set(sys.modules)
+import lightning_sm
+print(*set(sys.modules) - before)
+"""
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60)
+    assert sorted(done.stdout.split()) == [
+        "lightning_sm",
+        "lightning_sm._lightning",
+        "lightning_sm._lightning.import_hook",
+        "lightning_sm._lightning.namespaces",
+        "lightning_sm._logging",
+        "lightning_sm._register",
+        "lightning_sm._version",
+        "lightning_sm.errors",
+    ]
 
 
 def test_reading_the_job_loads_neither_torch_nor_lightning():

@@ -1,21 +1,23 @@
 """Runs functions around the import of Lightning, so that importing this package does not import Lightning.
 
 Before the import, known incompatible versions are reported; after a failed one, its known causes.
+
+Every program pays for what is imported here, so no ``dataclasses`` (``inspect``) and no ``importlib.abc`` (``zipfile``,
+``tempfile``), which took half of the time.
 """
 
-import importlib.abc
 import re
 import sys
 from _thread import get_ident
-from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
 from types import ModuleType
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._logging import log
 from lightning_sm.errors import LightningImportError, LightningSMError
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 __all__ = [
     "VERIFIED",
@@ -30,8 +32,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class ImportHook:
+class ImportHook(NamedTuple):
     """What to call around the import of a module.
 
     Args:
@@ -60,7 +61,7 @@ def add_import_hook(name: str, hook: ImportHook) -> None:
         sys.meta_path.insert(0, _Finder(name, hook))
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     def __init__(self, name: str, hook: ImportHook) -> None:
         self.name = name
         self.hook = hook
@@ -68,7 +69,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
-    ) -> Optional[ModuleSpec]:
+    ) -> "Optional[ModuleSpec]":
         thread = get_ident()
         if fullname != self.name or thread in self._searching:
             return None
@@ -78,7 +79,8 @@ class _Finder(importlib.abc.MetaPathFinder):
                 found: Optional[ModuleSpec] = _find_spec(finder, fullname, path, target)
                 if found is not None:
                     if found.loader is not None:
-                        found.loader = _Loader(found.loader, self.hook)
+                        wrapped: Any = _Loader(found.loader, self.hook)
+                        found.loader = wrapped
                     return found
         finally:
             self._searching.discard(thread)
@@ -97,11 +99,13 @@ def _find_spec(finder: Any, fullname: str, path: Optional[Sequence[str]], target
         return finder.find_spec(fullname, path, target)
     if sys.version_info >= (3, 12) or not hasattr(finder, "find_module"):
         return None
+    from importlib.util import spec_from_loader
+
     loader = finder.find_module(fullname, path)
     return None if loader is None else spec_from_loader(fullname, loader)
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader:
     def __init__(self, loader: Any, hook: ImportHook) -> None:
         self.loader = loader
         self.hook = hook
@@ -110,7 +114,7 @@ class _Loader(importlib.abc.Loader):
         # pkgutil and others ask the loader of a module's spec for files and code before the module is loaded.
         return getattr(self.__dict__["loader"], name)
 
-    def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
+    def create_module(self, spec: "ModuleSpec") -> Optional[ModuleType]:
         create = getattr(self.loader, "create_module", None)
         module: Optional[ModuleType] = None if create is None else create(spec)
         return module
@@ -154,8 +158,7 @@ VERIFIED = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Incompatibility:
+class Incompatibility(NamedTuple):
     """Versions of packages that do not work together.
 
     Args:

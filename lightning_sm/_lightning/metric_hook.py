@@ -6,7 +6,7 @@ and users call ``log_metrics`` of the loggers themselves, with the same dict for
 """
 
 import math
-from typing import Any, Callable, List, Mapping, Optional
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from lightning_sm._lightning.compat import connector_of_loggers, first_logger, logged_step
 from lightning_sm._lightning.replaced_method import ReplacedMethod
@@ -18,7 +18,9 @@ __all__ = ["Observer", "observe_logged_metrics"]
 Observer = Callable[[Mapping[str, Any], int], None]
 
 
-def observe_logged_metrics(trainer: Trainer, observer: Observer) -> Callable[[], None]:
+def observe_logged_metrics(
+    trainer: Trainer, observer: Observer, before_step: Optional[Observer] = None
+) -> Callable[[], None]:
     """Call ``observer(metrics, step)`` with each dict of metrics that a trainer hands to its loggers.
 
     Each is observed once, however many loggers there are, with none of them, too, and before the loggers get it. Also
@@ -34,6 +36,8 @@ def observe_logged_metrics(trainer: Trainer, observer: Observer) -> Callable[[],
         observer: Takes the metrics by name and the step that loggers get. Tensors with one element are numbers; each
             other value is as it was handed over, without the ``epoch`` that Lightning adds. An exception that it
             raises is logged once as a warning.
+        before_step: Takes, instead of ``observer``, what is handed to the first logger while a batch is trained at
+            whose end Lightning hands over the metrics of the same step.
 
     Returns:
         A function that ends the observation; it may be called again.
@@ -42,11 +46,12 @@ def observe_logged_metrics(trainer: Trainer, observer: Observer) -> Callable[[],
     hook = vars(connector).get("log_metrics")
     if not isinstance(hook, _Hook):
         hook = _Hook(trainer, connector)
-    hook.observers.append(observer)
+    observers = (observer, before_step or observer)
+    hook.observers.append(observers)
 
     def remove() -> None:
-        if observer in hook.observers:
-            hook.observers.remove(observer)
+        if observers in hook.observers:
+            hook.observers.remove(observers)
         if not hook.observers:
             hook.uninstall()
 
@@ -58,7 +63,7 @@ class _Hook(ReplacedMethod):
 
     def __init__(self, trainer: Trainer, connector: Any) -> None:
         self.trainer = trainer
-        self.observers: List[Observer] = []
+        self.observers: List[Tuple[Observer, Observer]] = []
         self.failed: List[Any] = []
         self.callbacks = list(callbacks_of(trainer))
         self.is_within = False
@@ -81,7 +86,8 @@ class _Hook(ReplacedMethod):
     def _log_directly(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.is_within and not self.trainer.sanity_checking:
             given = dict(zip(("metrics", "step"), args), **kwargs)
-            self._try(given.get("metrics"), given.get("step"))
+            is_followed = self.trainer.training and getattr(self.owner, "should_update_logs", False)
+            self._try(given.get("metrics"), given.get("step"), before_step=is_followed)
         return self._unobserved(original, *args, **kwargs)
 
     def _unobserved(self, original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -92,21 +98,22 @@ class _Hook(ReplacedMethod):
         finally:
             self.is_within = was_within
 
-    def _try(self, metrics: Any, step: Any) -> None:
+    def _try(self, metrics: Any, step: Any, *, before_step: bool = False) -> None:
         try:
-            self._observe(metrics, step)
+            self._observe(metrics, step, before_step)
         except Exception as error:  # of a mapping of the user's
             if self not in self.failed:
                 self.failed.append(self)
                 log.warning("Logged metrics could not be read: %s: %s", type(error).__name__, error)
 
-    def _observe(self, metrics: Any, step: Any) -> None:
+    def _observe(self, metrics: Any, step: Any, before_step: bool) -> None:
         if not isinstance(metrics, Mapping) or not metrics or self._is_trial():
             return
         numbers = {str(name): _number(value) for name, value in metrics.items()}
         step = numbers.pop("step", None) if step is None else _number(step)
         step = int(step) if _is_step(step) else logged_step(self.trainer)
-        for observer in list(self.observers):
+        for observers in list(self.observers):
+            observer = observers[before_step]
             try:
                 observer(numbers, step)
             except Exception as error:

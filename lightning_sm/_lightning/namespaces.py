@@ -7,17 +7,16 @@ Lightning's base class of that namespace.
 import copyreg
 import functools
 import importlib
-import importlib.util
-import inspect
 import os
 import re
 import sys
-from dataclasses import dataclass
-from dis import opmap
 from types import FrameType, ModuleType
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from lightning_sm.errors import LightningAttributeError, LightningImportError, LightningSMError
+
+if TYPE_CHECKING:
+    import inspect
 
 __all__ = [
     "NAMESPACES",
@@ -35,8 +34,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Namespace:
+class Namespace(NamedTuple):
     """One of Lightning's namespaces.
 
     Args:
@@ -56,8 +54,10 @@ class Namespace:
         """Whether it can be imported. Nothing is imported to find out."""
         if self.is_loaded:
             return True
+        from importlib.util import find_spec
+
         package, _, below = self.name.partition(".")
-        spec = importlib.util.find_spec(package)
+        spec = find_spec(package)
         folders = (spec.submodule_search_locations or []) if spec is not None else []
         return any(os.path.isdir(os.path.join(folder, below)) for folder in folders)
 
@@ -257,7 +257,9 @@ class LazyClass:
         return self._build(choose_namespace())
 
     @property
-    def __signature__(self) -> inspect.Signature:
+    def __signature__(self) -> "inspect.Signature":
+        import inspect
+
         mixin: Any = _load(self._mixin_path)
         return inspect.signature(mixin if mixin.__init__ is not object.__init__ else self._resolve())
 
@@ -311,6 +313,8 @@ def _is_from_import(frame: Optional[FrameType]) -> bool:
         frame = frame.f_back
     if frame is None:
         return False
+    from dis import opmap
+
     # The first of these for a name of a package, the second for a name of a module.
     in_package = frame.f_code.co_name == "_handle_fromlist"
     return in_package or frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]

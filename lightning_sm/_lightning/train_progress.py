@@ -30,10 +30,10 @@ __all__ = [
     "evaluation_batches",
     "evaluation_loaders",
     "gpu_memory",
-    "other_bars",
     "plain_model_summary",
     "progress_bar_base",
     "progress_bar_class",
+    "progress_bars",
     "replicas_of",
     "train_loaders",
     "train_position",
@@ -304,10 +304,12 @@ def drop_disabled_bar(namespace: Namespace, bar: type) -> None:
     connector.on_trainer_init = on_trainer_init
 
 
-def other_bars(namespace: Namespace, trainer: Any, own: Any) -> bool:
-    """Whether the trainer has another progress bar, such as one of the model's ``configure_callbacks``."""
+def progress_bars(namespace: Namespace, callbacks: Sequence[Any]) -> Tuple[List[Any], List[Any]]:
+    """The progress bars among callbacks: those of Lightning's classes, and those of other classes."""
     base = progress_bar_class(namespace)
-    return any(isinstance(callback, base) and callback is not own for callback in trainer.callbacks)
+    bars = [callback for callback in callbacks if isinstance(callback, base)]
+    lightnings = [bar for bar in bars if type(bar).__module__.startswith(f"{namespace.name}.")]
+    return lightnings, [bar for bar in bars if bar not in lightnings]
 
 
 def gpu_memory(trainer: Any) -> Optional[Tuple[int, int]]:

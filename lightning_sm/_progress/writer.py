@@ -17,7 +17,7 @@ from lightning_sm._lightning.train_progress import (
     evaluation_batches,
     evaluation_loaders,
     gpu_memory,
-    other_bars,
+    progress_bars,
     replicas_of,
     train_position,
 )
@@ -121,11 +121,17 @@ class ProgressWriter:
 
     @_harmless
     def set_up(self, trainer: Any, bar: Any) -> None:
-        """Look for other progress bars than this one, which win, and attach to the trainer's loops."""
+        """Look for other progress bars, and attach to the trainer's loops.
+
+        A bar of the project's own class wins. Lightning's, which show nothing readable in a log, are disabled.
+        """
         self.end()
-        self._is_replaced = other_bars(self.namespace, trainer, bar)
+        lightnings, others = progress_bars(self.namespace, trainer.callbacks)
+        self._is_replaced = any(other is not bar for other in others)
         if self._is_replaced:
             return
+        for other in lightnings:
+            other.disable()
         self._undo = [
             around_evaluation_fetches(trainer, self._fetch_started, self._fetch_ended),
             after_epoch_metrics(trainer, functools.partial(self._end_epoch, trainer)),

@@ -1,7 +1,7 @@
 """The report of a fit: curves, the job's settings, versions, restarts and the outcome, as one page that opens offline.
 
 ``history`` records the curves with a bounded number of points; ``report`` is the value; ``page`` makes the page,
-with figures that the plotting library draws (``figures``), and ``writer`` writes it.
+with figures in SVG (``figures``), and ``writer`` writes it.
 """
 
 from lightning_sm._report.history import Attempt, Curve, History, Kind

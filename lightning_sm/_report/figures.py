@@ -1,84 +1,66 @@
-"""The figures of a report: drawn by Bokeh in the reader's browser, from a template that all curves share."""
+"""The figures of a report: SVG that any browser draws by itself, with no library and no script."""
 
-import json
-from dataclasses import dataclass
-from typing import Any, Mapping, Sequence
+import math
+from typing import List, Sequence, Tuple
 
-__all__ = ["STEPS", "VALUES", "Figures", "load_figures"]
+__all__ = ["LEFT", "RIGHT", "figure"]
 
-#: What stands in a template for the steps and the values of a curve, as JSON.
-STEPS, VALUES = '["@steps"]', '["@values"]'
-
-# Readable on a light and on a dark background, so that one figure serves both.
-_TEXT, _GRID, _LINE, _RESTART = "#808890", "#80889040", "#3b82d6", "#d97706"
-_HEIGHT = 220
+#: Where the axis of steps begins and ends, in the units of the figure.
+LEFT, RIGHT = 62, 472
+_WIDTH, _HEIGHT, _TOP, _BOTTOM = 480, 190, 8, 164
+# So few points are marked.
+_MARKED = 60
 
 
-@dataclass(frozen=True)
-class Figures:
-    """What draws the curves.
+def figure(steps: Sequence[int], values: Sequence[float], restarts: Sequence[int] = ()) -> str:
+    """Draw a curve.
 
     Args:
-        script: The library's JavaScript.
-        version: The library and its version.
-        templates: Figures as JSON: ``line`` for many points, ``points`` for few, which also marks each of them.
-    """
-
-    script: str
-    version: str
-    templates: Mapping[str, str]
-
-
-def load_figures(restarts: Sequence[int] = ()) -> Figures:
-    """Import Bokeh and make the templates.
-
-    Args:
+        steps: The steps, at least one.
+        values: The values, which are finite.
         restarts: The steps at which a restarted job resumed, each of which gets a vertical line.
-
-    Raises:
-        ImportError: Bokeh is not installed.
-        Exception: Whatever an installed Bokeh raises with a NumPy that it does not fit.
     """
-    import bokeh
-    from bokeh.resources import Resources
+    # Ends that differ by less than their rounding are one value; differences of huge ones must not overflow.
+    scale = 10.0 ** max(-300, math.floor(math.log10(max(map(abs, values)) or 1)))
+    low, high = _range(min(values) / scale, max(values) / scale)
+    first, last = min(steps), max(*steps, min(steps) + 1)
 
-    templates = {name: _template(restarts, marks=name == "points") for name in ("line", "points")}
-    script = Resources(mode="inline", components=["bokeh"]).js_raw
-    return Figures("\n".join(script), f"Bokeh {bokeh.__version__}", templates)
+    def x(step: float) -> float:
+        return LEFT + (RIGHT - LEFT) * (step - first) / (last - first)
 
+    def y(scaled: float) -> float:
+        return _BOTTOM - (_BOTTOM - _TOP) * (scaled - low) / (high - low)
 
-def _template(restarts: Sequence[int], *, marks: bool) -> str:
-    from bokeh.embed import json_item
-    from bokeh.models import ColumnDataSource, HoverTool, Span
-    from bokeh.plotting import figure
-
-    source = ColumnDataSource({"step": json.loads(STEPS), "value": json.loads(VALUES)})
-    plot = figure(height=_HEIGHT, sizing_mode="stretch_width", tools="pan,box_zoom,reset", active_drag="box_zoom")
-    line = plot.line("step", "value", source=source, line_width=1.5, line_color=_LINE)
-    if marks:
-        plot.scatter("step", "value", source=source, size=5, fill_color=_LINE, line_color=_LINE)
-    tooltips = [("step", "@step{0,0}"), ("value", "@value{%.6g}")]
-    plot.add_tools(HoverTool(renderers=[line], tooltips=tooltips, formatters={"@value": "printf"}, mode="vline"))
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" data-first="{first}" data-last="{last}" aria-hidden="true">']
+    ticks, digits = _ticks(low, high, 4)
+    for tick in ticks:
+        parts.append(f'<path class="tick" d="M{LEFT} {y(tick):.1f}H{RIGHT}"/>')
+        parts.append(f'<text x="{LEFT - 5}" y="{y(tick) + 4:.1f}" class="value">{tick * scale:.{digits}g}</text>')
+    for tick in sorted({round(tick) for tick in _ticks(first, last, 5)[0]}):
+        if first <= tick <= last:
+            parts.append(f'<text x="{x(tick):.1f}" y="{_BOTTOM + 15}" class="step">{tick:,}</text>')
     for step in restarts:
-        span = Span(location=step, dimension="height", line_color=_RESTART, line_dash="dashed", line_width=1)
-        plot.add_layout(span)
-    _style(plot)
-    return json.dumps(json_item(plot))
+        if first <= step <= last:
+            parts.append(f'<path class="restart" d="M{x(step):.1f} {_TOP}V{_BOTTOM}"/>')
+    points = [(x(step), y(value / scale)) for step, value in zip(steps, values)]
+    line = " ".join(f"{across:.1f},{down:.1f}" for across, down in points)
+    parts.append(f'<polyline class="line" points="{line}"/>')
+    if len(points) <= _MARKED:
+        marks = "".join(f"M{across:.1f} {down:.1f}h0" for across, down in points)
+        parts.append(f'<path class="points" d="{marks}"/>')
+    return "".join([*parts, "</svg>"])
 
 
-def _style(plot: Any) -> None:
-    plot.background_fill_alpha = plot.border_fill_alpha = 0.0
-    plot.outline_line_color = None
-    plot.toolbar.logo = None
-    plot.toolbar.autohide = True
-    plot.toolbar_location = "above"
-    plot.min_border = 4
-    plot.xgrid.grid_line_color = None
-    plot.ygrid.grid_line_color = _GRID
-    plot.x_range.range_padding = 0.02
-    for axis in (*plot.xaxis, *plot.yaxis):
-        axis.axis_label_text_color = axis.major_label_text_color = _TEXT
-        axis.axis_line_color = axis.major_tick_line_color = _GRID
-        axis.minor_tick_line_color = None
-        axis.axis_label_text_font_style = "normal"
-    plot.xaxis.axis_label = "step"
+def _range(low: float, high: float) -> Tuple[float, float]:
+    """The ends of the axis of values; a constant stands in the middle."""
+    if high - low <= 1e-12:
+        return (low - abs(low) / 10, high + abs(high) / 10) if low else (-1.0, 1.0)
+    return low - (high - low) * 0.04, high + (high - low) * 0.04
+
+
+def _ticks(low: float, high: float, count: int) -> Tuple[List[float], int]:
+    """Round numbers between two ends, about ``count`` of them, and the digits that tell them apart."""
+    power = 10.0 ** math.floor(math.log10((high - low) / count))
+    step = next(factor * power for factor in (1, 2, 5, 10) if (high - low) / (factor * power) <= count + 1)
+    digits = max(6, math.ceil(math.log10(max(abs(low), abs(high)) / step)) + 1)
+    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)], min(digits, 17)

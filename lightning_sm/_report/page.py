@@ -6,69 +6,51 @@ import os
 import time
 from html import escape
 from string import Template
-from typing import Iterable, List, Optional, Sequence, Tuple
+from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from lightning_sm._failure.reason import escape_unprintable
-from lightning_sm._report.figures import STEPS, VALUES, Figures, load_figures
+from lightning_sm._report.figures import LEFT, RIGHT, figure
 from lightning_sm._report.history import MAX_CURVE_POINTS, MAX_POINTS, Attempt, Curve, Kind, thin
 from lightning_sm._report.report import Report, Rows
 
-__all__ = ["NO_FIGURES", "render"]
+__all__ = ["render"]
 
-#: What the page and the log say where the plotting library is missing.
-NO_FIGURES = "The report has no curves, only their tables: {}. HINT: pip install 'lightning-sm[report]'."
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "page.html")
 _MAX_RESTART_LINES = 50
 
 
-def render(report: Report) -> Tuple[str, Optional[str]]:
-    """Return the page, and why it has no curves, if it has none.
+def render(report: Report) -> str:
+    """Return the page.
 
     Args:
         report: What the page shows.
     """
-    figures, problem = _figures(report)
-    notes = [*report.notes, *([] if problem is None else [problem])]
-    sections = [*_curve_sections(report.curves, with_plots=figures is not None), *_table_sections(report)]
+    limit = min(max(4, MAX_POINTS // max(1, len(report.curves))), MAX_CURVE_POINTS)
+    drawn = [_Drawn(curve, *thin(curve.steps, curve.values, limit)) for curve in report.curves]
+    sections = [*_curve_sections(drawn, report), *_table_sections(report)]
     with open(_TEMPLATE, encoding="utf-8") as file:
         template = Template(file.read())
-    drawn_by = "" if figures is None else f" · curves drawn by {figures.version}"
-    page = template.substitute(
+    return template.substitute(
         title=_text(report.title),
         outcome=_text(report.outcome.value),
         summary=_text(_summary(report)),
         reason="" if not report.reason else f'<pre class="{report.outcome.value}">{_text(report.reason)}</pre>',
-        notes="\n".join(f'<p class="soft">{_text(note)}</p>' for note in notes),
+        notes="\n".join(f'<p class="soft">{_text(note)}</p>' for note in report.notes),
         links="".join(f'<a href="#{key}">{_text(heading)}</a>' for key, heading, _, _ in sections),
         sections="\n".join(map(_section, sections)),
-        footer=_text(f"lightning-sm{drawn_by} · times are UTC"),
-        data=_script_json(_data(report.curves, figures)),
-        library="" if figures is None else figures.script.replace("</script", "<\\/script"),
+        footer="lightning-sm · times are UTC",
+        left=LEFT,
+        right=RIGHT,
+        data=_script_json([[each.steps, [float(f"{value:.6g}") for value in each.values]] for each in drawn]),
     )
-    return page, problem
 
 
-def _figures(report: Report) -> Tuple[Optional[Figures], Optional[str]]:
-    if not any(curve.steps for curve in report.curves):
-        return None, None
-    restarts = [attempt.step for attempt in report.attempts[1:]][-_MAX_RESTART_LINES:]
-    try:
-        return load_figures(restarts), None
-    except ImportError:
-        return None, NO_FIGURES.format("Bokeh is not installed")
-    except Exception as error:  # an old Bokeh with a new NumPy raises AttributeError, for one
-        return None, NO_FIGURES.format(f"Bokeh cannot be used ({type(error).__name__}: {error})")
+class _Drawn(NamedTuple):
+    """A curve, and the points of it that are drawn."""
 
-
-def _data(curves: Sequence[Curve], figures: Optional[Figures]) -> object:
-    if figures is None:
-        return {"curves": []}
-    limit = max(4, MAX_POINTS // max(1, len(curves)))
-    drawn = []
-    for curve in curves:
-        steps, values = thin(curve.steps, curve.values, min(limit, MAX_CURVE_POINTS))
-        drawn.append({"steps": steps, "values": [float(f"{value:.6g}") for value in values]})
-    return {"curves": drawn, "templates": figures.templates, "steps": STEPS, "values": VALUES}
+    curve: Curve
+    steps: List[int]
+    values: List[float]
 
 
 def _script_json(value: object) -> str:
@@ -85,28 +67,32 @@ def _section(section: _Section) -> str:
     return f'<details id="{key}"{opened}><summary><h2>{_text(heading)}</h2></summary>\n{body}\n</details>'
 
 
-def _curve_sections(curves: Sequence[Curve], *, with_plots: bool) -> List[_Section]:
+def _curve_sections(drawn: Sequence[_Drawn], report: Report) -> List[_Section]:
     sections: List[_Section] = []
-    numbered = list(enumerate(curves))
+    restarts = [attempt.step for attempt in report.attempts[1:]][-_MAX_RESTART_LINES:]
     for kind in Kind:
-        of_kind = [(number, curve) for number, curve in numbered if curve.kind is kind]
-        if of_kind and with_plots:
-            cards = "\n".join(_card(number, curve) for number, curve in of_kind)
+        of_kind = [(number, each) for number, each in enumerate(drawn) if each.curve.kind is kind]
+        if of_kind:
+            cards = "\n".join(_card(number, each, restarts) for number, each in of_kind)
             name = kind.value if len(of_kind) == 1 else f"{kind.value} ({len(of_kind)})"
             key = kind.value.lower().replace(" ", "-")
             sections.append((key, name, f'<div class="grid">{cards}</div>', True))
-    if curves:
-        sections.append(("values", "Values", _values(curves), not with_plots or len(curves) <= 12))
+    if drawn:
+        sections.append(("values", "Values", _values(report.curves), len(drawn) <= 12))
     return sections
 
 
-def _card(number: int, curve: Curve) -> str:
+def _card(number: int, drawn: _Drawn, restarts: Sequence[int]) -> str:
+    curve = drawn.curve
     name = _text(curve.name)
     note = f'<p class="soft">{_text(_not_finite(curve))}</p>' if curve.not_finite else ""
-    last = f'<p class="soft">last {_number(curve.last)}</p>'
-    plot = f'<div class="plot" id="plot-{number}"></div>' if curve.steps else ""
-    drawn = f' data-curve="{number}"' if curve.steps else ""
-    return f'<article class="curve" data-name="{name}"{drawn}><h3>{name}</h3>{last}{note}{plot}</article>'
+    last = f'<p class="soft">last {_number(curve.last)}<span class="at"></span></p>'
+    if not drawn.steps:
+        return f'<article class="curve" data-name="{name}"><h3>{name}</h3>{last}{note}</article>'
+    plot = figure(drawn.steps, drawn.values, restarts)
+    return (
+        f'<article class="curve" data-name="{name}" data-curve="{number}"><h3>{name}</h3>{last}{note}{plot}</article>'
+    )
 
 
 def _not_finite(curve: Curve) -> str:
@@ -141,13 +127,33 @@ def _table_sections(report: Report) -> List[_Section]:
         ("topology", "Topology", report.topology),
     ):
         if rows:
-            sections.append((key, name, _pairs(rows), True))
+            sections.append((key, name, _pairs(rows) + (_of_another_moment(report) if key == "model" else ""), True))
     if report.routing:
         lines = "".join(f"<tr><td><code>{_text(line)}</code></td></tr>\n" for line in report.routing)
         sections.append(("settings", "SageMaker settings", f'<div class="wide"><table>{lines}</table></div>', True))
     if report.versions:
         sections.append(("versions", "Versions", _pairs(report.versions), True))
     return sections
+
+
+def _of_another_moment(report: Report) -> str:
+    """A note where a metric of the exported model is not the last one of the training."""
+    last = {curve.name: curve.last for curve in report.curves if curve.kind is Kind.METRIC}
+    rows = dict(report.export)
+    shown = {name[len("metrics.") :]: value for name, value in report.export if name.startswith("metrics.")}
+    shown.update({rows["monitor"]: rows["score"]} if {"monitor", "score"} <= rows.keys() else {})
+    other = [name for name, value in shown.items() if name in last and not _is_close(value, last[name])]
+    if not other:
+        return ""
+    names = ", ".join(f"{name} was {_number(last[name])}" for name in other)
+    return f'<p class="soft">{_text(f"Metrics of the exported weights. At the end of the training {names}.")}</p>'
+
+
+def _is_close(text: str, value: float) -> bool:
+    try:
+        return math.isclose(float(text), value, rel_tol=1e-5)
+    except ValueError:
+        return False
 
 
 def _pairs(rows: Rows) -> str:

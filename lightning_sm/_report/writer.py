@@ -67,9 +67,7 @@ class ReportWriter:
         return None
 
     def _write(self) -> None:
-        page, problem = render(self.report.redacted(Redactor(self._job)))
-        if problem is not None:
-            log.info("%s", problem)
+        page = render(self.report.redacted(Redactor(self._job)))
         directory, name = os.path.split(self.path)
         os.makedirs(directory, exist_ok=True)
         partial = os.path.join(directory, f".{name}.{os.getpid()}")

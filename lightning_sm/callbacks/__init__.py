@@ -45,9 +45,15 @@ _MIXINS = {
 }
 
 
-def callback_class(namespace: Namespace, name: str) -> type:
-    """Return the callback ``name`` for one of Lightning's namespaces. Internal: users import the callback by name."""
-    base = progress_bar_base(namespace) if name == "LogProgress" else "callbacks:Callback"
+def callback_class(namespace: Namespace, name: str, *, is_bar: bool = True) -> type:
+    """Return the callback ``name`` for one of Lightning's namespaces. Internal: users import the callback by name.
+
+    Args:
+        namespace: The namespace.
+        name: The name of the callback.
+        is_bar: Whether ``LogProgress`` takes the place of the progress bar. A trainer refuses to have two.
+    """
+    base = progress_bar_base(namespace) if name == "LogProgress" and is_bar else "callbacks:Callback"
     return namespaced_class(namespace, name, _MIXINS[name], base)
 
 

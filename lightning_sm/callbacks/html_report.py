@@ -45,8 +45,7 @@ class HTMLReportMixin(RecordsRates):
 
     The page shows each logged metric, the throughput and the learning rates over the steps, the outcome with the
     reason of a failure, each restart with its resume point, the exported model, topology, routed settings and versions.
-    It is one file that opens offline and requests nothing from any host. Bokeh draws the curves
-    (``pip install 'lightning-sm[report]'``); without it the page has the tables only.
+    It is one file that opens offline and requests nothing from any host.
 
     A curve of many points is thinned while it is recorded: the ends and the extremes of equal ranges of steps remain.
     The recorded curves are a part of each checkpoint (at most 0.7 MB, mostly a few KB), so that the report of a

@@ -1,6 +1,6 @@
 """``LogMetrics``: writes each logged scalar into the job's log, where SageMaker's metric definitions find it."""
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
 from lightning_sm._lightning.metric_hook import observe_logged_metrics
 from lightning_sm._lightning.trainer_protocol import Trainer, is_fast_dev_run
@@ -25,7 +25,7 @@ class LogMetricsMixin(_Base):
 
     In a job :class:`~lightning_sm.SageMakerCLI` and :func:`~lightning_sm.trainer_settings` add it unless
     ``sagemaker.log_metrics`` is false. It needs no logger and changes none. Scalars that are handed over together are
-    one line (several, if it would be longer than 3500 bytes)::
+    one line, with what was handed over before that step (several, if it would be longer than 3500 bytes)::
 
         metrics at step 120, epoch 3: train/loss=0.25 "my metric"=1.5e-07 val_loss=nan
 
@@ -55,6 +55,8 @@ class LogMetricsMixin(_Base):
         self._remove: Optional[Callable[[], None]] = None
         self._seen: Dict[str, bool] = {}  # whether a value of the objective was finite
         self._warned = False
+        self._held: Dict[str, Any] = {}
+        self._held_at = (0, 0)  # step and epoch
 
     def __getstate__(self) -> Any:
         """A copy is attached to no trainer."""
@@ -66,7 +68,11 @@ class LogMetricsMixin(_Base):
         if not trainer.is_global_zero:
             return
         try:
-            self._remove = observe_logged_metrics(trainer, lambda metrics, step: self._write(trainer, metrics, step))
+            self._remove = observe_logged_metrics(
+                trainer,
+                lambda metrics, step: self._write(metrics, step, trainer.current_epoch),
+                before_step=lambda metrics, step: self._hold(metrics, step, trainer.current_epoch),
+            )
         except Exception as error:  # of a logger of the user's
             log.warning("There will be no metric lines: %s: %s", type(error).__name__, error)
 
@@ -74,8 +80,13 @@ class LogMetricsMixin(_Base):
         """End the observation."""
         self._stop()
 
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Write what is held."""
+        self._write_held()
+
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Warn if the objective of a tuning job was not logged."""
+        """Write what is held, and warn if the objective of a tuning job was not logged."""
+        self._write_held()
         if self._remove is None or self.objective is None or is_fast_dev_run(trainer):
             return
         if self._seen.get(self.objective):
@@ -95,12 +106,28 @@ class LogMetricsMixin(_Base):
         )
 
     def _stop(self) -> None:
+        self._write_held()
         if self._remove is not None:
             self._remove()
         self._remove = None
 
-    def _write(self, trainer: Trainer, metrics: Mapping[str, Any], step: int) -> None:
-        written = metric_lines(metrics, step, trainer.current_epoch, first=self.objective)
+    def _hold(self, metrics: Mapping[str, Any], step: int, epoch: int) -> None:
+        """Keep what is logged before a step's metrics, such as a learning rate, for the line of that step."""
+        self._write_held(unless=(metrics, step, epoch))
+        self._held_at = (step, epoch)
+        self._held.update(metrics)
+
+    def _write_held(self, unless: Optional[Tuple[Mapping[str, Any], int, int]] = None) -> None:
+        """Write what is held, unless these metrics can stand on one line with it."""
+        fits = unless is not None and self._held_at == unless[1:] and not self._held.keys() & unless[0].keys()
+        if self._held and not fits:
+            held, self._held = self._held, {}
+            self._write(held, *self._held_at)
+
+    def _write(self, metrics: Mapping[str, Any], step: int, epoch: int) -> None:
+        self._write_held(unless=(metrics, step, epoch))
+        metrics, self._held = {**metrics, **self._held}, {}
+        written = metric_lines(metrics, step, epoch, first=self.objective)
         for line in written.lines:
             log.info("%s", line)
         self._warn(written)

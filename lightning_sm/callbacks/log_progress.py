@@ -21,8 +21,9 @@ class LogProgressMixin(RecordsRates, _Base):
 
     A job's log is no terminal: Lightning's progress bars move the cursor, which leaves hundreds of fragments in a log.
     :class:`~lightning_sm.SageMakerCLI` and :func:`~lightning_sm.trainer_settings` add this callback in a job instead,
-    unless the project has a progress bar of its own or ``enable_progress_bar=False``. The lines are written with the
-    logger ``lightning_sm``, on global rank 0. Their form is described in ``docs/logs.md``::
+    unless the project has a progress bar of its own class or ``enable_progress_bar=False``; a ``RichProgressBar`` or
+    ``TQDMProgressBar`` is disabled. The lines are written with the logger ``lightning_sm``, on global rank 0.
+    Their form is described in ``docs/logs.md``::
 
         progress train: epoch=0/2 batch=7/14 percent=50 step=7 samples/s=80 ... | loss=0.25
         progress validation end: epoch=0/2 batch=4/4 samples=64 ... | val_loss=0.31

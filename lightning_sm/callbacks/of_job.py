@@ -8,7 +8,7 @@ from lightning_sm._config.settings import RunContext
 from lightning_sm._doctor.storage_checks import replicated_channels
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
-from lightning_sm._lightning.train_progress import drop_disabled_bar, drop_tips, plain_model_summary, progress_bar_class
+from lightning_sm._lightning.train_progress import drop_disabled_bar, drop_tips, plain_model_summary, progress_bars
 from lightning_sm._lightning.trainer_hooks import skip_unused_hooks
 from lightning_sm._logging import log
 from lightning_sm._resume.fits import save_interval
@@ -90,7 +90,8 @@ def own_callbacks(
 def progress_callbacks(arguments: Dict[str, Any], present: Sequence[Any], context: RunContext) -> List[Any]:
     """Return the callback that writes progress lines, and a model summary without boxes, where the output is a log.
 
-    In a terminal, beside a progress bar of the project's own and with ``enable_progress_bar=False`` there is none.
+    In a terminal, beside a progress bar of the project's own class and with ``enable_progress_bar=False`` there is
+    none. Beside one of Lightning's classes it disables that.
     Lightning's recommendations of its services are kept out of the log in any case.
 
     Args:
@@ -107,10 +108,12 @@ def progress_callbacks(arguments: Dict[str, Any], present: Sequence[Any], contex
     is_wanted = arguments.get("enable_progress_bar") is not False and not arguments.get("barebones")
     if not is_wanted or arguments.get("progress_bar_refresh_rate") == 0:  # of Lightning 1.5
         return []
+    lightnings, others = progress_bars(context.namespace, present)
     with failure_reported(context.job):
-        log_progress = callback_class(context.namespace, "LogProgress")(context.options.log_every)
-    bar = progress_bar_class(context.namespace)
-    if _is_terminal(sys.stdout) or _is_terminal(sys.stderr) or any(isinstance(callback, bar) for callback in present):
+        log_progress = callback_class(context.namespace, "LogProgress", is_bar=not lightnings)(
+            context.options.log_every
+        )
+    if _is_terminal(sys.stdout) or _is_terminal(sys.stderr) or others:
         return []
     drop_disabled_bar(context.namespace, type(log_progress))
     has_summary = arguments.get("enable_model_summary") is not False

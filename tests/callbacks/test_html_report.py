@@ -234,19 +234,6 @@ def test_learning_rates_of_groups_and_several_optimizers(trainer, tmp_path, coun
     assert "group 8" not in shown
 
 
-def test_the_plotting_library_is_imported_at_the_end_only(trainer, monkeypatch):
-    for name in [name for name in sys.modules if name.split(".")[0] == "bokeh"]:
-        monkeypatch.delitem(sys.modules, name)
-    seen = []
-
-    class Looks(PL.Callback):
-        def on_fit_end(self, *_):
-            seen.append("bokeh" in sys.modules)
-
-    trainer(Looks(), max_epochs=1).fit(tiny_model(PL), loader())
-    assert seen == [False]
-
-
 def test_rank_zero_alone_writes(trainer, tmp_path, monkeypatch):
     run = trainer()
     monkeypatch.setattr(type(run), "is_global_zero", property(lambda _: False))

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from contextlib import nullcontext
 from itertools import chain
 
 import pytest
@@ -76,9 +77,35 @@ def test_rates_and_what_the_model_hands_to_its_logger(namespace, tmp_path):
     pl = namespace.module()
     loggers = [pl.loggers.CSVLogger(str(tmp_path), name=name) for name in "ab"]
     _, lines = fit(namespace, pl.callbacks.LearningRateMonitor(), log_metrics(namespace), logger=loggers)
-    rates = values("lr-SGD", lines)
-    assert len(rates) >= len(values("loss_step", lines)) == 4
-    assert set(rates) == {0.05}
+    assert set(values("lr-SGD", lines)) == {0.05}
+    steps = [line.partition(":")[0] for line in lines if "loss_step=" in line or "lr-SGD=" in line]
+    assert len(values("loss_step", lines)) == 4
+    assert len(steps) == len(set(steps))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_no_metrics_of_the_step_follow_is_written_too(namespace, tmp_path, fails):
+    """Each with its own step and epoch; the last ones at the end, or with the exception."""
+    pl = namespace.module()
+
+    class Direct(type(tiny_model(pl))):
+        def training_step(self, batch, batch_index):
+            self.logger.log_metrics({"own": float(batch_index)}, step=batch_index + 8 * self.current_epoch)
+            self.logger.log_metrics({"own": 100.0}, step=batch_index + 8 * self.current_epoch)
+            if fails and (self.current_epoch, batch_index) == (1, 7):
+                raise ValueError("made up")
+            return self._loss(batch)
+
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    trainer = pl.Trainer(accelerator="cpu", max_epochs=2, log_every_n_steps=4, callbacks=[log_metrics(namespace)],
+                         logger=pl.loggers.CSVLogger(str(tmp_path)), **quiet)  # fmt: skip
+    with log_lines() as lines, pytest.raises(ValueError, match="made up") if fails else nullcontext():
+        trainer.fit(Direct(), loader())
+    found = [line for line in lines if line.startswith("metrics at step ")]
+    assert found == [
+        f"metrics at step {batch + 8 * epoch}, epoch {epoch}: own={value}"
+        for epoch in range(2) for batch in range(8) for value in (batch, 100)
+    ]  # fmt: skip
 
 
 def test_nan_and_infinity_are_shown_and_not_found(namespace):
@@ -134,11 +161,10 @@ def test_an_objective_that_is_never_finite(namespace):
 
 def test_names_that_are_new_each_time_do_not_fill_the_memory(namespace):
     callback = log_metrics(namespace, objective="late")
-    trainer = namespace.module().Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
     with log_lines():
         for step in range(3000):
-            callback._write(trainer, {f"loss_{step}": 0.5}, step)
-        callback._write(trainer, {"late": 0.5}, 3000)
+            callback._write({f"loss_{step}": 0.5}, step, 0)
+        callback._write({"late": 0.5}, 3000, 0)
     assert len(callback._seen) <= 1001
     assert callback._seen["late"]
 

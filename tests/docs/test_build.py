@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import re
 import subprocess
 import sys
 
@@ -32,9 +33,12 @@ def test_pages_load_nothing_from_other_hosts(site):
         text = page.read_text(encoding="utf-8")
         assert "fonts.googleapis.com" not in text
         assert 'src="http' not in text, page
+        assert not re.search(r'<link[^>]+(stylesheet|icon|preconnect)"[^>]+href="http', text), page
+        # For a link to a repository the theme's script asks GitHub's API for its stars.
+        assert 'data-md-component="source"' not in text, page
 
 
-@pytest.mark.parametrize("module", ["", ".callbacks", ".strategies", ".cli", ".errors", ".rehearse"])
+@pytest.mark.parametrize("module", ["", ".callbacks", ".strategies", ".cli", ".errors", ".launch", ".rehearse"])
 def test_the_reference_has_every_public_name(site, module):
     page = site / "api" / (module[1:] or "lightning_sm") / "index.html"
     text = page.read_text(encoding="utf-8")

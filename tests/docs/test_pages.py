@@ -16,6 +16,9 @@ from tools import docs_includes
 _REPOSITORY = re.compile(r"https://github\.com/lightning-sm/lightning-sm/(?:blob|tree)/main/")
 # The only section with messages that are not ours.
 _FOREIGN = re.compile(r"^## Messages of torch.*?(?=^## )", re.MULTILINE | re.DOTALL)
+# The name of the package as pip looks it up on an index, with or without an extra or a version; no file and no folder.
+_ON_AN_INDEX = re.compile(r"""(?<![\w./-])lightning[-_]sm(?=$|[\s"'`,;@=<>~!\[])(?!-\d)""")
+_EXAMPLES = [path for kind in ("*.md", "*.txt", "*.ipynb", "*.yaml") for path in (ROOT / "examples").rglob(kind)]
 pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 # The changelog tells of files as they were.
 _OF_TODAY = [page for page in PAGES if page.name.lower() != "changelog.md"]
@@ -36,6 +39,33 @@ def test_links_lead_to_files_and_headings(page):
         assert found.exists(), f"{link} leads nowhere"
         if anchor and "/api/" not in str(found.resolve()):
             assert anchor in headings(found), f"{link} names no heading"
+
+
+@pytest.mark.parametrize("page", [*_OF_TODAY, *_EXAMPLES], ids=name_of)
+def test_what_pip_is_told_is_on_no_index(page):
+    """Neither the name on an index nor the repository's address belongs to anybody, so that anybody could take it."""
+    text = text_of(page)
+    told = re.findall(r"\bpip3? (?:install|wheel|download) ([^`\n]*)", text)
+    # Lines of a requirements.txt: of the file, or of a block with a pin or a wheel.
+    pinned = [block for block in blocks(page, "") if re.search(r"==|\.whl", block)]
+    lines = (text if page.suffix == ".txt" else "".join(pinned)).splitlines()
+    told += [line for line in lines if not line.startswith("#")]
+    assert [line for line in told if _ON_AN_INDEX.search(line) or "github.com/lightning-sm" in line] == []
+    assert "git+https://github.com/lightning-sm" not in text
+
+
+@pytest.mark.parametrize("line", ["lightning-sm", "'lightning-sm[s3]'", "lightning_sm==0.1.0", "lightning-sm @ git+x"])
+def test_a_name_on_an_index_is_seen(line):
+    assert _ON_AN_INDEX.search(line)
+    assert not _ON_AN_INDEX.search("./lightning_sm-0.1.0-py3-none-any.whl[s3] '.[launch]' pytorch-lightning==2.5.5")
+
+
+def test_the_menu_has_each_page_once_and_the_overview_links_to_it():
+    yaml = pytest.importorskip("yaml")
+    menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    found = sorted(re.findall(r"'([\w/]+\.md)'", str(menu)))
+    assert found == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
+    assert set(found) <= {"index.md", *links(ROOT / "docs" / "index.md")}
 
 
 @pages

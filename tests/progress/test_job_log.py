@@ -130,18 +130,23 @@ def test_other_subcommands(container, stage):
     ("words", "expected"),
     [
         (["--trainer.enable_progress_bar=false"], []),
-        (["--trainer.enable_progress_bar=true", "--trainer.callbacks+=TQDMProgressBar"], ["TQDMProgressBar"]),
+        ([*SHOWN[1:], "--trainer.callbacks+=TQDMProgressBar"], ["TQDMProgressBar", "LogProgress"]),
+        ([*SHOWN[1:], "--trainer.callbacks+=RichProgressBar"], ["RichProgressBar", "LogProgress"]),
         (["--trainer.enable_progress_bar=true", "--trainer.callbacks+=lightning_sm.callbacks.LogProgress",
           "--trainer.callbacks.every=1m"], ["LogProgress"]),
     ],
-    ids=["none", "tqdm", "ours"],
+    ids=["none", "tqdm", "rich", "ours"],
 )  # fmt: skip
-def test_what_the_user_says_wins(container, words, expected):
+def test_beside_what_the_user_says(container, words, expected):
     if expected == ["LogProgress"] and Namespace("pytorch_lightning").version < (1, 6):
         pytest.skip("the jsonargparse of this row finds no class that is made when it is imported")
+    if "RichProgressBar" in expected:
+        pytest.importorskip("rich")
     trainer, lines = here(container, "fit", "--config=config.yaml", *words)
     assert bars(trainer) == expected
-    assert bool(progress_lines(lines)) == (expected == ["LogProgress"])
+    assert bool(progress_lines(lines)) == ("LogProgress" in expected)
+    if len(expected) == 2:
+        assert not trainer.progress_bar_callback.is_enabled
     if expected == ["LogProgress"]:
         assert trainer.progress_bar_callback.every == 60
 

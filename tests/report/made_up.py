@@ -95,6 +95,12 @@ class Page(HTMLParser):
         return [attributes for tag, attributes in self.elements if tag == "article"]
 
     @property
+    def lines(self):
+        """The points of each curve that is drawn."""
+        found = [attributes["points"].split() for tag, attributes in self.elements if tag == "polyline"]
+        return [[tuple(map(float, point.split(","))) for point in points] for points in found]
+
+    @property
     def data(self):
         return json.loads(self.scripts[0])
 

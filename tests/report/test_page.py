@@ -1,10 +1,14 @@
 import math
 import random
-import sys
+import re
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from lightning_sm._report import figures
 from lightning_sm._report.history import History, Kind
 from lightning_sm._report.page import render
 from lightning_sm._report.report import Outcome
@@ -14,46 +18,90 @@ EVIL = "<script>alert('1')</script> & \"quoted\" </td> \x00\x1b[31m \ud800 \u202
 
 
 def page_of(made):
-    text, problem = render(made)
+    text = render(made)
     text.encode("utf-8")
-    return Page(text), problem
-
-
-@pytest.fixture
-def without_bokeh(monkeypatch):
-    for name in [name for name in sys.modules if name.split(".")[0] == "bokeh"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "bokeh", None)
+    return Page(text)
 
 
 def test_all_that_is_known_is_shown():
-    page, _ = page_of(report(history("loss", "acc", restarts=[40])))
+    page = page_of(report(history("loss", "acc", restarts=[40])))
     for text in ("job-1", "completed", "1 min 1 s", "torchrun", "trainer.num_nodes = 2 ← resourceconfig.json",
                  "model.pt", "step=40.ckpt", "restarted once", "from scratch", "2027-01-15 08:00:00"):  # fmt: skip
         assert text in page.shown, text
     assert page.headings[-6:] == ["starts", "model", "job", "topology", "settings", "versions"]
 
 
-@pytest.mark.services
 def test_curves_are_drawn_from_what_was_recorded():
-    pytest.importorskip("bokeh", reason="the extra lightning-sm[report]")
-    page, problem = page_of(report(history("loss", "acc", restarts=[40, 60])))
-    assert problem is None
+    page = page_of(report(history("loss", "acc", restarts=[40, 60])))
     assert page.headings[:4] == ["metrics", "throughput", "learning-rate", "values"]
-    data = page.data
     assert [card["data-name"] for card in page.cards] == ["loss", "acc", "samples per second, all processes", "SGD"]
     for card in page.cards:
-        curve = data["curves"][int(card["data-curve"])]
-        assert curve["steps"] == list(range(0, 100, 10))
-        assert len(curve["values"]) == 10
-    for template in data["templates"].values():
-        assert template.count(data["steps"]) == template.count(data["values"]) == 1
-        assert template.count("#d97706") == 2  # a line for each restart
-    assert "Bokeh" in page.shown
+        steps, values = page.data[int(card["data-curve"])]
+        assert steps == list(range(0, 100, 10))
+        assert len(values) == 10
+    assert len(page.lines) == 4
+    for points in page.lines:
+        assert [across for across, _ in points] == sorted(across for across, _ in points)
+        assert len(points) == 10
+    falls = [down for _, down in page.lines[0]]
+    assert falls == sorted(falls)
+    restarts = [found["d"] for tag, found in page.elements if found.get("class") == "restart"]
+    assert len(restarts) == 2 * 4  # a line for each restart in each figure
+
+
+def shown_ticks(*values):
+    """The labels of the axis of values, and how high each of these values stands, from 0 (bottom) to 1."""
+    recorded = History()
+    for step, value in enumerate(values):
+        recorded.add("x", 7 * step, value)
+    page = page_of(report(recorded))
+    downs = [down for _, down in page.lines[0]]
+    assert all(figures.LEFT <= across <= figures.RIGHT for across, _ in page.lines[0])
+    labels = re.findall(r'class="value">(.*?)<', render(report(recorded)))
+    return [float(label) for label in labels], [round((164 - down) / 156, 2) for down in downs]
+
+
+def test_a_constant_stands_at_its_value():
+    assert shown_ticks(0.01, 0.01) == ([0.009, 0.0095, 0.01, 0.0105, 0.011], [0.5, 0.5])
+    assert shown_ticks(0.0) == ([-1, -0.5, 0, 0.5, 1], [0.5])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (1.0, 2.0),
+        (-3.5, 0.0, 1e-9),
+        (1e308, -1e308),
+        (5e-324, 0.0),
+        (1e6, 1e6 + 0.001),
+        (1e-30, 3e-30),
+        (0.1, 0.1 + 1e-17),
+    ],
+)
+def test_axes_of_odd_values(values):
+    ticks, heights = shown_ticks(*values)
+    assert len(set(ticks)) == len(ticks) >= 2
+    assert ticks == sorted(ticks)
+    assert all(0 <= height <= 1 for height in heights)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+def test_any_values_can_be_drawn(values):
+    ElementTree.fromstring(figures.figure(list(range(len(values))), values, [1]))
+
+
+def test_a_metric_of_the_exported_model_that_is_not_the_last_one_is_explained():
+    recorded = history("val_acc", "loss")
+    last = {curve.name: curve.last for curve in recorded.curves()}
+    export = (("monitor", "val_acc"), ("score", "0.75"), ("metrics.loss", repr(last["loss"])))
+    shown = page_of(report(recorded, export=export)).shown
+    assert f"Metrics of the exported weights. At the end of the training val_acc was {last['val_acc']:.6g}." in shown
+    same = (("monitor", "val_acc"), ("score", repr(last["val_acc"])))
+    assert "exported weights" not in page_of(report(recorded, export=same)).shown
 
 
 def test_nothing_is_requested_from_any_host():
-    page, _ = page_of(report())
+    page = page_of(report())
     assert page.requests == []
     policy = next(found["content"] for tag, found in page.elements if found.get("http-equiv"))
     assert policy.startswith("default-src 'none'")
@@ -61,54 +109,29 @@ def test_nothing_is_requested_from_any_host():
 
 
 def test_it_is_light_and_dark_and_fits_a_narrow_window():
-    page, _ = page_of(report())
+    page = page_of(report())
     assert "prefers-color-scheme: dark" in page.styles[0]
     assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in [
         found for _, found in page.elements
     ]
 
 
-@pytest.mark.parametrize("has_library", [True, False])
-def test_every_text_is_escaped(has_library, request):
-    if not has_library:
-        request.getfixturevalue("without_bokeh")
+def test_every_text_is_escaped():
     recorded = history(EVIL, "</script><b>", "$name ${x} $$", '["@steps"]', restarts=[5])
     rows = ((EVIL, EVIL),)
     attempts = (replace(recorded.attempts[0], checkpoint=EVIL), *recorded.attempts[1:])
     made = report(recorded, title=EVIL, reason=EVIL, outcome=Outcome.FAILED, job=rows, topology=rows, routing=(EVIL,),
                   versions=rows, export=rows, attempts=attempts, notes=(EVIL,))  # fmt: skip
-    page, _ = page_of(made)
-    plain, _ = page_of(
-        report(history("a", "b", "c", "d", restarts=[5]), reason="x", outcome=Outcome.FAILED, notes=("x",))
-    )
+    page = page_of(made)
+    plain = page_of(report(history("a", "b", "c", "d", restarts=[5]), reason="x", outcome=Outcome.FAILED, notes=("x",)))
     assert [tag for tag, _ in page.elements] == [tag for tag, _ in plain.elements]
     assert page.shown.count("<script>alert('1')</script> & \"quoted\" </td>") >= 12
     assert "\x00" not in page.shown
     assert "$name ${x} $$" in page.shown
 
 
-def test_without_the_library_the_tables_are_there_and_the_extra_is_named(without_bokeh):
-    page, problem = page_of(report())
-    assert "lightning-sm[report]" in problem
-    assert problem in page.shown
-    assert page.cards == []
-    assert page.headings[0] == "values"
-    assert "0.367879" not in page.shown  # of a step that was not logged
-    assert "0.40657" in page.shown
-
-
-@pytest.mark.services
-def test_a_library_that_cannot_be_imported_is_no_failure(monkeypatch):
-    pytest.importorskip("bokeh", reason="the extra lightning-sm[report]")
-    monkeypatch.setattr("lightning_sm._report.page.load_figures", lambda restarts: 1 / 0)
-    page, problem = page_of(report())
-    assert "Bokeh cannot be used (ZeroDivisionError: division by zero)" in problem
-    assert page.headings[0] == "values"
-
-
-def test_a_fit_that_logged_nothing_has_no_curves_and_no_problem():
-    page, problem = page_of(report(History(), attempts=(), export=(), routing=(), job=(), epochs=0, steps=0))
-    assert problem is None
+def test_a_fit_that_logged_nothing_has_no_curves():
+    page = page_of(report(History(), attempts=(), export=(), routing=(), job=(), epochs=0, steps=0))
     assert page.headings == ["topology", "versions"]
     assert "0 epochs, 0 optimizer steps" in page.shown
 
@@ -116,36 +139,34 @@ def test_a_fit_that_logged_nothing_has_no_curves_and_no_problem():
 def test_one_value_of_one_metric():
     recorded = History()
     recorded.add("loss", 0, 1.5)
-    page, _ = page_of(report(recorded, steps=1))
+    page = page_of(report(recorded, steps=1))
     assert "1 epoch, 1 optimizer step," in page.shown
     assert "1.5" in page.shown
 
 
-@pytest.mark.services
 def test_values_that_are_not_finite_are_said():
-    pytest.importorskip("bokeh", reason="the extra lightning-sm[report]")
     recorded = History()
     for step in range(4):
         recorded.add("some", step, math.nan if step else 1.0)
         recorded.add("all", step, math.inf)
-    page, _ = page_of(report(recorded))
+    page = page_of(report(recorded))
     assert "3 of 4 values NaN or infinite, the first at step 1; they are not drawn" in page.shown
     assert ["data-curve" in card for card in page.cards] == [True, False]
     assert page.shown.count("last NaN") == page.shown.count("last inf") == 1
-    assert '"values":[]' in page.scripts[0]
+    assert page.data[1] == [[], []]
 
 
 def test_a_clock_that_goes_backwards_or_is_wrong_breaks_nothing():
     recorded = history("loss", restarts=[50])
     attempts = (replace(recorded.attempts[0], started=-1e30), replace(recorded.attempts[1], started=0.0))
-    page, _ = page_of(report(recorded, attempts=attempts, ended=-5.0, seconds=-3.0))
+    page = page_of(report(recorded, attempts=attempts, ended=-5.0, seconds=-3.0))
     assert "0.0 s · ended 1969-12-31 23:59:55" in page.shown
     assert "unknown" in page.shown
 
 
 def test_two_hundred_metrics_have_a_figure_and_a_row_each():
     recorded = history(*(f"group_{number // 20}/metric_{number}" for number in range(200)), steps=3_000)
-    text, _ = render(report(recorded))
+    text = render(report(recorded))
     page = Page(text)
     assert sum(tag == "tr" and "data-name" in found for tag, found in page.elements) == 202
     assert {"type": "search", "id": "filter"}.items() <= next(
@@ -161,7 +182,7 @@ def test_the_page_of_a_million_points_is_small():
     for step in range(50_000):
         for number in range(20):
             recorded.add(f"metric {number}", step, generator.random())
-    text, _ = render(report(recorded))
+    text = render(report(recorded))
     assert len(text.encode()) < 5_000_000
 
 
@@ -171,5 +192,5 @@ def test_the_page_of_as_many_curves_as_are_recorded_is_small():
         for step in range(100):
             recorded.add(f"metric {number} " + "x" * 280, step, math.sin(step) * 1e-17)
     recorded.add("SGD", 0, 0.1, Kind.LEARNING_RATE)
-    text, _ = render(report(recorded))
+    text = render(report(recorded))
     assert len(text.encode()) < 5_000_000
