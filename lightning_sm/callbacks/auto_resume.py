@@ -220,7 +220,7 @@ class AutoResumeMixin(_Base):
         self._resumes_within_epoch = self._starts_epoch = self._replays = self._has_trained = False
         self._prepared: List[Any] = []
         self._undo_results: Callable[[], Any] = dict
-        self._undo_skip: Callable[[], None] = lambda: None
+        self._undo_skip: Callable[[], Any] = dict
         self._finders = FinderResults(self.namespace)
         self._weight_sums: List[Any] = []
         # The save that is being made.
