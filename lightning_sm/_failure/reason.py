@@ -18,6 +18,7 @@ from lightning_sm.errors import LightningSMError
 
 __all__ = [
     "MAX_LENGTH",
+    "TORCH_PACKAGES",
     "FailureReason",
     "escape_unprintable",
     "find_peer_host",
@@ -59,7 +60,8 @@ _CONNECTION_MESSAGES = re.compile(
     r"timed out after \d+ ?ms|wait timeout|failed to recv",
     re.IGNORECASE,
 )
-_TORCH_PACKAGES = frozenset({"torch", "lightning", "lightning_fabric", "pytorch_lightning"})
+# torch, and Lightning, which calls it.
+TORCH_PACKAGES = frozenset({"torch", "lightning", "lightning_fabric", "pytorch_lightning"})
 _ADDRESS = re.compile(r"\[?((?:\d{1,3}\.){3}\d{1,3}|[0-9a-f]*:[0-9a-f:]+:[0-9a-f]*)\]?(?::\d+|<\d+>)", re.IGNORECASE)
 
 
@@ -241,7 +243,7 @@ def is_lost_peer_error(error: BaseException) -> bool:
     message = message_of(error)
     if _LOST_PEER_MESSAGES.search(message) is not None:
         return True
-    is_from_torch = _raising_package(error) in _TORCH_PACKAGES and quoted_cause(message) is None
+    is_from_torch = _raising_package(error) in TORCH_PACKAGES and quoted_cause(message) is None
     return is_from_torch and _CONNECTION_MESSAGES.search(message) is not None
 
 
