@@ -243,6 +243,19 @@ def test_the_arguments_that_jsonargparse_refuses(opt_ml):
     assert told in (opt_ml.base / "output" / "failure").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("more", "hint"), [("", True), ("import lightning_sm.cli\n", False)])
+def test_what_lightnings_own_cli_refuses(opt_ml, more, hint):
+    opt_ml.host("algo-1")
+    code = f"import lightning_sm\n{more}from pytorch_lightning.cli import LightningCLI\nLightningCLI()"
+    command = [sys.executable, "-c", code, "--trainer.max_epochs", "1"]
+    done = subprocess.run(command, env={**os.environ, **opt_ml.environ()}, capture_output=True, check=False)
+    assert done.returncode == 2
+    told = (opt_ml.base / "output" / "failure").read_text()
+    assert told.startswith("HyperparameterError: The script's argument parser exited with an error: ")
+    assert ("HINT: Replace LightningCLI by lightning_sm.cli.SageMakerCLI" in told) is hint
+
+
 def test_no_parser_is_touched_outside_a_container(tmp_path):
     code = "import argparse; before = argparse.ArgumentParser.exit; import lightning_sm\n"
     done = subprocess.run(
