@@ -73,7 +73,7 @@ def test_workers_of_the_next_attempt_are_refused_by_a_server_that_closes(cluster
     cluster.server._closed_at = time.monotonic()
     sender = cluster.connect()
     sender.send(**hello())
-    until(lambda: sender.receive() is None)
+    until(lambda: sender.receive() is None, 2)
     sender.close()
     assert quiet([rank], 0.1)
 
