@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any, List
 
 from lightning_sm._register import register_on_import
+from lightning_sm._sagemaker.in_job import is_in_job
 from lightning_sm._version import __version__
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ def __dir__() -> List[str]:
 
 
 register_on_import()
-if os.path.isfile(os.path.join(os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml", "input/config/resourceconfig.json")):
+if is_in_job(os.environ):
     # Before the script parses its arguments.
-    from lightning_sm._failure import report_usage_errors
+    from lightning_sm._failure import report_uncaught
 
-    report_usage_errors()
+    report_uncaught()

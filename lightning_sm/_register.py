@@ -55,17 +55,15 @@ def _before_import(namespace: Namespace) -> None:
 
 def _watch_failures() -> None:
     """Share failures between ranks from now on: a script may fail in its model before it calls this package."""
-    from lightning_sm._failure import is_started_by_rank, report_uncaught, watch_failures
+    from lightning_sm._failure import watch_failures
     from lightning_sm._sagemaker.job import TrainingJob
     from lightning_sm._sagemaker.topology import Topology
 
     # A malformed job must not fail the import of Lightning.
     with suppress(Exception):
         job = TrainingJob.resolve()
-        topology = Topology.resolve(job=job)
-        if job.in_container and not is_started_by_rank(topology):
-            report_uncaught(job)
-            watch_failures(job, topology)
+        if job.in_container:
+            watch_failures(job, Topology.resolve(job=job))
 
 
 def _register(namespace: Namespace) -> None:

@@ -20,9 +20,9 @@ from lightning_sm._distributed.rendezvous import (
 )
 from lightning_sm._distributed.restarted import agree_on_port
 from lightning_sm._distributed.summary import TopologySummary, log_once
-from lightning_sm._failure import ask_who_has_joined, report_uncaught, set_joining, set_training
+from lightning_sm._failure import ask_who_has_joined, set_joining, set_training
 from lightning_sm._lightning.collectives import destroy_at_exit
-from lightning_sm._lightning.compat_strategies import backend_of_caller
+from lightning_sm._lightning.compat_strategies import backend_of_caller, is_setting_up_group
 from lightning_sm._lightning.namespaces import check_supported
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
@@ -107,7 +107,6 @@ class SageMakerEnvironment:
         self, topology: Optional[Topology] = None, *, resolve_timeout: float = 900.0, log_interval: float = LOG_INTERVAL
     ) -> None:
         check_supported(*(namespace for namespace in _lightning.NAMESPACES if namespace.is_loaded))
-        report_uncaught()
         self.topology = Topology.resolve() if topology is None else topology
         self._resolve_timeout, self._log_interval = resolve_timeout, log_interval
         self._resolved = False
@@ -138,20 +137,29 @@ class SageMakerEnvironment:
 
     @property
     def main_address(self) -> str:
-        """The name or address of the host of global rank 0. The first access waits until the name resolves.
+        """The name or address of the host of global rank 0.
+
+        A strategy that reads it while it sets up the process group waits until the name resolves.
 
         Raises:
-            TopologyError: There are several hosts and the main host is unknown; its name did not resolve within
-                ``resolve_timeout`` seconds; this is global rank 0 and its port is in use; or the ``Trainer`` has
-                another world size than the launcher (Lightning before 2.1 does not call ``validate_settings``).
+            TopologyError: There are several hosts and the main host is unknown. For a strategy also: the name did not
+                resolve within ``resolve_timeout`` seconds; this is global rank 0 and its port is in use; or the
+                ``Trainer`` has another world size than the launcher (Lightning before 2.1 does not call
+                ``validate_settings``).
         """
-        self._check_world_size()
         if self.topology.main_address is None and self.topology.num_nodes > 1:
             raise TopologyError(
                 f"The main host of this world is unknown: {self.topology}.",
                 hint="Set MASTER_ADDR to the host of rank 0 for every process (mpirun -x MASTER_ADDR=HOST).",
             )
         address = self.topology.main_address or "127.0.0.1"
+        if is_setting_up_group():
+            self._prepare_to_join(address)
+        return address
+
+    def _prepare_to_join(self, address: str) -> None:
+        """Wait for the main host, check and announce this process's world, and log what it waits for from now on."""
+        self._check_world_size()
         if not self._resolved:
             source = self.topology.sources.get("main_address")
             # One process of each host says so.
@@ -171,7 +179,6 @@ class SageMakerEnvironment:
         if self.topology.is_external or self._trainer_world_size is not None:
             set_joining(TrainingJob.resolve(), self.topology, rank=self._global_rank, world_size=self._world_size)
             self._log_wait(f"{address}:{self.main_port}")
-        return address
 
     def _log_wait(self, main: str) -> None:
         """From now on log for whom this process waits: global rank 0, and the first process of each other host."""
@@ -307,5 +314,5 @@ class SageMakerEnvironment:
         destroy_at_exit()
         end_wait()
         # Lightning also calls it while it handles an exception, which is shared with other ranks.
-        if sys.exc_info()[0] is None:
-            set_training(False)
+        is_failing = sys.exc_info()[0] is not None
+        set_training(is_failing, is_failing=is_failing)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
 from lightning_sm import _lightning
 from lightning_sm._distributed.backend import Backend, BackendChoice, all_gather_problem, choose_backend
 from lightning_sm._distributed.environment import SageMakerEnvironment
-from lightning_sm._failure import report_uncaught, set_training
+from lightning_sm._failure import set_training
 from lightning_sm._lightning.collectives import broadcast_object
 from lightning_sm._lightning.compat_strategies import backend_variable, replace_infinite_barrier
 from lightning_sm._logging import log
@@ -87,7 +87,6 @@ class StrategyMixin(_Base):
 
     def _read_job(self, process_group_backend: Optional[str], cluster_environment: Any) -> Any:
         """Read the job and its topology, and return the cluster environment, or ``None`` if Lightning chooses it."""
-        report_uncaught()
         self._job = TrainingJob.resolve()
         self._requested_backend = process_group_backend
         self._choice: Optional[BackendChoice] = None

@@ -1,6 +1,7 @@
 """Why the job failed: the first error of any rank, in SageMaker's failure file on every host.
 
-``reason`` is the value; ``failure_file`` writes it with secrets redacted. ``report`` reports what ends the program.
+``speaker`` decides whether this process speaks for the job. ``reason`` is the value; ``failure_file`` writes it with
+secrets redacted. ``report`` reports what ends the program.
 ``monitor`` in every rank and ``server`` in the ``guard`` process beside global rank 0 pass the first failure on to all
 ranks; ``process`` holds this process's monitor.
 """
@@ -9,7 +10,6 @@ from lightning_sm._failure.failure_file import Redactor, write_failure
 from lightning_sm._failure.process import (
     ask_who_has_joined,
     before_forced_exit,
-    is_started_by_rank,
     set_joining,
     set_training,
     watch_failures,
@@ -21,7 +21,6 @@ from lightning_sm._failure.report import (
     read_job,
     report_exit,
     report_uncaught,
-    report_usage_errors,
 )
 
 __all__ = [
@@ -32,11 +31,9 @@ __all__ = [
     "RendezvousState",
     "ask_who_has_joined",
     "failure_reported",
-    "is_started_by_rank",
     "read_job",
     "report_exit",
     "report_uncaught",
-    "report_usage_errors",
     "set_joining",
     "set_training",
     "watch_failures",

@@ -64,9 +64,6 @@ class Address:
 def job_address(job: TrainingJob, topology: Topology) -> Address:
     """Return the address of the job's failure server, which is the same on every host.
 
-    It reads ``TORCHELASTIC_RESTART_COUNT``, which torchrun sets and which tells apart the attempts of workers that it
-    restarts; 0 where it is absent.
-
     >>> job_address(TrainingJob(), Topology("torchrun", main_address="algo-1", main_port=7777)).ports
     (7778, 7779, 7780, 7781)
 
@@ -80,7 +77,6 @@ def job_address(job: TrainingJob, topology: Topology) -> Address:
         "hosts": sorted(job.world_hosts),
         "job": {name: str(value) for name, value in sorted(job.hyperparameters.reserved.items())},
         "port": port,
-        "attempt": os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
     }
     return Address(
         topology.main_address or "127.0.0.1",

@@ -23,9 +23,9 @@ __all__ = [
     "is_secret_name",
     "redact_patterns",
     "count_oom_kills",
+    "may_restart",
     "will_be_restarted",
     "withdraw_failure",
-    "withdraw_unconfirmed",
     "with_oom_kills",
     "write_failure",
 ]
@@ -182,16 +182,13 @@ def _spellings(value: str) -> List[str]:
     ]
 
 
-# Reasons that this process wrote for errors that the program may still catch, by file.
-_unconfirmed: Dict[str, str] = {}
-
 # cgroup v2, then v1: https://docs.kernel.org/admin-guide/cgroup-v2.html, memory.events; cgroup-v1/memory.html,
 # memory.oom_control. In a container these are the files of the container's own cgroup.
 _CGROUP_FILES = ("memory.events", os.path.join("memory", "memory.oom_control"))
 _OOM_KILL = re.compile(r"^oom_kill\s+(\d+)\s*$", re.MULTILINE)
 
 
-def write_failure(job: TrainingJob, reason: str, *, is_final: bool = True) -> None:
+def write_failure(job: TrainingJob, reason: str) -> None:
     """Write ``reason`` to the job's failure file unless the file exists. Outside a container do nothing.
 
     Nor is anything written by workers that torchrun starts again (:func:`will_be_restarted`): the job goes on.
@@ -203,19 +200,15 @@ def write_failure(job: TrainingJob, reason: str, *, is_final: bool = True) -> No
     Args:
         job: The job.
         reason: The reason, cause first; its first 1,024 characters are written.
-        is_final: Whether the program can no longer catch the error. The next reason replaces one that is not final.
     """
     if job.failure_file is None or will_be_restarted():
         return
     text = escape_unprintable(Redactor(job)(reason))[:MAX_LENGTH]
-    withdraw_unconfirmed(job)
     try:
         os.makedirs(os.path.dirname(job.failure_file), exist_ok=True)
         # Unbuffered, in one write: a reader never sees a part of the text while ranks are being killed.
         with open(job.failure_file, "xb", buffering=0) as file:
             file.write(text.encode("utf-8"))
-        if not is_final:
-            _unconfirmed[job.failure_file] = text
     except OSError as error:
         if not os.path.isfile(job.failure_file):
             log.warning("The failure reason could not be written to %s: %s", job.failure_file, error)
@@ -227,15 +220,17 @@ def will_be_restarted() -> bool:
     It reads ``TORCHELASTIC_RESTART_COUNT`` and ``TORCHELASTIC_MAX_RESTARTS``, which torchrun sets for its workers;
     SageMaker's own torchrun has no ``--max-restarts``, and then both are 0.
     """
-    done, most = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
-    return done.isdigit() and most.isdigit() and int(done) < int(most)
+    return _count("TORCHELASTIC_RESTART_COUNT") < _count("TORCHELASTIC_MAX_RESTARTS")
 
 
-def withdraw_unconfirmed(job: TrainingJob) -> None:
-    """Remove the failure file if this process wrote it for an error that the program then caught."""
-    text = _unconfirmed.pop(job.failure_file or "", None)
-    if text is not None:
-        withdraw_failure(job, text)
+def may_restart() -> bool:
+    """Whether torchrun was told to start failed workers again; the same on every host (``--max-restarts``)."""
+    return _count("TORCHELASTIC_MAX_RESTARTS") > 0
+
+
+def _count(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else 0
 
 
 def withdraw_failure(job: TrainingJob, prefix: str) -> None:

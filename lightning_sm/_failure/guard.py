@@ -71,6 +71,11 @@ class Guard:
         """Set this process's phase and global rank: from ``TRAINING`` on, its sudden exit is a failure."""
         self._send(phase=phase, rank=rank)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the guard process has not ended."""
+        return self._process.poll() is None
+
     def stop(self) -> None:
         """End the guard because this process exits by itself."""
         self.set_state(Phase.IDLE, None)

@@ -21,7 +21,7 @@ from lightning_sm._failure.connection import (
 )
 from lightning_sm._failure.guard import Guard
 from lightning_sm._failure.rank_ranges import RendezvousState
-from lightning_sm._failure.reason import FailureReason
+from lightning_sm._failure.reason import TORCH_PACKAGES, FailureReason
 from lightning_sm._logging import log
 
 __all__ = ["FailureMonitor"]
@@ -50,7 +50,8 @@ class FailureMonitor:
         on_retract: Called with that failure if the rank that seemed lost has reconnected.
         start_guard: Starts the guard process beside this one, with the server in it if this is the main process.
         exit_timeout: Seconds that the main thread has to end by itself.
-        reconnect_timeout: Seconds until a server whose connection ended counts as lost.
+        reconnect_timeout: Seconds until a server whose connection ended counts as lost, with the main process. If only
+            the guard process has ended in which it ran, the main process starts another one sooner.
         has_joined: Whether this process is a member of the process group.
         exit_process: Ends this process.
     """
@@ -65,13 +66,14 @@ class FailureMonitor:
         *,
         start_guard: Callable[[], Optional[Guard]] = lambda: None,
         exit_timeout: float = 15.0,
-        reconnect_timeout: float = 4.0,
+        reconnect_timeout: float = 8.0,
         has_joined: Callable[[], bool] = lambda: True,
         exit_process: Callable[[int], object] = os._exit,
     ) -> None:
         self.process, self.world_size, self.address = process, world_size, address
         self.first_failure: Optional[FailureReason] = None
         self._is_active, self._is_joining, self._joined_at = True, False, 0.0
+        self._is_leaving = False
         self._on_failure, self._on_retract, self._exit_process = on_failure, on_retract, exit_process
         self._start_guard, self._has_joined = start_guard, has_joined
         self._exit_timeout, self._reconnect_timeout = exit_timeout, reconnect_timeout
@@ -111,9 +113,14 @@ class FailureMonitor:
         if self._guard is not None:
             self._guard.stop()
 
-    def set_training(self, is_training: bool) -> None:
-        """Tell whether this process trains; if not, no collective of Lightning waits for it."""
-        self._is_active = is_training
+    def set_training(self, is_training: bool, *, is_failing: bool = False) -> None:
+        """Tell whether this process trains; if not, no collective of Lightning waits for it.
+
+        Args:
+            is_training: Whether it does.
+            is_failing: Whether an exception is about to leave the trainer's call. A program that catches it may go on.
+        """
+        self._is_active, self._is_leaving = is_training, is_failing
         self._check_joined()
         self._send_state()
 
@@ -197,21 +204,15 @@ class FailureMonitor:
         since, was_connected = time.monotonic(), self._connection is not None
         while not self._stopped.is_set():
             self._check_joined()
-            is_refused = True
+            self._restart_guard()
             for port in self.address.ports:
-                try:
+                with suppress(OSError, UnicodeError):
                     connection = self._say_hello(port)
-                except ConnectionRefusedError:
-                    continue
-                except (OSError, UnicodeError):
-                    connection = None
-                if connection is not None:
-                    return connection
-                is_refused = False
+                    if connection is not None:
+                        return connection
             waited = time.monotonic() - since
             if was_connected and self._joined_at:
-                # A host that refuses connections is up, and the server on it has ended.
-                if is_refused or waited > self._reconnect_timeout:
+                if waited > self._reconnect_timeout:
                     self._lose_main()
                     return None
             elif self._joined_at and time.monotonic() - self._joined_at > 2 * _LATE_HOSTS_TIMEOUT:
@@ -226,6 +227,14 @@ class FailureMonitor:
                 return None
             self._stopped.wait(_POLL_INTERVAL)
         return None
+
+    def _restart_guard(self) -> None:
+        """Start another guard for one that has ended; if this is the main process, the other ranks wait for it."""
+        if self._guard is not None and not self._guard.is_running:
+            log.warning("The failure guard process beside this one has ended; starting another one.")
+            self._guard.stop()
+            self._guard = self._start_guard()
+            self._send_state()
 
     def _lose_main(self) -> None:
         # A server whose main process was idle may have ended regularly.
@@ -301,7 +310,7 @@ class FailureMonitor:
             self._failure_received.set()
 
     def _exit_if_blocked(self) -> None:
-        if self.first_failure is None or not self._is_active:
+        if self.first_failure is None or not self._is_active or (self._is_leaving and not _is_in_torch()):
             return
         if time.monotonic() - self._failed_at > self._exit_timeout:
             log.error("Blocked after another rank failed; exiting with code 1.")
@@ -309,3 +318,13 @@ class FailureMonitor:
             sys.stdout.flush()
             self._stopped.set()
             self._exit_process(1)
+
+
+def _is_in_torch() -> bool:
+    """Whether the main thread is in a call of torch or Lightning, such as ``Trainer.fit`` or a collective."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in TORCH_PACKAGES:
+            return True
+        frame = frame.f_back
+    return False

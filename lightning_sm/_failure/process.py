@@ -13,6 +13,7 @@ from lightning_sm._failure.guard import Guard
 from lightning_sm._failure.monitor import FailureMonitor
 from lightning_sm._failure.rank_ranges import RendezvousState
 from lightning_sm._failure.reason import FailureReason
+from lightning_sm._failure.speaker import forget, speak_as_rank, speaks_for_job
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
@@ -21,7 +22,6 @@ __all__ = [
     "ask_who_has_joined",
     "before_forced_exit",
     "current_monitor",
-    "is_started_by_rank",
     "set_joining",
     "set_training",
     "stop_watching",
@@ -30,8 +30,6 @@ __all__ = [
 
 _monitor: Optional[FailureMonitor] = None
 _pid: Optional[int] = None
-# Set by a rank for the processes that it starts: its node rank and local rank.
-_WATCHED = "LIGHTNING_SM_WATCHED"
 # Called before a process is ended that is blocked after the failure of another rank, and for how long at most.
 _before_forced_exit: List[Callable[[], None]] = []
 _FORCED_EXIT_TIMEOUT = 5.0
@@ -41,7 +39,7 @@ def watch_failures(job: TrainingJob, topology: Topology) -> None:
     """From now on, receive failures of other ranks and send them this one's. Only the first call has an effect.
 
     Call it as soon as the job is known, because other ranks wait for one that fails before it has joined them. It has
-    no effect outside a container, in a world of one process, and in processes that ``multiprocessing`` started.
+    no effect outside a container, in a world of one process, and in processes that do not speak for the job.
 
     Args:
         job: The job.
@@ -49,8 +47,8 @@ def watch_failures(job: TrainingJob, topology: Topology) -> None:
     """
     # Where Lightning starts the processes of a host, the first one learns their number from the trainer.
     has_others = topology.num_nodes > 1 or (topology.world_size or 1) > 1 or topology.local_rank > 0
-    if has_others and not _is_spawned():
-        _start_monitor(job, topology)
+    if has_others and speaks_for_job():
+        _start_monitor(job, topology, topology.is_rank_zero)
 
 
 def set_joining(job: TrainingJob, topology: Topology, *, rank: int, world_size: int) -> None:
@@ -62,8 +60,8 @@ def set_joining(job: TrainingJob, topology: Topology, *, rank: int, world_size: 
         rank: This process's global rank.
         world_size: The number of processes that train together.
     """
-    if world_size > 1:
-        _start_monitor(job, topology, rank)
+    if world_size > 1 and speak_as_rank():
+        _start_monitor(job, topology, rank == 0)
         monitor = current_monitor()
         if monitor is not None:
             monitor.set_joining(rank, world_size)
@@ -79,15 +77,16 @@ def ask_who_has_joined(local_size: int) -> Optional[RendezvousState]:
     return None if monitor is None else monitor.ask_who_has_joined(local_size)
 
 
-def set_training(is_training: bool) -> None:
+def set_training(is_training: bool, *, is_failing: bool = False) -> None:
     """Tell the other ranks whether this one is training; only then is its sudden exit a failure.
 
     Args:
         is_training: Whether it is.
+        is_failing: Whether an exception is about to leave the trainer's call.
     """
     monitor = current_monitor()
     if monitor is not None:
-        monitor.set_training(is_training)
+        monitor.set_training(is_training, is_failing=is_failing)
 
 
 def stop_watching() -> None:
@@ -95,8 +94,8 @@ def stop_watching() -> None:
     global _monitor, _pid
     monitor = current_monitor()
     _monitor, _pid = None, None
+    forget()
     if monitor is not None:
-        os.environ.pop(_WATCHED, None)
         monitor.stop()
 
 
@@ -130,31 +129,18 @@ def _exit_blocked(code: int) -> None:
     os._exit(code)
 
 
-def is_started_by_rank(topology: Topology) -> bool:
-    """Whether this process has a rank's variables but is not a rank, because a rank started it for something else.
-
-    It reads ``LIGHTNING_SM_WATCHED``, which each rank sets for the processes that it starts.
-
-    Args:
-        topology: The topology that this process has read.
-    """
-    return _is_spawned() or os.environ.get(_WATCHED) == _slot(topology)
-
-
 def current_monitor() -> Optional[FailureMonitor]:
     """Return the monitor of this process; ``None`` before it is started and in the child of a fork."""
     return _monitor if _pid == os.getpid() else None
 
 
-def _start_monitor(job: TrainingJob, topology: Topology, rank: Optional[int] = None) -> None:
+def _start_monitor(job: TrainingJob, topology: Topology, is_main: bool) -> None:
     global _monitor, _pid
     if job.failure_file is None or current_monitor() is not None:
         return
     address = job_address(job, topology)
-    is_main = topology.is_rank_zero if rank is None else rank == 0
-    # Processes that a strategy spawned have all read the topology of the process that spawned them.
-    local_rank = rank if rank is not None and _is_spawned() else topology.local_rank
-    process = ProcessInfo(topology.node_rank, local_rank, job.current_host, topology.global_rank, os.getpid())
+    host, rank = job.current_host, topology.global_rank
+    process = ProcessInfo(topology.node_rank, topology.local_rank, host, rank, os.getpid())
     _pid = os.getpid()
     _monitor = FailureMonitor(
         process,
@@ -166,19 +152,8 @@ def _start_monitor(job: TrainingJob, topology: Topology, rank: Optional[int] = N
         has_joined=_has_joined,
         exit_process=_exit_blocked,
     )
-    os.environ[_WATCHED] = _slot(topology)
     atexit.register(stop_watching)
     _monitor.start()
-
-
-def _slot(topology: Topology) -> str:
-    return f"{topology.node_rank}.{topology.local_rank}"
-
-
-def _is_spawned() -> bool:
-    """Whether ``multiprocessing`` started this process."""
-    process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None
 
 
 def _start_guard(job: TrainingJob, server: Optional[Address]) -> Optional[Guard]:

@@ -18,6 +18,7 @@ from lightning_sm.errors import LightningSMError
 
 __all__ = [
     "MAX_LENGTH",
+    "TORCH_PACKAGES",
     "FailureReason",
     "escape_unprintable",
     "find_peer_host",
@@ -30,6 +31,8 @@ __all__ = [
 # SageMaker shows this many characters of the failure file: DescribeTrainingJob, FailureReason.
 MAX_LENGTH = 1024
 
+# What a longer cause keeps where there is more to say.
+_MAX_CAUSE = 768
 _MAX_MEMBERS = 5
 _MAX_LINK = 200
 _MAX_RANKS = 1 << 20
@@ -59,7 +62,8 @@ _CONNECTION_MESSAGES = re.compile(
     r"timed out after \d+ ?ms|wait timeout|failed to recv",
     re.IGNORECASE,
 )
-_TORCH_PACKAGES = frozenset({"torch", "lightning", "lightning_fabric", "pytorch_lightning"})
+# torch, and Lightning, which calls it.
+TORCH_PACKAGES = frozenset({"torch", "lightning", "lightning_fabric", "pytorch_lightning"})
 _ADDRESS = re.compile(r"\[?((?:\d{1,3}\.){3}\d{1,3}|[0-9a-f]*:[0-9a-f:]+:[0-9a-f]*)\]?(?::\d+|<\d+>)", re.IGNORECASE)
 
 
@@ -118,10 +122,10 @@ class FailureReason:
         if isinstance(first, LightningSMError):
             cause = f"{type(first).__name__}: {first.problem}"
             hint = None if first.hint is None else _one_line(redact(first.hint))
-            return cls(_one_line(redact(cause)), rank, host, last_error=last_error, hint=hint, link=first.link)
+            return cls(_cut_cause(redact(cause)), rank, host, last_error=last_error, hint=hint, link=first.link)
         inner = next(iter(_group_members(first)), first)
         frames = user_frames(inner.__traceback__, message_of(inner)) or user_frames(error.__traceback__)
-        cause = _one_line(redact(_headline(first)))
+        cause = _cut_cause(redact(_headline(first)))
         return cls(cause, rank, host, tuple(_one_line(redact(frame)) for frame in frames), last_error)
 
     @classmethod
@@ -159,17 +163,16 @@ class FailureReason:
         return " ".join(part for part in (rank, host) if part)
 
     def __str__(self) -> str:
-        # Cause and hint are kept before frames: a long quotation must not push the hint out.
+        # A long cause leaves a quarter to the rest: a quotation must push out neither the hint nor the innermost frame.
         hint = self._advice()
         details = [] if self.is_loss or not self.location else [self.location]
         where = f" ({details[0]})" if details else ""
-        cause = _truncate(self.cause, MAX_LENGTH - len(hint) - len(where))
         for optional in self._optional_details():
             longer = f" ({'; '.join([*details, optional])})"
-            if len(cause) + len(longer) + len(hint) <= MAX_LENGTH:
+            if min(len(self.cause), _MAX_CAUSE) + len(longer) + len(hint) <= MAX_LENGTH:
                 details.append(optional)
                 where = longer
-        return f"{cause}{where}{hint}"
+        return f"{_cut_middle(self.cause, MAX_LENGTH - len(hint) - len(where))}{where}{hint}"
 
     def _advice(self) -> str:
         link = _truncate(self.link or "", _MAX_LINK)
@@ -241,7 +244,7 @@ def is_lost_peer_error(error: BaseException) -> bool:
     message = message_of(error)
     if _LOST_PEER_MESSAGES.search(message) is not None:
         return True
-    is_from_torch = _raising_package(error) in _TORCH_PACKAGES and quoted_cause(message) is None
+    is_from_torch = _raising_package(error) in TORCH_PACKAGES and quoted_cause(message) is None
     return is_from_torch and _CONNECTION_MESSAGES.search(message) is not None
 
 
@@ -341,6 +344,19 @@ def _validated_text(text: Any) -> Optional[str]:
 
 def _one_line(text: str) -> str:
     return escape_unprintable(" ".join(text.split()))
+
+
+def _cut_cause(text: str) -> str:
+    """As much of a cause as other ranks are sent."""
+    return _cut_middle(_one_line(text), MAX_LENGTH)
+
+
+def _cut_middle(text: str, length: int) -> str:
+    """The beginning, which names the error, and the end, where libraries write what to do."""
+    if len(text) <= length:
+        return text
+    end = (length - 3) // 2
+    return f"{text[: length - 3 - end]} … {text[len(text) - end :]}"
 
 
 def _truncate(text: str, length: int) -> str:

@@ -1,23 +1,27 @@
 """Reports the error that ends the program as the job's failure reason.
 
-An error that the program may still catch is written to the failure file at once and confirmed at exit: it is sent to
-the other ranks then, or withdrawn if the program exits successfully.
+An error that the program may still catch is noted, and reported only if the program then ends with a code that means
+failure.
 """
 
+import argparse
 import atexit
 import dis
 import os
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Iterator, NoReturn, Optional, Tuple, Type
 
-from lightning_sm._failure.failure_file import Redactor, withdraw_unconfirmed, write_failure
-from lightning_sm._failure.process import current_monitor, watch_failures
+from lightning_sm._failure.failure_file import Redactor, write_failure
+from lightning_sm._failure.process import current_monitor, stop_watching, watch_failures
 from lightning_sm._failure.reason import FailureReason, find_peer_host, is_lost_peer_error, message_of
+from lightning_sm._failure.speaker import speaks_for_job
 from lightning_sm._logging import log
-from lightning_sm._sagemaker.exit_codes import SUCCESS, is_success
+from lightning_sm._sagemaker.exit_codes import is_success
+from lightning_sm._sagemaker.in_job import is_in_job
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import HyperparameterError, LightningSMError
@@ -28,20 +32,29 @@ __all__ = [
     "read_job",
     "report",
     "report_exit",
+    "report_noted",
     "report_uncaught",
-    "report_usage_errors",
 ]
 
 # Longer than the monitor needs to notice the loss of a rank or of the server.
-_FIRST_FAILURE_TIMEOUT = 8.0
+_FIRST_FAILURE_TIMEOUT = 12.0
 
 _is_installed = False
 _job: Optional[TrainingJob] = None
-# The error that the program may still catch: the process that wrote it, the job, the reason.
-_unconfirmed: Optional[Tuple[int, TrainingJob, FailureReason]] = None
-_outermost_frame: Optional[FrameType] = None
+_noted: Optional["_Noted"] = None
 # The argument of the last call of sys.exit.
 _exit_code: Optional[Tuple[Any]] = None
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """The last error that the program may still catch, and the frame in which the program began."""
+
+    pid: int
+    job: TrainingJob
+    reason: FailureReason
+    is_exit: bool
+    outermost: Optional[FrameType]
 
 
 def read_job() -> TrainingJob:
@@ -64,7 +77,7 @@ def read_job() -> TrainingJob:
 
 @contextmanager
 def failure_reported(job: TrainingJob) -> Iterator[None]:
-    """Report each ``LightningSMError`` that leaves the block as the failure reason, unless the program catches it.
+    """Note each ``LightningSMError`` that leaves the block: the reason if the program catches it and ends with failure.
 
     Args:
         job: The job; outside a container nothing is reported.
@@ -72,8 +85,7 @@ def failure_reported(job: TrainingJob) -> Iterator[None]:
     try:
         yield
     except LightningSMError as error:
-        rank, host, _ = _location(job)
-        _write_unconfirmed(job, FailureReason.from_exception(error, rank=rank, host=host, redact=Redactor(job)))
+        _note(error, job)
         raise
 
 
@@ -89,35 +101,82 @@ def describe_failure(error: BaseException, job: TrainingJob) -> str:
 
 
 def report_uncaught(job: Optional[TrainingJob] = None) -> None:
-    """From now on, report the exception that ends this program, or the failure of another rank that caused it.
+    """From now on, report the error that ends this program, or the failure of another rank that caused it.
 
-    It is installed once as ``sys.excepthook``. Exceptions in the child of a fork are not reported, nor is a stop by
-    Ctrl-C or SIGTERM.
+    These are an uncaught exception, an error that an ``argparse`` parser finds in the arguments, and an error that was
+    noted before ``sys.exit`` or ``os._exit`` with a code that means failure. A stop by Ctrl-C or SIGTERM is none. Only
+    the first call has an effect.
 
     Args:
-        job: The job, if it has been read already; otherwise it is read when an exception is reported.
+        job: The job, if it has been read already; otherwise it is read when an error is reported.
     """
     global _is_installed, _job
     _job = _job if job is None else job
-    if _is_installed:
+    # Whether this process speaks is decided now, before it starts others.
+    if _is_installed or not is_in_job(os.environ) or not speaks_for_job():
         return
     _is_installed = True
-    _record_exit()
-    previous, pid = sys.excepthook, os.getpid()
+    previous, exit_program, exit_at_once = sys.excepthook, sys.exit, os._exit
+    exit_parser = argparse.ArgumentParser.exit
 
     def report_and_print(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-        try:
-            if os.getpid() == pid and not isinstance(error, KeyboardInterrupt):
+        with _never_raising():
+            if not isinstance(error, KeyboardInterrupt):
                 report(error)
-        except Exception:  # the program's own error must be printed in any case
-            log.exception("The failure could not be reported.")
         previous(kind, error, trace)
 
-    sys.excepthook = report_and_print
+    def record_and_exit(status: Any = None, /) -> NoReturn:
+        global _exit_code
+        _exit_code = (status,)
+        exit_program(status)
+
+    def report_and_exit_at_once(status: int) -> NoReturn:
+        with _never_raising():
+            if not is_success(status):
+                report_noted()
+            elif current_monitor() is not None:
+                stop_watching()
+        exit_at_once(status)
+
+    def note_and_exit_parser(self: argparse.ArgumentParser, status: int = 0, message: Optional[str] = None) -> Any:
+        with _never_raising():
+            if not is_success(status):
+                # jsonargparse, and parsers that override error(), print the message themselves.
+                caller = sys._getframe(1)
+                printed = message or (caller.f_locals.get("message") if caller.f_code.co_name == "error" else None)
+                _note(_usage_error(self, str(printed or f"exit code {status}")), None)
+        exit_parser(self, status, message)
+
+    sys.excepthook, sys.exit = report_and_print, record_and_exit
+    os._exit = report_and_exit_at_once
+    argparse.ArgumentParser.exit = note_and_exit_parser  # type: ignore[method-assign]
+
+
+@contextmanager
+def _never_raising() -> Iterator[None]:
+    """Log an error of reporting: the program ends as it would without this."""
+    try:
+        yield
+    except Exception:
+        log.exception("The failure could not be reported.")
+
+
+def _usage_error(parser: argparse.ArgumentParser, message: str) -> HyperparameterError:
+    hint = (
+        "SageMaker passes each hyperparameter as --name value. Add missing names to the parser; "
+        "flags without a value (action='store_true') cannot be hyperparameters."
+    )
+    is_lightning_cli = any(cls.__name__ == "LightningArgumentParser" for cls in type(parser).__mro__)
+    if is_lightning_cli and "lightning_sm.cli" not in sys.modules:
+        hint = (
+            "Replace LightningCLI by lightning_sm.cli.SageMakerCLI, which takes what SageMaker passes: --name value, "
+            "without a subcommand."
+        )
+    return HyperparameterError(f"The script's argument parser exited with an error: {message}", hint=hint)
 
 
 def report_exit(error: BaseException, job: Optional[TrainingJob] = None) -> None:
-    """Report a ``SystemExit`` raised within a fit, unless its code means success or the program catches it.
+    """Note a ``SystemExit`` raised within a fit, unless its code means success.
 
     The interpreter passes it to no hook.
 
@@ -126,58 +185,7 @@ def report_exit(error: BaseException, job: Optional[TrainingJob] = None) -> None
         job: The job, if it has been read already.
     """
     if isinstance(error, SystemExit) and not is_success(error.code):
-        found = _find_reason(error, job)
-        if found is not None:
-            _write_unconfirmed(*found)
-
-
-def report_usage_errors() -> None:
-    """From now on, report the error with which an ``argparse`` parser ends this program.
-
-    The interpreter passes a ``SystemExit`` to no hook, and the toolkit's own reason has an empty ``ErrorMessage``.
-    """
-    import argparse
-
-    original, pid = argparse.ArgumentParser.exit, os.getpid()
-
-    def exit_parser(self: argparse.ArgumentParser, status: int = 0, message: Optional[str] = None) -> Any:
-        try:
-            original(self, status, message)
-        except SystemExit as error:
-            if error.code in (None, SUCCESS) or os.getpid() != pid:
-                raise
-            # jsonargparse, and parsers that override error(), print the message themselves.
-            caller = sys._getframe(1)
-            printed = message or (caller.f_locals.get("message") if caller.f_code.co_name == "error" else None)
-            raise _UsageExit(error.code, str(printed or f"exit code {error.code}")) from None
-
-    argparse.ArgumentParser.exit = exit_parser  # type: ignore[method-assign]
-
-
-class _UsageExit(SystemExit):
-    """The exit of a parser that refused its arguments, which is reported only if the program does not catch it.
-
-    Then the interpreter itself reads ``code``, not a Python function.
-    """
-
-    def __init__(self, code: Any, message: str) -> None:
-        super().__init__(code)
-        self._message = message
-
-    @property
-    def code(self) -> Any:  # type: ignore[override]
-        if sys._getframe().f_back is None:
-            try:
-                report(
-                    HyperparameterError(
-                        f"The script's argument parser exited with an error: {self._message}",
-                        hint="SageMaker passes each hyperparameter as --name value. Add missing names to the parser; "
-                        "flags without a value (action='store_true') cannot be hyperparameters.",
-                    )
-                )
-            except Exception:  # the program exits as it would without this
-                log.exception("The failure could not be reported.")
-        return self.args[0]
+        _note(error, job)
 
 
 def report(error: BaseException) -> None:
@@ -188,12 +196,22 @@ def report(error: BaseException) -> None:
     Args:
         error: The error.
     """
-    global _unconfirmed
+    global _noted
     found = _find_reason(error, _job)
-    if found is None:
-        return
-    job, reason = found
-    _unconfirmed = None
+    if found is not None:
+        _noted = None
+        _publish(*found)
+
+
+def report_noted() -> None:
+    """Report the error that was noted last, if there is one: the program ends with a code that means failure."""
+    global _noted
+    noted, _noted = _noted, None
+    if noted is not None and noted.pid == os.getpid():
+        _publish(noted.job, noted.reason)
+
+
+def _publish(job: TrainingJob, reason: FailureReason) -> None:
     # Before the other ranks receive it: their exit makes the launcher kill this process.
     write_failure(job, str(reason))
     monitor = current_monitor()
@@ -201,41 +219,57 @@ def report(error: BaseException) -> None:
         monitor.publish(reason)
 
 
-def _write_unconfirmed(job: TrainingJob, reason: FailureReason) -> None:
-    """Write the reason now, and send it to the other ranks only if the program exits because of it."""
-    global _unconfirmed
-    write_failure(job, str(reason), is_final=False)
-    if _unconfirmed is None:
+def _note(error: BaseException, job: Optional[TrainingJob]) -> None:
+    global _noted
+    found = _find_reason(error, job)
+    if found is None:
+        return
+    if _noted is None:
         if "torch.distributed" in sys.modules:
             from lightning_sm._lightning.collectives import destroy_at_exit
 
             # Registered first, so run last: this rank's group must exist until the other ranks know the reason.
             destroy_at_exit()
-        atexit.register(_confirm)
-    _unconfirmed = (os.getpid(), job, reason)
+        atexit.register(_report_at_exit)
+    _noted = _Noted(os.getpid(), *found, isinstance(error, SystemExit), _outermost_frame())
 
 
-def _confirm() -> None:
-    global _unconfirmed
-    unconfirmed, _unconfirmed = _unconfirmed, None
-    if unconfirmed is None or unconfirmed[0] != os.getpid():
-        return
-    _, job, reason = unconfirmed
-    if _exited_successfully():
-        withdraw_unconfirmed(job)
-        return
-    monitor = current_monitor()
-    if monitor is not None:
-        monitor.publish(reason)
+def _outermost_frame() -> Optional[FrameType]:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _report_at_exit() -> None:
+    if _noted is not None and _has_failed(_noted):
+        report_noted()
+
+
+def _has_failed(noted: _Noted) -> bool:
+    """Whether the program was left by an exit with a code that means failure; in doubt it was not.
+
+    The interpreter tells neither a hook nor ``atexit`` the exit code. It is known where the program ran to its last
+    line, or called ``sys.exit``. A ``SystemExit`` that was raised otherwise is the noted one, or its code is unknown.
+    """
+    frame = noted.outermost
+    # A frame that an exception has left stands at the instruction that raised it, not at a return.
+    if (
+        frame is not None
+        and frame.f_lasti >= 0
+        and dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
+    ):
+        return False
+    return noted.is_exit if _exit_code is None else not is_success(_exit_code[0])
 
 
 def _find_reason(error: BaseException, job: Optional[TrainingJob]) -> Optional[Tuple[TrainingJob, FailureReason]]:
-    """Return the job and the reason to report, or ``None`` outside a container."""
+    """Return the job and the reason to report, or ``None`` if there is no job or this process does not speak for it."""
     if job is None:
         job = _fallback_job()
         with suppress(LightningSMError):
             job = TrainingJob.resolve()
-    if not job.in_container:
+    if not (job.in_container and speaks_for_job()):
         return None
     rank, host, world_size = _location(job)
     reason = FailureReason.from_exception(error, rank=rank, host=host, redact=Redactor(job))
@@ -253,10 +287,10 @@ def _find_reason(error: BaseException, job: Optional[TrainingJob]) -> Optional[T
 
 
 def _fallback_job() -> TrainingJob:
-    """What is known of a job whose files cannot be read; outside a container there are none, and reading succeeds."""
+    """What is known of a job whose files cannot be read."""
     base = os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml"
     output = os.environ.get("SM_OUTPUT_DIR") or os.path.join(base, "output")
-    return TrainingJob(in_container=True, failure_file=os.path.join(output, "failure"))
+    return TrainingJob(in_container=is_in_job(os.environ), failure_file=os.path.join(output, "failure"))
 
 
 def _location(job: TrainingJob) -> Tuple[Optional[int], Optional[str], int]:
@@ -269,33 +303,3 @@ def _location(job: TrainingJob) -> Tuple[Optional[int], Optional[str], int]:
         topology = Topology.resolve(job=job)
         return topology.global_rank, job.current_host, topology.world_size or topology.num_nodes
     return None, job.current_host, 1
-
-
-def _record_exit() -> None:
-    """Record what :func:`_exited_successfully` needs: the interpreter tells no hook, nor ``atexit``, the exit code."""
-    global _outermost_frame
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_back is not None:
-        frame = frame.f_back
-    _outermost_frame = frame
-    original = sys.exit
-
-    def record_and_exit(status: Any = None, /) -> NoReturn:
-        global _exit_code
-        _exit_code = (status,)
-        original(status)
-
-    sys.exit = record_and_exit
-
-
-def _exited_successfully() -> bool:
-    """Whether the program ran to its last line, or was left by ``sys.exit`` with a code that means success.
-
-    An unknown code, such as of a ``SystemExit`` that did not come from ``sys.exit``, counts as a failure.
-    """
-    if _outermost_frame is None:
-        return False
-    # A frame that an exception has left stands at the instruction that raised it, not at a return.
-    code = _outermost_frame.f_code.co_code
-    last = dis.opname[code[_outermost_frame.f_lasti]] if _outermost_frame.f_lasti >= 0 else ""
-    return last.startswith("RETURN") or (_exit_code is not None and is_success(_exit_code[0]))

@@ -21,6 +21,7 @@ from lightning_sm._failure.connection import (
     loss_reason,
     read_phase,
 )
+from lightning_sm._failure.failure_file import may_restart
 from lightning_sm._failure.rank_ranges import RankRanges, RendezvousState
 from lightning_sm._failure.reason import FailureReason
 
@@ -58,7 +59,8 @@ class FailureServer:
     exits before it has joined the process group is reported after a delay, and only if another one waits in
     ``init_process_group``: a SIGTERM that stops the job ends all of them within that time.
 
-    It runs in the guard process beside global rank 0.
+    It runs in the guard process beside global rank 0. Where torchrun may start its workers again, those that connect
+    while a server closes belong to the next attempt and are refused: rank 0's new server listens on the next port.
 
     Args:
         address: Where to listen, and the token of the job.
@@ -170,7 +172,8 @@ class FailureServer:
         process = ProcessInfo.from_message(message, self.address.num_nodes)
         given = token.encode("utf-8", "surrogatepass") if isinstance(token, str) else b""
         is_valid = hmac.compare_digest(given, self.address.token.encode())
-        if message.get("kind") != MessageKind.HELLO or not is_valid or process is None:
+        is_over = self._closed_at is not None and may_restart()
+        if message.get("kind") != MessageKind.HELLO or not is_valid or process is None or is_over:
             return False
         del self._pending[connection]
         same = (process.slot, process.pid)

@@ -19,6 +19,7 @@ __all__ = [
     "ddp_base_path",
     "find_strategy",
     "fsdp_base_path",
+    "is_setting_up_group",
     "keep_cluster_environment",
     "register_strategy",
     "registered_strategy",
@@ -42,6 +43,25 @@ def add_legacy_environment_methods(namespace: Namespace, environment: Any) -> No
 # How many frames above the caller the functions are that Lightning's strategies initialize the process group with.
 _FRAMES = 8
 _INIT_FUNCTIONS = frozenset({"_init_dist_connection", "init_dist_connection"})
+
+
+# The functions of strategies around it; Lightning 1.5 calls the second one ``setup_distributed``.
+_SETUP_FUNCTIONS = frozenset({*_INIT_FUNCTIONS, "setup_environment", "setup_distributed"})
+
+
+def is_setting_up_group() -> bool:
+    """Whether the caller, or a function a few frames above it, is a strategy's that initializes the process group.
+
+    Lightning's launcher of local processes, loggers and users read an environment's address as well, and must not wait.
+    """
+    frame: Any = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        if frame.f_code.co_name in _SETUP_FUNCTIONS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def backend_of_caller() -> Optional[Tuple[str, str]]:

@@ -57,7 +57,8 @@ class FitRestorer:
         self._resumes_within_epoch = self._starts_epoch = False
         self._prepared: List[Any] = []
         self._undo_results: Callable[[], Any] = dict
-        self._undo_skip: Callable[[], None] = lambda: None
+        # No lambda: processes that are spawned get the trainer with its callbacks, which is pickled.
+        self._undo_skip: Callable[[], Any] = dict
 
     def take(
         self,

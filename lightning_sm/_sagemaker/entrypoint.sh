@@ -76,15 +76,10 @@ stop() {
   [ ${#found[@]} -gt 0 ] || found=("$child")
   echo "lightning-sm: forwarding SIGTERM to: ${found[*]}"
   kill -TERM "${found[@]}" 2>/dev/null
-  (while kill -0 "${found[@]}"; do sleep 1; done; end_toolkit) >/dev/null 2>&1 &
+  (while kill -0 "${found[@]}"; do sleep 1; done; sleep 5; kill -KILL "$child") >/dev/null 2>&1 &
   watchers+=($!)
 }
 
-# When all programs have ended, the toolkit of an mpirun job waits for other hosts, for minutes if these failed.
-end_toolkit() {
-  sleep 5
-  kill -KILL "$child"
-}
 
 anything_runs() {
   local path
@@ -97,11 +92,15 @@ anything_runs() {
   return 1
 }
 
+# When all programs have ended, the toolkit of an mpirun job waits for other hosts, for minutes if these failed.
+# A reason may be withdrawn while the job goes on, and then its toolkit has all the time that it needs.
 watch_for_failure() {
-  until [ -e "$base/output/failure" ]; do sleep 2; done
-  while anything_runs; do sleep 1; done
-  end_toolkit
+  while sleep 2; do
+    has_failed && sleep 5 && has_failed && kill -KILL "$child"
+  done
 }
+
+has_failed() { [ -e "$base/output/failure" ] && ! anything_runs; }
 
 trap stop TERM
 @COMMAND@ &

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
+from lightning_sm._sagemaker.in_job import config_directory, is_in_job
 from lightning_sm._sagemaker.json_input import (
     expect_mapping,
     expect_names,
@@ -101,7 +102,7 @@ class _Reader:
         self.environ = environ
         self.sources: Dict[str, str] = {}
         self.base_dir = environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml"
-        self.config_dir = environ.get("SM_INPUT_CONFIG_DIR") or os.path.join(self.base_dir, "input", "config")
+        self.config_dir = config_directory(environ)
 
     def directory(self, field: str, variable: str, *below_base: str) -> str:
         if self.environ.get(variable):
@@ -137,10 +138,9 @@ def read_job_fields(environ: Optional[Mapping[str, str]] = None) -> Dict[str, An
         JobConfigError: A file or variable is malformed, or two of them contradict each other.
     """
     reader = _Reader(os.environ if environ is None else environ)
-    resources, path = reader.file("resourceconfig.json")
-    by_variables = bool(reader.environ.get("SM_CURRENT_HOST")) and bool(reader.environ.get("SM_HOSTS"))
-    if resources is None and not by_variables:
+    if not is_in_job(reader.environ):
         return {}
+    resources, path = reader.file("resourceconfig.json")
     resources = {} if resources is None else expect_mapping(resources, path)
     hosts = _read_hosts(reader, resources, path)
     current_host = reader.text("current_host", resources.get("current_host"), path, "SM_CURRENT_HOST")

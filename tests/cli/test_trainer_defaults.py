@@ -15,6 +15,7 @@ from lightning_sm.callbacks import callback_class
 from lightning_sm.callbacks.of_job import own_callbacks
 from lightning_sm.errors import CheckpointError
 from tests.config.given import context_of, settings_of
+from tests.helpers.failure_file import reason as reason_of
 
 PL = Namespace("pytorch_lightning")
 LAPTOP = Topology(Launcher.LOCAL)
@@ -127,15 +128,13 @@ def test_whether_it_saves_and_resumes(job, arguments, options, expected):
 def test_a_resume_that_cannot_be_is_a_reason(job, options, reason):
     with pytest.raises(CheckpointError, match=reason):
         own(job, **options)
-    with open(job.failure_file) as file:
-        assert re.match(rf"CheckpointError: .*{reason}", file.read())
+    assert re.match(rf"CheckpointError: .*{reason}", reason_of(job))
 
 
 def test_a_bad_interval_is_a_reason(job):
     with pytest.raises(CheckpointError, match=r"sagemaker\.save_every: 'soon' is not a duration.* HINT: "):
         own(job, save_every="soon")
-    with open(job.failure_file) as file:
-        assert file.read().startswith("CheckpointError: sagemaker.save_every")
+    assert reason_of(job).startswith("CheckpointError: sagemaker.save_every")
 
 
 def test_outside_a_container(tmp_path):

@@ -10,7 +10,7 @@ from lightning_sm import Launcher, SageMakerEnvironment, Topology
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm.errors import JobConfigError, TopologyError
-from tests.helpers.environ import mpirun, torchrun
+from tests.helpers.environ import mpirun, setup_environment, torchrun
 from tests.helpers.rank_zero import rank_zero_onlys
 from tests.helpers.tiny import loader, tiny_model
 
@@ -150,7 +150,7 @@ def test_world_of_another_size_is_refused_before_joining():
     environment = SageMakerEnvironment(_external())
     environment.set_world_size(1)
     with pytest.raises(TopologyError, match="devices times num_nodes is 1 in the Trainer"):
-        _ = environment.main_address
+        setup_environment(environment)
 
 
 @pytest.mark.parametrize("local", [{}, {"LOCAL_WORLD_SIZE": 1}], ids=["mpirun", "variables"])
@@ -185,7 +185,7 @@ def test_name_that_never_resolves(monkeypatch):
     topology = _external(main_address="algo-9", sources={"main_address": "MASTER_ADDR"})
     environment = SageMakerEnvironment(topology, resolve_timeout=0.05)
     with pytest.raises(TopologyError, match=r"'algo-9' \(by MASTER_ADDR\) did not resolve within 0 seconds.*HINT:"):
-        _ = environment.main_address
+        setup_environment(environment)
 
 
 def test_name_that_resolves_late(monkeypatch):
@@ -204,16 +204,16 @@ def test_name_that_resolves_late(monkeypatch):
     )
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     environment = SageMakerEnvironment(_external(main_address="algo-1", local_rank=0, global_rank=2), resolve_timeout=5)
-    assert environment.main_address == "algo-1"
+    assert setup_environment(environment) == "algo-1"
     assert warnings == ["Waiting up to 5 s for the name of the main host algo-1 to resolve, for 0 s so far."]
     # Asked once more, it waits no more: `answers` is empty.
-    assert environment.main_address == "algo-1"
+    assert setup_environment(environment) == "algo-1"
 
 
 @pytest.mark.parametrize("name", ["algo-1..local", "x" * 64 + ".local"])
 def test_name_that_is_none(name):
     with pytest.raises(TopologyError, match=r"is not a valid host name: .* HINT: Set MASTER_ADDR"):
-        _ = SageMakerEnvironment(_external(main_address=name), resolve_timeout=900).main_address
+        setup_environment(SageMakerEnvironment(_external(main_address=name), resolve_timeout=900))
 
 
 def test_teardown_deletes_nothing(in_environ):

@@ -6,6 +6,7 @@ import pytest
 
 from lightning_sm import Launcher, SageMakerEnvironment, Topology
 from lightning_sm.errors import TopologyError
+from tests.helpers.environ import setup_environment
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_rank_zeros_port_in_use(taken, parts):
     with pytest.raises(
         TopologyError, match=rf"Port {taken} \(by MASTER_PORT\) of the main host is already in use.*HINT"
     ):
-        _ = environment.main_address
+        setup_environment(environment)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_rank_zeros_port_in_use(taken, parts):
     ],
 )
 def test_the_port_is_nobody_elses_matter(taken, parts):
-    assert SageMakerEnvironment(Topology(**_meeting_at(taken), **parts)).main_address == "127.0.0.1"
+    assert setup_environment(SageMakerEnvironment(Topology(**_meeting_at(taken), **parts))) == "127.0.0.1"
 
 
 def test_a_port_that_was_free_once_may_be_our_own_now():
@@ -57,8 +58,16 @@ def test_a_port_that_was_free_once_may_be_our_own_now():
         first.bind(("", 0))
         port = first.getsockname()[1]
     topology = Topology(**_meeting_at(port, launcher=Launcher.HOST))
-    assert SageMakerEnvironment(topology).main_address == "127.0.0.1"
+    assert setup_environment(SageMakerEnvironment(topology)) == "127.0.0.1"
     with socket.socket() as store:
         store.bind(("", port))
         store.listen()
-        assert SageMakerEnvironment(topology).main_address == "127.0.0.1"
+        assert setup_environment(SageMakerEnvironment(topology)) == "127.0.0.1"
+
+
+def test_who_only_reads_the_address_neither_waits_nor_joins(taken):
+    topology = Topology(**{**_meeting_at(taken), "main_address": "no-such-host.invalid"}, launcher=Launcher.HOST)
+    environment = SageMakerEnvironment(topology, resolve_timeout=0.1)
+    assert environment.main_address == "no-such-host.invalid"
+    with pytest.raises(TopologyError, match="no-such-host"):
+        setup_environment(environment)

@@ -14,6 +14,7 @@ from lightning_sm._logging import log
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import DoctorError
 from tests.helpers.environ import torchrun
+from tests.helpers.failure_file import reason
 from tests.helpers.opt_ml import OptMl
 from tests.helpers.processes import Job, extended
 
@@ -68,7 +69,7 @@ def test_errors_are_raised_and_each_has_its_line(opt_ml, lines):
     assert raised.value.hint == "Do 0."
     assert "Doctor on algo-1: check 4: problem 4 HINT: Do 4." in lines
     assert "Doctor on algo-1: other: slow HINT: Wait." in lines
-    assert (opt_ml.base / "output" / "failure").read_text().startswith("DoctorError: The doctor found 5 errors")
+    assert reason(TrainingJob.resolve()).startswith("DoctorError: The doctor found 5 errors")
 
 
 def test_warnings_do_not_end_a_job(opt_ml, lines):

@@ -1,4 +1,5 @@
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 
 from lightning_sm._failure.connection import Address, ProcessInfo, loss_reason
 from lightning_sm._failure.monitor import FailureMonitor
-from tests.failure.ranks import until
+from tests.failure.ranks import REASON, until
 
 # A process with a guard; its end is filled in.
 _CODE = """
@@ -28,15 +29,24 @@ def run(path, end):
 
 
 def _is_guarded(path):
-    words = str(path).encode()
+    return bool(_processes(str(path).encode()))
+
+
+def _guards(path):
+    guards = _processes(b"lightning_sm._failure.guard import main")
+    return [pid for pid in _processes(str(path).encode()) if pid in guards]
+
+
+def _processes(words):
+    found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 if words in file.read():
-                    return True
+                    found.append(int(pid))
         except OSError:
             continue
-    return False
+    return found
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os.abort()", "os._exit(1)"])
@@ -100,17 +110,35 @@ def test_the_child_of_a_fork_does_not_delay_the_guard(tmp_path):
     assert time.monotonic() - started < 8
 
 
-def test_the_guard_of_the_main_process_reports_its_loss_to_other_ranks(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    told, address = [], Address("127.0.0.1", (port,), "token", 2)
-    code = f"""
+class Pair:
+    """Rank 0 in a process with a guard, and the monitor of rank 1 in this one."""
+
+    def __init__(self, tmp_path, then):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.told, self.path, address = [], tmp_path / "failure", Address("127.0.0.1", (port,), "token", 2)
+        code = f"{_MAIN.format(port=port)}\n{then}"
+        self.main = subprocess.Popen([sys.executable, "-c", code, str(self.path)], stdin=subprocess.PIPE)
+        self.monitor = FailureMonitor(
+            ProcessInfo(1, 0, "algo-2", 1), 2, address, self.told.append, print, exit_process=print
+        )
+        self.monitor.start()
+        until(lambda: self.monitor._connection is not None and self.monitor._main_phase == "training")
+
+    def end(self):
+        self.main.communicate(b"\n")
+        until(lambda: self.told)
+        self.monitor.stop()
+        until(lambda: not _is_guarded(self.path))
+
+
+_MAIN = """
 import os, signal, sys
 from lightning_sm._failure.connection import ProcessInfo
 from lightning_sm._failure.guard import Guard
 from lightning_sm._failure.monitor import FailureMonitor
-from tests.failure.ranks import until
+from tests.failure.ranks import REASON, until
 from lightning_sm._failure.connection import Address
 address = Address("127.0.0.1", ({port},), "token", 2)
 monitor = FailureMonitor(
@@ -118,15 +146,23 @@ monitor = FailureMonitor(
 )
 monitor.start()
 sys.stdin.readline()
-os.kill(os.getpid(), signal.SIGKILL)
 """
-    main = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "failure")], stdin=subprocess.PIPE)
-    monitor = FailureMonitor(ProcessInfo(1, 0, "algo-2", 1), 2, address, told.append, print, exit_process=print)
-    monitor.start()
-    until(lambda: monitor._main_phase == "training")
-    main.communicate(b"\n")
-    until(lambda: told)
-    assert told == [loss_reason(ProcessInfo(0, 0, "algo-1", 0))]
-    monitor.stop()
-    until(lambda: not _is_guarded(tmp_path / "failure"))
+
+
+def test_the_guard_of_the_main_process_reports_its_loss_to_other_ranks(tmp_path):
+    pair = Pair(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    pair.end()
+    assert pair.told == [loss_reason(ProcessInfo(0, 0, "algo-1", 0))]
     assert (tmp_path / "failure").read_text().startswith("Rank 0 on algo-1 was killed")
+
+
+def test_the_loss_of_the_guard_of_the_main_process_ends_nothing(tmp_path):
+    pair = Pair(tmp_path, "from tests.failure.ranks import REASON; monitor.publish(REASON); monitor.stop()")
+    before = pair.monitor._connection
+    for pid in _guards(tmp_path / "failure"):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: pair.monitor._connection is not before and pair.monitor._main_phase == "training")
+    assert pair.told == []
+    # Failures are shared as before.
+    pair.end()
+    assert pair.told == [REASON]

@@ -121,6 +121,19 @@ def test_a_rank_that_is_not_training_receives_the_failure_and_does_not_exit(clus
     until(lambda: ranks[0].exits == [1])
 
 
+def test_a_program_that_has_caught_the_error_of_its_fit_goes_on(cluster):
+    first, second, _ = cluster.start(exit_timeout=0.1)
+    first.monitor.set_training(True, is_failing=True)
+    second.monitor.publish(REASON)
+    assert first.received == [REASON]
+    time.sleep(1.5)
+    assert first.exits == []
+    # It is blocked if it has not left the trainer.
+    waiting = {"__name__": "torch.distributed", "until": until, "exits": first.exits}
+    exec("def barrier():\n    until(lambda: exits)", waiting)
+    waiting["barrier"]()
+
+
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_rank_is_reported_at_once(cluster, killed):
     ranks = cluster.start()

@@ -1,3 +1,4 @@
+import argparse
 import builtins
 import json
 import sys
@@ -5,10 +6,11 @@ import time
 import traceback
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_sm._failure.failure_file import redact_patterns
+from lightning_sm._failure.failure_file import Redactor, redact_patterns
 from lightning_sm._failure.reason import (
     MAX_LENGTH,
     FailureReason,
@@ -17,6 +19,7 @@ from lightning_sm._failure.reason import (
     quoted_cause,
     user_frames,
 )
+from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import ExportError, TopologyError
 
@@ -107,7 +110,24 @@ def test_a_hint_stays_whole():
     )
     assert len(text) == MAX_LENGTH
     assert text.startswith("TopologyError: long long")
-    assert text.endswith(f"… (rank 7 on algo-8) HINT: Do this. ({TopologyError('').link})")
+    assert " … " in text
+    assert text.endswith(f"long (rank 7 on algo-8) HINT: Do this. ({TopologyError('').link})")
+
+
+def test_a_long_cause_keeps_its_end_and_the_innermost_frame(tmp_path):
+    path = str(tmp_path / "unsafe.ckpt")
+    torch.save({"value": argparse.Namespace()}, path)
+    error = caught(lambda: torch.load(path, weights_only=True))
+    reason = FailureReason.from_exception(error, rank=1, host="algo-2", redact=Redactor(TrainingJob()))
+    for each in (reason, FailureReason.from_message(json.loads(json.dumps(reason.to_message())))):
+        text = str(each)
+        assert len(text) <= MAX_LENGTH
+        assert text.startswith("UnpicklingError: Weights only load failed")
+        assert "argparse.Namespace" in text
+        assert "(rank 1 on algo-2; at " in text
+    longer = str(FailureReason.from_exception(raising(ValueError("long " * 500 + "end")), rank=1))
+    assert len(longer) == MAX_LENGTH
+    assert "end (rank 1; at " in longer
 
 
 @pytest.mark.parametrize("hint", ["Do this. " * 200, "token=abcdefgh12345678 " * 200])

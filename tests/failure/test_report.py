@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from lightning_sm._failure import failure_reported, read_job, report_exit
+from lightning_sm._failure.report import report_noted
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import HyperparameterError, JobConfigError, OutputError, TopologyError
 from tests.helpers.environ import torchrun
@@ -23,8 +24,10 @@ def test_nothing_outside_a_container(tmp_path):
 def test_a_file_that_cannot_be_written_hides_no_error(tmp_path):
     (tmp_path / "file").write_text("")
     job = TrainingJob(in_container=True, failure_file=str(tmp_path / "file" / "failure"))
-    with log_lines() as lines, pytest.raises(OutputError, match="problem"), failure_reported(job):
-        raise OutputError("problem")
+    with log_lines() as lines:
+        with pytest.raises(OutputError, match="problem"), failure_reported(job):
+            raise OutputError("problem")
+        report_noted()
     assert "could not be written" in lines[0]
 
 
@@ -53,10 +56,12 @@ def test_broken_files_of_the_job(opt_ml, in_environ, tmp_path):
     opt_ml.write("resourceconfig.json", "{")
     with pytest.raises(JobConfigError):
         read_job()
+    report_noted()
     assert "resourceconfig.json is not JSON" in (opt_ml.base / "output" / "failure").read_text()
     in_environ({"SM_OUTPUT_DIR": str(tmp_path / "elsewhere")})
     with pytest.raises(JobConfigError):
         read_job()
+    report_noted()
     assert (tmp_path / "elsewhere" / "failure").exists()
 
 
@@ -172,6 +177,7 @@ raise Silent()
 def test_an_exit_with_a_code_that_means_failure(opt_ml, in_environ, error, told):
     in_environ(opt_ml.host("algo-1").environ())
     report_exit(error)
+    report_noted()
     failure = opt_ml.base / "output" / "failure"
     assert failure.exists() is (told is not None)
     assert told is None or failure.read_text().startswith(told)
@@ -198,9 +204,14 @@ parser.add_argument("--lr", type=float)
         ("parser.parse_args(['--lr', 'x'])", 2, "train.py: error: argument --lr: invalid float value: 'x' ("),
         ("parser.parse_args(['--token', 'hunter2'])", 2, "train.py: error: unrecognized arguments: --token *** ("),
         ("parser.parse_args(['--help'])", 0, None),
-        # Who catches it goes on, as in a notebook.
+        # Who catches it may go on, as in a notebook.
         ("try: parser.parse_args(['x'])\nexcept SystemExit as error: assert error.code == 2", 0, None),
-        ("try: parser.parse_args(['x'])\nexcept SystemExit as error: sys.exit(3)", 3, None),
+        ("try: parser.parse_args(['x'])\nexcept SystemExit: sys.exit(0)", 0, None),
+        (
+            "try: parser.parse_args(['x'])\nexcept SystemExit: sys.exit(3)",
+            3,
+            "train.py: error: unrecognized arguments: x",
+        ),
         ("import os; os.fork() or parser.parse_args(['x']); os.wait()", 0, None),
     ],
 )
@@ -230,6 +241,19 @@ def test_the_arguments_that_jsonargparse_refuses(opt_ml):
     assert done.returncode == 2
     told = "nrecognized arguments: --x=1 (on algo-1) HINT: "
     assert told in (opt_ml.base / "output" / "failure").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("more", "hint"), [("", True), ("import lightning_sm.cli\n", False)])
+def test_what_lightnings_own_cli_refuses(opt_ml, more, hint):
+    opt_ml.host("algo-1")
+    code = f"import lightning_sm\n{more}from pytorch_lightning.cli import LightningCLI\nLightningCLI()"
+    command = [sys.executable, "-c", code, "--trainer.max_epochs", "1"]
+    done = subprocess.run(command, env={**os.environ, **opt_ml.environ()}, capture_output=True, check=False)
+    assert done.returncode == 2
+    told = (opt_ml.base / "output" / "failure").read_text()
+    assert told.startswith("HyperparameterError: The script's argument parser exited with an error: ")
+    assert ("HINT: Replace LightningCLI by lightning_sm.cli.SageMakerCLI" in told) is hint
 
 
 def test_no_parser_is_touched_outside_a_container(tmp_path):
@@ -274,11 +298,15 @@ def caught(function, *arguments):
         ("caught(fit, SystemExit(3)); sys.exit(0)", None),
         ("sys.exit(caught(ours))", None),
         ("caught(ours); sys.exit(143)", None),
+        ("caught(ours); os._exit(0)", None),
+        ("caught(fit, SystemExit(3)); os._exit(0)", None),
+        # What this exit means is known to the interpreter only.
+        ("caught(ours); raise SystemExit(0)", None),
         ("caught(ours); os.fork() or sys.exit(1); os.wait()", None),
         # It ends with what it caught, or with what followed from it.
         ("ours()", "OutputError: no space"),
         ("caught(ours); sys.exit(1)", "OutputError: no space"),
-        ("caught(ours); raise SystemExit(1)", "OutputError: no space"),
+        ("caught(ours); os._exit(1)", "OutputError: no space"),
         ("fit(SystemExit('no data'))", "SystemExit: no data"),
         ("try: fit(SystemExit('no data'))\nfinally: print()", "SystemExit: no data"),
         ("with contextlib.suppress(ValueError): fit(SystemExit(4))", "SystemExit: 4"),
@@ -297,9 +325,47 @@ def test_what_the_program_catches_is_a_failure_only_if_it_ends_with_one(opt_ml, 
     assert told is None or failure.read_text().startswith(told)
 
 
-def test_what_another_process_wrote_is_not_withdrawn(opt_ml):
+_HELPER = "import lightning_sm; raise KeyError('of a helper')"
+_START = f"""
+import os, subprocess, sys
+import lightning_sm
+def start(**more):
+    return subprocess.run([sys.executable, "-c", {_HELPER!r}], env={{**os.environ, **more}}).returncode
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        # Its parent goes on.
+        ("assert start() == 1", None),
+        ("sys.exit(start() - 1)", None),
+        # Also one that a helper starts, whatever it sets.
+        ("subprocess.run([sys.executable, '-c', os.environ['AGAIN']])", None),
+        # One that Lightning, or a launcher that the program starts, makes a rank.
+        ("start(LOCAL_RANK='1')", "KeyError: 'of a helper'"),
+        ("start(TORCHELASTIC_RUN_ID='x', RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', LOCAL_WORLD_SIZE='1', "
+         "GROUP_RANK='0')", "KeyError: 'of a helper'"),
+        # The program fails because of it, and says so itself.
+        ("if start(): raise ValueError('no data')", "ValueError: no data"),
+    ],
+)  # fmt: skip
+def test_processes_that_a_program_starts_speak_only_as_ranks(opt_ml, lines, told):
     opt_ml.host("algo-1")
-    other = "open(TrainingJob.resolve().failure_file, 'w').write('theirs')"
-    code = f"{_FIT}\ncaught(ours)\n{other}"
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, **opt_ml.environ()}, check=True)
-    assert (opt_ml.base / "output" / "failure").read_text() == "theirs"
+    environ = {**os.environ, **opt_ml.environ(AGAIN=f"{_START}start(LOCAL_RANK='1')")}
+    subprocess.run([sys.executable, "-c", _START + lines], env=environ, capture_output=True, check=False)
+    failure = opt_ml.base / "output" / "failure"
+    assert failure.exists() is (told is not None)
+    assert told is None or failure.read_text().startswith(told)
+
+
+@pytest.mark.parametrize(("rank", "told"), [({"LOCAL_RANK": "0"}, False), ({"LOCAL_RANK": "1", "RANK": "1"}, True)])
+@pytest.mark.parametrize("shell", [False, True])
+def test_a_parent_of_the_same_rank_that_has_not_imported_the_package(opt_ml, rank, told, shell):
+    opt_ml.host("algo-1")
+    start = ["/bin/sh", "-c", '"$@"; exit $?', "sh"] if shell else []
+    code = "import os, subprocess, sys; subprocess.run(sys.argv[2:], env={**os.environ, **eval(sys.argv[1])})"
+    command = [sys.executable, "-c", code, str(rank), *start, sys.executable, "-c", _HELPER]
+    environ = {**os.environ, **opt_ml.environ(**torchrun(0, 2, 0, 2, 0))}
+    subprocess.run(command, env=environ, capture_output=True, check=True, timeout=60)
+    assert (opt_ml.base / "output" / "failure").exists() is told

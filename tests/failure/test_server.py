@@ -1,6 +1,7 @@
 """What a failure server accepts from connections."""
 
 import contextlib
+import time
 
 import pytest
 
@@ -64,6 +65,17 @@ def test_an_endless_line_closes_its_connection(cluster):
         sender.socket.sendall(b"x" * (2 * MAX_LINE))
     until(lambda: not cluster.server._members)
     sender.close()
+
+
+def test_workers_of_the_next_attempt_are_refused_by_a_server_that_closes(cluster, in_environ):
+    in_environ({"TORCHELASTIC_MAX_RESTARTS": "2"})
+    (rank,) = cluster.start(1)
+    cluster.server._closed_at = time.monotonic()
+    sender = cluster.connect()
+    sender.send(**hello())
+    until(lambda: sender.receive() is None, 2)
+    sender.close()
+    assert quiet([rank], 0.1)
 
 
 def test_nothing_is_sent_before_authentication(cluster):

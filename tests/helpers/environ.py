@@ -1,6 +1,6 @@
 """Variables as launchers leave them, and the taking away of those that the machine under test has."""
 
-__all__ = ["mpirun", "torchrun", "without_launcher"]
+__all__ = ["mpirun", "setup_environment", "torchrun", "without_launcher"]
 
 _LAUNCHERS = ("SM_", "SAGEMAKER_", "OMPI_", "PMIX_", "TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "SMDATAPARALLEL_")
 _NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "OMP_NUM_THREADS"}
@@ -37,3 +37,8 @@ def mpirun(rank, size, local_rank, local_size, **more):
         "OMPI_COMM_WORLD_NODE_RANK": local_rank,
     }
     return {name: str(value) for name, value in {**variables, **more}.items()}
+
+
+def setup_environment(environment):
+    """What a strategy of Lightning's does in its function of this name."""
+    return environment.main_address

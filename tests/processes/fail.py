@@ -5,8 +5,9 @@
 ``raise``: an exception after joining the process group. ``exit``: ``sys.exit`` with a message. ``kill``: SIGKILL.
 ``crash``: abort, as gloo does. ``blocked``: as ``raise``, while rank 0 is blocked in a call that does not notice the
 loss, as a collective of NCCL is for half an hour. ``model``: an exception before the first call of this package.
-``main``: rank 0 is killed as soon as all have joined. ``finish``: no failure; rank 0 ends seconds before rank 1, which
-then leaves by ``os._exit``.
+``uploads``: as ``raise``, and rank 0, which loses the other one, catches its error and works for 18 seconds. ``main``:
+rank 0 is killed as soon as all have joined. ``finish``: no failure; rank 0 ends seconds before rank 1, which then
+leaves by ``os._exit``.
 """
 
 import argparse
@@ -90,7 +91,13 @@ def main():
         **told,
     )
     trainer = pl.Trainer(**arguments)
-    trainer.fit(tiny_model(pl), loader())
+    try:
+        trainer.fit(tiny_model(pl), loader())
+    except Exception:
+        if options.how == "uploads" and trainer.global_rank == 0:
+            time.sleep(18)
+            Path(options.folder, "uploaded").touch()
+        raise
     if options.how == "finish" and trainer.global_rank == 1:
         time.sleep(4)
         os._exit(0)

@@ -117,6 +117,12 @@ def test_a_blocked_rank_is_ended(run):
     assert "Blocked after another rank failed; exiting with code 1." in job.output
 
 
+def test_a_program_that_goes_on_after_the_error_of_its_fit_is_not_ended(run):
+    job, folder, reasons = run("one_process_on_two_hosts", "uploads")
+    assert (folder / "uploaded").exists(), job.output[-6000:]
+    assert reasons["algo-1"].startswith("KeyError: 'layers' (rank 1 on algo-2; at ")
+
+
 def test_a_rank_that_ends_first_is_not_reported(run):
     job, _, reasons = run("one_process_on_two_hosts", "finish")
     assert job.codes == [0, 0], job.output[-6000:]

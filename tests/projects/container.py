@@ -9,6 +9,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+from lightning_sm._failure.report import report_noted
 from lightning_sm._lightning import Namespace
 from lightning_sm.cli import sagemaker_cli_class
 
@@ -112,6 +113,8 @@ class Container:
 
     @property
     def failure(self):
+        """The failure file, as if the program now ended because of an error that it had."""
+        report_noted()
         path = self.base / "output" / "failure"
         return path.read_text() if path.exists() else None
 

@@ -12,7 +12,9 @@ from lightning_sm import trainer_settings
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm._resume.storage import forget_systems
+from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import CheckpointError
+from tests.helpers.failure_file import reason
 from tests.helpers.s3 import FailingProxy, s3_server
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
@@ -169,7 +171,7 @@ def test_another_jobs_saves_are_refused(job, expected):
 def test_require_needs_a_save_and_never_ignores_it(job):
     with pytest.raises(CheckpointError, match="resume is require, and no checkpoint in s3://"):
         job.fit(options={"resume": "require"})
-    assert "resume is require" in (job.opt_ml.base / "output" / "failure").read_text()
+    assert "resume is require" in reason(TrainingJob.resolve())
     job.fit(1)
     job.fit(options={"resume": "never"})
     assert job.steps == 2 * EPOCH
@@ -321,7 +323,7 @@ def test_a_directory_that_cannot_be_used_ends_the_job_before_training(job, url, 
     with pytest.raises(CheckpointError, match=words):
         job.fit(options={"checkpoint_dir": url})
     assert job.steps == 0
-    assert "HINT" in (job.opt_ml.base / "output" / "failure").read_text()
+    assert "HINT" in reason(TrainingJob.resolve())
 
 
 def test_nothing_of_a_run_is_left_in_the_temporary_directory(job, tmp_path):

@@ -1,0 +1,25 @@
+"""``ddp_spawn`` in a container: the trainer is pickled, and the parent of the spawned processes speaks for the job."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes import Job
+
+pytestmark = [pytest.mark.processes, pytest.mark.jobs]
+
+_SCRIPT = Path(__file__).parent / "spawn.py"
+
+
+def test_spawned_processes_train(tmp_path):
+    job = Job(tmp_path, _SCRIPT).one_per_host(1)
+    assert job.codes == [0], job.output[-6000:]
+    assert (tmp_path / "algo-1" / "model" / "model.pt").exists()
+    assert not (tmp_path / "algo-1" / "output" / "failure").exists()
+
+
+def test_an_error_of_one_is_the_reason(tmp_path):
+    job = Job(tmp_path, _SCRIPT, "--fail").one_per_host(1)
+    assert job.codes == [1], job.output[-6000:]
+    reason = (tmp_path / "algo-1" / "output" / "failure").read_text()
+    assert reason.startswith("KeyError: 'layers' (on algo-1; at "), reason
