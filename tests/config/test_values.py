@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Union
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from jsonargparse import ArgumentParser
+from jsonargparse import ActionConfigFile, ArgumentParser
 
 from lightning_sm._config.arguments import JobArguments
 from lightning_sm._config.build import GroupClass, RunParser
@@ -73,7 +73,7 @@ TEXTS = st.sampled_from(FORMS) | st.text(max_size=6) | st.text("0123456789.:-+_e
 
 def parser_of(is_named):
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--config", action="config")
+    parser.add_argument("--config", action=ActionConfigFile)
     (parser.add_subclass_arguments if is_named else parser.add_class_arguments)(Model, "model")
     return parser
 
