@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Union
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from jsonargparse import ActionConfigFile, ArgumentParser
+from jsonargparse import ActionConfigFile, ArgumentParser  # type: ignore[attr-defined]
 
 from lightning_sm._config.arguments import JobArguments
 from lightning_sm._config.build import GroupClass, RunParser
