@@ -15,11 +15,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from lightning_sm._config.arguments import JobArguments
+from lightning_sm._config.arguments import JobArguments, config_text
 from lightning_sm._config.build import GroupClass, RunParser, find_model_class, raise_refusals, trains
 from lightning_sm._config.mlflow import complete_loggers
 from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.reader import config_text
 from lightning_sm._config.routed import Routing
 from lightning_sm._config.settings import RunContext, as_tree
 from lightning_sm._doctor import check_host
@@ -54,7 +53,8 @@ class SageMakerCLIMixin(_Base):
 
     Highest first, a setting comes from: the command line, hyperparameters, environment variables of ``LightningCLI``
     (with ``parser_kwargs={"default_env": True}``), SageMaker's directories, which replace local paths only, config
-    files in their order, defaults of the project, and defaults of classes.
+    files in their order, defaults of the project, and defaults of classes. A config file that was typed replaces what
+    was typed before it.
 
     Files that are read:
 

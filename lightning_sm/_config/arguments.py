@@ -1,6 +1,7 @@
 """``JobArguments``: the subcommand, config files, hyperparameters and typed arguments of a run inside a job."""
 
 import json
+import math
 import os
 import re
 from dataclasses import dataclass, field, replace
@@ -8,12 +9,12 @@ from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Seq
 
 from lightning_sm._config.config_files import find_config, load_config, load_yaml
 from lightning_sm._config.flat_names import with_dots
-from lightning_sm._config.settings import Layer, Provenance, Settings, as_tree, leaves
+from lightning_sm._config.settings import Layer, Provenance, Settings, as_tree, leaves, plain_key
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters, is_reserved
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["SUBCOMMANDS", "JobArguments", "nest"]
+__all__ = ["SUBCOMMANDS", "JobArguments", "Part", "config_text", "nest"]
 
 SUBCOMMANDS = ("fit", "validate", "test", "predict", "tune")
 _CONFIG_FLAGS = ("--config", "-c")
@@ -29,6 +30,30 @@ _DEEPEST = 100
 
 
 @dataclass(frozen=True)
+class Part:
+    """A config file, a hyperparameter or a typed option: what a command line is made of.
+
+    Args:
+        provenance: Who wrote it.
+        words: Its words.
+        key: The key that it sets; empty for a config.
+        path: The config file.
+        values: What it sets as nested values that no parser has read; without what is in the config file.
+    """
+
+    provenance: Provenance
+    words: Tuple[str, ...] = ()
+    key: str = ""
+    path: Optional[str] = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_file(cls, path: str) -> "Part":
+        """Return a config file."""
+        return cls(Provenance(Layer.CONFIG, os.path.basename(path)), (f"--config={path}",), path=path)
+
+
+@dataclass(frozen=True)
 class JobArguments:
     """What a run inside a job is asked to do.
 
@@ -39,22 +64,18 @@ class JobArguments:
     Args:
         subcommand: The one that was typed or that the hyperparameter ``subcommand`` names, else in a job ``fit``;
             ``None`` for a CLI that has none.
-        configs: Config files in the order in which they apply: the hyperparameter ``config``, then those typed.
-        hyperparameters: The user's hyperparameters as nested values.
-        typed: The other words of the command line (of a shell entry point, or of SDK v3's ``command``).
-        listed: Words for hyperparameters that set an argument of the last of several callbacks or loggers, such as
-            ``trainer.callbacks.patience``, which only a word can.
-        named: All hyperparameters by their names.
-        texts: The numbers and booleans among them as they were written.
+        files: The config files of the hyperparameter ``config``.
+        named: The user's other hyperparameters by their names.
+        texts: How they were written, where a word is no more than that.
+        typed: The other words of the command line (of a shell entry point, or of SDK v3's ``command``) in their order,
+            with the paths of config files.
     """
 
     subcommand: Optional[str]
-    configs: Tuple[str, ...] = ()
-    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
-    typed: Tuple[str, ...] = ()
-    listed: Tuple[str, ...] = ()
+    files: Tuple[str, ...] = ()
     named: Mapping[str, Any] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
+    typed: Tuple[str, ...] = ()
 
     @classmethod
     def read(
@@ -76,41 +97,59 @@ class JobArguments:
             HyperparameterError: The subcommand is unknown, or a config file is not found.
         """
         scripts = {name.lstrip("-").replace("-", "_") for name in ignored}
-        values = {
-            name: value for name, value in job.hyperparameters.values.items() if name.replace("-", "_") not in scripts
-        }
-        typed = _without_hyperparameters(words, job.hyperparameters)
+        given = job.hyperparameters
+        values = {name: value for name, value in given.values.items() if name.replace("-", "_") not in scripts}
+        typed = _without_hyperparameters(words, given)
         asked = values.pop("subcommand", None)
         subcommand, typed = _take_subcommand(typed, subcommands, asked, job.in_container)
-        configs, typed = _take_configs(typed)
         files = values.pop("config", None)
         files = [files] if isinstance(files, str) else ([] if files is None else files)
         if not isinstance(files, list) or not all(isinstance(path, str) for path in files):
             raise HyperparameterError(
                 f"The hyperparameter 'config' is {files!r}.", hint="Give one path, or a list of paths."
             )
-        texts = {name: job.hyperparameters.text(name) for name, value in values.items() if _is_number(value)}
-        named = {_full_name(name, subcommand): value for name, value in values.items()}
-        found = tuple(find_config(path, job) for path in [*files, *configs])
-        texts = {_full_name(name, subcommand): text for name, text in texts.items()}
-        return cls(subcommand, found, typed=tuple(typed), texts=texts).with_named(named)
+        # What its author wrote as a string of JSON is that string, also where the same word would be a number.
+        texts = {
+            name: given.texts[name]
+            for name, value in values.items()
+            if name in given.texts and (not isinstance(value, str) or value == given.texts[name])
+        }
+        return cls(
+            subcommand,
+            tuple(find_config(path, job) for path in files),
+            {_full_name(name, subcommand): value for name, value in values.items()},
+            {_full_name(name, subcommand): text for name, text in texts.items()},
+            tuple(_with_config_paths(typed, job)),
+        )
 
     def with_keys(self, keys: Mapping[str, str]) -> "JobArguments":
         """Let hyperparameters set other keys than their names; those whose key is empty are left out."""
         texts = {keys.get(name, name): text for name, text in self.texts.items()}
-        named = {keys.get(name, name): value for name, value in self.named.items() if keys.get(name, name)}
-        return replace(self, texts=texts).with_named(named)
+        named = {keys.get(name, name): value for name, value in self.named.items() if keys.get(name) != ""}
+        return replace(self, texts=texts, named=named)
 
-    def with_named(self, values: Mapping[str, Any]) -> "JobArguments":
-        """Replace the hyperparameters by these, by their names."""
-        listed = {name: value for name, value in values.items() if _is_of_last(name, values)}
-        flags = tuple(f"--{name}={_word(value)}" for name, value in listed.items())
-        nested = nest({name: value for name, value in values.items() if name not in listed})
-        return replace(self, hyperparameters=nested, listed=flags, named=values)
+    @property
+    def strings(self) -> Dict[str, str]:
+        """The hyperparameters whose author wrote a string, and not text that may be anything."""
+        return {name: value for name, value in self.named.items() if isinstance(value, str) and name not in self.texts}
 
-    def with_texts(self, names: Collection[str]) -> "JobArguments":
-        """Pass these hyperparameters as the text that they were written as."""
-        return self.with_named({**self.named, **{name: self.texts[name] for name in names}})
+    def parts(self) -> Tuple[Part, ...]:
+        """Return the line in the order in which it applies: the later wins.
+
+        It begins with the config files of the hyperparameters. Hyperparameters are above every config file, so they
+        follow the last one that was typed, without those keys that were typed before it.
+        """
+        typed = [_typed(words) for words in _options(self.typed)]
+        end = max((index + 1 for index, part in enumerate(typed) if part.path is not None), default=0)
+        before = {key for part in typed[:end] for key, _ in leaves(as_tree(part.values))}
+        names = [name for name in self.named if plain_key(name) not in before]
+        names.sort(key=lambda name: (name.count("."), not name.endswith(".class_path")))
+        return (
+            *map(Part.of_file, self.files),
+            *typed[:end],
+            *(_hyperparameter(name, self.named[name], self.texts.get(name)) for name in names),
+            *typed[end:],
+        )
 
     def as_written(self, defaults: Optional[Mapping[str, Any]] = None, files: Sequence[str] = ()) -> Settings:
         """Return what files, hyperparameters and words contain, without validation by a parser.
@@ -125,40 +164,83 @@ class JobArguments:
             HyperparameterError: A config file is missing, broken or no mapping.
         """
         settings = Settings().with_layer(nest(defaults or {}), Provenance(Layer.PROJECT))
-        for path in (*files, *self.configs):
-            content = load_config(path)
+        for part in (*map(Part.of_file, files), *self.parts()):
+            if part.path is None:
+                settings = settings.with_layer(part.values, part.provenance)
+                continue
+            content = load_config(part.path)
             section = content.pop(self.subcommand, None) if self.subcommand is not None else None
-            for part in (content, section):
-                if isinstance(part, dict):
-                    values = _included(nest(part), os.path.dirname(path))
-                    settings = settings.with_layer(values, Provenance(Layer.CONFIG, os.path.basename(path)))
-        for layer in self._explicit():
-            settings = settings.with_layer(*layer)
+            for values in (content, section):
+                if isinstance(values, dict):
+                    included = _included(nest(values), os.path.dirname(part.path))
+                    settings = settings.with_layer(included, part.provenance)
         return settings
 
-    def explicit_keys(self) -> Dict[str, Provenance]:
-        """Who set each key that a hyperparameter or a word sets."""
-        layers = list(self._explicit())
-        return {key: provenance for values, provenance in layers for key, _ in leaves(as_tree(values))}
 
-    def _explicit(self) -> Iterator[Tuple[Mapping[str, Any], Provenance]]:
-        """Nested values of hyperparameters and words, in their order."""
-        yield _included(self.hyperparameters), Provenance(Layer.HYPERPARAMETER)
-        for words, layer in ((self.listed, Layer.HYPERPARAMETER), (self.typed, Layer.COMMAND_LINE)):
-            for key, value in _read_words(words):
-                yield _included(nest({key: value})), Provenance(layer)
+def _hyperparameter(name: str, value: Any, text: Optional[str]) -> Part:
+    """Write a hyperparameter as the word that it would be on a laptop.
 
-
-def _is_of_last(name: str, values: Mapping[str, Any]) -> bool:
-    """Whether a name is an argument below callbacks or loggers, of which no hyperparameter names a class."""
-    whole = next((whole for whole in _LISTS if name.startswith(f"{whole}.")), None)
-    if whole is None or name[len(whole) + 1 :] in ("class_path", "init_args", "dict_kwargs"):
-        return False
-    return not isinstance(values.get(whole), (str, dict)) and f"{whole}.class_path" not in values
+    A word that reads as nothing, a list or a mapping is quoted in a config instead, where a parser takes it for an
+    argument of text, too. A value that no text means to YAML, such as an infinite number, is itself in a config.
+    """
+    text = value if isinstance(value, str) else text or json.dumps(value)
+    read = _read_value(text)
+    written: Any = value
+    is_option = name not in _INCLUDES and all(name.split("."))
+    if is_option and (isinstance(value, str) or _is_finite_number(value) or read == value):
+        written = text
+    is_word = is_option and written is text and isinstance(read, (str, bool, int, float))
+    word = f"--{name}={text}" if is_word else f"--config={config_text(nest({name: written}))}"
+    return Part(Provenance(Layer.HYPERPARAMETER), (word,), name, values=_included(nest({name: value})))
 
 
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _is_finite_number(value: Any) -> bool:
+    return isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _options(words: Sequence[str]) -> List[List[str]]:
+    """Part words into options, each with what follows it."""
+    found: List[List[str]] = []
+    for word in words:
+        if found and not word.startswith("--"):
+            found[-1].append(word)
+        else:
+            found.append([word])
+    return found
+
+
+def _typed(words: Sequence[str]) -> Part:
+    provenance = Provenance(Layer.COMMAND_LINE)
+    key, equals, text = words[0][2:].partition("=")
+    if not words[0].startswith("--") or not key or (not equals and len(words) == 1):
+        return Part(provenance, tuple(words))  # left to the parser
+    text = text if equals else words[1]
+    value = _read_value(text)
+    if key != "config":
+        return Part(provenance, tuple(words), key, values=_included(nest({key: value})))
+    if isinstance(value, dict):
+        return Part(provenance, tuple(words), values=_included(nest(value)))
+    return Part.of_file(text)
+
+
+def config_text(content: Mapping[str, Any]) -> str:
+    """Write a config.
+
+    Strings and keys that do not begin with a letter are quoted, because jsonargparse reads ``1e-3`` as a number where
+    PyYAML does not; JSON would not do, because YAML knows neither its ``NaN`` nor its escapes of characters beyond the
+    basic plane.
+    """
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def represent(dumper: Any, text: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text[:1].isalpha() else '"')
+
+    Dumper.add_representer(str, represent)
+    return str(yaml.dump(dict(content), Dumper=Dumper, sort_keys=False))
 
 
 def _without_hyperparameters(words: Sequence[str], hyperparameters: Hyperparameters) -> List[str]:
@@ -199,32 +281,24 @@ def _take_subcommand(
     return asked, typed
 
 
-def _take_configs(typed: List[str]) -> Tuple[List[str], List[str]]:
-    configs: List[str] = []
-    rest: List[str] = []
+def _with_config_paths(typed: Sequence[str], job: TrainingJob) -> Iterator[str]:
+    """Write each ``--config FILE`` as one word, with the path of the file."""
     words = iter(typed)
     for word in words:
-        flag, equals, path = word.partition("=")
+        flag, equals, given = word.partition("=")
         if flag not in _CONFIG_FLAGS:
-            rest.append(word)
-        elif equals:
-            configs.append(path)
-        else:
-            following = next(words, None)
-            if following is None:
-                raise HyperparameterError(f"{flag} is the last word of the command line.", hint="Name a file after it.")
-            configs.append(following)
-    return configs, rest
+            yield word
+            continue
+        named = given if equals else next(words, None)
+        if named is None:
+            raise HyperparameterError(f"{flag} is the last word of the command line.", hint="Name a file after it.")
+        yield f"--config={named if isinstance(_read_value(named), dict) else find_config(named, job)}"
 
 
 def _full_name(name: str, subcommand: Optional[str]) -> str:
     """A name with its dots and without the subcommand."""
     dotted = with_dots(name, _GROUPS)
     return dotted[len(subcommand) + 1 :] if subcommand and dotted.startswith(f"{subcommand}.") else dotted
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (bool, int, float))
 
 
 def nest(flat: Mapping[str, Any]) -> Dict[str, Any]:
@@ -281,23 +355,6 @@ def _included(values: Mapping[str, Any], folder: str = "", at: str = "") -> Dict
             value = (load_yaml(path) if key in _LISTS else load_config(path)) if os.path.isfile(path) else value
         found[name] = _included(value, folder, key) if isinstance(value, Mapping) else value
     return found
-
-
-def _read_words(words: Sequence[str]) -> Iterator[Tuple[str, Any]]:
-    """Read ``--key=value`` and ``--key value``; other words are left to the parser."""
-    index = 0
-    while index < len(words):
-        word = words[index]
-        index += 1
-        if not word.startswith("--") or word == "--":
-            continue
-        key, equals, text = word[2:].partition("=")
-        if not equals:
-            if index >= len(words) or words[index].startswith("--"):
-                continue
-            text = words[index]
-            index += 1
-        yield key, _read_value(text)
 
 
 def _read_value(text: str) -> Any:

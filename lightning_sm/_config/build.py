@@ -6,19 +6,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._config.arguments import SUBCOMMANDS, JobArguments, nest
+from lightning_sm._config.arguments import SUBCOMMANDS, JobArguments, Part, nest
 from lightning_sm._config.classes import closest_keys, import_class, init_parameters, known_keys, takes_text_only
 from lightning_sm._config.directories import Consumer
 from lightning_sm._config.flat_names import flat_keys
 from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.reader import CommandLine, apply_config, is_same, set_entry
+from lightning_sm._config.reader import CommandLine, apply_config, is_same, keep_text, set_entry
 from lightning_sm._config.routed import Link, Routing
 from lightning_sm._config.routing import build_routing
 from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings, as_config, plain_key
 from lightning_sm._config.strategies import (
     check_strategy,
     expand_strategy,
-    sets_arguments,
+    sets_argument,
     shortened,
     strategy_hint,
     with_strategy_class,
@@ -77,11 +77,9 @@ class RunParser:
         self._files = tuple(_default_configs(parser, subparser))
         self._written = arguments.as_written(self._project, self._files)
         self._flat = self._flat_keys(arguments)
-        if self._flat:
-            arguments = arguments.with_keys(self._flat)
-        arguments = with_strategy_class(context.namespace, arguments)
-        self._written = arguments.as_written(self._project, self._files)
-        self._arguments = self._with_texts(arguments)
+        self._arguments = arguments.with_keys(self._flat)
+        self._written = self._arguments.as_written(self._project, self._files)
+        self._parts = with_strategy_class(context.namespace, self._arguments.parts())
 
     def parse_words(self) -> Any:
         """Parse the command line, hyperparameters and routed settings.
@@ -92,13 +90,16 @@ class RunParser:
         """
         options_from(self._written)  # its error is clearer than the parser's where a channel is mapped to no parameter
         # In the middle of a line it would print what was read up to there.
-        prints = [word for word in self._arguments.typed if _is_print(word)]
-        typed = tuple(word for word in self._arguments.typed if word not in prints)
-        arguments = replace(self._arguments, typed=typed)
+        prints = [word for part in self._parts for word in part.words if _is_print(word)]
+        parts = [part for part in self._parts if not set(prints) & set(part.words)]
         with self._refusals():
-            self._route(self._read(arguments))
-            words = self._line(arguments).words(self._apply_routing)
-            return parse_words(self.context.namespace, self._parser, [*words, *prints])
+            self._route(self._read(parts))
+            words = self._line(parts).words(self._apply_routing)
+            config = parse_words(self.context.namespace, self._parser, [*words, *prints])
+        for name, text in self._arguments.strings.items():
+            if takes_text_only(self._annotation(name)):
+                keep_text(config.get(self._arguments.subcommand, config), name, text)
+        return config
 
     def parse_mapping(self, given: Mapping[str, Any]) -> Any:
         """Parse a mapping that a program passes, as :meth:`parse_words` does; it counts as typed."""
@@ -106,27 +107,29 @@ class RunParser:
         self._written = self._written.with_layer(*layer)
         subcommand = self._arguments.subcommand
         with self._refusals():
-            self._route(self._read(self._arguments).with_layer(*layer))
+            self._route(self._read(self._parts).with_layer(*layer))
             tree = {name: value for name, value in self.context.settings.tree.items() if name != "config"}
             config = as_config(Settings(tree).with_layer(self.routing.as_config(), layer[1]).tree)
             return self._parser.parse_object(
                 config if subcommand is None else {"subcommand": subcommand, subcommand: config}
             )
 
-    def _read(self, arguments: JobArguments) -> Settings:
+    def _read(self, parts: Sequence[Part]) -> Settings:
         """Read what was given, without defaults of classes and without routed settings."""
 
         def parse(words: Sequence[str]) -> Any:
             return parse_words(self.context.namespace, self._parser, words, defaults=False)
 
-        line = self._line(arguments, self._files)
-        return line.read(parse, arguments.explicit_keys(), tuple(self._project))
+        always = [Part.of_file(path) for path in self._files]
+        variables = [Part(Provenance(Layer.VARIABLE))] if always else []  # they are above these files
+        return self._line([*always, *variables, *parts]).read(parse, tuple(self._project))
 
-    def _line(self, arguments: JobArguments, always: Sequence[str] = ()) -> CommandLine:
-        def complete(values: Any) -> None:
-            expand_strategy(self.context.namespace, self._subparser, values, sets_arguments(arguments))
+    def _line(self, parts: Sequence[Part]) -> CommandLine:
+        def expand(values: Any) -> None:
+            expand_strategy(self.context.namespace, self._subparser, values)
 
-        return CommandLine.of(self._parser, self._subparser, arguments, always, complete)
+        first = next((part for part in parts if sets_argument(part)), None)
+        return CommandLine.of(self._parser, self._subparser, self._arguments.subcommand, parts, expand, first)
 
     def _route(self, settings: Settings) -> None:
         """Determine the routing and the options from the settings."""
@@ -169,10 +172,6 @@ class RunParser:
         known = known_keys(self._subparser, self._written.tree, self.context.find_class)
         chosen = options_from(self._written).hyperparameters
         return flat_keys(arguments.named, {key for key in map(plain_key, known) if key not in targets}, chosen)
-
-    def _with_texts(self, arguments: JobArguments) -> JobArguments:
-        """Pass numbers that can only mean their text as this text, as the same word on the line would be read."""
-        return arguments.with_texts([name for name in arguments.texts if takes_text_only(self._annotation(name))])
 
     def _annotation(self, name: str) -> Any:
         for action in self._subparser._actions:

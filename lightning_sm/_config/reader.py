@@ -14,12 +14,12 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._config.arguments import JobArguments
+from lightning_sm._config.arguments import Part, config_text
 from lightning_sm._config.config_files import load_config
-from lightning_sm._config.settings import Layer, Provenance, Settings, as_tree, leaves
+from lightning_sm._config.settings import Layer, Provenance, Settings, as_tree, leaves, plain_key
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["CommandLine", "Step", "apply_config", "config_text", "is_same", "set_entry"]
+__all__ = ["CommandLine", "Step", "apply_config", "is_same", "keep_text", "set_entry"]
 
 _MARK = "--lightning-sm-mark"
 _CONFIG = "--config"
@@ -33,11 +33,13 @@ class Step:
         provenance: Who set what it sets; with ``Layer.VARIABLE``, variables are applied over the steps before.
         words: Its words.
         apply: Sets values of the parser at its end.
+        keys: What it sets by name, perhaps to what an earlier step has set already.
     """
 
     provenance: Provenance
     words: Tuple[str, ...] = ()
     apply: Optional[Callable[[Any], None]] = None
+    keys: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,44 +65,38 @@ class CommandLine:
         cls,
         parser: Any,
         subparser: Any,
-        arguments: JobArguments,
-        always: Sequence[str] = (),
-        complete: Optional[Callable[[Any], None]] = None,
+        subcommand: Optional[str],
+        parts: Sequence[Part],
+        complete: Callable[[Any], None],
+        completed: Optional[Part] = None,
     ) -> "CommandLine":
         """Put the arguments of a run in order.
 
         Args:
             parser: The CLI's parser.
             subparser: The parser of the subcommand.
-            arguments: What was given.
-            always: Config files below all others and below variables, for a parser that is asked for no defaults.
-            complete: Changes values of the parser after all config files.
+            subcommand: The subcommand.
+            parts: What was given.
+            complete: Changes values of the parser.
+            completed: The part before which it does so.
         """
         front: List[Step] = []
         steps: List[Step] = []
-        for index, path in enumerate((*always, *arguments.configs)):
-            provenance = Provenance(Layer.CONFIG, os.path.basename(path))
-            in_sections = arguments.subcommand is not None and arguments.subcommand in load_config(path)
-            if in_sections and not any(step.words for step in steps):
-                front.append(Step(provenance, (_CONFIG, path)))
-            elif in_sections:
-                steps.append(Step(provenance, apply=_section(subparser, path, str(arguments.subcommand))))
+        for index, part in enumerate(parts):
+            if part is completed:
+                files = (each.provenance for each in reversed(parts[:index]) if each.path is not None)
+                steps.append(Step(next(files, part.provenance), apply=complete))
+            in_section = part.path is not None and subcommand is not None and subcommand in load_config(part.path)
+            if in_section and not any(step.words for step in steps):
+                front.append(Step(part.provenance, part.words))
+            elif in_section:
+                steps.append(Step(part.provenance, apply=_section(subparser, str(part.path), str(subcommand))))
             else:
-                steps.append(Step(provenance, (_CONFIG, path)))
-            if index == len(always) - 1:
-                steps.append(Step(Provenance(Layer.VARIABLE)))
-        if complete is not None:
-            last = os.path.basename((*always, *arguments.configs)[-1]) if (*always, *arguments.configs) else ""
-            steps.append(Step(Provenance(Layer.CONFIG, last), apply=complete))
-        values = arguments.hyperparameters
-        steps.append(Step(Provenance(Layer.HYPERPARAMETER), (_CONFIG, config_text(values)) if values else ()))
-        steps.append(Step(Provenance(Layer.HYPERPARAMETER), arguments.listed))
-        steps.append(Step(Provenance(Layer.COMMAND_LINE), arguments.typed))
-        return cls(parser, subparser, arguments.subcommand, tuple(front), tuple(steps))
+                keys = tuple(key for key, _ in leaves(as_tree(part.values)))
+                steps.append(Step(part.provenance, part.words, keys=keys))
+        return cls(parser, subparser, subcommand, tuple(front), tuple(steps))
 
-    def read(
-        self, parse: Callable[[Sequence[str]], Any], explicit: Mapping[str, Provenance], project: Sequence[str]
-    ) -> Settings:
+    def read(self, parse: Callable[[Sequence[str]], Any], project: Sequence[str]) -> Settings:
         """Let the parser read the line, and return what it was given and who gave it.
 
         The values are the parser's own. Who gave them follows from what changed from step to step; what hyperparameters
@@ -108,24 +104,23 @@ class CommandLine:
 
         Args:
             parse: Parses a line without the parser's defaults.
-            explicit: Who set the keys of hyperparameters and words.
             project: Keys of which the project sets the default, below everything else.
         """
-        seen: List[Tuple[Provenance, Dict[str, Any]]] = []
+        seen: List[Tuple[Step, Dict[str, Any]]] = []
         variables: Any = None
 
-        def note(provenance: Provenance, values: Any) -> None:
-            seen.append((provenance, as_tree({} if values is None else values)))
+        def note(step: Step, values: Any) -> None:
+            seen.append((step, as_tree({} if values is None else values)))
 
         def begin(values: Any) -> None:
             nonlocal variables
             variables = values.clone()
-            note(Provenance(Layer.VARIABLE), values)
+            note(Step(Provenance(Layer.VARIABLE)), values)
             defaults = self.subparser.get_defaults() if project else {}
             for key in project:
                 if key in defaults and values.get(key) is None:
                     values.update(defaults[key], key)
-            note(Provenance(Layer.PROJECT), values)
+            note(Step(Provenance(Layer.PROJECT)), values)
 
         def passed(step: Step) -> Callable[[Any], None]:
             def reached(values: Any) -> None:
@@ -133,7 +128,7 @@ class CommandLine:
                     step.apply(values)
                 if step.provenance.layer is Layer.VARIABLE:
                     values.update(variables)
-                note(step.provenance, values)
+                note(step, values)
 
             return reached
 
@@ -141,7 +136,7 @@ class CommandLine:
             raise _EndOfLineError
 
         def noted_in_front(step: Step) -> Callable[[Any], None]:
-            return lambda values: note(step.provenance, values.get(self.subcommand))
+            return lambda values: note(step, values.get(self.subcommand))
 
         first = Step(Provenance(Layer.VARIABLE))
         words = _with_marks(self.parser, [first, *self.front] if self.front else [], "front", noted_in_front)
@@ -153,7 +148,7 @@ class CommandLine:
         context = contextvars.copy_context()
         with suppress(_EndOfLineError):
             context.run(parse, words)
-        return Settings(seen[-1][1], _provenance(seen, explicit, self.subparser))
+        return Settings(seen[-1][1], _provenance(seen, self.subparser))
 
     def words(self, last: Callable[[Any], None]) -> List[str]:
         """Return the words of the line.
@@ -213,26 +208,6 @@ def apply_config(parser: Any, values: Any, content: Mapping[str, Any]) -> None:
         parser._option_string_actions[_CONFIG](parser, values, config_text(content), _CONFIG)
 
 
-def config_text(content: Mapping[str, Any]) -> str:
-    """Write a config.
-
-    Strings and keys that do not begin with a letter are quoted, because jsonargparse reads ``1e-3`` as a number where
-    PyYAML does not; JSON would not do, because YAML knows neither its ``NaN`` nor its escapes of characters beyond the
-    basic plane.
-    """
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    def represent(dumper: Any, text: str) -> Any:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text[:1].isalpha() else '"')
-
-    Dumper.add_representer(str, represent)
-    return str(yaml.dump(dict(content), Dumper=Dumper, sort_keys=False))
-
-
 def set_entry(parser: Any, values: Any, key: str, value: Any) -> None:
     """Set an argument of an entry of a list among a parser's values, where the rest of it stays as it was read.
 
@@ -255,6 +230,28 @@ def set_entry(parser: Any, values: Any, key: str, value: Any) -> None:
     parser._option_string_actions[flag](parser, values, entries, flag)
 
 
+def keep_text(values: Any, key: str, text: str) -> None:
+    """Set a text where a parser has read nothing in it, as in ``null`` for an ``Optional[str]``.
+
+    Args:
+        values: What it has read, which is changed.
+        key: The key.
+        text: The text.
+    """
+    *parents, last = plain_key(key).split(".")
+    node = values
+    for name in parents:
+        node = _with_arguments(node).get(name) or {}
+    node = _with_arguments(node)
+    if text and node.get(last, text) is None:
+        node[last] = text
+
+
+def _with_arguments(node: Any) -> Any:
+    """The arguments of a class that is named, else the node itself."""
+    return node["init_args"] if "class_path" in node and node.get("init_args") is not None else node
+
+
 def _section(parser: Any, path: str, subcommand: str) -> Callable[[Any], None]:
     """Read a subcommand's section of a config file that comes after a file without sections."""
 
@@ -271,23 +268,21 @@ def _section(parser: Any, path: str, subcommand: str) -> Callable[[Any], None]:
     return apply
 
 
-def _provenance(
-    seen: Sequence[Tuple[Provenance, Mapping[str, Any]]], explicit: Mapping[str, Provenance], parser: Any
-) -> Dict[str, Provenance]:
+def _provenance(seen: Sequence[Tuple[Step, Mapping[str, Any]]], parser: Any) -> Dict[str, Provenance]:
     found: Dict[str, Provenance] = {}
     before: Dict[str, Any] = {}
-    for provenance, tree in seen:
+    for step, tree in seen:
         now = dict(_leaves_and_entries(tree))
         for key, value in now.items():
             if key not in before or not is_same(before[key], value):
-                if provenance.layer is not Layer.VARIABLE:
-                    found[key] = provenance
+                if step.provenance.layer is not Layer.VARIABLE:
+                    found[key] = step.provenance
                 else:
                     found[key] = _variable(parser, key) or found.get(key) or Provenance(Layer.CONFIG)
         found = {key: found[key] for key in now}
         before = now
-    for key, provenance in explicit.items():
-        _set_by_name(found, key, provenance, seen[-1][1])
+        for key in step.keys:
+            _set_by_name(found, key, step.provenance, tree)
     return found
 
 

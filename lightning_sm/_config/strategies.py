@@ -6,9 +6,9 @@ import math
 import os
 import re
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence
+from typing import Any, Dict, Iterator, Mapping, NoReturn, Optional, Sequence, Tuple
 
-from lightning_sm._config.arguments import JobArguments
+from lightning_sm._config.arguments import Part, nest
 from lightning_sm._config.classes import STRATEGY, find_class, init_parameters
 from lightning_sm._config.reader import apply_config
 from lightning_sm._config.routed import RoutedSetting
@@ -23,7 +23,7 @@ __all__ = [
     "strategy_class",
     "strategy_hint",
     "strategy_sizes",
-    "sets_arguments",
+    "sets_argument",
     "shortened",
     "with_strategy_class",
 ]
@@ -62,7 +62,7 @@ def _path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def with_strategy_class(namespace: Namespace, arguments: JobArguments) -> JobArguments:
+def with_strategy_class(namespace: Namespace, parts: Sequence[Part]) -> Tuple[Part, ...]:
     """Let hyperparameters and words name a strategy by its class alone, or by its name with arguments beside it.
 
     A parser takes ``--trainer.strategy=FSDPStrategy`` for the name of a registered strategy, and refuses arguments of
@@ -70,56 +70,36 @@ def with_strategy_class(namespace: Namespace, arguments: JobArguments) -> JobArg
 
     Args:
         namespace: Lightning's namespace.
-        arguments: The hyperparameters and words.
+        parts: The hyperparameters and words.
     """
-    has_arguments = sets_arguments(arguments)
-    named = dict(arguments.named)
-    for key in (STRATEGY, f"{STRATEGY}.class_path"):
-        found = _named(namespace, named.get(key), has_arguments or key != STRATEGY)
-        if found is not None:
-            del named[key]
-            named[f"{STRATEGY}.class_path"] = found["class_path"]
-            for name, value in found.get("init_args", {}).items():
-                if not {f"{STRATEGY}.{name}", f"{STRATEGY}.init_args.{name}"} & set(named):
-                    named[f"{STRATEGY}.init_args.{name}"] = value
-    if named != arguments.named:
-        arguments = arguments.with_named(named)
-    words: List[str] = []
-    follows = False
-    for word in arguments.typed:
-        flag, equals, value = word.partition("=")
-        if flag == f"--{STRATEGY}.class_path" and equals:
-            found = _named(namespace, value, has_arguments=True)
-            words.append(word if found is None else f"--{STRATEGY}={json.dumps(found)}")
-        elif follows or (flag == f"--{STRATEGY}" and equals):
-            found = _named(namespace, word if follows else value, has_arguments)
-            text = (word if follows else value) if found is None else json.dumps(found)
-            words.append(text if follows else f"{flag}={text}")
-        else:
-            words.append(word)
-        follows = word == f"--{STRATEGY}"
-    return replace(arguments, typed=tuple(words))
+    has_arguments = any(map(sets_argument, parts))
+
+    def changed(part: Part) -> Part:
+        if part.key not in (STRATEGY, f"{STRATEGY}.class_path"):
+            return part
+        name = Settings().with_layer(part.values, part.provenance).class_path(STRATEGY)
+        found = _named(namespace, name, has_arguments or part.key != STRATEGY)
+        if found is None:
+            return part
+        return replace(part, words=(f"--{STRATEGY}={json.dumps(found)}",), values=nest({STRATEGY: found}))
+
+    return tuple(map(changed, parts))
 
 
-def sets_arguments(arguments: JobArguments) -> bool:
+def sets_argument(part: Part) -> bool:
     """Whether a hyperparameter or a word sets an argument of the strategy."""
-    prefix = f"{STRATEGY}."
-    return any(
-        key.startswith(prefix) and key != f"{STRATEGY}.class_path"
-        for key in (*arguments.named, *(word.lstrip("-").partition("=")[0] for word in arguments.typed))
-    )
+    return part.key.startswith(f"{STRATEGY}.") and part.key != f"{STRATEGY}.class_path"
 
 
-def expand_strategy(namespace: Namespace, parser: Any, values: Any, has_arguments: bool) -> None:
-    """Replace the name of a strategy among a parser's values by its class, where a config file named it so.
+def expand_strategy(namespace: Namespace, parser: Any, values: Any) -> None:
+    """Replace the name of a strategy among a parser's values by its class, where arguments of it follow.
 
     Args:
         namespace: Lightning's namespace.
         parser: The parser.
         values: What it has read so far, which is changed.
-        has_arguments: Whether arguments of the strategy follow.
     """
-    found = _named(namespace, values.get(STRATEGY), has_arguments)
+    found = _named(namespace, values.get(STRATEGY), has_arguments=True)
     if found is not None:
         apply_config(parser, values, {"trainer": {"strategy": found}})
 

@@ -22,6 +22,11 @@ TYPED = [
     ("mapping", None),
     ("maybe", None),
     ("maybe", "None"),
+    ("maybe", "null"),
+    ("maybe", "~"),
+    ("maybe", "# c"),
+    ("maybe", "[1"),
+    ("maybe", "010"),
     ("flag", True),
     ("flag", False),
     ("size", 7),
@@ -52,7 +57,7 @@ TYPED = [
     ("anything", "words and words"),
 ]
 # What jsonargparse itself reads from a config file as something else, because the parameter's type allows it.
-AMBIGUOUS = [("either", "5"), ("maybe", "null"), ("anything", "1e-3"), ("mapping", {"1e3": "2"})]
+AMBIGUOUS = [("either", "5"), ("anything", "1e-3"), ("mapping", {"1e3": "2"})]
 _IDS = [f"{name}={value!r}" for name, value in TYPED]
 
 

@@ -91,6 +91,31 @@ def test_config_beats_config_in_their_order(container):
     assert (given["lr"], given["size"]) == (1, 2)
 
 
+@pytest.mark.parametrize("in_job", [True, False])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--model.lr=1", "--config", "more.yaml"], 2),
+        (["--config", "more.yaml", "--model.lr=1"], 1),
+        (["--model.lr=1", "-c", "more.yaml", "--model.init_args.lr=3"], 3),
+        (["--model.lr", "1", "--config={model: {init_args: {lr: 4}}}"], 4),
+    ],
+)
+def test_the_order_on_the_line_decides_on_a_laptop_and_in_a_job(container, words, expected, in_job):
+    container.config("model: {init_args: {lr: 2}}", "more.yaml")
+    if not in_job:
+        words = ["--config", "config.yaml", "--data.data_dir=x", "--trainer.logger=False", *words]
+    cli = (container if in_job else container.leave()).cli(*words)
+    assert cli.model.given["lr"] == expected
+
+
+def test_what_a_later_file_replaces_was_not_set_for_this_run(container):
+    container.config(CONFIG_SAYS % "later", "later.yaml")
+    channel = str(container.channel("training"))
+    assert data_dir(container, "--data.data_dir=typed", "--config", "later.yaml") == channel
+    assert data_dir(container, "--config", "later.yaml", "--data.data_dir=typed") == "typed"
+
+
 def test_config_beats_default(container):
     container.config("model: {init_args: {lr: 2}}", "a.yaml")
     assert container.cli("--config", "a.yaml").model.given["lr"] == 2

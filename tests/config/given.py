@@ -14,8 +14,8 @@ TYPED = Provenance(Layer.COMMAND_LINE)
 
 
 def settings_of(configs=(), hyperparameters=None, typed=(), subcommand=None, *, defaults=None, given=None):
-    """What config files, nested hyperparameters, words, the project and a program give."""
-    arguments = JobArguments(subcommand, tuple(configs), hyperparameters or {}, tuple(typed))
+    """What config files, hyperparameters, words, the project and a program give."""
+    arguments = JobArguments(subcommand, tuple(configs), hyperparameters or {}, typed=tuple(typed))
     return arguments.as_written(defaults).with_layer(nest(given or {}), TYPED)
 
 

@@ -44,7 +44,7 @@ def test_subcommand(words, hyperparameter, expected):
     arguments = read(words, {} if hyperparameter is None else {"subcommand": hyperparameter})
     assert arguments.subcommand == expected
     assert expected not in arguments.typed
-    assert "subcommand" not in arguments.hyperparameters
+    assert "subcommand" not in arguments.named
 
 
 def test_no_subcommand_where_there_are_none_or_no_job():
@@ -82,7 +82,7 @@ def test_words_that_a_launcher_wrote_are_left_out(spelling):
         words += [f"-{name}" if len(name) == 1 else f"--{name}", hyperparameters.spellings(name)[spelling]]
     arguments = read([*words, "--model.lr", "3"], VALUES)
     assert arguments.typed == ("--model.lr", "3")
-    assert arguments.hyperparameters["model"]["dict"] == {"b": {"c": 2}, "a": 1}
+    assert arguments.named == VALUES
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_reserved_names_are_left_out(words):
 def test_a_typed_word_that_differs_stays():
     arguments = read(["--model.lr", "0.2", "--model.size=5"], {"model.lr": 0.1, "model.size": 5})
     assert arguments.typed == ("--model.lr", "0.2", "--model.size=5")
-    assert arguments.hyperparameters == {"model": {"lr": 0.1, "size": 5}}
+    assert arguments.named == {"model.lr": 0.1, "model.size": 5}
 
 
 @pytest.mark.parametrize("name", ["fit.model.lr", "model.lr"])
 def test_the_subcommand_may_stand_before_a_name(name):
-    assert read([], {name: 1}).hyperparameters == {"model": {"lr": 1}}
+    assert read([], {name: 1}).named == {"model.lr": 1}
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_the_subcommand_may_stand_before_a_name(name):
 def test_configs(folder, hyperparameter, words, expected):
     values = {"config": hyperparameter, "model.lr": 1}
     arguments = read([*words, "--trainer.devices", "1"], values)
-    assert list(arguments.configs) == expected
-    assert arguments.typed == ("--trainer.devices", "1")
-    assert arguments.hyperparameters == {"model": {"lr": 1}}
+    parts = arguments.parts()
+    assert [part.path for part in parts] == [*expected, None, None]
+    assert [part.words for part in parts[-2:]] == [("--model.lr=1",), ("--trainer.devices", "1")]
 
 
 def test_a_config_in_a_channel(folder):
@@ -137,7 +137,24 @@ def test_a_config_in_a_channel(folder):
     (folder / "data" / "sub" / "x.yaml").write_text("{}")
     channels = {"settings": str(folder / "data"), "one": str(folder / "data" / "sub" / "x.yaml")}
     arguments = read([], {"config": ["settings/sub/x.yaml", "one", "a.yaml"]}, channels=channels)
-    assert list(arguments.configs) == [channels["one"], channels["one"], "a.yaml"]
+    assert list(arguments.files) == [channels["one"], channels["one"], "a.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("--model.lr=2 --trainer.devices 1", "a trainer.max_epochs model.lr typed:model.lr typed:trainer.devices"),
+        ("--model.lr=2 --config b.yaml -x 1", "a typed:model.lr b trainer.max_epochs"),
+        ("--model.init_args.lr=2 -c b.yaml --seed=3", "a typed:model.init_args.lr b trainer.max_epochs typed:seed"),
+    ],
+)
+def test_the_order_of_the_line_decides_and_hyperparameters_follow_the_last_file(folder, typed, expected):
+    values = {"config": "a.yaml", "trainer.max_epochs": 3, "model.lr": 1}
+    shown = []
+    for part in read(typed.split(), values).parts():
+        prefix = "typed:" if str(part.provenance) == "the command line" else ""
+        shown.append(part.path[:1] if part.path else f"{prefix}{part.key}")
+    assert " ".join(name for name in shown if name) == expected
 
 
 @pytest.mark.parametrize(
