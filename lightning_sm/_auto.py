@@ -56,7 +56,7 @@ def auto(**sagemaker: Any) -> None:
     Environment variables:
 
     ``LIGHTNING_SM_AUTO``
-      ``0`` switches it off. Set by the user; see :doc:`the page on unchanged programs <unchanged>`.
+      ``0`` switches it off. Set by the user.
 
     The other variables and files are those of :class:`~lightning_sm.TrainingJob` and :class:`~lightning_sm.Topology`.
 
