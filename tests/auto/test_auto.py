@@ -51,6 +51,8 @@ def test_an_unchanged_trainer_trains_in_the_jobs_world(tmp_path, kind, mode, wor
     assert_trained_together(results, nodes)
     base = tmp_path / "algo-1"
     for result in results:
+        # With several, test(ckpt_path="best") warns.
+        assert result["checkpoints"] == ["ModelCheckpoint"]
         assert result["strategy"] == "SMDDPStrategy"
         assert {"AutoResume", "ModelExport", "LogMetrics", "LogProgress"} < set(result["callbacks"])
     assert (base / "model" / "model.pt").exists()

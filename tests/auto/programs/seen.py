@@ -35,6 +35,7 @@ def of_trainer(trainer):
         "environment": type(getattr(strategy, "cluster_environment", None)).__name__,
         "callbacks": [type(callback).__name__ for callback in trainer.callbacks],
         "logger": None if trainer.logger is None else [type(trainer.logger).__name__, trainer.logger.save_dir],
+        "checkpoints": [type(callback).__name__ for callback in trainer.checkpoint_callbacks],
         "epochs": trainer.current_epoch,
         "steps": trainer.global_step,
     }
