@@ -13,6 +13,7 @@ from lightning_sm._sagemaker.in_job import is_in_job
 from lightning_sm._version import __version__
 
 if TYPE_CHECKING:
+    from lightning_sm._auto import auto
     from lightning_sm._config.options import SageMakerOptions
     from lightning_sm._distributed.environment import SageMakerEnvironment
     from lightning_sm._metrics.definitions import metric_definitions
@@ -47,6 +48,7 @@ __all__ = [
     "SageMakerOptions",
     "Topology",
     "TrainingJob",
+    "auto",
     "job",
     "metric_definitions",
     "trainer_settings",
@@ -69,6 +71,7 @@ _MODULES = {
     "SageMakerOptions": "_config.options",
     "Topology": "_sagemaker.topology",
     "TrainingJob": "_sagemaker.job",
+    "auto": "_auto",
     "job": "_trainer_defaults",
     "metric_definitions": "_metrics.definitions",
     "trainer_settings": "_trainer_defaults",

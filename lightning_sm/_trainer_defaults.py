@@ -3,30 +3,39 @@
 ``job`` and ``trainer_settings`` offer scripts what the CLI offers.
 """
 
+import functools
 import importlib
 import os
 from collections import Counter
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm._config.mlflow import complete_loggers
 from lightning_sm._config.options import options_of
 from lightning_sm._config.outputs import log_place, numbered
-from lightning_sm._config.routed import RoutedSetting, may_replace
-from lightning_sm._config.routing import build_routing
+from lightning_sm._config.routed import RoutedSetting, Routing, may_replace
+from lightning_sm._config.routing import build_routing, route_world
 from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings
 from lightning_sm._distributed.environment import SageMakerEnvironment
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
-from lightning_sm._lightning import choose_namespace, namespace_of
+from lightning_sm._lightning import Namespace, choose_namespace, namespace_of
 from lightning_sm._logging import log
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm.callbacks.of_job import own_callbacks, upload_callbacks
 
-__all__ = ["add_environment", "as_list", "stay_on_one_host", "job", "trainer_settings"]
+__all__ = [
+    "add_environment",
+    "as_list",
+    "fabric_settings",
+    "job",
+    "redirect_loggers",
+    "stay_on_one_host",
+    "trainer_settings",
+]
 
 # Set for the processes that Lightning starts from here, so that they count the hosts as this one did.
 _ONE_HOST = "LIGHTNING_SM_ONE_HOST"
@@ -161,7 +170,7 @@ def trainer_settings(
         if this_job.in_container:
             add_environment(arguments, context)
             completed = complete_loggers(arguments, context)
-            redirected = _redirect_loggers(trainer_arguments.get("logger"), context)
+            redirected = redirect_loggers(trainer_arguments.get("logger"), context)
             routing = replace(routing, settings=(*routing.settings, *completed, *redirected))
         present = as_list(arguments.get("callbacks"))
         own = upload_callbacks(routing.uploads, context)
@@ -169,7 +178,42 @@ def trainer_settings(
         if own:
             arguments["callbacks"] = [*present, *own]
     if routing and topology.is_rank_zero:
-        log.info("%s", routing.table())
+        _log_table(routing.table())
+    return arguments
+
+
+@functools.lru_cache(maxsize=None)
+def _log_table(table: str) -> None:
+    """Log a table once, whatever number of trainers it is for."""
+    log.info("%s", table)
+
+
+def fabric_settings(*, sagemaker: Mapping[str, Any], fabric_class: type, **fabric_arguments: Any) -> Dict[str, Any]:
+    """Return the arguments of a ``Fabric``, completed with the job's world and the directories of its loggers.
+
+    Args:
+        sagemaker: As in :func:`trainer_settings`.
+        fabric_class: The ``Fabric`` that the arguments are for.
+        **fabric_arguments: Its arguments.
+
+    Raises:
+        JobConfigError: A file or variable of the job is broken.
+        TopologyError: Another number of hosts or processes is asked for than the job has.
+    """
+    this_job = read_job()
+    with failure_reported(this_job):
+        names = {base.__module__.partition(".fabric")[0] for base in fabric_class.__mro__}
+        namespace = Namespace("lightning.fabric" if "lightning" in names else "lightning_fabric")
+        given = Settings().with_layer({"trainer": fabric_arguments}, Provenance(Layer.COMMAND_LINE))
+        context = RunContext(this_job, Topology.resolve(job=this_job), namespace, given, options_of(sagemaker))
+        # A Fabric chooses DDP by itself, and knows no strategy of ours.
+        routed = [each for each in route_world(context) if each.key != "trainer.strategy"]
+        routed = [replace(each, key=each.key.replace("trainer.", "fabric.")) for each in routed]
+        arguments = {**fabric_arguments, **{each.key.partition(".")[2]: each.value for each in routed}}
+        add_environment(arguments, context)
+        routed += redirect_loggers(fabric_arguments.get("loggers"), context, "fabric.loggers")
+    if routed and context.topology.is_rank_zero:
+        _log_table(Routing(tuple(routed)).table())
     return arguments
 
 
@@ -185,14 +229,19 @@ def _make_loggers(routed: Any, context: RunContext) -> Any:
     return logger_class(**arguments)
 
 
-def _redirect_loggers(given: Any, context: RunContext) -> Iterator[RoutedSetting]:
+def redirect_loggers(given: Any, context: RunContext, key: str = "trainer.logger") -> Iterator[RoutedSetting]:
     """Let ready-made loggers write to the output directory, and warn of those that cannot be told to.
 
     The others are lost: SageMaker keeps its own directories only.
+
+    Args:
+        given: The loggers.
+        context: The run.
+        key: What the settings that are yielded are called.
     """
     loggers = context.namespace.module("loggers")
     for index, logger in enumerate(as_list(None if isinstance(given, bool) else given)):
-        old = getattr(logger, "save_dir", None)
+        old = _directory_of(logger)
         if not isinstance(old, (str, os.PathLike)):
             continue
         place = log_place(context, type(logger), old)
@@ -206,10 +255,10 @@ def _redirect_loggers(given: Any, context: RunContext) -> Iterator[RoutedSetting
                 logger._fs = importlib.import_module("fsspec").filesystem("file")
                 if logger._version is None and place.version is not None:
                     logger._version = numbered(place.version, _versions, place.directory, logger.name, logger.sub_dir)
-        if logger.save_dir == place.directory:
-            key = f"trainer.logger[{index}]" if isinstance(given, (list, tuple)) else "trainer.logger"
+        if _directory_of(logger) == place.directory:
+            entry = f"{key}[{index}]" if isinstance(given, (list, tuple)) else key
             before = f"replaces {old} from the script"
-            yield RoutedSetting(f"{key}.save_dir", place.directory, place.source, before, upload=place.url)
+            yield RoutedSetting(f"{entry}.save_dir", place.directory, place.source, before, upload=place.url)
         elif not _sends(logger) and place.url is None:
             log.warning(
                 "%s writes to %s, which SageMaker does not keep. HINT: Give it a directory below %s.",
@@ -217,6 +266,11 @@ def _redirect_loggers(given: Any, context: RunContext) -> Iterator[RoutedSetting
                 old,
                 place.directory,
             )
+
+
+def _directory_of(logger: Any) -> Any:
+    """The directory that was given to a logger, which Fabric's loggers call ``root_dir``."""
+    return logger.save_dir if hasattr(logger, "save_dir") else getattr(logger, "root_dir", None)
 
 
 def _sends(logger: Any) -> bool:

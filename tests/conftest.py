@@ -25,6 +25,8 @@ _MAY_STAY = (
     "COV_",
     "PYTORCH_NVML_",
     "OMP_NUM_",
+    "LIGHTNING_SM_RANK_PROCESS",  # tells the processes that a rank starts from ranks
+    "LIGHTNING_SM_TRAINING_PROCESS",
 )
 # How fast values are made depends on what else the machine does, and says nothing about our code.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

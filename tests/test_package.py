@@ -55,7 +55,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         about = {name.partition(".dist-info/")[2] for name in archive.namelist()} - {""}
-    assert names == _own_files("lightning_sm")
+    assert names == {*_own_files("lightning_sm"), "lightning_sm_entry.py"}
     assert {"lightning_sm/py.typed", "lightning_sm/_sagemaker/entrypoint.sh"} <= names
     assert about == {"METADATA", "WHEEL", "entry_points.txt", "licenses/LICENSE", "RECORD"}
     assert wheel.name == f"lightning_sm-{lightning_sm.__version__}-py3-none-any.whl"

@@ -20,7 +20,7 @@ from lightning_sm._export.serving import (
     why_last_weights,
 )
 from lightning_sm._export.source import Source, load_file, make_source
-from lightning_sm._export.writer import check_writable, write_model
+from lightning_sm._export.writer import check_writable, others_model, write_model
 
 __all__ = [
     "BestCheckpoint",
@@ -42,6 +42,7 @@ __all__ = [
     "json_round_trip",
     "load_file",
     "make_source",
+    "others_model",
     "saved_hparams",
     "summarize",
     "why_last_weights",

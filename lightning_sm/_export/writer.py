@@ -23,9 +23,11 @@ from lightning_sm._export.serving import ModelSummary, Serving
 from lightning_sm._export.source import Source, plain_functions
 from lightning_sm.errors import ExportError, OutputError
 
-__all__ = ["check_writable", "files_below", "move_into_place", "write_model"]
+__all__ = ["check_writable", "files_below", "move_into_place", "others_model", "write_model"]
 
 _SUMMARY = "model.json"
+# The files of weights that libraries write for a model that is to be loaded again; a checkpoint is none.
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".pt2", ".onnx")
 _WRITERS = {
     ExportFormat.STATE_DICT: write_state_dict,
     ExportFormat.CHECKPOINT: write_checkpoint,
@@ -137,6 +139,18 @@ def files_below(folder: str) -> List[str]:
         os.path.relpath(os.path.join(parent, name), folder) for parent, _, names in os.walk(folder) for name in names
     ]
     return sorted(found, key=lambda name: (name == _SUMMARY, name))
+
+
+def others_model(directory: str) -> Optional[str]:
+    """The relative path of a file of weights that no export has written; ``None`` where there is none.
+
+    Args:
+        directory: The model directory.
+    """
+    own = _listed_files(os.path.join(directory, _SUMMARY))
+    # What an export that was killed has left is in a folder whose name begins with a dot.
+    found = (name for name in files_below(directory) if name.endswith(_WEIGHTS) and name[0] != "." and name not in own)
+    return next(found, None)
 
 
 def move_into_place(staging: str, directory: str) -> None:

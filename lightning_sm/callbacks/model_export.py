@@ -15,6 +15,7 @@ from lightning_sm._export import (
     has_monitor,
     json_round_trip,
     make_source,
+    others_model,
     saved_hparams,
     summarize,
     why_last_weights,
@@ -42,7 +43,9 @@ class ModelExportMixin(_Base):
     """Write the trained model into the model directory at the end of ``fit``, from global rank 0.
 
     SageMaker uploads the model directory as ``model.tar.gz``. Outside a training container the callback does nothing
-    unless it is given a ``model_dir``. The trained model itself is not changed: graph formats run a copy on the CPU.
+    unless it is given a ``model_dir``. With the default format it does nothing where the program itself has written a
+    file of weights there by the end of ``fit``, as ``save_pretrained`` in ``on_train_end`` does. The trained model
+    itself is not changed: graph formats run a copy on the CPU.
     Each file is written to a staging directory, loaded again and compared, and only then replaces an earlier one:
     tensors must be equal, and outputs for an example input may differ by 0.001 of their largest value (0.02 in half
     precision).
@@ -135,6 +138,7 @@ class ModelExportMixin(_Base):
         self.weights_only = weights_only
         with failure_reported(self._job):
             self.plan = ExportPlan.parse(export, export_weights, export_submodule, export_example_input, export_serving)
+        self._is_by_default = export is True and not export_serving
         plan = self.plan or ExportPlan()
         self._examples = ExampleFinder(plan.submodule, plan.example_shape)
         self._last: Mapping[str, Any] = {}
@@ -196,7 +200,11 @@ class ModelExportMixin(_Base):
 
             # A fit that ends during validation is in inference mode, whose tensors cannot be traced.
             with failure_reported(self._job), torch.inference_mode(False):
-                self._write(trainer, pl_module)
+                others = others_model(str(self.model_dir)) if self._is_by_default else None
+                if others is None:
+                    self._write(trainer, pl_module)
+                else:
+                    log.info("Exported nothing: the program has written %s to %s", others, self.model_dir)
         self._last = {}
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:

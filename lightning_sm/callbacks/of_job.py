@@ -46,7 +46,7 @@ def own_callbacks(
         routing: What SageMaker decided, one setting a line.
 
     Raises:
-        OutputError: The checkpoint directory cannot be written.
+        OutputError: The checkpoint directory or the output directory cannot be written.
         ExportError: ``sagemaker.export`` or what refines it has no meaning, or needs a package that is missing.
         CheckpointError: ``sagemaker.save_every`` is no duration, ``sagemaker.resume`` is none of its words, or the
             checkpoint directory is a URL that cannot be used.
@@ -60,6 +60,9 @@ def own_callbacks(
         folders = replicated_channels(job) if options.doctor else {}
         own.append(world_check(context.topology, folders))
     if job.in_container:
+        if "://" not in context.output_dir[0]:
+            with failure_reported(job):
+                check_writable(context.output_dir[0], "output directory")
         own += _auto_resume(arguments, present, context, config)
         own += _log_metrics(present, context)
         own += progress_callbacks(arguments, present, context)

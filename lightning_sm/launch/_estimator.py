@@ -74,7 +74,7 @@ def estimator_kwargs(
         "output_path": body["OutputDataConfig"]["S3OutputPath"],
         "output_kms_key": made.output_kms_key,
         "checkpoint_s3_uri": body.get("CheckpointConfig", {}).get("S3Uri"),
-        "environment": made.environment or None,
+        "environment": body.get("Environment"),
         "metric_definitions": algorithm.get("MetricDefinitions"),
         "enable_sagemaker_metrics": algorithm.get("EnableSageMakerMetricsTimeSeries"),
         "subnets": made.subnets or None,

@@ -92,7 +92,7 @@ def model_trainer_kwargs(
         "checkpoint_config": _snake(body.get("CheckpointConfig", {})),
         "input_data_config": _snake([each for each in inputs if each["ChannelName"] in made.channels]),
         "training_input_mode": made.input_mode,
-        "environment": dict(made.environment),
+        "environment": body.get("Environment", {}),
         "hyperparameters": sent,
         "tags": _snake(body.get("Tags", [])),
     }

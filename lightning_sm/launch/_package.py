@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Dict, Iterator, List, Sequence, Tuple
 
 import lightning_sm._version as version
+import lightning_sm_entry
 from lightning_sm.errors import LaunchError
 
 __all__ = ["PackedSource", "pack_source", "packed_files", "refuse_no_folder"]
@@ -225,9 +226,10 @@ def _wheel() -> Tuple[str, bytes]:
         ) from error
     info = f"lightning_sm-{version.__version__}.dist-info"
     files: List[Tuple[str, bytes]] = []
-    for path in sorted(package.rglob("*")):
+    for path in (*sorted(package.rglob("*")), Path(lightning_sm_entry.__file__)):
         if path.is_file() and "__pycache__" not in path.parts:
-            files.append((f"lightning_sm/{path.relative_to(package).as_posix()}", path.read_bytes()))
+            above = package.parent if package in path.parents else path.parent
+            files.append((path.relative_to(above).as_posix(), path.read_bytes()))
     files += [(f"{info}/{name}", text.encode()) for name, text in texts.items() if text]
     files.append(
         (f"{info}/WHEEL", b"Wheel-Version: 1.0\nGenerator: lightning-sm\nRoot-Is-Purelib: true\nTag: py3-none-any\n")

@@ -146,7 +146,7 @@ def create_job_request(
         "StoppingCondition": _limits(settings),
         "ProfilerConfig": {"DisableProfiler": True},
         "CheckpointConfig": _checkpoints(settings, account, name),
-        "Environment": dict(settings.environment),
+        "Environment": {**({"LIGHTNING_SM_AUTO": "1"} if settings.auto else {}), **settings.environment},
         "Tags": [{"Key": key, "Value": value} for key, value in settings.tags.items()],
         "EnableManagedSpotTraining": settings.spot,
         "EnableNetworkIsolation": settings.network_isolation,

@@ -110,6 +110,8 @@ class LaunchSettings:
         input_mode: ``File``, ``FastFile`` or ``Pipe``, for channels without a mode of their own.
         hyperparameters: Hyperparameters, beside those that the words of the command mean.
         environment: Environment variables of the container.
+        auto: Whether a program that does not import ``lightning_sm`` takes its world and directories from the job: the
+            container's variable ``LIGHTNING_SM_AUTO`` is ``1``.
         checkpoints: Where checkpoints are synchronised with S3: ``auto`` for a prefix of the job's own in the bucket,
             ``none``, or an address.
         from_checkpoint: The checkpoints of another job (``s3://…/checkpoints``), from which this job goes on. They are
@@ -165,6 +167,7 @@ class LaunchSettings:
     input_mode: str = "File"
     hyperparameters: Dict[str, Any] = field(default_factory=dict)
     environment: Dict[str, str] = field(default_factory=dict)
+    auto: bool = True
     checkpoints: str = "auto"
     from_checkpoint: Optional[str] = None
     spot: bool = False

@@ -119,6 +119,7 @@ def test_the_wheel_can_be_installed(source, tmp_path):
     found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert found.stdout.strip() == str(target / "lightning_sm" / "__init__.py")
     assert (target / "lightning_sm" / "py.typed").is_file()
+    assert (target / "lightning_sm_entry.py").is_file()  # torch's entry points name it
 
 
 def test_what_cannot_be_packed(source, tmp_path):

@@ -28,7 +28,7 @@ def request_of(name="job-1", metrics=(), **given):
 @pytest.mark.parametrize("name", sorted(JOBS))
 def test_equal_to_what_the_sdk_sends(name):
     job = JOBS[name]
-    made = request_of(job["name"], job["sdk"].get("metric_definitions", ()), **job["launch"]).as_body()
+    made = request_of(job["name"], job["sdk"].get("metric_definitions", ()), auto=False, **job["launch"]).as_body()
     entry = {key: made["AlgorithmSpecification"].pop(key) for key in ("ContainerEntrypoint", "ContainerArguments")}
     assert made == RECORDED[name]
     assert entry["ContainerEntrypoint"][0] == "/bin/bash"
@@ -118,8 +118,14 @@ def test_settings_that_mean_nothing(given, message):
         request_of(**given)
 
 
+def test_an_unchanged_program_takes_its_world_from_the_job_unless_told_otherwise():
+    assert request_of().as_body()["Environment"] == {"LIGHTNING_SM_AUTO": "1"}
+    assert request_of(environment={"LIGHTNING_SM_AUTO": 0}).as_body()["Environment"] == {"LIGHTNING_SM_AUTO": "0"}
+    assert "Environment" not in request_of(auto=False).as_body()
+
+
 def test_numbers_of_environment_and_durations_may_be_numbers():
-    body = request_of(environment={"OMP_NUM_THREADS": 4}, max_run=3600).as_body()
+    body = request_of(environment={"OMP_NUM_THREADS": 4}, max_run=3600, auto=False).as_body()
     assert body["Environment"] == {"OMP_NUM_THREADS": "4"}
     assert body["StoppingCondition"] == {"MaxRuntimeInSeconds": 3600}
 

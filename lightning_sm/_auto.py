@@ -1,0 +1,231 @@
+"""A program without changed lines: ``auto`` completes each ``Trainer`` and ``Fabric``, ``protect`` their training.
+
+``lightning_sm_entry`` calls both in programs that do not import this package.
+"""
+
+import os
+from contextvars import ContextVar
+from typing import Any, Dict, Mapping
+
+from lightning_sm._config.options import options_of
+from lightning_sm._config.settings import RunContext
+from lightning_sm._failure import failure_reported, read_job
+from lightning_sm._lightning import NAMESPACES, Namespace
+from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.train_progress import progress_bar_class
+from lightning_sm._lightning.trainer_protocol import callbacks_of, is_fast_dev_run
+from lightning_sm._lightning.wrapped_method import (
+    constructor_arguments,
+    fabric_of,
+    reorder_callbacks,
+    trainer_of,
+    wrap_method,
+)
+from lightning_sm._logging import log
+from lightning_sm._sagemaker.topology import Topology
+from lightning_sm._trainer_defaults import as_list, fabric_settings, redirect_loggers, trainer_settings
+from lightning_sm.callbacks.of_job import own_callbacks
+from lightning_sm.callbacks.world_check import WorldCheckMixin
+from lightning_sm.errors import TopologyError
+from lightning_sm_entry import is_helper
+
+__all__ = ["auto", "auto_by_variable", "protect"]
+
+_VARIABLE = "LIGHTNING_SM_AUTO"
+_LINE = "import lightning_sm; lightning_sm.auto()"
+_FABRICS = ("lightning.fabric", "lightning_fabric")
+# The options of auto(); None before its first call.
+_options: Any = None
+_is_protected = False
+# Whether Lightning's constructor runs with arguments that are complete.
+_is_completed: "ContextVar[bool]" = ContextVar("lightning_sm_is_completed", default=False)
+# Whether this program has made a Trainer for more than one process.
+_has_world = False
+
+
+def auto(**sagemaker: Any) -> None:
+    """Give each ``Trainer`` and ``Fabric`` of this program what the job determines, from now on. In a job only.
+
+    A ``Trainer`` gets what :func:`~lightning_sm.trainer_settings` returns for its arguments, also one that Hydra,
+    ``LightningCLI`` or a library constructs: number of processes, strategy, directories, loggers, and the callbacks
+    that resume, save, report and export. A ``Fabric`` gets the number of processes, the cluster environment and the
+    directories of its loggers. What the program sets wins, as there. What was constructed before the call stays as it
+    is. Left alone are a ``Trainer(devices=1, num_nodes=1)`` that follows one for several processes, as rank 0 makes it
+    for a test, and processes that a rank starts for something else.
+
+    Environment variables:
+
+    ``LIGHTNING_SM_AUTO``
+      ``0`` switches it off. Set by the user.
+
+    The other variables and files are those of :class:`~lightning_sm.TrainingJob` and :class:`~lightning_sm.Topology`.
+
+    Args:
+        **sagemaker: What the ``sagemaker`` group of the CLI takes, such as ``save_every="5m"``.
+
+    Raises:
+        JobConfigError: A file or variable of the job is broken.
+        TopologyError: The launcher's variables contradict each other.
+        OptionError: There is no such option.
+
+    Example::
+
+        >>> import lightning_sm
+        >>> lightning_sm.auto(save_every="5m")
+    """
+    _complete_all("lightning_sm.auto()", sagemaker)
+
+
+def auto_by_variable() -> None:
+    """Do what ``auto()`` does, for a program that does not call it."""
+    _complete_all(f"{_VARIABLE}=1", {})
+
+
+def _complete_all(why: str, sagemaker: Mapping[str, Any]) -> None:
+    global _options
+    job = read_job()
+    with failure_reported(job):
+        options_of(sagemaker)
+        topology = Topology.resolve(job=job)
+    if not job.in_container or os.environ.get(_VARIABLE) == "0" or is_helper():
+        log.debug("%s changes nothing in this process.", why)
+        return
+    if _options is None and topology.is_rank_zero:
+        log.info(
+            "lightning_sm gives each Trainer and Fabric the job's world, directories and callbacks, because of %s. "
+            "%s=0 in the job's environment switches it off.",
+            why,
+            _VARIABLE,
+        )
+    _options = dict(sagemaker)
+    for namespace in NAMESPACES:
+        wrap_method(trainer_of(namespace), "__init__", _construct_trainer)
+    for name in _FABRICS:
+        wrap_method(fabric_of(name), "__init__", _construct_fabric)
+
+
+def _construct_trainer(constructor: Any, trainer: Any, *args: Any, **kwargs: Any) -> None:
+    _construct(trainer_settings, "trainer_class", constructor, trainer, args, kwargs)
+
+
+def _construct_fabric(constructor: Any, fabric: Any, *args: Any, **kwargs: Any) -> None:
+    _construct(fabric_settings, "fabric_class", constructor, fabric, args, kwargs)
+
+
+def _construct(complete: Any, parameter: str, constructor: Any, made: Any, args: Any, kwargs: Any) -> None:
+    cls = type(made)
+    given, by_variable = constructor_arguments(constructor, cls, args, kwargs)
+    known = {name: value for name, value in {**given, **by_variable}.items() if value is not None}
+    if _is_completed.get() or _has_own_callbacks(as_list(given.get("callbacks"))) or _is_for_one(known):
+        constructor(made, *args, **kwargs)
+        return
+    found = complete(**{parameter: cls}, sagemaker=_options, **known)
+    token = _is_completed.set(True)
+    try:
+        constructor(made, **{**given, **found})
+    finally:
+        _is_completed.reset(token)
+
+
+def _has_own_callbacks(callbacks: Any) -> bool:
+    """Whether SageMakerCLI or trainer_settings has completed the arguments, or this has been done already."""
+    return any(isinstance(callback, WorldCheckMixin) for callback in callbacks)
+
+
+def _is_for_one(arguments: Dict[str, Any]) -> bool:
+    """Whether this asks for one process in a job of several, where the program has trained with several before."""
+    global _has_world
+    topology = Topology.resolve()
+    if max(topology.num_nodes, topology.world_size or 1) == 1:
+        return False
+    is_for_one = all(str(arguments.get(name)) == "1" for name in ("devices", "num_nodes"))
+    _has_world = _has_world or not is_for_one
+    return is_for_one and _has_world
+
+
+def protect(name: str) -> None:
+    """Compare the worlds when a class of one of Lightning's namespaces starts to train; add a job's callbacks to a fit.
+
+    Args:
+        name: ``lightning.pytorch``, ``pytorch_lightning``, ``lightning.fabric`` or ``lightning_fabric``.
+    """
+    global _is_protected
+    job = read_job()
+    with failure_reported(job):
+        topology = Topology.resolve(job=job)
+    if _options is not None:
+        return
+    if not _is_protected and topology.is_rank_zero:
+        log.info(
+            "lightning_sm is installed in this job: it compares worlds before training, and each fit resumes, saves, "
+            "reports and exports. %s=1 in the job's environment (torch 2.5 and newer) or the first line %r also sets "
+            "world, strategy and directories; %s=0 switches it off.",
+            _VARIABLE,
+            _LINE,
+            _VARIABLE,
+        )
+    _is_protected = True
+    if name in _FABRICS:
+        for method in ("launch", "setup", "setup_module"):
+            wrap_method(fabric_of(name), method, _start_fabric)
+    else:
+        wrap_method(trainer_of(Namespace(name)), "fit", _fit)
+
+
+def _start_fabric(method: Any, fabric: Any, *args: Any, **kwargs: Any) -> Any:
+    _compare(fabric.strategy, fabric.world_size)
+    return method(fabric, *args, **kwargs)
+
+
+def _fit(fit: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _has_own_callbacks(callbacks_of(trainer)) and _compare(strategy_of(trainer), trainer.world_size):
+        _adopt(trainer)
+    return fit(trainer, *args, **kwargs)
+
+
+def _compare(strategy: Any, world_size: int) -> bool:
+    """Compare the world of a strategy with the job's; returns whether it is that.
+
+    Raises:
+        TopologyError: They differ, and the program has not trained in the job's world before.
+    """
+    global _has_world
+    job = read_job()
+    topology, num_nodes = Topology.resolve(job=job), getattr(strategy, "num_nodes", 1)
+    if _has_world and world_size == num_nodes == 1:
+        return False
+    environment = getattr(strategy, "cluster_environment", None)
+    try:
+        topology.check_world(world_size, num_nodes)
+        if environment is not None and environment.node_rank() != topology.node_rank:
+            topology.refuse(f"The Trainer takes this host for node {environment.node_rank()}")
+    except TopologyError as error:
+        hint = f"Make this the first line of the script: {_LINE}, or set {_VARIABLE}=1 in the job's environment."
+        with failure_reported(job):
+            raise TopologyError(error.problem, hint=hint) from None
+    _has_world = _has_world or world_size > 1
+    return True
+
+
+def _adopt(trainer: Any) -> None:
+    """Give a ``Trainer`` that is about to fit the callbacks of the job, and its loggers the job's directories."""
+    job = read_job()
+    namespace = next(each for each in NAMESPACES if each.owns(type(trainer)))
+    context = RunContext(job, Topology.resolve(job=job), namespace)
+    for setting in redirect_loggers(trainer.loggers, context):
+        if context.topology.is_rank_zero:
+            log.info("%s", setting)
+    bars = progress_bar_class(namespace)
+    callbacks = callbacks_of(trainer)
+    # Lightning's own bar is drawn for a terminal, and is there without being asked for.
+    others = [each for each in callbacks if type(each).__name__ not in ("TQDMProgressBar", "RichProgressBar")]
+    arguments = {
+        "enable_checkpointing": bool(trainer.checkpoint_callbacks),
+        "enable_progress_bar": any(isinstance(each, bars) for each in callbacks),
+        "enable_model_summary": False,  # it has been added, or was not wanted
+        "fast_dev_run": is_fast_dev_run(trainer),
+    }
+    with failure_reported(job):
+        own = own_callbacks(arguments, others, context)
+    is_replaced = any(isinstance(each, bars) for each in own)
+    reorder_callbacks(trainer, [*(others if is_replaced else callbacks), *own])

@@ -1,0 +1,91 @@
+"""Replaces methods of Lightning's classes for the whole program: the constructor, and what starts a training.
+
+Neither ``Trainer`` nor ``Fabric`` has a hook before its arguments are read, or before the process group is joined. This
+would end with one.
+"""
+
+import ast
+import functools
+import importlib
+import inspect
+import os
+from typing import Any, Callable, Dict, Mapping, Tuple
+
+from lightning_sm._lightning.import_hook import ImportHook, add_import_hook
+from lightning_sm._lightning.namespaces import Namespace
+
+__all__ = ["constructor_arguments", "fabric_of", "reorder_callbacks", "trainer_of", "wrap_method"]
+
+ClassPath = Tuple[str, str]
+
+
+def trainer_of(namespace: Namespace) -> ClassPath:
+    """Module and name of ``Trainer``: not the package, which may be half imported."""
+    return f"{namespace.name}.trainer.trainer", "Trainer"
+
+
+def fabric_of(name: str) -> ClassPath:
+    """Module and name of ``Fabric``.
+
+    Args:
+        name: ``lightning.fabric`` or ``lightning_fabric``.
+    """
+    return f"{name}.fabric", "Fabric"
+
+
+@functools.lru_cache(maxsize=None)
+def wrap_method(path: ClassPath, method: str, function: Callable[..., Any]) -> None:
+    """Call ``function(original, self, *args, **kwargs)`` instead of a method, once the class is imported.
+
+    A second call with the same arguments has no effect.
+
+    Args:
+        path: Module and name of the class.
+        method: The name of the method.
+        function: Called instead; the original method is its first argument.
+    """
+    module, name = path
+
+    def wrap() -> None:
+        cls: Any = getattr(importlib.import_module(module), name)
+        original = getattr(cls, method)
+
+        @functools.wraps(original)
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return function(original, self, *args, **kwargs)
+
+        setattr(cls, method, wrapped)
+
+    add_import_hook(module, ImportHook(lambda: None, wrap, lambda error: None))
+
+
+def constructor_arguments(
+    constructor: Callable[..., Any], cls: type, args: Tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Return the arguments of a ``Trainer`` or ``Fabric`` by name, and those that variables set.
+
+    Source: ``_defaults_from_env_vars`` in ``lightning/pytorch/utilities/argparse.py``.
+
+    Args:
+        constructor: Lightning's.
+        cls: The class that is constructed, which variables such as ``PL_TRAINER_MAX_EPOCHS`` name.
+        args: The positional arguments.
+        kwargs: The others.
+    """
+    names = list(inspect.signature(constructor).parameters)[1:]
+    given = {**dict(zip(names, args)), **kwargs}
+    variables = {name: os.environ.get(f"PL_{cls.__name__.upper()}_{name.upper()}") for name in names}
+    set_by_variable = {name: _value(text) for name, text in variables.items() if text is not None and name not in given}
+    return given, set_by_variable
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def reorder_callbacks(trainer: Any, callbacks: Any) -> None:
+    """Give a ``Trainer`` these callbacks, with its ``ModelCheckpoint`` callbacks last."""
+    trainer.callbacks = type(trainer._callback_connector)._reorder_callbacks(callbacks)

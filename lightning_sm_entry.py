@@ -1,0 +1,174 @@
+"""Entry points that Lightning and torch call in each program of an environment that has ``lightning_sm`` installed.
+
+They have an effect in a SageMaker job only, and only in a program that does not import ``lightning_sm`` itself. This
+module stands beside the package, because to import a module of a package is to import the package.
+
+Environment variables:
+
+``LIGHTNING_SM_AUTO``
+  In a job, ``1`` completes each ``Trainer`` and ``Fabric`` as :func:`lightning_sm.auto` does (torch 2.5 and newer);
+  ``0`` switches everything off; otherwise programs are protected only. Set by ``lightning-sm launch`` or by the user.
+
+Source: ``_load_external_callbacks`` in ``lightning/fabric/utilities/registry.py``, ``_import_device_backends`` in
+``torch/__init__.py``.
+"""
+
+import functools
+import os
+import sys
+from types import ModuleType
+from typing import Any, List
+
+__all__ = [
+    "fabric_callbacks",
+    "is_helper",
+    "lightning_callbacks",
+    "lightning_fabric_callbacks",
+    "pytorch_lightning_callbacks",
+    "torch_imported",
+]
+
+_CLASSES = {
+    "lightning.pytorch.trainer.trainer": "Trainer",
+    "pytorch_lightning.trainer.trainer": "Trainer",
+    "lightning.fabric.fabric": "Fabric",
+    "lightning_fabric.fabric": "Fabric",
+}
+# The variables that tell a rank from another one of its host, and the mark of a rank: their values and its PID.
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
+_MARK = "LIGHTNING_SM_TRAINING_PROCESS"
+# Whether this module has imported the package, and not the program.
+_has_imported = False
+
+
+def torch_imported() -> None:
+    """Complete the first ``Trainer`` or ``Fabric``, and those after it, where the job's environment asks for it.
+
+    torch calls it at the end of its own import, in launchers, too. What it raised would break that import.
+    """
+    if _mode() == "1":
+        sys.meta_path.insert(0, _Finder())
+        for name in _CLASSES:
+            if name in sys.modules:  # lightning/fabric/fabric.py has imported torch
+                sys.modules[name].__class__ = _Unfinished
+
+
+def _protect(name: str) -> List[Any]:
+    """Return no callbacks. Lightning asks for them when it constructs a ``Trainer`` or ``Fabric``."""
+    if _mode() != "0" and not is_helper() and _is_unchanged():
+        from lightning_sm._auto import protect
+
+        protect(name)
+    return []
+
+
+lightning_callbacks = functools.partial(_protect, "lightning.pytorch")
+pytorch_lightning_callbacks = functools.partial(_protect, "pytorch_lightning")
+lightning_fabric_callbacks = functools.partial(_protect, "lightning.fabric")
+fabric_callbacks = functools.partial(_protect, "lightning_fabric")
+
+
+def is_helper() -> bool:
+    """Whether a rank started this process for something else than training; marks this process as a rank if not.
+
+    Such a process has the rank's variables, and would join its world in the rank's place.
+    """
+    slot = ",".join(os.environ.get(name, "") for name in _RANK)
+    mark = f"{slot} {os.getpid()}"
+    found = os.environ.get(_MARK, "")
+    if found == mark:
+        return False
+    if found.startswith(f"{slot} ") or _has_rank_as_parent():
+        return True
+    os.environ[_MARK] = mark
+    return False
+
+
+def _has_rank_as_parent() -> bool:
+    """Whether a Python program started this one that was itself started with the variables of the same rank."""
+    parent = f"/proc/{os.getppid()}"
+    try:
+        if not os.path.basename(os.readlink(f"{parent}/exe")).startswith("python"):
+            return False
+        with open(f"{parent}/environ", "rb") as environ, open(f"{parent}/cmdline", "rb") as command:
+            entries = (entry.partition(b"=") for entry in environ.read().split(b"\0"))
+            variables = {os.fsdecode(name): os.fsdecode(value) for name, _, value in entries}
+            if b"sm_drivers" in command.read():  # what SDK v3 starts programs with
+                return False
+    except OSError:
+        return False
+    names = [name for name in _RANK[:2] if name in os.environ]
+    if not names and "LOCAL_RANK" in os.environ and "LOCAL_RANK" not in variables:
+        return False  # Lightning has started this process to train with its parent
+    return any(name in os.environ and variables.get(name) == os.environ[name] for name in names or ["SM_CURRENT_HOST"])
+
+
+def _mode() -> str:
+    """``LIGHTNING_SM_AUTO``; ``0`` outside a job."""
+    base = os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml"
+    in_job = os.path.isfile(os.path.join(base, "input/config/resourceconfig.json"))
+    return os.environ.get("LIGHTNING_SM_AUTO", "") if in_job else "0"
+
+
+def _is_unchanged() -> bool:
+    global _has_imported
+    _has_imported = _has_imported or "lightning_sm" not in sys.modules
+    return _has_imported
+
+
+class _Finder:
+    """Waits for the modules of ``Trainer`` and ``Fabric``; finds nothing itself."""
+
+    def __init__(self) -> None:
+        self._is_searching = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in _CLASSES or self._is_searching:
+            return None
+        from importlib.util import find_spec
+
+        self._is_searching = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._is_searching = False
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                _complete_first(getattr(module, _CLASSES[name]))
+
+            loader.exec_module = exec_module
+        return spec
+
+
+class _Unfinished(ModuleType):
+    """The class of a module that is being executed, until its ``Trainer`` or ``Fabric`` is asked for."""
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name in _CLASSES.values():
+            self.__class__ = ModuleType  # type: ignore[assignment]
+            _complete_first(value)
+        return value
+
+
+def _complete_first(cls: Any) -> None:
+    """Call ``auto`` before the first object of a class is constructed: all imports of the program have run then."""
+    inner = cls.__init__
+
+    @functools.wraps(inner)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        if cls.__init__ is not __init__:
+            inner(self, *args, **kwargs)
+            return
+        cls.__init__ = inner
+        if not is_helper() and _is_unchanged():
+            from lightning_sm._auto import auto_by_variable
+
+            auto_by_variable()
+        cls.__init__(self, *args, **kwargs)
+
+    cls.__init__ = __init__

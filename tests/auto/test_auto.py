@@ -1,0 +1,182 @@
+"""Unchanged programs in jobs: with one line, with the job's variable, and with neither."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import lightning_sm
+from lightning_sm._lightning import installed_namespaces
+from lightning_sm._lightning.wrapped_method import constructor_arguments
+from lightning_sm.errors import OptionError
+from tests.helpers.processes import Job, extended
+from tests.helpers.rehearsal import command_line, needs, run_rehearsal
+from tests.projects.container import log_lines
+
+_PROGRAMS = Path(__file__).parent / "programs"
+_NAMESPACES = [each.name for each in installed_namespaces()]
+_MODES = {"line": None, "variable": "1", "protected": None, "off": "0"}
+
+
+def start(folder, kind, mode, *words, namespace=_NAMESPACES[0], **variables):
+    """A job of a program, which has the line at its top or not."""
+    if _MODES[mode] is not None:
+        variables["LIGHTNING_SM_AUTO"] = _MODES[mode]
+    script = _PROGRAMS / f"{kind}.py"
+    return Job(folder, script, namespace, "line" if mode == "line" else "none", *words, path=[_PROGRAMS], **variables)
+
+
+def assert_trained_together(results, nodes):
+    assert [result["world"] for result in results] == [[2, nodes], [2, nodes]]
+    assert results[0]["weights"] == results[1]["weights"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("kind", "mode", "words"),
+    [
+        ("script", "variable", ()),
+        pytest.param("script", "line", (), marks=[pytest.mark.slow, pytest.mark.extended]),
+        pytest.param("cli", "variable", ("fit", "--trainer.max_epochs=1"), marks=pytest.mark.slow),
+        pytest.param("cli", "line", ("fit", "--trainer.max_epochs=1"), marks=[pytest.mark.slow, pytest.mark.extended]),
+        pytest.param("hydra_app", "variable", (), marks=pytest.mark.slow),
+        pytest.param("hydra_app", "line", (), marks=[pytest.mark.slow, pytest.mark.extended]),
+    ],
+)
+@pytest.mark.parametrize("nodes", [2, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.extended])])
+def test_an_unchanged_trainer_trains_in_the_jobs_world(tmp_path, kind, mode, words, nodes):
+    # The other namespace with the line than with the variable, where both are installed.
+    job = start(tmp_path, kind, mode, *words, namespace=_NAMESPACES[-1 if mode == "line" else 0])
+    results = job.torchrun(nodes, 2 // nodes).results(2)
+    assert_trained_together(results, nodes)
+    base = tmp_path / "algo-1"
+    for result in results:
+        # With several, test(ckpt_path="best") warns.
+        assert result["checkpoints"] == ["ModelCheckpoint"]
+        assert result["strategy"] == "SMDDPStrategy"
+        assert {"AutoResume", "ModelExport", "LogMetrics", "LogProgress"} < set(result["callbacks"])
+    assert (base / "model" / "model.pt").exists()
+    assert list((base / "output" / "data" / "checkpoints").rglob("fit-0/step-*.ckpt"))
+    why = "lightning_sm.auto()" if mode == "line" else "LIGHTNING_SM_AUTO=1"
+    # Not in torchrun's agents, either.
+    assert job.output.count(f"because of {why}. LIGHTNING_SM_AUTO=0 in the job's environment switches it off.") == 1
+    assert job.output.count("SageMaker settings:") == 1
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["variable", extended("line")])
+def test_one_process_on_each_of_two_hosts(tmp_path, mode):
+    assert_trained_together(start(tmp_path, "script", mode).one_per_host(2).results(2), 2)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "nodes"), [("variable", 2), extended("line", 1)])
+def test_a_fabric_gets_world_and_directories(tmp_path, mode, nodes):
+    results = start(tmp_path, "fabric_loop", mode).torchrun(nodes, 2 // nodes).results(2)
+    assert_trained_together(results, nodes)
+    assert results[0]["logger"] == str(tmp_path / "algo-1" / "output" / "data")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", ["script", pytest.param("fabric_loop", marks=pytest.mark.slow)])
+def test_without_line_and_variable_nobody_trains_alone(tmp_path, kind):
+    job = start(tmp_path, kind, "protected").torchrun(2, 1)
+    assert 0 not in job.codes
+    assert not list(tmp_path.glob("rank-*.json"))
+    for host in ("algo-1", "algo-2"):
+        reason = (tmp_path / host / "output" / "failure").read_text()
+        assert "TopologyError" in reason
+        assert "import lightning_sm; lightning_sm.auto()" in reason
+        assert "LIGHTNING_SM_AUTO=1" in reason
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["protected", "variable"])
+def test_each_of_several_fits_resumes(tmp_path, mode):
+    first = start(tmp_path, "script", mode, "--fits", 3).one_per_host(1)
+    (before,) = first.results(1)
+    saved = tmp_path / "algo-1" / "output" / "data" / "checkpoints"
+    assert {path.parent.name for path in saved.rglob("step-8.ckpt")} == {"fit-0", "fit-1", "fit-2"}
+    assert (saved / "checkpoints" / "fold2").is_dir()
+    assert first.output.count("progress fit end") == 3
+    # As in a container that replaces one that was lost in the third fit.
+    for folder in (saved / "checkpoints" / "fold2", *saved.glob("*/fit-2"), *tmp_path.glob("algo-1/[im]*")):
+        shutil.rmtree(folder)
+    (tmp_path / "rank-0.json").unlink()
+    second = start(tmp_path, "script", mode, "--fits", 3).one_per_host(1)
+    (after,) = second.results(1)
+    assert after["weights"] == before["weights"]
+    assert second.output.count("Saved ") == 1
+    assert (tmp_path / "algo-1" / "model" / "model.pt").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_rank_zeros_own_trainer_stays_its_own(tmp_path):
+    first, second = start(tmp_path, "script", "variable", "--test-alone").torchrun(1, 2).results(2)
+    assert first["alone"]["world"] == [1, 1]
+    assert first["tested"][0]["test_loss"] > 0
+    assert "AutoResume" not in first["alone"]["callbacks"]
+    assert first["weights"] == second["weights"]
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_what_a_rank_starts_for_something_else_is_left_alone(tmp_path):
+    for result in start(tmp_path, "helper", "variable").torchrun(1, 2).results(2):
+        assert result["world"] == [2, 1]
+        assert result["helpers"] == [[1, []], [1, []]]
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_program_that_imports_the_package_is_left_alone(tmp_path):
+    script = tmp_path / "own.py"
+    script.write_text("import sys\nimport lightning_sm\n" + (_PROGRAMS / "script.py").read_text())
+    job = Job(tmp_path, script, _NAMESPACES[0], "none", path=[_PROGRAMS], LIGHTNING_SM_AUTO="1")
+    (seen,) = job.one_per_host(1).results(1)
+    assert "AutoResume" not in seen["callbacks"]
+    assert "lightning_sm._auto" not in seen["modules"]
+
+
+@needs("loopback", torch=True)
+@pytest.mark.rehearsal
+def test_an_unchanged_project_is_rehearsed_on_two_hosts(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text(
+        f"import {_NAMESPACES[0]} as pl\n"
+        "from tests.helpers.tiny import loader, tiny_model\n"
+        "trainer = pl.Trainer(max_epochs=1)\n"
+        "trainer.fit(tiny_model(pl), loader())\n"
+        "print('WORLD', trainer.world_size)\n"
+    )
+    words = ("--hosts", 2, "--distribution", "torch_distributed", "--output-dir", tmp_path / "out", "--json")
+    environ = ("--env", "LIGHTNING_SM_AUTO=1", "--env", f"PYTHONPATH={Path(__file__).parents[2]}")
+    done = run_rehearsal(command_line(source, *words, *environ, "train.py"), timeout=280)
+    assert done.exit_code == 0, done.log[-3000:]
+    assert "WORLD 2" in done.log
+    assert "topology: world: 2 processes, 1 on this host, 2 hosts" in done.log
+
+
+def test_outside_a_job_auto_does_nothing_but_refuse_unknown_options(monkeypatch, tmp_path):
+    monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tmp_path))
+    with log_lines() as lines:
+        lightning_sm.auto(save_every="5m")
+    assert lines == []
+    with pytest.raises(OptionError, match="save_evry"):
+        lightning_sm.auto(save_evry="5m")
+
+
+def test_arguments_are_known_by_name_wherever_they_come_from(monkeypatch):
+    class Trainer:
+        def __init__(self, logger=None, devices="auto", max_epochs=None):
+            pass
+
+    monkeypatch.setenv("PL_TRAINER_MAX_EPOCHS", "3")
+    monkeypatch.setenv("PL_TRAINER_DEVICES", "4")
+    found = constructor_arguments(Trainer.__init__, Trainer, (False,), {"devices": 2})
+    assert found == ({"logger": False, "devices": 2}, {"max_epochs": 3})
