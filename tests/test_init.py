@@ -42,6 +42,8 @@ print(*set(sys.modules) - before)
         "lightning_sm._lightning.namespaces",
         "lightning_sm._logging",
         "lightning_sm._register",
+        "lightning_sm._sagemaker",
+        "lightning_sm._sagemaker.in_job",
         "lightning_sm._version",
         "lightning_sm.errors",
     ]

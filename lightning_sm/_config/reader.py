@@ -279,7 +279,7 @@ def _provenance(seen: Sequence[Tuple[Step, Mapping[str, Any]]], parser: Any) -> 
                     found[key] = step.provenance
                 else:
                     found[key] = _variable(parser, key) or found.get(key) or Provenance(Layer.CONFIG)
-        found = {key: found[key] for key in now}
+        found = {key: found[key] for key in now if key in found}
         before = now
         for key in step.keys:
             _set_by_name(found, key, step.provenance, tree)

@@ -142,15 +142,20 @@ def files_below(folder: str) -> List[str]:
 
 
 def others_model(directory: str) -> Optional[str]:
-    """The relative path of a file of weights that no export has written; ``None`` where there is none.
+    """The relative path of the weights of a whole model that the program has written; ``None`` where there is none.
+
+    Libraries write ``config.json`` beside the weights of a model that they can load again (``save_pretrained`` of
+    Hugging Face). A file of weights alone may be a part of the model, such as an encoder.
 
     Args:
         directory: The model directory.
     """
     own = _listed_files(os.path.join(directory, _SUMMARY))
+    names = files_below(directory)
+    whole = {os.path.dirname(name) for name in names if os.path.basename(name) == "config.json"}
     # What an export that was killed has left is in a folder whose name begins with a dot.
-    found = (name for name in files_below(directory) if name.endswith(_WEIGHTS) and name[0] != "." and name not in own)
-    return next(found, None)
+    found = (name for name in names if name.endswith(_WEIGHTS) and name[0] != "." and name not in own)
+    return next((name for name in found if os.path.dirname(name) in whole), None)
 
 
 def move_into_place(staging: str, directory: str) -> None:

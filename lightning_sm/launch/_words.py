@@ -28,7 +28,7 @@ _WITH_BODY = ("name", "region", "source_dir", "allow_files", "from_checkpoint", 
 # The settings of `--help`, by groups.
 _GROUPS = {
     "what a first job needs": ("image", "instance_type", "role"),
-    "the program": ("source_dir", "entry_point", "hyperparameters", "environment", "allow_files"),
+    "the program": ("source_dir", "entry_point", "hyperparameters", "environment", "auto", "allow_files"),
     "data and results": (
         "channels", "input_mode", "bucket", "output_path", "checkpoints", "from_checkpoint", "tensorboard_output",
     ),

@@ -35,6 +35,7 @@ class StandInModel(torch.nn.Module):
     def save_pretrained(self, folder):
         os.makedirs(folder, exist_ok=True)
         torch.save(self.state_dict(), os.path.join(folder, "pytorch_model.bin"))
+        open(os.path.join(folder, "config.json"), "w").close()
 
 
 class StandInTokenizer:
@@ -61,5 +62,5 @@ def test_the_weights_are_in_the_archive_once(tmp_path):
     command = [sys.executable, "train.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert sorted(os.listdir(tmp_path / "opt-ml" / "model")) == ["pytorch_model.bin", "tokenizer.json"]
+    assert sorted(os.listdir(tmp_path / "opt-ml" / "model")) == ["config.json", "pytorch_model.bin", "tokenizer.json"]
     assert "Exported nothing: the program has written pytorch_model.bin" in done.stderr

@@ -17,7 +17,13 @@ LR = {"model.lr": {"min": "1e-5", "max": 0.1, "scale": "log"}}
 
 
 def tuning_of(name="tune-1", tuning=None, metrics=None, hyperparameters=None, **given):
-    given = {"role": ROLE, "image": "pytorch-2.8-gpu", "channels": {"training": "s3://data/train"}, **given}
+    given = {
+        "role": ROLE,
+        "image": "pytorch-2.8-gpu",
+        "channels": {"training": "s3://data/train"},
+        "auto": False,
+        **given,
+    }
     if "instance_groups" not in given:
         given.setdefault("instance_type", "ml.g5.xlarge")
     searched = {"objective": "val_acc", "direction": "maximize", "max_jobs": 20, "ranges": LR, **(tuning or {})}

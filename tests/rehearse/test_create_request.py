@@ -75,7 +75,7 @@ class TestOptions:
             "sagemaker_region": '"us-east-1"',
             "sagemaker_submit_directory": '"s3://rehearsal/rehearsal/source/sourcedir.tar.gz"',
         }
-        assert made.environment == (("A", "b=c"),)
+        assert made.environment == (("LIGHTNING_SM_AUTO", "1"), ("A", "b=c"))
         assert made.channels[0].path == source
         assert made.limits.timeout == 120.0
 

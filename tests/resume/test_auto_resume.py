@@ -348,10 +348,9 @@ def test_a_save_that_fails_ends_the_fit_and_older_ones_stay(job, async_save, mon
     with pytest.raises(CheckpointError, match=r"step-\d+\.ckpt could not be saved .*No space left on device.* HINT: "):
         job.fit(callbacks=[Fills()], async_save=async_save)
     monkeypatch.undo()
-    # In the background that of step 5 may not have been complete.
-    steps = 5 if "step-5.ckpt" in job.saves else 4
+    # In the background two saves may not have been complete.
+    steps = next(step for step in ((5, 4, 3) if async_save else (5,)) if f"step-{step}.ckpt" in job.saves)
     assert job.saves == [f"step-{steps}.ckpt", f"step-{steps - 1}.ckpt"]
-    assert steps == 5 or async_save
     assert not [name for name in os.listdir(job.path("")) if name.startswith(".")]
     assert job.fit(async_save=async_save).steps == 3 * EPOCH - steps
 
