@@ -19,7 +19,7 @@ _COMMANDS = {
     "artifacts": "lightning_sm.launch:artifacts",
     "rehearse": "lightning_sm.rehearse",
     "entrypoint": "lightning_sm._sagemaker.entrypoint",
-    "doctor": "lightning_sm._doctor",
+    "doctor": "lightning_sm._doctor_command",
     "metrics": "lightning_sm._metrics.command",
 }
 # Commands of LightningCLI, which takes them with the words behind them.
