@@ -22,6 +22,7 @@ __all__ = [
     "json_round_trip",
     "json_subset",
     "saved_hparams",
+    "target_of",
 ]
 
 
@@ -52,9 +53,9 @@ class ExportFormat(str, Enum):
         return self in (ExportFormat.TORCHSCRIPT, ExportFormat.ONNX, ExportFormat.EXPORTED_PROGRAM)
 
     def packages(self) -> Tuple[str, ...]:
-        """The packages that writing it needs beside torch."""
+        """The packages that writing and comparing it needs beside torch."""
         if self is ExportFormat.ONNX:
-            return ("onnx", "onnxscript") if onnx_uses_torch_export() else ("onnx",)
+            return ("onnx", "onnxruntime", *(["onnxscript"] if onnx_uses_torch_export() else []))
         return ("safetensors",) if self is ExportFormat.SAFETENSORS else ()
 
     def check_available(self) -> None:
@@ -171,8 +172,8 @@ def check_model(
     hparams: Optional[Mapping[str, Any]],
     config: Optional[str],
     *,
-    sharded: bool,
-    saved_by_strategy: bool,
+    is_sharded: bool,
+    saves_shards: bool,
     weights_only: bool = False,
 ) -> None:
     """Check whether a model can be exported as planned, as far as that is known before training.
@@ -182,32 +183,50 @@ def check_model(
         module: The model.
         hparams: The constructor arguments that the model saved.
         config: The configuration as YAML, if there is one.
-        sharded: Whether the strategy shards the model over the ranks.
-        saved_by_strategy: Whether the best checkpoint will be in a format of the strategy's own (DeepSpeed's).
-        weights_only: Whether that is read without running code that it names.
+        is_sharded: Whether the strategy shards the model over the ranks.
+        saves_shards: Whether the best checkpoint will be a folder of shards.
+        weights_only: Whether the best checkpoint is read without running code that it names.
 
     Raises:
         ExportError: It cannot be exported so.
     """
     name = plan.format
-    target = _submodule(plan, module)
+    target = target_of(plan, module)
     if plan.format.is_graph and not _has_forward(target):
         raise ExportError(
             f"sagemaker.export is {name}, which runs forward(), and {type(target).__name__} has none.",
             hint="Implement forward(), set sagemaker.export_submodule to a part that has one, or choose state_dict.",
         )
-    if plan.weights is ExportWeights.BEST and saved_by_strategy and weights_only:
+    if plan.weights is ExportWeights.BEST and saves_shards and weights_only:
         raise ExportError(
             "sagemaker.resume_weights_only is set, and the best checkpoint, whose weights are to be exported, will be "
-            "DeepSpeed's, which can only be read by running code that it names.",
+            "sharded, which can only be read by running code that it names.",
             hint="Set sagemaker.export_weights to last, or sagemaker.resume_weights_only to false.",
         )
     if plan.format is ExportFormat.SAFETENSORS:
         _check_tensors_only(target)
-    if plan.format.is_graph and sharded:
+    if plan.format.is_graph and is_sharded:
         _check_rebuildable(module, hparams, config, f"The strategy shards the model over the ranks, so {name}")
     if not plan.format.is_graph and plan.serving:
         _check_rebuildable(module, hparams, config, "The inference container")
+
+
+def target_of(plan: ExportPlan, module: Any) -> Any:
+    """The model, or its submodule that is exported.
+
+    Raises:
+        ExportError: There is no such submodule.
+    """
+    if plan.submodule is None:
+        return module
+    try:
+        return module.get_submodule(plan.submodule)
+    except AttributeError as error:
+        names = [name for name, _ in module.named_modules() if name]
+        raise ExportError(
+            f"sagemaker.export_submodule is {plan.submodule}, and {type(module).__name__} has no such submodule.",
+            hint=f"Set it to one of: {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}.",
+        ) from error
 
 
 def saved_hparams(module: Any) -> Optional[Dict[str, Any]]:
@@ -247,19 +266,6 @@ def json_subset(hparams: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]
         return None
     converted = {str(name): json_round_trip({str(name): value}) for name, value in hparams.items()}
     return {name: value[name] for name, value in converted.items() if value is not None}
-
-
-def _submodule(plan: ExportPlan, module: Any) -> Any:
-    if plan.submodule is None:
-        return module
-    try:
-        return module.get_submodule(plan.submodule)
-    except AttributeError as error:
-        names = [name for name, _ in module.named_modules() if name]
-        raise ExportError(
-            f"sagemaker.export_submodule is {plan.submodule}, and {type(module).__name__} has no such submodule.",
-            hint=f"Set it to one of: {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}.",
-        ) from error
 
 
 def _check_tensors_only(target: Any) -> None:

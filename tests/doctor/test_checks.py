@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lightning_sm._doctor import CHECKS, Machine, hardware_checks, list_files, name_of, network_checks
+from lightning_sm._doctor import CHECKS, Machine, list_files, name_of, network_checks
 from lightning_sm._sagemaker.job import TrainingJob
 from tests.doctor.conftest import DRIVER, MOUNTS, OPEN_DRIVER
 from tests.helpers.environ import mpirun, torchrun
@@ -295,7 +295,7 @@ def test_a_main_host_that_has_not_started_is_waited_for(host):
 
 @pytest.mark.parametrize(("version", "number"), [((3, 11, 7), 1), ((3, 12, 0), 0)])
 def test_forks_beside_gloo(host, monkeypatch, version, number):
-    monkeypatch.setattr(hardware_checks.sys, "version_info", version)
+    monkeypatch.setattr(sys, "version_info", version)
     host.environ.update(torchrun(0, 2, 0, 2, 0, 1))
     assert len(host.findings("fork")) == number
 
