@@ -62,20 +62,16 @@ class ExportFormat(str, Enum):
         """Check that this environment can write the format.
 
         Raises:
-            ExportError: torch is too old, or a package is missing.
+            ExportError: A package is missing, or torch is older than 2.1 and has no ``torch.export``.
         """
-        if self is ExportFormat.EXPORTED_PROGRAM and importlib.util.find_spec("torch.export") is None:
-            import torch
-
-            raise ExportError(
-                f"sagemaker.export is {self}, and torch {torch.__version__} has no torch.export, which came with 2.1.",
-                hint="Choose another format, such as state_dict, or an image with a newer torch.",
-            )
-        missing = [name for name in self.packages() if importlib.util.find_spec(name) is None]
+        needed = ("torch.export",) if self is ExportFormat.EXPORTED_PROGRAM else self.packages()
+        missing = [name for name in needed if importlib.util.find_spec(name) is None]
         if missing:
             raise ExportError(
                 f"sagemaker.export is {self}, and {' and '.join(missing)} cannot be imported.",
-                hint=f"Add {' and '.join(missing)} to the requirements.txt beside your script.",
+                hint="Choose an image with torch 2.1 or newer."
+                if self is ExportFormat.EXPORTED_PROGRAM
+                else f"Add {' and '.join(missing)} to the requirements.txt beside your script.",
             )
 
 
@@ -144,12 +140,7 @@ class ExportPlan:
             raise ExportError(f"sagemaker.export is {export!r}.", hint=f"Set it to {', '.join(formats)} or false.")
         if weights not in [each.value for each in ExportWeights]:
             raise ExportError(f"sagemaker.export_weights is {weights!r}.", hint="Set it to best or last.")
-        if submodule is not None and not all(submodule.split(".")):
-            raise ExportError(
-                f"sagemaker.export_submodule is {submodule!r}.",
-                hint="Set it to the dotted path of a submodule, as in backbone.encoder.",
-            )
-        if submodule is not None and name == ExportFormat.CHECKPOINT.value:
+        if submodule and name == ExportFormat.CHECKPOINT.value:
             raise ExportError(
                 f"sagemaker.export is checkpoint and sagemaker.export_submodule is {submodule}, but a checkpoint is of "
                 "the whole model.",
@@ -161,7 +152,7 @@ class ExportPlan:
                 f"sagemaker.export_example_input is {list(shape)!r}.",
                 hint="Set it to the shape of an input, the batch dimension first, as in [1, 3, 32, 32].",
             )
-        plan = cls(ExportFormat(name), ExportWeights(weights), submodule, shape, bool(serving))
+        plan = cls(ExportFormat(name), ExportWeights(weights), submodule or None, shape, bool(serving))
         plan.format.check_available()
         return plan
 

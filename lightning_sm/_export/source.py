@@ -2,7 +2,7 @@
 
 import copy
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from itertools import chain
 from typing import Any, Dict, Iterator, Mapping, Optional, Set
@@ -42,15 +42,11 @@ class Source:
         example: An input of it.
     """
 
-    state_dict: Mapping[str, Any]
-    checkpoint: Optional[Mapping[str, Any]] = None
+    state_dict: Mapping[str, Any] = field(repr=False)
+    checkpoint: Optional[Mapping[str, Any]] = field(default=None, repr=False)
     checkpoint_path: Optional[str] = None
-    module: Any = None
+    module: Any = field(default=None, repr=False)
     example: Optional[Example] = None
-
-    def __repr__(self) -> str:
-        origin = self.checkpoint_path or "training"
-        return f"Source({len(self.state_dict)} entries from {origin}, example={self.example!r})"
 
 
 def make_source(

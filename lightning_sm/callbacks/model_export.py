@@ -47,8 +47,8 @@ class ModelExportMixin(_Base):
 
     SageMaker uploads the model directory as ``model.tar.gz``. Outside a training container the callback does nothing
     unless it is given a ``model_dir``. With the default format it does nothing where the program itself has written a
-    file of weights there by the end of ``fit``, as ``save_pretrained`` in ``on_train_end`` does. The trained model
-    itself is not changed: graph formats run a copy on the CPU.
+    whole model there by the end of ``fit``, as ``save_pretrained`` in ``on_train_end`` does. The trained model is not
+    changed: graph formats run a copy on the CPU.
     Each file is written to a staging directory, loaded again and compared, and only then replaces an earlier one:
     tensors must be equal, and outputs for an example input may differ by 0.001 of their largest value (0.02 in half
     precision).
