@@ -80,8 +80,7 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
         print(f"lightning-sm {__version__}")
         return 0
     if first in _COMMANDS:
-        of_project = first == "doctor" and any(word.partition("=")[0] == "--source-dir" for word in words)
-        module, _, function = ("lightning_sm.launch:doctor" if of_project else _COMMANDS[first]).partition(":")
+        module, _, function = _COMMANDS[first].partition(":")
         command: Callable[[Sequence[str]], Optional[int]] = getattr(importlib.import_module(module), function or "main")
         return command(words[1:])
     if first in _SUBCOMMANDS and words[1:] in (["-h"], ["--help"]):

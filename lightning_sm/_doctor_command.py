@@ -25,20 +25,18 @@ def main(args: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="lightning-sm doctor",
-        usage="%(prog)s [--json] [--strict] [--source-dir PATH [--image IMAGE] [--instance-type TYPE] [ARGUMENT ...]]",
+        usage="%(prog)s [--json] [--strict] [--source-dir PATH [option of launch ...] [argument of the script ...]]",
         description="Examine this host and its job for what fails late, silently or on another host only; with "
-        "--source-dir a project, before its job is sent.",
+        "--source-dir a project as lightning-sm launch does before it sends its job.",
         epilog="Exit code: 0 without errors, 1 with errors (--strict: or warnings), 2 for wrong usage.",
+        allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--strict", action="store_true", help="exit with 1 on warnings, too")
     parser.add_argument("--source-dir", metavar="PATH", help="the folder of a project, examined instead of this host")
-    parser.add_argument("--image", help="the image of the job, as of lightning-sm launch; else that of launch.yaml")
-    parser.add_argument("--instance-type", metavar="TYPE", help="the same of the instance type")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's, such as fit")
-    given = parser.parse_args(args)
-    if given.source_dir is None and (given.arguments or given.image or given.instance_type):
-        parser.error("--image, --instance-type and arguments of the script need --source-dir")
+    given, of_project = parser.parse_known_args(args)
+    if given.source_dir is None and of_project:
+        parser.error(f"{of_project[0]} needs --source-dir")
     checks: Tuple[str, ...] = ()
     content: Dict[str, Any] = {"schema": _SCHEMA, "lightning_sm": __version__}
     if given.source_dir is None:
@@ -48,7 +46,7 @@ def main(args: Sequence[str]) -> int:
         content.update(job=machine.job.name, host=machine.job.current_host)
     else:
         try:
-            findings = _of_project(given)
+            findings = _of_project([f"--source-dir={given.source_dir}", *of_project])
         except LightningSMError as error:
             parser.error(str(error))
         place = f"the project {given.source_dir}"
@@ -61,13 +59,10 @@ def main(args: Sequence[str]) -> int:
     return code
 
 
-def _of_project(given: argparse.Namespace) -> Tuple[Finding, ...]:
-    from lightning_sm.launch import check_project
+def _of_project(args: Sequence[str]) -> Tuple[Finding, ...]:
+    from lightning_sm.launch import check_arguments
 
-    named = (("image", given.image), ("instance_type", given.instance_type))
-    settings = {name: value for name, value in named if value is not None}
-    found = check_project(given.source_dir, given.arguments, **settings)
-    return tuple(Finding(each.check, each.text, each.hint, each.is_error) for each in found)
+    return tuple(Finding(each.check, each.text, each.hint, each.is_error) for each in check_arguments(args))
 
 
 def _place(machine: Machine) -> str:

@@ -42,13 +42,6 @@ def test_rehearse_is_its_own_room(monkeypatch):
     assert received == [["--hosts", "2"]]
 
 
-def test_a_project_is_examined_as_launch_does(monkeypatch):
-    received = []
-    monkeypatch.setattr("lightning_sm.launch.doctor", lambda words: received.append(words) or 3)
-    assert entry.main(["doctor", "--source-dir", ".", "fit"]) == 3
-    assert received == [["--source-dir", ".", "fit"]]
-
-
 @pytest.mark.parametrize(
     ("words", "begins"),
     [

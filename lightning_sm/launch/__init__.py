@@ -11,7 +11,7 @@ The body of the API's request is made first, a value that can be printed, checke
 from typing import List
 
 from lightning_sm.errors import LaunchError
-from lightning_sm.launch._command import check_project, doctor, main, tune
+from lightning_sm.launch._command import check_arguments, check_project, main, tune
 from lightning_sm.launch._images import Image, find_image
 from lightning_sm.launch._jobs import artifacts, jobs, logs, stop
 from lightning_sm.launch._limits import check_limits
@@ -32,11 +32,11 @@ __all__ = [
     "Problem",
     "TuningSettings",
     "artifacts",
+    "check_arguments",
     "check_limits",
     "check_project",
     "create_job_request",
     "create_tuning_request",
-    "doctor",
     "draw",
     "find_image",
     "hyperparameters_of",

@@ -1,4 +1,4 @@
-"""The commands ``launch`` and ``tune``, and ``doctor --source-dir``."""
+"""The commands ``launch`` and ``tune``, and what they find wrong with a project."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from lightning_sm.launch._upload import address_of_content
 from lightning_sm.launch._watch import follow
 from lightning_sm.launch._words import command_parser, hyperparameters_of, split_command
 
-__all__ = ["check_project", "doctor", "exit_status", "main", "tune"]
+__all__ = ["check_arguments", "check_project", "exit_status", "main", "tune"]
 
 # With the body of a request only these have a meaning: where the source is, where it is sent, and what is shown.
 _WITH_BODY = ("request", "name", "region", "source_dir", "allow_files", "channels", "dry_run", "wait", "json", "words")
@@ -58,20 +58,14 @@ def tune(words: Sequence[str]) -> int:
     return exit_status("lightning-sm tune", lambda: _run("tune", words))
 
 
-def doctor(words: Sequence[str]) -> int:
-    """Run ``lightning-sm doctor --source-dir``: look at a project as ``launch`` does, without AWS.
+def check_arguments(args: Sequence[str]) -> List[Problem]:
+    """Return what is wrong with a project whose job is described by arguments of ``lightning-sm launch``.
 
-    Returns:
-        The exit status: 1 if the job would fail.
+    Raises:
+        LaunchError: The settings or the folder cannot be read.
     """
-
-    def look() -> int:
-        settings, _, hyperparameters, _ = _read(command_parser("launch"), words)
-        problems = check_project(settings, hyperparameters)
-        print("\n".join(map(str, problems)) or "Nothing is wrong.")
-        return int(any(each.is_error for each in problems))
-
-    return exit_status("lightning-sm doctor", look)
+    settings, _, hyperparameters, _ = _read(command_parser("launch"), args)
+    return check_project(settings, hyperparameters)
 
 
 def check_project(settings: LaunchSettings, hyperparameters: Optional[Mapping[str, Any]] = None) -> List[Problem]:

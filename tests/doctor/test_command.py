@@ -82,7 +82,7 @@ def test_arguments_of_a_script_need_its_folder(capsys):
     with pytest.raises(SystemExit) as exited:
         _doctor_command.main(["fit"])
     assert exited.value.code == 2
-    assert "need --source-dir" in capsys.readouterr().err
+    assert "needs --source-dir" in capsys.readouterr().err
 
 
 def test_it_takes_less_than_a_second_and_imports_nothing_heavy():
