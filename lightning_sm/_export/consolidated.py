@@ -12,8 +12,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from inspect import signature
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from lightning_sm._resume.manifest import Manifest
-from lightning_sm._resume.record import CorruptedError
+from lightning_sm._resume.record import CorruptedError, read_manifest
 from lightning_sm.errors import ExportError
 
 __all__ = ["folder_problem", "read_folder"]
@@ -72,10 +71,9 @@ def folder_problem(folder: str) -> Optional[str]:
             a restart those of other hosts from an older save, which only their CRC-32 tells apart.
     """
     try:
-        manifest = Manifest.read(folder)
-        if manifest is not None:
-            problems = manifest.problems(folder)
-            return problems[0] if problems else None
+        record = read_manifest(folder)
+        if record is not None:
+            return record.problem(folder)
         if os.path.isfile(os.path.join(folder, _LATEST)):
             return None
         if not os.path.isfile(os.path.join(folder, _INDEX)):

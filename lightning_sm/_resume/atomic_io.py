@@ -1,22 +1,20 @@
 """``AtomicCheckpointIO``: a checkpoint appears under its final name complete, or not at all."""
 
 import os
-import re
 import secrets
 import tempfile
 from contextlib import contextmanager
 from dataclasses import replace
 from pickle import PicklingError
-from typing import IO, TYPE_CHECKING, Any, Dict, Iterator, Optional, Set, cast
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Set
 
-from lightning_sm._atomic_file import DeferredErrorFile, remove, remove_on_error, replace_atomically
+from lightning_sm._atomic_file import partial_path, remove_on_error, remove_stale, replace_atomically
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._logging import log
 from lightning_sm._resume.record import SavedFile
 from lightning_sm._resume.series import complete_record, saved_record
 from lightning_sm._resume.shared import link_file, source_to_share, write_rest
-from lightning_sm._resume.storage import is_remote, storage_error
-from lightning_sm._resume.transfers import upload_file
+from lightning_sm._resume.storage import Storage, is_remote, storage_error
 from lightning_sm.errors import CheckpointError, LightningSMError
 
 __all__ = ["AtomicCheckpointIOMixin", "WrappingCheckpointIOMixin", "atomic_checkpoint_io", "save_options"]
@@ -66,8 +64,7 @@ def save_options(storage_options: Any) -> Dict[str, Any]:
 
 
 # Processes in two containers may have the same process id.
-_RUN_ID = secrets.token_hex(4)
-_PARTIAL = re.compile(r"\..+\.partial-\d+-[0-9a-f]+$")
+_RUN_ID = secrets.token_hex(8)
 
 
 class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
@@ -88,8 +85,6 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
         self._cleaned: Set[str] = set()
-        # The last checkpoint that was written, which a save of the series may share.
-        self._latest: Optional[SavedFile] = None
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
         """Save ``checkpoint`` to ``path``.
@@ -99,38 +94,24 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
         """
         options = save_options(storage_options)
         target = os.fspath(path)
+        source, record = source_to_share(checkpoint, target), saved_record(checkpoint)
         if is_remote(target):
-            source_to_share(checkpoint, target)
             self._save_remote(checkpoint, target, options)
             return
-        source = source_to_share(checkpoint, target)
         directory, name = os.path.split(os.path.abspath(target))
-        partial = os.path.join(directory, f".{name[:100]}.partial-{os.getpid()}-{_RUN_ID}")
+        partial = partial_path(os.path.join(directory, name), _RUN_ID)
         with _checkpoint_errors(target), remove_on_error(partial):
             os.makedirs(directory, exist_ok=True)
-            self._remove_stale_partials(directory)
-            if source is not None and self._share(checkpoint, source, partial, target):
-                return
-            crc32 = self._write(checkpoint, partial, options)
+            if directory not in self._cleaned:
+                self._cleaned.add(directory)
+                remove_stale(directory, _RUN_ID)
+            shares = record is not None and source is not None and link_file(source, partial)
+            if not shares:
+                self._write(checkpoint, partial, options)
             replace_atomically(partial, target)
-            record = saved_record(checkpoint)
             if record is not None:
-                complete_record(record, directory, [_saved_file(directory, name, crc32)])
-            elif crc32 is not None:
-                self._latest = SavedFile(os.path.abspath(target), os.path.getsize(target), crc32)
-
-    def _share(self, checkpoint: Any, source: str, partial: str, target: str) -> bool:
-        """Link a save of the series to a checkpoint of another callback; return whether that was possible."""
-        source, record = os.path.abspath(source), saved_record(checkpoint)
-        if record is None or not link_file(source, partial):
-            return False
-        directory, name = os.path.split(os.path.abspath(target))
-        known = self._latest is not None and self._latest.name == source
-        crc32 = self._latest.crc32 if self._latest is not None and known else None
-        replace_atomically(partial, target)
-        rest = write_rest(checkpoint, directory, name)
-        complete_record(record, directory, [_saved_file(directory, name, crc32), rest], rest.name)
-        return True
+                rest = [write_rest(checkpoint, directory, name)] if shares else []
+                complete_record(record, directory, [SavedFile.read(directory, name)], *rest)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a checkpoint with the inner ``CheckpointIO``."""
@@ -151,16 +132,15 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
 
         Of a save of the series the record must tell the size and CRC-32.
         """
-        if self._is_lightnings(self.inner, options) or saved_record(checkpoint) is not None:
+        record = saved_record(checkpoint)
+        if self._is_lightnings(self.inner, options) or record is not None:
             with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder:
-                partial = os.path.join(folder, "checkpoint")
                 with _checkpoint_errors(url):
-                    crc32 = self._write(checkpoint, partial, options)
-                upload_file(partial, url)
-                record, (parent, _, name) = saved_record(checkpoint), url.rpartition("/")
+                    self._write(checkpoint, os.path.join(folder, "checkpoint"), options)
+                parent, _, name = url.rpartition("/")
+                Storage(parent).upload(os.path.join(folder, "checkpoint"), name)
                 if record is not None:
-                    file = _saved_file(folder, "checkpoint", crc32)
-                    complete_record(record, parent, [replace(file, name=name)])
+                    complete_record(record, parent, [replace(SavedFile.read(folder, "checkpoint"), name=name)])
             return
         try:
             self.inner.save_checkpoint(checkpoint, url, **options)
@@ -176,34 +156,18 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
     def _is_lightnings(self, checkpoint_io: Any, options: Any) -> bool:
         return type(checkpoint_io) is self.namespace.module("plugins").TorchCheckpointIO and not options
 
-    def _write(self, checkpoint: Any, partial: str, options: Any) -> Optional[int]:
-        """Write a file, and return its CRC-32 if it is known."""
+    def _write(self, checkpoint: Any, partial: str, options: Any) -> None:
         checkpoint_io = self._io_for(partial)
-        if not self._is_lightnings(checkpoint_io, options):
-            checkpoint_io.save_checkpoint(checkpoint, partial, **options)
-            return None
-        import torch
+        if self._is_lightnings(checkpoint_io, options):
+            import torch
 
-        try:
-            # TorchCheckpointIO makes two more copies of the checkpoint in memory and one in /tmp before this file.
-            with open(partial, "wb") as file:
-                deferred = DeferredErrorFile(file)
-                torch.save(checkpoint, cast(IO[bytes], deferred))  # it has the methods that torch.save calls
-                deferred.raise_error()
-                return deferred.crc32
-        except AttributeError:  # a hyperparameter that cannot be pickled, which older Lightnings leave out
-            checkpoint_io.save_checkpoint(checkpoint, partial)
-            return None
-
-    def _remove_stale_partials(self, directory: str) -> None:
-        """Remove the partial files of earlier runs that were killed, once per directory."""
-        if directory in self._cleaned:
-            return
-        self._cleaned.add(directory)
-        for name in os.listdir(directory):
-            if _PARTIAL.match(name) and not name.endswith(_RUN_ID):
-                log.info("Removing the incomplete checkpoint of an interrupted run: %s", os.path.join(directory, name))
-                remove(os.path.join(directory, name))
+            try:
+                # TorchCheckpointIO makes two more copies of the checkpoint in memory and one in /tmp before this file.
+                torch.save(checkpoint, partial)
+                return
+            except AttributeError:  # a hyperparameter that cannot be pickled, which older Lightnings leave out
+                pass
+        checkpoint_io.save_checkpoint(checkpoint, partial, **options)
 
 
 def atomic_checkpoint_io(namespace: Namespace) -> type:
@@ -211,12 +175,6 @@ def atomic_checkpoint_io(namespace: Namespace) -> type:
     return namespaced_class(
         namespace, "AtomicCheckpointIO", f"{__name__}:{AtomicCheckpointIOMixin.__name__}", "plugins:CheckpointIO"
     )
-
-
-def _saved_file(directory: str, name: str, crc32: Optional[int]) -> SavedFile:
-    if crc32 is None:
-        return SavedFile.read(directory, name)
-    return SavedFile(name, os.path.getsize(os.path.join(directory, name)), crc32)
 
 
 @contextmanager

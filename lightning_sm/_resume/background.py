@@ -8,9 +8,9 @@ torch's asynchronous DCP writes directories, which Lightning loads with some str
 
 import copy
 import os
-from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from queue import LifoQueue
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._logging import log
@@ -20,13 +20,14 @@ __all__ = ["BackgroundCheckpointIOMixin", "Snapshot", "background_checkpoint_io"
 
 
 class Snapshot:
-    """A copy of a checkpoint in host memory, whose buffers are reused for the next one.
+    """A copy of a checkpoint in host memory, whose buffers are used again for the next one.
 
     Allocating new memory takes longer than the copy itself, because of its page faults.
     """
 
     def __init__(self) -> None:
-        self._buffers: Dict[Tuple[Any, ...], List[Any]] = {}
+        # By where the original is: weights and states of optimizers stay where they are.
+        self._buffers: Dict[Tuple[Any, ...], Any] = {}
 
     def take(self, checkpoint: Mapping[str, Any]) -> Any:
         """Return a deep copy of ``checkpoint`` in host memory, which invalidates the previous copy.
@@ -39,51 +40,28 @@ class Snapshot:
         """
         import torch
 
-        available, self._buffers = self._buffers, {}
+        before, self._buffers = self._buffers, {}
         memo: Dict[int, Any] = {}
-        buffers: Dict[Tuple[Any, ...], Any] = {}
         copies: List[Tuple[Any, Any]] = []
         # A callback may save in inference mode; a buffer created there could not be modified later.
         with torch.inference_mode(False), torch.no_grad():
             for tensor in _copyable_tensors(checkpoint, set()):
                 key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-                if key not in buffers:
-                    buffers[key] = self._buffer(tensor, available)
-                    copies.append((buffers[key], tensor.detach()))
-                memo[id(tensor)] = buffers[key]
-            _copy_all(copies)
+                if key not in self._buffers:
+                    buffer = before.get(key)
+                    if buffer is None:
+                        # Copies from a GPU reach full speed only into pinned memory.
+                        buffer = torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=tensor.is_cuda)
+                    self._buffers[key] = buffer
+                    copies.append((buffer, tensor.detach()))
+                memo[id(tensor)] = self._buffers[key]
+            for buffer, tensor in copies:
+                if tensor.is_cuda:  # after what this thread's stream still computes
+                    buffer.copy_(tensor)
+            # One thread does not use the full memory bandwidth, and torchrun sets OMP_NUM_THREADS=1.
+            with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+                list(threads.map(lambda pair: pair[1].is_cuda or pair[0].copy_(pair[1]), copies))
             return copy.deepcopy(checkpoint, memo)
-
-    def _buffer(self, tensor: Any, available: Dict[Tuple[Any, ...], List[Any]]) -> Any:
-        import torch
-
-        kind = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cuda)
-        if available.get(kind):
-            buffer = available[kind].pop()
-        else:
-            # Copies from a GPU reach full speed only into pinned memory.
-            buffer = torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=tensor.is_cuda)
-        self._buffers.setdefault(kind, []).append(buffer)
-        return buffer
-
-
-def _copy_all(copies: Sequence[Tuple[Any, Any]]) -> None:
-    import torch
-
-    on_gpu = [(buffer, tensor) for buffer, tensor in copies if tensor.is_cuda]
-    others = [(buffer, tensor) for buffer, tensor in copies if not tensor.is_cuda]
-    for buffer, tensor in on_gpu:
-        buffer.copy_(tensor, non_blocking=True)
-    # One thread does not use the full memory bandwidth, and torchrun sets OMP_NUM_THREADS=1.
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
-        list(threads.map(_copy, others))
-    for device in {tensor.device for _, tensor in on_gpu}:
-        torch.cuda.current_stream(device).synchronize()
-
-
-def _copy(pair: Tuple[Any, Any]) -> None:
-    buffer, tensor = pair
-    buffer.copy_(tensor)
 
 
 def _copyable_tensors(value: Any, seen: Set[int]) -> Iterator[Any]:
@@ -96,22 +74,13 @@ def _copyable_tensors(value: Any, seen: Set[int]) -> Iterator[Any]:
     if type(value) is torch.Tensor:
         if value.layout == torch.strided and not value.is_quantized and value.device.type != "meta":
             yield value
-    elif isinstance(value, Mapping):
-        for inner in list(value.values()):
-            yield from _copyable_tensors(inner, seen)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
+    elif isinstance(value, (Mapping, list, tuple)):
+        for inner in list(value.values()) if isinstance(value, Mapping) else value:
             yield from _copyable_tensors(inner, seen)
 
 
 # Two callbacks may save after the same batch, such as the best model and the last, without waiting for each other.
 _MAX_SNAPSHOTS = 2
-
-
-class _Save(NamedTuple):
-    path: str
-    done: "Future[None]"
-    snapshot: Snapshot
 
 
 class BackgroundCheckpointIOMixin(WrappingCheckpointIOMixin):
@@ -127,16 +96,20 @@ class BackgroundCheckpointIOMixin(WrappingCheckpointIOMixin):
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
-        self._is_active = False
         self._thread: Optional[ThreadPoolExecutor] = None
         self._error: Optional[BaseException] = None
-        self._saves: Deque[_Save] = deque()
         self._last: Optional[Future[None]] = None
-        self._free: List[Snapshot] = []
+        self._pending: List[str] = []
+        # The one that was used last is used first, so that there is a second one only where it is needed.
+        self._snapshots: LifoQueue[Snapshot] = LifoQueue()
 
     def start(self) -> None:
         """Save in the background from now on."""
-        self._is_active = True
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-sm-checkpoints")
+            self._snapshots = LifoQueue()
+            for _ in range(_MAX_SNAPSHOTS):
+                self._snapshots.put(Snapshot())
 
     def finish(self) -> None:
         """Wait for pending saves, free the buffers, and save synchronously from now on.
@@ -144,35 +117,35 @@ class BackgroundCheckpointIOMixin(WrappingCheckpointIOMixin):
         Raises:
             Exception: The error of the last save, such as :class:`~lightning_sm.errors.CheckpointError`.
         """
-        self._is_active = False
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
-        self._thread, self._last = None, None
-        self._saves.clear()
-        self._free.clear()
-        self._raise_error()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=True)
+        self._last, self._snapshots = None, LifoQueue()
+        self._wait()
 
     def is_pending(self, path: Any) -> bool:
         """Whether a save to ``path`` has not completed yet."""
-        return any(save.path == os.fspath(path) and not save.done.done() for save in self._saves)
+        return os.fspath(path) in self._pending
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
         """Save a copy of the current state of ``checkpoint``."""
-        options = save_options(storage_options)
-        snapshot = self._free_snapshot() if self._is_active else None
-        self._raise_error()
-        if snapshot is not None:
+        options, name = save_options(storage_options), os.fspath(path)
+        if self._thread is not None:
+            snapshot = self._snapshots.get()
+            if self._error is not None:
+                self._snapshots.put(snapshot)
+                self._wait()
             try:
-                checkpoint = snapshot.take(checkpoint)
+                copied = snapshot.take(checkpoint)
             except Exception as error:  # any object in the checkpoint may refuse to be copied
+                self._snapshots.put(snapshot)
                 log.warning("Saving %s synchronously: the checkpoint cannot be copied (%s)", path, error)
-                snapshot = None
-        if snapshot is None:
-            self._wait()
-            self.inner.save_checkpoint(checkpoint, path, **options)
-            return
-        done = self._queue(lambda: self.inner.save_checkpoint(checkpoint, path, **options))
-        self._saves.append(_Save(os.fspath(path), done, snapshot))
+            else:
+                self._pending.append(name)
+                self._queue(lambda: self.inner.save_checkpoint(copied, path, **options), name, snapshot)
+                return
+        self._wait()
+        self.inner.save_checkpoint(checkpoint, path, **options)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         """Wait for pending saves and removals, and load the checkpoint."""
@@ -191,39 +164,27 @@ class BackgroundCheckpointIOMixin(WrappingCheckpointIOMixin):
         self.finish()
         super().teardown()
 
-    def _queue(self, task: Callable[[], None]) -> "Future[None]":
+    def _queue(self, task: Callable[[], Any], name: str = "", snapshot: Optional[Snapshot] = None) -> None:
         def run() -> None:
-            if self._error is None:
-                try:
+            try:
+                if self._error is None:
                     task()
-                except BaseException as error:
-                    self._error = error
+            except BaseException as error:
+                self._error = error
+            finally:
+                if snapshot is not None:
+                    self._pending.remove(name)
+                    self._snapshots.put(snapshot)
 
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-sm-checkpoints")
+        assert self._thread is not None
         self._last = self._thread.submit(run)
-        return self._last
-
-    def _free_snapshot(self) -> Snapshot:
-        """Return a snapshot whose save has completed, or a new one; waits if the maximum is in use."""
-        while self._saves and (self._saves[0].done.done() or len(self._saves) == _MAX_SNAPSHOTS):
-            save = self._saves.popleft()
-            save.done.result()
-            self._free.append(save.snapshot)
-        return self._free.pop() if self._free else Snapshot()
 
     def _wait(self) -> None:
         if self._last is not None:
-            self._last.result()
-        self._raise_error()
-
-    def _raise_error(self) -> None:
-        if self._error is None:
-            return
-        if self._last is not None:
             self._last.result()  # a pending removal must see the error, and skip
         error, self._error = self._error, None
-        raise error
+        if error is not None:
+            raise error
 
 
 def background_checkpoint_io(namespace: Namespace) -> type:

@@ -61,7 +61,7 @@ def main(folder, namespace):
     directory = Path(os.environ["SAGEMAKER_BASE_DIR"], "checkpoints")
     saved = Path(folder, "saved")
     directory.mkdir()
-    with mock.patch("lightning_sm._resume.series.remove_replaced"):
+    with mock.patch("lightning_sm._resume.series.Series.remove_replaced"):
         seen = {"trained": _fit(pl, directory, every=0.01)}
     rank = dist.get_rank()
     series = directory / ProgramIdentity().series / "fit-0"

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_sm._resume.choose import LocalFiles, ResumeMode, choose, describe_world_change
+from lightning_sm._resume.choose import ResumeMode, choose, describe_world_change
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
-from lightning_sm._resume.record import CheckpointRecord, FitRecord, SavedFile, write_json
+from lightning_sm._resume.record import CheckpointRecord, FitRecord, SavedFile
 from lightning_sm._resume.series import Series
+from lightning_sm._resume.transfers import LocalFiles
 from lightning_sm.errors import CheckpointError
 from tests.projects.container import log_lines
 
@@ -51,7 +52,7 @@ class Directory:
             name, number or step, step, 0, "batch", 1, save_id=f"{program}-{step}", time=time, job=job.to_json(),
             model=model.to_json(), files=files, **more,
         )  # fmt: skip
-        write_json(str(folder / record.file_name), record.to_json())
+        (folder / record.file_name).write_text(json.dumps(record.to_json()))
         return folder / name
 
     def choose(self, mode="auto", program=PROGRAM, fit=0, job=JOB, model=MODEL):

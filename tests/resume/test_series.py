@@ -96,7 +96,7 @@ def test_a_record_goes_before_its_checkpoint(tmp_path, monkeypatch):
     for step in (1, 2):
         save(series, step, step)
     removed = []
-    monkeypatch.setattr("lightning_sm._resume.series.remove_names", lambda _, found: removed.extend(found))
+    monkeypatch.setattr("lightning_sm._resume.storage.Storage.remove", lambda _, name: removed.append(name))
     series.remove_but([])
     assert [name.endswith(".json") for name in removed] == [True, True, False, False]
 
