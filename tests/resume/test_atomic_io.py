@@ -2,7 +2,6 @@ import os
 import re
 import resource
 import signal
-import threading
 import time
 
 import pytest
@@ -63,17 +62,6 @@ def test_it_is_written_under_a_name_that_nobody_goes_on_from(tmp_path):
     ((written, _),) = other.calls
     assert os.path.dirname(written) == str(tmp_path)
     assert re.fullmatch(r"\.last\.ckpt\.partial-[0-9a-f]{16}", os.path.basename(written))
-
-
-def test_the_file_is_flushed_before_it_gets_its_name_and_the_name_after(atomic, tmp_path, monkeypatch):
-    path, done = tmp_path / "last.ckpt", []
-
-    def fsync(descriptor):
-        done.append((os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))[:10], path.exists()))
-
-    monkeypatch.setattr("lightning_sm._atomic_file.os.fsync", fsync)
-    atomic.save_checkpoint({"step": torch.tensor(1)}, str(path))
-    assert done == [(".last.ckpt", False), (tmp_path.name[:10], True)]
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("unexpected pos 64 vs 0")])
@@ -172,47 +160,6 @@ def test_a_link_is_replaced_and_not_written_through(atomic, tmp_path):
     atomic.save_checkpoint({"step": torch.tensor(2)}, str(tmp_path / "last.ckpt"))
     assert not os.path.islink(tmp_path / "last.ckpt")
     assert (saved(tmp_path / "best.ckpt"), saved(tmp_path / "last.ckpt")) == (1, 2)
-
-
-def test_what_else_the_other_one_has():
-    assert ATOMIC(Other()).own_attribute == "own"
-    with pytest.raises(AttributeError):
-        ATOMIC(Other()).missing  # noqa: B018
-
-
-def readings(directory, saving):
-    """Load every checkpoint under a final name again and again while ``saving`` runs, and return what was read."""
-    done, errors, read = threading.Event(), [], []
-
-    def look():
-        while not done.is_set() or not read:
-            for path in directory.glob("*.ckpt"):
-                try:
-                    read.append(float(torch.load(str(path))["weights"].sum()))
-                except FileNotFoundError:
-                    pass  # removed between the listing and the reading
-                except Exception as error:
-                    errors.append(error)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        saving()
-    finally:
-        done.set()
-        thread.join()
-    assert errors == []
-    return read
-
-
-def test_a_reader_never_sees_half_a_file(atomic, tmp_path):
-    def saving():
-        for step in range(40):
-            atomic.save_checkpoint({"weights": torch.full((1 << 18,), float(step))}, str(tmp_path / "last.ckpt"))
-
-    read = readings(tmp_path, saving)
-    assert read == sorted(read)
-    assert all(value % (1 << 18) == 0 for value in read)
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -1,6 +1,5 @@
 import collections
 import io
-import os
 import threading
 from typing import Any, Dict
 
@@ -8,11 +7,9 @@ import pytest
 import torch
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._resume.atomic_io import atomic_checkpoint_io
 from lightning_sm._resume.background import Snapshot, background_checkpoint_io
 from lightning_sm.errors import CheckpointError
 from tests.projects.container import log_lines
-from tests.resume.test_atomic_io import readings
 
 PL = Namespace("pytorch_lightning")
 
@@ -154,27 +151,6 @@ def test_what_cannot_be_copied_is_saved_while_training_waits(background, slow):
     assert lines[0].startswith("Saving a.ckpt synchronously: ")
 
 
-def test_a_reader_never_sees_half_a_file_nor_an_empty_directory(tmp_path):
-    saves = background_checkpoint_io(PL)(atomic_checkpoint_io(PL)(PL.module("plugins").TorchCheckpointIO()))
-    weights, seen = torch.zeros(1 << 18), []
-    saves.save_checkpoint({"weights": weights}, str(tmp_path / "step=0.ckpt"))
-
-    def saving():
-        saves.start()
-        for number in range(1, 40):
-            weights.fill_(number)
-            saves.save_checkpoint({"weights": weights}, str(tmp_path / f"step={number}.ckpt"))
-            saves.remove_checkpoint(str(tmp_path / f"step={number - 1}.ckpt"))
-            weights.fill_(-1)
-            seen.append(len(list(tmp_path.glob("*.ckpt"))))
-        saves.finish()
-
-    read = readings(tmp_path, saving)
-    assert all(value >= 0 and value % (1 << 18) == 0 for value in read)
-    assert min(seen) >= 1
-    assert os.listdir(tmp_path) == ["step=39.ckpt"]
-
-
 def test_a_copy_stays_as_it_is_while_everything_changes():
     weights = torch.ones(3, 4)
     checkpoint: Dict[str, Any] = {
@@ -244,15 +220,3 @@ def test_it_can_be_taken_again_after_one_under_inference_mode():
     with torch.inference_mode():
         snapshot.take({"w": weights, "metric": torch.ones(2)})
     assert torch.equal(snapshot.take({"w": weights.add_(1)})["w"], torch.full((3,), 2.0))
-
-
-def test_what_cannot_be_copied_says_so():
-    with pytest.raises(TypeError):
-        Snapshot().take({"generator": (number for number in range(3))})
-
-
-def test_a_checkpoint_that_contains_itself():
-    checkpoint = {"w": torch.ones(1)}
-    checkpoint["self"] = checkpoint
-    copied = Snapshot().take(checkpoint)
-    assert copied["self"] is copied
