@@ -9,7 +9,6 @@ from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.atomic_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
-from lightning_sm._resume.background import BackgroundCheckpointIOMixin, background_checkpoint_io
 from lightning_sm._resume.sharded import install_sharded_writer, sharded_writer_of
 
 __all__ = ["finish_saves", "install_saves"]
@@ -43,11 +42,10 @@ def _wrap_checkpoint_io(namespace: Namespace, strategy: Any, *, async_save: bool
             wrapper._checkpoint_io = atomic_checkpoint_io(namespace)(wrapper.checkpoint_io)
         if async_save:
             log.info("sagemaker.async_save has no effect: the strategy already uses %s", type(found).__name__)
-    elif not isinstance(found, (AtomicCheckpointIOMixin, BackgroundCheckpointIOMixin)):
-        saves = atomic_checkpoint_io(namespace)(found)
-        strategy.checkpoint_io = background_checkpoint_io(namespace)(saves) if async_save else saves
-    installed = strategy.checkpoint_io
-    return installed if isinstance(installed, BackgroundCheckpointIOMixin) else None
+        return None
+    if not isinstance(found, AtomicCheckpointIOMixin):
+        strategy.checkpoint_io = atomic_checkpoint_io(namespace)(found)
+    return strategy.checkpoint_io if async_save else None
 
 
 def finish_saves(trainer: Trainer, *, failed: bool = False) -> None:
@@ -70,7 +68,7 @@ def finish_saves(trainer: Trainer, *, failed: bool = False) -> None:
                 log.error("%s", error)
         elif writer is not None:
             writer.finish()
-        if isinstance(checkpoint_io, BackgroundCheckpointIOMixin):
+        if isinstance(checkpoint_io, AtomicCheckpointIOMixin):
             checkpoint_io.finish()
     except Exception as error:
         if not failed:

@@ -68,7 +68,7 @@ class AutoResumeMixin(_Base):
 
     Checkpoints of the project's own callbacks are written atomically to the job's checkpoint directory, and belong to
     them. ``trainer.test``, ``validate`` and ``predict`` load on every host the checkpoint that global rank 0 would
-    load; where a host lacks it, it is sent there, at most 64 GiB in 10 minutes.
+    load; where a host lacks it, it is sent there.
 
     Files in ``directory``:
 

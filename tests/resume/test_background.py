@@ -1,43 +1,45 @@
+"""``AtomicCheckpointIO`` in the background, and the copies that it writes."""
+
 import collections
 import io
+import os
+import re
 import threading
 from typing import Any, Dict
 
 import pytest
 import torch
 
-from lightning_sm._lightning import Namespace
-from lightning_sm._resume.background import Snapshot, background_checkpoint_io
+from lightning_sm._resume.atomic_io import atomic_checkpoint_io
+from lightning_sm._resume.snapshot import Snapshot
 from lightning_sm.errors import CheckpointError
 from tests.projects.container import log_lines
+from tests.resume.job import NAMESPACE
 
-PL = Namespace("pytorch_lightning")
 
+class Slow(NAMESPACE.module("plugins").CheckpointIO):
+    """Writes when it is allowed to, and notes what it did."""
 
-class Slow(PL.module("plugins").CheckpointIO):
-    """Writes when it is allowed to, and notes what it did in which thread."""
-
-    def __init__(self, may_write=True):
+    def __init__(self):
         self.allowed = threading.Event()
-        if may_write:
-            self.allowed.set()
-        self.started = threading.Semaphore(0)
         self.done = []
         self.error = None
         self.is_torn_down = False
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
-        self.started.release()
         assert self.allowed.wait(60)
         if self.error is not None:
             raise self.error
-        self.done.append(("save", path, int(checkpoint["step"])))
+        with open(path, "w"):
+            self.done.append(
+                ("save", re.findall(r"^\.(.*)\.partial-", os.path.basename(path))[0], int(checkpoint["step"]))
+            )
 
     def load_checkpoint(self, path, map_location=None):
-        return {"done": list(self.done)}
+        return list(self.done)
 
     def remove_checkpoint(self, path):
-        self.done.append(("remove", path))
+        self.done.append(("remove", os.path.basename(path)))
 
     def teardown(self):
         self.is_torn_down = True
@@ -45,12 +47,13 @@ class Slow(PL.module("plugins").CheckpointIO):
 
 @pytest.fixture
 def slow():
-    return Slow(may_write=False)
+    return Slow()
 
 
 @pytest.fixture
-def background(slow):
-    made = background_checkpoint_io(PL)(slow)
+def background(slow, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = atomic_checkpoint_io(NAMESPACE)(slow)
     made.start()
     yield made
     slow.allowed.set()
@@ -80,31 +83,25 @@ def test_the_older_checkpoint_goes_after_the_newer_one_is_there(background, slow
     background.remove_checkpoint("old.ckpt")
     assert slow.done == []
     slow.allowed.set()
-    assert background.load_checkpoint("new.ckpt")["done"] == [("save", "new.ckpt", 2), ("remove", "old.ckpt")]
+    assert background.load_checkpoint("new.ckpt") == [("save", "new.ckpt", 2), ("remove", "old.ckpt")]
     background.remove_checkpoint("new.ckpt")
     assert slow.done[-1] == ("remove", "new.ckpt")  # nothing is waiting, so it is gone at once
 
 
-def test_the_older_checkpoint_stays_if_the_newer_one_cannot_be_saved(background, slow):
-    slow.error = CheckpointError("no room", hint="buy some")
-    background.save_checkpoint(step(2), "new.ckpt")
+@pytest.mark.parametrize("what", ["save", "load", "finish"])
+def test_after_an_error_the_older_one_stays_and_what_comes_next_raises_it(background, slow, what):
+    slow.error = OSError(28, "No space left on device")
+    background.save_checkpoint(step(1), "new.ckpt")
     background.remove_checkpoint("old.ckpt")
     slow.allowed.set()
-    with pytest.raises(CheckpointError, match="no room"):
-        background.finish()
-    assert slow.done == []
-    background.finish()  # an error is raised once
-
-
-@pytest.mark.parametrize("what", ["save", "load"])
-def test_an_error_is_raised_by_what_comes_next(background, slow, what):
-    slow.error = CheckpointError("no room", hint="buy some")
-    slow.allowed.set()
-    background.save_checkpoint(step(1), "a.ckpt")
     background._last.result()
-    background.remove_checkpoint("old.ckpt")
-    with pytest.raises(CheckpointError, match="no room"):
-        background.save_checkpoint(step(2), "b.ckpt") if what == "save" else background.load_checkpoint("a.ckpt")
+    following = {
+        "save": lambda: background.save_checkpoint(step(2), "b.ckpt"),
+        "load": lambda: background.load_checkpoint("a.ckpt"),
+        "finish": background.finish,
+    }
+    with pytest.raises(CheckpointError, match=r"new\.ckpt could not be saved .*No space left"):
+        following[what]()
     assert slow.done == []
     slow.error = None
     background.save_checkpoint(step(3), "c.ckpt")
@@ -125,7 +122,7 @@ def test_a_third_save_waits_for_the_first(background, slow):
     assert [number for _, _, number in slow.done] == [1, 2, 3]
 
 
-def test_before_the_start_and_after_the_end_a_save_is_done_when_it_returns(background, slow):
+def test_after_the_end_a_save_is_done_when_it_returns(background, slow):
     before = set(threading.enumerate())
     slow.allowed.set()
     background.save_checkpoint(step(1), "a.ckpt")

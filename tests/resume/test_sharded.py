@@ -14,7 +14,7 @@ from lightning_sm._atomic_file import remove_stale
 from lightning_sm._resume import sharded
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, read_manifest
 from lightning_sm._resume.series import Series
-from lightning_sm._resume.sharded import install_sharded_writer
+from lightning_sm._resume.sharded import ShardedWriter, install_sharded_writer
 from lightning_sm._resume.storage import Storage
 from lightning_sm.errors import CheckpointError
 from tests.projects.container import log_lines
@@ -28,6 +28,7 @@ class FSDPStrategy:
 
     is_global_zero = True
     error = None
+    writer: ShardedWriter
 
     def __init__(self):
         self.lightning_module = SimpleNamespace(parameters=list)

@@ -9,6 +9,7 @@ from typing import Any, List
 import pytest
 
 from lightning_sm._resume import choose, ranks, transfers
+from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile
 from lightning_sm._resume.series import Series
 from lightning_sm._resume.storage import Storage
@@ -133,7 +134,7 @@ def test_records_that_one_host_cannot_read(hosts, tmp_path, failing):
 
     def choose_on(trainer):
         series = (Broken if trainer.global_rank == failing else Series)(str(tmp_path), "train-0a1b2c", 0)
-        job, model = choose.ProgramIdentity("job-1"), choose.ModelIdentity("Net")
+        job, model = ProgramIdentity("job-1"), ModelIdentity("Net")
         return choose.choose(trainer, series, job, model, choose.ResumeMode.NEVER, LocalFiles())
 
     results = hosts.run(choose_on)
