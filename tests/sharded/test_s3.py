@@ -160,7 +160,6 @@ def test_shards_that_s3_refuses_are_an_error_on_all_ranks_and_leave_no_manifest(
     if seen.kind != "fsdp2":
         pytest.skip("not saved by S3StorageWriter")
     for error in seen.given["refused"]:
-        assert "could not be saved" in error
         assert "does not take the shards (S3Exception: Client error: Forbidden" in error
         assert "HINT: The job's role needs s3:ListBucket" in error
     assert [name.rpartition("/")[2] for name in s3.names("fsdp2/refused/")] == ["fit.json"]
