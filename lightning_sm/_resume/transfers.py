@@ -68,7 +68,10 @@ class LocalFiles:
                 self._folder = os.path.join(tempfile.gettempdir(), f"lightning-sm-{token}-{trainer.node_rank}")
                 self._owns = trainer.local_rank == 0
             mine = files if self._owns else ()
-            raise_on_all_ranks(trainer, directory, lambda: _download(directory, mine, self._folder))
+            problem = raise_on_all_ranks(trainer, directory, lambda: _download(directory, mine, self._folder))
+            problem = broadcast(trainer, problem)
+            if problem is not None:
+                return problem
         return fetch_missing_shards(trainer, self._folder if is_remote(directory) else directory, files)
 
     def obtain_given(self, trainer: Trainer, path: Any) -> Any:
@@ -183,19 +186,20 @@ def _with_manifest(name: str, record: CheckpointRecord, manifest: SavedFile) -> 
     return replace(record, files=(*files, manifest))
 
 
-def _download(directory: str, files: Sequence[SavedFile], folder: str) -> None:
-    """Download files that are there with their sizes; :func:`fetch_missing_shards` names the others."""
+def _download(directory: str, files: Sequence[SavedFile], folder: str) -> Optional[str]:
+    """Download files, and return why that is in vain, if it is: one is not there with its size."""
     if not files:
-        return
-    there = {file.name: file.size for file in Storage(directory).files(_common_name(files))}
-    whole = [file for file in files if there.get(file.name) == file.size]
-    total = sum(file.size for file in whole)
+        return None
+    problem = _remote_problem(directory, files)
+    if problem is not None:
+        return problem
+    total = sum(file.size for file in files)
     log.info("Downloading %s from %s (%.1f MB)", files[0].name.split("/")[0], directory, total / 1e6)
     try:
         os.makedirs(folder, exist_ok=True)
         if shutil.disk_usage(folder).free < total:
             raise OSError(f"{total} bytes are needed in {folder}")
-        for file in whole:
+        for file in files:
             path = os.path.join(folder, file.name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with suppress(FileNotFoundError):  # it was removed meanwhile
@@ -206,6 +210,24 @@ def _download(directory: str, files: Sequence[SavedFile], folder: str) -> None:
             hint="Its temporary directory needs room for the largest checkpoint: use a larger volume_size, or set "
             "TMPDIR.",
         ) from error
+    return None
+
+
+def _remote_problem(directory: str, files: Sequence[SavedFile]) -> Optional[str]:
+    """Why files at a URL are not there with their sizes; ``None`` if they are."""
+    there = {file.name: file.size for file in Storage(directory).files(_common_name(files))}
+    problems = [
+        f"{file.name} is missing"
+        if file.name not in there
+        else f"{file.name} has {there[file.name]} bytes instead of {file.size}"
+        for file in files
+        if there.get(file.name) != file.size
+    ]
+    return _summary(problems[0], len(problems), len(files)) if problems else None
+
+
+def _summary(problem: str, number: int, total: int) -> str:
+    return f"{number} of its {total} files cannot be used: {problem}" if total > 1 else problem
 
 
 def _common_name(files: Sequence[SavedFile]) -> str:
@@ -243,9 +265,9 @@ def fetch_missing_shards(trainer: Trainer, directory: str, files: Sequence[Saved
         lacking[of].update(broken)
     nowhere = sorted(set.intersection(*lacking.values()))
     if nowhere:
-        count = f"{len(nowhere)} of its {len(files)} files cannot be used: " if len(files) > 1 else ""
         reason = next(broken[nowhere[0]] for broken in found if nowhere[0] in broken)
-        return f"{count}{reason}{'; no host has it whole' if len(lacking) > 1 else ''}"
+        where = "; no host has it whole" if len(lacking) > 1 else ""
+        return _summary(f"{reason}{where}", len(nowhere), len(files))
     for file in (each for each in files if any(each.name in names for names in lacking.values())):
         source = next(rank for rank, of in enumerate(hosts) if file.name not in lacking[of])
         writes = trainer.local_rank == 0 and file.name in lacking[host]
@@ -318,11 +340,7 @@ def remote_folder_problem(url: str) -> Optional[str]:
         CheckpointError: The storage cannot be read.
     """
     directory, _, name = url.rpartition("/")
-    there = {file.name: file.size for file in Storage(directory).files(name)}
-    for file in _remote_record(directory, name).files:
-        if there.get(file.name) != file.size:
-            return f"it is not whole: {file.name} is missing, truncated or of another save"
-    return None
+    return _remote_problem(directory, _remote_record(directory, name).files)
 
 
 def has_file(path: str) -> bool:

@@ -270,4 +270,4 @@ def test_one_process_reads_a_copy(folder, tmp_path):
     with local_checkpoint(str(tmp_path)) as path:
         assert path == str(tmp_path)
     Storage(folder).write("tag/shard", b"short")
-    assert "tag/shard is missing, truncated or of another save" in remote_folder_problem(folder)
+    assert "tag/shard has 5 bytes instead of 9" in remote_folder_problem(folder)
