@@ -33,7 +33,7 @@ def fit(kind: str, in_background: bool, folder: str) -> None:
     import torch
     from project import Data, Model
 
-    from lightning_sm._resume.sharded_io import folder_saves_of
+    from lightning_sm._resume.sharded import sharded_writer_of
     from lightning_sm.callbacks import AutoResume
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -65,7 +65,7 @@ def fit(kind: str, in_background: bool, folder: str) -> None:
             self.held_up: List[float] = []
 
         def on_train_batch_end(self, trainer: pl.Trainer, *args: object) -> None:
-            saves: Any = folder_saves_of(trainer.strategy) or trainer.strategy.checkpoint_io
+            saves: Any = sharded_writer_of(trainer.strategy) or trainer.strategy.checkpoint_io
             if trainer.strategy.broadcast(in_background and saves.is_pending(self.path)):
                 return  # a job does not save without a pause either
             before = time.perf_counter()

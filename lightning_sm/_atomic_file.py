@@ -5,53 +5,47 @@ import os
 import re
 import secrets
 import shutil
-import zlib
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, Callable, Iterator, List, Optional
+from typing import Iterator
 
-__all__ = ["DeferredErrorFile", "flush", "remove", "remove_on_error", "replace_atomically", "restore_replaced"]
+from lightning_sm._logging import log
+
+__all__ = [
+    "flush",
+    "partial_path",
+    "remove",
+    "remove_at_once",
+    "remove_on_error",
+    "remove_stale",
+    "replace_atomically",
+]
+
+_STALE = re.compile(r"\..+\.(partial|removed)-[0-9a-f]{16}")
 
 
-class DeferredErrorFile:
-    """A file that stores the first ``OSError`` of a write instead of raising it.
-
-    ``torch.save`` hides such an error behind an unrelated one, and before torch 2.0 aborts the process.
+def partial_path(target: str, save_id: str, directory: str = "") -> str:
+    """Return the hidden name of a checkpoint while it is being written.
 
     Args:
-        file: The file to write to, opened in binary mode.
+        target: Its final path.
+        save_id: 16 hexadecimal digits.
+        directory: Where it is written; by default beside ``target``.
     """
+    parent, name = os.path.split(target)
+    return os.path.join(directory or parent, f".{name[:100]}.partial-{save_id}")
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._error: Optional[OSError] = None
-        #: The CRC-32 of what has been written.
-        self.crc32 = 0
 
-    def write(self, data: Any) -> int:
-        """Write ``data``, unless an earlier call has failed. Returns its size in bytes either way."""
-        self._try(lambda: self._file.write(data))
-        self.crc32 = zlib.crc32(data, self.crc32)
-        return memoryview(data).nbytes
+def remove_stale(directory: str, save_id: str) -> None:
+    """Remove what earlier runs that were killed have left of files under hidden names.
 
-    def flush(self) -> None:
-        """Flush, unless an earlier call has failed."""
-        self._try(self._file.flush)
-
-    def raise_error(self) -> None:
-        """Raise the stored error, if there is one.
-
-        Raises:
-            OSError: The first error of a write or flush.
-        """
-        if self._error is not None:
-            raise self._error
-
-    def _try(self, action: Callable[[], Any]) -> None:
-        if self._error is None:
-            try:
-                action()
-            except OSError as error:
-                self._error = error
+    Args:
+        directory: The directory.
+        save_id: The digits of what is being written there now.
+    """
+    for name in os.listdir(directory):
+        if _STALE.fullmatch(name) and not name.endswith(save_id):
+            log.info("Removing the incomplete checkpoint of an interrupted run: %s", os.path.join(directory, name))
+            remove(os.path.join(directory, name))
 
 
 @contextmanager
@@ -66,60 +60,18 @@ def remove_on_error(partial: str) -> Iterator[None]:
 
 def replace_atomically(partial: str, target: str) -> None:
     """Flush a file, or take a directory as it is, and rename it to ``target``, replacing what is there."""
-    if os.path.isdir(partial):
-        _replace_directory(partial, target)
-        return
-    flush(partial)
-    os.replace(partial, target)
-    flush(os.path.dirname(target) or ".")
-
-
-def _replace_directory(partial: str, target: str) -> None:
-    parent, name = os.path.split(os.path.abspath(target))
-    if not os.path.lexists(target):
+    if not os.path.isdir(partial):
+        flush(partial)
+        os.replace(partial, target)
+    elif not os.path.lexists(target):
         os.rename(partial, target)
-        flush(parent)
-    elif _exchange(partial, target):
-        flush(parent)
-        remove(partial)
     else:
-        # No rename replaces a directory that is not empty. For a moment only the hidden names exist.
-        aside = os.path.join(parent, f".{name}{_REPLACED}{secrets.token_hex(4)}")
-        os.rename(target, aside)
-        try:
+        # No rename replaces a directory that is not empty. Without an exchange no one is there for a moment.
+        if not _exchange(partial, target):
+            remove_at_once(target)
             os.rename(partial, target)
-        except BaseException:
-            os.rename(aside, target)
-            raise
-        flush(parent)
-        remove(aside)
-
-
-_REPLACED = ".replaced-"
-_REPLACED_NAME = re.compile(r"\.(.+)\.replaced-[0-9a-f]{8}")
-
-
-def restore_replaced(directory: str) -> List[str]:
-    """Rename back the directories that a killed :func:`replace_atomically` had renamed aside, and return their names.
-
-    One that has been replaced is removed. No other process may be replacing a directory there.
-
-    Args:
-        directory: The directory that contains them.
-    """
-    restored = []
-    for name in os.listdir(directory):
-        match = _REPLACED_NAME.fullmatch(name)
-        if match is None:
-            continue
-        aside, target = os.path.join(directory, name), os.path.join(directory, match.group(1))
-        if os.path.lexists(target):
-            remove(aside)
-            continue
-        with suppress(OSError):  # another host on a shared file system was faster
-            os.rename(aside, target)
-            restored.append(match.group(1))
-    return restored
+        remove(partial)
+    flush(os.path.dirname(target) or ".")
 
 
 _AT_FDCWD = -100
@@ -156,3 +108,12 @@ def remove(path: str) -> None:
     else:
         with suppress(OSError):
             os.unlink(path)
+
+
+def remove_at_once(path: str) -> None:
+    """Remove a file or directory: first its name, so that nobody sees a part of it. Errors are ignored."""
+    parent, name = os.path.split(os.path.abspath(path))
+    hidden = os.path.join(parent, f".{name[:100]}.removed-{secrets.token_hex(8)}")
+    with suppress(OSError):  # another host on a shared file system was faster, or nothing is there
+        os.rename(path, hidden)
+        remove(hidden)

@@ -3,35 +3,7 @@ import os
 
 import pytest
 
-from lightning_sm._atomic_file import DeferredErrorFile, remove, remove_on_error, replace_atomically
-
-
-class Broken:
-    """A file on a disk that is full from the second write on."""
-
-    def __init__(self):
-        self.written = []
-
-    def write(self, data):
-        if self.written:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        self.written.append(bytes(data))
-
-    def flush(self):
-        raise OSError(errno.EIO, "flushed")
-
-
-def test_an_error_waits_until_it_is_asked_for():
-    broken = Broken()
-    file = DeferredErrorFile(broken)
-    assert file.write(b"abc") == 3
-    file.raise_error()
-    assert file.write(memoryview(b"defgh")) == 5
-    file.write(b"i")
-    file.flush()
-    with pytest.raises(OSError, match="No space left"):
-        file.raise_error()
-    assert broken.written == [b"abc"]
+from lightning_sm._atomic_file import remove, remove_on_error, replace_atomically
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])

@@ -9,8 +9,7 @@ from inspect import signature
 from typing import Any, Dict, Optional
 
 from lightning_sm._lightning.compat_sharded import reasons_of
-from lightning_sm._resume.manifest import Manifest
-from lightning_sm._resume.record import CorruptedError
+from lightning_sm._resume.record import CorruptedError, read_manifest
 from lightning_sm.errors import ExportError
 
 __all__ = ["folder_problem", "read_folder"]
@@ -33,9 +32,9 @@ def folder_problem(folder: str) -> Optional[str]:
             a restart those of other hosts from an older save, which only their CRC-32 tells apart.
     """
     try:
-        manifest = Manifest.read(folder)
-        if manifest is not None:
-            return next(iter(manifest.problems(folder)), None)
+        record = read_manifest(folder)
+        if record is not None:
+            return record.problem(folder)
     except (CorruptedError, OSError) as error:
         return str(error)
     if not os.path.isfile(os.path.join(folder, _INDEX)):

@@ -1,34 +1,59 @@
-"""``AtomicCheckpointIO``: a checkpoint appears under its final name complete, or not at all."""
+"""``AtomicCheckpointIO``: a checkpoint appears under its final name complete, or not at all; also in the background.
+
+Lightning's ``AsyncCheckpointIO`` is not used. Older versions read tensors that training is modifying, and work for one
+fit only. That of 2.6 copies the tensors, on the GPU and into new memory each time, for any number of pending saves. All
+versions remove the older checkpoint before the newer one has been written, and continue to remove after a failed save.
+torch's asynchronous DCP writes directories, which Lightning loads with some strategies only.
+"""
 
 import os
-import re
 import secrets
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pickle import PicklingError
-from typing import IO, TYPE_CHECKING, Any, Dict, Iterator, Optional, Set, cast
+from queue import LifoQueue
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Set
 
-from lightning_sm._atomic_file import DeferredErrorFile, remove, remove_on_error, replace_atomically
+from lightning_sm._atomic_file import partial_path, remove_on_error, remove_stale, replace_atomically
 from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._logging import log
 from lightning_sm._resume.record import SavedFile
 from lightning_sm._resume.series import complete_record, saved_record
 from lightning_sm._resume.shared import link_file, source_to_share, write_rest
-from lightning_sm._resume.storage import is_remote, storage_error
-from lightning_sm._resume.transfers import upload_file
+from lightning_sm._resume.snapshot import Snapshot
+from lightning_sm._resume.storage import Storage, is_remote, storage_error
 from lightning_sm.errors import CheckpointError, LightningSMError
 
-__all__ = ["AtomicCheckpointIOMixin", "WrappingCheckpointIOMixin", "atomic_checkpoint_io", "save_options"]
+__all__ = ["AtomicCheckpointIOMixin", "atomic_checkpoint_io"]
 
 if TYPE_CHECKING:
     from pytorch_lightning.plugins import CheckpointIO as _Base
 else:
     _Base = object
 
+# Processes in two containers may have the same process id.
+_RUN_ID = secrets.token_hex(8)
+# Two callbacks may save after the same batch, such as the best model and the last, without waiting for each other.
+_MAX_SNAPSHOTS = 2
 
-class WrappingCheckpointIOMixin(_Base):
-    """A ``CheckpointIO`` that delegates to another one.
+
+class AtomicCheckpointIOMixin(_Base):
+    """Write to a hidden file in the same directory, and rename it to the final name when it is complete.
+
+    Neither SageMaker's uploader nor a process that searches for a checkpoint sees an incomplete file, and a save that
+    fails or is killed leaves the older file intact. Lightning's ``TorchCheckpointIO`` does not guarantee that: older
+    versions write to the final name, newer ones with ``fsspec`` to ``/tmp`` and then *copy* to another file system.
+
+    Between :meth:`start` and :meth:`finish` a save returns when the checkpoint has been copied in host memory, and one
+    other thread runs saves and removals in order; a third save waits for the first. An error is raised by the next save
+    or by :meth:`finish`; pending removals are then skipped, because the older checkpoint is the newest complete one.
+
+    At a URL, an upload replaces the older checkpoint when all of it has arrived. Where the inner ``CheckpointIO`` is
+    Lightning's, it sends a temporary file (in ``TMPDIR``), and so it does with the job's own series; another one gets
+    the URL. For local files, Lightning's is used in place of s3torchconnector's, which has URLs only.
 
     Args:
         inner: The ``CheckpointIO`` that writes, reads and removes.
@@ -39,17 +64,74 @@ class WrappingCheckpointIOMixin(_Base):
     def __init__(self, inner: Any) -> None:
         super().__init__()
         self.inner = inner
+        self._cleaned: Set[str] = set()
+        self._thread: Optional[ThreadPoolExecutor] = None
+        self._error: Optional[BaseException] = None
+        self._last: Optional[Future[None]] = None
+        self._pending: List[str] = []
+        # The one that was used last is used first, so that there is a second one only where it is needed.
+        self._snapshots: LifoQueue[Snapshot] = LifoQueue()
+
+    def start(self) -> None:
+        """Save in the background from now on."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-sm-checkpoints")
+            for _ in range(_MAX_SNAPSHOTS):
+                self._snapshots.put(Snapshot())
+
+    def finish(self) -> None:
+        """Wait for pending saves, free the memory, and save synchronously from now on.
+
+        Raises:
+            Exception: The error of the last save, such as :class:`~lightning_sm.errors.CheckpointError`.
+        """
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=True)
+        self._last, self._snapshots = None, LifoQueue()
+        self._wait()
+
+    def is_pending(self, path: Any) -> bool:
+        """Whether a save to ``path`` has not completed yet."""
+        return os.fspath(path) in self._pending
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        """Save ``checkpoint`` to ``path``, or a copy of it as it is now.
+
+        Raises:
+            CheckpointError: The file could not be written. The previous file is unchanged.
+        """
+        target = os.fspath(path)
+        if self._thread is not None:
+            snapshot = self._snapshots.get()
+            try:
+                copied = None if self._error is not None else snapshot.take(checkpoint)
+            except Exception as error:  # any object in the checkpoint may refuse to be copied
+                copied = None
+                log.warning("Saving %s synchronously: the checkpoint cannot be copied (%s)", path, error)
+            if copied is not None:
+                self._pending.append(target)
+                self._queue(partial(self._save, copied, target, storage_options), target, snapshot)
+                return
+            self._snapshots.put(snapshot)
+        self._wait()
+        self._save(checkpoint, target, storage_options)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint with the inner ``CheckpointIO``."""
-        return self.inner.load_checkpoint(path, *args, **kwargs)
+        """Wait for pending saves and removals, and load the checkpoint with the inner ``CheckpointIO``."""
+        self._wait()
+        return self._io_for(path).load_checkpoint(path, *args, **kwargs)
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Remove a checkpoint with the inner ``CheckpointIO``."""
-        self.inner.remove_checkpoint(path)
+        """Remove the checkpoint, after the pending saves, such as that of its replacement."""
+        if self._last is None or (self._last.done() and self._error is None):
+            self._remove(path)
+        else:
+            self._queue(partial(self._remove, path))
 
     def teardown(self) -> None:
-        """Tear down the inner ``CheckpointIO``; before Lightning 1.6 it has no ``teardown``."""
+        """Finish, and tear down the inner ``CheckpointIO``; before Lightning 1.6 it has no ``teardown``."""
+        self.finish()
         if hasattr(self.inner, "teardown"):
             self.inner.teardown()
 
@@ -59,91 +141,57 @@ class WrappingCheckpointIOMixin(_Base):
             raise AttributeError(name)
         return getattr(self.inner, name)
 
+    def _queue(self, task: Callable[[], Any], target: str = "", snapshot: Optional[Snapshot] = None) -> None:
+        def run() -> None:
+            try:
+                if self._error is None:
+                    task()
+            except BaseException as error:
+                self._error = error
+            finally:
+                if snapshot is not None:
+                    self._pending.remove(target)
+                    self._snapshots.put(snapshot)
 
-def save_options(storage_options: Any) -> Dict[str, Any]:
-    """Return ``storage_options`` as keyword arguments: a ``CheckpointIO`` of Lightning 1.5 has no such parameter."""
-    return {} if storage_options is None else {"storage_options": storage_options}
+        assert self._thread is not None
+        self._last = self._thread.submit(run)
 
+    def _wait(self) -> None:
+        if self._last is not None:
+            self._last.result()  # a pending removal must see the error, and skip
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
-# Processes in two containers may have the same process id.
-_RUN_ID = secrets.token_hex(4)
-_PARTIAL = re.compile(r"\..+\.partial-\d+-[0-9a-f]+$")
-
-
-class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
-    """Write to a hidden file in the same directory, and rename it to the final name when it is complete.
-
-    Neither SageMaker's uploader nor a process that searches for a checkpoint sees an incomplete file, and a save that
-    fails or is killed leaves the older file intact. Lightning's ``TorchCheckpointIO`` does not guarantee that: older
-    versions write to the final name, newer ones with ``fsspec`` to ``/tmp`` and then *copy* to another file system.
-
-    At a URL, an upload replaces the older checkpoint when all of it has arrived. Where the inner ``CheckpointIO`` is
-    Lightning's, it sends a temporary file (in ``TMPDIR``), and so it does with the job's own series; another one gets
-    the URL. For local files, Lightning's is used in place of s3torchconnector's, which has URLs only.
-
-    Args:
-        inner: The ``CheckpointIO`` that writes, reads and removes.
-    """
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__(inner)
-        self._cleaned: Set[str] = set()
-        # The last checkpoint that was written, which a save of the series may share.
-        self._latest: Optional[SavedFile] = None
-
-    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
-        """Save ``checkpoint`` to ``path``.
-
-        Raises:
-            CheckpointError: The file could not be written. The previous file is unchanged.
-        """
-        options = save_options(storage_options)
-        target = os.fspath(path)
+    def _save(self, checkpoint: Any, target: str, storage_options: Any) -> None:
+        # A CheckpointIO of Lightning 1.5 has no such parameter.
+        options = {} if storage_options is None else {"storage_options": storage_options}
+        source, record = source_to_share(checkpoint, target), saved_record(checkpoint)
         if is_remote(target):
-            source_to_share(checkpoint, target)
             self._save_remote(checkpoint, target, options)
             return
-        source = source_to_share(checkpoint, target)
         directory, name = os.path.split(os.path.abspath(target))
-        partial = os.path.join(directory, f".{name[:100]}.partial-{os.getpid()}-{_RUN_ID}")
-        with _checkpoint_errors(target), remove_on_error(partial):
+        hidden = partial_path(os.path.join(directory, name), _RUN_ID)
+        with _checkpoint_errors(target), remove_on_error(hidden):
             os.makedirs(directory, exist_ok=True)
-            self._remove_stale_partials(directory)
-            if source is not None and self._share(checkpoint, source, partial, target):
-                return
-            crc32 = self._write(checkpoint, partial, options)
-            replace_atomically(partial, target)
-            record = saved_record(checkpoint)
+            if directory not in self._cleaned:
+                self._cleaned.add(directory)
+                remove_stale(directory, _RUN_ID)
+            shares = record is not None and source is not None and link_file(source, hidden)
+            if not shares:
+                self._write(checkpoint, hidden, options)
+            replace_atomically(hidden, target)
             if record is not None:
-                complete_record(record, directory, [_saved_file(directory, name, crc32)])
-            elif crc32 is not None:
-                self._latest = SavedFile(os.path.abspath(target), os.path.getsize(target), crc32)
+                rest = [write_rest(checkpoint, directory, name)] if shares else []
+                complete_record(record, directory, [SavedFile.read(directory, name)], *rest)
 
-    def _share(self, checkpoint: Any, source: str, partial: str, target: str) -> bool:
-        """Link a save of the series to a checkpoint of another callback; return whether that was possible."""
-        source, record = os.path.abspath(source), saved_record(checkpoint)
-        if record is None or not link_file(source, partial):
-            return False
-        directory, name = os.path.split(os.path.abspath(target))
-        known = self._latest is not None and self._latest.name == source
-        crc32 = self._latest.crc32 if self._latest is not None and known else None
-        replace_atomically(partial, target)
-        rest = write_rest(checkpoint, directory, name)
-        complete_record(record, directory, [_saved_file(directory, name, crc32), rest], rest.name)
-        return True
-
-    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint with the inner ``CheckpointIO``."""
-        return self._io_for(path).load_checkpoint(path, *args, **kwargs)
-
-    def remove_checkpoint(self, path: Any) -> None:
+    def _remove(self, path: Any) -> None:
         """Remove a checkpoint. A remote one that cannot be removed is named in the log: training goes on."""
-        if not is_remote(path):
-            self._io_for(path).remove_checkpoint(path)
-            return
         try:
-            super().remove_checkpoint(path)
+            self._io_for(path).remove_checkpoint(path)
         except Exception as error:  # of the package for this kind of URL
+            if not is_remote(path):
+                raise
             log.warning("%s", storage_error(str(path), "cannot be removed", error))
 
     def _save_remote(self, checkpoint: Any, url: str, options: Any) -> None:
@@ -151,16 +199,15 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
 
         Of a save of the series the record must tell the size and CRC-32.
         """
-        if self._is_lightnings(self.inner, options) or saved_record(checkpoint) is not None:
+        record = saved_record(checkpoint)
+        if self._is_lightnings(self.inner, options) or record is not None:
             with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder:
-                partial = os.path.join(folder, "checkpoint")
                 with _checkpoint_errors(url):
-                    crc32 = self._write(checkpoint, partial, options)
-                upload_file(partial, url)
-                record, (parent, _, name) = saved_record(checkpoint), url.rpartition("/")
+                    self._write(checkpoint, os.path.join(folder, "checkpoint"), options)
+                parent, _, name = url.rpartition("/")
+                Storage(parent).upload(os.path.join(folder, "checkpoint"), name)
                 if record is not None:
-                    file = _saved_file(folder, "checkpoint", crc32)
-                    complete_record(record, parent, [replace(file, name=name)])
+                    complete_record(record, parent, [replace(SavedFile.read(folder, "checkpoint"), name=name)])
             return
         try:
             self.inner.save_checkpoint(checkpoint, url, **options)
@@ -176,34 +223,18 @@ class AtomicCheckpointIOMixin(WrappingCheckpointIOMixin):
     def _is_lightnings(self, checkpoint_io: Any, options: Any) -> bool:
         return type(checkpoint_io) is self.namespace.module("plugins").TorchCheckpointIO and not options
 
-    def _write(self, checkpoint: Any, partial: str, options: Any) -> Optional[int]:
-        """Write a file, and return its CRC-32 if it is known."""
+    def _write(self, checkpoint: Any, partial: str, options: Any) -> None:
         checkpoint_io = self._io_for(partial)
-        if not self._is_lightnings(checkpoint_io, options):
-            checkpoint_io.save_checkpoint(checkpoint, partial, **options)
-            return None
-        import torch
+        if self._is_lightnings(checkpoint_io, options):
+            import torch
 
-        try:
-            # TorchCheckpointIO makes two more copies of the checkpoint in memory and one in /tmp before this file.
-            with open(partial, "wb") as file:
-                deferred = DeferredErrorFile(file)
-                torch.save(checkpoint, cast(IO[bytes], deferred))  # it has the methods that torch.save calls
-                deferred.raise_error()
-                return deferred.crc32
-        except AttributeError:  # a hyperparameter that cannot be pickled, which older Lightnings leave out
-            checkpoint_io.save_checkpoint(checkpoint, partial)
-            return None
-
-    def _remove_stale_partials(self, directory: str) -> None:
-        """Remove the partial files of earlier runs that were killed, once per directory."""
-        if directory in self._cleaned:
-            return
-        self._cleaned.add(directory)
-        for name in os.listdir(directory):
-            if _PARTIAL.match(name) and not name.endswith(_RUN_ID):
-                log.info("Removing the incomplete checkpoint of an interrupted run: %s", os.path.join(directory, name))
-                remove(os.path.join(directory, name))
+            try:
+                # TorchCheckpointIO makes two more copies of the checkpoint in memory and one in /tmp before this file.
+                torch.save(checkpoint, partial)
+                return
+            except AttributeError:  # a hyperparameter that cannot be pickled, which older Lightnings leave out
+                pass
+        checkpoint_io.save_checkpoint(checkpoint, partial, **options)
 
 
 def atomic_checkpoint_io(namespace: Namespace) -> type:
@@ -211,12 +242,6 @@ def atomic_checkpoint_io(namespace: Namespace) -> type:
     return namespaced_class(
         namespace, "AtomicCheckpointIO", f"{__name__}:{AtomicCheckpointIOMixin.__name__}", "plugins:CheckpointIO"
     )
-
-
-def _saved_file(directory: str, name: str, crc32: Optional[int]) -> SavedFile:
-    if crc32 is None:
-        return SavedFile.read(directory, name)
-    return SavedFile(name, os.path.getsize(os.path.join(directory, name)), crc32)
 
 
 @contextmanager

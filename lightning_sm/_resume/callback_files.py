@@ -5,8 +5,7 @@ from typing import Any, Dict, Iterable, List, Optional, Set
 
 from lightning_sm._lightning.collectives import broadcast
 from lightning_sm._lightning.trainer_protocol import Trainer
-from lightning_sm._resume.storage import is_remote
-from lightning_sm._resume.transfers import names_in
+from lightning_sm._resume.storage import Storage, is_remote
 
 __all__ = ["adopt_directories", "last_saved", "leave_files", "list_checkpoints", "release_names", "replace_leftovers"]
 
@@ -20,7 +19,7 @@ def list_checkpoints(trainer: Trainer, root: str) -> List[str]:
     """
     found = set()
     for directory in _directories(trainer):
-        for name in names_in(directory):
+        for name in Storage(directory).names():
             if name.endswith(".ckpt"):
                 found.add(_relative(os.path.join(directory, name), root))
     return sorted(found)

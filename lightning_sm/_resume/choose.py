@@ -1,6 +1,5 @@
 """``choose``: all ranks of a fit agree on the save that it continues, and each host has it whole."""
 
-import os
 from dataclasses import dataclass
 from enum import Enum
 from typing import List, Optional, Tuple
@@ -10,15 +9,14 @@ from lightning_sm._lightning.loadable import load_problem
 from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
-from lightning_sm._resume.record import CheckpointRecord, CorruptedError, FitRecord, SavedFile
-from lightning_sm._resume.send import complete_files
+from lightning_sm._resume.ranks import raise_on_all_ranks
+from lightning_sm._resume.record import CheckpointRecord, FitRecord
 from lightning_sm._resume.series import Series, newest_first, other_series
-from lightning_sm._resume.sharded_files import raise_on_all_ranks
-from lightning_sm._resume.storage import Storage, StoredFile, is_remote
-from lightning_sm._resume.transfers import HostFolder, download_files, fetch_for_all
+from lightning_sm._resume.storage import is_remote
+from lightning_sm._resume.transfers import LocalFiles
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["Choice", "LocalFiles", "ResumeMode", "choose", "describe_world_change"]
+__all__ = ["Choice", "ResumeMode", "choose", "describe_world_change"]
 
 _OTHER_JOB = (
     "Give each job a checkpoint_s3_uri of its own. To continue that training, set sagemaker.resume to always; to start "
@@ -75,7 +73,7 @@ class Choice:
 
 
 def choose(
-    trainer: Trainer, series: Series, job: ProgramIdentity, model: ModelIdentity, mode: ResumeMode, files: "LocalFiles"
+    trainer: Trainer, series: Series, job: ProgramIdentity, model: ModelIdentity, mode: ResumeMode, files: LocalFiles
 ) -> Choice:
     """Choose the newest save of a fit that is whole. Every rank must call it.
 
@@ -108,7 +106,7 @@ def choose(
             return Choice(series, newest=own.newest)
         for record in records:
             _check_model(trainer, each, record, model)
-            problem = files.obtain(trainer, each.directory, record)
+            problem = files.obtain(trainer, each.directory, record.files)
             if problem is None:
                 _check_loadable(trainer, record)
                 return Choice(series, fit, record, each.directory, own.newest)
@@ -196,47 +194,3 @@ def describe_world_change(record: CheckpointRecord, world_size: int) -> Optional
         "learning rate, which follows the steps, changes after another number of samples. HINT: Adjust the batch size "
         "or accumulate_grad_batches to keep the global batch size."
     )
-
-
-class LocalFiles:
-    """The files of saves on this host: those of a directory where they are, those of a URL in a temporary folder."""
-
-    def __init__(self) -> None:
-        self._folder = HostFolder()
-
-    def obtain(self, trainer: Trainer, directory: str, record: CheckpointRecord) -> Optional[str]:
-        """Let every host have a save whole. Every rank must call it.
-
-        Returns:
-            Why it cannot be used, the same on every rank.
-
-        Raises:
-            CheckpointError: A storage does not answer, or a disk is full; on all ranks.
-        """
-        return self.obtain_files(trainer, directory, record.name, record.files)
-
-    def obtain_files(self, trainer: Trainer, directory: str, what: str, files: Tuple[SavedFile, ...]) -> Optional[str]:
-        """The same, for any files."""
-        if not is_remote(directory):
-            return complete_files(trainer, directory, files)
-        folder = self._folder.name(trainer)
-
-        def fetch(name: str) -> None:
-            stored = Storage(directory).files()
-            missing = [file.name for file in files if file.name not in stored]
-            if missing:
-                raise CorruptedError(f"it is incomplete: {missing[0]} is missing")
-            wanted: List[StoredFile] = [stored[file.name] for file in files]
-            if any(found.size != file.size for found, file in zip(wanted, files)):
-                raise CorruptedError("it is truncated, or of another save")
-            download_files(Storage(directory), wanted, folder, name)
-
-        return fetch_for_all(trainer, what, fetch) or complete_files(trainer, folder, files)
-
-    def path(self, directory: str, name: str) -> str:
-        """Where a file or folder is that was obtained."""
-        return os.path.join(self._folder.path if is_remote(directory) else directory, name)
-
-    def close(self) -> None:
-        """Remove what was downloaded, when every rank of this host has read it."""
-        self._folder.close()

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._sagemaker.job import TrainingJob
 
@@ -68,11 +68,11 @@ class ProgramIdentity:
             config: The resolved configuration of a CLI. Values that JSON cannot represent are left out.
         """
         settings = {**dict(_flatten(config or {})), **dict(_flatten(job.hyperparameters.values))}
-        kept = {key: value for key, value in settings.items() if not _is_ignored_word(key)}
+        kept = {key: value for key, value in settings.items() if not _is_ignored(key)}
         kept["seed"] = job.hyperparameters.values.get("seed_everything")
         program, arguments = _main_program()
         if config is None:
-            kept["arguments"] = list(_deciding_words(arguments))
+            kept["arguments"] = list(arguments)
         return cls(job.name, program, {key: _digest(value, job) for key, value in sorted(kept.items())})
 
     @property
@@ -164,27 +164,6 @@ def _main_program() -> Tuple[str, Sequence[str]]:
     return re.sub(r"[^A-Za-z0-9_.]+", "_", name.replace(".__main__", "")).strip("._") or "program", sys.argv[1:]
 
 
-def _deciding_words(words: Sequence[str]) -> Iterator[str]:
-    """The words of a command line but those that a restart may change, with their values."""
-    skips_value = False
-    for word in words:
-        is_option = word.startswith("-") and not re.fullmatch(r"-[\d.]+", word)
-        if skips_value and not is_option:
-            skips_value = False
-            continue
-        key, equals, _ = word.lstrip("-").partition("=")
-        skips_value = is_option and _is_ignored_word(key)
-        if skips_value:
-            skips_value = not equals
-            continue
-        yield word
-
-
-def _is_ignored_word(key: str) -> bool:
-    key = key.replace("-", "_")
-    return _is_ignored(key) or f"trainer.{key}" in _IGNORED_SETTINGS
-
-
 def _flatten(values: Mapping[str, Any], at: str = "") -> Iterator[Tuple[str, Any]]:
     for name, value in values.items():
         key = f"{at}{name}".replace(".init_args", "")
@@ -203,8 +182,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_ignored(key: str) -> bool:
-    parts: List[str] = key.split(".")
-    return any(".".join(parts[:count]) in _IGNORED_SETTINGS for count in (1, 2))
+    key = key.replace("-", "_")
+    first, _, rest = key.partition(".")
+    return not _IGNORED_SETTINGS.isdisjoint((first, f"{first}.{rest.partition('.')[0]}", f"trainer.{key}"))
 
 
 def _digest(value: Any, job: TrainingJob) -> str:

@@ -14,14 +14,9 @@ _ARGUMENTS = frozenset({"batch_size", "num_workers", "prefetch_factor", "timeout
 
 def get_process_state() -> Dict[str, Any]:
     """Return the states of Python's, numpy's, torch's and the current GPU's generators of this process."""
-    import numpy
     import torch
 
-    state = {
-        "torch": torch.get_rng_state(),
-        "python": json.dumps(random.getstate()),
-        "numpy": json.dumps(numpy.random.get_state(legacy=False), default=lambda value: value.tolist()),
-    }
+    state = {name: _get(generator) for name, generator in _of_process().items()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
@@ -29,14 +24,19 @@ def get_process_state() -> Dict[str, Any]:
 
 def set_process_state(state: Mapping[str, Any]) -> None:
     """Set what :func:`get_process_state` returned."""
+    import torch
+
+    for name, generator in _of_process().items():
+        _set(generator, state[name])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def _of_process() -> Dict[str, Any]:
     import numpy
     import torch
 
-    _set_python(random, state["python"])
-    numpy.random.set_state(json.loads(state["numpy"]))
-    torch.set_rng_state(state["torch"].cpu())
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"].cpu())
+    return {"torch": torch.default_generator, "python": random, "numpy": numpy.random}
 
 
 def get_sampler_state(loader: Any) -> Dict[str, Any]:
@@ -44,14 +44,18 @@ def get_sampler_state(loader: Any) -> Dict[str, Any]:
 
     Samplers derive the order of an epoch from a generator, or from the number of epochs that they have counted.
     """
-    return {path: _get(value) for path, _, _, value in _attributes(loader)}
+    return {path: value if type(value) is int else _get(value) for path, _, _, value in _attributes(loader)}
 
 
 def set_sampler_state(loader: Any, state: Mapping[str, Any]) -> None:
     """Set what :func:`get_sampler_state` returned."""
     for path, owner, name, value in list(_attributes(loader)):
-        if path in state:
-            _set(owner, name, value, state[path])
+        if path not in state:
+            continue
+        if type(value) is int:
+            object.__setattr__(owner, name, state[path])
+        else:
+            _set(value, state[path])
 
 
 def _attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
@@ -87,36 +91,29 @@ def _is_generator(value: Any) -> bool:
     return numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState))
 
 
-def _get(value: Any) -> Any:
-    """The state of a generator as a tensor or JSON, which ``torch.load(weights_only=True)`` accepts; or a number."""
+def _get(generator: Any) -> Any:
+    """The state of a generator, or of a module with one, as ``torch.load(weights_only=True)`` accepts it."""
     import torch
 
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    if isinstance(value, random.Random):
-        return json.dumps(value.getstate())
-    if isinstance(value, int):
-        return value
-    state = value.get_state(legacy=False) if hasattr(value, "get_state") else value.bit_generator.state
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if hasattr(generator, "getstate"):
+        return json.dumps(generator.getstate())
+    is_old = hasattr(generator, "get_state")
+    state = generator.get_state(legacy=False) if is_old else generator.bit_generator.state
     return json.dumps(state, default=lambda inner: inner.tolist())
 
 
-def _set_python(generator: Any, state: str) -> None:
-    """Set the state of a ``random.Random``, or of the module's own."""
-    version, words, gauss = json.loads(state)
-    generator.setstate((version, tuple(words), gauss))
-
-
-def _set(owner: Any, name: str, value: Any, state: Any) -> None:
+def _set(generator: Any, state: Any) -> None:
+    """Set what :func:`_get` returned."""
     import torch
 
-    if isinstance(value, torch.Generator):
-        value.set_state(state.cpu())
-    elif isinstance(value, random.Random):
-        _set_python(value, state)
-    elif isinstance(value, int):
-        object.__setattr__(owner, name, state)
-    elif hasattr(value, "set_state"):
-        value.set_state(json.loads(state))
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state.cpu())
+    elif hasattr(generator, "setstate"):
+        version, words, gauss = json.loads(state)
+        generator.setstate((version, tuple(words), gauss))
+    elif hasattr(generator, "set_state"):
+        generator.set_state(json.loads(state))
     else:
-        value.bit_generator.state = json.loads(state)
+        generator.bit_generator.state = json.loads(state)

@@ -1,4 +1,4 @@
-"""``CheckpointRecord`` and ``FitRecord``: what a job says of a save and of a fit, as JSON beside the checkpoint."""
+"""``CheckpointRecord`` and ``FitRecord``: what a job says of a checkpoint and of a fit, as JSON beside it."""
 
 import json
 import os
@@ -6,10 +6,12 @@ import zlib
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from lightning_sm._atomic_file import replace_atomically
+__all__ = ["MANIFEST", "CheckpointRecord", "CorruptedError", "FitRecord", "SavedFile", "has_manifest", "read_manifest"]
 
-__all__ = ["CheckpointRecord", "CorruptedError", "FitRecord", "SavedFile", "file_crc32", "write_json"]
-
+#: The name of the record in the folder of a sharded checkpoint. Where hosts have no file system in common, each writes
+#: its own shards, and SageMaker copies the folders of all hosts to one prefix, file by file. The record, the same in
+#: the folder of every host, tells whether all of them have arrived, and that they belong to one save.
+MANIFEST = "manifest.json"
 _CHUNK = 8 * 1024 * 1024
 
 
@@ -17,12 +19,7 @@ class CorruptedError(ValueError):
     """A checkpoint is incomplete or modified. The message is the reason, as it appears in log lines."""
 
 
-def file_crc32(path: str) -> int:
-    """Return the CRC-32 of a file.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+def _crc32(path: str) -> int:
     crc = 0
     with open(path, "rb") as file:
         for chunk in iter(lambda: file.read(_CHUNK), b""):
@@ -37,12 +34,12 @@ class SavedFile:
     Args:
         name: Its path relative to the directory of the record, with ``/`` inside.
         size: Its size in bytes.
-        crc32: The CRC-32 of its contents.
+        crc32: The CRC-32 of its contents; ``None`` if nobody has read it.
     """
 
     name: str
     size: int
-    crc32: int
+    crc32: Optional[int] = None
 
     @classmethod
     def read(cls, directory: str, name: str) -> "SavedFile":
@@ -52,7 +49,7 @@ class SavedFile:
             OSError: It cannot be read.
         """
         path = os.path.join(directory, name)
-        return cls(name, os.path.getsize(path), file_crc32(path))
+        return cls(name, os.path.getsize(path), _crc32(path))
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "SavedFile":
@@ -61,50 +58,37 @@ class SavedFile:
         Raises:
             ValueError: The name leads out of the directory.
         """
-        file = cls(str(found["name"]), int(found["size"]), int(found["crc32"]))
-        if file.name.startswith("/") or any(part in ("", ".", "..") for part in file.name.split("/")):
+        crc32 = found["crc32"]
+        file = cls(str(found["name"]), int(found["size"]), None if crc32 is None else int(crc32))
+        if any(part in ("", ".", "..") for part in file.name.split("/")):
             raise ValueError(f"{file.name!r} is no path within the checkpoint")
         return file
 
-    def is_at(self, path: str) -> bool:
-        """Whether the file at a path, under any name, has this size and CRC-32.
-
-        Raises:
-            OSError: It cannot be read.
-        """
-        return os.path.getsize(path) == self.size and file_crc32(path) == self.crc32
-
-    def is_intact(self, directory: str) -> bool:
-        """Whether the file is there with its size and CRC-32."""
+    def problem(self, path: str) -> Optional[str]:
+        """Why what is at a path, under any name, is not this file; ``None`` if it is."""
         try:
-            return self.is_at(os.path.join(directory, self.name))
-        except OSError:
-            return False
-
-
-def write_json(path: str, content: Any) -> None:
-    """Write a small JSON file atomically.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    folder, name = os.path.split(path)
-    partial = os.path.join(folder, f".{name}.new")
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-    replace_atomically(partial, path)
+            size = os.path.getsize(path)
+            if size != self.size:
+                return f"{self.name} has {size} bytes instead of {self.size}"
+            if self.crc32 not in (None, _crc32(path)):
+                return f"{self.name} is corrupted, or of another save (CRC-32 mismatch)"
+        except FileNotFoundError:
+            return f"{self.name} is missing"
+        except OSError as error:
+            return f"{self.name} cannot be read ({error})"
+        return None
 
 
 @dataclass(frozen=True)
 class CheckpointRecord:
-    """One save of the job's own series: ``step-N.json`` beside ``step-N.ckpt``, a file or a folder of shards.
+    """One checkpoint: ``step-N.json`` beside ``step-N.ckpt``, a file or a folder of shards, or :data:`MANIFEST` in one.
 
     Args:
-        name: The name of the checkpoint, ``step-N.ckpt``.
+        name: The name of the checkpoint.
         number: Counts the saves of a fit; the newest save has the largest.
         step: The number of optimizer steps.
         epoch: The epoch in which training continues.
-        kind: The moment of the save, a value of ``lightning_sm._lightning.restart.SavePoint``.
+        kind: The moment of the save, a value of ``lightning_sm._lightning.restart.SavePoint``; of other callbacks none.
         world_size: The number of processes that saved it.
         strategy: ``fsdp``, ``fsdp2`` or ``deepspeed_stage_N`` for a folder; empty for a single file.
         save_id: Identifies the save, as a later save may have the same name.
@@ -149,12 +133,17 @@ class CheckpointRecord:
         Raises:
             KeyError, TypeError, ValueError: It is no such record.
         """
-        record = cls(**{**content, "files": ()})
-        files = tuple(map(SavedFile.from_json, content["files"]))
+        record = cls(**{**content, "files": tuple(map(SavedFile.from_json, content["files"]))})
         is_name = record.name not in ("", ".", "..") and os.path.basename(record.name) == record.name
-        if not (is_name and isinstance(record.number, int) and files):
+        names = {file.name for file in record.files}
+        if not (is_name and isinstance(record.number, int) and names and len(names) == len(record.files)):
             raise ValueError("it is no record of a checkpoint")
-        return replace(record, files=files)
+        return record
+
+    def problem(self, directory: str) -> Optional[str]:
+        """Why files in a directory are not the whole checkpoint, by sizes and CRC-32; ``None`` if they are."""
+        problems = (file.problem(os.path.join(directory, file.name)) for file in self.files)
+        return next((f"its {problem}" for problem in problems if problem is not None), None)
 
 
 @dataclass(frozen=True)
@@ -194,3 +183,24 @@ class FitRecord:
         weights = content["weights"]
         record = cls(**{**content, "present": tuple(content["present"]), "weights": None})
         return record if weights is None else replace(record, weights=SavedFile.from_json(weights))
+
+
+def has_manifest(path: str) -> bool:
+    """Whether a path is a sharded checkpoint with a record, also with one that cannot be read."""
+    return os.path.isfile(os.path.join(path, MANIFEST))
+
+
+def read_manifest(folder: str) -> Optional[CheckpointRecord]:
+    """Return the record in the folder of a sharded checkpoint, or ``None`` if there is none.
+
+    Raises:
+        CorruptedError: It is not whole.
+        OSError: It cannot be read.
+    """
+    try:
+        with open(os.path.join(folder, MANIFEST), "rb") as file:
+            return CheckpointRecord.from_json(json.load(file))
+    except FileNotFoundError:
+        return None
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptedError(f"its {MANIFEST} cannot be read ({type(error).__name__}: {error})") from error

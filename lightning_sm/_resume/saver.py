@@ -1,5 +1,6 @@
 """``SeriesSaver``: saves one fit into its series, when that is due, with what Lightning does not save."""
 
+import os
 import time
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
@@ -13,10 +14,9 @@ from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.callback_files import last_saved
 from lightning_sm._resume.data import describe_data
-from lightning_sm._resume.manifest import new_save_id
 from lightning_sm._resume.model_state import FinderResults, PruningState, are_equal, sums_of
 from lightning_sm._resume.record import CheckpointRecord, FitRecord
-from lightning_sm._resume.series import STATE_KEY, Series, remove_replaced
+from lightning_sm._resume.series import STATE_KEY, Series
 from lightning_sm._resume.state import rank_state
 from lightning_sm._resume.storage import is_remote
 
@@ -59,6 +59,8 @@ class SeriesSaver:
         self._state: Dict[str, Any] = {}
         self._point: Optional[SavePoint] = None
         self._last_save, self._last_cost = time.monotonic(), 0.0
+        #: How many seconds the slowest save has taken.
+        self.slowest = 0.0
         self._has_said_stretched = False
         # The step of the last saves of other callbacks, and the sums of the weights at each of them.
         self._others_saved: Tuple[int, List[Any]] = (-1, [])
@@ -98,9 +100,10 @@ class SeriesSaver:
             self._point, self._state = None, {}
         self._names.add(record.name)
         if trainer.local_rank == 0 and not trainer.is_global_zero and not is_remote(path):
-            remove_replaced(self._series.directory)
+            self._series.remove_replaced()
         self._last_save = time.monotonic()
         self._last_cost = self._last_save - started
+        self.slowest = max(self.slowest, self._last_cost)
         if trainer.is_global_zero:
             log.info("Saved %s (epoch %d, step %d, %.2f s)", path, record.epoch, record.step, self._last_cost)
             if point is SavePoint.END and self._series.number:
@@ -117,7 +120,7 @@ class SeriesSaver:
             kind=point.value,
             world_size=trainer.world_size,
             strategy=shards_of(strategy_of(trainer)),
-            save_id=new_save_id(),
+            save_id=os.urandom(8).hex(),
             time=time.time(),
             job=self._fit.job,
             model=self._fit.model,

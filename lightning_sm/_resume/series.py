@@ -7,12 +7,12 @@ it, which is written last, is its :class:`CheckpointRecord`, and ``fit.json`` th
 import json
 import os
 import re
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from lightning_sm._logging import log
-from lightning_sm._resume.record import CheckpointRecord, FitRecord, SavedFile, write_json
-from lightning_sm._resume.storage import Storage, is_remote
-from lightning_sm._resume.transfers import list_names, names_in, remove_names
+from lightning_sm._resume.record import CheckpointRecord, FitRecord, SavedFile
+from lightning_sm._resume.storage import Storage
+from lightning_sm.errors import CheckpointError
 
 __all__ = ["STATE_KEY", "Series", "complete_record", "newest_first", "other_series", "saved_record", "saves_in"]
 
@@ -33,58 +33,64 @@ class Series:
         root: The job's checkpoint directory, or its URL.
         program: The name of the directory of the program's fits.
         number: The number of the fit in its program.
+
+    Raises:
+        CheckpointError: A storage does not answer (in any method).
+        OSError: A local directory cannot be used (in any method).
     """
 
     def __init__(self, root: str, program: str, number: int) -> None:
         self.root, self.program, self.number = root.rstrip("/"), program, number
-
-    @property
-    def directory(self) -> str:
-        """The directory or URL of the fit."""
-        return f"{self.root}/{self.program}/fit-{self.number}"
+        #: The directory or URL of the fit.
+        self.directory = f"{self.root}/{program}/fit-{number}"
+        self.storage = Storage(self.directory)
 
     def path(self, name: str) -> str:
         """The path or URL of a checkpoint, record or other file."""
         return f"{self.directory}/{name}"
 
     def records(self) -> List[CheckpointRecord]:
-        """Return the records of this host, newest first; one that cannot be read is named in the log.
-
-        Raises:
-            CheckpointError: A storage does not answer.
-        """
-        names = [name for name in list_names(self.directory) if _RECORD.fullmatch(name)]
-        found = (_read(self.path(name), CheckpointRecord.from_json) for name in names)
+        """Return the records of this host, newest first; one that cannot be read is named in the log."""
+        names = [name for name in self.storage.names() if _RECORD.fullmatch(name)]
+        found = (self._read(name, CheckpointRecord.from_json) for name in names)
         return newest_first(record for record in found if record is not None)
 
     def fit(self) -> Optional[FitRecord]:
-        """Return the record of the fit, or ``None``.
-
-        Raises:
-            CheckpointError: A storage does not answer.
-        """
-        return _read(self.path(FIT_FILE), FitRecord.from_json)
+        """Return the record of the fit, or ``None``."""
+        return self._read(FIT_FILE, FitRecord.from_json)
 
     def write_fit(self, record: FitRecord) -> None:
-        """Write the record of the fit.
+        """Write the record of the fit."""
+        self.write(FIT_FILE, record.to_json())
 
-        Raises:
-            CheckpointError, OSError: It cannot be written.
-        """
-        _write(self.directory, FIT_FILE, record.to_json())
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a record."""
+        self.storage.write(name, json.dumps(content, indent=1).encode())
+
+    def _read(self, name: str, parse: Callable[[Any], _Value]) -> Optional[_Value]:
+        try:
+            return parse(json.loads(self.storage.read(name)))
+        except FileNotFoundError:
+            return None
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            log.warning("Skipped %s: it cannot be read (%s: %s)", self.path(name), type(error).__name__, error)
+            return None
 
     def remove_but(self, kept: Iterable[str]) -> None:
         """Remove all checkpoints of the fit but these, each record before its checkpoint."""
-        names = names_in(self.directory)
         stems = {os.path.splitext(name)[0] for name in kept}
-        found = [name for name in names if _RECORD.fullmatch(name) or _SAVE.fullmatch(name)]
+        found = [name for name in self.storage.names() if _RECORD.fullmatch(name) or _SAVE.fullmatch(name)]
         old = [name for name in found if os.path.splitext(name)[0] not in stems]
-        remove_names(self.directory, sorted(old, key=lambda name: not name.endswith(".json")))
+        _remove(self.storage, sorted(old, key=lambda name: not name.endswith(".json")))
+
+    def remove_replaced(self) -> None:
+        """Remove all but the newest saves of the fit on this host."""
+        self.remove_but([record.name for record in self.records()[:_KEPT]])
 
     def remove_later_fits(self) -> None:
         """Remove the saves of the program's later fits, which started from what is trained anew now."""
-        parent = f"{self.root}/{self.program}"
-        remove_names(parent, [name for name in names_in(parent) if _fit_number(name) > self.number])
+        program = Storage(f"{self.root}/{self.program}")
+        _remove(program, [name for name in program.names() if _fit_number(name) > self.number])
 
     def thin_out_earlier(self) -> None:
         """Keep the last save only of the fits before this one, which have ended."""
@@ -93,6 +99,15 @@ class Series:
             fit = earlier.fit()
             if fit is not None and fit.checkpoint is not None:
                 earlier.remove_but([fit.checkpoint])
+
+
+def _remove(storage: Storage, names: Iterable[str]) -> None:
+    """Remove files or folders. What remains at a URL is logged: it is no harm."""
+    for name in names:
+        try:
+            storage.remove(name)
+        except CheckpointError as error:
+            log.warning("%s", error)
 
 
 def newest_first(records: Iterable[CheckpointRecord]) -> List[CheckpointRecord]:
@@ -106,12 +121,12 @@ def other_series(root: str, program: str) -> Tuple[str, ...]:
     Raises:
         CheckpointError: A storage does not answer.
     """
-    return tuple({name: None for name, _ in _fits_in(root, but=program)})
+    return tuple({series.program: None for series in _series_in(root) if series.program != program})
 
 
 def saves_in(root: str) -> List[CheckpointRecord]:
-    """Return the records of all fits of all programs in a local checkpoint directory."""
-    return [record for name, number in _fits_in(root) for record in Series(root, name, number).records()]
+    """Return the records of all fits of all programs in a checkpoint directory."""
+    return [record for series in _series_in(root) for record in series.records()]
 
 
 def saved_record(checkpoint: Any) -> Optional[Mapping[str, Any]]:
@@ -122,7 +137,7 @@ def saved_record(checkpoint: Any) -> Optional[Mapping[str, Any]]:
 
 
 def complete_record(
-    record: Mapping[str, Any], directory: str, files: Sequence[SavedFile], rest: Optional[str] = None
+    record: Mapping[str, Any], directory: str, files: Sequence[SavedFile], rest: Optional[SavedFile] = None
 ) -> None:
     """Write the record of a checkpoint that is complete, and remove the saves that it replaces.
 
@@ -130,22 +145,17 @@ def complete_record(
         record: The record without files.
         directory: The directory or URL of the fit.
         files: The files of the checkpoint.
-        rest: The file of these that is not shared, if the others are.
+        rest: Another one, which is not shared where these are.
 
     Raises:
         CheckpointError, OSError: It cannot be written.
     """
-    content = {**record, "files": [vars(file) for file in files], "rest": rest}
-    written = CheckpointRecord.from_json(content)
-    _write(directory, written.file_name, written.to_json())
-    remove_replaced(directory)
-
-
-def remove_replaced(directory: str) -> None:
-    """Remove all but the newest saves of a fit on this host."""
+    every, name = (list(files), None) if rest is None else ([*files, rest], rest.name)
+    written = CheckpointRecord.from_json({**record, "files": list(map(vars, every)), "rest": name})
     root, program, fit = directory.rsplit("/", 2)
     series = Series(root, program, _fit_number(fit))
-    series.remove_but([record.name for record in series.records()[:_KEPT]])
+    series.write(written.file_name, written.to_json())
+    series.remove_replaced()
 
 
 def _fit_number(name: str) -> int:
@@ -153,32 +163,8 @@ def _fit_number(name: str) -> int:
     return -1 if match is None else int(match.group(1))
 
 
-def _fits_in(root: str, but: str = "") -> List[Tuple[str, int]]:
-    """Program and number of each fit in a checkpoint directory, but those of one program."""
-    programs = [name for name in list_names(root) if name != but and re.search(r"-[0-9a-f]{6}$", name)]
-    found = ((name, _fit_number(fit)) for name in programs for fit in list_names(f"{root}/{name}"))
-    return [(name, number) for name, number in found if number >= 0]
-
-
-def _read(path: str, parse: Callable[[Any], _Value]) -> Optional[_Value]:
-    directory, _, name = path.rpartition("/")
-    try:
-        if is_remote(path):
-            content = Storage(directory).read(name)
-        else:
-            with open(path, "rb") as file:
-                content = file.read()
-        return parse(json.loads(content))
-    except FileNotFoundError:
-        return None
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        log.warning("Skipped %s: it cannot be read (%s: %s)", path, type(error).__name__, error)
-        return None
-
-
-def _write(directory: str, name: str, content: Any) -> None:
-    if is_remote(directory):
-        Storage(directory).write(name, json.dumps(content, indent=1).encode())
-        return
-    os.makedirs(directory, exist_ok=True)
-    write_json(os.path.join(directory, name), content)
+def _series_in(root: str) -> Iterator[Series]:
+    """The series of each fit in a checkpoint directory."""
+    for program in filter(re.compile(r".*-[0-9a-f]{6}").fullmatch, Storage(root).names()):
+        numbers = map(_fit_number, Storage(f"{root}/{program}").names())
+        yield from (Series(root, program, number) for number in numbers if number >= 0)

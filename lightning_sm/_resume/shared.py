@@ -22,28 +22,29 @@ _has_said = False
 
 def source_to_share(checkpoint: Any, target: str) -> Optional[str]:
     """Take the path of the checkpoint to share out of one that is about to be saved; ``None`` where that cannot be."""
-    global _has_said
     state = checkpoint.get(STATE_KEY) if isinstance(checkpoint, dict) else None
     source: Optional[str] = state.pop("share", None) if isinstance(state, dict) else None
     if source is None or not (is_remote(source) or is_remote(target)):
         return source
-    if not _has_said:
-        _has_said = True
-        log.info("The weights are written twice, to %s and to %s. HINT: %s", source, target, _HINT)
+    _say_once(source, target, "objects at a URL have no links")
     return None
 
 
 def link_file(source: str, target: str) -> bool:
     """Make a hard link; return whether the file system can do that."""
-    global _has_said
     try:
         os.link(source, target)
     except OSError as error:
-        if not _has_said:
-            _has_said = True
-            log.info("%s cannot be shared with %s (%s): it is written again. HINT: %s", source, target, error, _HINT)
+        _say_once(source, target, str(error))
         return False
     return True
+
+
+def _say_once(source: str, target: str, reason: str) -> None:
+    global _has_said
+    if not _has_said:
+        _has_said = True
+        log.info("The weights are written twice, to %s and to %s: %s. HINT: %s", source, target, reason, _HINT)
 
 
 def link_folder(source: str, target: str, names: List[str]) -> bool:

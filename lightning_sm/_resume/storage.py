@@ -1,33 +1,27 @@
-"""``Storage``: a directory at a URL such as ``s3://bucket/prefix``, by fsspec, the package that Lightning uses, too.
+"""``Storage``: a directory, local or at a URL such as ``s3://bucket/prefix``, by fsspec, which Lightning uses, too.
 
 An object of S3 is replaced as a whole when its upload is complete, so nobody reads a part of one. s3fs repeats requests
 for up to seven minutes while nothing answers, which is longer than a stopped job has: here each of them ends after a
-minute, and an upload a minute after its last progress.
+minute, and an upload when it is slower than 5 MB/s.
 """
 
-import asyncio
 import importlib
 import importlib.util
 import os
 import re
 import textwrap
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
-from lightning_sm._resume.record import CorruptedError
+from lightning_sm._atomic_file import remove_at_once, replace_atomically
+from lightning_sm._resume.record import MANIFEST, SavedFile
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["Storage", "StoredFile", "check_url", "forget_systems", "is_remote", "is_s3", "storage_error"]
+__all__ = ["Storage", "check_url", "forget_systems", "is_remote", "is_s3", "storage_error"]
 
 _S3_URL = re.compile(r"s3://[A-Za-z0-9._-]{1,255}(/[^?#]*)?")
-# The most parts of an object, with a margin.
-_MAX_PARTS = 9000
-# One connection does not reach a host's bandwidth.
-_THREADS = 8
-_CHUNK = 16 * 1024**2
+_PARTS, _CHUNK = 8, 16 * 1024**2
+_LEAST_BYTES_PER_SECOND = 5e6
 
 
 def is_remote(path: Any) -> bool:
@@ -67,21 +61,6 @@ def check_url(url: str, what: str = "checkpoint directory") -> None:
         )
 
 
-@dataclass(frozen=True)
-class StoredFile:
-    """A file in a :class:`Storage`.
-
-    Args:
-        name: Its path relative to the directory.
-        size: Its size in bytes.
-        version: The ETag of an object of S3, which differs after each upload; empty where there is none.
-    """
-
-    name: str
-    size: int
-    version: str = ""
-
-
 # The file systems by process and protocol. A forked process needs another one.
 _systems: Dict[Tuple[int, str], Any] = {}
 
@@ -94,20 +73,21 @@ def forget_systems() -> None:
 
 
 class Storage:
-    """A directory at a URL.
+    """A directory, local or at a URL.
 
     The file system is the one that Lightning gets for such URLs in the thread that makes it first: another one would
     not see, in its own cache of listings, what was uploaded or removed here.
 
     Args:
-        url: The URL of the directory.
+        url: The path or URL of the directory.
 
     Raises:
-        CheckpointError: A package for this kind of URL is missing (in any method, as for the others).
-        CheckpointError: The storage does not answer, or refuses access (in any method).
+        CheckpointError: A package for this kind of URL is missing, or the storage does not answer or refuses access
+            (in any method).
+        OSError: A local directory cannot be used (in any method).
     """
 
-    #: How long S3 may take for a list or a small file, and may not confirm any part of a large one, in seconds.
+    #: How long S3 may take for a list, a small file or a part of a large one, in seconds.
     max_seconds = 60.0
 
     def __init__(self, url: str) -> None:
@@ -117,144 +97,121 @@ class Storage:
         """Make the file system in this thread, without a connection."""
         self._system()
 
-    def files(self, folder: str = "") -> Dict[str, StoredFile]:
-        """Return the files below the directory, or below a folder in it, by their names relative to the directory."""
+    def names(self) -> List[str]:
+        """Return the names of the files and folders in the directory; none where there is no such directory."""
         system, root = self._system()
-        at = f"{root}/{folder}".rstrip("/")
         with self._errors("cannot be listed"):
-            system.invalidate_cache()
-            found = system.find(at, detail=True, **self._limit())
-        files = {}
-        for path, entry in found.items():
-            # Names of objects need not be paths.
-            name = path[len(root) + 1 :]
-            if entry["type"] == "file" and not {"", ".", ".."} & set(name.split("/")):
-                files[name] = _stored_file(name, entry)
-        return files
+            try:
+                found = system.ls(root, detail=False, **self._limit())
+            except FileNotFoundError as error:
+                if _lacks_bucket(error):
+                    raise
+                return []
+        return sorted(filter(None, (path[len(root) + 1 :].strip("/") for path in found)))
 
-    def exists(self, name: str) -> bool:
+    def files(self, name: str = "") -> List[SavedFile]:
+        """Return the files below the directory, or below a folder in it, or the file of this name."""
+        system, root = self._system()
+        with self._errors("cannot be listed"):
+            found = system.find(f"{root}/{name}".rstrip("/"), detail=True, **self._limit())
+        files = (
+            SavedFile(path[len(root) + 1 :], int(entry["size"]))
+            for path, entry in found.items()
+            if entry["type"] == "file"
+        )
+        # Names of objects need not be paths.
+        return [file for file in files if not {"", ".", ".."} & set(file.name.split("/"))]
+
+    def is_file(self, name: str) -> bool:
         """Whether there is a file of this name."""
         system, root = self._system()
         with self._errors(f"cannot be searched for {name}"):
-            system.invalidate_cache()
             return bool(system.isfile(f"{root}/{name}", **self._limit()))
 
-    def read(self, name: str, start: int = 0, end: Optional[int] = None) -> bytes:
-        """Return the bytes of a file from ``start`` up to ``end``.
+    def read(self, name: str) -> bytes:
+        """Return the contents of a small file.
 
         Raises:
             FileNotFoundError: There is no such file.
         """
         system, root = self._system()
         with self._errors(f"does not return {name}", missing_file=True):
-            return bytes(system.cat_file(f"{root}/{name}", start=start, end=end, **self._limit()))
+            return bytes(system.cat_file(f"{root}/{name}", **self._limit()))
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a small file, replacing what was there."""
+        """Write a small file, which replaces what is there when all of it has arrived."""
+        if not is_remote(self.url):
+            os.makedirs(self.url, exist_ok=True)
+            partial = os.path.join(self.url, f".{name}.new")
+            with open(partial, "wb") as file:
+                file.write(content)
+            replace_atomically(partial, os.path.join(self.url, name))
+            return
         system, root = self._system()
         with self._errors(f"does not take {name}"):
-            self._make_parent(system, f"{root}/{name}")
-            system.pipe_file(f"{root}/{name}", content, **self._limit())
+            system.pipe_file(f"{root}/{name}", content, **self._limit(len(content)))
 
     def upload(self, path: str, name: str) -> None:
-        """Upload a local file under ``name``, replacing what was there when all of it has arrived."""
+        """Upload a local file under ``name``, which replaces what is there when all of it has arrived."""
         system, root = self._system()
         with self._errors(f"does not take {name}"):
-            self._make_parent(system, f"{root}/{name}")
-            if is_s3(self.url):
-                importlib.import_module("fsspec.asyn").sync(system.loop, self._put, system, path, f"{root}/{name}")
-            else:
-                system.put_file(path, f"{root}/{name}")
+            system.put_file(path, f"{root}/{name}", **self._limit(os.path.getsize(path)))
 
-    def download(self, file: StoredFile, path: str) -> None:
-        """Download a file to a local path.
+    def download(self, file: SavedFile, path: str) -> None:
+        """Download a file to a local path, several parts at a time: one connection does not reach a host's bandwidth.
 
         Raises:
-            CorruptedError: It was replaced or removed since it was listed.
+            FileNotFoundError: There is no such file.
             OSError: The local file cannot be written.
         """
-        starts = range(0, file.size, _CHUNK)
+        system, root = self._system()
         with open(path, "wb") as target:
-            target.truncate(file.size)
-            with ThreadPoolExecutor(_THREADS) as threads:
-                # The system's threads share one connection pool, and the main thread has made the file system.
-                for _ in threads.map(partial(self._copy_chunk, file, target.fileno()), starts):
-                    pass
-        if self._current(file.name) != file:
-            raise CorruptedError(f"{file.name} was replaced while it was downloaded")
+            for start in range(0, file.size, _PARTS * _CHUNK):
+                starts = list(range(start, min(start + _PARTS * _CHUNK, file.size), _CHUNK))
+                ends = [min(each + _CHUNK, file.size) for each in starts]
+                with self._errors(f"does not return {file.name}", missing_file=True):
+                    paths = [f"{root}/{file.name}"] * len(starts)
+                    parts = system.cat_ranges(paths, starts, ends, on_error="raise", **self._limit(_PARTS * _CHUNK))
+                target.writelines(parts)
 
     def remove(self, name: str) -> None:
         """Remove a file, or a folder with all that is in it."""
+        if not is_remote(self.url):
+            remove_at_once(os.path.join(self.url, name))
+            return
         system, root = self._system()
         with self._errors(f"does not remove {name}"):
-            if system.exists(f"{root}/{name}", **self._limit()):
-                system.rm(f"{root}/{name}", recursive=True, **self._limit())
-
-    async def _put(self, system: Any, path: str, target: str) -> None:
-        """Upload as long as parts are confirmed. They are small, so that ten at a time arrive on slow networks, too."""
-        sent = importlib.import_module("fsspec.callbacks").Callback()
-        size = max(_CHUNK, os.path.getsize(path) // _MAX_PARTS)
-        upload = asyncio.ensure_future(system._put_file(path, target, callback=sent, chunksize=size))
-        before = -1
-        while not upload.done():
-            if sent.value == before:
-                upload.cancel()
-                await asyncio.wait({upload}, timeout=1)
-                raise ConnectionError(f"no part of it was confirmed within {self.max_seconds:.0f} s")
-            before = sent.value
-            await asyncio.wait({upload}, timeout=self.max_seconds)
-        upload.result()
-
-    def _copy_chunk(self, file: StoredFile, target: int, start: int) -> None:
-        try:
-            content = self.read(file.name, start, min(start + _CHUNK, file.size))
-        except FileNotFoundError as error:
-            raise CorruptedError(f"{file.name} was removed while it was downloaded") from error
-        view = memoryview(content)
-        while view:
-            written = os.pwrite(target, view, start)
-            view, start = view[written:], start + written
-
-    def _current(self, name: str) -> Optional[StoredFile]:
-        system, root = self._system()
-        with self._errors(f"does not return {name}"):
-            system.invalidate_cache()
-            try:
-                return _stored_file(name, system.info(f"{root}/{name}", **self._limit()))
-            except FileNotFoundError:
-                return None
+            # What is left of a folder by a removal that is interrupted is not taken for a whole one.
+            for path in (f"{root}/{name}/{MANIFEST}", f"{root}/{name}"):
+                if system.exists(path, **self._limit()):
+                    system.rm(path, recursive=True, **self._limit())
 
     def _system(self) -> Tuple[Any, str]:
-        """The file system, and the directory's path in it."""
-        key = os.getpid(), self.url.partition("://")[0]
+        """The file system, which remembers no listing, and the directory's path in it."""
+        key = os.getpid(), self.url.partition("://")[0] if is_remote(self.url) else "file"
         with self._errors("cannot be used"):
             if key not in _systems:
                 _systems[key] = importlib.import_module("fsspec").core.url_to_fs(self.url)[0]
+            _systems[key].invalidate_cache()
             return _systems[key], _systems[key]._strip_protocol(self.url).rstrip("/")
 
-    def _limit(self) -> Dict[str, float]:
+    def _limit(self, size: int = 0) -> Dict[str, float]:
         # What fsspec makes of asynchronous methods takes this argument.
-        return {"timeout": self.max_seconds} if is_s3(self.url) else {}
-
-    def _make_parent(self, system: Any, path: str) -> None:
-        # S3 has no folders, and s3fs would try to create the bucket.
-        if not is_s3(self.url):
-            system.makedirs(system._parent(path), exist_ok=True)
+        return {"timeout": self.max_seconds + size / _LEAST_BYTES_PER_SECOND} if is_s3(self.url) else {}
 
     @contextmanager
     def _errors(self, problem: str, *, missing_file: bool = False) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError as error:
-            if missing_file and "bucket" not in str(error):
+        except Exception as error:  # of s3fs, aiohttp and botocore, whose classes have no base in common
+            is_missing = missing_file and isinstance(error, FileNotFoundError) and not _lacks_bucket(error)
+            if is_missing or not is_remote(self.url):
                 raise
             raise storage_error(self.url, problem, error) from error
-        except Exception as error:  # of s3fs, aiohttp and botocore, whose classes have no base in common
-            raise storage_error(self.url, problem, error) from error
 
 
-def _stored_file(name: str, entry: Dict[str, Any]) -> StoredFile:
-    return StoredFile(name, int(entry["size"]), str(entry.get("ETag") or ""))
+def _lacks_bucket(error: FileNotFoundError) -> bool:
+    return "bucket" in str(error)
 
 
 def storage_error(url: str, problem: str, error: Exception) -> CheckpointError:

@@ -1,198 +1,137 @@
-"""One checkpoint at a URL: its download, for one process or for all ranks; uploads and removals."""
+"""Every host gets the files of a checkpoint: from a URL, or from another host that has them.
+
+``ModelCheckpoint`` writes a file on global rank 0, and ``trainer.test(ckpt_path="best")`` loads it on every rank. Of a
+sharded checkpoint each host has the files that its own ranks wrote.
+"""
 
 import importlib.util
+import json
 import os
 import secrets
 import shutil
 import tempfile
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, Dict, Iterator, Optional, Sequence, Set
 
-from lightning_sm._atomic_file import remove
-from lightning_sm._lightning.collectives import all_true, any_true, broadcast
+from lightning_sm._atomic_file import partial_path, remove, remove_on_error, replace_atomically
+from lightning_sm._lightning.collectives import broadcast, gather_objects
 from lightning_sm._lightning.compat_sharded import is_sharded
 from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.loadable import load_problem
 from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
-from lightning_sm._resume.manifest import MANIFEST, Manifest
-from lightning_sm._resume.record import CorruptedError
-from lightning_sm._resume.sharded_files import remove_folder
-from lightning_sm._resume.storage import Storage, StoredFile, check_url, is_remote, is_s3
+from lightning_sm._resume.ranks import partition_by_size, raise_on_all_ranks
+from lightning_sm._resume.record import MANIFEST, CheckpointRecord, CorruptedError, SavedFile, read_manifest
+from lightning_sm._resume.storage import Storage, check_url, is_remote, is_s3
 from lightning_sm.errors import CheckpointError
 
 __all__ = [
-    "GivenCopy",
-    "HostFolder",
-    "copy_error",
-    "download_files",
-    "fetch_for_all",
+    "LocalFiles",
+    "fetch_missing_shards",
     "has_file",
     "has_folder",
-    "list_names",
     "local_checkpoint",
-    "names_in",
-    "remote_folder_problem",
     "own_checkpoint_io",
-    "remove_checkpoint",
-    "remove_names",
-    "upload_file",
+    "remote_folder_problem",
 ]
 
+_CHUNK = 32 * 1024**2
 _HINT = "Pass another checkpoint, or none: the job then resumes from its newest whole one."
 
 
-def copy_error(url: str, error: OSError) -> CheckpointError:
-    """Return the error for a local disk that cannot hold a copy."""
-    return CheckpointError(
-        f"The checkpoints in {url} cannot be copied to this host ({type(error).__name__}: {error}).",
-        hint="Its temporary directory needs room for the largest checkpoint: use a larger volume_size, or set TMPDIR.",
-    )
-
-
-def download_files(storage: Storage, files: Sequence[StoredFile], folder: str, what: str) -> None:
-    """Download files of a storage into a local folder, under their names.
-
-    Args:
-        storage: Where they are.
-        files: What to download.
-        folder: The local folder, which is created.
-        what: What they are together, for the log.
-
-    Raises:
-        CorruptedError: One was replaced or removed since it was listed.
-        CheckpointError: The storage does not return one, or the local disk is full.
-    """
-    total = sum(file.size for file in files)
-    log.info("Downloading %s from %s (%.1f MB)", what, storage.url, total / 1e6)
-    try:
-        os.makedirs(folder, exist_ok=True)
-        if shutil.disk_usage(folder).free < total:
-            raise OSError(f"{total} bytes are needed in {folder}")
-        for file in files:
-            path = os.path.join(folder, file.name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            storage.download(file, path)
-    except OSError as error:
-        raise copy_error(storage.url, error) from error
-
-
-def _download(url: str, folder: str) -> str:
-    """Download the checkpoint at a URL, a file or a folder, and return its local path, in ``folder``."""
-    directory, _, name = url.rpartition("/")
-    storage = Storage(directory)
-    files = storage.files(name) if name and not directory.endswith(":/") else {}
-    if not files:
-        raise CheckpointError(
-            f"There is no checkpoint {url}.", hint="Correct the URL; or it was removed since it was saved."
-        )
-    download_files(storage, list(files.values()), folder, name)
-    return os.path.join(folder, name)
-
-
-def _download_intact(url: str, folder: str) -> None:
-    """Download a checkpoint, and compare its files with its manifest, if it has one.
-
-    Raises:
-        CorruptedError: It is not as it was written.
-    """
-    problem = remote_folder_problem(url)
-    if problem is not None:
-        raise CorruptedError(problem)
-    path = _download(url, folder)
-    manifest = Manifest.read(path) if os.path.isdir(path) else None
-    problems = () if manifest is None else manifest.problems(path)
-    if problems:
-        raise CorruptedError(problems[0])
-
-
-def fetch_for_all(trainer: Trainer, name: str, fetch: Callable[[str], None]) -> Optional[str]:
-    """Let each host get a checkpoint, and return why one could not. Every rank must call it.
-
-    Args:
-        trainer: The trainer.
-        name: The name of the checkpoint.
-        fetch: Gets it; local rank 0 of each host calls it, and the others wait.
-
-    Raises:
-        CheckpointError: The storage does not return it, or a local disk is full; on all ranks.
-    """
-    error: Optional[Exception] = None
-    if trainer.local_rank == 0:
-        try:
-            fetch(name)
-        except (CheckpointError, CorruptedError) as caught:
-            error = caught
-    if any_true(trainer, isinstance(error, CheckpointError)):
-        problem = f"Another process could not download {name}."
-        raise error or CheckpointError(problem, hint="Its log says why.")
-    return None if all_true(trainer, error is None) else str(error or "another host could not download it")
-
-
-class HostFolder:
-    """A folder in ``TMPDIR`` for each host, with one name for all its ranks."""
+class LocalFiles:
+    """The files of checkpoints on this host: those of a directory where they are, those of a URL in ``TMPDIR``."""
 
     def __init__(self) -> None:
-        #: Its path; empty until :meth:`name` has been called.
-        self.path = ""
+        self._folder = ""
         self._owns = False
 
-    def name(self, trainer: Trainer) -> str:
-        """Give it a path, which does not exist yet, if it has none, and return that. Every rank must call it."""
-        if not self.path:
-            token = broadcast(trainer, secrets.token_hex(8))
-            # Hosts that are simulated on one machine share its temporary directory.
-            self.path = os.path.join(tempfile.gettempdir(), f"lightning-sm-{token}-{trainer.node_rank}")
-            self._owns = trainer.local_rank == 0
-        return self.path
+    def obtain(self, trainer: Trainer, directory: str, files: Sequence[SavedFile]) -> Optional[str]:
+        """Let every host have all of these files. Every rank must call it.
 
-    def close(self) -> None:
-        """Remove it, when every rank of this host has read what is in it."""
-        if self._owns:
-            remove(self.path)
-        self.path, self._owns = "", False
-
-
-class GivenCopy:
-    """The local copy of a ``ckpt_path`` at a URL. Each host has one."""
-
-    def __init__(self) -> None:
-        self._folder = HostFolder()
-
-    def fetch(self, trainer: Trainer, path: Any) -> Optional[str]:
-        """Download what is at a URL, once on each host. Every rank must call it.
+        Args:
+            trainer: The trainer, whose process group exists.
+            directory: The directory, with the same path on every host, or the URL.
+            files: The files, the same on every rank.
 
         Returns:
-            The path of the copy; ``None`` for a local path, and for a URL that is left to Lightning: a single file
-            whose ``CheckpointIO`` is a project's own, or is not on S3.
+            Why the checkpoint cannot be used, the same on every rank; ``None`` if every host has all of it now.
 
         Raises:
-            CheckpointError: It is not there, cannot be read, or is a folder that is not whole; on all ranks.
+            CheckpointError: A storage does not answer, or a file cannot be written; on all ranks.
         """
-        url = broadcast(trainer, str(path).rstrip("/") if is_remote(path) else None)
-        if url is None or not _needs_copy(trainer, url):
-            return None
-        folder = self._folder.name(trainer)
-        try:
-            problem = fetch_for_all(trainer, url, partial(_download_intact, folder=folder))
+        if is_remote(directory):
+            if not self._folder:
+                token = broadcast(trainer, secrets.token_hex(8))
+                # Hosts that are simulated on one machine share its temporary directory.
+                self._folder = os.path.join(tempfile.gettempdir(), f"lightning-sm-{token}-{trainer.node_rank}")
+                self._owns = trainer.local_rank == 0
+            mine = files if self._owns else ()
+            problem = raise_on_all_ranks(trainer, directory, lambda: _download(directory, mine, self._folder))
+            problem = broadcast(trainer, problem)
             if problem is not None:
-                raise CheckpointError(f"The ckpt_path {url} cannot be loaded: {problem}.", hint=_HINT)
-        except BaseException:
-            self.close()
-            raise
-        return os.path.join(folder, url.rpartition("/")[2])
+                return problem
+        return fetch_missing_shards(trainer, self._folder if is_remote(directory) else directory, files)
+
+    def obtain_given(self, trainer: Trainer, path: Any) -> Any:
+        """Let every host have the checkpoint that global rank 0 would load, and return its path or what was given.
+
+        Every rank must call it. A URL whose ``CheckpointIO`` is a project's own, or that is not on S3, is left to
+        Lightning.
+
+        Raises:
+            CheckpointError: It is not there, not whole or of another strategy, or cannot be read; on all ranks.
+        """
+        named = broadcast(trainer, None if path is None else os.fspath(path).rstrip("/"))
+        if named is None or (is_remote(named) and not _is_ours(trainer, named)):
+            return path
+        directory, name = named.rpartition("/")[::2] if is_remote(named) else os.path.split(os.path.abspath(named))
+        record = self._record_of(trainer, directory, name)
+        if record is None:
+            return named
+        problem = self.obtain(trainer, directory, record.files)
+        if problem is not None:
+            raise CheckpointError(f"The checkpoint {named} cannot be loaded: {problem}.", hint=_HINT)
+        found = load_problem(trainer, record.strategy, record.world_size) if record.strategy else None
+        if found is not None:
+            raise CheckpointError(f"The checkpoint {named} cannot be loaded: {found[0]}.", hint=found[1])
+        return self.path(directory, name)
+
+    @staticmethod
+    def _record_of(trainer: Trainer, directory: str, name: str) -> Optional[CheckpointRecord]:
+        """The files of a checkpoint, if any host must get some of them."""
+
+        def read() -> Optional[CheckpointRecord]:
+            if is_remote(directory):
+                return _remote_record(directory, name) if trainer.is_global_zero else None
+            path = os.path.join(directory, name)
+            if os.path.isdir(path) and trainer.local_rank == 0:
+                return _local_record(directory, name)
+            if not (trainer.is_global_zero and trainer.num_nodes > 1 and os.path.isfile(path)):
+                return None
+            return CheckpointRecord(name, 0, 0, 0, "", trainer.world_size, files=(SavedFile.read(directory, name),))
+
+        found = gather_objects(trainer, raise_on_all_ranks(trainer, f"{directory}/{name}", read))
+        records = [each for each in found if each is not None]
+        if len({each.save_id for each in records}) > 1:
+            problem = f"The checkpoint {directory}/{name} cannot be loaded: the hosts have it of different saves."
+            raise CheckpointError(problem, hint=_HINT)
+        return records[0] if records else None
+
+    def path(self, directory: str, name: str) -> str:
+        """Where a file or folder is that was obtained."""
+        return os.path.join(self._folder if is_remote(directory) else directory, name)
 
     def close(self) -> None:
-        """Remove the copy, when every rank of this host has read it."""
-        self._folder.close()
+        """Remove what was downloaded, when every rank of this host has read it."""
+        if self._owns:
+            remove(self._folder)
+        self._folder, self._owns = "", False
 
 
-def _needs_copy(trainer: Trainer, url: str) -> bool:
-    """Whether Lightning cannot load a URL, or reads it by fsspec in each process.
-
-    Raises:
-        CheckpointError: It cannot be copied either.
-    """
+def _is_ours(trainer: Trainer, url: str) -> bool:
+    """Whether Lightning cannot load a URL, or reads it by fsspec in each process."""
     if is_sharded(trainer):
         # These strategies take the URL for the path of a local file.
         check_url(url, "ckpt_path")
@@ -214,9 +153,173 @@ def own_checkpoint_io(strategy: Any) -> Any:
     return found
 
 
+def _local_record(directory: str, name: str) -> Optional[CheckpointRecord]:
+    """The record of a sharded checkpoint on this host, if it has one."""
+    try:
+        record = read_manifest(os.path.join(directory, name))
+    except CorruptedError as error:
+        raise CheckpointError(f"The checkpoint {directory}/{name} cannot be loaded: {error}.", hint=_HINT) from error
+    return None if record is None else _with_manifest(name, record, SavedFile.read(directory, f"{name}/{MANIFEST}"))
+
+
+def _remote_record(directory: str, name: str) -> CheckpointRecord:
+    """What is known of a checkpoint at a URL: the files that its record lists, or those that are there."""
+    storage = Storage(directory)
+    files = storage.files(name) if name and not directory.endswith(":/") else []
+    if not files:
+        hint = "Correct the URL; or it was removed since it was saved."
+        raise CheckpointError(f"There is no checkpoint {directory}/{name}.", hint=hint)
+    manifest = next((file for file in files if file.name == f"{name}/{MANIFEST}"), None)
+    if manifest is None:
+        return CheckpointRecord(name, 0, 0, 0, "", 0, files=tuple(files))
+    try:
+        record = CheckpointRecord.from_json(json.loads(storage.read(manifest.name)))
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"The checkpoint {directory}/{name} cannot be loaded: its {MANIFEST} cannot be read ({error})."
+        raise CheckpointError(problem, hint=_HINT) from error
+    return _with_manifest(name, record, manifest)
+
+
+def _with_manifest(name: str, record: CheckpointRecord, manifest: SavedFile) -> CheckpointRecord:
+    """The record of a folder, with its files named from the directory that the folder is in."""
+    files = (replace(file, name=f"{name}/{file.name}") for file in record.files)
+    return replace(record, files=(*files, manifest))
+
+
+def _download(directory: str, files: Sequence[SavedFile], folder: str) -> Optional[str]:
+    """Download files, and return why that is in vain, if it is: one is not there with its size."""
+    if not files:
+        return None
+    problem = _remote_problem(directory, files)
+    if problem is not None:
+        return problem
+    total = sum(file.size for file in files)
+    log.info("Downloading %s from %s (%.1f MB)", files[0].name.split("/")[0], directory, total / 1e6)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if shutil.disk_usage(folder).free < total:
+            raise OSError(f"{total} bytes are needed in {folder}")
+        for file in files:
+            path = os.path.join(folder, file.name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with suppress(FileNotFoundError):  # it was removed meanwhile
+                Storage(directory).download(file, path)
+    except OSError as error:
+        raise CheckpointError(
+            f"The checkpoints in {directory} cannot be copied to this host ({type(error).__name__}: {error}).",
+            hint="Its temporary directory needs room for the largest checkpoint: use a larger volume_size, or set "
+            "TMPDIR.",
+        ) from error
+    return None
+
+
+def _remote_problem(directory: str, files: Sequence[SavedFile]) -> Optional[str]:
+    """Why files at a URL are not there with their sizes; ``None`` if they are."""
+    there = {file.name: file.size for file in Storage(directory).files(_common_name(files))}
+    problems = [
+        f"{file.name} is missing"
+        if file.name not in there
+        else f"{file.name} has {there[file.name]} bytes instead of {file.size}"
+        for file in files
+        if there.get(file.name) != file.size
+    ]
+    return _summary(problems[0], len(problems), len(files)) if problems else None
+
+
+def _summary(problem: str, number: int, total: int) -> str:
+    return f"{number} of its {total} files cannot be used: {problem}" if total > 1 else problem
+
+
+def _common_name(files: Sequence[SavedFile]) -> str:
+    """The folder that all files are in; empty if they are not in one."""
+    names = {file.name.partition("/")[0] for file in files}
+    return names.pop() if len(names) == 1 else ""
+
+
+def fetch_missing_shards(trainer: Trainer, directory: str, files: Sequence[SavedFile]) -> Optional[str]:
+    """Check the files of a checkpoint, and send each host those that it lacks. Every rank must call it.
+
+    The ranks of a host share the check of its files: sizes and CRC-32. A file that a host lacks, or has corrupted or of
+    another save, is sent by the strategy's broadcast from a host that has it, and appears complete. On one host nothing
+    is sent.
+
+    Args:
+        trainer: The trainer, whose process group exists.
+        directory: The directory of the files, which has the same path on every host.
+        files: What the checkpoint consists of, the same on every rank.
+
+    Returns:
+        Why the checkpoint cannot be used, the same on every rank; ``None`` if every host has all of it now.
+
+    Raises:
+        CheckpointError: A host cannot write what it lacks.
+    """
+    hosts = gather_objects(trainer, int(strategy_of(trainer).node_rank) if trainer.world_size > 1 else 0)
+    host = hosts[trainer.global_rank]
+    ranks = [rank for rank, of in enumerate(hosts) if of == host]
+    mine = partition_by_size(files, ranks.index(trainer.global_rank), len(ranks))
+    problems = {file.name: file.problem(os.path.join(directory, file.name)) for file in mine}
+    found = gather_objects(trainer, {name: problem for name, problem in problems.items() if problem is not None})
+    lacking: Dict[int, Set[str]] = {each: set() for each in hosts}
+    for of, broken in zip(hosts, found):
+        lacking[of].update(broken)
+    nowhere = sorted(set.intersection(*lacking.values()))
+    if nowhere:
+        reason = next(broken[nowhere[0]] for broken in found if nowhere[0] in broken)
+        where = "; no host has it whole" if len(lacking) > 1 else ""
+        return _summary(f"{reason}{where}", len(nowhere), len(files))
+    for file in (each for each in files if any(each.name in names for names in lacking.values())):
+        source = next(rank for rank, of in enumerate(hosts) if file.name not in lacking[of])
+        writes = trainer.local_rank == 0 and file.name in lacking[host]
+        _send(trainer, source, os.path.join(directory, file.name), file, writes=writes)
+    strategy_of(trainer).barrier("checkpoint complete on every host")
+    return None
+
+
+def _send(trainer: Trainer, source: int, path: str, file: SavedFile, *, writes: bool) -> None:
+    """Send a file from a rank to those that write it, by broadcasts, in which every rank must take part."""
+    if trainer.is_global_zero:
+        log.warning("Sending %s (%d bytes) to the hosts that do not have it", path, file.size)
+    token: str = broadcast(trainer, secrets.token_hex(8))
+    chunks = _chunks(path) if trainer.global_rank == source else iter(())
+    received = iter(lambda: broadcast(trainer, next(chunks, None), source), None)
+
+    def write() -> None:
+        if not writes:
+            return
+        partial = partial_path(path, token)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with remove_on_error(partial):
+            with open(partial, "wb") as target:
+                target.writelines(received)
+            problem = file.problem(partial)
+            if problem is not None:
+                raise OSError(f"received incompletely: {problem}")
+            replace_atomically(partial, path)
+
+    error = None
+    try:
+        write()
+    except OSError as caught:
+        error = caught
+    for _ in received:  # what this rank does not write
+        pass
+
+    def result() -> None:
+        if error is not None:
+            raise error
+
+    raise_on_all_ranks(trainer, path, result, "is not on every host, and could not be sent ({})")
+
+
+def _chunks(path: str) -> Iterator[bytes]:
+    with suppress(OSError), open(path, "rb") as file:  # those that receive it find that something is missing
+        yield from iter(lambda: file.read(_CHUNK), b"")
+
+
 @contextmanager
 def local_checkpoint(path: str) -> Iterator[str]:
-    """Yield a path where a checkpoint can be read: that of a temporary copy, if it is at a URL.
+    """Yield a path where a checkpoint can be read by one process: that of a temporary copy, if it is at a URL.
 
     Raises:
         CheckpointError: The storage does not return it.
@@ -224,95 +327,28 @@ def local_checkpoint(path: str) -> Iterator[str]:
     if not is_remote(path):
         yield path
         return
+    directory, _, name = path.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder:
-        yield _download(path, folder)
+        _download(directory, _remote_record(directory, name).files, folder)
+        yield os.path.join(folder, name)
 
 
 def remote_folder_problem(url: str) -> Optional[str]:
-    """Why a folder with a manifest at a URL is not whole, by names and sizes; ``None`` if it may be, or is no folder.
+    """Why a folder with a record at a URL is not whole, by names and sizes; ``None`` if it may be, or is no folder.
 
     Raises:
         CheckpointError: The storage cannot be read.
     """
-    storage = Storage(url)
-    files = storage.files()
-    if MANIFEST not in files:
-        return None
-    try:
-        manifest = Manifest.from_json(storage.read(MANIFEST))
-    except (CorruptedError, FileNotFoundError) as error:
-        return str(error)
-    for listed in manifest.files:
-        found = files.get(listed.name)
-        if found is None:
-            return f"it is incomplete: {listed.name} of its {MANIFEST} is missing"
-        if found.size != listed.size:
-            return f"it is truncated, or of another save: {listed.name} has another size than in its {MANIFEST}"
-    return None
-
-
-def list_names(directory: str) -> List[str]:
-    """Return the names of files and folders in a directory or at a URL; none where there is no such directory.
-
-    Raises:
-        CheckpointError: A storage does not answer.
-    """
-    if is_remote(directory):
-        return sorted({name.split("/")[0] for name in Storage(directory).files()})
-    return sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-
-
-def names_in(directory: str) -> List[str]:
-    """Return what :func:`list_names` does; a storage that does not answer is named in the log, and has none."""
-    try:
-        return list_names(directory)
-    except CheckpointError as error:
-        log.warning("%s", error)
-        return []
+    directory, _, name = url.rpartition("/")
+    return _remote_problem(directory, _remote_record(directory, name).files)
 
 
 def has_file(path: str) -> bool:
     """Whether there is a file at a path or URL."""
-    if not is_remote(path):
-        return os.path.isfile(path)
-    directory, _, name = path.rpartition("/")
-    return Storage(directory).exists(name)
+    directory, name = os.path.split(path)
+    return Storage(directory).is_file(name)
 
 
 def has_folder(path: str) -> bool:
     """Whether there is a folder at a path, or are files below a URL."""
     return bool(Storage(path).files()) if is_remote(path) else os.path.isdir(path)
-
-
-def remove_names(directory: str, names: Sequence[str]) -> None:
-    """Remove files or folders in a directory or at a URL. What remains at a URL is logged: it is no harm."""
-    for name in names:
-        if not is_remote(directory):
-            remove_folder(os.path.join(directory, name))
-            continue
-        try:
-            remove_checkpoint(f"{directory}/{name}")
-        except CheckpointError as error:
-            log.warning("%s", error)
-
-
-def remove_checkpoint(url: str) -> None:
-    """Remove a file or folder at a URL: first the manifest, so that nobody takes what is left of it for a whole one.
-
-    Raises:
-        CheckpointError: The storage does not remove it.
-    """
-    directory, _, name = url.rpartition("/")
-    storage = Storage(directory)
-    storage.remove(f"{name}/{MANIFEST}")
-    storage.remove(name)
-
-
-def upload_file(path: str, url: str) -> None:
-    """Upload a local file, which replaces what is at the URL when all of it has arrived.
-
-    Raises:
-        CheckpointError: The storage does not take it.
-    """
-    directory, _, name = url.rpartition("/")
-    Storage(directory).upload(path, name)

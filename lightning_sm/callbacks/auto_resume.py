@@ -1,13 +1,13 @@
 """``AutoResume``: saves each fit of a program in a series of its own, and resumes a restarted program from these."""
 
-import os
+import io
 import textwrap
+import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from lightning_sm._atomic_file import replace_atomically
 from lightning_sm._config.directories import CheckpointPlaces
 from lightning_sm._distributed.sharded_callbacks import check_callbacks, warn_of_own_states
 from lightning_sm._failure import failure_reported
@@ -16,39 +16,25 @@ from lightning_sm._lightning.collectives import any_true, broadcast
 from lightning_sm._lightning.compat_sharded import complete_for_load, is_sharded
 from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
-from lightning_sm._lightning.restart import (
-    SavePoint,
-    resumes_within_epochs,
-)
-from lightning_sm._lightning.trainer_hooks import (
-    after_run,
-    around_load,
-    around_restore,
-    forget_restore,
-)
+from lightning_sm._lightning.restart import SavePoint, resumes_within_epochs
+from lightning_sm._lightning.trainer_hooks import after_run, around_load, around_restore, forget_restore
 from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of, is_fast_dev_run
 from lightning_sm._logging import log
-from lightning_sm._resume.callback_files import (
-    leave_files,
-    list_checkpoints,
-    release_names,
-    replace_leftovers,
-)
-from lightning_sm._resume.choose import Choice, LocalFiles, ResumeMode, choose, describe_world_change
+from lightning_sm._resume.callback_files import leave_files, list_checkpoints, release_names, replace_leftovers
+from lightning_sm._resume.choose import Choice, ResumeMode, choose, describe_world_change
 from lightning_sm._resume.fits import is_search, next_fit, stopping_criteria
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
-from lightning_sm._resume.install import check_given, finish_saves, install_saves
+from lightning_sm._resume.install import finish_saves, install_saves
 from lightning_sm._resume.model_state import FinderResults, are_equal, sums_of
 from lightning_sm._resume.points import save_points_of
+from lightning_sm._resume.ranks import raise_on_all_ranks
 from lightning_sm._resume.record import FitRecord, SavedFile
 from lightning_sm._resume.restorer import FitRestorer
 from lightning_sm._resume.saver import SeriesSaver
-from lightning_sm._resume.send import broadcast_missing_file
 from lightning_sm._resume.series import Series
-from lightning_sm._resume.sharded_files import raise_on_all_ranks
 from lightning_sm._resume.shared import merge_rest
 from lightning_sm._resume.storage import is_remote
-from lightning_sm._resume.transfers import GivenCopy, upload_file
+from lightning_sm._resume.transfers import LocalFiles
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import CheckpointError, LightningSMError
 
@@ -82,7 +68,7 @@ class AutoResumeMixin(_Base):
 
     Checkpoints of the project's own callbacks are written atomically to the job's checkpoint directory, and belong to
     them. ``trainer.test``, ``validate`` and ``predict`` load on every host the checkpoint that global rank 0 would
-    load; where a host lacks it, it is sent there, at most 64 GiB in 10 minutes.
+    load; where a host lacks it, it is sent there.
 
     Files in ``directory``:
 
@@ -163,7 +149,7 @@ class AutoResumeMixin(_Base):
         #: What the current fit continues: the path of a save, or the given ``ckpt_path``; ``None`` from scratch.
         self.resumed_from: Optional[str] = None
         self._undo: List[Callable[[], None]] = []
-        self._files, self._given = LocalFiles(), GivenCopy()
+        self._files = LocalFiles()
         self._reset()
 
     def _reset(self) -> None:
@@ -172,8 +158,6 @@ class AutoResumeMixin(_Base):
             undo()
         self._undo = []
         self._files.close()
-        self._given.close()
-        self._files, self._given = LocalFiles(), GivenCopy()
         self.resumed_from = None
         self._choice: Optional[Choice] = None
         self._model, self._fit = ModelIdentity(""), FitRecord()
@@ -197,7 +181,7 @@ class AutoResumeMixin(_Base):
         if self.places is not None:
             self.places.route(callbacks_of(trainer))
         check_callbacks(trainer, pl_module)
-        self._background = install_saves(self.namespace, trainer, self.directory, async_save=self.async_save)
+        self._background = install_saves(self.namespace, trainer, async_save=self.async_save)
         if trainer.state.fn != "fit" or is_fast_dev_run(trainer) or is_search(trainer):
             return
         # The first callback sees the state of an epoch's start before others change it, and restores it before them.
@@ -258,10 +242,9 @@ class AutoResumeMixin(_Base):
         if not path:
             return None
         self.resumed_from = str(path)
-        copy = self._given.fetch(trainer, path)
-        check_given(trainer, path, copy)
+        found = str(self._files.obtain_given(trainer, path))
         # A save of another series is continued as one of this; anything else is left to Lightning.
-        return (str(path), None) if copy is None else (copy, False)
+        return found, False if is_remote(path) and not is_remote(found) else None
 
     def _explain(self, error: Exception) -> Exception:
         if isinstance(error, LightningSMError):
@@ -289,7 +272,6 @@ class AutoResumeMixin(_Base):
     def _after_restore(self, trainer: Trainer, pl_module: Any) -> None:
         assert self._choice is not None
         self._files.close()
-        self._given.close()
         record = self._choice.record
         if self._restorer.replays and trainer.is_global_zero:
             log.info("This fit had ended with %s; no training is left", self._choice)
@@ -372,6 +354,11 @@ class AutoResumeMixin(_Base):
         assert self._saver is not None
         self._saver.save(trainer, point)
 
+    @property
+    def slowest_save(self) -> float:
+        """How many seconds the slowest save of this fit has taken so far."""
+        return 0.0 if self._saver is None else self._saver.slowest
+
     # --- the end
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -418,7 +405,7 @@ class AutoResumeMixin(_Base):
         import torch
 
         source = self._choice.source
-        problem = self._files.obtain_files(trainer, source, weights.name, (weights,))
+        problem = self._files.obtain(trainer, source, (weights,))
         if problem is not None:
             raise CheckpointError(
                 f"The weights after the end of training in {source} cannot be used: {problem}.", hint=_FROM_SCRATCH
@@ -446,36 +433,24 @@ class AutoResumeMixin(_Base):
 
 def _write_weights(series: Series, pl_module: Any) -> SavedFile:
     """Write the weights of a model that is not sharded."""
-    import tempfile
-
     import torch
 
-    with tempfile.TemporaryDirectory(prefix="lightning-sm-") as temporary:
-        folder = temporary if is_remote(series.directory) else series.directory
-        partial_path = os.path.join(folder, f".{_WEIGHTS}.new")
-        torch.save(pl_module.state_dict(), partial_path)
-        file = replace(SavedFile.read(folder, os.path.basename(partial_path)), name=_WEIGHTS)
-        if is_remote(series.directory):
-            upload_file(partial_path, series.path(_WEIGHTS))
-        else:
-            replace_atomically(partial_path, series.path(_WEIGHTS))
-    return file
+    file = io.BytesIO()
+    torch.save(pl_module.state_dict(), file)
+    content = file.getvalue()
+    series.storage.write(_WEIGHTS, content)
+    return SavedFile(_WEIGHTS, len(content), zlib.crc32(content))
 
 
 @contextmanager
 def _loadable_here(trainer: Trainer, path: Any) -> Iterator[Any]:
     """Yield the path from which this rank loads the checkpoint of global rank 0. Every rank must call it."""
-    given = GivenCopy()
-    copy = given.fetch(trainer, path)
-    if copy is None:
-        with broadcast_missing_file(trainer, path) as found:
-            complete_for_load(strategy_of(trainer))
-            yield found
-        return
+    files = LocalFiles()
     try:
-        check_given(trainer, path, copy)
+        found = files.obtain_given(trainer, path)
         complete_for_load(strategy_of(trainer))
-        yield copy
-        strategy_of(trainer).barrier("checkpoint loaded on every host")
+        yield found
+        if is_remote(path):
+            strategy_of(trainer).barrier("checkpoint loaded on every host")
     finally:
-        given.close()
+        files.close()

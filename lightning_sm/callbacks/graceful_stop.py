@@ -1,6 +1,5 @@
 """``GracefulStop``: ends a fit in time, with a save and an exported model."""
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional, Tuple
 
@@ -80,8 +79,6 @@ class GracefulStopMixin(_Base):
         if max_runtime is not None:
             self._deadline = read_deadline(max_runtime, TrainingJob.resolve())
         self._sigterm = SigtermHandler()
-        self._save_started: Optional[float] = None
-        self._save_seconds = 0.0
         self._all_reduce = ThrottledAllReduce()
         self._can_stop_in_validation = False
         self._trained_sums: Any = None
@@ -112,21 +109,15 @@ class GracefulStopMixin(_Base):
         points = save_points_of(self.namespace, trainer)
         points.add(partial(self._note_weights, trainer, pl_module), lambda point: None)
         points.add(lambda point: self._sigterm.received, partial(self._stop, trainer, pl_module, self._by_sigterm))
-        points.add(lambda point: self._is_late(), partial(self._stop, trainer, pl_module, self._by_deadline))
+        points.add(lambda point: self._is_late(trainer), partial(self._stop, trainer, pl_module, self._by_deadline))
         points.start(self)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
-        """Measure the checkpoint that was saved before, if any."""
-        self._measure_save()
-
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Measure the checkpoint that was saved before, if any, and stop before the epoch."""
-        self._measure_save()
+        """Stop before the epoch."""
         save_points_of(self.namespace, trainer).at_epoch_start(self)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Determine whether ranks may synchronize after each validation batch."""
-        self._measure_save()
         if trainer.state.fn != "fit":
             self._sigterm.install(exits_at_once=True)
         elif not trainer.sanity_checking:
@@ -138,7 +129,7 @@ class GracefulStopMixin(_Base):
         """Stop if any rank must."""
         if not self._can_stop_in_validation or trainer.state.fn != "fit" or trainer.sanity_checking:
             return
-        flags = self._all_reduce.any_true(trainer, [self._sigterm.received, self._is_late()])
+        flags = self._all_reduce.any_true(trainer, [self._sigterm.received, self._is_late(trainer)])
         for is_requested, reason in zip(flags, (self._by_sigterm, self._by_deadline)):
             if is_requested:
                 self._stop(trainer, pl_module, reason, None)
@@ -151,10 +142,6 @@ class GracefulStopMixin(_Base):
         """Keep handling SIGTERM while the model is exported."""
         save_points_of(self.namespace, trainer).stop()
         self._sigterm.keep_installed(trainer)
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Any) -> None:
-        """Start to measure the save."""
-        self._save_started = time.monotonic()
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Restore the SIGTERM handler, and report a ``SystemExit`` with a code that means failure."""
@@ -177,19 +164,17 @@ class GracefulStopMixin(_Base):
     def _by_deadline(self) -> Tuple[str, int]:
         return f"sagemaker.max_runtime {self.max_runtime} is nearly reached", SUCCESS
 
-    def _is_late(self) -> bool:
-        return self._deadline is not None and self._deadline.is_near(self._save_seconds)
+    def _is_late(self, trainer: Trainer) -> bool:
+        if self._deadline is None:
+            return False
+        resume = _resume_of(trainer)
+        return self._deadline.is_near(0.0 if resume is None else resume.slowest_save)
 
     def _note_weights(self, trainer: Trainer, pl_module: Any, point: Optional[SavePoint]) -> bool:
         """Note the weights before a validation, which may swap them."""
         if point is SavePoint.VALIDATION:
             self._trained_sums = weight_sums(pl_module.parameters())
         return False
-
-    def _measure_save(self) -> None:
-        if self._save_started is not None:
-            self._save_seconds = max(self._save_seconds, time.monotonic() - self._save_started)
-            self._save_started = None
 
     def _stop(self, trainer: Trainer, pl_module: Any, reason: Tuple[str, int], point: Optional[SavePoint]) -> None:
         """Save at a point, or elsewhere go back to the save before it; export, and end the program."""
@@ -201,7 +186,7 @@ class GracefulStopMixin(_Base):
             finish_saves(trainer)
         except Exception as error:  # of an earlier save; the next one may succeed
             log.error("%s", error)
-        resume = next((each for each in callbacks_of(trainer) if isinstance(each, AutoResumeMixin)), None)
+        resume = _resume_of(trainer)
         if point is not None and resume is not None:
             resume.save(trainer, point)
         elif trainer.is_global_zero:
@@ -220,6 +205,10 @@ class GracefulStopMixin(_Base):
         else:
             _export(trainer, pl_module, text)
         raise SystemExit(exit_code)
+
+
+def _resume_of(trainer: Trainer) -> Optional[AutoResumeMixin]:
+    return next((each for each in callbacks_of(trainer) if isinstance(each, AutoResumeMixin)), None)
 
 
 def _export(trainer: Trainer, pl_module: Any, stopped_by: str) -> None:

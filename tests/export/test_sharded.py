@@ -1,3 +1,4 @@
+import json
 import os
 from types import SimpleNamespace
 
@@ -6,8 +7,7 @@ import torch
 
 from lightning_sm._export import find_best
 from lightning_sm._export.sharded import folder_problem, read_folder
-from lightning_sm._resume.manifest import Manifest
-from lightning_sm._resume.record import SavedFile
+from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile
 from lightning_sm.errors import ExportError
 
 dcp = pytest.importorskip("torch.distributed.checkpoint")
@@ -36,6 +36,11 @@ def last():
     return {"weight": weight, "again": weight, "steps": torch.tensor(9), "part._extra_state": {"notes": ["b"]}}
 
 
+def write_record(folder, file):
+    record = CheckpointRecord("best.ckpt", 0, 1, 0, "", 2, "fsdp2", "0123456789abcdef", files=(file,))
+    (folder / MANIFEST).write_text(json.dumps(record.to_json()))
+
+
 def test_model_and_what_lightning_saves_beside_it(folder):
     assert folder_problem(str(folder)) is None
     given = last()
@@ -57,7 +62,7 @@ def test_a_shard_of_another_host_from_an_older_save_is_named(folder):
     """After a restart a host has the older shards of the others, which have the same sizes."""
     (shard,) = folder.glob("*.distcp")
     listed = SavedFile.read(str(folder), shard.name)
-    Manifest("dcp", 2, "0123456789abcdef", (listed,), "fsdp2").write(str(folder))
+    write_record(folder, listed)
     assert folder_problem(str(folder)) is None
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
@@ -82,7 +87,7 @@ def test_a_model_with_more_than_was_saved_is_no_model(folder):
 
 
 def test_a_shard_of_another_host_is_missing_and_the_last_weights_are_exported(folder, caplog):
-    Manifest("dcp", 2, "ab", (SavedFile("__1_0.distcp", 10, 1),)).write(str(folder))
+    write_record(folder, SavedFile("__1_0.distcp", 10, 1))
     callback = SimpleNamespace(best_model_path=str(folder), best_model_score=0.5, monitor="val_loss")
     trainer = SimpleNamespace(checkpoint_callbacks=[callback], num_nodes=1)
     assert find_best(trainer) is None
@@ -90,7 +95,7 @@ def test_a_shard_of_another_host_is_missing_and_the_last_weights_are_exported(fo
     trainer.num_nodes = 2
     assert find_best(trainer) is None
     assert "exporting the last weights instead. HINT: each of several hosts" in caplog.messages[-1]
-    os.remove(folder / "manifest.json")
+    os.remove(folder / MANIFEST)
     assert find_best(trainer).path == str(folder)
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.fits.jobs import KILLED, TERMINATED, same
+from tests.fits.jobs import TERMINATED, same
 
 FITS = ("fit0", "fit1")
 
@@ -29,16 +29,6 @@ def test_a_fit_keeps_the_newest_two_saves_and_a_record_of_its_end(job):
     assert not [name for name in names if name.startswith(("last", "resume-", "stopped-"))]
 
 
-@pytest.mark.extended
-@pytest.mark.slow
-def test_never_trains_every_fit_again(job, whole):
-    again = job("two_fits", options={"resume": "never"})
-    again.run("fit1:13").died(KILLED)
-    attempt = again.run()
-    same(attempt, whole("two_fits"))
-    assert [attempt.steps(fit) for fit in FITS] == [list(range(24))] * 2
-
-
 @pytest.mark.slow
 def test_require_stops_where_there_is_nothing(job):
     attempt = job("two_fits", options={"resume": "require"}).run()
@@ -59,17 +49,6 @@ def test_require_resumes_a_second_fit(job, whole):
     assert attempt.steps("fit1") == list(range(attempt.found["fit-1"], 24))
 
 
-@pytest.mark.extended
-@pytest.mark.slow
-def test_require_replays_a_program_that_had_ended(job, whole):
-    ended = job("two_fits")
-    ended.run("end").died(KILLED)
-    ended.options = {"resume": "require"}
-    attempt = ended.run()
-    same(attempt, whole("two_fits"))
-    assert [attempt.steps(fit) for fit in FITS] == [[], []]
-
-
 @pytest.mark.slow
 def test_the_time_limit_in_the_first_of_two_fits(job, whole):
     limited = job("two_fits", options={"max_runtime": "8s"}, PAUSE=0.5)
@@ -83,13 +62,5 @@ def test_the_time_limit_in_the_first_of_two_fits(job, whole):
     whole_summary = whole("two_fits").summary
     differs = {name: value for name, value in attempt.summary.items() if whole_summary.get(name) != value}
     assert re.search("stop|ended|complete|finish|interrupt", json.dumps(differs), re.I), differs
-    limited.variables = {}
+    limited.variables, limited.options = {}, {}
     same(limited.run(), whole("two_fits"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moments", [("fit:12", "fit:21"), ("end",)])
-def test_pruned_weights(job, whole, moments):
-    attempt = job("pruning").interrupted(*moments)
-    assert attempt.result["zeros"] == whole("pruning").result["zeros"] > 50
-    same(attempt, whole("pruning"))

@@ -47,7 +47,7 @@ def train_fit(name, size, directory, seed=7, save_every=0.01, resumed=False, **m
 
 def train_keeping_all(name, size, directory, **more):
     """The same, with all saves kept."""
-    with mock.patch("lightning_sm._resume.series.remove_replaced"):
+    with mock.patch("lightning_sm._resume.series.Series.remove_replaced"):
         return train_fit(name, size, directory, **more)
 
 
@@ -70,7 +70,7 @@ def continue_from(record, directory, copy, name, size, save_every=600.0, **more)
             shutil.copy(series / record["rest"], target)
     if dist.is_initialized():
         dist.barrier()
-    with mock.patch("lightning_sm._resume.series.remove_replaced"):
+    with mock.patch("lightning_sm._resume.series.Series.remove_replaced"):
         return train_fit(name, size, copy, resumed=True, save_every=save_every, **more)
 
 

@@ -17,12 +17,11 @@ _SCRIPT = Path(__file__).parent / "load_on_every_host.py"
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hosts")
-    (folder / "tmp").mkdir()
     probe = "from tests.processes.load_on_every_host import mount_own; mount_own('.', '.')"
     command = [sys.executable, "-c", probe]
     if subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode != 0:
         pytest.skip("a folder per process needs mount namespaces, which this machine does not allow")
-    job = Job(folder, _SCRIPT, installed_namespaces()[0].name, TMPDIR=folder / "tmp")
+    job = Job(folder, _SCRIPT, installed_namespaces()[0].name)
     return job.torchrun(2, 1).results(2)
 
 
@@ -40,17 +39,10 @@ def test_both_hosts_load_it(results, which):
     assert results[0][which]["weights"] == results[0]["saved"]["last" if which == "last" else "best"]
 
 
-def test_nothing_is_left_behind(results):
-    assert results[1]["files in the end"] == ["best.ckpt"]  # the other version, which the test wrote
-    assert results[0]["left"] == results[1]["left"] == []
+def test_it_has_them_then(results):
+    assert set(results[1]["files in the end"]) == set(results[0]["files"])
 
 
-def test_what_is_too_large_is_an_error_on_both(results):
+def test_a_host_that_cannot_write_is_an_error_on_both(results):
     for result in results:
-        error = result["too large"]["error"]
-        assert "bytes exceed the limit of 10 for a broadcast. HINT: Run the test in a job with one host" in error
-
-
-def test_a_host_without_room_is_an_error_on_both(results):
-    assert "another host could not receive it (see its log)" in results[0]["no room"]["error"]
-    assert "global_rank 1 could not receive it ([Errno 20] Not a directory" in results[1]["no room"]["error"]
+        assert "best.ckpt is not on every host, and could not be sent (global_rank 1: " in result["no room"]["error"]

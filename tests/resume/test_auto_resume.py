@@ -43,13 +43,6 @@ def test_a_restarted_fit_continues_from_its_newest_save(job, uninterrupted):
     assert sorted(os.listdir(source)) == kept
 
 
-def test_without_a_save_it_begins_again(job, uninterrupted):
-    job.interrupted(after=3, save_every=600)
-    assert job.saves == []
-    assert job.fit(resume="auto").weights == uninterrupted
-    assert job.steps == 3 * EPOCH
-
-
 @pytest.mark.parametrize("kind", ["empty", "truncated", "flipped bit in a tensor"])
 def test_damaged_saves_are_passed_over(job, uninterrupted, kind):
     job.interrupted(after=EPOCH + 3)
@@ -87,34 +80,6 @@ def test_never_starts_from_scratch_and_its_own_saves_count_from_then_on(job, uni
     assert job.weights == uninterrupted
 
 
-@pytest.mark.parametrize("resume", ["always", "require"])
-def test_another_jobs_series_is_continued_in_ones_own(job, uninterrupted, resume):
-    job.interrupted(after=EPOCH + 3)
-    other = {"name": "other-job", "program": "train-bbbbbb"}
-    with pytest.raises(CheckpointError, match="was written by the job this-job, and this is the job other-job"):
-        job.fit(**other)
-    job.fit(resume=resume, **other)
-    assert job.steps == 2 * EPOCH - 2
-    assert job.weights == uninterrupted
-    assert job.path("step-10.ckpt").exists()
-    assert job.path("step-24.ckpt", program="train-bbbbbb").exists()
-
-
-def test_a_ckpt_path_is_used_until_the_fit_has_a_save(job):
-    given = job.directory / "given.ckpt"
-    job.fit(1).trainer.save_checkpoint(given)
-    other = Job(job.directory.parent / "other")
-    other.fit(2, ckpt_path=str(given))
-    assert other.steps == EPOCH
-    whole = other.weights
-    again = Job(job.directory.parent / "again")
-    again.interrupted(after=4, epochs=2, ckpt_path=str(given))
-    again.fit(2, ckpt_path=str(given))
-    assert again.steps == EPOCH - 3
-    assert again.weights == whole
-    assert f"The ckpt_path {given} is not used: this fit of the job has its own step-11.ckpt" in again.said
-
-
 # --- fits that have ended
 
 
@@ -147,13 +112,6 @@ def test_an_ended_fit_is_replayed(job):
         assert job.trainer.global_step == 3 * EPOCH
         assert job.says("This fit had ended with fit 0: step-24-2.ckpt (epoch 3, step 24); no training is left")
     assert json.loads(job.path("fit.json").read_text())["checkpoint"] == "step-24-2.ckpt"
-
-
-def test_a_higher_limit_trains_on(job, uninterrupted):
-    job.fit(2).fit(3)
-    assert job.steps == EPOCH
-    assert job.weights == uninterrupted
-    assert json.loads(job.path("fit.json").read_text())["criteria"]["max_epochs"] == 3
 
 
 def test_a_fit_that_a_callback_stopped_is_replayed(job):
@@ -193,9 +151,7 @@ def test_weights_after_the_end_are_kept_in_a_file_that_is_checked(job):
     job.fit(1)
     assert (job.steps, job.weights) == (0, whole)
     damage(job.path("weights.pt"), "truncated")
-    with pytest.raises(
-        CheckpointError, match=r"The weights after the end of training in .* cannot be used: it is missing"
-    ):
+    with pytest.raises(CheckpointError, match=r"The weights after the end of training in .* cannot be used: weights"):
         job.fit(1)
 
 
@@ -375,16 +331,3 @@ def test_the_models_own_end_of_a_batch_is_in_its_save(job):
     content = torch.load(job.path("step-5.ckpt"), weights_only=False)
     assert (content["state_dict"]["batches"], content["global_step"]) == (5, 5)
     assert job.fit(model=counts()).model.batches == 3 * EPOCH
-
-
-def test_one_trainer_fits_twice(job):
-    job.fit(1)
-    job.trainer.fit_loop.max_epochs = 2
-    job.trainer.fit(job.model, loader(), loader())
-    assert len(job.saves) == 3
-    whole = job.weights
-    job.fit(1)
-    job.trainer.fit_loop.max_epochs = 2
-    job.trainer.fit(job.model, loader(), loader())
-    assert job.steps == 0
-    assert job.weights == whole

@@ -15,14 +15,14 @@ def job(tmp_path):
     return Job(tmp_path / "checkpoints")
 
 
-def names(job):
-    return sorted(path.name for path in (job.directory / "own").iterdir())
+def names(job, folder="own"):
+    return sorted(path.name for path in (job.directory / folder).iterdir())
 
 
-def fit(job, after=None, name="{step}", **arguments):
+def fit(job, after=None, name="{step}", folder="own", **arguments):
     """Fit two epochs with a checkpoint after each fourth step, and a link or copy of the last one."""
     arguments = {"every_n_train_steps": 4, "save_top_k": -1, "save_last": True, **arguments}
-    own = pl.callbacks.ModelCheckpoint(job.directory / "own", name, **arguments)
+    own = pl.callbacks.ModelCheckpoint(job.directory / folder, name, **arguments)
     more = {"epochs": 2, "callbacks": [own], "enable_checkpointing": True}
     job.fit(**more) if after is None else job.interrupted(after, **more)
     return own
@@ -70,6 +70,14 @@ def test_the_checkpoint_directory_may_be_another_one_in_a_restart(job):
     shutil.move(job.directory, moved.directory)
     fit(moved)
     assert names(moved) == WHOLE
+
+
+def test_a_directory_that_is_named_by_the_time_of_the_start(job):
+    fit(job, 5, folder="run-1")
+    own = fit(job, folder="run-2")
+    assert names(job, "run-1") == WHOLE
+    assert own.best_model_path == str(job.directory / "run-1" / "step=16.ckpt")
+    assert not (job.directory / "run-2").exists()
 
 
 def test_after_the_end_a_fit_takes_free_names_again(job):

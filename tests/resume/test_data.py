@@ -24,6 +24,12 @@ needs_torchdata = pytest.mark.skipif(find_spec("torchdata") is None, reason="tor
 BATCHES = 10
 
 
+def first_is_fast(values):
+    """Parameters of which all but the first are slow."""
+    first, *others = values
+    return [first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
+
+
 def more_loaders():
     numbers = Numbers(BATCHES * 4)
     return {
@@ -113,7 +119,8 @@ def test_a_new_epoch_follows_from_the_state_at_its_start():
 
 @within_epochs
 @pytest.mark.parametrize(
-    "name", ["workers", "lazy_sampler", "stream", "several_loaders", "metric_objects", "reloaded_loaders"]
+    "name",
+    first_is_fast(["metric_objects", "workers", "lazy_sampler", "stream", "several_loaders", "reloaded_loaders"]),
 )
 def test_saves_of_continued_fits_are_as_good_as_those_of_the_first(tmp_path, name):
     size, choose = Size(epochs=3, batches=6), random.Random(name)
@@ -223,15 +230,15 @@ STATEFUL = {
 
 
 @within_epochs
-@pytest.mark.parametrize("setup", OTHERS, ids=lambda setup: setup.__name__)
+@pytest.mark.parametrize("setup", first_is_fast(OTHERS), ids=lambda setup: setup.__name__)
 def test_data_of_other_kinds(tmp_path, monkeypatch, setup):
     monkeypatch.setitem(LIBRARY, "other", setup)
-    assert differences("other", tmp_path, chosen if setup is stream_with_workers else list) == {}
+    assert differences("other", tmp_path, chosen) == {}
 
 
 @within_epochs
 @needs_torchdata
-@pytest.mark.parametrize("kind", STATEFUL)
+@pytest.mark.parametrize("kind", first_is_fast(STATEFUL))
 def test_a_loader_that_keeps_its_own_state_and_whose_sampler_shuffles(tmp_path, monkeypatch, kind):
     monkeypatch.setitem(LIBRARY, "other", stateful(STATEFUL[kind]))
     assert differences("other", tmp_path, list) == {}

@@ -26,7 +26,7 @@ def fit(directory, validates, callbacks=(), ckpt_path=None):
 @pytest.mark.parametrize("validates", [True, False])
 def test_the_steps_that_are_left_are_trained(tmp_path, validates):
     resume = callback_class(NAMESPACE, "AutoResume")(str(tmp_path), save_every=0.01)
-    with mock.patch("lightning_sm._resume.series.remove_replaced"):
+    with mock.patch("lightning_sm._resume.series.Series.remove_replaced"):
         counts, trained = fit(tmp_path, validates, [resume])
     saves = saves_of(tmp_path)
     assert {"epoch", "end"} <= {record["kind"] for record in saves}

@@ -9,33 +9,13 @@ import torch
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.interrupted import NAMESPACE, pl
-from tests.helpers.series import continue_from, outcome, saves_of, train_fit, train_keeping_all
+from tests.helpers.series import outcome, saves_of, train_fit, train_keeping_all
 from tests.helpers.setups import Size
 from tests.helpers.skips import installed_version
 from tests.projects.container import log_lines
 
 FULL = installed_version("pytorch-lightning") >= (2, 5)
 SIZE = Size(epochs=3, batches=6)
-# In all versions.
-SETUPS = (
-    "plain",
-    "adam_and_clipping",
-    "accumulation",
-    "accumulation_by_epoch",
-    "manual_optimization",
-    "schedule_by_step",
-    "schedule_by_epoch",
-    "plateau_by_epoch",
-    "plateau_by_step",
-    "validation_within_epochs",
-    "early_stopping",
-    "metric_objects",
-    "weighted_sampler",
-    "several_loaders",
-    "limited_steps",
-)
-# What Lightning 1.x does not save, or gives no place for: states of callbacks and samplers.
-SINCE_2 = ("loader_with_generator", "sampler_with_numpy_generator", "callback_with_state", "data_module_with_state")
 
 
 class Trace(pl.Callback):
@@ -73,16 +53,6 @@ def _kill():
     raise Killed
 
 
-def _names():
-    return (*SETUPS, *SINCE_2) if NAMESPACE.version >= (2, 0) else SETUPS
-
-
-def _some(records):
-    """All saves of epoch starts and ends; of the others one of each kind, as other tests continue from each of them."""
-    kinds = {record["kind"]: record for record in records}
-    return [record for record in records if record["kind"] in ("epoch", "end") or record is kinds[record["kind"]]]
-
-
 def test_saves_have_their_true_epochs_and_steps(tmp_path):
     train_keeping_all("validation_within_epochs", SIZE, tmp_path)
     saves = [(record["kind"], record["epoch"], record["step"]) for record in saves_of(tmp_path)]
@@ -90,16 +60,6 @@ def test_saves_have_their_true_epochs_and_steps(tmp_path):
     assert [save for save in saves if save[0] in ("epoch", "end")] == at_epochs
     within = {("validation", 0, 3), ("batch", 0, 4), ("validation", 0, 6), ("batch", 2, 17)}
     assert within.issubset(saves) if FULL else saves == at_epochs
-
-
-@pytest.mark.parametrize("name", _names())
-def test_a_fit_continued_from_each_save_ends_as_if_it_had_not_been_interrupted(name, tmp_path):
-    whole = outcome(train_keeping_all(name, SIZE, tmp_path / "whole"))
-    records = _some(saves_of(tmp_path / "whole"))
-    assert len(records) > 2
-    for record in records:
-        copy = tmp_path / record["name"]
-        assert outcome(continue_from(record, tmp_path / "whole", copy, name, SIZE)) == whole, record["name"]
 
 
 def test_a_killed_fit_continues_with_its_epoch_and_says_where(tmp_path):

@@ -6,16 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_sm._resume.record import CheckpointRecord, FitRecord, SavedFile, write_json
+from lightning_sm._resume.record import MANIFEST, CheckpointRecord, CorruptedError, FitRecord, SavedFile, read_manifest
+from lightning_sm._resume.storage import Storage
 
 NAMES = st.text(st.characters(blacklist_characters="/", blacklist_categories=["Cs"]), min_size=1).filter(
     lambda name: name not in (".", "..")
 )
-FILES = st.builds(SavedFile, st.lists(NAMES, min_size=1, max_size=3).map("/".join), st.integers(0), st.integers(0))
+FILES = st.builds(
+    SavedFile, st.lists(NAMES, min_size=1, max_size=3).map("/".join), st.integers(0), st.none() | st.integers(0)
+)
 PLAIN = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text())
 RECORDS = st.builds(
     CheckpointRecord, NAMES, st.integers(0), st.integers(0), st.integers(0), st.text(), st.integers(1), st.text(),
-    st.text(), st.floats(allow_nan=False), PLAIN, PLAIN, st.lists(FILES, min_size=1, max_size=3).map(tuple),
+    st.text(), st.floats(allow_nan=False), PLAIN, PLAIN,
+    st.lists(FILES, min_size=1, max_size=3, unique_by=lambda file: file.name).map(tuple),
 )  # fmt: skip
 FITS = st.builds(
     FitRecord, PLAIN, PLAIN, st.lists(st.text()).map(tuple), st.booleans(), st.none() | NAMES, PLAIN, st.none() | FILES
@@ -43,7 +47,17 @@ def test_names_that_lead_out_of_the_directory_are_refused(part):
 
 
 @pytest.mark.parametrize(
-    "change", [{"files": []}, {"files": 3}, {"files": [{}]}, {"number": "1"}, {"name": 3}, {"more": 1}], ids=str
+    "change",
+    [
+        {"files": []},
+        {"files": 3},
+        {"files": [{}]},
+        {"files": [{"name": "a", "size": 1, "crc32": 1}] * 2},
+        {"number": "1"},
+        {"name": 3},
+        {"more": 1},
+    ],
+    ids=str,
 )
 def test_what_is_no_record(change):
     with pytest.raises((KeyError, TypeError, ValueError)):
@@ -56,32 +70,51 @@ def test_a_record_without_its_files_is_none():
 
 
 @settings(max_examples=30)
-@given(content=st.binary(max_size=300), at=st.integers(0, 299))
-def test_a_file_is_intact_as_long_as_no_byte_changes(tmp_path_factory, content, at):
+@given(content=st.binary(min_size=1, max_size=300), at=st.integers(0, 299))
+def test_a_file_is_whole_as_long_as_no_byte_changes(tmp_path_factory, content, at):
     folder = tmp_path_factory.mktemp("file")
-    (folder / "a").write_bytes(content)
+    path = folder / "a"
+    path.write_bytes(content)
     file = SavedFile.read(str(folder), "a")
-    assert file.is_intact(str(folder))
-    changed = bytearray(content or b"\0")
+    assert file.problem(str(path)) is None
+    changed = bytearray(content)
     changed[at % len(changed)] ^= 1
-    (folder / "a").write_bytes(changed)
-    assert not file.is_intact(str(folder))
-    (folder / "a").unlink()
-    assert not file.is_intact(str(folder))
+    path.write_bytes(changed)
+    assert file.problem(str(path)) == "a is corrupted, or of another save (CRC-32 mismatch)"
+    assert replace(file, crc32=None).problem(str(path)) is None
+    path.write_bytes(content[1:])
+    assert file.problem(str(path)) == f"a has {len(content) - 1} bytes instead of {len(content)}"
+    path.unlink()
+    assert file.problem(str(path)) == "a is missing"
+
+
+def test_the_crc_is_that_of_zip_files(tmp_path):
+    (tmp_path / "file").write_bytes(b"123456789")  # the check value of the CRC catalogue
+    assert SavedFile.read(str(tmp_path), "file").crc32 == 0xCBF43926
 
 
 def test_json_is_replaced_at_once(tmp_path, monkeypatch):
-    path = str(tmp_path / "step-1.json")
-    write_json(path, RECORD.to_json())
+    storage = Storage(str(tmp_path))
+    storage.write("step-1.json", b"one")
 
     def full(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("lightning_sm._atomic_file.flush", full)
     with pytest.raises(OSError, match="No space"):
-        write_json(path, replace(RECORD, step=2).to_json())
-    with open(path) as file:
-        assert CheckpointRecord.from_json(json.load(file)) == RECORD
+        storage.write("step-1.json", b"two")
+    assert (tmp_path / "step-1.json").read_bytes() == b"one"
     monkeypatch.undo()
-    write_json(path, [1])
+    storage.write("step-1.json", b"three")
     assert os.listdir(tmp_path) == ["step-1.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"3", b'{"files": []}', b"\xff\xfe"], ids=repr)
+def test_the_record_in_a_folder(tmp_path, content):
+    assert read_manifest(str(tmp_path)) is None
+    (tmp_path / MANIFEST).write_text(json.dumps(RECORD.to_json()))
+    assert read_manifest(str(tmp_path)) == RECORD
+    assert RECORD.problem(str(tmp_path)) == "its step-1.ckpt is missing"
+    (tmp_path / MANIFEST).write_bytes(content)
+    with pytest.raises(CorruptedError, match=r"^its manifest\.json cannot be read"):
+        read_manifest(str(tmp_path))

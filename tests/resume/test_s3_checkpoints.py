@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from unittest import mock
 
 import pytest
@@ -139,9 +138,9 @@ def test_a_save_that_is_not_whole_is_passed_over(job, expected):
     whole, its_record, flipped = job.content(newest), job.content(record), bytearray(job.content(newest))
     flipped[len(flipped) // 2] ^= 0xFF
     damages = {
-        "missing, incomplete or corrupted": lambda: job.put(newest, bytes(flipped)),
-        "it is truncated, or of another save": lambda: job.put(newest, whole[:-100]),
-        "it is incomplete: step-10.ckpt is missing": lambda: job.remove(newest),
+        "is corrupted, or of another save": lambda: job.put(newest, bytes(flipped)),
+        " bytes instead of ": lambda: job.put(newest, whole[:-100]),
+        "step-10.ckpt is missing": lambda: job.remove(newest),
     }
     for words, damage in damages.items():
         damage()
@@ -155,44 +154,6 @@ def test_a_save_that_is_not_whole_is_passed_over(job, expected):
     job.fit()
     assert "Resuming fit 0 of this program from step-9.ckpt" in job
     assert weights(job.model) == expected
-
-
-def test_another_jobs_saves_are_refused(job, expected):
-    job.interrupted(EPOCH + 3)
-    before = job.names()
-    job.monkeypatch.setenv("TRAINING_JOB_NAME", "job-2")
-    with pytest.raises(CheckpointError, match=r"s3://logs/.* was written by the job job-1, and this is the job job-2"):
-        job.fit()
-    assert job.names() == before
-    job.fit(options={"resume": "always"})
-    assert (job.steps, weights(job.model)) == (EPOCH - 2, expected)
-
-
-def test_require_needs_a_save_and_never_ignores_it(job):
-    with pytest.raises(CheckpointError, match="resume is require, and no checkpoint in s3://"):
-        job.fit(options={"resume": "require"})
-    assert "resume is require" in reason(TrainingJob.resolve())
-    job.fit(1)
-    job.fit(options={"resume": "never"})
-    assert job.steps == 2 * EPOCH
-    job.fit(3, options={"resume": "require"})
-    assert job.steps == EPOCH
-
-
-def test_each_fit_has_its_own_series(job):
-    def folds():
-        job.fit(1)
-        first = weights(job.model), dict(job.trainer.callback_metrics)
-        job.interrupted(3, is_new_process=False)
-        return first
-
-    first = folds()
-    assert {"step-8.ckpt", "fit.json"} <= set(job.saves(0))
-    assert job.saves(1) == ["fit.json", "step-1.ckpt", "step-1.json", "step-2.ckpt", "step-2.json"]
-    job.fit(1)
-    assert (job.steps, weights(job.model), dict(job.trainer.callback_metrics)) == (0, *first)
-    job.fit(is_new_process=False)
-    assert job.steps == 2 * EPOCH - 2
 
 
 def test_the_dirpath_of_a_checkpoint_callback_resumes_without_a_directory_of_sagemakers(job, expected):
@@ -238,15 +199,6 @@ def test_saves_in_the_background_arrive(job, expected):
     assert job.steps < EPOCH
     assert weights(job.model) == expected
     assert {"step-16.ckpt", "step-16.json"} <= set(job.saves())
-
-
-def test_a_stop_saves(job, expected):
-    with pytest.raises(SystemExit):
-        job.fit(callbacks=[_Terminate(EPOCH + 2)], options={"save_every": "10m"})
-    (stopped,) = [name for name in job.saves() if name.endswith(".ckpt")]
-    job.fit()
-    assert f"Resuming fit 0 of this program from {stopped}" in job
-    assert weights(job.model) == expected
 
 
 def test_what_is_written_twice_is_said(job):
@@ -297,7 +249,7 @@ def test_a_ckpt_path_that_is_not_there_or_denied_is_an_error_with_a_hint(job, tm
     elsewhere = {"checkpoint_dir": str(tmp_path)}
     with pytest.raises(CheckpointError, match=r"There is no checkpoint s3://logs/.*/last\.ckpt\. HINT: "):
         job.fit(options=elsewhere, ckpt_path=f"{job.url}/last.ckpt")
-    with pytest.raises(CheckpointError, match=r"s3://no-such/last.ckpt cannot be listed.* HINT: Create the bucket"):
+    with pytest.raises(CheckpointError, match=r"s3://no-such cannot be listed.* HINT: Create the bucket"):
         job.fit(options=elsewhere, ckpt_path="s3://no-such/last.ckpt")
     proxy = FailingProxy(job.s3.port)
     proxy.status = 403
@@ -326,27 +278,7 @@ def test_a_directory_that_cannot_be_used_ends_the_job_before_training(job, url, 
     assert "HINT" in reason(TrainingJob.resolve())
 
 
-def test_nothing_of_a_run_is_left_in_the_temporary_directory(job, tmp_path):
-    job.monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    job.interrupted(EPOCH + 3)
-    job.fit()
-    assert "Downloading step-10.ckpt from s3://" in job
-    assert [name for name in os.listdir(tmp_path) if name.startswith("lightning-sm")] == []
-
-
 def _file(content):
     import io
 
     return io.BytesIO(content)
-
-
-class _Terminate(PL.Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_train_batch_end(self, trainer, *args, **kwargs):
-        if trainer.global_step == self.step:
-            import signal
-
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.3)

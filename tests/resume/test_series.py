@@ -1,11 +1,9 @@
 import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lightning_sm._resume.record import CheckpointRecord, FitRecord, SavedFile
-from lightning_sm._resume.series import Series, complete_record, other_series, saved_record, saves_in
+from lightning_sm._resume.series import Series, complete_record, other_series
 from tests.projects.container import log_lines
 
 
@@ -96,7 +94,7 @@ def test_a_record_goes_before_its_checkpoint(tmp_path, monkeypatch):
     for step in (1, 2):
         save(series, step, step)
     removed = []
-    monkeypatch.setattr("lightning_sm._resume.series.remove_names", lambda _, found: removed.extend(found))
+    monkeypatch.setattr("lightning_sm._resume.storage.Storage.remove", lambda _, name: removed.append(name))
     series.remove_but([])
     assert [name.endswith(".json") for name in removed] == [True, True, False, False]
 
@@ -123,16 +121,3 @@ def test_series_of_other_programs_are_found(root):
     put(f"{root}/run-abcdef/last.ckpt", b"1")
     assert other_series(root, "a-aaaaaa") == ("b-bbbbbb",)
     assert other_series(f"{root}/none", "a-aaaaaa") == ()
-
-
-def test_all_saves_of_a_directory(tmp_path):
-    for program, fit in (("a-aaaaaa", 0), ("a-aaaaaa", 1), ("b-bbbbbb", 0)):
-        save(Series(str(tmp_path), program, fit), fit, 1)
-    assert [record.step for record in saves_in(str(tmp_path))] == [0, 1, 0]
-
-
-@given(st.none() | st.dictionaries(st.text(), st.integers()) | st.just([]))
-def test_only_checkpoints_of_a_series_have_a_record(content):
-    assert saved_record(content) is None
-    assert saved_record({"lightning_sm": content}) is None
-    assert saved_record({"lightning_sm": {"record": {"name": "a"}}}) == {"name": "a"}

@@ -1,25 +1,17 @@
-"""A directory at a URL: here of fsspec's memory file system, and of a real S3 server on this machine."""
+"""A directory, local or at a URL: of fsspec's memory file system, and of a real S3 server on this machine."""
 
 import os
+import resource
 import time
 from unittest import mock
 
+import fsspec
 import pytest
 
-from lightning_sm._resume import storage as storage_module
-from lightning_sm._resume.record import CorruptedError
-from lightning_sm._resume.storage import Storage, StoredFile, check_url, forget_systems, is_remote, is_s3
+from lightning_sm._resume.record import SavedFile
+from lightning_sm._resume.storage import Storage, check_url, forget_systems, is_remote, is_s3
 from lightning_sm.errors import CheckpointError
 from tests.helpers.s3 import FailingProxy, s3_server
-
-
-@pytest.fixture
-def memory(request):
-    import fsspec
-
-    url = f"memory://{request.node.name}"
-    yield Storage(f"{url}/job/")
-    fsspec.filesystem("memory").rm(f"/{request.node.name}", recursive=True)
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +21,21 @@ def s3():
     with s3_server() as server, mock.patch.dict(os.environ, server.variables):
         yield server
     forget_systems()
+
+
+@pytest.fixture(scope="module", params=["directory", "memory", pytest.param("s3", marks=pytest.mark.services)])
+def kind(request):
+    """A kind of directory; its server is started before the test."""
+    return request.param, request.getfixturevalue("s3") if request.param == "s3" else None
+
+
+@pytest.fixture
+def storage(kind, tmp_path):
+    name, _ = kind
+    url = {"directory": str(tmp_path / "files"), "memory": f"memory://{tmp_path.name}/job/"}
+    yield Storage(url.get(name, f"s3://logs/{tmp_path.name}/"))
+    if name == "memory":
+        fsspec.filesystem("memory").rm(f"/{tmp_path.name}", recursive=True)
 
 
 @pytest.fixture(autouse=True)
@@ -85,78 +92,49 @@ def test_an_unknown_kind_of_url_is_a_checkpoint_error():
         Storage("unknown://a").files()
 
 
-def test_files_are_listed_at_any_depth_by_relative_name(memory):
-    memory.write("a.ckpt", b"123")
-    memory.write("sub/b.ckpt/meta.pt", b"45")
-    assert {name: file.size for name, file in memory.files().items()} == {"a.ckpt": 3, "sub/b.ckpt/meta.pt": 2}
-    assert list(memory.files("sub/b.ckpt")) == ["sub/b.ckpt/meta.pt"]
-    assert memory.files("nothing") == {}
-
-
-def test_a_part_of_a_file_is_read(memory):
-    memory.write("a", b"0123456789")
-    assert memory.read("a", 2, 5) == b"234"
+def test_what_is_written_is_listed_read_and_removed(storage):
+    assert (storage.names(), storage.files()) == ([], [])
+    for name in ("a.ckpt", "b.ckpt/x", "b.ckpt/sub/y", "c"):
+        directory, _, base = f"{storage.url}/{name}".rpartition("/")
+        Storage(directory).write(base, b"0123456789")
+    assert storage.names() == ["a.ckpt", "b.ckpt", "c"]
+    assert [file.name for file in storage.files("b.ckpt")] == ["b.ckpt/sub/y", "b.ckpt/x"]
+    assert storage.files("a.ckpt") == [SavedFile("a.ckpt", 10)]
+    assert len(storage.files()) == 4
+    assert storage.is_file("a.ckpt")
+    assert not storage.is_file("b.ckpt")
+    assert storage.read("b.ckpt/x") == b"0123456789"
     with pytest.raises(FileNotFoundError):
-        memory.read("b")
+        storage.read("nothing")
+    for name in ("a.ckpt", "b.ckpt", "nothing"):
+        storage.remove(name)
+    assert storage.names() == ["c"]
 
 
-def test_upload_and_download_give_the_same_bytes(memory, tmp_path):
-    content = os.urandom(40 * 1024**2 + 7)  # several chunks
+def test_upload_and_download_give_the_same_bytes(storage, tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_sm._resume.storage._CHUNK", 1000)
+    content = os.urandom(20_007)
     (tmp_path / "up").write_bytes(content)
-    memory.upload(str(tmp_path / "up"), "sub/x.ckpt")
-    memory.download(memory.files()["sub/x.ckpt"], str(tmp_path / "down"))
+    if is_remote(storage.url):
+        storage.upload(str(tmp_path / "up"), "x.ckpt")
+    else:
+        storage.write("x.ckpt", content)
+    storage.download(SavedFile("x.ckpt", len(content)), str(tmp_path / "down"))
     assert (tmp_path / "down").read_bytes() == content
+    with pytest.raises(FileNotFoundError):
+        storage.download(SavedFile("y.ckpt", 5), str(tmp_path / "down"))
 
 
-def test_a_file_that_was_replaced_meanwhile_is_not_taken(memory, tmp_path):
-    memory.write("a", b"123")
-    listed = memory.files()["a"]
-    memory.write("a", b"1234")
-    with pytest.raises(CorruptedError, match="replaced"):
-        memory.download(listed, str(tmp_path / "a"))
-    memory.remove("a")
-    with pytest.raises(CorruptedError, match="removed"):
-        memory.download(listed, str(tmp_path / "a"))
-
-
-def test_an_error_of_the_local_disk_is_not_the_storage_s(memory, tmp_path):
-    resource = pytest.importorskip("resource")
+def test_an_error_of_the_local_disk_is_not_the_storage_s(tmp_path):
+    memory = Storage("memory://disk")
     memory.write("a", b"1" * 2**20)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**19, before[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            memory.download(memory.files()["a"], str(tmp_path / "a"))
+            memory.download(SavedFile("a", 2**20), str(tmp_path / "a"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_files_and_folders_are_removed(memory):
-    for name in ("a.ckpt", "b.ckpt/x", "b.ckpt/y", "c"):
-        memory.write(name, b"1")
-    for name in ("a.ckpt", "b.ckpt", "nothing"):
-        memory.remove(name)
-    assert list(memory.files()) == ["c"]
-    assert memory.exists("c")
-    assert not memory.exists("a.ckpt")
-
-
-@pytest.mark.services
-def test_s3_lists_and_replaces_objects(s3, tmp_path):
-    storage = Storage("s3://logs/listed")
-    assert storage.files() == {}
-    assert not storage.exists("a.ckpt")
-    storage.write("a.ckpt", b"123")
-    first = storage.files()["a.ckpt"]
-    assert first.version
-    storage.write("a.ckpt", b"321")
-    assert storage.files()["a.ckpt"].version != first.version
-    # The same size: only the ETag tells that it is another one.
-    with pytest.raises(CorruptedError, match="replaced"):
-        storage.download(first, str(tmp_path / "a"))
-    s3.client.put_object(Bucket="logs", Key="listed/../x.ckpt", Body=b"1")
-    s3.client.put_object(Bucket="logs", Key="listed/folder/", Body=b"")
-    assert list(storage.files()) == ["a.ckpt"]
 
 
 @pytest.mark.services
@@ -165,15 +143,16 @@ def test_s3_takes_and_returns_large_files(s3, tmp_path):
     (tmp_path / "up").write_bytes(content)
     storage = Storage("s3://logs/large")
     storage.upload(str(tmp_path / "up"), "x.ckpt")
-    storage.download(storage.files()["x.ckpt"], str(tmp_path / "down"))
+    storage.download(SavedFile("x.ckpt", len(content)), str(tmp_path / "down"))
     assert (tmp_path / "down").read_bytes() == content
+    for key in ("large/../x.ckpt", "large/folder/"):
+        s3.client.put_object(Bucket="logs", Key=key, Body=b"")
+    assert [file.name for file in storage.files()] == ["x.ckpt"]
 
 
 @pytest.mark.services
 def test_what_lightning_sees_is_not_older_than_the_upload(s3):
     """Lightning lists the directory first, and s3fs remembers listings."""
-    import fsspec
-
     system, root = fsspec.core.url_to_fs("s3://logs/cached")
     storage = Storage("s3://logs/cached")
     storage.write("a.ckpt", b"1")
@@ -189,6 +168,7 @@ def test_what_lightning_sees_is_not_older_than_the_upload(s3):
     ("action", "words"),
     [
         (lambda storage: storage.files(), "cannot be listed"),
+        (lambda storage: storage.names(), "cannot be listed"),
         (lambda storage: storage.write("a", b""), "does not take a"),
         (lambda storage: storage.read("a"), "does not return a"),
     ],
@@ -222,44 +202,24 @@ def test_a_server_that_is_not_there_is_an_error_soon(s3, monkeypatch):
 def test_a_server_that_never_answers_is_an_error_soon(s3, monkeypatch):
     proxy = FailingProxy(s3.port)
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
-    monkeypatch.setattr(Storage, "max_seconds", 2.0)
+    monkeypatch.setattr(Storage, "max_seconds", 1.0)
+    monkeypatch.setattr("lightning_sm._resume.storage._LEAST_BYTES_PER_SECOND", 1e10)
     proxy.status = 0
     storage = _new_storage("s3://logs/silent")
     for call in (
         storage.files,
+        storage.names,
         lambda: storage.read("x"),
-        lambda: storage.exists("x"),
+        lambda: storage.is_file("x"),
         lambda: storage.write("x", b""),
         lambda: storage.upload(__file__, "x"),
+        lambda: storage.download(SavedFile("x", 5), os.devnull),
     ):
         started = time.monotonic()
         with pytest.raises(CheckpointError, match=r"(Timeout|Connection)Error.*HINT: Check the bucket's region"):
             call()
         assert time.monotonic() - started < 10
     proxy.close()
-
-
-@pytest.mark.services
-def test_a_long_upload_goes_on_while_parts_arrive_and_ends_when_none_does(s3, monkeypatch, tmp_path):
-    proxy = FailingProxy(s3.port)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
-    # More than a part takes on a busy machine, and less than all take.
-    monkeypatch.setattr(Storage, "max_seconds", 6.0)
-    monkeypatch.setattr(storage_module, "_CHUNK", 5 * 1024**2)
-    content = os.urandom(25 * 1024**2 + 1)
-    (tmp_path / "large").write_bytes(content)
-    storage = _new_storage("s3://logs/long")
-    monkeypatch.setattr(storage._system()[0], "max_concurrency", 1)
-    proxy.seconds = 1.3
-    started = time.monotonic()
-    storage.upload(str(tmp_path / "large"), "x")
-    assert time.monotonic() - started > Storage.max_seconds
-    proxy.status = 0
-    monkeypatch.setattr(Storage, "max_seconds", 2.0)
-    with pytest.raises(CheckpointError, match="no part of it was confirmed within 2 s"):
-        storage.upload(str(tmp_path / "large"), "x")
-    proxy.close()
-    assert s3.client.get_object(Bucket="logs", Key="long/x")["Body"].read() == content
 
 
 @pytest.mark.services
@@ -270,10 +230,6 @@ def test_missing_credentials_are_named(s3, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     with pytest.raises(CheckpointError, match=r"NoCredentialsError.*HINT: In a job its role"):
         _new_storage("s3://logs/x").files()
-
-
-def test_a_stored_file_is_a_value():
-    assert StoredFile("a", 1, "e") == StoredFile("a", 1, "e")
 
 
 def _new_storage(url):

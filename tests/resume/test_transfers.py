@@ -1,21 +1,155 @@
-"""Single checkpoints at URLs, here of fsspec's memory file system."""
+"""Every host gets the files of a checkpoint. Hosts are played by threads; ``tests/processes`` has real ones."""
 
 import importlib
 import os
+import threading
 from types import SimpleNamespace
+from typing import Any, List
 
 import pytest
-import torch
 
-from lightning_sm._resume.manifest import MANIFEST, Manifest
-from lightning_sm._resume.record import SavedFile
+from lightning_sm._resume import choose, ranks, transfers
+from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
+from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile
+from lightning_sm._resume.series import Series
 from lightning_sm._resume.storage import Storage
-from lightning_sm._resume.transfers import GivenCopy, has_folder, local_checkpoint, remote_folder_problem
+from lightning_sm._resume.transfers import (
+    LocalFiles,
+    fetch_missing_shards,
+    has_folder,
+    local_checkpoint,
+    remote_folder_problem,
+)
 from lightning_sm.errors import CheckpointError
 
-pytest.importorskip("fsspec")
-_CONTENTS = {"epoch": 1, "global_step": 8, "pytorch-lightning_version": "2.6.0"}
-_SHARD = "zero_pp_rank_0_mp_rank_00_optim_states.pt"
+HOSTS = 3
+
+
+class Hosts:
+    """Threads that stand for ranks, each on a host of its own, with collectives that wait for all of them."""
+
+    def __init__(self, monkeypatch):
+        self.barrier = threading.Barrier(HOSTS, timeout=20)
+        self.values: List[Any] = [None] * HOSTS
+        for module in (choose, ranks, transfers):
+            monkeypatch.setattr(module, "gather_objects", self.gather)
+        for module in (choose, transfers):
+            monkeypatch.setattr(module, "broadcast", lambda trainer, value, src=0: self.gather(trainer, value)[src])
+
+    def gather(self, trainer, value):
+        self.values[trainer.global_rank] = value
+        self.barrier.wait()
+        found = list(self.values)
+        self.barrier.wait()
+        return found
+
+    def run(self, function):
+        """What each rank returned or raised."""
+        results: List[Any] = [None] * HOSTS
+
+        def act(rank):
+            strategy = SimpleNamespace(node_rank=rank, barrier=lambda name: None)
+            trainer = SimpleNamespace(
+                global_rank=rank, local_rank=0, world_size=HOSTS, num_nodes=HOSTS, node_rank=rank,
+                is_global_zero=rank == 0, strategy=strategy,
+            )  # fmt: skip
+            try:
+                results[rank] = function(trainer)
+            except BaseException as error:
+                results[rank] = error
+
+        threads = [threading.Thread(target=act, args=(rank,)) for rank in range(HOSTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        return results
+
+
+@pytest.fixture
+def hosts(monkeypatch):
+    return Hosts(monkeypatch)
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """A folder for each host, with a file of all and one of its own; the first file is empty."""
+    monkeypatch.setattr(transfers, "_CHUNK", 100)
+    made = [tmp_path / str(rank) for rank in range(HOSTS)]
+    for rank, folder in enumerate(made):
+        (folder / "sub").mkdir(parents=True)
+        (folder / "empty").write_bytes(b"")
+        (folder / "sub" / f"own-{rank}").write_bytes(os.urandom(1000 + rank))
+    return made
+
+
+def listed(folders):
+    own = [SavedFile.read(str(folder), f"sub/own-{rank}") for rank, folder in enumerate(folders)]
+    return [SavedFile.read(str(folders[0]), "empty"), *own]
+
+
+def fetch(hosts, folders, files):
+    return hosts.run(lambda trainer: fetch_missing_shards(trainer, str(folders[trainer.global_rank]), files))
+
+
+def test_each_host_gets_what_it_lacks(hosts, folders):
+    files = listed(folders)
+    (folders[2] / "empty").unlink()
+    (folders[1] / "sub" / "own-0").write_bytes(b"of another save")
+    assert fetch(hosts, folders, files) == [None] * HOSTS
+    for folder in folders:
+        assert [file.problem(str(folder / file.name)) for file in files] == [None] * len(files)
+        assert sorted(os.listdir(folder / "sub")) == ["own-0", "own-1", "own-2"]
+
+
+def test_what_no_host_has_whole_cannot_be_used(hosts, folders):
+    files = listed(folders)
+    (folders[1] / "sub" / "own-1").write_bytes(b"cut")
+    (reason,) = set(fetch(hosts, folders, files))
+    assert reason == "1 of its 4 files cannot be used: sub/own-1 is missing; no host has it whole"
+
+
+@pytest.mark.parametrize("problem", ["cannot write", "changes on the way"])
+def test_an_error_of_one_host_is_one_on_all(hosts, folders, monkeypatch, problem):
+    files = listed(folders)
+    if problem == "cannot write":
+        for path in (folders[1] / "sub").iterdir():
+            path.unlink()
+        (folders[1] / "sub").rmdir()
+        files = [file for file in files if file.name != "sub/own-1"]
+        (folders[1] / "sub").write_text("a file")
+    else:
+        monkeypatch.setattr(transfers, "_chunks", lambda path: iter([b"something else"]))
+    results = fetch(hosts, folders, files)
+    assert [type(each) for each in results] == [CheckpointError] * HOSTS
+    assert all("is not on every host, and could not be sent (global_rank 1: " in str(each) for each in results)
+    assert not [name for folder in folders for name in os.listdir(folder) if "partial" in name]
+
+
+@pytest.mark.parametrize("failing", range(HOSTS))
+def test_records_that_one_host_cannot_read(hosts, tmp_path, failing):
+    class Broken(Series):
+        def records(self):
+            raise OSError(5, "Input/output error")
+
+    def choose_on(trainer):
+        series = (Broken if trainer.global_rank == failing else Series)(str(tmp_path), "train-0a1b2c", 0)
+        job, model = ProgramIdentity("job-1"), ModelIdentity("Net")
+        return choose.choose(trainer, series, job, model, choose.ResumeMode.NEVER, LocalFiles())
+
+    results = hosts.run(choose_on)
+    assert [type(each) for each in results] == [CheckpointError] * HOSTS
+    assert {f"global_rank {failing}: OSError: [Errno 5] Input/output error" in str(each) for each in results} == {True}
+
+
+def test_an_error_of_the_program_stays_its_own(hosts):
+    def act(trainer):
+        return ranks.raise_on_all_ranks(trainer, "x", lambda: {}["a"] if trainer.global_rank == 1 else "fine")
+
+    assert [type(each) for each in hosts.run(act)] == [CheckpointError, KeyError, CheckpointError]
+
+
+# --- a given checkpoint
 
 
 class DDPStrategy:
@@ -25,98 +159,105 @@ class DDPStrategy:
     def broadcast(self, value, *_):
         return value
 
+    def barrier(self, name):
+        pass
+
 
 class DeepSpeedStrategy(DDPStrategy):
     """Stands for a strategy that reads local paths only."""
 
+    config = {"zero_optimization": {"stage": 2}}  # noqa: RUF012
+
 
 def trainer_with(strategy):
-    return SimpleNamespace(strategy=strategy, world_size=1, global_rank=0, local_rank=0, node_rank=0)
+    return SimpleNamespace(
+        strategy=strategy, world_size=1, num_nodes=1, global_rank=0, local_rank=0, node_rank=0, is_global_zero=True
+    )
 
 
 @pytest.fixture
 def folder(request, tmp_path, monkeypatch):
-    """The URL of a folder as DeepSpeed's stage 2 and one process write it, with a manifest."""
+    """The URL of a sharded checkpoint."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "copies"))
-    (tmp_path / "copies").mkdir()
     local = tmp_path / "a.ckpt"
-    (local / "tag").mkdir(parents=True)
-    (local / "latest").write_text("tag")
-    config = {"zero_optimization": {"stage": 2}}
-    contents = {**_CONTENTS, "dp_world_size": 1, "mp_world_size": 1, "ds_config": config, "module": {}}
-    torch.save(contents, local / "tag" / "mp_rank_00_model_states.pt")
-    torch.save({"step": torch.arange(99.0)}, local / "tag" / _SHARD)
-    names = [f"tag/{_SHARD}", "tag/mp_rank_00_model_states.pt", "latest"]
-    files = tuple(SavedFile.read(str(local), name) for name in names)
-    Manifest("deepspeed", 1, "one", files, "deepspeed_stage_2").write(str(local))
+    for path in (tmp_path / "copies", local, local / "tag"):
+        path.mkdir()
+    for name in ("latest", "tag/shard"):
+        (local / name).write_text(name)
+    files = tuple(SavedFile.read(str(local), name) for name in ("latest", "tag/shard"))
+    record = CheckpointRecord("a.ckpt", 0, 8, 1, "", 1, "deepspeed_stage_2", "one", files=files)
+    Storage(str(local)).write(MANIFEST, importlib.import_module("json").dumps(record.to_json()).encode())
     url = f"memory://{request.node.originalname}/a.ckpt"
-    for name in [*names, MANIFEST]:
+    for name in ("latest", "tag/shard", MANIFEST):
         Storage(url).upload(str(local / name), name)
     yield url
     importlib.import_module("fsspec").filesystem("memory").rm(f"/{request.node.originalname}", recursive=True)
     assert os.listdir(tmp_path / "copies") == []
 
 
-def fetched(url, strategy=None):
-    """The names of the files in a host's copy, which is removed then."""
-    given = GivenCopy()
-    copy = given.fetch(trainer_with(strategy or DeepSpeedStrategy()), url)
-    if copy is None:
-        return None
-    size = os.path.getsize(copy)
-    paths = [os.path.join(path, name) for path, _, names in os.walk(copy) for name in names]
-    given.close()
-    return sorted(os.path.relpath(path, copy) for path in paths) or size
+def obtained(path, strategy=None):
+    """The path of a given checkpoint for Lightning, with the names of the files there, which are removed then."""
+    files = LocalFiles()
+    try:
+        found = files.obtain_given(trainer_with(strategy or DeepSpeedStrategy()), path)
+        inside = [os.path.join(at, name) for at, _, names in os.walk(str(found)) for name in names]
+        return found, sorted(os.path.relpath(each, found) for each in inside)
+    finally:
+        files.close()
 
 
-def test_a_folder_is_copied_and_the_copy_removed(folder):
-    assert fetched(folder) == ["latest", MANIFEST, "tag/mp_rank_00_model_states.pt", f"tag/{_SHARD}"]
-    assert fetched(f"{folder}/") == fetched(folder)
-
-
-def test_a_file_is_copied(folder):
+def test_what_is_at_a_url_is_copied(folder, tmp_path):
+    whole = ["latest", MANIFEST, "tag/shard"]
+    path, names = obtained(folder)
+    assert path.startswith(str(tmp_path / "copies"))
+    assert names == obtained(f"{folder}/")[1] == whole
+    assert obtained(str(tmp_path / "a.ckpt")) == (str(tmp_path / "a.ckpt"), whole)
     Storage(folder.rpartition("/")[0]).write("b.ckpt", b"12345")
-    assert fetched(folder.replace("a.ckpt", "b.ckpt")) == 5
+    assert os.path.basename(obtained(folder.replace("a.ckpt", "b.ckpt"))[0]) == "b.ckpt"
 
 
-def test_a_local_path_and_what_lightning_reads_are_left_alone(folder):
-    assert fetched("/opt/ml/checkpoints/a.ckpt") is None
-    assert fetched(None) is None
-    assert fetched(folder, DDPStrategy()) is None
-    assert fetched("https://host/a.ckpt", DDPStrategy()) is None
+def test_what_lightning_reads_is_left_alone(folder):
+    for path in (None, folder, "https://host/a.ckpt", "/opt/ml/checkpoints/a.ckpt"):
+        assert obtained(path, DDPStrategy())[0] == path
 
 
+@pytest.mark.parametrize("where", ["url", "directory"])
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        (f"tag/{_SHARD}", None, rf"cannot be loaded: it is incomplete: tag/{_SHARD} of its {MANIFEST} is missing"),
-        (f"tag/{_SHARD}", b"short", f"cannot be loaded: it is truncated, or of another save: tag/{_SHARD} has another"),
-        (MANIFEST, b"{", "cannot be loaded: its manifest"),
+        ("tag/shard", None, "1 of its 3 files cannot be used: a.ckpt/tag/shard is missing"),
+        ("tag/shard", b"short", "1 of its 3 files cannot be used: a.ckpt/tag/shard"),
+        ("tag/shard", b"tag/shapd", r"1 of its 3 files cannot be used: .*shard is corrupted, or of another save"),
+        (MANIFEST, b"{", "its manifest.json cannot be read"),
     ],
 )
-def test_a_folder_that_is_not_whole_is_refused(folder, name, content, problem):
-    storage = Storage(folder)
+def test_a_folder_that_is_not_whole_is_refused(folder, tmp_path, where, name, content, problem):
+    path = folder if where == "url" else str(tmp_path / "a.ckpt")
+    parent, _, base = f"{path}/{name}".rpartition("/")
     if content is None:
-        storage.remove(name)
+        Storage(parent).remove(base)
     else:
-        storage.write(name, content)
-    with pytest.raises(CheckpointError, match=f"{problem}.* HINT: Pass another checkpoint"):
-        fetched(folder)
+        Storage(parent).write(base, content)
+    with pytest.raises(CheckpointError, match=f"cannot be loaded: {problem}.* HINT: Pass another checkpoint"):
+        obtained(path)
 
 
-def test_nothing_there_and_other_protocols_are_errors_with_a_hint(folder):
+@pytest.mark.parametrize("where", ["url", "directory"])
+def test_shards_of_another_strategy_are_refused(folder, tmp_path, where):
+    other = DeepSpeedStrategy()
+    other.config = {"zero_optimization": {"stage": 3}}
+    with pytest.raises(CheckpointError, match=r"cannot be loaded: it was saved with ZeRO stage 2.* HINT: "):
+        obtained(folder if where == "url" else str(tmp_path / "a.ckpt"), other)
+
+
+def test_nothing_there_and_other_protocols_are_errors_with_a_hint(folder, monkeypatch):
     with pytest.raises(CheckpointError, match=r"There is no checkpoint memory://.*b\.ckpt\. HINT: "):
-        fetched(folder.replace("a.ckpt", "b.ckpt"))
+        obtained(folder.replace("a.ckpt", "b.ckpt"))
     with pytest.raises(CheckpointError, match=r"The ckpt_path gs://b/a\.ckpt is neither a local .* HINT: "):
-        fetched("gs://b/a.ckpt")
-    with pytest.raises(CheckpointError, match=r"There is no checkpoint memory://bucket\. HINT: "):
-        fetched("memory://bucket")
-
-
-def test_a_full_disk_is_an_error_with_a_hint(folder, monkeypatch):
+        obtained("gs://b/a.ckpt")
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
     with pytest.raises(CheckpointError, match=r"cannot be copied to this host .* HINT: .*TMPDIR"):
-        fetched(folder)
+        obtained(folder)
 
 
 def test_one_process_reads_a_copy(folder, tmp_path):
@@ -124,7 +265,9 @@ def test_one_process_reads_a_copy(folder, tmp_path):
     assert not has_folder(f"{folder}/{MANIFEST}")
     assert remote_folder_problem(folder) is None
     with local_checkpoint(folder) as copy:
-        assert Manifest.read(copy).problems(copy) == ()
+        assert os.path.isfile(os.path.join(copy, "tag", "shard"))
     assert not os.path.exists(copy)
     with local_checkpoint(str(tmp_path)) as path:
         assert path == str(tmp_path)
+    Storage(folder).write("tag/shard", b"short")
+    assert "tag/shard has 5 bytes instead of 9" in remote_folder_problem(folder)

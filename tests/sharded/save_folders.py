@@ -19,10 +19,9 @@ import torch
 import torch.distributed as dist
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._resume import sharded_files, sharded_io
+from lightning_sm._resume import sharded
 from lightning_sm._resume.fits import forget_fits
-from lightning_sm._resume.manifest import MANIFEST, Manifest
-from lightning_sm._resume.record import SavedFile
+from lightning_sm._resume.record import MANIFEST, CheckpointRecord, read_manifest
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.sharded import cpu_strategy, save_after, sharded_model
@@ -58,14 +57,14 @@ def watched(directory):
 def problem_of(path):
     """Why a visible checkpoint is not whole. It may be removed or replaced as a whole at any time."""
     try:
-        manifest = Manifest.read(str(path))
-        if manifest is None:
-            return "it has no manifest" if path.exists() else None
-        problems = manifest.problems(str(path))
-        is_same = Manifest.read(str(path)) == manifest
+        record = read_manifest(str(path))
+        if record is None:
+            return "it has no record" if path.exists() else None
+        problem = record.problem(str(path))
+        is_same = read_manifest(str(path)) == record
     except (OSError, ValueError) as error:
         return None if not path.exists() else str(error)
-    return "; ".join(problems) if problems and is_same else None
+    return problem if is_same else None
 
 
 def listed(directory):
@@ -130,9 +129,7 @@ def saved_in_each_way(kind, directory):
     found["series"] = listed(series)
     found["records"] = [json.loads(path.read_text()) for path in series.glob("step-*.json")]
     found["linked"] = [path.name for path in (series / "step-20.ckpt").rglob("*") if path.stat().st_nlink > 1]
-    found["intact"] = [
-        SavedFile.from_json(file).is_intact(str(series)) for record in found["records"] for file in record["files"]
-    ]
+    found["intact"] = [CheckpointRecord.from_json(each).problem(str(series)) is None for each in found["records"]]
     return found
 
 
@@ -184,7 +181,7 @@ def full_disk(kind, directory):
 def in_background(kind, directory):
     """Steps trained while the copy of the first checkpoint waits, and what is there at the end."""
     steps, seen = [], {}
-    copied = sharded_files.copy_folder
+    copied = sharded.copy_files
 
     def slow(source, target, files):
         while len(steps) < 5 and not seen:
@@ -199,15 +196,15 @@ def in_background(kind, directory):
             steps.append(1)
 
     is_waiting = threading.Event()
-    vars(sharded_io)["copy_folder"] = slow
+    vars(sharded)["copy_files"] = slow
     try:
         saves = pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=3, save_top_k=1)
         fit(kind, directory, saves, Steps(), steps=9, async_save=True)
     finally:
-        vars(sharded_io)["copy_folder"] = copied
+        vars(sharded)["copy_files"] = copied
     found = {"seen": seen, "names": listed(directory), "problem": problem_of(Path(directory) / "step=9.ckpt")}
     # Other jobs of this machine have folders beside it.
-    memory = Path(sharded_files.MEMORY, f".lightning-sm-{hashlib.sha256(directory.encode()).hexdigest()[:16]}")
+    memory = Path(sharded.MEMORY, f".lightning-sm-{hashlib.sha256(directory.encode()).hexdigest()[:16]}")
     return {**found, "memory": listed(memory)}
 
 

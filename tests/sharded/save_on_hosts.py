@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 
-from lightning_sm._resume.manifest import Manifest
+from lightning_sm._resume.record import read_manifest
 from tests.sharded.save_folders import RANK, Actions, fit, listed
 
 
@@ -34,12 +34,12 @@ def replaced(kind, below, other, **more):
         trainer.strategy.barrier()
 
     fit(kind, below, Actions(step2=save, step3=complete, step4=save), steps=4, **more)
-    manifest = Manifest.read(str(path))
+    record = read_manifest(str(path))
     return {
         "others": sorted(before),
         "unchanged": sorted(name for name, identity in before.items() if _identity(path / name) == identity),
         "files": listed(path),
-        "problems": manifest.problems(str(path)),
+        "problems": list(filter(None, (file.problem(str(path / file.name)) for file in record.files))),
     }
 
 

@@ -117,8 +117,8 @@ def test_errors_before_anything_is_trained(ranks, kind):
         if kind != "fsdp" or runs_here("fsdp2"):
             assert "/fit-0/step-6.ckpt does not fit this model or trainer" in seen["changed model"]["error"]
         error = seen["given, damaged"]["error"]
-        assert "The ckpt_path /proc/self/cwd/given/step-3.ckpt cannot be loaded: 1 of its " in error
-        assert "files are missing, incomplete or corrupted on every host" in error
+        assert "The checkpoint /proc/self/cwd/given/step-3.ckpt cannot be loaded: 1 of its " in error
+        assert "; no host has it whole" in error
 
 
 @pytest.mark.parametrize("kind", _KINDS)
@@ -132,7 +132,7 @@ def test_sharded_saves_are_refused_where_only_weights_may_be_loaded(ranks, kind)
 
 def test_each_says_why(job, ranks):
     for reason in (
-        "fit-0: 1 of its 4 files are missing, incomplete or corrupted on every host (step-6.ckpt/__1_0.distcp)",
+        "fit-0: 1 of its 4 files cannot be used: step-6.ckpt/__1_0.distcp is missing; no host has it whole",
         "/fit-0/step-6.ckpt/__1_0.distcp (",
         "The ckpt_path /proc/self/cwd/checkpoints/none.ckpt is not used: this fit of the job has its own step-6.ckpt",
     ):

@@ -118,7 +118,7 @@ def test_a_folder_that_lacks_a_shard_is_rejected_by_name_and_the_older_one_taken
     if seen.kind == "ddp":
         pytest.skip("an object of S3 appears whole")
     shard = seen.lost.partition("/fit-0/")[2]
-    assert f"/fit-0: it is incomplete: {shard} is missing" in seen.output
+    assert f"files cannot be used: {shard} is missing" in seen.output
     for whole, resumed in zip(seen.whole, seen.resumed):
         half = resumed["fits"][5]
         assert (half["started_at"], half["steps"]) == (_EPOCH, 2 * _EPOCH)
@@ -148,7 +148,7 @@ def test_a_ckpt_path_at_a_url_is_loaded_from_a_copy_on_each_host(seen):
 def test_one_that_is_not_whole_or_not_there_is_an_error_with_a_hint_on_all_ranks(seen):
     errors = {"missing": "There is no checkpoint s3://", "denied": "AccessDenied"}
     if seen.kind != "ddp":
-        errors["half"] = f"it is incomplete: {seen.lost.rpartition('.ckpt/')[2]} of its manifest.json is missing"
+        errors["half"] = f"files cannot be used: {seen.lost.partition('/fit-0/')[2]} is missing"
     for name, words in errors.items():
         first, second = seen.given[name]
         assert words in first, name
@@ -160,7 +160,6 @@ def test_shards_that_s3_refuses_are_an_error_on_all_ranks_and_leave_no_manifest(
     if seen.kind != "fsdp2":
         pytest.skip("not saved by S3StorageWriter")
     for error in seen.given["refused"]:
-        assert "could not be saved" in error
         assert "does not take the shards (S3Exception: Client error: Forbidden" in error
         assert "HINT: The job's role needs s3:ListBucket" in error
     assert [name.rpartition("/")[2] for name in s3.names("fsdp2/refused/")] == ["fit.json"]

@@ -58,7 +58,7 @@ def observe_uploads():
     def observed(storage, path, name):
         uploaded.add(name)
         if name == "manifest.json":
-            before_manifests[storage.url] = sorted(storage.files())
+            before_manifests[storage.url] = [file.name for file in storage.files()]
         upload(storage, path, name)
 
     Storage.upload = observed

@@ -12,8 +12,8 @@ import torch
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.sharded import KINDS
 from tools import ROOT
-from tools.faults.__main__ import _by_kill, _by_setup, _by_strategy
 from tools.faults.__main__ import _end as _end_of
+from tools.faults.__main__ import _table
 from tools.faults.campaign import (
     DIFFERS,
     Reference,
@@ -31,19 +31,18 @@ from tools.faults.job import Job
 from tools.faults.plan import (
     ALONE,
     DAMAGES,
-    FOLDER_DAMAGES,
     IN_ONE_FILE,
     KILLS,
     KNOWN,
     LIBRARY,
+    SHARD_DAMAGES,
     SHARDED_SETUPS,
     WHERES,
     Fault,
     Moment,
     draw,
-    draw_sharded,
 )
-from tools.faults.programs import PARTS, PROGRAMS
+from tools.faults.programs import PARTS
 from tools.faults.series import Series
 from tools.faults.server import Server
 
@@ -114,23 +113,6 @@ def test_a_seed_always_draws_the_same_fault():
     assert 80 <= 300 - worlds.count((1, 1)) <= 120
 
 
-def test_a_fifth_of_the_runs_has_several_fits():
-    setups = [draw(seed, NAMES, mounts=True).setup for seed in range(500)]
-    assert sum(setup in PROGRAMS for setup in setups) == 100
-    assert {setup for setup in setups if setup in PROGRAMS} == set(PROGRAMS)
-    turns = [setup for setup in setups if setup not in PROGRAMS]
-    assert turns[: len(NAMES) - len(PROGRAMS)] == [name for name in NAMES if name not in PROGRAMS]
-    assert {draw(seed, ["plain", "stream"], mounts=True).setup for seed in range(10)} == {"plain", "stream"}
-    assert {draw(seed, sorted(PROGRAMS), mounts=True).setup for seed in range(10)} == set(PROGRAMS)
-
-
-def test_what_cannot_be_had_is_not_drawn():
-    faults = [draw(seed, NAMES, mounts=False) for seed in range(300)]
-    assert {fault.kill for fault in faults} == {"job", "SIGTERM", "rank", "host"}
-    assert all(fault.hosts > 1 for fault in faults if fault.kill == "host")
-    assert all(fault.hosts == fault.processes == 1 for fault in faults if fault.setup in ALONE)
-
-
 def test_named_setups_are_there():
     assert len(NAMES) >= 25
     assert {*KNOWN, *ALONE, *SHARDED_SETUPS, *PARTS} <= set(NAMES)
@@ -154,7 +136,7 @@ def test_saves_are_read_by_their_records(tmp_path, shards):
 
 
 _OF_SAVES = [("", kind) for kind in DAMAGES] + [
-    (shards, kind) for shards in ("torch", "deepspeed") for kind in FOLDER_DAMAGES
+    (shards, kind) for shards in ("torch", "deepspeed") for kind in (*DAMAGES, *SHARD_DAMAGES)
 ]
 _OF_SAVES = [each for each in _OF_SAVES if each[1] not in ("none", "fit record truncated", "shard doubled")]
 
@@ -246,17 +228,14 @@ def test_one_host_holds_its_own_shards_only(tmp_path):
 
 def test_sharded_runs_have_two_processes_and_each_damage_of_their_checkpoints():
     kinds = list(KINDS)
-    faults = [draw_sharded(seed, kinds, SHARDED_SETUPS, mounts=True) for seed in range(250 * len(kinds))]
+    faults = [draw(seed, SHARDED_SETUPS, mounts=True, strategies=kinds) for seed in range(300 * len(kinds))]
     assert {(fault.hosts, fault.processes) for fault in faults} == {(1, 2), (2, 1)}
     for kind in kinds:
         own = [fault for fault in faults if fault.strategy == kind]
-        assert len(own) == 250
         assert {fault.setup for fault in own} == set(SHARDED_SETUPS)
         assert {fault.kill for fault in own} == set(KILLS)
-        assert {fault.damage for fault in own} == set(DAMAGES if kind in IN_ONE_FILE else FOLDER_DAMAGES)
-    alone = [draw_sharded(seed, kinds, SHARDED_SETUPS, mounts=False) for seed in range(300)]
-    assert all(fault.hosts == 1 and fault.kill in ("job", "SIGTERM", "rank") for fault in alone)
-    assert str(faults[kinds.index("fsdp2")]).startswith("fsdp2, ")
+        more = () if kind in IN_ONE_FILE else SHARD_DAMAGES
+        assert {fault.damage for fault in own} == {*DAMAGES, *more}
 
 
 EXPECTED = Reference([{"steps": 20}, {"steps": 30}, {"steps": 8}], [0, 20, 0], [], frozenset(), {}, {})
@@ -277,14 +256,6 @@ def test_a_job_goes_on_with_the_first_fit_that_has_not_ended(checkpoints):
     _save(checkpoints / "train-ffffff" / "fit-0", 8, 0)
     with pytest.raises(AssertionError, match="there are the series of"):
         _positions(job, EXPECTED)
-
-
-def test_a_fit_without_saves_begins_where_it_began(tmp_path):
-    _save(tmp_path / PROGRAM / "fit-0", 20, 0)
-    _end(tmp_path / PROGRAM / "fit-0")
-    job = SimpleNamespace(names=["algo-1"], parts=("",), checkpoints=lambda name: tmp_path)
-    assert _positions(job, EXPECTED) == {(1, 20)}
-    assert _positions(job, EXPECTED, reopened=(PROGRAM, 0)) == {(0, 20)}
 
 
 def test_what_one_host_has_may_be_sent_to_the_others(tmp_path):
@@ -340,7 +311,7 @@ def test_hosts_upload_what_they_changed_to_one_prefix(tmp_path, monkeypatch):
     assert {path.name for path in main.iterdir()} == {"kept", "replaced", "own"}
 
 
-@pytest.mark.parametrize("kind", ["shard missing", "shard bit-flipped", "record missing", "half-synced"])
+@pytest.mark.parametrize("kind", ["missing", "bit-flipped", "record missing", "half-synced"])
 def test_hosts_of_a_sharded_job_get_all_shards_and_the_same_damage(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(Job, "_fresh_container", lambda self, name: {})
     job = Job(SimpleNamespace(start=lambda *_, **__: None), tmp_path / "job", "plain", 2, 1, {}, strategy="fsdp")
@@ -366,7 +337,7 @@ def test_hosts_of_a_sharded_job_get_all_shards_and_the_same_damage(tmp_path, mon
 FAULT = Fault(0, "plain", 1, 1, "job", "none", (Moment("step", 0.3),), 0, False, 0)
 
 
-def test_the_tables_count_what_was_lost_and_what_failed(monkeypatch):
+def test_the_table_counts_what_was_lost_and_what_failed(monkeypatch):
     monkeypatch.setitem(KNOWN, "stream", "an IterableDataset starts at its beginning")
     twice = (Moment("step", 0.1), Moment("gap", 0.5))
     verdicts = [
@@ -377,37 +348,16 @@ def test_the_tables_count_what_was_lost_and_what_failed(monkeypatch):
     ]
     assert [_end_of(verdict) for verdict in verdicts] == ["equal", "equal", "failed", "known"]
     assert _end_of(replace(verdicts[3], problem="exit codes {'algo-1': 1} at the end")) == "failed"
-    heads, _, *rows = [line.strip("| ").split(" | ") for line in _by_kill(verdicts).splitlines()]
-    first, third = dict(zip(heads, rows[0])), dict(zip(heads, rows[2]))
-    assert [row[0] for row in rows] == list(KILLS)
-    assert {head: value for head, value in first.items() if value != "0"} == {
-        **{"ended by": "job", "runs": "2", "of several fits": "1", "times": "3", "in step": "2", "in gap": "1"},
-        **{"empty": "1", "equal end": "2 of 2", "most steps lost": "7", "most seconds lost": "0.2"},
-    }
-    assert {head: value for head, value in third.items() if value != "0"} == {
-        **{"ended by": "rank", "runs": "2", "of two processes": "2", "times": "2", "in step": "2"},
-        **{"equal end": "0 of 2", "known limit": "1", "most seconds lost": "0.0"},
-    }
-    rows = [line.strip("| ").split(" | ") for line in _by_setup(verdicts).splitlines()[2:]]
-    assert rows == [
-        ["folds", "1", "0", "1", "2", "1 of 1", "0"],
-        ["plain", "2", "1", "3", "0", "1 of 2", "0"],
-        ["stream", "1", "1", "1", "0", "0 of 1", "1: an IterableDataset starts at its beginning"],
-    ]
-
-
-def test_the_table_has_a_column_for_each_strategy():
-    verdicts = [
-        Verdict(replace(FAULT, strategy="deepspeed_3", damage="shard missing"), times=2, lost_steps=4),
-        Verdict(replace(FAULT, strategy="fsdp2", hosts=2, kill="host"), times=1, lost_steps=7, lost_seconds=0.3),
-        Verdict(replace(FAULT, strategy="fsdp2", kill="rank"), problem="the weights differ", times=1, lost_steps=90),
-    ]
-    rows = dict(line.strip("| ").split(" | ", 1) for line in _by_strategy(verdicts).splitlines()[2:])
-    assert _by_strategy(verdicts).splitlines()[0] == "|  | fsdp2 | deepspeed 3 |"
-    assert (rows["runs"], rows["interruptions"], rows["of two hosts"]) == ("2 | 1", "2 | 2", "1 | 0")
-    assert (rows["ended by host"], rows["shard missing"]) == ("1 | 0", "0 | 1")
-    assert (rows["equal end"], rows["most steps lost"]) == ("1 of 2 | 1 of 1", "7 | 4")
-    assert rows["most seconds lost"] == "0.3 | 0.0"
+    heads, _, *lines = _table(verdicts, "kill").splitlines()
+    assert heads == "|  | job | rank |"
+    rows = dict(line.strip("| ").split(" | ", 1) for line in lines)
+    assert (rows["runs"], rows["interruptions"], rows["fits replayed"]) == ("2 | 2", "3 | 2", "2 | 0")
+    assert (rows["in step"], rows["in gap"], rows["empty"]) == ("2 | 2", "1 | 0", "1 | 0")
+    assert (rows["equal end"], rows["known limit"], rows["most steps lost"]) == ("2 | 0", "0 | 1", "7 | 0")
+    assert rows["most seconds lost"] == "0.2 | 0.0"
+    assert "truncated" not in rows
+    sharded = [Verdict(replace(each.fault, strategy="fsdp2")) for each in verdicts]
+    assert _table(sharded, "strategy").startswith("|  | fsdp2 |\n| --- | --- |\n| runs | 4 |\n")
 
 
 @pytest.fixture(scope="module")

@@ -15,17 +15,7 @@ from lightning_sm._lightning import installed_namespaces
 from tests.helpers.sharded import KINDS
 from tools import ROOT
 from tools.faults.campaign import DIFFERS, can_mount, play, reference
-from tools.faults.plan import (
-    DAMAGES,
-    FOLDER_DAMAGES,
-    KILLS,
-    KNOWN,
-    LIBRARY,
-    SHARDED_SETUPS,
-    WHERES,
-    draw,
-    draw_sharded,
-)
+from tools.faults.plan import DAMAGES, KILLS, KNOWN, LIBRARY, SHARD_DAMAGES, SHARDED_SETUPS, WHERES, draw
 from tools.faults.programs import PROGRAMS
 from tools.faults.server import Server
 
@@ -57,10 +47,9 @@ def main(arguments=None):
                 print(f"FAILED first: {_line(verdict).splitlines()[0]}", flush=True)
             failed = [again for again in pool.map(player.play, [v.fault for v in failed]) if _end(again) == "failed"]
             print("".join(f"FAILED again: {_line(verdict)}\n" for verdict in failed), end="", flush=True)
-    tables = [_by_kill(verdicts), _by_setup(verdicts)]
-    if chosen.strategies:
-        tables.insert(0, _by_strategy(verdicts))
-    print("\n\n".join(["", *tables, ""]))
+    print(f"\n{_table(verdicts, 'strategy' if chosen.strategies else 'kill')}\n")
+    for name in sorted({verdict.fault.setup for verdict in verdicts if _end(verdict) == "known"}):
+        print(f"known limit: {name}: {KNOWN[name]}")
     ends = ", ".join(
         f"{sum(_end(verdict) == end for verdict in verdicts)} {end}" for end in ("equal", "known", "failed")
     )
@@ -69,13 +58,10 @@ def main(arguments=None):
 
 
 def _faults(chosen, mounts):
-    if not chosen.strategies:
-        setups = chosen.setup or sorted(LIBRARY)
-        return [draw(seed, setups, mounts=mounts) for seed in range(chosen.seed, chosen.seed + chosen.runs)]
-    runs = chosen.runs * len(chosen.strategies)
-    setups = chosen.setup or SHARDED_SETUPS
-    seeds = range(chosen.seed, chosen.seed + runs)
-    return [draw_sharded(seed, chosen.strategies, setups, mounts=mounts) for seed in seeds]
+    strategies = chosen.strategies or ()
+    setups = chosen.setup or (SHARDED_SETUPS if strategies else sorted(LIBRARY))
+    seeds = range(chosen.seed, chosen.seed + chosen.runs * max(1, len(strategies)))
+    return [draw(seed, setups, mounts=mounts, strategies=strategies) for seed in seeds]
 
 
 class _Player:
@@ -125,75 +111,47 @@ def _line(verdict):
     return f"seed {verdict.fault.seed}: {verdict.fault}: {end}"
 
 
-def _table(heads, rows):
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (heads, ["---"] * len(heads), *rows))
-
-
-def _by_kill(verdicts):
-    """Counts by what ended the job: how often, amid what, what then happened to its newest save, and the end."""
-    rows = []
-    for kill in KILLS:
-        group = [verdict for verdict in verdicts if verdict.fault.kill == kill]
-        moments = [moment.where for verdict in group for moment in verdict.fault.moments]
-        two = sum(verdict.fault.hosts * verdict.fault.processes > 1 for verdict in group)
-        damages = [sum(verdict.fault.damage == damage for verdict in group) for damage in DAMAGES[1:]]
-        steps, seconds = _most(group, "steps"), _most(group, "seconds")
-        cells = [kill, len(group), two, _several(group), sum(verdict.times for verdict in group)]
-        rows.append([*cells, *map(moments.count, WHERES), *damages, *_ends(group), steps, f"{seconds:.1f}"])
-    heads = ["ended by", "runs", "of two processes", "of several fits", "times", *(f"in {where}" for where in WHERES)]
-    return _table([*heads, *DAMAGES[1:], "equal end", "known limit", "most steps lost", "most seconds lost"], rows)
-
-
-def _several(group):
-    return sum(verdict.fault.setup in PROGRAMS for verdict in group)
-
-
-def _by_strategy(verdicts):
-    """Counts by strategy, a column each."""
-    kinds = sorted({verdict.fault.strategy for verdict in verdicts}, key=list(KINDS).index)
-    groups = {kind: [verdict for verdict in verdicts if verdict.fault.strategy == kind] for kind in kinds}
+def _table(verdicts, by):
+    """Counts of runs, with a column for each strategy, or for each thing that has ended the jobs."""
+    order = list(KINDS) if by == "strategy" else list(KILLS)
+    groups = [[each for each in verdicts if getattr(each.fault, by) == value] for value in order]
+    columns = [(value, group) for value, group in zip(order, groups) if group]
 
     def row(head, count):
-        return [head, *(count(group) for group in groups.values())]
+        cells = [count(group) for _, group in columns]
+        return [head, *cells] if any(cells) else []
 
-    def of(**wanted):
-        return lambda group: sum(
-            all(getattr(verdict.fault, name) == value for name, value in wanted.items()) for verdict in group
-        )
+    def of(is_one):
+        return lambda group: sum(is_one(verdict.fault) for verdict in group)
 
-    damages = dict.fromkeys((*DAMAGES[1:], *FOLDER_DAMAGES[1:]))
-    rows = [row("runs", len), row("of two hosts", of(hosts=2)), row("saved in the background", of(background=True))]
-    rows += [row("of several fits", _several)]
-    rows += [row("interruptions", lambda group: sum(verdict.times for verdict in group))]
-    rows += [row(f"ended by {kill}", of(kill=kill)) for kill in KILLS]
-    rows += [row(damage, of(damage=damage)) for damage in damages]
-    rows += [row("equal end", lambda group: _ends(group)[0])]
-    for what, form in (("steps", "{}"), ("seconds", "{:.1f}")):
-        rows += [row(f"most {what} lost", lambda group, what=what, form=form: form.format(_most(group, what)))]
-    return _table(["", *(kind.replace("_", " ") for kind in kinds)], rows)
+    def most(what):
+        return lambda group: max((getattr(each, what) for each in group if each.problem is None), default=0)
 
-
-def _most(group, what):
-    return max((getattr(verdict, f"lost_{what}") for verdict in group if verdict.problem is None), default=0)
-
-
-def _by_setup(verdicts):
-    """Counts by what was trained, with the limit that runs with another end have met."""
-    rows = []
-    for name in sorted({verdict.fault.setup for verdict in verdicts}):
-        group = [verdict for verdict in verdicts if verdict.fault.setup == name]
-        two = sum(verdict.fault.hosts * verdict.fault.processes > 1 for verdict in group)
-        times, replayed = (sum(getattr(verdict, what) for verdict in group) for what in ("times", "replayed"))
-        equal, known = _ends(group)
-        limit = f"{known}: {KNOWN[name]}" if known else known
-        rows.append([name.replace("_", " "), len(group), two, times, replayed, equal, limit])
-    heads = ["set-up", "runs", "of two processes", "times", "fits replayed", "equal end", "known limit"]
-    return _table(heads, rows)
-
-
-def _ends(group):
-    ends = [_end(verdict) for verdict in group]
-    return f"{ends.count('equal')} of {len(group)}", ends.count("known")
+    rows = [
+        row("runs", len),
+        row("of two processes", of(lambda fault: fault.hosts * fault.processes > 1)),
+        row("of two hosts", of(lambda fault: fault.hosts == 2)),
+        row("of several fits", of(lambda fault: fault.setup in PROGRAMS)),
+        row("saved in the background", of(lambda fault: fault.background)),
+        row("interruptions", lambda group: sum(verdict.times for verdict in group)),
+        row("fits replayed", lambda group: sum(verdict.replayed for verdict in group)),
+        *(row(f"ended by {kill}", of(lambda fault, kill=kill: fault.kill == kill)) for kill in KILLS if by != "kill"),
+        *(
+            row(f"in {where}", of(lambda fault, where=where: any(each.where == where for each in fault.moments)))
+            for where in WHERES
+        ),
+        *(
+            row(damage, of(lambda fault, damage=damage: fault.damage == damage))
+            for damage in (*DAMAGES[1:], *SHARD_DAMAGES)
+        ),
+        row("equal end", lambda group: sum(_end(verdict) == "equal" for verdict in group)),
+        row("known limit", lambda group: sum(_end(verdict) == "known" for verdict in group)),
+        row("most steps lost", most("lost_steps")),
+        row("most seconds lost", lambda group: f"{most('lost_seconds')(group):.1f}"),
+    ]
+    heads = ["", *(value.replace("_", " ") for value, _ in columns)]
+    lines = [heads, ["---"] * len(heads), *filter(None, rows)]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import re
 import shutil
 import zipfile
 from dataclasses import dataclass
@@ -52,68 +53,47 @@ def damage_newest(folder, kind, chance: random.Random, parts=("",)):
     if kind == "none" or not saves:
         return None
     save = max(saves, key=lambda each: (series.number(each.fit, parts), each.number))
-    if kind == "record missing":
-        save.record.unlink()
-    elif save.in_shards:
-        others = [other for other in saves if other.fit == save.fit and other is not save]
-        if not _damage_shards(save, kind, chance, others):
-            return None
-    else:
-        _damage_file(next(iter(save.paths())), kind, chance)
+    others = [other for other in saves if other.fit == save.fit and other is not save]
+    if not _damage(save, kind, chance, others):
+        return None
     return Damaged(str(save.content.relative_to(folder)), save.fit, save.fit in series.ended)
 
 
-def _damage_file(path, kind, chance):
+def _damage(save, kind, chance, others):
+    """Damage a save, or one of its shards; return whether anything was changed."""
+    files = [path for path in sorted(save.paths()) if path.suffix in (".distcp", ".pt", ".ckpt")]
+    path = chance.choice(files)
     content = bytearray(path.read_bytes())
-    if kind == "half-synced" and chance.random() < 0.5:
-        path.unlink()
-        return
-    if kind == "truncated":
-        content = content[: chance.randrange(1, len(content))]
+    if kind == "record missing":
+        save.record.unlink()
+    elif kind == "truncated":
+        path.write_bytes(content[: chance.randrange(1, len(content))])
     elif kind == "empty":
-        content = bytearray()
+        path.write_bytes(b"")
     elif kind == "bit-flipped":
         content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    else:
-        content = content[: len(content) // 2]
-    path.write_bytes(content)
-
-
-def _damage_shards(save, kind, chance, others):
-    """Damage a folder of shards; return whether anything was changed."""
-    shards = [path for path in sorted(save.paths()) if path.suffix in (".distcp", ".pt")]
-    shard = chance.choice(shards)
-    content = bytearray(shard.read_bytes())
-    if kind == "shard truncated":
-        shard.write_bytes(content[: chance.randrange(1, len(content))])
-    elif kind == "shard empty":
-        shard.write_bytes(b"")
-    elif kind == "shard bit-flipped":
-        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-        shard.write_bytes(content)
-    elif kind == "shard missing":
-        shard.unlink()
+        path.write_bytes(content)
+    elif kind == "missing":
+        path.unlink()
     elif kind == "shard doubled":
         # As the file of a rank that there is not.
-        shutil.copyfile(shard, shard.with_name(_of_rank_two(shard.name)))
+        shutil.copyfile(path, path.with_name(_of_rank_two(path.name)))
     elif kind == "shard of another save":
-        found = [other.content / shard.relative_to(save.content) for other in others]
-        found = [path for path in found if path.is_file() and path.read_bytes() != bytes(content)]
+        found = [other.content / path.relative_to(save.content) for other in others]
+        found = [each for each in found if each.is_file() and each.read_bytes() != bytes(content)]
         if not found:
             return False
-        shutil.copyfile(chance.choice(found), shard)
+        shutil.copyfile(chance.choice(found), path)
     else:
         # What had not been copied when the host went away.
-        for path in chance.sample(shards, chance.randrange(1, len(shards) + 1)):
-            path.unlink()
+        for each in chance.sample(files, chance.randrange(1, len(files) + 1)):
+            each.unlink()
     return True
 
 
 def _of_rank_two(name):
-    for old, new in (("__0_", "__2_"), ("__1_", "__2_"), ("rank_0_", "rank_2_"), ("rank_1_", "rank_2_")):
-        if old in name:
-            return name.replace(old, new, 1)
-    return f"copy-of-{name}"
+    found = re.sub(r"(__|rank_)[01]_", r"\g<1>2_", name, count=1)
+    return found if found != name else f"copy-of-{name}"
 
 
 def files_in_part(root, *, of_all_hosts=True):

@@ -13,7 +13,7 @@ from tools.faults.programs import PROGRAMS
 __all__ = [
     "ALONE",
     "DAMAGES",
-    "FOLDER_DAMAGES",
+    "SHARD_DAMAGES",
     "IN_ONE_FILE",
     "Fault",
     "KILLS",
@@ -23,7 +23,6 @@ __all__ = [
     "SHARDED_SETUPS",
     "WHERES",
     "draw",
-    "draw_sharded",
 ]
 
 #: What ends the job: all is killed, all is asked to stop, a rank is killed, a host vanishes, the disk has no room, the
@@ -33,32 +32,21 @@ KILLS = ("job", "SIGTERM", "rank", "host", "full disk", "read-only directory")
 #: In the midst of what. A gap is between the last step and the end of the fit.
 WHERES = ("step", "validation", "saving", "export", "gap")
 
-#: What happens to the newest save, or to the newest record of a fit, before the job starts again. The last one happens
-#: on one host only.
+#: What happens to the newest save, or one of its shards, or to the newest record of a fit, before the job starts again.
+#: The last one happens on one host only.
 DAMAGES = (
     "none",
     "truncated",
     "empty",
     "bit-flipped",
+    "missing",
     "record missing",
     "fit record truncated",
     "half-synced",
 )
 
-#: What happens to the newest save that is a folder of shards. The last one happens on one host only.
-FOLDER_DAMAGES = (
-    "none",
-    "shard truncated",
-    "shard empty",
-    "shard bit-flipped",
-    "shard missing",
-    "shard doubled",
-    "shard of another save",
-    "record missing",
-    "fit record truncated",
-    "half-uploaded",
-    "half-synced",
-)
+#: What else happens to a save that is a folder of shards.
+SHARD_DAMAGES = ("shard doubled", "shard of another save", "half-uploaded")
 
 #: The strategies whose checkpoints are files although the model is sharded.
 IN_ONE_FILE = ("ddp", "fsdp_full", "fsdp2_full")
@@ -131,7 +119,7 @@ class Fault:
         hosts: How many hosts, each with directories of its own.
         processes: Processes on each host.
         kill: One of ``KILLS``.
-        damage: One of ``DAMAGES``, or of ``FOLDER_DAMAGES`` where each save is a folder of shards.
+        damage: One of ``DAMAGES``, or of ``SHARD_DAMAGES`` where each save is a folder of shards.
         moments: The interruptions. The damage follows the first.
         victim: The rank or host that is killed, where it is one.
         background: Whether checkpoints are saved in the background.
@@ -161,18 +149,22 @@ class Fault:
         return f"{strategy}{self.setup}, {self.hosts}x{self.processes}, {self.kill} at {moments}, {self.damage}{more}"
 
 
-def draw(seed: int, setups: Sequence[str], *, mounts: bool) -> Fault:
+def draw(seed: int, setups: Sequence[str], *, mounts: bool, strategies: Sequence[str] = ()) -> Fault:
     """Draw the run that belongs to ``seed``.
 
     Args:
         seed: Any number. The set-ups take turns, and so do the programs of several fits in a fifth of the runs.
         setups: Names of set-ups.
-        mounts: Whether this machine lets the campaign mount file systems, which two kinds need.
+        mounts: Whether this machine lets the campaign mount file systems, which two kinds of trouble need, and two
+            hosts under a strategy: each has a directory of its own under the same path.
+        strategies: Kinds of ``tests.helpers.sharded.KINDS`` that take turns, with two processes.
     """
     chance = random.Random(seed)
+    strategy = strategies[seed % len(strategies)] if strategies else ""
     # Two processes in a third of the runs.
-    hosts, processes = chance.choice(((1, 1), (1, 1), (1, 1), (1, 1), (1, 2), (2, 1)))
-    setup = _in_turn(seed, setups)
+    worlds = ((1, 1), (1, 1), (1, 1), (1, 1), (1, 2), (2, 1)) if not strategy else ((1, 2), (2, 1))[: 1 + mounts]
+    hosts, processes = chance.choice(worlds)
+    setup = chance.choice(setups) if strategy else _in_turn(seed, setups)
     if setup in ALONE:
         hosts, processes = 1, 1
     kills = ["job"] * 4 + ["SIGTERM"] * 3
@@ -180,18 +172,19 @@ def draw(seed: int, setups: Sequence[str], *, mounts: bool) -> Fault:
     kills += ["full disk", "read-only directory"] * (mounts and hosts == 1)
     kill = chance.choice(kills)
     on_disk = kill in ("full disk", "read-only directory")
-    damage = chance.choice(["none", "none", "none", *DAMAGES])
+    in_shards = strategy and strategy not in IN_ONE_FILE
     return Fault(
         seed=seed,
         setup=setup,
         hosts=hosts,
         processes=processes,
         kill=kill,
-        damage=damage,
+        damage=chance.choice(["none", "none", *DAMAGES, *(SHARD_DAMAGES if in_shards else ())]),
         moments=tuple(_moment(chance, on_disk) for _ in range(chance.choice((1, 1, 2)))),
         victim=chance.randrange(hosts * processes),
         background=chance.random() < 0.3,
-        ballast=0 if on_disk else chance.choice((0, 0, 24)),
+        ballast=0 if on_disk else chance.choice((0, 0, 8 if strategy else 24)),
+        strategy=strategy,
         save_every=chance.choice(_SAVE_EVERY),
     )
 
@@ -205,40 +198,6 @@ def _in_turn(seed, setups):
     if rest == 0:
         return programs[turn % len(programs)]
     return others[(seed - turn - 1) % len(others)]
-
-
-def draw_sharded(seed: int, strategies: Sequence[str], setups: Sequence[str], *, mounts: bool) -> Fault:
-    """Draw the run with two processes under a sharded strategy that belongs to ``seed``.
-
-    Args:
-        seed: Any number. The strategies take turns.
-        strategies: Kinds of ``tests.helpers.sharded.KINDS``.
-        setups: Names of set-ups.
-        mounts: Whether this machine lets the campaign mount file systems. Two hosts need it, too: each has a directory
-            of its own under the same path, which Lightning sends from global rank 0 to all.
-    """
-    chance = random.Random(seed)
-    strategy = strategies[seed % len(strategies)]
-    hosts, processes = chance.choice(((1, 2), (2, 1))) if mounts else (1, 2)
-    kills = ["job"] * 3 + ["SIGTERM"] * 2 + ["rank"] * 2 + ["host"] * 2 * (hosts > 1)
-    kills += ["full disk", "read-only directory"] * (mounts and hosts == 1)
-    kill = chance.choice(kills)
-    on_disk = kill in ("full disk", "read-only directory")
-    damages = DAMAGES if strategy in IN_ONE_FILE else FOLDER_DAMAGES
-    return Fault(
-        seed=seed,
-        setup=chance.choice(setups),
-        hosts=hosts,
-        processes=processes,
-        kill=kill,
-        damage=chance.choice(["none", *damages]),
-        moments=tuple(_moment(chance, on_disk) for _ in range(chance.choice((1, 1, 2)))),
-        victim=chance.randrange(2),
-        background=chance.random() < 0.3,
-        ballast=0 if on_disk else chance.choice((0, 0, 8)),
-        strategy=strategy,
-        save_every=chance.choice(_SAVE_EVERY),
-    )
 
 
 def _moment(chance, on_disk):

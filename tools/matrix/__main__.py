@@ -44,6 +44,7 @@ _CORE = (
     "tests/lightning",
     "tests/processes/test_smddp_standin.py",
     "tests/resume/test_levels.py",
+    "tests/resume/test_setups.py",
     "tests/sagemaker/test_job.py",
     "tests/sagemaker/test_job_files.py",
     "tests/sagemaker/test_topology.py",

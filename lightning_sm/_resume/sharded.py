@@ -1,0 +1,556 @@
+"""``ShardedWriter``: a sharded checkpoint appears under its final name whole, on every host, or not at all.
+
+The strategy writes into a hidden folder beside the final one. Then all ranks agree on what was written (the record in
+the folder) before any host renames it, so that an error on one rank is an error on all, and the older one stays.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+
+from lightning_sm._atomic_file import (
+    flush,
+    partial_path,
+    remove,
+    remove_at_once,
+    remove_on_error,
+    remove_stale,
+    replace_atomically,
+)
+from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.collectives import any_true, broadcast, gather_objects
+from lightning_sm._lightning.compat_sharded import (
+    around_removals,
+    around_sharded_saves,
+    dcp_storage,
+    deferred_write_errors,
+    has_dcp_storage,
+    is_failed_write,
+    keep_averages,
+    saves_with_dcp,
+    shards_of,
+    state_bytes,
+)
+from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._logging import log
+from lightning_sm._resume.ranks import agree_on_error, partition_by_size, raise_on_all_ranks
+from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile
+from lightning_sm._resume.series import complete_record, saved_record
+from lightning_sm._resume.shared import link_file, source_to_share, write_rest
+from lightning_sm._resume.storage import Storage, is_remote, storage_error
+from lightning_sm._resume.transfers import own_checkpoint_io
+from lightning_sm.errors import CheckpointError
+
+__all__ = ["MEMORY", "ShardedWriter", "install_sharded_writer", "sharded_writer_of"]
+
+#: Where a save in the background keeps its copy: files there are in host memory.
+MEMORY = "/dev/shm"
+# The files of all hosts, and the names of this host's.
+_Files = Tuple[Tuple[SavedFile, ...], Sequence[str]]
+# CRC-32 of zlib runs at about 1 GB/s in a thread, without the GIL.
+_THREADS = 4
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A folder that the strategy writes into, with the same path on every host.
+
+    Args:
+        path: The folder.
+        ranks: The global ranks that see the same folder as this one; the first of them acts for all.
+        rank: This global rank.
+    """
+
+    path: str
+    ranks: Tuple[int, ...]
+    rank: int
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank acts for all that see the folder."""
+        return self.rank == self.ranks[0]
+
+
+class ShardedWriter:
+    """Saves and removes the sharded checkpoints of one strategy. Saves are collective.
+
+    Args:
+        namespace: Lightning's namespace.
+        trainer: The trainer.
+        strategy: Its strategy, whose own code writes the folders.
+    """
+
+    def __init__(self, namespace: Namespace, trainer: Trainer, strategy: Any) -> None:
+        self.trainer = trainer
+        self._namespace, self._strategy = namespace, strategy
+        self._is_active = False
+        # The target of the save that is pending, this host's part of it, and what is removed when it is complete.
+        self._pending: Optional[str] = None
+        self._copy: Optional[Future[None]] = None
+        self._removals: List[str] = []
+        self._cleaned: Set[str] = set()
+        self._saved: Dict[str, _Files] = {}
+        self._has_said_why = False
+
+    def start(self) -> None:
+        """Save in the background from now on, where the memory allows it."""
+        self._is_active = True
+
+    def finish(self) -> None:
+        """Wait for the pending save, and save synchronously from now on. Collective: every rank must call it.
+
+        Raises:
+            CheckpointError: The pending save failed on any rank.
+        """
+        self._is_active = False
+        self._finish_pending()
+
+    def wait(self) -> Optional[BaseException]:
+        """Wait for this rank's part of the pending save without a collective, and return its error, if any.
+
+        For the end of a training that failed, where not every rank gets here. Pending removals do not take place.
+        """
+        self._is_active = False
+        return self._end_pending()
+
+    def _end_pending(self) -> Optional[BaseException]:
+        copy, self._copy, self._pending, self._removals = self._copy, None, None, []
+        return None if copy is None else copy.exception()
+
+    def is_pending(self, path: Any) -> bool:
+        """Whether a save to ``path`` has not completed yet on this rank."""
+        return self._pending == os.path.abspath(path) and self._copy is not None and not self._copy.done()
+
+    def save(self, write: Callable[[Any, Any], Any], checkpoint: Any, filepath: Any) -> None:
+        """Save a checkpoint.
+
+        Args:
+            write: The strategy's own method: takes the checkpoint and a path.
+            checkpoint: What Lightning puts into it.
+            filepath: The final path; that of global rank 0 is used.
+
+        Raises:
+            CheckpointError: A rank could not write. The older checkpoint is unchanged on every host.
+        """
+        started, given = time.monotonic(), os.fspath(filepath)
+        self._finish_pending()
+        target = broadcast(self.trainer, given if is_remote(given) else os.path.abspath(given))
+        record = broadcast(self.trainer, self._new_record(target))
+        source = source_to_share(checkpoint, target)
+        if is_remote(target):
+            self._save_remote(write, checkpoint, target, record)
+            return
+        stage = final = self._stage(target, record)
+        try:
+            linked = self._link(source, final)
+            if linked is None:
+                stage = self._memory_stage(target, record, final) if self._is_active else final
+                files, own = self._write(write, checkpoint, target, stage)
+            else:
+                files, own = linked
+            record = replace(record, files=files)
+            self._on_all_ranks(target, lambda: _write_manifest(stage, record))
+            complete = self._completion(checkpoint, target, record, shares=linked is not None)
+            if stage is final:
+                self._on_all_ranks(target, lambda: self._rename(final, target, record, complete))
+        except BaseException:
+            self._remove_stages(stage, final)
+            raise
+        self._saved[target] = files, own
+        if stage is not final:
+            self._begin_copy(stage, final, target, record, own, complete)
+        if self.trainer.is_global_zero:
+            how = "" if stage is final else " in memory; a thread copies it"
+            megabytes, seconds = sum(file.size for file in files) / 1e6, time.monotonic() - started
+            log.info("Saved %s%s: %d files, %.1f MB, %.2f s", target, how, len(files), megabytes, seconds)
+
+    def remove(self, original: Callable[[Any], None], path: Any) -> None:
+        """Remove a checkpoint on every host, after the pending save, such as that of its replacement.
+
+        Args:
+            original: The strategy's method, which is not called: it removes on the main host only.
+            path: The path or URL.
+        """
+        if is_remote(path):
+            directory, _, name = os.fspath(path).rpartition("/")
+            try:
+                if self.trainer.is_global_zero:
+                    Storage(directory).remove(name)
+            except CheckpointError as error:  # what remains is no harm
+                log.warning("%s", error)
+        elif self._pending is not None:
+            # Another host may still be copying the replacement. The next save begins with an agreement.
+            self._removals.append(os.fspath(path))
+        elif self.trainer.local_rank == 0:
+            remove_at_once(os.fspath(path))
+
+    def _new_record(self, target: str) -> CheckpointRecord:
+        return CheckpointRecord(
+            name=os.path.basename(target),
+            number=0,
+            step=int(self.trainer.global_step),
+            epoch=int(self.trainer.current_epoch),
+            kind="",
+            world_size=self.trainer.world_size,
+            strategy=shards_of(self._strategy),
+            save_id=os.urandom(8).hex(),
+            time=time.time(),
+        )
+
+    def _on_all_ranks(self, target: str, action: Callable[[], Any]) -> Any:
+        return raise_on_all_ranks(self.trainer, f"The checkpoint {target}", action, _problem_of(target))
+
+    def _finish_pending(self) -> None:
+        if self._pending is None:
+            return
+        target, removals = self._pending, self._removals
+        agree_on_error(self.trainer, f"The checkpoint {target}", self._end_pending(), _problem_of(target))
+        for path in removals:
+            if self.trainer.local_rank == 0:
+                remove_at_once(path)
+
+    def _stage(self, target: str, record: CheckpointRecord, directory: str = "") -> _Stage:
+        """Create a hidden folder on every host, and find out which ranks see the same one."""
+        trainer, path = self.trainer, partial_path(target, record.save_id, directory)
+        marker = os.path.join(path, ".rank-0")
+
+        def create() -> None:
+            if trainer.local_rank == 0:
+                os.makedirs(path, exist_ok=True)
+                parent = os.path.dirname(path)
+                if parent not in self._cleaned:
+                    self._cleaned.add(parent)
+                    remove_stale(parent, record.save_id)
+            if trainer.is_global_zero:
+                with open(marker, "wb"):
+                    pass
+
+        try:
+            self._on_all_ranks(target, create)
+            # The name is asked for the first time, so that a network file system has it in no cache.
+            groups = gather_objects(trainer, 0 if os.path.exists(marker) else trainer.node_rank)
+        except BaseException:
+            remove(path)
+            raise
+        finally:
+            if trainer.is_global_zero:
+                remove(marker)
+        ranks = (rank for rank, group in enumerate(groups) if group == groups[trainer.global_rank])
+        return _Stage(path, tuple(ranks), trainer.global_rank)
+
+    def _link(self, source: Optional[str], stage: _Stage) -> Optional[_Files]:
+        """Link a save of the series to what a callback of the project has just saved; ``None`` where a host cannot.
+
+        Each host links what it has written. Its folder may hold older files of other hosts, whose upload by this host
+        could arrive after that of the newer ones.
+        """
+        saved = None if source is None else self._saved.get(os.path.abspath(source))
+        if source is None or saved is None:
+            return None
+
+        def link(name: str) -> bool:
+            path = os.path.join(stage.path, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return link_file(os.path.join(str(source), name), path)
+
+        linked = not stage.leads or all(map(link, saved[1]))
+        if not any_true(self.trainer, not linked):
+            return saved
+        if stage.leads:  # what is written there must not be written into the linked files
+            remove(stage.path)
+            os.makedirs(stage.path, exist_ok=True)
+        any_true(self.trainer, False)
+        return None
+
+    def _write(
+        self,
+        write: Callable[[Any, Any], Any],
+        checkpoint: Any,
+        target: str,
+        stage: _Stage,
+        elsewhere: Sequence[SavedFile] = (),
+    ) -> _Files:
+        """Let the strategy write, and return the files of all hosts, and the names of this host's.
+
+        Files that this rank has written to another place are in ``elsewhere`` then.
+        """
+        errors: List[BaseException] = []
+        try:
+            with deferred_write_errors(self._strategy, errors):
+                write(checkpoint, stage.path)
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_failed_write(error):
+                raise
+            errors.append(error)
+        agree_on_error(self.trainer, f"The checkpoint {target}", errors[0] if errors else None, _problem_of(target))
+        own = self._on_all_ranks(target, lambda: Storage(stage.path).files() if stage.leads else [])
+        listed = gather_objects(self.trainer, own)[stage.ranks[0]]
+        mine = partition_by_size(listed, stage.ranks.index(stage.rank), len(stage.ranks))
+        read = self._on_all_ranks(target, lambda: _read(stage.path, mine))
+        files: Dict[str, SavedFile] = {}
+        for file in (each for part in gather_objects(self.trainer, [*read, *elsewhere]) for each in part):
+            if files.setdefault(file.name, file) != file:
+                raise CheckpointError(
+                    f"The checkpoint {target} could not be saved: two hosts wrote different contents to {file.name}. "
+                    "An older one is unchanged.",
+                    hint="Turn off DeepSpeed's checkpoint option use_node_local_storage.",
+                )
+        return tuple(files[name] for name in sorted(files)), [file.name for file in listed]
+
+    def _rename(self, stage: _Stage, target: str, record: CheckpointRecord, complete: Callable[[], None]) -> None:
+        if stage.leads:
+            _keep_files_of_others(stage.path, target, record.files)
+            replace_atomically(stage.path, target)
+            complete()
+
+    def _completion(
+        self, checkpoint: Any, target: str, record: CheckpointRecord, *, shares: bool = False
+    ) -> Callable[[], None]:
+        """Return what completes a save of the job's series on each host: its record, with the files of all hosts."""
+        own, (directory, _, name) = saved_record(checkpoint), target.rpartition("/")
+        if own is None:
+            return _nothing
+        files, rest = [replace(file, name=f"{name}/{file.name}") for file in record.files], None
+        if shares:
+            write = partial(write_rest, checkpoint, directory, name)
+            rest = broadcast(
+                self.trainer, self._on_all_ranks(target, write if self.trainer.is_global_zero else _nothing)
+            )
+        return partial(complete_record, own, directory, files, rest)
+
+    def _remove_stages(self, *stages: _Stage) -> None:
+        if self.trainer.local_rank == 0:
+            for stage in stages:
+                remove(stage.path)
+
+    def _memory_stage(self, target: str, record: CheckpointRecord, final: _Stage) -> _Stage:
+        """Return a folder in the memory of each host; ``final``, and a line in the log, where that is impossible."""
+        name = hashlib.sha256(os.path.dirname(target).encode()).hexdigest()[:16]
+        sizes = gather_objects(self.trainer, state_bytes(self.trainer))
+        reasons = gather_objects(self.trainer, _lack_of_memory(sum(sizes[rank] for rank in final.ranks) + 2**20))
+        reason = next((each for each in reasons if each is not None), None)
+        if reason is None:
+            stage = self._stage(target, record, os.path.join(MEMORY, f".lightning-sm-{name}"))
+            # Ranks of several hosts that see one folder on a disk do not see one memory.
+            if any_true(self.trainer, stage.ranks != final.ranks):
+                self._remove_stages(stage)
+                reason = f"several hosts share {os.path.dirname(target)}"
+            else:
+                return stage
+        if self.trainer.is_global_zero and not self._has_said_why:
+            self._has_said_why = True
+            log.warning("Saving %s synchronously: %s", target, reason)
+        return final
+
+    def _begin_copy(
+        self,
+        stage: _Stage,
+        final: _Stage,
+        target: str,
+        record: CheckpointRecord,
+        own: Sequence[str],
+        complete: Callable[[], None],
+    ) -> None:
+        self._pending = target
+        if not final.leads:
+            return
+        started = time.monotonic()
+
+        def copy() -> None:
+            try:
+                with remove_on_error(final.path):
+                    copy_files(stage.path, final.path, [*own, MANIFEST])
+                    self._rename(final, target, record, complete)
+                log.info("Copied %s from memory: %.2f s", target, time.monotonic() - started)
+            finally:
+                remove(stage.path)
+
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-sm-folders")
+        self._copy = thread.submit(copy)
+        thread.shutdown(wait=False)
+
+    def _save_remote(
+        self, write: Callable[[Any, Any], Any], checkpoint: Any, url: str, record: CheckpointRecord
+    ) -> None:
+        """Write to a local folder, and upload its files; the record last, which makes the checkpoint whole.
+
+        An older one of the same name is removed before, as late as possible: an upload that is interrupted between two
+        saves must not leave shards of both.
+        """
+        directory, _, name = url.rpartition("/")
+        storage, is_main = Storage(url), self.trainer.is_global_zero
+        stage = self._stage(url, record, os.path.join(tempfile.gettempdir(), ".lightning-sm-uploads"))
+
+        def clear() -> None:
+            self._on_all_ranks(url, partial(Storage(directory).remove, name) if is_main else _nothing)
+
+        def upload(names: Sequence[str]) -> None:
+            for each in names:
+                storage.upload(os.path.join(stage.path, each), each)
+
+        connector = _s3_connector(self._namespace, self._strategy)
+        try:
+            uploaded: List[SavedFile] = []
+            shards: ContextManager[Any] = nullcontext()
+            if connector is not None:
+                clear()
+                shards = dcp_storage(self._namespace, lambda state: uploaded.extend(_save_dcp(connector, state, url)))
+            with shards:
+                files, own = self._write(write, checkpoint, url, stage, uploaded)
+            record = replace(record, files=files)
+            self._on_all_ranks(url, lambda: _write_manifest(stage, record))
+            if connector is None:
+                clear()
+            self._on_all_ranks(url, partial(upload, own if stage.leads else ()))
+            self._on_all_ranks(url, partial(upload, [MANIFEST] if is_main else ()))
+            self._on_all_ranks(url, self._completion(checkpoint, url, record) if is_main else _nothing)
+        finally:
+            self._remove_stages(stage)
+
+
+def _nothing() -> None:
+    """What ranks do where another one acts."""
+
+
+def _problem_of(target: str) -> str:
+    kept = "Older ones of other names are" if is_remote(target) else "An older one is"
+    return "could not be saved ({}). " + f"{kept} unchanged"
+
+
+def _write_manifest(stage: _Stage, record: CheckpointRecord) -> None:
+    if stage.leads:
+        with open(os.path.join(stage.path, MANIFEST), "w", encoding="utf-8") as file:
+            json.dump(record.to_json(), file, indent=1)
+        _flush_folder(stage.path)
+
+
+def _read(folder: str, files: Sequence[SavedFile]) -> List[SavedFile]:
+    """Flush files that are on a disk, and return them with their CRC-32."""
+
+    def read(file: SavedFile) -> SavedFile:
+        if not folder.startswith(MEMORY):
+            flush(os.path.join(folder, file.name))
+        return SavedFile.read(folder, file.name)
+
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
+        return list(threads.map(read, files))
+
+
+def _flush_folder(folder: str) -> None:
+    """Flush the record in a folder, and the entries of the folder and those in it."""
+    if not folder.startswith(MEMORY):
+        flush(os.path.join(folder, MANIFEST))
+        for path, _, _ in os.walk(folder):
+            flush(path)
+
+
+def copy_files(source: str, target: str, names: Sequence[str]) -> None:
+    """Copy files from one folder to another, and flush them.
+
+    Raises:
+        OSError: One cannot be copied.
+    """
+    for name in names:
+        path = os.path.join(target, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        # The kernel copies, without the GIL.
+        shutil.copy(os.path.join(source, name), path)
+        flush(path)
+    _flush_folder(target)
+
+
+def _keep_files_of_others(partial: str, target: str, files: Sequence[SavedFile]) -> None:
+    """Let a folder that will replace another keep its files that other hosts write anew, as they are.
+
+    After a restart each host has the files of all, and SageMaker deletes in S3 what a host deletes: the deletion of an
+    older file by this host could arrive after the upload of the newer one by the other. The record tells them apart.
+    """
+    for file in files:
+        own, old = os.path.join(partial, file.name), os.path.join(target, file.name)
+        if not os.path.lexists(own) and os.path.isfile(old):
+            os.makedirs(os.path.dirname(own), exist_ok=True)
+            with suppress(OSError):  # a file system without hard links
+                os.link(old, own)
+
+
+def _lack_of_memory(size: int) -> Optional[str]:
+    """Why files of so many bytes cannot be kept in memory; ``None`` if they can."""
+    try:
+        free = shutil.disk_usage(MEMORY).free
+        with open("/proc/meminfo", encoding="ascii") as file:
+            available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration) as error:
+        return f"{MEMORY} cannot be used ({error})"
+    # A file system in memory may be larger than the memory that is left.
+    if min(free, available) < size:
+        return f"{MEMORY} has room for {min(free, available) / 1e6:.0f} MB, and about {size / 1e6:.0f} MB are needed"
+    return None if os.access(MEMORY, os.W_OK) else f"{MEMORY} is not writable"
+
+
+def _s3_connector(namespace: Namespace, strategy: Any) -> Any:
+    """The project's ``S3LightningCheckpoint``, where its package writes shards; DeepSpeed writes local files only."""
+    checkpoint_io = own_checkpoint_io(strategy)
+    is_of_s3 = type(checkpoint_io).__module__.partition(".")[0] == "s3torchconnector"
+    if not (is_of_s3 and saves_with_dcp(strategy) and has_dcp_storage(namespace)):
+        return None
+    try:
+        import s3torchconnector.dcp  # noqa: F401
+    except ImportError as error:
+        hint = "pip install 's3torchconnector[dcp]', for a job by requirements.txt."
+        log.warning("Shards are saved without s3torchconnector's S3StorageWriter: %s. HINT: %s", error, hint)
+        return None
+    return checkpoint_io
+
+
+def _save_dcp(connector: Any, state: Any, url: str) -> Iterator[SavedFile]:
+    """Save shards by the ``S3StorageWriter`` of s3torchconnector, which sends them to S3 while they are serialized."""
+    from s3torchconnector.dcp import S3FileSystem, S3StorageWriter
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    client = connector._client
+    writer: Any = S3StorageWriter(client.region, url)
+    # The writer has no argument for an endpoint.
+    writer.fs = S3FileSystem(client.region, s3_client=client)
+    try:
+        save(state, storage_writer=writer)
+    except CheckpointException as error:
+        first = next((reason for reason, _ in error.failures.values() if isinstance(reason, Exception)), None)
+        raise storage_error(url, "does not take the shards", first or RuntimeError("no reason given")) from error
+    yield from Storage(url).files()
+
+
+_ATTRIBUTE = "_lightning_sm_sharded_writer"
+
+
+def sharded_writer_of(strategy: Any) -> Optional[ShardedWriter]:
+    """What saves the sharded checkpoints of a strategy, if :func:`install_sharded_writer` has been called with it."""
+    found = getattr(strategy, _ATTRIBUTE, None)
+    return found if isinstance(found, ShardedWriter) else None
+
+
+def install_sharded_writer(namespace: Namespace, trainer: Trainer, strategy: Any) -> ShardedWriter:
+    """Let a strategy save its sharded checkpoints by :class:`ShardedWriter`, from now on and once only.
+
+    Args:
+        namespace: Lightning's namespace.
+        trainer: The trainer.
+        strategy: Its strategy, which writes folders.
+    """
+    writer = sharded_writer_of(strategy)
+    if writer is None:
+        writer = ShardedWriter(namespace, trainer, strategy)
+        setattr(strategy, _ATTRIBUTE, writer)
+        keep_averages(strategy)
+        around_sharded_saves(strategy, writer.save)
+        around_removals(strategy, writer.remove)
+    writer.trainer = trainer
+    return writer

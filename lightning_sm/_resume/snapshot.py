@@ -1,0 +1,68 @@
+"""``Snapshot``: a copy of a checkpoint in host memory, which a thread writes while training continues."""
+
+import copy
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
+
+__all__ = ["Snapshot"]
+
+
+class Snapshot:
+    """A copy of a checkpoint in host memory, whose buffers are used again for the next one.
+
+    Allocating new memory takes longer than the copy itself, because of its page faults.
+    """
+
+    def __init__(self) -> None:
+        # By where the original is: weights and states of optimizers stay where they are.
+        self._buffers: Dict[Tuple[Any, ...], Any] = {}
+
+    def take(self, checkpoint: Mapping[str, Any]) -> Any:
+        """Return a deep copy of ``checkpoint`` in host memory, which invalidates the previous copy.
+
+        Tensors that share memory share it in the copy, too. Everything else is copied as well, because training
+        modifies it while the copy is being written.
+
+        Raises:
+            Exception: Something in the checkpoint cannot be copied; the type depends on the object.
+        """
+        import torch
+
+        before, self._buffers = self._buffers, {}
+        memo: Dict[int, Any] = {}
+        copies: List[Tuple[Any, Any]] = []
+        # A callback may save in inference mode; a buffer created there could not be modified later.
+        with torch.inference_mode(False), torch.no_grad():
+            for tensor in _copyable_tensors(checkpoint, set()):
+                key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+                if key not in self._buffers:
+                    buffer = before.get(key)
+                    if buffer is None:
+                        # Copies from a GPU reach full speed only into pinned memory.
+                        buffer = torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=tensor.is_cuda)
+                    self._buffers[key] = buffer
+                    copies.append((buffer, tensor.detach()))
+                memo[id(tensor)] = self._buffers[key]
+            for buffer, tensor in copies:
+                if tensor.is_cuda:  # after what this thread's stream still computes
+                    buffer.copy_(tensor)
+            # One thread does not use the full memory bandwidth, and torchrun sets OMP_NUM_THREADS=1.
+            with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+                list(threads.map(lambda pair: pair[1].is_cuda or pair[0].copy_(pair[1]), copies))
+            return copy.deepcopy(checkpoint, memo)
+
+
+def _copyable_tensors(value: Any, seen: Set[int]) -> Iterator[Any]:
+    """Yield the strided tensors in nested containers; parameters and other subclasses are skipped."""
+    import torch
+
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if type(value) is torch.Tensor:
+        if value.layout == torch.strided and not value.is_quantized and value.device.type != "meta":
+            yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for inner in list(value.values()) if isinstance(value, Mapping) else value:
+            yield from _copyable_tensors(inner, seen)

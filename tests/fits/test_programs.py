@@ -1,0 +1,169 @@
+"""A program that is killed or stopped, and started again, ends as one that was not interrupted.
+
+What it reads after each fit (metrics, weights, best checkpoint, counters, the next random numbers), what it exports and
+which files its hooks write are the same.
+"""
+
+import pytest
+
+from tests.fits.jobs import KILLED, TERMINATED, same
+
+SEARCHES = ("lr_find", "scale_batch_size", "LearningRateFinder", "BatchSizeFinder")
+FOLDS = ("fold0", "fold1", "fold2")
+WIDTHS = ("width4", "width8", "width16")
+
+# The programs of a job, the moments at which they die one start after the other, and the fits that the last start does
+# not train. Those of the first list run by default.
+KILLED_FAST = [
+    ("kfold directories", ["fold1:11", "final:13"], FOLDS),
+    ("two_stages directory", ["finetune:11"], ["pretrain"]),
+    ("raised_limit same", ["end"], ["first", "longer"]),
+    ("pretrain + finetune", ["finetune:11"], ["pretrain"]),
+    ("searches lr_find", ["end"], ["after"]),
+    ("writes_files", ["end"], ["fit"]),
+]
+KILLED_SLOW = [
+    *((f"kfold {where}", ["end"], (*FOLDS, "final")) for where in ("directories", "callbacks", "one")),
+    ("kfold one", ["fold0:5", "fold1:11", "fold2:validation", "final:13"], FOLDS),
+    ("kfold callbacks", ["fold0:on_train_end", "fold1:on_fit_end", "final:on_fit_end"], FOLDS),
+    ("two_stages one", ["pretrain:7", "pretrain:on_fit_end", "finetune:2", "end"], ["pretrain", "finetune"]),
+    ("raised_limit same", ["first:12", "longer:19", "longer:on_train_end"], ["first"]),
+    ("raised_limit new", ["longer:21", "end"], ["first", "longer"]),
+    ("choose", ["width4:5", "width8:validation", "width16:3", "width16:on_fit_end"], WIDTHS),
+    ("choose", ["chosen:10", "end"], (*WIDTHS, "chosen")),
+    ("writes_files", ["fit:7", "fit:on_train_end", "fit:on_fit_end"], ["fit"]),
+    ("own_checkpoint", ["saved"], ["fit"]),
+    ("own_checkpoint", ["second:13", "end"], ["fit"]),
+    ("pruning", ["fit:12", "fit:21"], []),
+    ("pruning", ["end"], ["fit"]),
+    ("caught_error", ["batches of 10:4", "batches of 5:13", "end"], []),
+    ("pretrain + finetune", ["pretrain:5", "between"], ["pretrain"]),
+    ("pretrain + finetune", ["pretrain:on_fit_end", "finetune:on_fit_end"], ["pretrain"]),
+    ("experiment 0 + experiment 1", ["fold1:11", "end"], ["fold0"]),
+    *((f"searches {search}", ["end"], ["after"]) for search in SEARCHES[1:]),
+    *((f"searches {search}", ["searched:9", "after:3"], []) for search in SEARCHES),
+]
+# With the directory of the fit that is stopped, where one tells it.
+STOPPED = [
+    ("kfold one", "fold1:13", "fit-1", ["fold0"]),
+    ("kfold directories", "fold1:13", "fold1/fit-0", ["fold0"]),
+    ("two_stages directory", "finetune:3", "finetune/fit-0", ["pretrain"]),
+    ("raised_limit same", "longer:27", "fit-1", ["first"]),
+    ("choose", "width8:11", "fit-1", ["width4"]),
+    ("pretrain + finetune", "finetune:12", None, ["pretrain"]),
+    *((f"searches {search}", "searched:7", "fit-0", []) for search in SEARCHES),
+]
+TOGETHER = [
+    ("kfold directories", ["fold1:7", "final:3", "end"], ["final"]),
+    ("choose", ["width8:3", "end"], WIDTHS),
+    ("pretrain + finetune", ["pretrain:5", "finetune:6"], []),
+    ("searches lr_find", ["searched:6", "end"], []),
+    ("searches LearningRateFinder", ["searched:6", "end"], []),
+]
+
+
+def restarted(job, whole, programs, moments, untrained, **more):
+    names = programs.split(" + ")
+    attempt = job(*names, **more).interrupted(*moments)
+    same(attempt, whole(*names, **more))
+    assert [attempt.steps(fit) for fit in untrained] == [[]] * len(untrained)
+    return attempt
+
+
+@pytest.mark.parametrize(("programs", "moments", "untrained"), KILLED_FAST, ids=str)
+def test_killed(job, whole, programs, moments, untrained):
+    restarted(job, whole, programs, moments, untrained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("programs", "moments", "untrained"), KILLED_SLOW, ids=str)
+def test_killed_in_more_places(job, whole, programs, moments, untrained):
+    restarted(job, whole, programs, moments, untrained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("programs", "moments", "untrained"), TOGETHER, ids=str)
+def test_two_processes(job, whole, programs, moments, untrained):
+    restarted(job, whole, programs, moments, untrained, processes=2)
+
+
+@pytest.mark.parametrize(
+    ("programs", "moment", "place", "untrained"),
+    [STOPPED[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in STOPPED[1:])],
+    ids=str,
+)
+def test_stopped(job, whole, programs, moment, place, untrained):
+    names, (fit, step) = programs.split(" + "), moment.split(":")
+    stopped = job(*names)
+    stopped.run(moment, "term").died(TERMINATED)
+    attempt = stopped.run()
+    same(attempt, whole(*names))
+    if place is not None:
+        found = attempt.found[place]
+        assert found - int(step) in (0, 1)  # it stops after this step or the next
+        assert attempt.steps(fit)[:1] in ([found], [])  # a search has an end of its own
+    assert [attempt.steps(fit) for fit in untrained] == [[]] * len(untrained)
+
+
+@pytest.mark.slow
+def test_a_stop_of_two_processes_in_the_second_fit(job, whole):
+    stopped = job("two_stages one", processes=2)
+    stopped.run("finetune:6", "term").died(TERMINATED)
+    attempt = stopped.run()
+    same(attempt, whole("two_stages one", processes=2))
+    # Ranks ask each other four times a second, and at the start of each epoch.
+    assert 6 <= attempt.found["fit-1"] <= 8
+    assert attempt.steps("finetune") == list(range(attempt.found["fit-1"], 8))
+
+
+# --- what makes these programs tell
+
+
+@pytest.mark.parametrize("where", ["directories", pytest.param("one", marks=pytest.mark.slow)])
+def test_every_fit_of_a_first_attempt_trains(job, where):
+    attempt = job(f"kfold {where}", options={"save_every": "10m"}).run().ended()
+    assert [attempt.steps(fold) for fold in FOLDS] == [list(range(16))] * 3
+    assert attempt.steps("final") == list(range(24))
+    assert len({fit["weights"] for fit in (*attempt.result["folds"], attempt.result["final"])}) == 4
+    assert attempt.summary["global_step"] == 24
+
+
+@pytest.mark.slow
+def test_what_the_programs_do(whole):
+    for search in SEARCHES:
+        result = whole(f"searches {search}").result
+        finds_batch_size = search in ("scale_batch_size", "BatchSizeFinder")
+        assert ((result["batch_size"] != 5), (result["lr"] != 0.02)) == (finds_batch_size, not finds_batch_size)
+    # Early stopping ended them at different times, or nothing would be chosen.
+    assert len({fit["step"] for fit in whole("choose").result["tried"]}) > 1
+    assert whole("pruning").result["zeros"] > 50
+    files = whole("writes_files")
+    assert {"calibration.json", "encoder.pt", "model.json", "model.pt"} == set(files.model)
+    assert files.hooks("fit") == ["on_train_start", "on_train_end", "on_fit_end"]
+    assert whole("raised_limit same").result["longer"]["epoch"] == 4
+    programs = ("experiment 0", "experiment 1")
+    assert whole(*programs).results == [whole(program).result for program in programs]
+    caught, laptop = whole("caught_error"), whole("caught_error", in_container=False)
+    assert caught.results == laptop.results
+    assert caught.steps("batches of 5") == list(range(24))
+
+
+@pytest.mark.slow
+def test_a_command_line_of_the_projects_own(job, whole):
+    hyperparameters = {"sagemaker.save_every": "1ms", "lr": 0.05}
+    moments = ["first:10", "longer:21", "longer:29", "end"]
+    attempt = restarted(job, whole, "command_line", moments, ["first", "longer"], hyperparameters=hyperparameters)
+    assert attempt.summary["metrics"]
+
+
+def test_the_own_save_of_a_fit_wins_over_the_given_checkpoint(job, whole, given):
+    killed = job(f"from_checkpoint {given}")
+    killed.run("first:4").died(KILLED)
+    first = killed.run("given:27", "term").died(TERMINATED)
+    assert first.steps("given")[0] == 10
+    attempt = killed.run()
+    same(attempt, whole(f"from_checkpoint {given}"))
+    assert attempt.found["fit-1"] in (27, 28)
+    assert attempt.steps("given") == list(range(attempt.found["fit-1"], 34))
+    # A line says that something else is taken than what was asked for.
+    assert any("given.ckpt" in line and f"step-{attempt.found['fit-1']}" in line for line in attempt.log.splitlines())

@@ -1,0 +1,349 @@
+"""Sharded checkpoints of one process; ``tests/sharded`` has real strategies and hosts."""
+
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lightning_sm import _atomic_file
+from lightning_sm._atomic_file import remove_stale
+from lightning_sm._resume import sharded
+from lightning_sm._resume.record import MANIFEST, CheckpointRecord, read_manifest
+from lightning_sm._resume.series import Series
+from lightning_sm._resume.sharded import ShardedWriter, install_sharded_writer
+from lightning_sm._resume.storage import Storage
+from lightning_sm.errors import CheckpointError
+from tests.projects.container import log_lines
+from tests.resume.job import NAMESPACE
+
+SHARDS = ["meta.pt", "sub/__0_0.distcp"]
+
+
+class FSDPStrategy:
+    """One process's strategy that writes folders of two files, and then fails if it is told to."""
+
+    is_global_zero = True
+    error = None
+    writer: ShardedWriter
+
+    def __init__(self):
+        self.lightning_module = SimpleNamespace(parameters=list)
+        self.written = []
+
+    def broadcast(self, value, *_):
+        return value
+
+    def save_checkpoint(self, checkpoint, filepath, storage_options=None):
+        self.written.append(filepath)
+        for name in SHARDS:
+            path = Path(filepath, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(checkpoint["content"])
+        if self.error is not None:
+            raise self.error
+
+    def remove_checkpoint(self, path):
+        raise AssertionError("Lightning removes on the main host only")
+
+
+# Lightning's own classes tell by their module which of them writes.
+FSDPStrategy.__module__ = "pytorch_lightning.strategies.fsdp"
+
+
+@pytest.fixture
+def strategy(tmp_path, monkeypatch):
+    (tmp_path / "memory").mkdir()
+    monkeypatch.setattr(sharded, "MEMORY", str(tmp_path / "memory"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "staged"))
+    found = FSDPStrategy()
+    trainer = SimpleNamespace(
+        strategy=found, world_size=1, global_rank=0, local_rank=0, node_rank=0, is_global_zero=True, global_step=3,
+        current_epoch=1,
+    )  # fmt: skip
+    found.writer = install_sharded_writer(NAMESPACE, trainer, found)
+    yield found
+    left = [name for folder in ("memory", "staged") for _, _, files in os.walk(tmp_path / folder) for name in files]
+    assert left == []
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "checkpoints"
+
+
+def save(strategy, path, content=b"one", record=None):
+    state = {} if record is None else {"lightning_sm": {"record": record}}
+    strategy.save_checkpoint({"content": content, **state}, str(path))
+
+
+def whole(path):
+    """The content of a folder that is as its record says."""
+    record = read_manifest(str(path))
+    assert record is not None
+    assert record.problem(str(path)) is None
+    return Path(path, "meta.pt").read_bytes()
+
+
+def names(directory):
+    return sorted(os.listdir(directory))
+
+
+def test_a_folder_appears_with_its_record(strategy, directory):
+    with log_lines() as lines:
+        save(strategy, directory / "a.ckpt")
+    assert names(directory) == ["a.ckpt"]
+    assert names(directory / "a.ckpt") == [MANIFEST, "meta.pt", "sub"]
+    assert whole(directory / "a.ckpt") == b"one"
+    record = read_manifest(str(directory / "a.ckpt"))
+    assert (record.strategy, record.world_size, record.step, record.epoch) == ("fsdp", 1, 3, 1)
+    assert [file.name for file in record.files] == SHARDS
+    (hidden,) = strategy.written
+    assert os.path.basename(hidden) == f".a.ckpt.partial-{record.save_id}"
+    assert lines[0].startswith(f"Saved {directory}/a.ckpt: 2 files, 0.0 MB, ")
+    strategy.remove_checkpoint(str(directory / "a.ckpt"))
+    strategy.remove_checkpoint(str(directory / "a.ckpt"))
+    assert names(directory) == []
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_what_was_there_is_replaced(strategy, directory, monkeypatch, can_exchange, kind):
+    if not can_exchange:
+        monkeypatch.setattr(_atomic_file, "_exchange", lambda *_: False)
+    last = directory / "last.ckpt"
+    directory.mkdir()
+    if kind == "folder":
+        save(strategy, last)
+    elif kind == "file":
+        last.write_text("of another strategy")
+    else:
+        last.symlink_to("elsewhere.ckpt")
+    save(strategy, last, b"two")
+    assert whole(last) == b"two"
+    assert names(directory) == ["last.ckpt"]
+
+
+def killed_at(number, save):
+    """Run ``save`` in a process that is killed before its n-th change of a name on the disk; whether it was."""
+    pid = os.fork()
+    if pid == 0:
+        calls = []
+
+        def counted(function):
+            def call(*arguments, **named):
+                calls.append(function)
+                if len(calls) == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return function(*arguments, **named)
+
+            return call
+
+        for owner, name in (
+            (os, "rename"), (os, "makedirs"), (os, "unlink"), (os, "rmdir"), (_atomic_file, "_exchange"),
+            (sharded, "flush"), (_atomic_file, "flush"),
+        ):  # fmt: skip
+            setattr(owner, name, counted(getattr(owner, name)))
+        shutil.rmtree.avoids_symlink_attacks = False
+        save()
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+def test_a_kill_at_any_step_leaves_a_whole_checkpoint(strategy, directory):
+    last = directory / "last.ckpt"
+    contents, number, is_killed = [], 0, True
+    while is_killed:
+        number += 1
+        shutil.rmtree(directory, ignore_errors=True)
+        save(strategy, last)
+        is_killed = killed_at(number, lambda: save(strategy, last, b"two"))
+        contents.append(whole(last))
+        remove_stale(str(directory), "of none")
+        assert names(directory) == ["last.ckpt"]
+    assert number > 8
+    assert contents == sorted(contents)  # b"one" up to one step, b"two" from then on
+    assert set(contents) == {b"one", b"two"}
+
+
+def test_what_a_killed_run_left_is_removed(strategy, directory):
+    stale = directory / ".a.ckpt.partial-0123456789abcdef"
+    stale.mkdir(parents=True)
+    (directory / ".mine").mkdir()
+    with log_lines() as lines:
+        save(strategy, directory / "a.ckpt")
+    assert names(directory) == [".mine", "a.ckpt"]
+    assert lines[0] == f"Removing the incomplete checkpoint of an interrupted run: {stale}"
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("failed writing file")])
+def test_a_failed_write_leaves_the_older_one(strategy, directory, error):
+    last = directory / "last.ckpt"
+    save(strategy, last)
+    strategy.error = error
+    with pytest.raises(CheckpointError, match=rf"{last}.*global_rank 0: .*one is unchanged\. HINT: Check the"):
+        save(strategy, last, b"two")
+    assert whole(last) == b"one"
+    strategy.error = KeyError("of the model")
+    with pytest.raises(KeyError, match="of the model"):
+        save(strategy, last, b"two")
+    assert names(directory) == ["last.ckpt"]
+
+
+def test_a_directory_that_cannot_be_made(strategy, directory):
+    directory.write_text("a file")
+    with pytest.raises(CheckpointError, match=r"could not be saved \(global_rank 0: .* HINT: "):
+        save(strategy, directory / "a.ckpt")
+
+
+def test_a_second_trainer_has_the_same_writer(strategy):
+    other = SimpleNamespace(strategy=strategy)
+    assert install_sharded_writer(NAMESPACE, other, strategy) is strategy.writer
+    assert strategy.writer.trainer is other
+
+
+# --- in the background
+
+
+@pytest.fixture
+def copying(strategy, monkeypatch):
+    """Saves in the background, whose copy waits until it is allowed."""
+    allowed, copy = threading.Event(), sharded.copy_files
+
+    def waits(*arguments):
+        assert allowed.wait(60)
+        copy(*arguments)
+
+    monkeypatch.setattr(sharded, "copy_files", waits)
+    strategy.writer.start()
+    yield allowed
+    allowed.set()
+    strategy.writer.wait()
+
+
+def test_a_save_returns_before_the_copy(strategy, directory, copying):
+    save(strategy, directory / "a.ckpt")
+    assert strategy.writer.is_pending(directory / "a.ckpt")
+    assert not (directory / "a.ckpt").exists()
+    copying.set()
+    strategy.writer.finish()
+    assert not strategy.writer.is_pending(directory / "a.ckpt")
+    assert whole(directory / "a.ckpt") == b"one"
+    assert names(directory) == ["a.ckpt"]
+    save(strategy, directory / "b.ckpt", b"two")
+    assert whole(directory / "b.ckpt") == b"two"  # synchronous after the end
+
+
+def test_the_older_one_is_removed_after_the_agreement_on_the_newer_one(strategy, directory, copying):
+    copying.set()
+    save(strategy, directory / "a.ckpt")
+    strategy.writer.finish()
+    strategy.writer.start()
+    save(strategy, directory / "b.ckpt", b"two")
+    strategy.remove_checkpoint(str(directory / "a.ckpt"))
+    assert "a.ckpt" in names(directory)
+    strategy.writer.finish()
+    assert names(directory) == ["b.ckpt"]
+
+
+@pytest.mark.parametrize("end", ["save", "finish", "wait"])
+def test_an_error_of_the_copy_comes_later_and_the_older_one_stays(strategy, directory, monkeypatch, end):
+    save(strategy, directory / "a.ckpt")
+    strategy.writer.start()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sharded, "copy_files", full)
+    save(strategy, directory / "b.ckpt", b"two")
+    strategy.remove_checkpoint(str(directory / "a.ckpt"))
+    if end == "wait":
+        assert isinstance(strategy.writer.wait(), OSError)
+    else:
+        with pytest.raises(CheckpointError, match=r"b\.ckpt could not be saved .*No space left"):
+            strategy.writer.finish() if end == "finish" else save(strategy, directory / "c.ckpt")
+    assert names(directory) == ["a.ckpt"]
+
+
+@pytest.mark.parametrize("why", ["has room for", "cannot be used"])
+def test_without_room_in_memory_it_is_synchronous_and_says_so(strategy, directory, monkeypatch, why):
+    strategy.writer.start()
+    if why == "cannot be used":
+        monkeypatch.setattr(sharded, "MEMORY", str(directory / "none"))
+    else:
+        monkeypatch.setattr(sharded, "state_bytes", lambda trainer: 10**18)
+    with log_lines() as lines:
+        for name in ("a.ckpt", "b.ckpt"):
+            save(strategy, directory / name)
+    assert whole(directory / "a.ckpt") == b"one"
+    (line,) = [line for line in lines if "synchronously" in line]
+    assert line.startswith(f"Saving {directory}/a.ckpt synchronously: ")
+    assert why in line
+
+
+# --- at URLs
+
+
+@pytest.fixture
+def uploads(tmp_path, monkeypatch):
+    """What happens at ``memory://``, in order; the upload after the n-th (``fails_after``) fails."""
+    seen = SimpleNamespace(names=[], fails_after=100, url=f"memory://{tmp_path.name}/a.ckpt")
+    upload, remove = Storage.upload, Storage.remove
+
+    def observed_upload(storage, path, name):
+        if len(seen.names) == seen.fails_after:
+            raise CheckpointError("The connection is lost.", hint="Wait.")
+        seen.names.append(name)
+        upload(storage, path, name)
+
+    def observed_removal(storage, name):
+        seen.names.append(f"- {name}")
+        remove(storage, name)
+
+    monkeypatch.setattr(Storage, "upload", observed_upload)
+    monkeypatch.setattr(Storage, "remove", observed_removal)
+    return seen
+
+
+def test_a_url_gets_the_record_last_and_loses_what_was_there(strategy, uploads):
+    save(strategy, uploads.url)
+    Storage(uploads.url).write("__7_0.distcp", b"of a larger world")
+    save(strategy, uploads.url, b"two")
+    assert uploads.names == ["- a.ckpt", *SHARDS, MANIFEST] * 2
+    assert [file.name for file in Storage(uploads.url).files()] == sorted([*SHARDS, MANIFEST])
+    strategy.remove_checkpoint(uploads.url)
+    assert Storage(uploads.url).files() == []
+
+
+def test_an_upload_that_fails_leaves_no_record(strategy, uploads):
+    save(strategy, uploads.url)
+    uploads.names.clear()
+    uploads.fails_after = 2
+    with pytest.raises(CheckpointError, match=r"connection is lost.*Wait"):
+        save(strategy, uploads.url, b"two")
+    assert [file.name for file in Storage(uploads.url).files()] == ["meta.pt"]
+
+
+@pytest.mark.parametrize("where", ["directory", "url"])
+def test_saves_of_the_series_have_a_record_beside_them(strategy, uploads, tmp_path, where):
+    root = str(tmp_path / "root") if where == "directory" else uploads.url.rpartition("/")[0]
+    series = Series(root, "train-aaaaaa", 0)
+    for number in (1, 2, 3):
+        record = CheckpointRecord(f"step-{number}.ckpt", number, number, 0, "batch", 1, "fsdp").to_json()
+        save(strategy, series.path(f"step-{number}.ckpt"), record=record)
+    newest, older = series.records()
+    assert (newest.step, older.step) == (3, 2)
+    assert [file.name for file in newest.files] == [f"step-3.ckpt/{name}" for name in SHARDS]
+    if where == "directory":
+        assert newest.problem(series.directory) is None
+        assert names(series.directory) == ["step-2.ckpt", "step-2.json", "step-3.ckpt", "step-3.json"]
+        return
+    uploads.fails_after = len(uploads.names) + 2
+    with pytest.raises(CheckpointError, match="connection is lost"):
+        save(strategy, series.path("step-4.ckpt"), record={**record, "name": "step-4.ckpt", "number": 4})
+    assert series.records() == [newest, older]
