@@ -21,6 +21,7 @@ _COMMANDS = {
     "entrypoint": "lightning_sm._sagemaker.entrypoint",
     "doctor": "lightning_sm._doctor",
     "metrics": "lightning_sm._metrics.command",
+    "plan": "lightning_sm._plan",
 }
 # Commands of LightningCLI, which takes them with the words behind them.
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
@@ -44,6 +45,7 @@ commands:
                   list jobs, show the log of one, stop it, download its model
   rehearse        run a training job on this machine with SageMaker's container software
   doctor          examine this machine and job, and say what to do about what is wrong
+  plan            predict throughput, hours and dollars of a training on several hosts
   metrics         print the metric definitions by which SageMaker finds what a model logs
   entrypoint      print a container entry point that forwards SIGTERM to the training
 
