@@ -6,10 +6,14 @@ import re
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
+
+import docstring_parser
+from jsonargparse import ArgumentParser
+from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from lightning_sm._plan.instances import Instance, find_instance, network_of
-from lightning_sm._plan.measure import Measurement, measure
+from lightning_sm._plan.measure import measure
 from lightning_sm._plan.model import (
     Bottleneck,
     Network,
@@ -50,23 +54,23 @@ class PlanOptions:
         accumulate_grad_batches: that argument of the Trainer
         bandwidth: Gbit/s between hosts, instead of the type's
         latency_us: microseconds of a message between hosts, instead of an assumption
-        gpus: GPUs of a host, where there is no --instance; 0 for a training on CPUs
+        gpus: GPUs of a host that train, instead of all of the type; 0 for a training on CPUs
         measure: run the program that follows, and measure step and parameters
         plot: an SVG file to write, with the throughput of each option over hosts
     """
 
     params: Optional[str] = None
-    step_ms: Optional[float] = None
+    step_ms: Optional[PositiveFloat] = None
     instance: Optional[str] = None
     hosts: str = "1,2,4,8,16"
-    batch: Optional[int] = None
-    steps: Optional[float] = None
-    samples: Optional[float] = None
-    price: Optional[float] = None
-    accumulate_grad_batches: Optional[int] = None
-    bandwidth: Optional[float] = None
-    latency_us: Optional[float] = None
-    gpus: Optional[int] = None
+    batch: Optional[PositiveInt] = None
+    steps: Optional[PositiveFloat] = None
+    samples: Optional[PositiveFloat] = None
+    price: Optional[PositiveFloat] = None
+    accumulate_grad_batches: PositiveInt = 1
+    bandwidth: Optional[PositiveFloat] = None
+    latency_us: Optional[NonNegativeFloat] = None
+    gpus: Optional[NonNegativeInt] = None
     measure: bool = False
     plot: Optional[str] = None
 
@@ -83,9 +87,6 @@ def main(args: Optional[Sequence[str]] = None) -> int:
 
 
 def _parse(args: Optional[Sequence[str]]) -> Tuple[PlanOptions, List[str]]:
-    import docstring_parser
-    from jsonargparse import ArgumentParser
-
     texts = {each.arg_name: each.description for each in docstring_parser.parse(str(PlanOptions.__doc__)).params}
     parser = ArgumentParser(
         prog="lightning-sm plan",
@@ -106,34 +107,27 @@ def _parse(args: Optional[Sequence[str]]) -> Tuple[PlanOptions, List[str]]:
 
 
 def _plan(options: PlanOptions, program: Sequence[str]) -> None:
-    hosts = _hosts(options.hosts)
-    instance = _instance(options)
-    _check(options, program)
-    measured = measure(program) if options.measure else None
-    workload = _workload(options, measured)
+    hosts, instance = _hosts(options.hosts), _instance(options)
+    if options.samples is not None and options.batch is None:
+        raise HyperparameterError("--samples needs --batch.", hint="Give the batch size of a process, or --steps.")
+    workload = _workload(options, program)
     network = network_of(instance, None if options.latency_us is None else options.latency_us / 1e6)
-    if measured is not None:
-        print(
-            f"Measured with {measured.processes} process{'es' * (measured.processes > 1)} on {measured.device}: the "
-            "figures hold for instances on which a step takes the same."
-        )
-    print(f"{_number(workload.parameters)} parameters, {_number(workload.gradient_bytes)}B of gradients a step.", end=" ")
-    print(f"A step takes {workload.step_seconds * 1e3:.4g} ms on one host.\n{instance}\n")
     plain = [predict(workload, network, count) for count in hosts]
-    for line in _table(options, workload, network, plain):
-        print(line)
+    candidates = candidate_options(workload, network, max(hosts))
+    print(f"{_title(workload)}\n{instance}\n")
+    print(_table(options, workload, network, plain))
     limited = next((each for each in plain if each.bottleneck != Bottleneck.COMPUTE), None)
     if limited is None:
         print(f"\nUp to {max(hosts)} hosts, compute is the limit: communication makes no step longer by 5 %.")
     else:
         print(f"\nThe first bottleneck is {limited.bottleneck}, from {limited.hosts} hosts on.")
-    candidates = candidate_options(workload, network, max(hosts)) if max(hosts) > 1 else []
-    for line in _options_table(workload, network, max(hosts), instance, candidates):
-        print(line)
+    if max(hosts) > 1:
+        print(_options_table(workload, network, max(hosts), instance, candidates))
     if options.plot is not None:
-        unit, scale = _throughput(options, workload, network)
         curves = {str(each): [predict(workload, network, count, each) for count in hosts] for each in candidates}
-        Path(options.plot).write_text(plot(_title(workload, instance), unit, scale, {"plain DDP": plain, **curves}))
+        title = f"{instance.name}: {_title(workload)}"
+        unit, scale = _throughput(options, workload, network)
+        Path(options.plot).write_text(plot(title, unit, scale, {"plain DDP": plain, **curves}))
         print(f"\nThe plot is in {options.plot}.")
 
 
@@ -144,53 +138,28 @@ def _hosts(text: str) -> List[int]:
 
 
 def _instance(options: PlanOptions) -> Instance:
-    if options.instance is not None:
-        instance = find_instance(options.instance)
-        return instance if options.bandwidth is None else replace(instance, gbit=options.bandwidth, up_to=None)
-    if options.bandwidth is None:
+    if options.instance is None and options.bandwidth is None:
         raise HyperparameterError(
             "Neither --instance nor --bandwidth is given.", hint="Name the instance type, such as ml.g5.12xlarge."
         )
-    return Instance("hosts", options.gpus or 0, options.bandwidth)
+    found = Instance("hosts", 0, 0.0) if options.instance is None else find_instance(options.instance)
+    if options.bandwidth is not None:
+        found = replace(found, gbit=options.bandwidth, up_to=None)
+    return found if options.gpus is None else replace(found, gpus=options.gpus)
 
 
-def _check(options: PlanOptions, program: Sequence[str]) -> None:
-    if options.measure != bool(program):
+def _workload(options: PlanOptions, program: Sequence[str]) -> Workload:
+    """What a process computes, as the options say or as a program shows."""
+    if options.measure and program:
+        workload, where = measure(program)
+        print(f"Measured with {where}: the plan holds for instances on which a step takes the same.")
+        return workload
+    if options.measure or program or options.params is None or options.step_ms is None:
         raise HyperparameterError(
-            "--measure needs a program behind the options." if options.measure else f"What is {program[0]!r} for?",
-            hint="A program is measured as in `lightning-sm plan --measure --instance ml.g5.xlarge train.py`.",
+            "A plan needs either --params and --step-ms, or --measure and a program behind all options.",
+            hint="Such as `lightning-sm plan --measure --instance ml.g5.xlarge train.py --config config.yaml`.",
         )
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if not isinstance(value, (bool, str)) and value is not None and value <= 0 and field.name != "gpus":
-            raise HyperparameterError(
-                f"--{field.name.replace('_', '-')} is {value:g}.", hint="It is a number of more than zero."
-            )
-    if options.samples is not None and options.batch is None:
-        raise HyperparameterError("--samples needs --batch.", hint="Give the batch size of a process, or --steps.")
-
-
-def _workload(options: PlanOptions, measured: Optional[Measurement]) -> Workload:
-    accumulate = options.accumulate_grad_batches
-    if measured is not None:
-        parameters: float = measured.parameters
-        found = Workload(
-            parameters,
-            measured.step_seconds,
-            max(1, round(measured.gradient_bytes / max(1.0, parameters))),
-            measured.accumulate,
-        )
-        if options.params is not None:
-            found = replace(found, parameters=_parameters(options.params))
-        if options.step_ms is not None:
-            found = replace(found, step_seconds=options.step_ms / 1e3)
-        return found if accumulate is None else replace(found, accumulate=accumulate)
-    if options.params is None or options.step_ms is None:
-        raise HyperparameterError(
-            "A plan needs --params and --step-ms.",
-            hint="Give both, or let --measure find them in a training of yours: `lightning-sm plan --help`.",
-        )
-    return Workload(_parameters(options.params), options.step_ms / 1e3, accumulate=accumulate or 1)
+    return Workload(_parameters(options.params), options.step_ms / 1e3, accumulate=options.accumulate_grad_batches)
 
 
 def _parameters(text: str) -> float:
@@ -200,7 +169,7 @@ def _parameters(text: str) -> float:
     return float(match[1]) * _FACTORS[match[2]]
 
 
-def _table(options: PlanOptions, workload: Workload, network: Network, plain: Sequence[Prediction]) -> List[str]:
+def _table(options: PlanOptions, workload: Workload, network: Network, plain: Sequence[Prediction]) -> str:
     unit, scale = _throughput(options, workload, network)
     steps = options.steps
     if options.samples is not None and options.batch is not None:
@@ -229,47 +198,40 @@ def _throughput(options: PlanOptions, workload: Workload, network: Network) -> T
 
 def _options_table(
     workload: Workload, network: Network, hosts: int, instance: Instance, candidates: Sequence[Option]
-) -> List[str]:
-    if not candidates:
-        return []
+) -> str:
     plain = predict(workload, network, hosts).step_seconds
-    seconds: Dict[Option, float] = {
-        each: predict(workload, network, hosts, each).step_seconds for each in candidates
-    }
+    seconds = {each: predict(workload, network, hosts, each).step_seconds for each in candidates}
     rows = [[f"option, on {hosts} hosts", "ms a step", "over plain DDP", "pays up to", "learns the same"]]
     for option in candidates:
         below = pays_below(workload, network, hosts, option)
-        text = "never" if below is None else "any bandwidth" if below == math.inf else _gbit(below, instance)
+        text = "never" if below is None else "any" if below == math.inf else _gbit(below, instance)
         learns = f"no: {option.warning}" if option.warning else "yes"
         rows.append([str(option), f"{seconds[option] * 1e3:.4g}", f"{seconds[option] / plain:.2f}", text, learns])
     harmless = [each for each in candidates if not each.warning]
     fastest = min(seconds[each] for each in harmless)
     # The one with the fewest settings of those that are about as fast.
-    chosen = next(each for each in sorted(harmless, key=_settings) if seconds[each] <= 1.02 * fastest)
+    chosen = next(
+        each for each in sorted(harmless, key=lambda each: str(each).count("=")) if seconds[each] <= 1.02 * fastest
+    )
     gain = 1 - seconds[chosen] / plain
     verdict = f"Use {chosen}: {gain:.0%} less time." if gain > 0.02 else "No option that learns the same gains 2 %."
-    return ["", *_aligned(rows), "", f"{verdict} Each is an option of SMDDPStrategy. Errors of the model: docs/plan.md"]
-
-
-def _settings(option: Option) -> int:
-    return str(option).count("=")
+    return f"\n{_aligned(rows)}\n\n{verdict} Each is an option of SMDDPStrategy. Errors of the model: docs/plan.md"
 
 
 def _gbit(bytes_per_second: float, instance: Instance) -> str:
     return f"{float(f'{bytes_per_second * 8 / 1e9 / instance.payload_share:.2g}'):g} Gbit/s"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> List[str]:
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
 
-def _title(workload: Workload, instance: Instance) -> str:
-    return f"{_number(workload.parameters)} parameters, {workload.step_seconds * 1e3:.4g} ms on one host, {instance}"
+def _title(workload: Workload) -> str:
+    counts = f"{_number(workload.parameters)} parameters, {_number(workload.gradient_bytes, 'B')} of gradients"
+    return f"{counts}, {workload.step_seconds * 1e3:.4g} ms a step on one host"
 
 
-def _number(value: float) -> str:
-    for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.3g} {letter}"
-    return f"{value:.3g} "
+def _number(value: float, unit: str = "") -> str:
+    factor, letter = next((each for each in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if value >= each[0]), (1.0, ""))
+    return f"{value / factor:.3g} {letter}{unit}".rstrip()

@@ -70,7 +70,7 @@ def find_instance(name: str) -> Instance:
         close = difflib.get_close_matches(full, types, 3)
         raise HyperparameterError(
             f"No network bandwidth is known for --instance {name}.",
-            hint=f"Known are {', '.join(close or types)}; for others leave --instance out, and give --bandwidth and --gpus.",
+            hint=f"Known are {', '.join(close or types)}; for others give --bandwidth and --gpus instead.",
         )
     return types[full]
 

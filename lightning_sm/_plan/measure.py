@@ -13,20 +13,20 @@ Environment variables:
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import median
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.wrapped_method import trainer_of, wrap_method
+from lightning_sm._plan.model import Workload
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["Measurement", "measure", "measure_first_fit"]
+__all__ = ["measure", "measure_first_fit"]
 
 _VARIABLE = "LIGHTNING_SM_MEASURE"
 # Steps that are not measured; steps of a period, and seconds after which a period ends earlier; periods; all seconds.
@@ -35,29 +35,8 @@ _WARM_UP, _PERIOD, _PERIOD_SECONDS, _PERIODS, _SECONDS = 10, 5, 2.0, 8, 60.0
 _WRITERS = ("Checkpoint", "ModelCheckpoint", "SaveConfigCallback")
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """What a training on this machine showed.
-
-    Attributes:
-        parameters: The number of parameters that have gradients.
-        gradient_bytes: The bytes of their gradients.
-        step_seconds: The median time of a step, with loading its batch, in seconds.
-        accumulate: ``accumulate_grad_batches`` of the ``Trainer``.
-        processes: The processes that trained.
-        device: Such as ``NVIDIA A10G`` or ``cpu``.
-    """
-
-    parameters: int
-    gradient_bytes: int
-    step_seconds: float
-    accumulate: int
-    processes: int
-    device: str
-
-
-def measure(program: Sequence[str]) -> Measurement:
-    """Run a program until its first ``fit`` has been measured.
+def measure(program: Sequence[str]) -> Tuple[Workload, str]:
+    """Run a program until its first ``fit`` has been measured; returns that, and the processes and their device.
 
     The program runs where this process runs, with all its output on stderr. Loggers and callbacks that save are left
     out, ``default_root_dir`` is temporary, and nothing behind ``fit`` is run.
@@ -75,20 +54,19 @@ def measure(program: Sequence[str]) -> Measurement:
         command = [sys.executable, "-m", "lightning_sm.cli", *program]
     else:
         command = list(program)
-    if shutil.which(command[0]) is None:
-        raise HyperparameterError(
-            f"There is no command {first!r} to measure.",
-            hint="Write the project's own command behind the options, such as `train.py --config config.yaml`.",
-        )
     with tempfile.TemporaryDirectory() as directory:
         result = os.path.join(directory, "measurement.json")
         more = {_VARIABLE: result, "PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled"}
-        ended = subprocess.run(command, env={**os.environ, **more}, stdout=2, check=False)
+        try:
+            ended = f"exit code {subprocess.run(command, env={**os.environ, **more}, stdout=2, check=False).returncode}"
+        except OSError as error:
+            ended = str(error)
         if os.path.exists(result):
             with open(result) as file:
-                return Measurement(**json.load(file))
+                workload, where = json.load(file)
+            return Workload(**workload), where
     raise HyperparameterError(
-        f"`{' '.join(program)}` ended with exit code {ended.returncode} before a step could be measured.",
+        f"`{' '.join(program)}` ended before a step was measured: {ended}.",
         hint="It must call Trainer.fit of Lightning 2, with at least two batches in an epoch; its output stands above.",
     )
 
@@ -160,7 +138,8 @@ class _MeasureSteps:
         period = max(1, min(_PERIOD, trainer.num_training_batches - 1))
         if self._last is not None and self._count < period and now - self._last < _PERIOD_SECONDS:
             return
-        _wait_for(module.device)
+        if module.device.type == "cuda":
+            _cuda().synchronize(module.device)
         now = time.perf_counter()
         if self._last is not None:
             self._periods.append((self._seen, (now - self._last) / self._count))
@@ -180,27 +159,21 @@ class _MeasureSteps:
     def _end(self, trainer: Any, module: Any) -> None:
         if trainer.is_global_zero:
             trained = [each for each in module.parameters() if each.requires_grad]
-            measured = Measurement(
-                sum(each.numel() for each in trained),
-                sum(each.numel() * each.element_size() for each in trained),
+            parameters = sum(each.numel() for each in trained)
+            size = sum(each.numel() * each.element_size() for each in trained)
+            workload = Workload(
+                parameters,
                 median(self._measured() or [seconds for _, seconds in self._periods]),
+                round(size / max(1, parameters)),
                 trainer.accumulate_grad_batches,
-                trainer.world_size,
-                _name_of(module.device),
             )
+            device = module.device.type
+            name = _cuda().get_device_name(module.device) if device == "cuda" else device
+            where = f"{trainer.world_size} process{'es' * (trainer.world_size > 1)} on {name}"
             with open(self._result, "w") as file:
-                json.dump(asdict(measured), file)
+                json.dump([asdict(workload), where], file)
         raise SystemExit(0)
 
 
-def _wait_for(device: Any) -> None:
-    if device.type == "cuda":
-        _torch().cuda.synchronize(device)
-
-
-def _name_of(device: Any) -> str:
-    return str(_torch().cuda.get_device_name(device)) if device.type == "cuda" else str(device.type)
-
-
-def _torch() -> Any:
-    return sys.modules["torch"]
+def _cuda() -> Any:
+    return sys.modules["torch"].cuda

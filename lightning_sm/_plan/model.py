@@ -146,14 +146,12 @@ class Prediction:
         step_seconds: The time of a step: of one batch in each process.
         efficiency: The throughput over ``hosts`` times that of one host.
         bottleneck: What makes a step longer than on one host, if something does.
-        wire_bytes: What a host sends in a step, in bytes.
     """
 
     hosts: int
     step_seconds: float
     efficiency: float
     bottleneck: str
-    wire_bytes: float
 
     @property
     def speedup(self) -> float:
@@ -161,13 +159,16 @@ class Prediction:
         return self.hosts * self.efficiency
 
 
-def predict(workload: Workload, network: Network, hosts: int, option: Option = Option()) -> Prediction:  # noqa: B008
+_PLAIN = Option()
+
+
+def predict(workload: Workload, network: Network, hosts: int, option: Option = _PLAIN) -> Prediction:
     """Return what a step takes on a number of hosts."""
     compute, size = workload.step_seconds, workload.gradient_bytes
     share = option.wire_share(workload)
     period = workload.accumulate * option.local_steps
     if hosts == 1:
-        return Prediction(1, compute, 1.0, Bottleneck.COMPUTE, 0.0)
+        return Prediction(1, compute, 1.0, Bottleneck.COMPUTE)
     copies = network.copy_per_byte * size
     if option.local_steps > 1:
         sizes = [size]
@@ -188,15 +189,10 @@ def predict(workload: Workload, network: Network, hosts: int, option: Option = O
             communication += seconds
             end = max(forward + backward * done / size, end) + seconds + hook * bucket
         exposed = end - compute + copies / 2
-    step = compute + exposed / period
-    processes = hosts * network.processes
-    return Prediction(
-        hosts,
-        step,
-        compute / step,
-        _bottleneck(workload, exposed / period, communication, len(sizes) * network.all_reduce(0.0, hosts), hook * size),
-        2 * (processes - 1) / processes * size * share / period,
-    )
+    exposed /= period
+    latency = len(sizes) * network.all_reduce(0.0, hosts)
+    bottleneck = _bottleneck(workload, exposed, communication, latency, hook * size)
+    return Prediction(hosts, compute + exposed, compute / (compute + exposed), bottleneck)
 
 
 def _buckets(size: float, cap_mb: Optional[float]) -> Iterator[float]:
@@ -244,7 +240,7 @@ def candidate_options(workload: Workload, network: Network, hosts: int) -> List[
         Option(local_steps=8),
         Option(local_steps=16),
     ]
-    return [each for each in dict.fromkeys(options) if each != Option()]
+    return [each for each in dict.fromkeys(options) if each != _PLAIN]
 
 
 def pays_below(workload: Workload, network: Network, hosts: int, option: Option) -> Optional[float]:

@@ -1,5 +1,6 @@
 """The plot of a plan: throughput over hosts, a curve for each option, as SVG that any browser draws by itself."""
 
+import math
 from html import escape
 from typing import List, Mapping, Sequence
 
@@ -7,7 +8,7 @@ from lightning_sm._plan.model import Prediction
 
 __all__ = ["plot"]
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 420, 64, 44, 470, 366
+_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 860, 420, 70, 44, 500, 366
 # Told apart by colour-blind readers: https://jfly.uni-koeln.de/color/
 _COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777")
 
@@ -36,14 +37,14 @@ def plot(title: str, unit: str, scale: float, curves: Mapping[str, Sequence[Pred
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
         f'<text x="{_LEFT}" y="24" font-size="14">{escape(title)}</text>',
         f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_BOTTOM + 40}" text-anchor="middle">hosts</text>',
-        f'<text transform="translate(16 {(_TOP + _BOTTOM) / 2}) rotate(-90)" text-anchor="middle">{escape(unit)}</text>',
+        f'<text transform="translate(16 {_BOTTOM}) rotate(-90)">{escape(unit)}</text>',
         f'<path d="M{_LEFT} {_TOP}V{_BOTTOM}H{_RIGHT}" fill="none" stroke="#444"/>',
         f'<path d="M{x(0)} {y(0)}L{x(most)} {y(most)}" stroke="#999" stroke-dasharray="4 4"/>',
     ]
-    for quarter in range(5):
-        speedup = most * quarter / 4
-        parts.append(f'<path d="M{_LEFT} {y(speedup):.1f}H{_RIGHT}" stroke="#ddd"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y(speedup) + 4:.1f}" text-anchor="end">{speedup * scale:.4g}</text>')
+    for tick in _ticks(most * scale):
+        down = y(tick / scale)
+        parts.append(f'<path d="M{_LEFT} {down:.1f}H{_RIGHT}" stroke="#ddd"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">{tick:,.6g}</text>')
     written = -1000.0
     for count in sorted(set(hosts)):
         if x(count) - written >= 20:  # the numbers of few hosts stand close together
@@ -53,10 +54,17 @@ def plot(title: str, unit: str, scale: float, curves: Mapping[str, Sequence[Pred
         color = _COLORS[number % len(_COLORS)]
         points = [(x(each.hosts), y(each.speedup)) for each in predictions]
         parts.extend(_curve(points, color))
-        down = _TOP + 12 + 22 * number
-        parts.append(f'<path d="M{_RIGHT + 16} {down - 4}h18" stroke="{color}" stroke-width="2"/>')
-        parts.append(f'<text x="{_RIGHT + 40}" y="{down}" font-size="11">{escape(name)}</text>')
+        line = _TOP + 12 + 22 * number
+        parts.append(f'<path d="M{_RIGHT + 16} {line - 4}h18" stroke="{color}" stroke-width="2"/>')
+        parts.append(f'<text x="{_RIGHT + 40}" y="{line}" font-size="11">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _ticks(most: float) -> List[float]:
+    """Round numbers from 0 to ``most``, at most six of them."""
+    power = 10.0 ** math.floor(math.log10(most / 5))
+    step = next(factor * power for factor in (1, 2, 5, 10) if most / (factor * power) <= 5)
+    return [number * step for number in range(math.floor(most / step) + 1)]
 
 
 def _curve(points: Sequence[Sequence[float]], color: str) -> List[str]:
