@@ -103,6 +103,7 @@ def _parse(args: Optional[Sequence[str]]) -> Tuple[PlanOptions, List[str]]:
     parser.add_argument("program", nargs=argparse.REMAINDER, help="with --measure: a program and its arguments")
     given = parser.parse_args(args).as_dict()
     program = given.pop("program") or []
+    program = program[1:] if program[:1] == ["--"] else program
     return PlanOptions(**given), program
 
 

@@ -12,7 +12,7 @@ from lightning_sm.errors import HyperparameterError
 
 __all__ = ["Instance", "find_instance", "instance_types", "network_of"]
 
-# The share of a bandwidth that is payload. TCP: headers of packets of 1,500 bytes, measured. EFA: an assumption.
+# The share of a bandwidth that is payload. TCP: less the headers of packets of 1,500 bytes. EFA: an assumption.
 _TCP_SHARE, _EFA_SHARE = 0.956, 0.8
 # Seconds of a message between two hosts: assumptions.
 _TCP_LATENCY, _EFA_LATENCY = 50e-6, 20e-6
