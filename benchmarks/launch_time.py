@@ -12,7 +12,7 @@ from _pairs import compare, cpu_seconds, wall_seconds
 _SCRIPT = os.path.abspath(__file__)
 _WORDS = (
     "--image", "pytorch-2.8-gpu", "--instance-type", "ml.g5.xlarge", "--role", "arn:aws:iam::123456789012:role/Role",
-    "--bucket", "bucket", "--region", "us-east-1", "--channel", "training=s3://bucket/data", "--dry-run",
+    "--bucket", "bucket", "--region", "us-east-1", "--channel", "training=s3://bucket/data", "--dry-run", "--no-check",
     "fit", "--config", "config.yaml", "--trainer.max_epochs", "5",
 )  # fmt: skip
 

@@ -19,18 +19,12 @@ _COMMANDS = {
     "artifacts": "lightning_sm.launch:artifacts",
     "rehearse": "lightning_sm.rehearse",
     "entrypoint": "lightning_sm._sagemaker.entrypoint",
-    "doctor": "lightning_sm._doctor",
+    "doctor": "lightning_sm._doctor_command",
     "metrics": "lightning_sm._metrics.command",
     "plan": "lightning_sm._plan",
 }
 # Commands of LightningCLI, which takes them with the words behind them.
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
-
-# The options of LightningCLI and their groups, of which none is an option of `lightning-sm tune`.
-_CLI_OPTIONS = (
-    "ckpt_path", "config", "data", "lr_scheduler", "model", "optimizer", "print_config", "sagemaker", "seed_everything",
-    "trainer",
-)  # fmt: skip
 
 _HELP = """usage: lightning-sm COMMAND ...
 
@@ -44,7 +38,8 @@ commands:
   jobs, logs, stop, artifacts
                   list jobs, show the log of one, stop it, download its model
   rehearse        run a training job on this machine with SageMaker's container software
-  doctor          examine this machine and job, and say what to do about what is wrong
+  doctor          examine this machine and job, and say what to do about what is wrong;
+                  with --source-dir a project, as launch does before it sends it
   plan            predict throughput, hours and dollars of a training on several hosts
   metrics         print the metric definitions by which SageMaker finds what a model logs
   entrypoint      print a container entry point that forwards SIGTERM to the training
@@ -86,7 +81,7 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
     if first == "--version":
         print(f"lightning-sm {__version__}")
         return 0
-    if first in _COMMANDS and not _is_subcommand(words):
+    if first in _COMMANDS:
         module, _, function = _COMMANDS[first].partition(":")
         command: Callable[[Sequence[str]], Optional[int]] = getattr(importlib.import_module(module), function or "main")
         return command(words[1:])
@@ -121,16 +116,6 @@ def _is_in_job() -> bool:
     return "TRAINING_JOB_NAME" in os.environ or os.path.exists(
         os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "input", "config", "hyperparameters.json")
     )
-
-
-def _is_subcommand(words: Sequence[str]) -> bool:
-    """Whether ``tune`` is the subcommand that LightningCLI has on Lightning 1.x: in a job, and before its options."""
-    if words[0] != "tune":
-        return False
-    if _is_in_job():
-        return True
-    option = words[1].partition("=")[0] if len(words) > 1 else ""
-    return option == "-c" or (option.startswith("--") and option[2:].partition(".")[0] in _CLI_OPTIONS)
 
 
 if __name__ == "__main__":

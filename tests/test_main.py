@@ -16,7 +16,7 @@ try:
     code = main(sys.argv[1:])
 except SystemExit as error:
     code = error.code
-heavy = {"boto3", "jsonargparse", "lightning", "numpy", "pytorch_lightning", "torch", "yaml"} & set(sys.modules)
+heavy = {"boto3", "lightning", "numpy", "pytorch_lightning", "torch"} & set(sys.modules)
 sys.exit(f"loaded {heavy}" if heavy else code)
 """
 
@@ -43,50 +43,6 @@ def test_rehearse_is_its_own_room(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "is_subcommand"),
-    [
-        (["--config", "a.yaml"], True),
-        (["--config=a.yaml", "--dry-run"], True),
-        (["-c", "a.yaml"], True),
-        (["--trainer.auto_lr_find=true"], True),
-        (["--trainer", "trainer.yaml", "--model.lr", "1"], True),
-        (["--print_config"], True),
-        ([], False),
-        (["--help"], False),
-        (["--dry-run"], False),
-        (["--objective", "a", "fit", "--config", "a.yaml"], False),
-        (["--range", "trainer.max_epochs=[1, 2]", "--", "--model.lr", "1"], False),
-        (["fit", "--config", "a.yaml"], False),
-        (["--imgae", "x"], False),
-    ],
-)
-def test_tune_is_also_a_subcommand_of_lightning_1(words, is_subcommand, monkeypatch, tmp_path):
-    received = []
-    monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tmp_path))
-    monkeypatch.delenv("TRAINING_JOB_NAME", raising=False)
-    monkeypatch.setattr("lightning_sm.cli.main", lambda words: received.append(("cli", words)))
-    monkeypatch.setattr("lightning_sm.launch.tune", lambda words: received.append(("tune", words)) or 3)
-    assert entry.main(["tune", *words]) == (None if is_subcommand else 3)
-    assert received == [("cli", ["tune", *words]) if is_subcommand else ("tune", words)]
-    monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
-    entry.main(["tune", *words])
-    assert received[1] == ("cli", ["tune", *words])
-    monkeypatch.delenv("TRAINING_JOB_NAME")
-    (tmp_path / "input" / "config").mkdir(parents=True)
-    (tmp_path / "input" / "config" / "hyperparameters.json").write_text("{}")
-    entry.main(["tune", *words])
-    assert received[2] == received[1]
-
-
-def test_no_option_of_tune_is_one_of_lightning_clis():
-    from lightning_sm.launch._words import _parser
-
-    options = {option.lstrip("-") for action in _parser("tune")._actions for option in action.option_strings}
-    assert not options & set(entry._CLI_OPTIONS)
-    assert "c" not in options
-
-
-@pytest.mark.parametrize(
     ("words", "begins"),
     [
         (["--help"], "usage: lightning-sm COMMAND"),
@@ -95,7 +51,9 @@ def test_no_option_of_tune_is_one_of_lightning_clis():
         (["rehearse", "--help"], "usage: lightning-sm rehearse"),
         (["entrypoint", "--help"], "usage: lightning-sm entrypoint"),
         (["doctor", "--help"], "usage: lightning-sm doctor"),
+        (["launch", "--help"], "usage: lightning-sm launch"),
         (["tune", "--help"], "usage: lightning-sm tune"),
+        (["artifacts", "--help"], "usage: lightning-sm artifacts"),
         (["metrics", "--help"], "usage: lightning-sm metrics"),
     ],
 )
@@ -125,7 +83,8 @@ def test_a_command_that_does_not_exist(typed, hint):
     done = _run_without_torch(typed, "--image", "x")
     assert (done.returncode, done.stdout) == (2, "")
     commands = (
-        "fit, validate, test, predict, launch, tune, jobs, logs, stop, artifacts, rehearse, entrypoint, doctor, metrics"
+        "fit, validate, test, predict, launch, tune, jobs, logs, stop, artifacts, rehearse, entrypoint, doctor, "
+        "metrics, plan"
     )
     assert done.stderr == f"lightning-sm: error: There is no command {typed!r}. HINT: {hint}Commands: {commands}.\n"
 

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 import lightning_sm
 from lightning_sm import errors
-from lightning_sm._doctor import SECTIONS
+from lightning_sm._doctor import CHECKS, name_of
 
 __all__ = ["TABLES", "arguments_of", "main", "out_of_date", "render"]
 
@@ -41,13 +41,13 @@ def options_table() -> str:
 
 
 def doctor_table() -> str:
-    """What each check of the doctor examines, by the first line of its docstring."""
-    rows = [
-        (section if check is checks[0] else "", (check.__doc__ or "").partition("\n")[0].replace("``", "`"))
-        for section, checks in SECTIONS.items()
-        for check in checks
-    ]
-    return _table(("Section", "Examined"), rows)
+    """What each check of the doctor examines, and what it saves, by its docstring."""
+    rows = []
+    for check in CHECKS:
+        examined, _, rest = (inspect.getdoc(check) or "").partition("\n")
+        saves = rest.partition("Saves: ")[2].partition("\n\n")[0]
+        rows.append((name_of(check), _inline(examined), _inline(saves[:1].upper() + saves[1:])))
+    return _table(("Check", "Examined", "What it saves"), rows)
 
 
 def callbacks_table() -> str:

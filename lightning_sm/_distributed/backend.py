@@ -10,11 +10,13 @@ from typing import Optional
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import SMDDPUnavailableError
 
-__all__ = ["Backend", "BackendChoice", "all_gather_problem", "choose_backend"]
+__all__ = ["SMDDP_INSTANCE_TYPES", "Backend", "BackendChoice", "all_gather_problem", "choose_backend"]
 
 # Importing it registers the backend: AWS, "Use the SMDDP library in your PyTorch Lightning training script".
 _MODULE = "smdistributed.dataparallel.torch.torch_smddp"
 
+# AWS, "Supported frameworks, AWS Regions, and instances types" of the SMDDP library.
+SMDDP_INSTANCE_TYPES = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
 # SMDDP's AllGather: AWS, SageMaker developer guide, page model-parallel-core-features-v2-smddp-allgather.
 _ALL_GATHER_TYPES = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
 # Under mpirun it is chosen instead of AllReduce by this variable, which the library reads when it is imported.

@@ -1,52 +1,38 @@
-"""The doctor: examines the machine and the job, and says what stops a training, slows it down or loses results.
+"""Examines a host and its job for what fails late, silently or on another host only.
 
-``finding`` holds the values and runs the checks; each ``*_checks`` module exports its ``CHECKS``; ``command`` is
-``lightning-sm doctor``; ``at_start`` is ``sagemaker.doctor: true``.
+``finding`` holds the values, each ``*_checks`` module some checks; ``at_start`` is ``sagemaker.doctor: true``. The
+command ``lightning-sm doctor`` stands above, because it knows ``launch`` as well.
 """
 
-from typing import Mapping, Sequence, Tuple
+from typing import Tuple
 
-from lightning_sm._doctor import (
-    argument_checks,
-    at_start,
-    command,
-    container_checks,
-    hardware_checks,
-    job_checks,
-    lifecycle_checks,
-    nccl_checks,
-    network_checks,
-    smddp_checks,
-    software_checks,
-    storage_checks,
-    world_checks,
-)
-from lightning_sm._doctor.finding import Check, Finding, Machine, Status
+from lightning_sm._doctor import data_checks, hardware_checks, job_checks, network_checks
+from lightning_sm._doctor.at_start import examine_host
+from lightning_sm._doctor.channel_files import list_files, replicated_channels
+from lightning_sm._doctor.finding import Check, Finding, Machine, count_findings, examine, name_of
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 
-__all__ = ["SECTIONS", "Check", "Finding", "Machine", "Status", "check_host", "main"]
+__all__ = [
+    "CHECKS",
+    "Check",
+    "Finding",
+    "Machine",
+    "check_host",
+    "count_findings",
+    "examine",
+    "list_files",
+    "name_of",
+    "replicated_channels",
+]
 
-#: The checks by the sections of the table.
-SECTIONS: Mapping[str, Tuple[Check, ...]] = {
-    "Job and ranks": (*job_checks.CHECKS, *world_checks.CHECKS),
-    "Hyperparameters": argument_checks.CHECKS,
-    "Start and end": lifecycle_checks.CHECKS,
-    "Network": network_checks.CHECKS,
-    "Channels and directories": storage_checks.CHECKS,
-    "Software": (*software_checks.CHECKS, *container_checks.CHECKS),
-    "Hardware": hardware_checks.CHECKS,
-    "Communication of GPUs": (*nccl_checks.CHECKS, *smddp_checks.CHECKS),
-}
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``lightning-sm doctor``, and return its exit code.
-
-    Args:
-        words: The words behind the command.
-    """
-    return command.run(words, SECTIONS)
+#: All checks.
+CHECKS: Tuple[Check, ...] = (
+    *job_checks.CHECKS,
+    *data_checks.CHECKS,
+    *network_checks.CHECKS,
+    *hardware_checks.CHECKS,
+)
 
 
 def check_host(job: TrainingJob, topology: Topology) -> None:
@@ -59,4 +45,4 @@ def check_host(job: TrainingJob, topology: Topology) -> None:
     Raises:
         DoctorError: There are errors.
     """
-    at_start.check_host(SECTIONS, job, topology)
+    examine_host(CHECKS, job, topology)

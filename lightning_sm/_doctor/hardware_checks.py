@@ -1,231 +1,128 @@
-"""Checks of the host's hardware and limits: GPUs, CPUs, memory, shared and temporary files, open files, processes."""
+"""Checks of GPUs and the torch that uses them, CPUs and shared memory."""
 
 import os
 import re
 import sys
-from pathlib import Path
 from typing import Dict, Iterator, Mapping, Optional, Tuple
 
-from lightning_sm._doctor.finding import Check, Finding, Machine, Status
-from lightning_sm._doctor.host import gpus, is_real_instance, of_this_host, read_text
+from lightning_sm._doctor.finding import Check, Finding, Machine
+from lightning_sm._doctor.host import gpus, is_real_instance, names_in, read_text, torch_build
 
 __all__ = ["CHECKS"]
 
 _GIB = 1024**3
-# GPUs of each type: sagemaker/image_uri_config/instance_gpu_info.json of SDK v2; p5en: meta-pytorch/torchx PR 995.
-_GPUS: Mapping[str, int] = {
-    **dict.fromkeys(("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge"), 8),
-    **dict.fromkeys(("ml.p5.48xlarge", "ml.p5en.48xlarge", "ml.g5.48xlarge"), 8),
-    **{"ml.p3.2xlarge": 1, "ml.p3.8xlarge": 4, "ml.p3.16xlarge": 8},
-    **{f"ml.g4dn.{size}xlarge": 1 for size in ("", 2, 4, 8, 16)},
-    **{f"ml.g5.{size}xlarge": 1 for size in ("", 2, 4, 8, 16)},
-    **{"ml.g4dn.12xlarge": 4, "ml.g5.12xlarge": 4, "ml.g5.24xlarge": 4},
-}
 # Docker's default is 64 MiB, with which loader workers die of a bus error: aws/sagemaker-pytorch-training-toolkit
 # issue 117.
 _LEAST_SHARED = _GIB
-_LEAST_FREE = 2 * _GIB
-# Loader workers share tensors by file descriptors: torch, "Multiprocessing package", file_descriptor.
-_LEAST_FILES = 4096
-_LEAST_PROCESSES = 4096
-_LIMITS = {
-    "Max open files": (
-        _LEAST_FILES,
-        "-n",
-        "Call torch.multiprocessing.set_sharing_strategy('file_system') in the script, or resource.setrlimit for more.",
-    ),
-    "Max processes": (
-        _LEAST_PROCESSES,
-        "-u",
-        "Use fewer loader workers, or resource.setrlimit in the script for more.",
-    ),
-}
 # The fork of loader workers beside gloo's threads can deadlock before: CPython issue 112275.
 _FORK_REPAIRED = (3, 12)
+# The driver that each major version of CUDA needs: NVIDIA, "CUDA Compatibility", minor version compatibility.
+_DRIVERS: Mapping[str, int] = {"11": 450, "12": 525, "13": 580}
 
 
-def _gpus(machine: Machine) -> Iterator[Finding]:
-    """The container's GPUs against instance type (error), ``SM_NUM_GPUS`` and ``CUDA_VISIBLE_DEVICES``."""
-    job, seen = machine.job, gpus(machine)
-    kind = job.current_instance_type
-    wrong = False
-    expected = _GPUS.get(kind or "")
-    if expected is not None and seen < expected and is_real_instance(machine) is not False:
-        wrong = True
-        text = f"{kind} has {expected} GPU(s), and this container sees {seen or 'none'}."
-        hint = (
-            "Use a GPU image. If it is one, the host is faulty: restart the job. Local mode and rehearsals have no GPU."
-        )
-        yield Finding("GPUs", Status.ERROR if is_real_instance(machine) else Status.WARNING, text, hint)
-    elif job.num_gpus is not None and job.num_gpus != seen and job.sources.get("num_gpus") == "SM_NUM_GPUS":
-        wrong = True
-        text = f"SM_NUM_GPUS={job.num_gpus}, and this container sees {seen or 'none'}."
-        hint = "Under mpirun it is the main host's; hosts with unequal GPUs need groups. Else look for what sets it."
-        yield Finding("GPUs", Status.WARNING, text, hint)
-    visible = machine.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and seen:
-        shown = [each for each in visible.split(",") if each.strip() not in ("", "-1", "NoDevFiles")]
-        if len(shown) < seen:
-            wrong = True
-            text = f"CUDA_VISIBLE_DEVICES={visible or '(empty)'} hides {seen - len(shown)} of {seen} GPU(s)."
-            yield Finding("GPUs", Status.WARNING, text, "Unset it; launchers choose each process's GPU by LOCAL_RANK.")
-    if not wrong:
-        yield Finding("GPUs", Status.OK, f"{seen or 'none'}{f', {kind}' if kind else ''}")
+def visible_gpus(machine: Machine) -> Iterator[Finding]:
+    """The container sees GPUs where the instance type has them, and ``CUDA_VISIBLE_DEVICES`` hides none.
 
-
-def _cpus(machine: Machine) -> Iterator[Finding]:
-    """CPUs and ``OMP_NUM_THREADS`` for each process.
-
-    ``OMP_NUM_THREADS`` is set to 1 by torchrun where the user has not set it (``torch/distributed/run.py``).
+    Saves: a training on CPUs that is paid as one on GPUs.
     """
-    count = _cpu_limit(machine) or os.cpu_count() or 1
-    topology = machine.topology
-    processes = (topology.local_world_size if topology else None) or 1
-    text = f"{count:g} for {processes} process(es)" if processes > 1 else f"{count:g}"
-    threads = machine.environ.get("OMP_NUM_THREADS")
-    each = int(count // processes)
-    if count < processes:
-        hint = "Start fewer processes per host, or use a larger instance."
-        yield Finding("CPUs", Status.WARNING, f"{text}: they take turns.", hint)
-    elif threads == "1" and each > 1 and not gpus(machine) and _is_torchrun(machine):
-        text = f"{text}, and OMP_NUM_THREADS=1 (torchrun's default): each process computes on one of {each}."
-        yield Finding(
-            "CPUs", Status.WARNING, text, f"Pass environment={{'OMP_NUM_THREADS': '{each}'}} to the estimator."
-        )
-    else:
-        yield Finding("CPUs", Status.OK, text)
+    seen, kind = gpus(machine), machine.job.current_instance_type or ""
+    if re.match(r"ml\.[pg]\d", kind) and not seen and is_real_instance(machine) is not False:
+        text = f"{kind} has GPUs, and this container sees none."
+        hint = "Use a GPU image. If it is one, the host is faulty: start the job anew. Rehearsals have no GPU."
+        yield Finding("visible gpus", text, hint, is_error=bool(is_real_instance(machine)))
+    visible = machine.environ.get("CUDA_VISIBLE_DEVICES")
+    shown = [each for each in (visible or "").split(",") if each.strip() not in ("", "-1", "NoDevFiles")]
+    if visible is not None and len(shown) < seen:
+        text = f"CUDA_VISIBLE_DEVICES={visible or '(empty)'} hides {seen - len(shown)} of {seen} GPU(s)."
+        yield Finding("visible gpus", text, "Unset it; launchers choose each process's GPU by LOCAL_RANK.")
 
 
-def _is_torchrun(machine: Machine) -> bool:
-    return machine.job.in_container and "TORCHELASTIC_RUN_ID" in machine.environ
+def torch_of_the_image(machine: Machine) -> Iterator[Finding]:
+    """torch is the one that the image was built with, and on GPUs one that is built with CUDA.
+
+    ``SM_DLC_TORCH_VERSION`` is ``torch.__version__`` before ``requirements.txt`` was installed; the training toolkit
+    sets it (``sagemaker_pytorch_container/training.py``). Absent under the SDK v3 drivers and in other images.
+
+    Saves: a training on CPUs or without EFA, because a line of ``requirements.txt`` brought another torch.
+    """
+    found = torch_build(machine)
+    if found is None:
+        return
+    of_image = machine.environ.get("SM_DLC_TORCH_VERSION")
+    if of_image and of_image != found.version:
+        text = f"The image's torch {of_image} was replaced by {found.version}, which is not built for this image."
+        hint = "Find the line of requirements.txt that requires another torch (pip's output names it), and pin it."
+        yield Finding("torch of the image", text, hint)
+    seen = gpus(machine)
+    if found.cuda is None and seen:
+        text = f"torch {found.version} is built without CUDA, and this host has {seen} GPU(s)."
+        hint = "Use the GPU image, or install a torch that is built with CUDA."
+        yield Finding("torch of the image", text, hint, is_error=True)
+
+
+def gpu_driver(machine: Machine) -> Iterator[Finding]:
+    """The GPU driver is new enough for the CUDA of torch; else an error.
+
+    Saves: a training on CPUs, which Lightning chooses where torch cannot use the driver.
+    """
+    # "NVIDIA UNIX x86_64 Kernel Module  535.183.01  …", "NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  …"
+    text = read_text(machine.path("/proc/driver/nvidia/version")) or ""
+    found, build = re.search(r"Kernel Module.*?\s(\d{3}\.\d+(?:\.\d+)?)\b", text), torch_build(machine)
+    cuda = build.cuda if build is not None else None
+    needs = _DRIVERS.get((cuda or "").partition(".")[0], 0)
+    if found is not None and int(found[1].partition(".")[0]) < needs:
+        # The image's forward compatibility libraries.
+        compat = any(name.startswith("libcuda.so") for name in names_in(machine.path("/usr/local/cuda/compat")))
+        if not compat:
+            text = f"torch is built for CUDA {cuda}, which needs driver {needs}; this host has {found[1]}."
+            hint = "Use an image with an older CUDA: a job cannot change the driver."
+            yield Finding("gpu driver", text, hint, is_error=True)
+
+
+def threads(machine: Machine) -> Iterator[Finding]:
+    """On CPUs, ``OMP_NUM_THREADS=1``, which torchrun sets (``torch/distributed/run.py``).
+
+    Saves: most of a training on CPUs, of which each process would use one.
+    """
+    local = machine.topology.local_world_size if machine.topology is not None else None
+    each = int((_cpu_limit(machine) or os.cpu_count() or 1) // (local or 1))
+    is_torchrun = machine.job.in_container and "TORCHELASTIC_RUN_ID" in machine.environ
+    if is_torchrun and machine.environ.get("OMP_NUM_THREADS") == "1" and each > 1 and not gpus(machine):
+        text = f"OMP_NUM_THREADS=1, which torchrun sets: each process computes on one of {each} CPUs."
+        yield Finding("threads", text, f"Set OMP_NUM_THREADS={each} in the job's environment.")
 
 
 def _cpu_limit(machine: Machine) -> Optional[float]:
     """Return the CPUs of the container's cgroup, or ``None`` without a limit."""
-    both = (read_text(machine.path("/sys/fs/cgroup/cpu.max")) or "").split()
-    if len(both) != 2:
-        folder = "/sys/fs/cgroup/cpu"
-        both = [read_text(machine.path(f"{folder}/cpu.cfs_{each}_us")) or "" for each in ("quota", "period")]
-    quota, period = (_number(each) for each in both)
-    return quota / period if quota is not None and quota > 0 and period else None
+    quota, _, period = (read_text(machine.path("/sys/fs/cgroup/cpu.max")) or "").strip().partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
 
 
-def _number(text: str) -> Optional[int]:
-    text = text.strip()
-    return int(text) if re.fullmatch(r"-?\d{1,20}", text) else None
+def shared_memory(machine: Machine) -> Iterator[Finding]:
+    """The size of ``/dev/shm``, through which loader workers hand over batches: below 1 GiB.
 
-
-def _memory(machine: Machine) -> Iterator[Finding]:
-    """Memory of the host and limit of the container: a warning below 2 GiB."""
-    lines = re.findall(r"^(\w+):\s+(\d{1,15}) kB", read_text(machine.path("/proc/meminfo")) or "", re.MULTILINE)
-    names: Dict[str, str] = dict(lines)
-    if "MemTotal" not in names:
-        return
-    total = int(names["MemTotal"]) * 1024
-    free = int(names.get("MemAvailable", names["MemTotal"])) * 1024
-    paths = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-    limits = [_number(read_text(machine.path(path)) or "") for path in paths]
-    limit = min(total, *(each if each is not None else total for each in limits))
-    text = f"{_gib(free)} of {_gib(total)} are free"
-    if limit < total:
-        text = f"the container may use {_gib(limit)} of the host's {_gib(total)}, {_gib(free)} are free"
-    if min(free, limit) < _LEAST_FREE:
-        hint = "Use a larger instance, fewer loader workers, or end what else runs; the kernel kills what exceeds it."
-        yield Finding("memory", Status.WARNING, f"{text}.", hint)
-    else:
-        yield Finding("memory", Status.OK, text)
-
-
-def _gib(number: float) -> str:
-    return f"{number / _GIB:.1f} GiB" if number >= _GIB / 10 else f"{number / 1024**2:.0f} MiB"
-
-
-def _shared_memory(machine: Machine) -> Iterator[Finding]:
-    """The size of ``/dev/shm``, through which loader workers hand over batches: a warning below 1 GiB."""
-    folder = machine.path("/dev/shm")
-    size = _mounted_size(machine)
-    if size is None:
-        disk = _disk(folder)
-        if disk is None:
-            return
-        size = disk.f_frsize * disk.f_blocks
-    text = f"/dev/shm has {_gib(size)}"
-    if size < _LEAST_SHARED:
-        hint = "Run the container with a larger one (docker run --shm-size=8g), or use num_workers=0."
-        text = f"{text}: loader workers that hand over larger batches die of a bus error."
-        yield Finding("shared memory", Status.WARNING, text, hint)
-    else:
-        yield Finding("shared memory", Status.OK, text)
-
-
-def _disk(folder: Path) -> Optional[os.statvfs_result]:
-    try:
-        return os.statvfs(folder) if os.path.isdir(folder) else None
-    except OSError:
-        return None
-
-
-def _mounted_size(machine: Machine) -> Optional[int]:
-    """Return the size that ``/dev/shm`` is mounted with, such as Docker's ``size=65536k``."""
+    Saves: the hours until a larger batch ends a worker with a bus error.
+    """
     mounts = re.findall(r"^\S+ /dev/shm \S+ (\S+)", read_text(machine.path("/proc/mounts")) or "", re.MULTILINE)
     found = re.search(r"(?:^|,)size=(\d{1,18})([kKmMgG]?)(?:,|$)", mounts[-1]) if mounts else None
-    if found is None:
-        return None
-    units: Dict[str, int] = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
-    return int(found.group(1)) * units[found.group(2).lower()]
+    units: Dict[str, int] = {"": 1, "k": 1024, "m": 1024**2, "g": _GIB}
+    size = int(found[1]) * units[found[2].lower()] if found else None
+    if size is not None and size < _LEAST_SHARED:
+        text = f"/dev/shm has {size / 1024**2:.0f} MiB: loader workers with larger batches die of a bus error."
+        yield Finding("shared memory", text, "Run the container with docker run --shm-size=8g, or set num_workers=0.")
 
 
-def _limits(machine: Machine) -> Iterator[Finding]:
-    """Limits of open files and processes; ssh sets its own for ranks that mpirun starts on other hosts."""
-    limits = read_text(machine.path("/proc/self/limits")) or ""
-    for name, (least, option, hint) in _LIMITS.items():
-        found = re.search(rf"^{name}\s+(\d{{1,20}}|unlimited)\s", limits, re.MULTILINE)
-        if found is None:
-            continue
-        what, limit = name[4:], found.group(1)
-        if machine.job.in_container and limit != "unlimited" and int(limit) < least:
-            text = f"ulimit {option} is {limit}: loader workers and threads of NCCL can exceed it."
-            yield Finding(what, Status.WARNING, text, hint)
-        else:
-            yield Finding(what, Status.OK, f"at most {limit}")
-    pids = _number(read_text(machine.path("/sys/fs/cgroup/pids.max")) or "")
-    if pids is not None and pids < _LEAST_PROCESSES:
-        text = f"the container may have {pids} processes and threads."
-        yield Finding("processes", Status.WARNING, text, "Run the container with docker run --pids-limit=-1.")
+def fork(machine: Machine) -> Iterator[Finding]:
+    """Python before 3.12 in several processes on CPUs, where one in a thousand forks of loader workers deadlocks.
 
-
-def _temporary_files(machine: Machine) -> Iterator[Finding]:
-    """Space in ``TMPDIR``, by default ``/tmp``: a warning below 2 GiB."""
-    given = machine.environ.get("TMPDIR")
-    folder = machine.path(given or "/tmp")
-    disk = _disk(folder)
-    if disk is None:
-        if given:
-            text = f"TMPDIR={given} is not a directory."
-            yield Finding("temporary files", Status.WARNING, text, "Unset TMPDIR, or create that directory.")
-        return
-    free = disk.f_frsize * disk.f_bavail
-    text = f"{folder} has {_gib(free)} free"
-    if free < _LEAST_FREE:
-        hint = "A larger volume_size, or TMPDIR on another volume."
-        yield Finding("temporary files", Status.WARNING, f"{text}.", hint)
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        text = f"{folder} is not writable: loader workers, torch.compile and caches need it."
-        yield Finding("temporary files", Status.WARNING, text, "Set TMPDIR to a directory that is.")
-    else:
-        yield Finding("temporary files", Status.OK, text)
-
-
-def _fork(machine: Machine) -> Iterator[Finding]:
-    """Python before 3.12 on several processes without GPUs, where forks of loader workers can deadlock."""
+    Saves: a job that hangs once in some epochs, up to its time limit.
+    """
     topology = machine.topology
-    distributed = topology is not None and (topology.num_nodes > 1 or (topology.world_size or 1) > 1)
-    if distributed and not gpus(machine) and sys.version_info[:2] < _FORK_REPAIRED:
+    is_distributed = topology is not None and (topology.num_nodes > 1 or (topology.world_size or 1) > 1)
+    if is_distributed and not gpus(machine) and sys.version_info[:2] < _FORK_REPAIRED:
         text = f"Python {sys.version.split()[0]} on CPUs: about one in a thousand forks of loader workers deadlocks."
         hint = "persistent_workers=True or multiprocessing_context='forkserver' in the DataLoader, or Python 3.12."
-        yield Finding("fork", Status.WARNING, text, hint)
+        yield Finding("fork", text, hint)
 
 
-CHECKS: Tuple[Check, ...] = tuple(
-    of_this_host(check) for check in (_gpus, _cpus, _memory, _shared_memory, _limits, _temporary_files, _fork)
-)
+CHECKS: Tuple[Check, ...] = (visible_gpus, torch_of_the_image, gpu_driver, threads, shared_memory, fork)

@@ -1,48 +1,28 @@
-"""Reads a host for the checks: files, GPUs, network cards and the metadata of packages, none of which is imported."""
+"""Reads a host for the checks: files, GPUs, network cards and packages, none of which is imported."""
 
-import functools
-import importlib.util
 import os
 import re
 import stat
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable, Iterator, List, Optional, Tuple
+from typing import List, Optional
 
-from lightning_sm._doctor.finding import Check, Finding, Machine
+from lightning_sm._doctor.finding import Machine
 
 __all__ = [
-    "Package",
     "TorchBuild",
-    "config_file",
     "efa_devices",
-    "find_package",
-    "find_program",
+    "find_on_path",
     "gpus",
-    "is_importable",
     "is_real_instance",
     "names_in",
-    "of_this_host",
-    "packages",
     "read_text",
     "torch_build",
-    "version",
 ]
 
 # Files of the kernel and of packages are far smaller.
 _MAX_BYTES = 1024 * 1024
-
-
-def of_this_host(check: Check) -> Check:
-    """Leave out a check of this host where the saved files of another machine are examined."""
-
-    @functools.wraps(check)
-    def examine(machine: Machine) -> Iterable[Finding]:
-        return check(machine) if machine.is_here else ()
-
-    return examine
 
 
 def read_text(path: Path) -> Optional[str]:
@@ -57,33 +37,12 @@ def read_text(path: Path) -> Optional[str]:
         return None
 
 
-def config_file(machine: Machine, name: str) -> Path:
-    """Return the path of a file that the service writes, such as ``resourceconfig.json``, here or in the saved copy."""
-    base = machine.job.base_dir or "/opt/ml"
-    return Path(machine.environ.get("SM_INPUT_CONFIG_DIR") or os.path.join(base, "input", "config"), name)
-
-
 def names_in(folder: Path) -> List[str]:
     """Return the names in a folder, or none where it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except (OSError, ValueError):
         return []
-
-
-def find_program(machine: Machine, name: str, *folders: str) -> Optional[Path]:
-    """Return the path of a program in ``PATH`` or in one of ``folders``, below the machine's root.
-
-    Args:
-        machine: The machine.
-        name: The name of the program.
-        folders: Where to look besides.
-    """
-    for folder in (*machine.environ.get("PATH", "").split(os.pathsep), *folders):
-        path = machine.path(os.path.join(folder, name)) if folder else None
-        if path is not None and os.path.isfile(path):
-            return path
-    return None
 
 
 def gpus(machine: Machine) -> int:
@@ -110,65 +69,10 @@ def is_real_instance(machine: Machine) -> Optional[bool]:
     return f"ml.{product.strip()}" == machine.job.current_instance_type
 
 
-def is_importable(name: str) -> bool:
-    """Whether a package is installed in this Python, by its finders alone."""
-    with suppress(ImportError, ValueError):
-        return importlib.util.find_spec(name) is not None
-    return False
-
-
-Version = Tuple[int, ...]
-
-
-def version(text: Optional[str]) -> Version:
-    """Return the numbers of a version or kernel release: ``(2, 15, 0)`` for ``2.15.0+cu132``."""
-    return tuple(int(part) for part in re.findall(r"\d{1,9}", (text or "").split("+")[0])[:3])
-
-
-@dataclass(frozen=True)
-class Package:
-    """An installed package, as its metadata describe it.
-
-    Args:
-        name: Its name, in lower case with hyphens.
-        version: Its version.
-        requires: What it requires, each as in a ``requirements.txt``, with its marker.
-        folder: The folder that it is installed in.
-    """
-
-    name: str
-    version: str
-    requires: Tuple[str, ...]
-    folder: Path
-
-
-def find_package(machine: Machine, name: str) -> Optional[Package]:
-    """Return an installed package by its name on the package index, or ``None``."""
-    return next(_discover(machine, name), None)
-
-
-def packages(machine: Machine) -> Iterator[Package]:
-    """Return all installed packages."""
-    return _discover(machine, None)
-
-
-def _discover(machine: Machine, name: Optional[str]) -> Iterator[Package]:
-    # Imported here, because it takes longer to import than the rest of this module.
-    from importlib.metadata import Distribution, DistributionFinder
-
-    path = [str(machine.path(entry)) for entry in sys.path if entry]
-    given = {"path": path} if name is None else {"path": path, "name": name}
-    for found in Distribution.discover(context=DistributionFinder.Context(**given)):
-        try:
-            metadata = found.metadata
-            if "Name" not in metadata or "Version" not in metadata:
-                continue
-            normalized = re.sub(r"[-_.]+", "-", metadata["Name"]).lower()
-            if name is None or normalized == name:
-                folder = Path(str(found.locate_file("")))
-                yield Package(normalized, metadata["Version"], tuple(found.requires or ()), folder)
-        except Exception:  # damaged metadata: no such package, as for pip
-            continue
+def find_on_path(machine: Machine, name: str) -> Optional[Path]:
+    """Return where a file or folder of a package is installed, such as ``torch/version.py``; nothing is imported."""
+    places = (machine.path(entry) / name for entry in sys.path if entry)
+    return next((place for place in places if os.path.exists(place)), None)
 
 
 @dataclass(frozen=True)
@@ -186,11 +90,10 @@ class TorchBuild:
 
 def torch_build(machine: Machine) -> Optional[TorchBuild]:
     """Return how the installed torch was built, or ``None`` where no torch is installed."""
-    package = find_package(machine, "torch")
-    if package is None:
-        return None
-    text = read_text(package.folder / "torch" / "version.py") or ""
-    return TorchBuild(_assigned("__version__", text) or package.version, _assigned("cuda", text))
+    file = find_on_path(machine, "torch/version.py")
+    text = read_text(file) if file is not None else None
+    found = _assigned("__version__", text or "")
+    return TorchBuild(found, _assigned("cuda", text or "")) if found else None
 
 
 def _assigned(name: str, text: str) -> Optional[str]:

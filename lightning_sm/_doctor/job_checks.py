@@ -1,149 +1,216 @@
-"""Checks of the job: what kind of container this is, its name, its launcher."""
+"""Checks of the job: its world, what reaches the script, how it starts and ends."""
 
-import json
+import os
+import re
 from contextlib import suppress
-from typing import Any, Iterator, Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
-from lightning_sm._doctor.finding import Check, Finding, Machine, Status
-from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._doctor.finding import Check, Finding, Machine
+from lightning_sm._doctor.host import find_on_path, gpus, names_in, read_text
+from lightning_sm._doctor.project import find_text, is_sdk_v3, source_dir, uses_lightning_sm
 from lightning_sm._sagemaker.topology import Launcher
 
-__all__ = ["CHECKS", "is_local_mode", "is_mpirun", "is_sdk_v3"]
+__all__ = ["CHECKS"]
 
-# What SageMaker writes or sets in containers that are no training jobs. AWS, "Configure processing inputs" and
-# "Get app metadata"; sagemaker-inference-toolkit, sagemaker_inference/parameters.py.
-_PROCESSING = "/opt/ml/config/processingjobconfig.json"
-_NOTEBOOK = "/opt/ml/metadata/resource-metadata.json"
-_ENDPOINT_VARIABLES = ("SAGEMAKER_BIND_TO_PORT", "SAGEMAKER_SAFE_PORT_RANGE", "SAGEMAKER_BATCH")
-_SWITCHES = {
-    "sagemaker_mpi_enabled": "mpi",
-    "sagemaker_pytorch_ddp_enabled": "pytorchddp",
-    "sagemaker_torch_distributed_enabled": "torch_distributed",
-    "sagemaker_distributed_dataparallel_enabled": "smdistributed.dataparallel",
-}
+# Words in the command of process 1 that start the script and do not forward SIGTERM: AWS's images, the toolkit, SDK v3.
+_STARTERS = ("start_with_right_hostname", "sm_train.sh", "train")
 
 
-def is_sdk_v3(job: TrainingJob) -> bool:
-    """Whether SDK v3's container drivers started the job."""
-    return "sm_drivers" in job.channels
+def world(machine: Machine) -> Iterator[Finding]:
+    """Hosts and instance groups that the launcher's world leaves out.
+
+    Saves: a whole job, which ends with 0 while hosts that are paid for idle, or train models of their own.
+    """
+    job, topology = machine.job, machine.topology
+    hosts, groups = job.world_hosts, ", ".join(each.name for each in job.instance_groups)
+    if len(job.instance_groups) > 1 and not job.distribution_groups:
+        text = f"Each of the instance groups {groups} trains alone: none is named as a part of the distribution."
+        hint = "Use one instance group, or the distribution mpi, and name the groups that train together."
+        yield Finding("world", text, hint)
+    elif topology is not None and topology.is_external and job.in_container and topology.num_nodes < len(hosts):
+        text = f"The {topology.world_size} process(es) of this world are on {topology.num_nodes} of {len(hosts)} hosts."
+        yield Finding("world", text, "Start the processes on all hosts, or request fewer instances.")
 
 
-def is_local_mode(job: TrainingJob) -> bool:
-    """Whether the SDK's local mode started the container."""
-    return job.in_container and not job.instance_groups
+def variables(machine: Machine) -> Iterator[Finding]:
+    """Variables that the project reads and that are another host's, or absent, under this launcher.
+
+    ``SM_*`` under mpirun are the main host's, which also exports no ``RANK``; ``MASTER_ADDR`` is the first host in the
+    order of the alphabet, which may be in another group. A finding names the line of the project.
+
+    Saves: a night: hosts that all believe to be the first one read the same files and overwrite each other's.
+    """
+    job, environ, topology = machine.job, machine.environ, machine.topology
+    named = environ.get("SM_CURRENT_HOST")
+    if named and job.current_host and named != job.current_host:
+        used = find_text(machine, r"SM_(CURRENT_|NUM_|RESOURCE_CONFIG|TRAINING_ENV)")
+        if used:
+            text = f"{used} reads SM_* variables, and on {job.current_host} they are those of {named}, by mpirun."
+            yield Finding("variables", text, "Read lightning_sm.job(), which reads this host's own files.")
+    main = next((environ[name] for name in ("MASTER_ADDR", "SM_MASTER_ADDR") if environ.get(name) in job.hosts), None)
+    if main and job.world_hosts and main != job.world_hosts[0]:
+        used = find_text(machine, r"MASTER_ADDR")
+        if used:
+            text = f"{used} reads MASTER_ADDR, which is {main}, and rank 0 of this world is on {job.world_hosts[0]}."
+            yield Finding("variables", text, "Take it from lightning_sm.Topology.resolve().main_address.")
+    if topology is not None and topology.launcher is Launcher.MPI:
+        used = find_text(machine, r"[\"'](RANK|WORLD_SIZE|LOCAL_RANK)[\"']")
+        if used:
+            text = f"{used} reads RANK, WORLD_SIZE or LOCAL_RANK, which mpirun does not set: each rank takes a default."
+            yield Finding("variables", text, "Read ranks from the trainer or lightning_sm.Topology.resolve().")
 
 
-def _job_files(machine: Machine) -> Iterator[Finding]:
-    """SageMaker's files and the launcher's variables can be read and do not contradict each other; else an error."""
-    for problem in machine.problems:
-        hint = problem.hint or "SageMaker writes the file and sets the variable; look for what changes them."
-        yield Finding("job", Status.ERROR, problem.problem, hint)
+def idle_accelerators(machine: Machine) -> Iterator[Finding]:
+    """GPUs for which the launcher starts no process, and Neuron cores, which lightning-sm does not use.
+
+    Saves: most of the job's price: one process on a host with eight GPUs takes eight times as long.
+    """
+    job, topology = machine.job, machine.topology
+    seen = job.num_gpus or gpus(machine)
+    started = topology.local_world_size if topology is not None and topology.is_external else None
+    if job.in_container and started and started < seen:
+        text = f"{started} process(es) on a host with {seen} GPUs: {seen - started} of them idle."
+        yield Finding("idle accelerators", text, f"Start {seen} processes per host.")
+    kind = job.current_instance_type or ""
+    devices = any(name.startswith("neuron") for name in names_in(machine.path("/dev")))
+    if kind.startswith(("ml.trn", "ml.inf")) or devices:
+        text = f"{kind or 'This host'} has Neuron cores, which lightning-sm does not use."
+        hint = "Use AWS's neuronx_distributed.lightning for Trn1, TorchNeuron for Trn2; or a GPU instance."
+        yield Finding("idle accelerators", text, hint)
 
 
-def _container(machine: Machine) -> Iterator[Finding]:
-    """The kind of container: training job, SDK's local mode, Processing, endpoint, Studio, notebook, none."""
-    job, check = machine.job, "container"
-    if job.in_container:
-        kind = "container of the SDK's local mode (no instance groups, no checkpoint uploads)"
-        kind = kind if is_local_mode(job) else "training container"
-        by = "SDK v3's drivers" if is_sdk_v3(job) else "the training toolkit"
-        started = f", started by {by}" if machine.is_here and "SM_HOSTS" in machine.environ else ""
-        yield Finding(check, Status.OK, f"{kind}{started}; {job.current_instance_type or 'unknown instance type'}")
-    elif machine.path(_PROCESSING).exists():
-        yield _no_training(check, f"a Processing job ({_PROCESSING} exists)")
-    elif any(name in machine.environ for name in _ENDPOINT_VARIABLES):
-        found = next(name for name in _ENDPOINT_VARIABLES if name in machine.environ)
-        yield _no_training(check, f"an endpoint or a batch transform ({found} is set)")
-    elif machine.path(_NOTEBOOK).exists():
-        yield Finding(check, Status.OK, f"{_notebook(machine)}: no training job, defaults hold")
-    elif not machine.problems:
-        yield Finding(check, Status.OK, "no SageMaker container: defaults hold")
+def hyperparameters(machine: Machine) -> Iterator[Finding]:
+    """What a script that does not use lightning_sm gets of hyperparameters: text, in another order.
 
-
-def _no_training(check: str, what: str) -> Finding:
-    return Finding(
-        check,
-        Status.WARNING,
-        f"{what}, no training job: channels, ranks and checkpoint uploads do not exist here",
-        "Start a training job, or pass directories as arguments.",
-    )
-
-
-def _notebook(machine: Machine) -> str:
-    content: Any = None
-    with suppress(OSError, ValueError):
-        content = json.loads(machine.path(_NOTEBOOK).read_text(encoding="utf-8"))
-    is_instance = isinstance(content, dict) and "notebook-instance" in str(content.get("ResourceArn"))
-    return "a SageMaker notebook instance" if is_instance else "SageMaker Studio"
-
-
-def _job_name(machine: Machine) -> Iterator[Finding]:
-    """The name of the job, by which a restart is recognised, and variables that only look like a job."""
-    job, environ, check = machine.job, machine.environ, "job name"
-    if job.in_container and job.name is not None:
-        yield Finding(check, Status.OK, f"{job.name} (by {job.sources.get('name', 'its files')})")
-    elif job.in_container and machine.is_here and not is_mpirun(machine):
-        yield Finding(
-            check,
-            Status.WARNING,
-            "unknown (TRAINING_JOB_NAME is not set): a restart is recognised by its settings only",
-            "Set TRAINING_JOB_NAME, or keep hyperparameters and config the same when the job restarts.",
-        )
-    elif not job.in_container and not machine.problems:
-        misleading = [name for name in ("SAGEMAKER_JOB_NAME", "SM_CURRENT_HOST", "SM_HOSTS") if name in environ]
-        if misleading:
-            yield Finding(
-                check,
-                Status.WARNING,
-                f"{', '.join(misleading)} set, but this is no training container: it has neither resourceconfig.json "
-                "nor SM_HOSTS with SM_CURRENT_HOST",
-                f"Unset {', '.join(misleading)}: other libraries take it for a sign of SageMaker.",
-            )
-
-
-def is_mpirun(machine: Machine) -> bool:
-    """Whether Open MPI's variables alone tell the ranks."""
-    return machine.topology is not None and machine.topology.launcher == Launcher.MPI
-
-
-def _asked(job: TrainingJob) -> Optional[str]:
-    """Return the distribution that the toolkit starts, in its order of precedence."""
-    return next((name for switch, name in _SWITCHES.items() if job.hyperparameters.enabled(switch)), None)
-
-
-def _launcher(machine: Machine) -> Iterator[Finding]:
-    """The launcher, the variable that shows it, and whether it is the one that the job's distribution asks for."""
-    job, topology, check = machine.job, machine.topology, "launcher"
-    asked = _asked(job)
-    if not machine.is_here:
-        yield Finding(check, Status.OK, f"distribution {asked}" if asked else "no distribution in the hyperparameters")
+    Saves: a training with other values than were asked for: ``bool("False")`` is true, and hyperparameters that the
+    toolkit sorts before ``--config`` are overridden by the file.
+    """
+    job = machine.job
+    values = job.hyperparameters.values
+    changed = [name for name, value in values.items() if value is None or isinstance(value, (bool, list, dict))]
+    earlier = [name for name in values if "config" in values and name < "config" and not is_sdk_v3(job)]
+    if not (job.in_container and (changed or earlier)) or uses_lightning_sm(machine):
         return
-    if topology is None:
+    hint = "Read them with lightning_sm (SageMakerCLI, job().hyperparameters)."
+    if changed:
+        text = f"None, booleans, lists and dicts reach the script as text: {', '.join(changed[:3])}."
+        yield Finding("hyperparameters", text, hint)
+    if earlier:
+        text = f"The toolkit sorts them: {', '.join(earlier[:3])} stand before --config, and the file overrides them."
+        yield Finding("hyperparameters", text, hint)
+
+
+def source(machine: Machine) -> Iterator[Finding]:
+    """The submitted source was extracted: the toolkit leaves files of the image in ``/opt/ml/code`` as they are.
+
+    Saves: a training of yesterday's code.
+    """
+    job, folder = machine.job, source_dir(machine)
+    uploaded = job.hyperparameters.reserved.get("sagemaker_submit_directory")
+    is_uploaded = isinstance(uploaded, str) and uploaded.endswith(".tar.gz")
+    started = _start_of_container(machine)
+    if not (job.in_container and is_uploaded and folder.is_dir()) or is_sdk_v3(job) or started is None:
         return
-    launcher, environ = topology.launcher, machine.environ
-    partial = [name for name in ("RANK", "WORLD_SIZE", "NODE_RANK") if environ.get(name)]
-    is_in_group = not job.distribution_groups or job.current_group_name in job.distribution_groups
-    if launcher == Launcher.HOST and asked and is_in_group:
-        yield Finding(
-            check,
-            Status.WARNING,
-            f"the job asks for {asked}, but no variable of its launcher is set here: one process per host",
-            "Run this from the job's script; a shell in the container does not have the launcher's variables.",
-        )
-    elif launcher == Launcher.HOST and partial and "LOCAL_RANK" not in environ:
-        named = ", ".join(f"{name}={environ[name]}" for name in partial)
-        yield Finding(
-            check,
-            Status.WARNING,
-            f"one process per host; {named} without a launcher that starts the processes (not used)",
-            f"Do not set {', '.join(partial)}; WORLD_SIZE counts processes, not hosts.",
-        )
-    elif launcher == Launcher.HOST:
-        note = ": MASTER_ADDR is set in every container and names no launcher" if "MASTER_ADDR" in environ else ""
-        yield Finding(check, Status.OK, f"{launcher}{note}")
-    else:
-        evidence = topology.sources.get("global_rank") or topology.sources.get("local_rank")
-        yield Finding(check, Status.OK, f"{launcher}" + (f" (by {evidence})" if topology.is_external else ""))
+    files = [entry for entry in folder.iterdir() if entry.is_file()]
+    if files and all(file.stat().st_ctime < started - 1 for file in files):
+        text = f"The files of {folder} are older than the container: {uploaded} was not extracted."
+        hint = f"Delete {folder} from the image, or copy the source into the image and submit none."
+        yield Finding("source", text, hint)
 
 
-CHECKS: Tuple[Check, ...] = (_job_files, _container, _job_name, _launcher)
+def _start_of_container(machine: Machine) -> Optional[float]:
+    """Return when process 1 started, in seconds since the epoch; see ``proc(5)``."""
+    with suppress(OSError, ValueError, IndexError, StopIteration):
+        ticks = machine.path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
+        boot = next(line for line in machine.path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+        return int(boot.split()[1]) + int(ticks) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def sigterm(machine: Machine) -> Iterator[Finding]:
+    """Process 1 of the container forwards SIGTERM to the training.
+
+    Saves: the time since the last save, at each spot interruption and stop.
+    """
+    command = " ".join((read_text(machine.path("/proc/1/cmdline")) or "").replace("\0", " ").split())
+    names = [os.path.basename(each) for each in command.split()]
+    starts_script = any(each in names or each in " ".join(names) for each in _STARTERS)
+    if machine.job.in_container and starts_script and "lightning-sm" not in command:
+        text = f"Process 1 ({command[:60]}) does not forward it: a job that is stopped makes no last checkpoint."
+        entrypoint = "Start the container with the entry point that lightning-sm entrypoint prints; set "
+        own = "Set " if is_sdk_v3(machine.job) else entrypoint
+        yield Finding("sigterm", text, f"{own}sagemaker.save_every, so that little is lost.")
+
+
+def checkpoint_upload(machine: Machine) -> Iterator[Finding]:
+    """The job has a CheckpointConfig, so that SageMaker uploads checkpoints while it trains.
+
+    Saves: everything before a spot interruption, after which the job would start afresh.
+    """
+    job = machine.job
+    is_local_mode = not job.instance_groups
+    by = job.sources.get("checkpoint_dir", "")
+    if job.in_container and not is_local_mode and not by.endswith("checkpointconfig.json") and by != job.checkpoint_dir:
+        text = f"The job has no CheckpointConfig: {job.checkpoint_dir} is uploaded at its end only."
+        yield Finding("checkpoint upload", text, "Set checkpoint_s3_uri, or CheckpointConfig in the request.")
+
+
+def prepare_data(machine: Machine) -> Iterator[Finding]:
+    """Data is prepared on each host, because hosts share no disk.
+
+    Saves: the start of a job on several hosts, of which only the first one finds the data.
+    """
+    values = machine.job.hyperparameters.values
+    off = [
+        name
+        for name, value in values.items()
+        if name.endswith("prepare_data_per_node") and str(value).lower() in ("false", "0")
+    ]
+    if off and len(machine.job.world_hosts) > 1:
+        text = f"{off[0]} is false: prepare_data runs on the main host only, and hosts share no disk."
+        yield Finding("prepare data", text, f"Leave {off[0]} at its default, true.")
+
+
+def debugger(machine: Machine) -> Iterator[Finding]:
+    """SageMaker Debugger's hooks, which SDK v2 asks for by default.
+
+    ``debughookconfig.json`` is written by the service for a job with ``DebugHookConfig``. ``USE_SMDEBUG=0``, set by the
+    user, turns the hooks off (``sagemaker_training/process.py``). Its last release is of 2021; it can end trainings
+    under ``smdistributed`` (``awslabs/sagemaker-debugger`` issue 609).
+
+    Saves: the time that hooks on every module and step take, and a distributed job with checkpoints, which AWS's
+    "Considerations for Amazon SageMaker Debugger" exclude.
+    """
+    base = os.path.join(machine.job.base_dir or "/opt/ml", "input", "config")
+    folder = machine.environ.get("SM_INPUT_CONFIG_DIR") or base
+    is_on = os.path.exists(os.path.join(folder, "debughookconfig.json")) and machine.environ.get("USE_SMDEBUG") != "0"
+    if machine.job.in_container and is_on and find_on_path(machine, "smdebug"):
+        text = "smdebug hooks into every module and step of this training, and knows no current release of torch."
+        hint = "Pass debugger_hook_config=False to the estimator, or environment={'USE_SMDEBUG': '0'}."
+        yield Finding("debugger", text, hint)
+
+
+def lightning_version(machine: Machine) -> Iterator[Finding]:
+    """``requirements.txt`` names a version of Lightning.
+
+    Saves: a job that is restarted weeks later, with a newer Lightning, and cannot load its checkpoint.
+    """
+    text = read_text(source_dir(machine) / "requirements.txt") or ""
+    found = re.search(r"^\s*(pytorch[-_.]lightning|lightning)\s*(\[[^\]]*\])?\s*(#.*)?$", text, re.MULTILINE | re.I)
+    if machine.job.in_container and found is not None:
+        problem = f"requirements.txt names no version of {found[1]}: a restart of the job may install another one."
+        yield Finding("lightning version", problem, "Pin it; docs/versions.md has the version for each image.")
+
+
+CHECKS: Tuple[Check, ...] = (
+    world,
+    variables,
+    idle_accelerators,
+    hyperparameters,
+    source,
+    lightning_version,
+    sigterm,
+    checkpoint_upload,
+    prepare_data,
+    debugger,
+)

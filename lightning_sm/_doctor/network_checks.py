@@ -1,187 +1,180 @@
-"""Checks of the network between the job's hosts: names, the main host and its port, the interface."""
+"""Checks of the network between hosts and between GPUs: the main host, EFA, settings of NCCL, SMDDP."""
 
 import errno
+import fnmatch
 import os
 import socket
 import threading
 import time
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, NamedTuple, Optional, Tuple
 
-from lightning_sm._doctor.finding import Check, Finding, Machine, Status
+from lightning_sm._doctor.finding import Check, Finding, Machine
+from lightning_sm._doctor.host import efa_devices, gpus, is_real_instance, names_in
 
 __all__ = ["CHECKS"]
 
-# A name server that does not answer delays each look-up by several seconds.
-_NAME_TIMEOUT = 5.0
+# A name server that does not answer delays a look-up by several seconds.
+_NAME_TIMEOUT = 2.0
 _CONNECT_TIMEOUT = 2.0
 # A host answers, or refuses, as soon as its network is up; its neighbour may be a moment ahead.
 _CONNECT_FOR = 6.0
-_SHOWN = 4
 
 
-def _addresses(hosts: Sequence[str], timeout: float) -> Dict[str, Tuple[Optional[str], str]]:
-    """Return for each host its address, or ``None`` and why there is none."""
-    found: Dict[str, Tuple[Optional[str], str]] = {}
+def main_host(machine: Machine) -> Iterator[Finding]:
+    """From other hosts, the main host has an address of its own, and answers; else an error.
 
-    def resolve(host: str) -> None:
-        try:
-            found[host] = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]), ""
-        except (OSError, UnicodeError) as error:
-            found[host] = None, str(error)
-
-    threads = [threading.Thread(target=resolve, args=(host,), daemon=True) for host in hosts]
-    deadline = time.monotonic() + timeout
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    return {host: found.get(host, (None, f"no answer within {timeout:.0f} s")) for host in hosts}
-
-
-def _names_of_hosts(machine: Machine) -> Iterator[Finding]:
-    """The names of all hosts resolve, and not to this host itself (error)."""
-    hosts, check = machine.job.world_hosts, "names of hosts"
-    if not machine.is_here or len(hosts) < 2:
+    Saves: the 10 (NCCL) or 30 minutes (gloo) for which all ranks wait for each other before torch gives up.
+    """
+    topology = machine.topology
+    if topology is None or topology.node_rank == 0 or topology.main_address is None or topology.main_port is None:
         return
-    found = _addresses(hosts, _NAME_TIMEOUT)
-    missing = [f"{host} ({why})" for host, (address, why) in found.items() if address is None]
-    if missing:
-        yield Finding(
-            check,
-            Status.WARNING,
-            f"{len(missing)} of {len(hosts)} do not resolve yet: {_listed(missing)}",
-            "A host that has not started has no name; look for its log stream. The training waits for the main host.",
-        )
-        return
-    loopback = [host for host, (address, _) in found.items() if _is_loopback(address)]
-    others = [host for host in loopback if host != machine.job.current_host]
-    if others:
-        yield Finding(
-            check,
-            Status.ERROR,
-            f"{_listed(others)} resolve(s) to loopback, so that this host would connect to itself",
-            "Remove the names from /etc/hosts.",
-        )
-        return
-    yield Finding(check, Status.OK, _listed([f"{host} {address}" for host, (address, _) in found.items()]))
-
-
-def _is_loopback(address: Optional[str]) -> bool:
-    return address is not None and (address.startswith("127.") or address == "::1")
-
-
-def _listed(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more
-
-
-def _main_port(machine: Machine) -> Iterator[Finding]:
-    """The main host answers (error if not), and its port is free there (error if not) or torchrun listens."""
-    topology, check = machine.topology, "main port"
-    if topology is None or not machine.is_here or topology.main_address is None or topology.main_port is None:
-        return
-    where = f"{topology.main_address}:{topology.main_port}"
-    source = topology.sources.get("main_port", "default")
-    # Without it, global rank 0 itself listens there later.
-    has_agent = machine.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if topology.node_rank == 0 and not has_agent:
-        yield _own_port(where, topology.main_port, source)
-        if _addresses([topology.main_address], _NAME_TIMEOUT)[topology.main_address][0] is None:
-            yield Finding(
-                check,
-                Status.WARNING,
-                f"{topology.main_address} (by {topology.sources.get('main_address', 'default')}) does not resolve on "
-                "this main host itself, and processes of one training wait for it",
-                "Add the name to /etc/hosts, or set MASTER_ADDR to an address.",
-            )
-        return
-    answer = _knock(topology.main_address, topology.main_port)
-    if answer is None:
-        by = "torchrun's store" if has_agent else "the main host's training, or another program,"
-        yield Finding(check, Status.OK, f"{where}: {by} listens")
-    elif answer == errno.ECONNREFUSED:
-        if has_agent:
-            yield Finding(
-                check,
-                Status.WARNING,
-                f"{where} refuses: torchrun should listen there",
-                "Compare MASTER_ADDR and MASTER_PORT with torchrun's --master_addr and --master_port.",
-            )
-        else:
-            yield Finding(check, Status.OK, f"{where}: the host answers; nothing listens before the training")
-    elif answer == socket.EAI_NONAME:
-        yield Finding(
-            check,
-            Status.WARNING,
-            f"{topology.main_address} (by {topology.sources.get('main_address', 'default')}) does not resolve yet",
-            "Look for the log stream of that host: it may not have started.",
-        )
-    else:
-        yield Finding(
-            check,
-            Status.ERROR,
-            f"{where} does not answer ({os.strerror(answer)}): packets between the hosts are dropped",
-            "Allow all traffic between members of the job's security group, in both directions.",
-        )
-
-
-def _own_port(where: str, port: int, source: str) -> Finding:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return Finding(
-                    "main port",
-                    Status.ERROR,
-                    f"port {port} (by {source}) of this main host is in use by another program",
-                    "End that program, unless it is this job's training; or set another MASTER_PORT on every host.",
-                )
-            raise
-    return Finding("main port", Status.OK, f"{where} (by {source}) is free on this main host")
-
-
-def _knock(host: str, port: int) -> Optional[int]:
-    """Connect; return ``None`` if something listens, else the error number of the last attempt."""
-    address, _ = _addresses([host], _NAME_TIMEOUT)[host]
+    address = _address(topology.main_address)
     if address is None:
-        return socket.EAI_NONAME
+        return  # a host that has not started has no name; the training waits for it and says so
+    if topology.main_address in machine.job.hosts and (address.startswith("127.") or address == "::1"):
+        text = f"{topology.main_address} resolves to {address}, so that this host would connect to itself."
+        yield Finding("main host", text, "Remove the name from /etc/hosts.", is_error=True)
+        return
+    problem = _connect(address, topology.main_port)
+    if problem is not None:
+        text = f"{topology.main_address}:{topology.main_port} does not answer ({problem})."
+        hint = "Allow all traffic between members of the job's security group, in both directions."
+        yield Finding("main host", text, hint, is_error=True)
+
+
+def _address(host: str) -> Optional[str]:
+    found: List[str] = []
+
+    def resolve() -> None:
+        try:
+            found.append(str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]))
+        except (OSError, UnicodeError):
+            return
+
+    thread = threading.Thread(target=resolve, daemon=True)
+    thread.start()
+    thread.join(_NAME_TIMEOUT)
+    return found[0] if found else None
+
+
+def _connect(address: str, port: int) -> Optional[str]:
+    """Why the host does not answer; a port at which nothing listens yet is an answer."""
     deadline, number = time.monotonic() + _CONNECT_FOR, errno.ETIMEDOUT
-    while True:
+    while time.monotonic() < deadline:
         try:
             socket.create_connection((address, port), _CONNECT_TIMEOUT).close()
             return None
         except ConnectionRefusedError:
-            return errno.ECONNREFUSED
+            return None
         except OSError as error:
             number = error.errno or errno.ETIMEDOUT
-        if time.monotonic() >= deadline:
-            return number
         time.sleep(0.2)
+    return os.strerror(number)
 
 
-def _interface(machine: Machine) -> Iterator[Finding]:
-    """The network interface that SageMaker names exists."""
-    named, check = machine.job.network_interface_name, "network interface"
-    if not machine.is_here or named is None:
+# The types for which the training toolkit sets FI_PROVIDER: SM_EFA_NCCL_INSTANCES in sagemaker_training/__init__.py.
+_EFA_TYPES = (
+    *("ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge"),
+    *("ml.p4de.24xlarge", "ml.p5.48xlarge", "ml.p5e.48xlarge", "ml.trn1.32xlarge", "ml.p6e-gb200.36xlarge"),
+)
+
+
+def efa(machine: Machine) -> Iterator[Finding]:
+    """With several hosts, EFA where the instance type has it, and libfabric to use it.
+
+    Saves: a training at a fraction of its speed, because hosts communicate over TCP.
+    """
+    kind, devices = machine.job.current_instance_type or "", efa_devices(machine)
+    if not machine.job.in_container or len(machine.job.world_hosts) < 2:
         return
-    present: List[str] = []
-    try:
-        present = sorted(os.listdir(machine.path("/sys/class/net")))
-    except OSError:
-        return
-    if named in present:
-        yield Finding(check, Status.OK, named)
-    else:
-        yield Finding(
-            check,
-            Status.WARNING,
-            f"resourceconfig.json names {named}, but this host has {', '.join(present) or 'none'}",
-            f"Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to one that exists; SDK v3's local mode names {named}."
-            if named == "ethwe"
-            else "Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to one that exists.",
-        )
+    # Where AWS's EFA installer puts libfabric.
+    folders = [machine.path(f"/opt/amazon/efa/{each}") for each in ("lib", "lib64")]
+    if kind in _EFA_TYPES and not devices and is_real_instance(machine) is not False:
+        text = f"{kind} has EFA, and this host shows no device in /sys/class/infiniband: hosts communicate over TCP."
+        yield Finding("efa", text, "Use an AWS PyTorch image; a rehearsal or local mode has no EFA.")
+    elif devices and not any(name.startswith("libfabric.so") for each in folders for name in names_in(each)):
+        text = f"{kind} has {devices} EFA device(s), and this image has no libfabric in /opt/amazon/efa: NCCL uses TCP."
+        yield Finding("efa", text, "Use an AWS PyTorch image, or run AWS's EFA installer in your own.")
 
 
-CHECKS: Tuple[Check, ...] = (_names_of_hosts, _main_port, _interface)
+class _Rule(NamedTuple):
+    """A value of a variable that hurts: on which machines, and what it does."""
+
+    variable: str
+    value: str
+    applies: Callable[[Machine], bool]
+    effect: str
+
+
+def _many_gpus(machine: Machine) -> bool:
+    return gpus(machine) > 1
+
+
+def _on_efa(machine: Machine) -> bool:
+    return efa_devices(machine) > 0 and len(machine.job.world_hosts) > 1
+
+
+def _any(machine: Machine) -> bool:
+    return True
+
+
+def _without_smp(machine: Machine) -> bool:
+    """Not with SMP v1, which sets ``NCCL_ALGO`` itself: ``sagemaker_training/mpi.py``."""
+    return "mp_parameters" not in machine.job.hyperparameters.reserved
+
+
+_HOST_MEMORY = "GPUs of one host exchange data through host memory"
+_TCP = "hosts communicate over TCP, although this host has EFA"
+_ERRORS_OFF = "a failed or lost rank leaves the others waiting in their collective"
+# NVIDIA, "NCCL environment variables"; torch, "ProcessGroupNCCL environment variables" and "Distributed communication
+# package"; aws/aws-ofi-nccl. NCCL_IB_DISABLE=1 and NCCL_PROTO=simple, which the containers set, do no harm: EFA is used
+# through NCCL's network plugin.
+_RULES = (
+    _Rule("NCCL_P2P_DISABLE", "1", _many_gpus, _HOST_MEMORY),
+    _Rule("NCCL_P2P_LEVEL", "LOC", _many_gpus, _HOST_MEMORY),
+    _Rule("NCCL_SHM_DISABLE", "1", _many_gpus, "processes of one host exchange data over the network"),
+    _Rule("NCCL_NET", "Socket", _on_efa, _TCP),
+    _Rule("NCCL_NET_PLUGIN", "none", _on_efa, _TCP),
+    _Rule("FI_PROVIDER", "tcp*", _on_efa, _TCP),
+    _Rule("FI_PROVIDER", "sockets", _on_efa, _TCP),
+    _Rule("FI_EFA_USE_DEVICE_RDMA", "0", _on_efa, "GPUs do not write to the network card directly"),
+    _Rule("NCCL_ALGO", "?*", _without_smp, "NCCL does not choose the algorithm by the size of each message"),
+    _Rule("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", _any, _ERRORS_OFF),
+    _Rule("NCCL_ASYNC_ERROR_HANDLING", "0", _any, _ERRORS_OFF),
+    _Rule("CUDA_LAUNCH_BLOCKING", "1", _any, "the GPU waits for each kernel; meant for debugging"),
+    _Rule("TORCH_DISTRIBUTED_DEBUG", "DETAIL", _any, "each collective is checked on all ranks; meant for debugging"),
+    _Rule("NCCL_DEBUG", "TRACE", _any, "NCCL logs each call"),
+)
+
+
+def nccl_settings(machine: Machine) -> Iterator[Finding]:
+    """Settings of NCCL, libfabric, CUDA and torch that slow a training down or hide a failure.
+
+    Saves: hours of a slower training, for a variable that was set once to look for a fault.
+    """
+    for rule in _RULES:
+        value = machine.environ.get(rule.variable, "")
+        if fnmatch.fnmatch(value.lower(), rule.value.lower()) and rule.applies(machine):
+            hint = f"Unset {rule.variable}; look for it in the job's environment, the image and the script."
+            yield Finding("nccl settings", f"{rule.variable}={value}: {rule.effect}.", hint)
+
+
+def smddp_collectives(machine: Machine) -> Iterator[Finding]:
+    """SMDDP speeds up the collective that the strategy uses: under mpirun AllReduce (DDP), else AllGather (FSDP).
+
+    ``SMDATAPARALLEL_OPTIMIZE_SDP=true``, set by the user, chooses AllGather under ``mpirun``. Source: AWS,
+    "Introduction to the SageMaker AI distributed data parallelism library".
+
+    Saves: the speed for which SMDDP was chosen: DDP would run as without it.
+    """
+    job = machine.job
+    is_switched = machine.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP", "").lower() in ("true", "1")
+    is_torchrun = job.hyperparameters.enabled("sagemaker_torch_distributed_enabled")
+    if job.in_container and job.asks_for_smddp and (is_switched or is_torchrun):
+        why = "SMDATAPARALLEL_OPTIMIZE_SDP is set" if is_switched else "torchrun starts the processes"
+        text = f"{why}: SMDDP speeds up AllGather (FSDP, DeepSpeed), and not DDP's AllReduce."
+        hint = "For DDP leave that out of the job; for FSDP and DeepSpeed it is right."
+        yield Finding("smddp collectives", text, hint)
+
+
+CHECKS: Tuple[Check, ...] = (main_host, efa, nccl_settings, smddp_collectives)

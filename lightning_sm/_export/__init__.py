@@ -1,6 +1,7 @@
 """Exports a trained model into the model directory, in one of six formats, with the code to serve it if wanted."""
 
-from lightning_sm._export.example import Example, ExampleFinder, compare_outputs, compare_tensors
+from lightning_sm._export.example import Example, example_of_batch, example_of_model
+from lightning_sm._export.load_back import compare_outputs, compare_tensors
 from lightning_sm._export.plan import (
     ExportFormat,
     ExportPlan,
@@ -9,23 +10,21 @@ from lightning_sm._export.plan import (
     json_round_trip,
     saved_hparams,
 )
-from lightning_sm._export.serving import (
+from lightning_sm._export.serving import Serving, distribution_versions
+from lightning_sm._export.source import Source, load_file, make_source
+from lightning_sm._export.summary import (
     BestCheckpoint,
     ModelSummary,
-    Serving,
-    distribution_versions,
     find_best,
     has_monitor,
     summarize,
     why_last_weights,
 )
-from lightning_sm._export.source import Source, load_file, make_source
 from lightning_sm._export.writer import check_writable, others_model, write_model
 
 __all__ = [
     "BestCheckpoint",
     "Example",
-    "ExampleFinder",
     "ExportFormat",
     "ExportPlan",
     "ExportWeights",
@@ -37,6 +36,8 @@ __all__ = [
     "compare_outputs",
     "compare_tensors",
     "distribution_versions",
+    "example_of_batch",
+    "example_of_model",
     "find_best",
     "has_monitor",
     "json_round_trip",

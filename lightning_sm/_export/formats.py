@@ -1,80 +1,47 @@
-"""Writes the export formats: tensors alone, or a graph that needs no project code.
+"""Writes each export format: tensors alone, or a graph that needs no project code."""
 
-Each function writes a source to a path and loads the file again. ``state_dict``, ``checkpoint`` and ``safetensors``
-compare the tensors; ``torchscript``, ``exported_program`` and ``onnx`` compare the model's output. Each returns the
-entries ``comparison`` and ``details`` of ``model.json``.
-"""
-
-import importlib
-import importlib.util
 import shutil
 from inspect import signature
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Set, Tuple
 
-from lightning_sm._export.example import Example, compare_outputs, compare_tensors
-from lightning_sm._export.plan import onnx_uses_torch_export
-from lightning_sm._export.source import Source, load_file
+from lightning_sm._export.example import Example
+from lightning_sm._export.plan import ExportFormat, onnx_uses_torch_export
+from lightning_sm._export.source import Source
 from lightning_sm.errors import ExportError
 
-__all__ = [
-    "drop_shared_tensors",
-    "write_checkpoint",
-    "write_safetensors",
-    "write_state_dict",
-    "onnx_engine",
-    "write_exported_program",
-    "write_onnx",
-    "write_torchscript",
-]
+__all__ = ["WRITERS", "drop_shared_tensors"]
+
+# Parameters up to this many bytes are stored in the ONNX file itself; protobuf's limit is 2 GiB.
+_MAX_EMBEDDED_BYTES = 1 << 30
 
 
-def write_state_dict(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Write parameters and buffers with ``torch.save``, such that they load with ``weights_only=True``.
-
-    Raises:
-        ExportError: The file differs from the source after loading.
-    """
+def _write_state_dict(source: Source, path: str) -> Dict[str, Any]:
     import torch
 
-    on_cpu = {
-        name: value.detach().cpu() if hasattr(value, "detach") else value for name, value in source.state_dict.items()
-    }
-    torch.save(on_cpu, path)
-    return compare_tensors(source.state_dict, load_file(path, weights_only=True, mapped=True)), {}
+    torch.save({name: _on_cpu(value) for name, value in source.state_dict.items()}, path)
+    return {}
 
 
-def write_checkpoint(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Write Lightning's checkpoint, from which training can be resumed.
+def _on_cpu(value: Any) -> Any:
+    return value.detach().cpu() if hasattr(value, "detach") else value
 
-    Raises:
-        ExportError: The file differs from the source after loading.
-    """
+
+def _write_checkpoint(source: Source, path: str) -> Dict[str, Any]:
     import torch
 
     if source.checkpoint_path is not None:
         shutil.copyfile(source.checkpoint_path, path)
     else:
         torch.save(source.checkpoint, path)
-    # This run wrote the file, so it is trusted; a checkpoint holds more than `weights_only=True` accepts.
-    loaded = load_file(path, weights_only=False, mapped=True)["state_dict"]
-    return compare_tensors(source.state_dict, loaded), {}
+    return {}
 
 
-def write_safetensors(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Write parameters and buffers with safetensors, which can hold nothing else.
-
-    Raises:
-        ExportError: The state dict holds something that is not a tensor, or the file differs from it after loading.
-    """
+def _write_safetensors(source: Source, path: str) -> Dict[str, Any]:
     from safetensors.torch import save_file
-
-    # It imports torch.
-    from lightning_sm._export.inference import read_state_dict
 
     kept, shared = drop_shared_tensors(source.state_dict)
     save_file(kept, path, metadata={**shared, "format": "pt"})
-    loaded = read_state_dict(path, "safetensors")
-    return compare_tensors(source.state_dict, loaded), {"shared": shared} if shared else {}
+    return {"shared": shared} if shared else {}
 
 
 def drop_shared_tensors(state_dict: Mapping[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
@@ -90,7 +57,7 @@ def drop_shared_tensors(state_dict: Mapping[str, Any]) -> Tuple[Dict[str, Any], 
     kept: Dict[str, Any] = {}
     shared: Dict[str, str] = {}
     names: Dict[Any, str] = {}
-    storages: Set[Any] = set()
+    storages: Set[int] = set()
     for name, value in state_dict.items():
         if not hasattr(value, "data_ptr"):
             raise ExportError(
@@ -104,173 +71,104 @@ def drop_shared_tensors(state_dict: Mapping[str, Any]) -> Tuple[Dict[str, Any], 
             continue
         names[memory] = name
         on_cpu = value.detach().cpu().contiguous()
-        start = _storage_start(on_cpu)
+        storage = on_cpu.untyped_storage() if hasattr(on_cpu, "untyped_storage") else on_cpu.storage()
         # A whole model is not copied: only what is a part of a tensor that is written, too.
-        kept[name] = on_cpu.clone() if start in storages else on_cpu
-        storages.add(start)
+        kept[name] = on_cpu.clone() if storage.data_ptr() in storages else on_cpu
+        storages.add(storage.data_ptr())
     return kept, shared
 
 
-def _storage_start(value: Any) -> int:
-    """The address of the memory that a tensor may share with others."""
-    storage = value.untyped_storage() if hasattr(value, "untyped_storage") else value.storage()
-    return int(storage.data_ptr())
-
-
-# Parameters up to this many bytes are stored in the ONNX file itself; protobuf's limit is 2 GiB.
-_MAX_EMBEDDED_BYTES = 1 << 30
-
-# With older opsets (torch up to 1.12), onnx's own evaluator runs batch normalization in training mode.
-_REFERENCE_OPSET = 14
-
-
-def write_torchscript(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Write a TorchScript graph: scripted, which keeps all branches, or else traced with the example.
-
-    Raises:
-        ExportError: Its output differs from the model's.
-    """
-    import torch
-
-    assert source.example is not None
-    script, method = _script(source.module, source.example.arguments)
-    torch.jit.save(script, path)
-    loaded = torch.jit.load(path, map_location="cpu")
-    return compare_outputs(source.module, loaded, source.example, "torchscript"), {"method": method}
-
-
-def write_exported_program(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Write the graph of ``torch.export``, which torch 2.1 introduced.
-
-    Raises:
-        ExportError: Its output differs from the model's.
-    """
-    import torch
-    import torch.export
-
-    assert source.example is not None
-    torch.export.save(_export_program(source.module, source.example), path)
-    loaded = torch.export.load(path).module()
-    return compare_outputs(source.module, loaded, source.example, "exported_program"), {}
-
-
-def write_onnx(source: Source, path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Write an ONNX file with the exporter that this version of torch uses by default.
-
-    The output is compared where onnxruntime is installed, or onnx's own evaluator supports the file.
-
-    Raises:
-        ExportError: Its output differs from the model's.
-    """
-    import onnx
-    import torch
-
-    assert source.example is not None
-    with torch.no_grad():
-        if onnx_uses_torch_export():
-            _write_onnx_by_torch_export(source, source.example, path)
-        else:
-            _write_onnx_by_torchscript(source, source.example, path)
-    onnx.checker.check_model(path)
-    details = {"exporter": "torch.export" if onnx_uses_torch_export() else "torchscript"}
-    engine = onnx_engine(path)
-    if engine is None:
-        reason = "onnxruntime is not installed, and onnx itself cannot run the file"
-        return {"compared": None, "reason": reason}, details
-    return compare_outputs(source.module, engine[0], source.example, "onnx"), {**details, "engine": engine[1]}
-
-
-def onnx_engine(path: str) -> Optional[Tuple[Callable[..., Any], str]]:
-    """A function that runs the ONNX file, and the name of the installed engine; ``None`` if there is none."""
-    if importlib.util.find_spec("onnxruntime") is not None:
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        return _onnx_caller(session, [given.name for given in session.get_inputs()]), "onnxruntime"
-    if importlib.util.find_spec("onnx.reference") is not None:
-        reference = importlib.import_module("onnx.reference").ReferenceEvaluator(path)
-        if reference.opsets[""] < _REFERENCE_OPSET:
-            return None
-        return _onnx_caller(reference, reference.input_names), "onnx.reference"
-    return None
-
-
-def _script(module: Any, arguments: Tuple[Any, ...]) -> Tuple[Any, str]:
+def _write_torchscript(source: Source, path: str) -> Dict[str, Any]:
+    """Write a TorchScript graph: scripted, which keeps all branches, or else traced with the example."""
     import torch
 
     # A LightningModule has properties that only its own `to_torchscript` hides from the compiler.
-    own = getattr(module, "to_torchscript", None)
+    module, own = source.module, getattr(source.module, "to_torchscript", None)
+    method = "script"
     try:
-        return (own(method="script") if own else torch.jit.script(module)), "script"
+        script = own(method="script") if own else torch.jit.script(module)
     except Exception:  # Python that the compiler does not support raises several classes
-        pass
-    with torch.no_grad():
-        if own:
-            return own(method="trace", example_inputs=arguments), "trace"
-        return torch.jit.trace(module, arguments), "trace"
+        method, arguments = "trace", _arguments(source)
+        with torch.no_grad():
+            script = own(method="trace", example_inputs=arguments) if own else torch.jit.trace(module, arguments)
+    torch.jit.save(script, path)
+    return {"method": method}
 
 
-def _export_program(module: Any, example: Example) -> Any:
-    """Export with a dynamic batch dimension where the model allows it, else with that of the example."""
-    import torch
-
-    shapes = _dynamic_batch(example)
-    with torch.no_grad():
-        if shapes is not None and "dynamic_shapes" in signature(torch.export.export).parameters:
-            try:
-                # A dimension of size 1 would be specialized.
-                doubled = example.doubled() or example
-                return torch.export.export(module, doubled.arguments, dynamic_shapes=shapes)
-            except Exception:  # a model with a fixed batch size raises one of several classes
-                pass
-        return torch.export.export(module, example.arguments)
-
-
-def _write_onnx_by_torch_export(source: Source, example: Example, path: str) -> None:
+def _write_exported_program(source: Source, path: str) -> Dict[str, Any]:
     import torch
     import torch.export
 
+    def program(arguments: Tuple[Any, ...], shapes: Optional[Tuple[Any, ...]]) -> Any:
+        options: Dict[str, Any] = {} if shapes is None else {"dynamic_shapes": shapes}
+        return torch.export.export(source.module, arguments, **options)
+
+    with torch.no_grad():
+        # In torch 2.1 a program has a fixed batch size.
+        is_dynamic = "dynamic_shapes" in signature(torch.export.export).parameters
+        torch.export.save(_with_dynamic_batch(program, _example(source), is_dynamic), path)
+    return {}
+
+
+def _write_onnx(source: Source, path: str) -> Dict[str, Any]:
+    """Write an ONNX file with the exporter that this version of torch uses by default."""
+    import onnx
+    import torch
+
+    example = _example(source)
+    names = ["input"] if len(example.arguments) == 1 else [f"input_{index}" for index in range(len(example.arguments))]
+    by_torch_export = onnx_uses_torch_export()
     size = sum(value.numel() * value.element_size() for value in source.module.parameters())
-    shapes = _dynamic_batch(example)
-    options = {"input_names": _input_names(example), "external_data": size > _MAX_EMBEDDED_BYTES, "verbose": False}
-    if shapes is not None:
+
+    # Its parameters differ between versions.
+    export: Any = torch.onnx.export
+
+    def write(arguments: Tuple[Any, ...], shapes: Optional[Tuple[Any, ...]]) -> None:
+        options = {"external_data": size > _MAX_EMBEDDED_BYTES, "verbose": False, "dynamic_shapes": shapes}
+        export(source.module, arguments, path, input_names=names, **options)
+
+    with torch.no_grad():
+        if by_torch_export:
+            _with_dynamic_batch(write, example, is_dynamic=True)
+        else:
+            axes = {} if example.doubled() is None else {name: {0: "batch"} for name in names}
+            export(source.module, example.arguments, path, input_names=names, dynamic_axes=axes)
+    onnx.checker.check_model(path)
+    return {"exporter": "torch.export" if by_torch_export else "torchscript"}
+
+
+def _with_dynamic_batch(
+    export: Callable[[Tuple[Any, ...], Optional[Tuple[Any, ...]]], Any], example: Example, is_dynamic: bool
+) -> Any:
+    """Export with a dynamic batch dimension where the model allows it, else with that of the example."""
+    import torch.export
+
+    # A dimension of size 1 would be specialized.
+    doubled = example.doubled()
+    if is_dynamic and doubled is not None:
+        batch = torch.export.Dim("batch")
         try:
-            doubled = example.doubled() or example
-            torch.onnx.export(source.module, doubled.arguments, path, dynamic_shapes=shapes, **options)
-            return
+            return export(doubled.arguments, tuple({0: batch} for _ in doubled.arguments))
         except Exception:  # a model with a fixed batch size raises one of several classes
             pass
-    torch.onnx.export(source.module, example.arguments, path, **options)
+    return export(example.arguments, None)
 
 
-def _write_onnx_by_torchscript(source: Source, example: Example, path: str) -> None:
-    import torch
-
-    names = _input_names(example)
-    axes = {} if example.doubled() is None else {name: {0: "batch"} for name in names}
-    torch.onnx.export(source.module, example.arguments, path, input_names=names, dynamic_axes=axes)
+def _example(source: Source) -> Example:
+    assert source.example is not None
+    return source.example
 
 
-def _dynamic_batch(example: Example) -> Optional[Tuple[Any, ...]]:
-    """``dynamic_shapes`` with a dynamic first dimension; ``None`` if the arguments do not share one."""
-    import torch
-
-    if example.doubled() is None or not hasattr(torch.export, "Dim"):
-        return None
-    batch = torch.export.Dim("batch")
-    return tuple({0: batch} for _ in example.arguments)
+def _arguments(source: Source) -> Tuple[Any, ...]:
+    return _example(source).arguments
 
 
-def _input_names(example: Example) -> List[str]:
-    count = len(example.arguments)
-    return ["input"] if count == 1 else [f"input_{index}" for index in range(count)]
-
-
-def _onnx_caller(session: Any, names: Any) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        import torch
-
-        outputs = session.run(None, {name: argument.numpy() for name, argument in zip(names, arguments)})
-        return [torch.as_tensor(value) for value in outputs]
-
-    return call
+#: Each takes a source and a path, and returns the entry ``details`` of ``model.json``.
+WRITERS: Mapping[ExportFormat, Callable[[Source, str], Dict[str, Any]]] = {
+    ExportFormat.STATE_DICT: _write_state_dict,
+    ExportFormat.CHECKPOINT: _write_checkpoint,
+    ExportFormat.SAFETENSORS: _write_safetensors,
+    ExportFormat.TORCHSCRIPT: _write_torchscript,
+    ExportFormat.ONNX: _write_onnx,
+    ExportFormat.EXPORTED_PROGRAM: _write_exported_program,
+}

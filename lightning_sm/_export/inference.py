@@ -9,6 +9,7 @@ import importlib
 import inspect
 import json
 import os
+import zipfile
 from typing import Any, Dict, Mapping, Optional
 
 import torch
@@ -48,7 +49,9 @@ def read_state_dict(path: str, format_name: str) -> Dict[str, Any]:
             shared = {name: kept for name, kept in (file.metadata() or {}).items() if kept in tensors}
         return {**tensors, **{name: tensors[kept] for name, kept in shared.items()}}
     # A checkpoint holds more than tensors; it is trusted like the code beside it.
-    options = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
+    options = {"weights_only": format_name == "state_dict", "mmap": zipfile.is_zipfile(path)}
+    known = inspect.signature(torch.load).parameters
+    options = {name: value for name, value in options.items() if name in known}
     loaded: Dict[str, Any] = torch.load(path, map_location="cpu", **options)
     return loaded["state_dict"] if format_name == "checkpoint" else loaded
 

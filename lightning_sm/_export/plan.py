@@ -22,6 +22,7 @@ __all__ = [
     "json_round_trip",
     "json_subset",
     "saved_hparams",
+    "target_of",
 ]
 
 
@@ -52,29 +53,25 @@ class ExportFormat(str, Enum):
         return self in (ExportFormat.TORCHSCRIPT, ExportFormat.ONNX, ExportFormat.EXPORTED_PROGRAM)
 
     def packages(self) -> Tuple[str, ...]:
-        """The packages that writing it needs beside torch."""
+        """The packages that writing and comparing it needs beside torch."""
         if self is ExportFormat.ONNX:
-            return ("onnx", "onnxscript") if onnx_uses_torch_export() else ("onnx",)
+            return ("onnx", "onnxruntime", *(["onnxscript"] if onnx_uses_torch_export() else []))
         return ("safetensors",) if self is ExportFormat.SAFETENSORS else ()
 
     def check_available(self) -> None:
         """Check that this environment can write the format.
 
         Raises:
-            ExportError: torch is too old, or a package is missing.
+            ExportError: A package is missing, or torch is older than 2.1 and has no ``torch.export``.
         """
-        if self is ExportFormat.EXPORTED_PROGRAM and importlib.util.find_spec("torch.export") is None:
-            import torch
-
-            raise ExportError(
-                f"sagemaker.export is {self}, and torch {torch.__version__} has no torch.export, which came with 2.1.",
-                hint="Choose another format, such as state_dict, or an image with a newer torch.",
-            )
-        missing = [name for name in self.packages() if importlib.util.find_spec(name) is None]
+        needed = ("torch.export",) if self is ExportFormat.EXPORTED_PROGRAM else self.packages()
+        missing = [name for name in needed if importlib.util.find_spec(name) is None]
         if missing:
             raise ExportError(
                 f"sagemaker.export is {self}, and {' and '.join(missing)} cannot be imported.",
-                hint=f"Add {' and '.join(missing)} to the requirements.txt beside your script.",
+                hint="Choose an image with torch 2.1 or newer."
+                if self is ExportFormat.EXPORTED_PROGRAM
+                else f"Add {' and '.join(missing)} to the requirements.txt beside your script.",
             )
 
 
@@ -143,12 +140,7 @@ class ExportPlan:
             raise ExportError(f"sagemaker.export is {export!r}.", hint=f"Set it to {', '.join(formats)} or false.")
         if weights not in [each.value for each in ExportWeights]:
             raise ExportError(f"sagemaker.export_weights is {weights!r}.", hint="Set it to best or last.")
-        if submodule is not None and not all(submodule.split(".")):
-            raise ExportError(
-                f"sagemaker.export_submodule is {submodule!r}.",
-                hint="Set it to the dotted path of a submodule, as in backbone.encoder.",
-            )
-        if submodule is not None and name == ExportFormat.CHECKPOINT.value:
+        if submodule and name == ExportFormat.CHECKPOINT.value:
             raise ExportError(
                 f"sagemaker.export is checkpoint and sagemaker.export_submodule is {submodule}, but a checkpoint is of "
                 "the whole model.",
@@ -160,7 +152,7 @@ class ExportPlan:
                 f"sagemaker.export_example_input is {list(shape)!r}.",
                 hint="Set it to the shape of an input, the batch dimension first, as in [1, 3, 32, 32].",
             )
-        plan = cls(ExportFormat(name), ExportWeights(weights), submodule, shape, bool(serving))
+        plan = cls(ExportFormat(name), ExportWeights(weights), submodule or None, shape, bool(serving))
         plan.format.check_available()
         return plan
 
@@ -171,8 +163,8 @@ def check_model(
     hparams: Optional[Mapping[str, Any]],
     config: Optional[str],
     *,
-    sharded: bool,
-    saved_by_strategy: bool,
+    is_sharded: bool,
+    saves_shards: bool,
     weights_only: bool = False,
 ) -> None:
     """Check whether a model can be exported as planned, as far as that is known before training.
@@ -182,32 +174,50 @@ def check_model(
         module: The model.
         hparams: The constructor arguments that the model saved.
         config: The configuration as YAML, if there is one.
-        sharded: Whether the strategy shards the model over the ranks.
-        saved_by_strategy: Whether the best checkpoint will be in a format of the strategy's own (DeepSpeed's).
-        weights_only: Whether that is read without running code that it names.
+        is_sharded: Whether the strategy shards the model over the ranks.
+        saves_shards: Whether the best checkpoint will be a folder of shards.
+        weights_only: Whether the best checkpoint is read without running code that it names.
 
     Raises:
         ExportError: It cannot be exported so.
     """
     name = plan.format
-    target = _submodule(plan, module)
+    target = target_of(plan, module)
     if plan.format.is_graph and not _has_forward(target):
         raise ExportError(
             f"sagemaker.export is {name}, which runs forward(), and {type(target).__name__} has none.",
             hint="Implement forward(), set sagemaker.export_submodule to a part that has one, or choose state_dict.",
         )
-    if plan.weights is ExportWeights.BEST and saved_by_strategy and weights_only:
+    if plan.weights is ExportWeights.BEST and saves_shards and weights_only:
         raise ExportError(
             "sagemaker.resume_weights_only is set, and the best checkpoint, whose weights are to be exported, will be "
-            "DeepSpeed's, which can only be read by running code that it names.",
+            "sharded, which can only be read by running code that it names.",
             hint="Set sagemaker.export_weights to last, or sagemaker.resume_weights_only to false.",
         )
     if plan.format is ExportFormat.SAFETENSORS:
         _check_tensors_only(target)
-    if plan.format.is_graph and sharded:
+    if plan.format.is_graph and is_sharded:
         _check_rebuildable(module, hparams, config, f"The strategy shards the model over the ranks, so {name}")
     if not plan.format.is_graph and plan.serving:
         _check_rebuildable(module, hparams, config, "The inference container")
+
+
+def target_of(plan: ExportPlan, module: Any) -> Any:
+    """The model, or its submodule that is exported.
+
+    Raises:
+        ExportError: There is no such submodule.
+    """
+    if plan.submodule is None:
+        return module
+    try:
+        return module.get_submodule(plan.submodule)
+    except AttributeError as error:
+        names = [name for name, _ in module.named_modules() if name]
+        raise ExportError(
+            f"sagemaker.export_submodule is {plan.submodule}, and {type(module).__name__} has no such submodule.",
+            hint=f"Set it to one of: {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}.",
+        ) from error
 
 
 def saved_hparams(module: Any) -> Optional[Dict[str, Any]]:
@@ -247,19 +257,6 @@ def json_subset(hparams: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]
         return None
     converted = {str(name): json_round_trip({str(name): value}) for name, value in hparams.items()}
     return {name: value[name] for name, value in converted.items() if value is not None}
-
-
-def _submodule(plan: ExportPlan, module: Any) -> Any:
-    if plan.submodule is None:
-        return module
-    try:
-        return module.get_submodule(plan.submodule)
-    except AttributeError as error:
-        names = [name for name, _ in module.named_modules() if name]
-        raise ExportError(
-            f"sagemaker.export_submodule is {plan.submodule}, and {type(module).__name__} has no such submodule.",
-            hint=f"Set it to one of: {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}.",
-        ) from error
 
 
 def _check_tensors_only(target: Any) -> None:

@@ -2,15 +2,14 @@
 
 import copy
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from itertools import chain
 from typing import Any, Dict, Iterator, Mapping, Optional, Set
-from zipfile import is_zipfile
 
-from lightning_sm._export.consolidated import read_folder
 from lightning_sm._export.example import Example
 from lightning_sm._export.plan import ExportFormat, ExportPlan
+from lightning_sm._export.sharded import read_folder
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._resume.transfers import has_folder, local_checkpoint
 from lightning_sm.errors import ExportError
@@ -43,15 +42,11 @@ class Source:
         example: An input of it.
     """
 
-    state_dict: Mapping[str, Any]
-    checkpoint: Optional[Mapping[str, Any]] = None
+    state_dict: Mapping[str, Any] = field(repr=False)
+    checkpoint: Optional[Mapping[str, Any]] = field(default=None, repr=False)
     checkpoint_path: Optional[str] = None
-    module: Any = None
+    module: Any = field(default=None, repr=False)
     example: Optional[Example] = None
-
-    def __repr__(self) -> str:
-        origin = self.checkpoint_path or "training"
-        return f"Source({len(self.state_dict)} entries from {origin}, example={self.example!r})"
 
 
 def make_source(
@@ -88,7 +83,8 @@ def make_source(
         if best is None:
             found = last
         elif is_folder:
-            found = _read_best_folder(best, module, last["state_dict"], weights_only)
+            with local_checkpoint(best) as folder:
+                found = read_folder(folder, last["state_dict"])
         else:
             last.get("state_dict", {}).clear()
             found = _load_best(best, weights_only)
@@ -180,48 +176,28 @@ def submodule_state_dict(state_dict: Mapping[str, Any], submodule: Optional[str]
     return {name[len(prefix) :]: value for name, value in state_dict.items() if name.startswith(prefix)}
 
 
-def load_file(path: str, *, weights_only: bool, mapped: bool = False) -> Any:
+def load_file(path: str, *, weights_only: bool) -> Any:
     """Load a file or URL, written by ``torch.save``, onto the CPU.
 
     Args:
         path: The file or URL.
         weights_only: Whether it may hold tensors and plain values only; without effect before torch 1.13.
-        mapped: Whether the tensors stay in the file, which must not change then, until they are read; without effect
-            before torch 2.1, or where the file is no archive, as torch wrote it before 1.6.
     """
     import torch
 
-    known = signature(torch.load).parameters
+    has_option = "weights_only" in signature(torch.load).parameters
+    options = {"weights_only": weights_only} if has_option else {}
     with local_checkpoint(path) as file:
-        options = {"weights_only": weights_only, **({"mmap": True} if mapped and is_zipfile(file) else {})}
-        return torch.load(file, map_location="cpu", **{name: value for name, value in options.items() if name in known})
-
-
-def _read_best_folder(best: str, module: Any, last: Any, weights_only: bool) -> Dict[str, Any]:
-    import torch
-
-    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    parameters = {name for name, _ in module.named_parameters()}
-    frozen = {name: value for name, value in last.items() if name in parameters - trained}
-    tensors = {name: value for name, value in last.items() if isinstance(value, torch.Tensor)}
-    whole_numbers = {name: value.dtype for name, value in tensors.items() if not value.is_floating_point()}
-    del tensors
-    last.clear()
-    with local_checkpoint(best) as folder:
-        return read_folder(folder, weights_only=weights_only, frozen=frozen, whole_numbers=whole_numbers)
+        return torch.load(file, map_location="cpu", **options)
 
 
 def _load_best(best: str, weights_only: bool) -> Any:
-    import torch
-
     # This run wrote the checkpoint, so it is trusted unless the user restricts loading.
-    if not weights_only:
-        return load_file(best, weights_only=False)
     try:
-        if "weights_only" not in signature(torch.load).parameters:
-            raise ValueError("this torch has no weights_only")
-        return load_file(best, weights_only=True)
+        return load_file(best, weights_only=weights_only)
     except Exception as error:  # each version has exceptions of its own
+        if not weights_only:
+            raise
         raise ExportError(
             f"The best checkpoint {best} cannot be loaded with weights_only=True ({type(error).__name__}: "
             f"{' '.join(str(error).split())[:300]}), which sagemaker.resume_weights_only requires.",

@@ -1,26 +1,19 @@
 """Writes a model into the model directory: staged, verified, and then moved into place."""
 
-import importlib.util
 import json
 import os
 import shutil
 import tempfile
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional
+from typing import List, Optional
 
 from lightning_sm._atomic_file import flush
-from lightning_sm._export.example import compare_outputs, compare_tensors
-from lightning_sm._export.formats import (
-    write_checkpoint,
-    write_exported_program,
-    write_onnx,
-    write_safetensors,
-    write_state_dict,
-    write_torchscript,
-)
-from lightning_sm._export.plan import ExportFormat, ExportPlan
-from lightning_sm._export.serving import ModelSummary, Serving
+from lightning_sm._export.formats import WRITERS
+from lightning_sm._export.load_back import load_back
+from lightning_sm._export.plan import ExportPlan
+from lightning_sm._export.serving import Serving
 from lightning_sm._export.source import Source, plain_functions
+from lightning_sm._export.summary import ModelSummary
 from lightning_sm.errors import ExportError, OutputError
 
 __all__ = ["check_writable", "files_below", "move_into_place", "others_model", "write_model"]
@@ -28,14 +21,6 @@ __all__ = ["check_writable", "files_below", "move_into_place", "others_model", "
 _SUMMARY = "model.json"
 # The files of weights that libraries write for a model that is to be loaded again; a checkpoint is none.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".pt2", ".onnx")
-_WRITERS = {
-    ExportFormat.STATE_DICT: write_state_dict,
-    ExportFormat.CHECKPOINT: write_checkpoint,
-    ExportFormat.TORCHSCRIPT: write_torchscript,
-    ExportFormat.ONNX: write_onnx,
-    ExportFormat.EXPORTED_PROGRAM: write_exported_program,
-    ExportFormat.SAFETENSORS: write_safetensors,
-}
 
 
 def write_model(
@@ -74,7 +59,7 @@ def write_model(
     staging = tempfile.mkdtemp(prefix=".lightning-sm-", dir=directory)
     try:
         with plain_functions():
-            comparison, details = _WRITERS[plan.format](source, os.path.join(staging, plan.format.file))
+            details = WRITERS[plan.format](source, os.path.join(staging, plan.format.file))
         if config is not None:
             _write_text(os.path.join(staging, "config.yaml"), config)
         if resolved_config is not None:
@@ -87,13 +72,14 @@ def write_model(
             file=plan.format.file,
             files=tuple(files_below(staging)),
             submodule=plan.submodule,
-            example=source.example.describe() if source.example is not None and plan.format.is_graph else None,
-            comparison=comparison,
+            example=source.example.describe() if source.example is not None else None,
             details=details,
         )
+        # The code for serving reads it.
         _write_text(os.path.join(staging, _SUMMARY), summary.as_json())
-        if serving is not None:
-            _verify_serving(staging, source, plan, model_class)
+        with plain_functions():
+            comparison = load_back(staging, plan, source, model_class)
+        _write_text(os.path.join(staging, _SUMMARY), replace(summary, comparison=comparison).as_json())
         move_into_place(staging, directory)
     except ExportError:
         raise
@@ -183,28 +169,6 @@ def _listed_files(path: str) -> List[str]:
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [name for name in files if not os.path.isabs(name) and ".." not in name.split("/")]
-
-
-def _verify_serving(staging: str, source: Source, plan: ExportPlan, model_class: Optional[type]) -> None:
-    """Load the staged files with the code for the inference container, and compare once more."""
-    import torch
-
-    from lightning_sm._export.inference import load_model
-
-    if plan.format is ExportFormat.ONNX and importlib.util.find_spec("onnxruntime") is None:
-        return
-    with torch.random.fork_rng(devices=[]):
-        served = load_model(staging, model_class)
-    if source.module is not None and source.example is not None:
-        compare_outputs(source.module, served, source.example, f"served {plan.format}")
-    else:
-        loaded = served.state_dict()
-        compare_tensors(_in_dtype_of(loaded, source.state_dict), {name: loaded[name] for name in source.state_dict})
-
-
-def _in_dtype_of(loaded: Dict[str, Any], saved: Mapping[str, Any]) -> Dict[str, Any]:
-    """The saved values in the loaded ones' dtypes: a model that is instantiated again has its class's precision."""
-    return {name: value.to(loaded[name].dtype) if hasattr(value, "detach") else value for name, value in saved.items()}
 
 
 def _hint(plan: ExportPlan, error: Exception) -> str:

@@ -23,7 +23,6 @@ __all__ = [
     "is_sharded",
     "keep_averages",
     "reasons_of",
-    "saves_by_itself",
     "saves_with_dcp",
     "sharded_format",
     "shards_of",
@@ -65,11 +64,6 @@ def strategy_kind(strategy: Any) -> str:
 def is_sharded(trainer: Trainer) -> bool:
     """Whether the trainer's strategy shards or wraps the weights of its module."""
     return bool(_SHARDED & _class_names(strategy_of(trainer)))
-
-
-def saves_by_itself(trainer: Trainer) -> bool:
-    """Whether the strategy writes checkpoints itself, with more than Lightning's own code puts into them."""
-    return strategy_kind(strategy_of(trainer)) == "deepspeed"
 
 
 def bypasses_checkpoint_io(strategy: Any) -> bool:

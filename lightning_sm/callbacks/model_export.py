@@ -4,13 +4,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Union
 
 from lightning_sm._export import (
-    ExampleFinder,
+    Example,
     ExportFormat,
     ExportPlan,
     ExportWeights,
     Serving,
     check_model,
     check_writable,
+    example_of_batch,
+    example_of_model,
     find_best,
     has_monitor,
     json_round_trip,
@@ -24,10 +26,11 @@ from lightning_sm._export import (
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import steps_taken
-from lightning_sm._lightning.compat_sharded import is_sharded, saves_by_itself
+from lightning_sm._lightning.compat_sharded import bypasses_checkpoint_io, is_sharded
+from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.gathered import full_checkpoint, full_state_dict
 from lightning_sm._lightning.train_loop_hooks import first_train_batch
-from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._lightning.trainer_protocol import callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 
@@ -44,8 +47,8 @@ class ModelExportMixin(_Base):
 
     SageMaker uploads the model directory as ``model.tar.gz``. Outside a training container the callback does nothing
     unless it is given a ``model_dir``. With the default format it does nothing where the program itself has written a
-    file of weights there by the end of ``fit``, as ``save_pretrained`` in ``on_train_end`` does. The trained model
-    itself is not changed: graph formats run a copy on the CPU.
+    whole model there by the end of ``fit``, as ``save_pretrained`` in ``on_train_end`` does. The trained model is not
+    changed: graph formats run a copy on the CPU.
     Each file is written to a staging directory, loaded again and compared, and only then replaces an earlier one:
     tensors must be equal, and outputs for an example input may differ by 0.001 of their largest value (0.02 in half
     precision).
@@ -92,7 +95,7 @@ class ModelExportMixin(_Base):
             model.
         export_example_input: The shape of an input of ``forward``, such as ``[1, 3, 32, 32]`` (batch dimension first),
             for ``torchscript``, ``onnx`` and ``exported_program``. By default the input is ``example_input_array``,
-            else the first batch or its first element; for a submodule, the first input of its ``forward``.
+            else the first batch or its first element; a submodule has its own ``example_input_array``, or needs this.
         export_serving: Whether ``code/`` is written, with which SageMaker's PyTorch inference container serves the
             archive.
         weights_only: Whether the best checkpoint is loaded with ``weights_only=True``.
@@ -139,19 +142,18 @@ class ModelExportMixin(_Base):
         with failure_reported(self._job):
             self.plan = ExportPlan.parse(export, export_weights, export_submodule, export_example_input, export_serving)
         self._is_by_default = export is True and not export_serving
-        plan = self.plan or ExportPlan()
-        self._examples = ExampleFinder(plan.submodule, plan.example_shape)
+        self._example: Optional[Example] = None
         self._last: Mapping[str, Any] = {}
         # What differs in ``model.json`` where the training has not ended.
         self._early: Dict[str, Any] = {}
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
+    def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
         """Check that the model directory is writable."""
         if self._is_active and stage == "fit" and trainer.is_global_zero:
             with failure_reported(self._job):
                 check_writable(str(self.model_dir), "model directory")
 
-    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Check whether this model can be exported as configured."""
         if not self._is_active or self.plan is None:
             return
@@ -162,35 +164,28 @@ class ModelExportMixin(_Base):
                 pl_module,
                 self._hparams(pl_module),
                 self.config,
-                sharded=is_sharded(trainer),
-                saved_by_strategy=saves_by_itself(trainer) and has_monitor(trainer),
+                is_sharded=is_sharded(trainer),
+                saves_shards=has_monitor(trainer) and bypasses_checkpoint_io(strategy_of(trainer)),
                 weights_only=self.weights_only,
             )
             self._serving(pl_module)
-            if self.plan.format.is_graph:
-                self._examples.attach(pl_module)
+            self._example = example_of_model(self.plan, pl_module) if self.plan.format.is_graph else None
 
-    def on_validation_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
+    def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
         """Keep the first batch as the example, if one is needed; it may be the sanity check's."""
         if trainer.state.fn == "fit":
             self._observe(batch)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
         """Keep the first batch as the example, if one is needed."""
         self._observe(batch)
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
-        """Check that the exported submodule was called."""
-        with failure_reported(self._job):
-            self._examples.check_called()
-
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Gather the weights, which is a collective operation with a sharded strategy."""
         self._gather(trainer, has_ended=True)
 
-    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Write the model from global rank 0, after all checkpoints have been saved."""
-        self._examples.detach()
         if not self._is_active:
             return
         if not self._last:
@@ -207,11 +202,7 @@ class ModelExportMixin(_Base):
                     log.info("Exported nothing: the program has written %s to %s", others, self.model_dir)
         self._last = {}
 
-    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
-        """Remove the hook from the model."""
-        self._examples.detach()
-
-    def export_now(self, trainer: Trainer, pl_module: Any, stopped_by: Optional[str] = None) -> None:
+    def export_now(self, trainer: Any, pl_module: Any, stopped_by: Optional[str] = None) -> None:
         """Write the model in its current state, for a fit that ends early. Every rank must call it.
 
         Args:
@@ -229,7 +220,7 @@ class ModelExportMixin(_Base):
     def _is_active(self) -> bool:
         return self.model_dir is not None and self.plan is not None
 
-    def _gather(self, trainer: Trainer, *, has_ended: bool) -> None:
+    def _gather(self, trainer: Any, *, has_ended: bool) -> None:
         if not self._is_active or self.plan is None:
             return
         if self.plan.format is ExportFormat.CHECKPOINT:
@@ -238,23 +229,24 @@ class ModelExportMixin(_Base):
             self._last = {"state_dict": full_state_dict(trainer)}
 
     def _observe(self, batch: Any) -> None:
-        if self._is_active and self.plan is not None and self.plan.format.is_graph:
+        needs_example = self.plan is not None and self.plan.format.is_graph and self._example is None
+        if self._is_active and needs_example:
             with failure_reported(self._job):
-                self._examples.observe_batch(batch)
+                self._example = example_of_batch(batch)
 
-    def _write(self, trainer: Trainer, pl_module: Any) -> None:
+    def _write(self, trainer: Any, pl_module: Any) -> None:
         plan, directory = self.plan, self.model_dir
         assert plan is not None
         assert directory is not None
         best = find_best(trainer) if plan.weights is ExportWeights.BEST else None
-        if plan.format.is_graph and self._examples.example is None and plan.submodule is None:
-            self._examples.observe_batch(first_train_batch(trainer))
+        if plan.format.is_graph and self._example is None:
+            self._example = example_of_batch(first_train_batch(trainer))
         source = make_source(
             plan,
             pl_module,
             self._last,
             None if best is None else best.path,
-            example=self._examples.example,
+            example=self._example,
             rebuild=is_sharded(trainer),
             hparams=self._hparams(pl_module),
             config=self.config,
@@ -289,6 +281,6 @@ def _not_ended(stopped_by: Optional[str]) -> str:
     return f". The program's training had not ended{f': {stopped_by}' if stopped_by else ''}"
 
 
-def exports_of(trainer: Trainer) -> List[Any]:
+def exports_of(trainer: Any) -> List[Any]:
     """The :class:`ModelExport` callbacks of a trainer."""
     return [callback for callback in callbacks_of(trainer) if isinstance(callback, ModelExportMixin)]

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from lightning_sm._config.directories import CheckpointPlaces, explicit_directories
 from lightning_sm._config.settings import RunContext
-from lightning_sm._doctor.storage_checks import replicated_channels
+from lightning_sm._doctor import replicated_channels
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning.train_progress import drop_disabled_bar, drop_tips, plain_model_summary, progress_bars

@@ -4,7 +4,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional
 
-from lightning_sm._doctor.storage_checks import list_files
+from lightning_sm._doctor import list_files
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import gather
 from lightning_sm._lightning.trainer_protocol import Trainer

@@ -1,137 +1,235 @@
-"""The command ``lightning-sm launch``."""
+"""The commands ``launch`` and ``tune``, and what they find wrong with a project."""
 
 import json
+import os
 import re
+import signal
 import sys
 import tempfile
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm.errors import LaunchError
-from lightning_sm.launch._check import job_request_of, look_at
-from lightning_sm.launch._refusals import check_limits, check_request, readable_secrets
-from lightning_sm.launch._request import Account, Request, default_name
-from lightning_sm.launch._send import SentJob, account_of, clients, make_default_bucket, send, session_for
-from lightning_sm.launch._settings import LaunchSettings, local_channels
+from jsonargparse import ArgumentParser
+
+from lightning_sm._metrics.definitions import metric_definitions
+from lightning_sm.errors import LaunchError, LightningSMError
+from lightning_sm.launch._limits import check_limits
+from lightning_sm.launch._options import parse
+from lightning_sm.launch._package import pack_source
+from lightning_sm.launch._project import Problem, problems_of, readable_secrets
+from lightning_sm.launch._request import Account, JobRequest, create_job_request, default_name, local_channels
+from lightning_sm.launch._send import account_of, make_default_bucket, send, session_in
+from lightning_sm.launch._settings import LaunchSettings, TuningSettings, settings_in
+from lightning_sm.launch._tuning import create_tuning_request, draw
 from lightning_sm.launch._upload import address_of_content
-from lightning_sm.launch._watch import follow_until_interrupted
-from lightning_sm.launch._words import LaunchArguments, exit_status, read_words
+from lightning_sm.launch._watch import follow
+from lightning_sm.launch._words import command_parser, hyperparameters_of, split_command
 
-__all__ = ["main", "pack_and_send", "warn_of_secrets"]
+__all__ = ["check_arguments", "check_project", "exit_status", "main", "tune"]
+
+# With the body of a request only these have a meaning: where the source is, where it is sent, and what is shown.
+_WITH_BODY = ("request", "name", "region", "source_dir", "allow_files", "channels", "dry_run", "wait", "json", "words")
+_WHAT_TO_GIVE = {
+    "--image": "an image is a short name such as pytorch-2.8-gpu, or an address",
+    "--instance-type": "an instance type is one such as ml.g5.xlarge",
+    "--role": "the role is the ARN of the job's execution role, arn:aws:iam::ACCOUNT:role/NAME, as IAM shows it",
+    "--region": "the region may also stand in AWS_REGION",
+    "--objective": "the objective is a metric that the model logs",
+    "--direction": "the direction is maximize or minimize",
+    "--range": "a range is one such as 'model.optimizer=[adam, sgd]'",
+    "--max-jobs": "training jobs have a number at most",
+}
 
 
 def main(words: Optional[Sequence[str]] = None) -> int:
-    """Run the command line and return its exit status: 0, or 1 after an error, which is one line on stderr.
+    """Run ``lightning-sm launch`` and return its exit status: 0, or 1 after an error, which is one line on stderr.
 
     Args:
         words: The words behind ``lightning-sm launch`` instead of those of the command line.
     """
     given = list(sys.argv[1:] if words is None else words)
-    return exit_status("lightning-sm launch", lambda: _launch(read_words(given)))
+    return exit_status("lightning-sm launch", lambda: _run("launch", given))
 
 
-def _launch(arguments: LaunchArguments) -> int:
-    settings = arguments.settings
+def tune(words: Sequence[str]) -> int:
+    """Run ``lightning-sm tune``, as :func:`main` runs ``lightning-sm launch``."""
+    return exit_status("lightning-sm tune", lambda: _run("tune", words))
+
+
+def check_arguments(args: Sequence[str]) -> List[Problem]:
+    """Return what is wrong with a project whose job is described by arguments of ``lightning-sm launch``.
+
+    Raises:
+        LaunchError: The settings or the folder cannot be read.
+    """
+    settings, _, hyperparameters, _ = _read(command_parser("launch"), args)
+    return check_project(settings, hyperparameters)
+
+
+def check_project(settings: LaunchSettings, hyperparameters: Optional[Mapping[str, Any]] = None) -> List[Problem]:
+    """Return what is wrong with a project, as ``lightning-sm launch`` finds it, without AWS.
+
+    Args:
+        settings: What the job is asked to be. It needs neither a role nor, by default, an image and an instance type.
+        hyperparameters: The words of the job, by :func:`hyperparameters_of`.
+
+    Raises:
+        LaunchError: The settings or the folder cannot be read.
+    """
+    instance = "" if settings.instance_groups else settings.instance_type or "ml.g5.xlarge"
+    settings = replace(settings, image=settings.image or "pytorch-2.8-gpu", instance_type=instance)
+    account = Account(settings.region or "us-east-1", "bucket")
+    return problems_of(settings, create_job_request(settings, account, name="check", hyperparameters=hyperparameters))
+
+
+def _run(command: str, words: Sequence[str]) -> int:
+    parser = command_parser(command)
+    settings, tuning, hyperparameters, options = _read(parser, words)
     account: Optional[Account] = None
-    request: Request
-    if arguments.request is not None:
-        request = _written(arguments.request, settings)
-        region = settings.region or _value(request, "sagemaker_region")
-        session = clients(region)
+    session = session_in(settings.region)
+    if options.get("request"):
+        _refuse_beside_body(parser, words)
+        request = _written(options["request"], settings.name)
     else:
-        session = session_for(settings)
-        account = account_of(settings, session)
-        name = settings.name or default_name(settings, datetime.now())
-        made = job_request_of(settings, account, arguments.hyperparameters, name)
-        check_request(made)
-        line = look_at(made) if arguments.check or "auto" in settings.metrics else None
-        request = job_request_of(settings, account, arguments.hyperparameters, name, line) if line else made
-    warn_of_secrets(request, "launch")
-    if arguments.dry_run:
-        print(request)
-        return 0
-    job = pack_and_send(request, settings, session, account)
-    print(job.show(as_json=arguments.as_json))
-    return follow_until_interrupted(session, job.name) if arguments.wait else 0
-
-
-def warn_of_secrets(request: Request, command: str) -> None:
-    """Say which variables and hyperparameters of a request look like secrets."""
+        _refuse_missing(settings, tuning, session.region_name)
+        account = account_of(settings.bucket, session)
+        name = settings.name or default_name(settings, datetime.now(), tunes=tuning is not None)
+        request = _made(settings, tuning, account, name, hyperparameters)
+        job = draw(request, 0) if tuning else request
+        for each in [request, job] if tuning else [request]:
+            check_limits(each)
+        if not options["no_check"]:
+            _report(problems_of(settings, job, objective=tuning.objective if tuning else ""))
+    if options.get("draw") is not None:
+        request = draw(request, options["draw"])
     for name in readable_secrets(request.as_body()):
         print(
             f"lightning-sm {command}: {name} looks like a secret, and whoever may describe the job can read it. "
             "HINT: Let the program fetch it from AWS Secrets Manager.",
             file=sys.stderr,
         )
+    if options["dry_run"] or options.get("draw") is not None:
+        print(request)
+        return 0
+    sent = _pack_and_send(request, settings, session, account)
+    what = f"Sent {sent['name']} to {sent['region']}: {sent['console']}"
+    print(json.dumps(sent, indent=2) if options["json"] else what)
+    return follow(session, request.name, request.kind) if options["wait"] else 0
 
 
-def pack_and_send(request: Request, settings: LaunchSettings, session: Any, account: Optional[Account]) -> SentJob:
-    """Pack the source folder, upload it and create the job.
+def _read(
+    parser: ArgumentParser, words: Sequence[str]
+) -> Tuple[LaunchSettings, Optional[TuningSettings], Dict[str, Any], Dict[str, Any]]:
+    """Return the settings, those of a search, the hyperparameters of the command, and all options."""
+    options = parse(parser, words)
+    program, run = split_command(options["words"], parser)
+    options["entry_point"] = program or options["entry_point"]
+    tuning = TuningSettings(**options["tuning"]) if "draw" in options else None
+    return settings_in(options), tuning, hyperparameters_of(run), options
 
-    Raises:
-        LaunchError: The folder cannot be packed, or a call of the API failed.
-    """
-    from lightning_sm.launch._package import pack_source
 
-    if account is not None:
-        make_default_bucket(account, session)
-    with tempfile.TemporaryDirectory() as folder:
-        archive: Optional[Path] = None
-        if request.archive_uri:
-            packed = pack_source(
-                Path(settings.source_dir), Path(folder, "sourcedir.tar.gz"), allowed=settings.allow_files
-            )
-            print(f"Source of {settings.source_dir}: {packed}", file=sys.stderr)
-            archive = packed.path
-        return send(
-            request,
-            archive,
-            session,
-            owner=account.number if account else None,
-            start=settings.from_checkpoint,
-            data=_uploads(request, settings),
+def _refuse_missing(settings: LaunchSettings, tuning: Optional[TuningSettings], region: Optional[str]) -> None:
+    """Raise if something is missing that every job needs; all of it is named."""
+    needed: Dict[str, Any] = {
+        "--image": settings.image,
+        "--instance-type": settings.instance_type or settings.instance_groups,
+        "--role": settings.role,
+        "--region": region,
+    }
+    if tuning:
+        needed.update({"--objective": tuning.objective, "--direction": tuning.direction, "--range": tuning.ranges})
+        needed.update({"--max-jobs": tuning.max_jobs or tuning.strategy == "Grid"})
+    missing = [flag for flag, value in needed.items() if not value]
+    if missing:
+        hint = "; ".join(_WHAT_TO_GIVE[flag] for flag in missing)
+        raise LaunchError(f"There is no {', no '.join(missing)}.", hint=f"{hint[0].upper()}{hint[1:]}.")
+
+
+def _made(
+    settings: LaunchSettings,
+    tuning: Optional[TuningSettings],
+    account: Account,
+    name: str,
+    hyperparameters: Mapping[str, Any],
+) -> JobRequest:
+    metrics = [*([tuning.objective] if tuning else []), *settings.metrics]
+    definitions = metric_definitions(metrics) if metrics else []
+    given: Dict[str, Any] = {"hyperparameters": hyperparameters, "metric_definitions": definitions}
+    if tuning:
+        return create_tuning_request(settings, tuning, account, name=name, **given)
+    return create_job_request(settings, account, name=name, **given)
+
+
+def _report(problems: Sequence[Problem]) -> None:
+    """Show what may be wrong, and raise if something is."""
+    errors = [each for each in problems if each.is_error]
+    for each in problems:
+        if not each.is_error:
+            print(each, file=sys.stderr)
+    if errors:
+        raise LaunchError(
+            " ".join(each.text for each in errors), hint=f"{errors[0].hint} --no-check sends it as it is."
         )
 
 
-def _uploads(request: Request, settings: LaunchSettings) -> List[Tuple[str, str]]:
-    """The local folders of channels with the addresses that the request has for them."""
+def _pack_and_send(
+    request: JobRequest, settings: LaunchSettings, session: Any, account: Optional[Account]
+) -> Dict[str, str]:
+    """Pack the source folder, upload it and create the job."""
+    if account is not None:
+        make_default_bucket(account, session)
     body = request.as_body()
     inputs = body.get("TrainingJobDefinition", body).get("InputDataConfig", ())
     addresses = {each["ChannelName"]: each["DataSource"].get("S3DataSource", {}).get("S3Uri", "") for each in inputs}
-    found = [(folder, str(addresses.get(name, ""))) for name, folder in local_channels(settings).items()]
-    for folder, address in found:
+    data = [(folder, str(addresses.get(name, ""))) for name, folder in local_channels(settings).items()]
+    for folder, address in data:
         if address_of_content(Path(folder), "").rpartition("-")[2] != address.rpartition("-")[2]:
             raise LaunchError(
                 f"The channel {folder} is not the data of the request ({address or 'it has no such channel'}).",
                 hint="Write the request again with --dry-run.",
             )
-    return found
+    with tempfile.TemporaryDirectory() as place:
+        archive: Optional[Path] = None
+        if request.archive_uri:
+            archive = Path(place, "sourcedir.tar.gz")
+            packed = pack_source(Path(settings.source_dir), archive, allowed=settings.allow_files)
+            print(f"Source of {settings.source_dir}: {packed}", file=sys.stderr)
+        owner = account.number if account else None
+        return send(request, archive, session, owner=owner, start=settings.from_checkpoint, data=data)
 
 
-def _written(path: str, settings: LaunchSettings) -> Request:
-    """Read the request that ``launch --dry-run`` or an SDK has written.
+def _refuse_beside_body(parser: ArgumentParser, words: Sequence[str]) -> None:
+    given = parser.parse_args(list(words), defaults=False).as_dict()
+    wrong = sorted(name.replace("typed_", "") for name, value in given.items() if value)
+    wrong = [name for name in wrong if name not in _WITH_BODY] + list(given.get("words") or ())
+    if wrong:
+        raise LaunchError(
+            f"--request and {' '.join(wrong)} exclude each other: the body contains it.", hint="Change the body."
+        )
+
+
+def _written(path: str, name: Optional[str]) -> JobRequest:
+    """Read the request that ``launch --dry-run`` or an SDK has written, and give the job another name if there is one.
 
     Its archive is packed from the source folder again if it is one of ``launch``; any other is there already.
-
-    Raises:
-        LaunchError: The file holds no such request.
     """
     try:
         body: Dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        name = str(body["TrainingJobName"])
+        old = str(body["TrainingJobName"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LaunchError(
             f"--request {path} holds no CreateTrainingJob request ({type(error).__name__}: {error}).",
             hint="Write it with `lightning-sm launch --dry-run … > request.json`.",
         ) from error
-    if settings.name and settings.name != name:
-        body = _renamed(body, name, settings.name)
-        name = settings.name
-    check_limits(body, "CreateTrainingJob")
+    if name:
+        body = _renamed(body, old, name)
     text = json.dumps(body, indent=2)
-    archive = re.search(rf's3://[^"\\\s]+/{re.escape(name)}/source/sourcedir\.tar\.gz', text)
-    return Request(name, text, archive[0] if archive else "")
+    archive = re.search(rf's3://[^"\\\s]+/{re.escape(name or old)}/source/sourcedir\.tar\.gz', text)
+    request = JobRequest(name or old, text, archive[0] if archive else "")
+    check_limits(request)
+    return request
 
 
 def _renamed(node: Any, old: str, new: str) -> Any:
@@ -140,17 +238,22 @@ def _renamed(node: Any, old: str, new: str) -> Any:
         return {key: _renamed(value, old, new) for key, value in node.items()}
     if isinstance(node, list):
         return [_renamed(value, old, new) for value in node]
-    if not isinstance(node, str):
-        return node
     if node in (old, json.dumps(old)):
         return node.replace(old, new)
-    return node.replace(f"/{old}/", f"/{new}/") if node.strip('"').startswith("s3://") else node
+    is_address = isinstance(node, str) and node.strip('"').startswith("s3://")
+    return node.replace(f"/{old}/", f"/{new}/") if is_address else node
 
 
-def _value(request: Request, name: str) -> Any:
-    """A hyperparameter of a request, whose values may be JSON."""
-    text = request.as_body().get("HyperParameters", {}).get(name)
+def exit_status(program: str, command: Callable[[], int]) -> int:
+    """Run a command and return its exit status: its own, or 1 after an error, which is one line on stderr."""
     try:
-        return json.loads(text) if text is not None else None
-    except ValueError:
-        return text
+        status = command()
+        sys.stdout.flush()
+        return status
+    except LightningSMError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Who reads the output has ended, as `head` does; what is left of it must not fail when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE

@@ -57,39 +57,31 @@ def find_image(name: str, region: str) -> Image:
     """
     data = _data()
     short = _SHORT.fullmatch(name)
-    if short is None and "/" in name:
-        tag = _TAG.search(name)
-        if tag is None:
-            return Image(name)
-        full = _full(tag["version"], data)
-        known = data["versions"].get(full, {})
-        return Image(
-            name, True, tag["processor"], known.get("smddp"), full, _dotted(known.get("python") or tag["python"])
-        )
-    version = _full(short["version"], data) if short else ""
-    if short is None or version not in data["versions"]:
+    if short is not None:
+        account = data["regions"].get(region)
+        version = _full(short["version"], data)
+        if account is None:
+            raise LaunchError(
+                f"AWS's training images are not known for the region {region!r}.", hint="Give the address of an image."
+            )
+        suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+        python = data["versions"].get(version, {}).get("python")
+        registry = f"{account}.dkr.ecr.{region}.{suffix}/{data['repository']}"
+        name = f"{registry}:{version}-{short['processor']}-{python}" if python else name
+    if "/" not in name:
         names = ", ".join(f"pytorch-{each}-gpu" for each in list(data["versions"])[-4:])
         raise LaunchError(
             f"--image is {name!r}, which is no image of AWS that is known here.",
             hint=f"Use one such as {names}, or the address of an image.",
         )
-    account = data["regions"].get(region)
-    if account is None:
-        raise LaunchError(
-            f"AWS's training images are not known for the region {region!r}.", hint="Give the address of an image."
-        )
-    suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    known = data["versions"][version]
-    tag_text = f"{version}-{short['processor']}-{known['python']}"
-    uri = f"{account}.dkr.ecr.{region}.{suffix}/{data['repository']}:{tag_text}"
-    has_smddp = known["smddp"] and short["processor"] == "gpu"
-    return Image(uri, True, short["processor"], has_smddp, version, _dotted(known["python"]))
-
-
-def _dotted(python: Optional[str]) -> Optional[str]:
-    """``3.12`` of ``py312`` or ``312``."""
-    digits = (python or "").replace("py", "")
-    return f"{digits[0]}.{digits[1:]}" if digits else None
+    tag = _TAG.search(name)
+    if tag is None:
+        return Image(name)
+    version = _full(tag["version"], data)
+    known = data["versions"].get(version, {})
+    digits = (known.get("python") or tag["python"] or "").replace("py", "")
+    has_smddp = known["smddp"] and tag["processor"] == "gpu" if known else None
+    return Image(name, True, tag["processor"], has_smddp, version, f"{digits[0]}.{digits[1:]}" if digits else None)
 
 
 def _full(version: str, data: Dict[str, Any]) -> str:

@@ -1,77 +1,67 @@
 """The commands for jobs that were sent: ``jobs``, ``logs``, ``stop`` and ``artifacts`` of ``lightning-sm``."""
 
-import argparse
-import json
-import shutil
+import json as json_module
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from lightning_sm.errors import LaunchError
-from lightning_sm.launch._send import api_errors, clients, is_missing
+from lightning_sm.launch._command import exit_status
+from lightning_sm.launch._options import add_options, new_parser, parse
+from lightning_sm.launch._send import api_errors, call, is_missing, session_in
 from lightning_sm.launch._upload import TransferProgress, bucket_and_key
-from lightning_sm.launch._watch import follow_until_interrupted, line_writer
-from lightning_sm.launch._words import exit_status
+from lightning_sm.launch._watch import follow as follow_job
 
 __all__ = ["artifacts", "jobs", "logs", "stop"]
 
-# The API's names of both kinds of jobs, and those of boto3's methods.
-_KINDS = {"TrainingJob": "training_job", "HyperParameterTuningJob": "hyper_parameter_tuning_job"}
+# The API's names of both kinds of jobs, and those of boto3's paginators.
+_KINDS = {"TrainingJob": "list_training_jobs", "HyperParameterTuningJob": "list_hyper_parameter_tuning_jobs"}
 
 
 def jobs(words: Sequence[str]) -> int:
-    """List the newest training and tuning jobs of the account and region."""
-    parser = _parser("jobs", "List the newest training and tuning jobs.")
-    parser.add_argument("--contains", help="only jobs whose names contain this text")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many at most (default: 20)")
-    return _run(parser, words, _list)
+    """Run ``lightning-sm jobs``."""
+    return _run("jobs", _list, words)
 
 
 def logs(words: Sequence[str]) -> int:
-    """Show states and log lines of a job."""
-    parser = _parser("logs", "Show the states of a job and the lines of its hosts.", job=True)
-    parser.add_argument("--follow", action="store_true", help="go on until the job ends")
-    return _run(parser, words, _logs)
+    """Run ``lightning-sm logs``."""
+    return _run("logs", _logs, words)
 
 
 def stop(words: Sequence[str]) -> int:
-    """Stop a job. lightning_sm saves a checkpoint and exports the model before the container ends."""
-    return _run(_parser("stop", "Stop a job.", job=True), words, _stop)
+    """Run ``lightning-sm stop``."""
+    return _run("stop", _stop, words)
 
 
 def artifacts(words: Sequence[str]) -> int:
-    """Download and unpack the model of a job, of a tuning job that of its best training job."""
-    parser = _parser("artifacts", "Download and unpack the model of a job.", job=True)
-    parser.add_argument("--to", metavar="FOLDER", help="where to (default: a new folder of the job's name)")
-    parser.add_argument("--output", action="store_true", help="also output.tar.gz, with logs and checkpoints")
-    return _run(parser, words, _artifacts)
+    """Run ``lightning-sm artifacts``."""
+    return _run("artifacts", _artifacts, words)
 
 
-def _parser(name: str, description: str, *, job: bool = False) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"lightning-sm {name}", description=description, allow_abbrev=False)
-    if job:
-        parser.add_argument("name", help="the name of the job")
-    parser.add_argument("--region", help="the AWS region; by default that of the AWS configuration")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
+def _run(name: str, command: Callable[..., int], words: Sequence[str]) -> int:
+    parser = new_parser(f"lightning-sm {name}", str(command.__doc__).partition("\n")[0])
+    add_options(parser, command)
+    return exit_status(parser.prog, lambda: command(**parse(parser, words)))
 
 
-def _run(
-    parser: argparse.ArgumentParser, words: Sequence[str], command: Callable[[Any, argparse.Namespace], int]
-) -> int:
-    options = parser.parse_args(list(words))
-    return exit_status(parser.prog, lambda: command(clients(options.region), options))
+def _list(contains: Optional[str] = None, limit: int = 20, region: Optional[str] = None, json: bool = False) -> int:
+    """List the newest training and tuning jobs.
 
-
-def _list(session: Any, options: argparse.Namespace) -> int:
-    given = {"NameContains": options.contains} if options.contains else {}
-    size = {"MaxItems": options.limit, "PageSize": min(options.limit, 100)}
+    Args:
+        contains: Only jobs whose names contain this text.
+        limit: How many at most.
+        region: The AWS region; by default that of the AWS configuration.
+        json: Print JSON.
+    """
+    session = _session(region)
+    given = {"NameContains": contains} if contains else {}
+    size = {"MaxItems": limit, "PageSize": min(limit, 100)}
     rows: List[Dict[str, str]] = []
     for kind, operation in _KINDS.items():
         with api_errors(f"sagemaker:List{kind}s"):
-            pages = session.client("sagemaker").get_paginator(f"list_{operation}s")
+            pages = session.client("sagemaker").get_paginator(operation)
             for page in pages.paginate(SortBy="CreationTime", SortOrder="Descending", PaginationConfig=size, **given):
                 rows += [
                     {
@@ -82,30 +72,102 @@ def _list(session: Any, options: argparse.Namespace) -> int:
                     }
                     for each in page[f"{kind}Summaries"]
                 ]
-    rows = sorted(rows, key=lambda row: row["created"], reverse=True)[: options.limit]
-    if options.json:
-        print(json.dumps(rows, indent=2))
-        return 0
+    rows = sorted(rows, key=lambda row: row["created"], reverse=True)[:limit]
     width = max((len(row["name"]) for row in rows), default=0)
-    for row in rows:
-        print(f"{row['name']:{width}}  {row['created']}  {row['kind']:8}  {row['status']}")
+    if json:
+        _print_json(rows)
+    else:
+        for row in rows:
+            print(f"{row['name']:{width}}  {row['created']}  {row['kind']:8}  {row['status']}")
     if not rows:
         print(f"There are no training jobs and no tuning jobs in {session.region_name}.", file=sys.stderr)
     return 0
 
 
-def _logs(session: Any, options: argparse.Namespace) -> int:
-    kind, _ = _find(session, options.name)
-    write = line_writer(as_json=options.json)
-    return follow_until_interrupted(session, options.name, kind=kind, write=write, wait=options.follow)
+def _logs(name: str, follow: bool = False, region: Optional[str] = None, json: bool = False) -> int:
+    """Show the states of a job and the lines of its hosts.
+
+    Args:
+        name: The name of the job.
+        follow: Go on until the job ends.
+        region: The AWS region; by default that of the AWS configuration.
+        json: Print each line as a JSON string.
+    """
+    session = _session(region)
+    kind, _ = _find(session, name)
+    write = (lambda line: print(json_module.dumps(line), flush=True)) if json else print
+    return follow_job(session, name, kind, write=write, wait=follow)
 
 
-def _stop(session: Any, options: argparse.Namespace) -> int:
-    kind, _ = _find(session, options.name)
-    with api_errors(f"sagemaker:Stop{kind} for {options.name}"):
-        getattr(session.client("sagemaker"), f"stop_{_KINDS[kind]}")(**{f"{kind}Name": options.name})
-    print(json.dumps({"name": options.name, "status": "Stopping"}) if options.json else f"Stopping {options.name}.")
+def _stop(name: str, region: Optional[str] = None, json: bool = False) -> int:
+    """Stop a job; lightning_sm saves a checkpoint and exports the model before the container ends.
+
+    Args:
+        name: The name of the job.
+        region: The AWS region; by default that of the AWS configuration.
+        json: Print JSON.
+    """
+    session = _session(region)
+    kind, _ = _find(session, name)
+    with api_errors(f"sagemaker:Stop{kind} for {name}"):
+        call(session.client("sagemaker"), f"Stop{kind}")(**{f"{kind}Name": name})
+    if json:
+        _print_json({"name": name, "status": "Stopping"})
+    else:
+        print(f"Stopping {name}.")
     return 0
+
+
+def _artifacts(
+    name: str, to: Optional[str] = None, output: bool = False, region: Optional[str] = None, json: bool = False
+) -> int:
+    """Download and unpack the model of a job, of a tuning job that of its best training job.
+
+    Args:
+        name: The name of the job.
+        to: The folder to write to; by default a new one of the job's name.
+        output: Also fetch ``output.tar.gz``, with logs and reports.
+        region: The AWS region; by default that of the AWS configuration.
+        json: Print JSON.
+    """
+    session = _session(region)
+    kind, job = _find(session, name)
+    if kind != "TrainingJob":
+        best = (job.get("BestTrainingJob") or {}).get("TrainingJobName")
+        if best is None:
+            raise LaunchError(
+                f"The tuning job {name} has no best training job yet ({job[f'{kind}Status']}).",
+                hint=f"`lightning-sm logs {name}` shows its training jobs.",
+            )
+        print(f"The best training job of {name}: {best}", file=sys.stderr)
+        _, job = _find(session, best)
+    uri = (job.get("ModelArtifacts") or {}).get("S3ModelArtifacts")
+    saved = (job.get("CheckpointConfig") or {}).get("S3Uri")
+    elsewhere = f" Its checkpoints are at {saved}." if saved else ""
+    if not uri:
+        state = ": ".join(filter(None, (job["TrainingJobStatus"], job.get("FailureReason"))))
+        advice = "Wait until it has ended." if state in ("InProgress", "Stopping") else "It wrote none."
+        raise LaunchError(f"The job {job['TrainingJobName']} has no model ({state}).", hint=f"{advice}{elsewhere}")
+    target, nothing = Path(to or name), f"The job wrote nothing there, or the archive was deleted.{elsewhere}"
+    files = _fetch(session, uri, target, nothing)
+    if output:
+        files += _fetch(session, f"{uri.rpartition('/')[0]}/output.tar.gz", target / "output", nothing)
+    if json:
+        _print_json({"folder": str(target), "files": files})
+    else:
+        print(f"{len(files)} files in {target}")
+    return 0
+
+
+def _session(region: Optional[str]) -> Any:
+    session = session_in(region)
+    if not session.region_name:
+        raise LaunchError("There is no AWS region.", hint="Give --region, or set AWS_REGION.")
+    return session
+
+
+def _print_json(value: Any) -> None:
+    print(json_module.dumps(value, indent=2))
 
 
 def _find(session: Any, name: str) -> Tuple[str, Dict[str, Any]]:
@@ -116,50 +178,16 @@ def _find(session: Any, name: str) -> Tuple[str, Dict[str, Any]]:
     """
     from botocore.exceptions import ClientError
 
-    for kind, operation in _KINDS.items():
+    for kind in _KINDS:
         try:
             with api_errors(f"sagemaker:Describe{kind} for {name}", passes=is_missing):
-                return kind, getattr(session.client("sagemaker"), f"describe_{operation}")(**{f"{kind}Name": name})
+                return kind, call(session.client("sagemaker"), f"Describe{kind}")(**{f"{kind}Name": name})
         except ClientError:
             continue
     raise LaunchError(
         f"There is no training job and no tuning job {name!r} in {session.region_name}.",
         hint="`lightning-sm jobs` lists them; --region names another region.",
     )
-
-
-def _artifacts(session: Any, options: argparse.Namespace) -> int:
-    kind, job = _find(session, options.name)
-    if kind != "TrainingJob":
-        best = (job.get("BestTrainingJob") or {}).get("TrainingJobName")
-        if best is None:
-            raise LaunchError(
-                f"The tuning job {options.name} has no best training job yet ({job[f'{kind}Status']}).",
-                hint=f"`lightning-sm logs {options.name}` shows its training jobs.",
-            )
-        print(f"The best training job of {options.name}: {best}", file=sys.stderr)
-        _, job = _find(session, best)
-    name, state = job["TrainingJobName"], job["TrainingJobStatus"]
-    uri = (job.get("ModelArtifacts") or {}).get("S3ModelArtifacts")
-    saved = (job.get("CheckpointConfig") or {}).get("S3Uri")
-    elsewhere = f" Its checkpoints are at {saved}." if saved else ""
-    if not uri:
-        reason = f": {job['FailureReason']}" if job.get("FailureReason") else ""
-        advice = "Wait until it has ended." if state in ("InProgress", "Stopping") else "It wrote none."
-        raise LaunchError(f"The job {name} has no model ({state}{reason}).", hint=f"{advice}{elsewhere}")
-    target = Path(options.to or options.name)
-    wanted = [(uri, target)]
-    if options.output:
-        wanted.append((f"{uri.rpartition('/')[0]}/output.tar.gz", target / "output"))
-    files: List[str] = []
-    for address, folder in wanted:
-        nothing = f"The job wrote nothing there, or the archive was deleted.{elsewhere}"
-        files += _fetch(session, address, folder, nothing)
-    if options.json:
-        print(json.dumps({"folder": str(target), "files": files}, indent=2))
-    else:
-        print(f"{len(files)} files in {target}")
-    return 0
 
 
 def _fetch(session: Any, uri: str, folder: Path, hint: str) -> List[str]:
@@ -183,17 +211,11 @@ def _fetch(session: Any, uri: str, folder: Path, hint: str) -> List[str]:
 def _unpack(packed: tarfile.TarFile, folder: Path) -> List[str]:
     root = folder.resolve()
     members = [member for member in packed.getmembers() if member.isfile()]
-    for member in members:
-        path = (folder / member.name).resolve()
-        if root not in path.parents:
-            raise LaunchError(f"{member.name} in the archive lies outside of it.", hint="Do not unpack this archive.")
+    for path in (folder / member.name for member in members):
+        if root not in path.resolve().parents:
+            raise LaunchError(f"{path} in the archive lies outside of it.", hint="Do not unpack this archive.")
         if path.exists():
             raise LaunchError(f"{path} is there already.", hint="Give another folder: --to FOLDER.")
-    for member in members:
-        path = folder / member.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        source = packed.extractfile(member)
-        assert source is not None, "members are files"
-        with source, path.open("wb") as file:
-            shutil.copyfileobj(source, file)
+    safely: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    packed.extractall(folder, members, **safely)
     return [str(folder / member.name) for member in members]

@@ -1,17 +1,22 @@
-"""The command line of a job as the project's own parser reads it, in a process of its own in a job that is none."""
+"""The command line of a job, read by the project's own parser in a process of its own, in a job that is none.
 
+The process of the program is this module's: it runs the program until its parser is done, and answers in a file.
+"""
+
+import argparse
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple, Type
 
 from lightning_sm._sagemaker.hyperparameters import is_reserved
-from lightning_sm.errors import LaunchError
+from lightning_sm.errors import HyperparameterError, JobConfigError, LaunchError, RoutingError
 
 __all__ = ["ReadLine", "read_line"]
 
@@ -26,17 +31,11 @@ class ReadLine:
 
     Args:
         problem: Why the line could not be read, where that says nothing about the line.
-        model: The class of the model, if the parser knows it.
-        logged: The metrics that the model logs.
-        is_complete: Whether these are all.
         monitored: The metrics that callbacks and schedulers of the line monitor.
         accelerator: The Trainer's accelerator.
     """
 
     problem: Optional[str] = None
-    model: Optional[str] = None
-    logged: Tuple[str, ...] = ()
-    is_complete: bool = False
     monitored: Tuple[str, ...] = ()
     accelerator: str = "auto"
 
@@ -57,11 +56,10 @@ def read_line(source_dir: str, entry_point: str, body: Mapping[str, Any], *, loc
     if program.suffix != ".py" or not _PARSERS.search(program.read_text(encoding="utf-8", errors="replace")):
         return ReadLine()
     encoded = {name: text for name, text in body["HyperParameters"].items() if not is_reserved(name)}
-    values = {name: json.loads(text) for name, text in encoded.items()}
     with tempfile.TemporaryDirectory() as base:
         _write_job(Path(base), body, encoded, local)
         answer = Path(base, "answer.json")
-        command = [sys.executable, "-m", "lightning_sm.launch._read_line", str(answer), entry_point, *_words(values)]
+        command = [sys.executable, "-m", "lightning_sm.launch._line", str(answer), entry_point, *_words(encoded)]
         environ = {
             **os.environ,
             **body.get("Environment", {}),
@@ -76,33 +74,23 @@ def read_line(source_dir: str, entry_point: str, body: Mapping[str, Any], *, loc
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return ReadLine(f"{entry_point} had not read its command line after {_TIMEOUT:.0f} s")
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         if not answer.is_file():
-            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             return ReadLine(f"{entry_point} ended before: {last}")
         found: Dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
     if found.get("refused") is not None:
-        reason = found["refused"] or (done.stderr.strip().splitlines() or ["a usage error"])[-1]
         raise LaunchError(
-            f"{entry_point} refuses its command line: {reason.replace(base, '/opt/ml')}",
-            hint=f"{found.get('hint') or 'Correct it.'} --no-check sends it as it is.",
+            f"{entry_point} refuses its command line: {(found['refused'] or last).replace(base, '/opt/ml')}",
+            hint=found["hint"] or "Correct it.",
         )
-    if "logged" not in found:
-        return ReadLine()
-    return ReadLine(
-        None,
-        found["model"],
-        tuple(found["logged"]),
-        found["is_complete"],
-        tuple(found["monitored"]),
-        found["accelerator"],
-    )
+    return ReadLine(None, tuple(found.get("monitored", ())), found.get("accelerator", "auto"))
 
 
 def _write_job(base: Path, body: Mapping[str, Any], encoded: Mapping[str, str], local: Mapping[str, str]) -> None:
     """Write the files of ``/opt/ml`` that a program finds on the first host."""
     config, data = base / "input" / "config", base / "input" / "data"
-    config.mkdir(parents=True)
-    data.mkdir()
+    for folder in (config, data, base / "model"):
+        folder.mkdir(parents=True)
     resources = body["ResourceConfig"]
     count = resources.get("InstanceCount") or sum(each["InstanceCount"] for each in resources.get("InstanceGroups", ()))
     hosts = [f"algo-{number + 1}" for number in range(max(count, 1))]
@@ -113,19 +101,91 @@ def _write_job(base: Path, body: Mapping[str, Any], encoded: Mapping[str, str], 
         else:
             (data / name).mkdir()
             (data / name / "object").touch()
-    (base / "model").mkdir()
-    for name, content in (
+    for file, content in (
         ("hyperparameters.json", encoded),
         ("inputdataconfig.json", channels),
         ("resourceconfig.json", {"current_host": "algo-1", "hosts": hosts, "network_interface_name": "lo"}),
     ):
-        (config / name).write_text(json.dumps(content), encoding="utf-8")
+        (config / file).write_text(json.dumps(content), encoding="utf-8")
 
 
-def _words(values: Mapping[str, Any]) -> List[str]:
+def _words(encoded: Mapping[str, str]) -> List[str]:
     """The words that the toolkit makes of hyperparameters: ``to_cmd_args`` of ``sagemaker_training/mapping.py``."""
     words: List[str] = []
-    for name, value in sorted(values.items()):
+    for name, value in sorted((name, json.loads(text)) for name, text in encoded.items()):
         text = ",".join(f"{key}={value[key]}" for key in value) if isinstance(value, dict) else str(value)
         words += [f"-{name}" if len(name) == 1 else f"--{name}", "" if value is None else text]
     return words
+
+
+def _run(path: str, program: str, *words: str) -> None:
+    """Run the program until its parser is done."""
+    sys.argv = [program, *words]
+    text = Path(program).read_text(encoding="utf-8", errors="replace")
+    if "CLI" in text or "lightning_sm" in text:
+        _stop_before_objects(path)
+    if "CLI" not in text:
+        depth: List[None] = []
+        for method in ("parse_args", "parse_known_args"):
+            _stop_after(argparse.ArgumentParser, method, depth, lambda: _answer(path))
+    refused: Optional[str] = None
+    hint: Optional[str] = None
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except (HyperparameterError, RoutingError, JobConfigError) as error:
+        refused, hint = error.problem, error.hint
+    except SystemExit as ended:
+        if ended.code == 2:
+            # The usage error, which argparse has written.
+            refused = ""
+    _answer(path, refused=refused, hint=hint)
+
+
+def _answer(path: str, **found: Any) -> NoReturn:
+    Path(path).write_text(json.dumps(found), encoding="utf-8")
+    # Nothing more of the program is run, its exit handlers neither.
+    os._exit(0)
+
+
+def _stop_after(cls: Type[Any], method: str, depth: List[None], stop: Callable[[], NoReturn]) -> None:
+    """End the process when the outermost call of a parser's methods has read the words of the process."""
+    original = getattr(cls, method)
+
+    def parse(self: Any, args: Any = None, *rest: Any, **named: Any) -> Any:
+        depth.append(None)
+        try:
+            found = original(self, args, *rest, **named)
+        finally:
+            depth.pop()
+        if not depth and (args is None or list(args) == sys.argv[1:]):
+            stop()
+        return found
+
+    setattr(cls, method, parse)
+
+
+def _stop_before_objects(path: str) -> None:
+    """End the process when LightningCLI has parsed and is about to make the objects."""
+    import jsonargparse
+
+    def instantiate(parser: Any, config: Any, *_: Any, **__: Any) -> NoReturn:
+        chosen = config.get("subcommand")
+        asked = config if chosen is None else config[chosen]
+        tree = asked.as_dict() if hasattr(asked, "as_dict") else dict(asked)
+        trainer = tree.get("trainer") or {}
+        monitored = sorted(set(_monitored([trainer.get("callbacks"), tree.get("lr_scheduler")])))
+        _answer(path, monitored=monitored, accelerator=str(trainer.get("accelerator")))
+
+    for name in ("instantiate_classes", "instantiate"):
+        setattr(jsonargparse.ArgumentParser, name, instantiate)
+
+
+def _monitored(node: Any) -> List[str]:
+    if isinstance(node, dict):
+        found = [node["monitor"]] if isinstance(node.get("monitor"), str) else []
+        return found + [name for inner in node.values() for name in _monitored(inner)]
+    return [name for inner in node for name in _monitored(inner)] if isinstance(node, (list, tuple)) else []
+
+
+if __name__ == "__main__":
+    _run(*sys.argv[1:])

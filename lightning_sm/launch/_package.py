@@ -12,13 +12,13 @@ import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import lightning_sm._version as version
 import lightning_sm_entry
 from lightning_sm.errors import LaunchError
 
-__all__ = ["PackedSource", "pack_source", "packed_files", "refuse_no_folder"]
+__all__ = ["PackedSource", "pack_source", "packed_files"]
 
 _NEVER = (".git", "__pycache__", ".venv", "venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints")
 # Names of files that hold credentials, as secret scanners list them.
@@ -75,41 +75,28 @@ def pack_source(source_dir: Path, target: Path, *, allowed: Sequence[str] = ()) 
 
     Source: ``tar_and_upload_dir`` in ``sagemaker/fw_utils.py`` of aws/sagemaker-python-sdk.
     """
-    files = packed_files(source_dir)
+    files, added = packed_files(source_dir), _added(source_dir)
     _refuse(source_dir, files, allowed)
-    added = _added(source_dir)
     size = 0
-    partial = target.with_suffix(".partial")
     try:
         # The time in gzip's header would make equal sources different.
-        with partial.open("wb") as raw, gzip.GzipFile(
+        with target.open("wb") as raw, gzip.GzipFile(
             filename="", mode="wb", fileobj=raw, compresslevel=_LEVEL, mtime=0
         ) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
-            for name in files:
-                if name not in added:
-                    with (source_dir / name).open("rb") as file:
-                        status = os.fstat(file.fileno())
-                        size += _add(archive, name, file, status.st_size, status.st_mode)
-            for name, content in sorted(added.items()):
-                size += _add(archive, name, io.BytesIO(content), len(content), 0o644)
-        os.replace(partial, target)
+            for name in (*(name for name in files if name not in added), *sorted(added)):
+                entry = tarfile.TarInfo(name)
+                with io.BytesIO(added[name]) if name in added else (source_dir / name).open("rb") as file:
+                    status = None if name in added else os.fstat(file.fileno())
+                    entry.size = status.st_size if status else len(added[name])
+                    entry.mode = 0o755 if status and status.st_mode & 0o100 else 0o644
+                    archive.addfile(entry, file)
+                size += entry.size
     except OSError as error:
         raise LaunchError(
             f"{source_dir} cannot be packed: {error}.", hint="Make the file readable, or name it in .gitignore."
         ) from error
-    finally:
-        if partial.exists():
-            partial.unlink()
     count = len({*files, *added})
     return PackedSource(target, count, size, target.stat().st_size, tuple(sorted(added)))
-
-
-def refuse_no_folder(source_dir: Path) -> None:
-    """Raise if the source folder is none."""
-    if not source_dir.is_dir():
-        raise LaunchError(
-            f"--source-dir {source_dir} is no folder in {Path.cwd()}.", hint="Name the folder with the program."
-        )
 
 
 def packed_files(source_dir: Path) -> List[str]:
@@ -118,7 +105,10 @@ def packed_files(source_dir: Path) -> List[str]:
     Raises:
         LaunchError: There is no such folder, it cannot be read, or ``pathspec`` is missing.
     """
-    refuse_no_folder(source_dir)
+    if not source_dir.is_dir():
+        raise LaunchError(
+            f"--source-dir {source_dir} is no folder in {Path.cwd()}.", hint="Name the folder with the program."
+        )
     try:
         return sorted(_files(source_dir))
     except OSError as error:
@@ -127,57 +117,43 @@ def packed_files(source_dir: Path) -> List[str]:
         ) from error
 
 
-def _add(archive: tarfile.TarFile, name: str, file: IO[bytes], size: int, mode: int) -> int:
-    entry = tarfile.TarInfo(name)
-    entry.size = size
-    entry.mode = 0o755 if mode & 0o100 else 0o644
-    archive.addfile(entry, file)
-    return size
-
-
 def _files(root: Path) -> Iterator[str]:
     """Yield the files to pack, relative to the folder. Ignored folders are not entered."""
     try:
         from pathspec import GitIgnoreSpec
     except ImportError as error:
         raise LaunchError(
-            "The package pathspec is missing, which reads .gitignore.", hint="pip install 'lightning-sm[launch]'"
+            "The package pathspec, which reads .gitignore, is missing.", hint="pip install pathspec"
         ) from error
 
-    def walk(folder: Path, above: Tuple[Tuple[str, Any], ...], inside: Tuple[Path, ...]) -> Iterator[str]:
-        ignore = folder / ".gitignore"
-        if ignore.is_file():
-            lines = ignore.read_text(encoding="utf-8", errors="replace").splitlines()
-            above = (*above, (folder.relative_to(root).as_posix(), GitIgnoreSpec.from_lines(lines)))
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                name = Path(entry.path).relative_to(root).as_posix()
-                is_folder = entry.is_dir()
-                if entry.name in _NEVER or _is_ignored(name + "/" * is_folder, above):
-                    continue
-                if not is_folder:
-                    if entry.is_file():
-                        yield name
-                    continue
-                place = Path(entry.path).resolve() if entry.is_symlink() else inside[-1] / entry.name
-                is_above = any(place == each or place in each.parents for each in inside)
-                if entry.is_symlink() and (is_above or inside[0] in place.parents):
-                    raise LaunchError(
-                        f"{entry.path} is a link to a folder that is packed already.", hint="Name it in .gitignore."
-                    )
-                yield from walk(Path(entry.path), above, (*inside, place))
+    specs: Dict[Path, Any] = {}
 
-    yield from walk(root, (), (root.resolve(),))
+    def is_left_out(path: Path) -> bool:
+        """Whether the last pattern that matches, in the deepest .gitignore with one, excludes a path."""
+        if path.name in _NEVER:
+            return True
+        for folder in (each for each in path.parents if each in specs):
+            name = path.relative_to(folder).as_posix()
+            result = specs[folder].check_file(f"{name}/" if path.is_dir() else name).include
+            if result is not None:
+                return bool(result)
+        return False
 
+    def raise_it(error: OSError) -> None:
+        raise error
 
-def _is_ignored(name: str, specs: Tuple[Tuple[str, Any], ...]) -> bool:
-    """Whether the last pattern that matches, in the deepest .gitignore with one, excludes a path."""
-    for folder, spec in reversed(specs):
-        inner = name if folder == "." else name[len(folder) + 1 :]
-        result = spec.check_file(inner)
-        if result.include is not None:
-            return bool(result.include)
-    return False
+    for place, folders, names in os.walk(root, onerror=raise_it, followlinks=True):
+        folder = Path(place)
+        real, above, top = folder.resolve(), folder.parent.resolve(), root.resolve()
+        if folder.is_symlink() and folder != root and (real in (above, *above.parents) or top in (real, *real.parents)):
+            raise LaunchError(f"{folder} is a link to a folder that is packed already.", hint="Name it in .gitignore.")
+        if ".gitignore" in names:
+            lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
+            specs[folder] = GitIgnoreSpec.from_lines(lines)
+        folders[:] = [name for name in folders if not is_left_out(folder / name)]
+        for path in (folder / name for name in names):
+            if not is_left_out(path) and path.is_file():
+                yield path.relative_to(root).as_posix()
 
 
 def _refuse(root: Path, files: Sequence[str], allowed: Sequence[str]) -> None:

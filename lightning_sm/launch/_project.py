@@ -1,22 +1,30 @@
-"""What is wrong with a project before it is sent: what would fail only when the container has started."""
+"""What is wrong with a project before it is sent: what would fail, or go wrong, only when the container has started."""
 
 import ast
+import contextlib
 import importlib.metadata
+import json
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Collection, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Any, Collection, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
 
-from lightning_sm.launch._images import Image
-from lightning_sm.launch._line import ReadLine
+from lightning_sm._distributed.backend import SMDDP_INSTANCE_TYPES
+from lightning_sm._failure.failure_file import redact_patterns
+from lightning_sm.errors import LightningSMError
+from lightning_sm.launch._images import Image, find_image
+from lightning_sm.launch._line import read_line
 from lightning_sm.launch._package import packed_files
-from lightning_sm.launch._settings import Instances
+from lightning_sm.launch._request import JobRequest, local_channels
+from lightning_sm.launch._settings import LaunchSettings
 
-__all__ = ["Problem", "is_logged", "problems_of_line", "problems_of_source"]
+__all__ = ["Problem", "problems_of", "readable_secrets"]
 
 _REQUIREMENTS = "requirements.txt"
 _GPU_INSTANCE = re.compile(r"ml\.[pg]\d")
+_READABLE = ("HyperParameters", "StaticHyperParameters", "Environment")
+_IMPORT = re.compile(r"^\s*(?:import|from)\s+lightning_sm\b", re.MULTILINE)
 # The newest release of each series of Lightning, the torch that it needs at least, and the first that it cannot have:
 # https://lightning.ai/docs/pytorch/stable/versioning.html#compatibility-matrix. Lightning before 1.8 names torch in a
 # form (`>=1.7.*`) that pip 24.1 refuses, and none before 1.9 is for torch 2.
@@ -52,87 +60,139 @@ class Problem:
     is_error: bool = True
 
     def __str__(self) -> str:
-        return f"{self.text} HINT: {self.hint}"
+        return f"{self.text} HINT: {self.hint}" if self.hint else self.text
 
 
-def problems_of_source(
-    source_dir: str, image: Image, configs: Sequence[str], channels: Collection[str]
-) -> List[Problem]:
-    """Return what is wrong with the files of a project.
+def problems_of(settings: LaunchSettings, request: JobRequest, *, objective: str = "") -> List[Problem]:
+    """Return what is wrong with a project.
+
+    Its files come first; where they are in order, its own parser reads the command line in a process of its own.
 
     Args:
-        source_dir: Its folder.
-        image: The image of the job.
-        configs: The config files that the line names.
-        channels: The names of the channels, with which the path of a config file may begin.
+        settings: What the job is asked to be.
+        request: The request of the training job.
+        objective: The metric that a tuning job optimizes.
 
     Raises:
         LaunchError: The folder cannot be read.
     """
-    root, files = Path(source_dir), packed_files(Path(source_dir))
-    return [*_of_configs(root, files, configs, channels), *_of_requirements(root, files, image)]
+    root, body = Path(settings.source_dir), request.as_body()
+    files = packed_files(root)
+    image = find_image(body["AlgorithmSpecification"]["TrainingImage"], "")
+    code = {name: (root / name).read_text(encoding="utf-8", errors="replace") for name in files if name.endswith(".py")}
+    found = [
+        *_of_program(settings, files),
+        *_of_instances(settings, body, image),
+        *_of_configs(root, files, body),
+        *_of_requirements(root, files, image, code),
+        *_of_world(body, image, code),
+        *([] if not objective else _of_metrics([objective], "is optimized", code, is_error=True)),
+    ]
+    if any(each.is_error for each in found):
+        return found
+    try:
+        line = read_line(settings.source_dir, settings.entry_point, body, local=local_channels(settings))
+    except LightningSMError as error:
+        return [*found, Problem("command line", error.problem, error.hint or "")]
+    if line.problem is not None:
+        found.append(Problem("command line", f"The command line was not checked: {line.problem}.", "", is_error=False))
+    if line.accelerator in ("gpu", "cuda") and not any(map(_GPU_INSTANCE.match, _instance_types(body))):
+        text = f"trainer.accelerator is {line.accelerator}, and {_instance_types(body)[0]} has no GPU."
+        found.append(Problem("accelerator", text, "Leave it out, or choose an instance with GPUs, as ml.g5.xlarge."))
+    return [*found, *_of_metrics(line.monitored, "is monitored", code, is_error=False)]
 
 
-def problems_of_line(line: ReadLine, instances: Sequence[Instances]) -> List[Problem]:
-    """Return what is wrong with what the project's parser has read.
+def readable_secrets(body: Mapping[str, Any]) -> List[str]:
+    """Return the names of variables and hyperparameters of a request whose values look like secrets.
 
-    Args:
-        line: What it has read.
-        instances: The instances of the job.
+    Values that read as secrets are found by the patterns that redact failure reasons, together with their names.
     """
-    found: List[Problem] = []
-    if line.accelerator in ("gpu", "cuda") and not any(_GPU_INSTANCE.match(each.type) for each in instances):
-        found.append(
-            Problem(
-                "accelerator",
-                f"trainer.accelerator is {line.accelerator}, and {instances[0].type} has no GPU.",
-                "Leave it out, or choose an instance type with GPUs, as ml.g5.xlarge.",
-            )
+    job = body.get("TrainingJobDefinition", body)
+    values = {name: text for key in _READABLE for name, text in job.get(key, {}).items()}
+    lines = {name: f"{name}={value}" for name, value in values.items()}
+    return sorted(name for name, line in lines.items() if redact_patterns(line) != line)
+
+
+def _instance_types(body: Mapping[str, Any], groups: Collection[str] = ()) -> List[str]:
+    """The instance types of a request, of the named groups alone."""
+    resources = body["ResourceConfig"]
+    listed = [*resources.get("InstanceGroups", ()), *resources.get("InstancePreferences", ())] or [resources]
+    return [each["InstanceType"] for each in listed if not groups or each.get("InstanceGroupName") in groups]
+
+
+def _of_program(settings: LaunchSettings, files: Collection[str]) -> Iterator[Problem]:
+    program = settings.entry_point
+    if PurePosixPath(program).as_posix() not in files or re.search(r"\s", program):
+        hint = "Name a file below --source-dir by its path in it, without blanks; names in .gitignore are left out."
+        where = Path(settings.source_dir).resolve()
+        yield Problem("program", f"--entry-point {program} is not in the archive of --source-dir {where}.", hint)
+    if settings.distribution == "torch_distributed" and not program.endswith(".py"):
+        text = f"--distribution torch_distributed cannot start {program}: torchrun takes a .py file."
+        yield Problem("program", text, "Name a .py file, or use --distribution none.")
+    if settings.distribution == "torch_distributed" and "setup.py" in files:
+        text = (
+            "A setup.py in --source-dir makes the toolkit take the folder for a package, which torchrun cannot start."
         )
-    missing = [name for name in line.monitored if not is_logged(name, line)]
-    if missing:
-        found.append(
-            Problem(
-                "monitor",
-                f"{', '.join(missing)} is monitored, and {line.model} logs {', '.join(line.logged)}.",
-                "Correct the name, unless a callback logs it.",
-                is_error=False,
+        yield Problem("program", text, "Move the program and what it needs to a folder without setup.py.")
+
+
+def _of_instances(settings: LaunchSettings, body: Mapping[str, Any], image: Image) -> Iterator[Problem]:
+    types = _instance_types(body)
+    if settings.distribution == "smdistributed":
+        wrong = set(_instance_types(body, settings.distribution_groups)) - set(SMDDP_INSTANCE_TYPES)
+        hint = f"Use torch_distributed, or an image up to pytorch-2.5-gpu on one of {', '.join(SMDDP_INSTANCE_TYPES)}."
+        if image.has_smddp is False:
+            yield Problem("distribution", f"--distribution smdistributed: {image.uri} has no SMDDP.", hint)
+        if wrong:
+            text = f"--distribution smdistributed: SMDDP does not run on {', '.join(sorted(wrong))}."
+            yield Problem("distribution", text, hint)
+    if image.processor == "cpu" and any(map(_GPU_INSTANCE.match, types)):
+        text = f"The image {image.uri} is for CPUs, and {types[0]} has GPUs."
+        yield Problem("image", text, "Use the -gpu image.")
+
+
+def _of_world(body: Mapping[str, Any], image: Image, code: Mapping[str, str]) -> Iterator[Problem]:
+    """Say what happens to a program that does not import this package."""
+    if not any(_IMPORT.search(text) for text in code.values()):
+        old_torch = image.torch is not None and tuple(map(int, image.torch.split(".")[:2])) < (2, 5)
+        if old_torch or body.get("Environment", {}).get("LIGHTNING_SM_AUTO") != "1":
+            text = (
+                "No file of the source imports lightning_sm: a Trainer that is not given the job's world ends the job."
             )
-        )
-    return found
+            yield Problem("world", text, "Put lightning_sm.auto() at the top of the program.", is_error=False)
+        else:
+            text = "No file of the source imports lightning_sm: LIGHTNING_SM_AUTO=1 gives each Trainer the job's world."
+            yield Problem("world", text, "--env LIGHTNING_SM_AUTO=0 switches it off.", is_error=False)
 
 
-def is_logged(name: str, line: ReadLine) -> bool:
-    """Whether a metric may be logged: the model logs it, or what the model logs cannot be read completely."""
-    return not line.is_complete or any(
-        name == each or name.startswith(f"{each}/dataloader_idx_") for each in line.logged
-    )
+def _of_metrics(names: Sequence[str], use: str, code: Mapping[str, str], *, is_error: bool) -> Iterator[Problem]:
+    """Metrics that nothing can log: a part of their name stands nowhere in the code."""
+    words = set(re.findall(r"[A-Za-z0-9]+", " ".join(code.values()).replace("_", " ")))
+    for name in names:
+        parts = re.findall(r"[A-Za-z0-9]+", re.sub(r"_(step|epoch)$|/dataloader_idx_\d+$", "", name).replace("_", " "))
+        if not words.issuperset(parts):
+            text = f"{name} {use}, and {next(part for part in parts if part not in words)!r} stands in no .py file."
+            yield Problem("monitor", text, "Correct the name, unless a library logs it.", is_error)
 
 
-def _of_configs(
-    root: Path, files: Collection[str], configs: Sequence[str], channels: Collection[str]
-) -> Iterator[Problem]:
-    for path in configs:
+def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any]) -> Iterator[Problem]:
+    given = json.loads(body["HyperParameters"].get("config", "[]"))
+    channels = [each["ChannelName"] for each in body.get("InputDataConfig", ())]
+    listed = given if isinstance(given, list) else [given]
+    # A config may stand on the line itself.
+    for path in (each for each in listed if isinstance(each, str) and not each.startswith("{")):
         name = PurePosixPath(path).as_posix()
         if name in files:
             yield from _of_paths(root / name, name)
         elif not path.startswith("/opt/ml/") and path.partition("/")[0] not in channels:
-            why = (
-                "is left out of the archive by .gitignore" if (root / path).is_file() else f"is not in {root.resolve()}"
-            )
+            is_there = (root / path).is_file()
+            why = "is left out of the archive by .gitignore" if is_there else f"is not in {root.resolve()}"
             yield Problem("config", f"The config file {path} {why}.", "Give a path in --source-dir, which is packed.")
 
 
 def _of_paths(path: Path, name: str) -> Iterator[Problem]:
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        yield Problem("config", f"The config file {name} cannot be read: {reason}.", "Correct the file.")
-        return
-    local = sorted({each for each in _texts(content) if re.match(r"/(?!opt/ml/|tmp/|dev/)\w[^\s:]*/", each)})
+    text = re.sub(r"(^|\s)#.*", "", path.read_text(encoding="utf-8", errors="replace"))
+    local = sorted(set(re.findall(r"(?<![^\s'\"\[{,])(/(?!opt/ml/|tmp/|dev/)\w[^\s:,'\"\]}]*/[^\s,'\"\]}]*)", text)))
     if local:
         yield Problem(
             "paths",
@@ -142,15 +202,7 @@ def _of_paths(path: Path, name: str) -> Iterator[Problem]:
         )
 
 
-def _texts(node: Any) -> Iterator[str]:
-    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    if isinstance(node, str):
-        yield node
-    for each in inner:
-        yield from _texts(each)
-
-
-def _of_requirements(root: Path, files: Collection[str], image: Image) -> Iterator[Problem]:
+def _of_requirements(root: Path, files: Collection[str], image: Image, code: Mapping[str, str]) -> Iterator[Problem]:
     from packaging.requirements import Requirement
 
     named: Set[str] = set()
@@ -173,7 +225,7 @@ def _of_requirements(root: Path, files: Collection[str], image: Image) -> Iterat
         if requirement.marker is None or requirement.marker.evaluate(_environment(image)):
             yield from _of_versions(requirement, place, image)
     if image.is_aws:
-        yield from _of_imports(root, files, named)
+        yield from _of_imports(files, named, code)
 
 
 def _requirements(root: Path, name: str) -> Iterator[Tuple[str, str]]:
@@ -236,17 +288,22 @@ def _environment(image: Image) -> Dict[str, str]:
     return {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", **version}
 
 
-def _of_imports(root: Path, files: Collection[str], named: Collection[str]) -> Iterator[Problem]:
+def _of_imports(files: Collection[str], named: Collection[str], code: Mapping[str, str]) -> Iterator[Problem]:
     """What the source imports, and neither the image nor a requirement brings, by the packages of this machine."""
     if sys.version_info < (3, 10):
         return
-    brought = {name for each in (*_IN_IMAGES, *named) for name in _with_requirements(_normal(each), set())}
+    brought = [_normal(each) for each in (*_IN_IMAGES, *named)]
+    for name in brought:  # which grows by what each of them requires, as far as it is installed here
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            required = [each for each in importlib.metadata.requires(name) or () if "extra ==" not in each]
+            names = {_normal(re.split(r"[^\w.-]", each, maxsplit=1)[0]) for each in required}
+            brought += sorted(names.difference(brought))
     owners = importlib.metadata.packages_distributions()
     own = {part.partition(".")[0] for name in files for part in name.split("/")}
-    places = {module: name for name in sorted(files) if name.endswith(".py") for module in _imports(root / name)}
+    places = {module: name for name, text in sorted(code.items()) for module in _imports(text)}
     for module, place in sorted(places.items()):
         packages = {_normal(each) for each in owners.get(module, ())} or {_normal(module)}
-        if module not in sys.stdlib_module_names and module not in own and not packages & brought:
+        if module not in sys.stdlib_module_names and module not in own and packages.isdisjoint(brought):
             yield Problem(
                 "requirements",
                 f"{place} imports {module}, which {_REQUIREMENTS} does not name and AWS's images do not have.",
@@ -255,24 +312,10 @@ def _of_imports(root: Path, files: Collection[str], named: Collection[str]) -> I
             )
 
 
-def _with_requirements(name: str, seen: Set[str]) -> Set[str]:
-    """A package and what it requires, as far as it is installed here."""
-    if name not in seen:
-        seen.add(name)
-        try:
-            required = importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            required = []
-        for text in required:
-            if "extra ==" not in text:
-                _with_requirements(_normal(re.split(r"[^\w.-]", text, maxsplit=1)[0]), seen)
-    return seen
-
-
-def _imports(path: Path) -> Set[str]:
+def _imports(text: str) -> Set[str]:
     """The top-level modules that a file imports always: not below ``try`` or ``if``, and not in a function."""
     try:
-        body = ast.parse(path.read_bytes()).body
+        body = ast.parse(text).body
     except (SyntaxError, ValueError):
         return set()
     direct = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]

@@ -1,32 +1,31 @@
-"""``JobRequest``: the CreateTrainingJob request of a job, made from the settings before anything is sent."""
+"""``JobRequest``: the body of a CreateTrainingJob request, made of the settings before anything is sent."""
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from lightning_sm._duration import read_duration
 from lightning_sm._sagemaker.entrypoint import DLC_COMMAND, TOOLKIT_COMMAND, make_entrypoint
 from lightning_sm.errors import LaunchError
-from lightning_sm.launch._framework import encode_hyperparameters, framework_hyperparameters
-from lightning_sm.launch._images import Image, find_image
-from lightning_sm.launch._settings import (
-    Instances,
-    LaunchSettings,
-    as_channel,
-    as_instances,
-    data_source,
-    local_channels,
-    refuse_missing,
-)
+from lightning_sm.launch._images import find_image
+from lightning_sm.launch._settings import LaunchSettings
 from lightning_sm.launch._upload import address_of_content
 
-__all__ = ["Account", "JobRequest", "Request", "create_job_request", "default_name", "legal_base"]
+__all__ = ["OF_SEARCH", "Account", "JobRequest", "create_job_request", "default_name", "local_channels"]
+__all__ += ["patch"]
 
-_CODE_CHANNEL = "code"
 _ISOLATED_ARCHIVE = "/opt/ml/input/data/code/sourcedir.tar.gz"
 _DAY = 86_400
+_GROUP = re.compile(r"(?P<name>[\w-]+)=(?P<count>\d+):(?P<type>[\w.\-]+)")
+# file systems: fsx://fs-0123456789abcdef0/mount/path, and efs alike
+_FILE_SYSTEM = re.compile(r"(?P<kind>fsx|efs)://(?P<id>fs-[0-9a-f]+)(?P<path>/\S+)")
+_FILE_SYSTEM_TYPES = {"fsx": "FSxLustre", "efs": "EFS"}
+_CHANNEL = ("uri", "mode", "sharded", "content_type")
+# Fields of a tuning job that its training jobs do not have.
+OF_SEARCH = ("HyperParameterTuningJobConfig", "WarmStartConfig", "Autotune")
 
 
 @dataclass(frozen=True)
@@ -45,19 +44,20 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Request:
+class JobRequest:
     """What is sent to SageMaker.
 
     Args:
         name: The name of the job.
-        body: The request of ``Create`` and the kind, such as CreateTrainingJob, as JSON.
+        body: The request of the API's operation, as JSON.
         archive_uri: Where the source archive is to be uploaded before.
+        kind: ``TrainingJob`` or ``HyperParameterTuningJob``, of which the operation is ``Create…``.
     """
 
     name: str
     body: str
     archive_uri: str
-    kind: ClassVar[str] = "TrainingJob"
+    kind: str = "TrainingJob"
 
     def as_body(self) -> Dict[str, Any]:
         """The arguments of boto3's method, such as ``create_training_job``."""
@@ -68,34 +68,18 @@ class Request:
         return self.body
 
 
-@dataclass(frozen=True)
-class JobRequest(Request):
-    """A training job as it is sent.
+def default_name(settings: LaunchSettings, now: datetime, *, tunes: bool = False) -> str:
+    """Return the name of a job that was given none: that of the source folder and the time.
 
-    Args:
-        name: The name of the job.
-        body: The CreateTrainingJob request, as JSON.
-        archive_uri: Where the source archive is to be uploaded before.
-        image: The training image.
-        instances: The instances.
-        settings: What the request was made from.
+    Names of training jobs have 63 characters at most, those of tuning jobs 32.
     """
-
-    image: Image
-    instances: Tuple[Instances, ...]
-    settings: LaunchSettings
+    time = now.strftime("%Y%m%d%H%M%S" if tunes else "%Y-%m-%d-%H-%M-%S-%f")[: 14 if tunes else -3]
+    return f"{_base_name(settings)[: 32 - len(time) - 1 if tunes else 39].rstrip('-')}-{time}"
 
 
-def default_name(settings: LaunchSettings, now: datetime) -> str:
-    """Return the name of a job that was given none: its base name and the time."""
-    return f"{legal_base(settings, 39)}-{now.strftime('%Y-%m-%d-%H-%M-%S')}-{now.microsecond // 1000:03d}"
-
-
-def legal_base(settings: LaunchSettings, size: int) -> str:
-    """Return what a default name begins with: letters, digits and hyphens, ``size`` at most."""
-    base = settings.base_name or Path(settings.source_dir).resolve().name
-    legal = re.sub(r"[^A-Za-z0-9]+", "-", base).strip("-") or "job"
-    return legal[:size].rstrip("-")
+def _base_name(settings: LaunchSettings) -> str:
+    folder = Path(settings.source_dir).resolve().name
+    return re.sub(r"[^A-Za-z0-9]+", "-", folder).strip("-") or "job"
 
 
 def create_job_request(
@@ -106,10 +90,10 @@ def create_job_request(
     hyperparameters: Optional[Mapping[str, Any]] = None,
     metric_definitions: Sequence[Mapping[str, str]] = (),
 ) -> JobRequest:
-    """Return the request of a job. Nothing is read from AWS, and nothing is sent.
+    """Return the request of a training job. Nothing is read from AWS, and nothing is sent.
 
     It equals, key by key, what an estimator of SageMaker's SDK 2.257 sends for the same job without debugger and
-    profiler, except for the container's entry point.
+    profiler, except for the container's entry point and the variable ``LIGHTNING_SM_AUTO``.
 
     Args:
         settings: What the job is asked to be.
@@ -124,160 +108,184 @@ def create_job_request(
     Example::
 
         >>> settings = LaunchSettings(image="pytorch-2.8-gpu", role="arn:aws:iam::123456789012:role/Trainer",
-        ...                           instance_type=["ml.g5.xlarge"])
+        ...                           instance_type="ml.g5.xlarge")
         >>> request = create_job_request(settings, Account("us-east-1", "bucket"), name="job-1")
         >>> request.as_body()["ResourceConfig"]["InstanceType"], request.archive_uri
         ('ml.g5.xlarge', 's3://bucket/job-1/source/sourcedir.tar.gz')
     """
-    refuse_missing(settings)
     image = find_image(settings.image, account.region)
-    instances = as_instances(settings)
     archive = f"s3://{account.bucket}/{name}/source/sourcedir.tar.gz"
+    checkpoints = settings.checkpoints
+    if checkpoints == "auto":
+        checkpoints = f"s3://{account.bucket}/{name}/checkpoints"
+    if checkpoints == "none" and settings.from_checkpoint:
+        raise LaunchError("The job of --from-checkpoint has no place for checkpoints.", hint="Leave --checkpoints out.")
+    algorithm: Dict[str, Any] = {"TrainingImage": image.uri, "TrainingInputMode": "File"}
+    if metric_definitions:
+        algorithm["MetricDefinitions"] = [dict(each) for each in metric_definitions]
+    if metric_definitions or image.is_aws:
+        algorithm["EnableSageMakerMetricsTimeSeries"] = True
+    if settings.forward_sigterm:
+        algorithm.update(make_entrypoint(DLC_COMMAND if image.is_aws else TOOLKIT_COMMAND).as_request())
+    run = _seconds(settings.max_run)
     body: Dict[str, Any] = {
         "TrainingJobName": name,
-        "AlgorithmSpecification": _algorithm(settings, image, metric_definitions),
+        "AlgorithmSpecification": algorithm,
         "RoleArn": settings.role,
-        "HyperParameters": _hyperparameters(settings, account, name, archive, instances, hyperparameters or {}),
-        "InputDataConfig": _inputs(settings, account, archive),
-        "OutputDataConfig": _without_nothing(
-            S3OutputPath=settings.output_path or f"s3://{account.bucket}/", KmsKeyId=settings.output_kms_key
-        ),
-        "ResourceConfig": _resources(settings, instances),
-        "StoppingCondition": _limits(settings),
+        "HyperParameters": {
+            key: json.dumps(value)
+            for key, value in {
+                # Also after an interruption: the job prefers checkpoints of its own.
+                **({"sagemaker.resume": "require"} if settings.from_checkpoint else {}),
+                **settings.hyperparameters,
+                **(hyperparameters or {}),
+                "sagemaker_submit_directory": archive,
+                "sagemaker_program": settings.entry_point,
+                "sagemaker_container_log_level": 20,
+                "sagemaker_job_name": name,
+                "sagemaker_region": account.region,
+                **_framework_hyperparameters(settings),
+            }.items()
+        },
+        "InputDataConfig": _channels(settings, account),
+        "OutputDataConfig": {"S3OutputPath": f"s3://{account.bucket}/"},
+        "ResourceConfig": _resources(settings),
+        "StoppingCondition": {
+            "MaxRuntimeInSeconds": run,
+            **({"MaxWaitTimeInSeconds": run + _DAY} if settings.spot else {}),
+        },
         "ProfilerConfig": {"DisableProfiler": True},
-        "CheckpointConfig": _checkpoints(settings, account, name),
-        "Environment": {**({"LIGHTNING_SM_AUTO": "1"} if settings.auto else {}), **settings.environment},
-        "Tags": [{"Key": key, "Value": value} for key, value in settings.tags.items()],
+        "CheckpointConfig": {} if checkpoints == "none" else {"S3Uri": checkpoints},
+        "Environment": {
+            "LIGHTNING_SM_AUTO": "1",
+            **{
+                key: value if isinstance(value, str) else json.dumps(value)
+                for key, value in settings.environment.items()
+            },
+        },
         "EnableManagedSpotTraining": settings.spot,
-        "EnableNetworkIsolation": settings.network_isolation,
-        "EnableInterContainerTrafficEncryption": settings.encrypt_traffic,
     }
-    if settings.subnets or settings.security_groups:
-        body["VpcConfig"] = {"Subnets": settings.subnets, "SecurityGroupIds": settings.security_groups}
-    if settings.retries:
-        body["RetryStrategy"] = {"MaximumRetryAttempts": settings.retries}
-    if settings.tensorboard_output:
-        body["TensorBoardOutputConfig"] = {"S3OutputPath": settings.tensorboard_output}
-    if settings.mlflow_arn:
-        body["MlflowConfig"] = _without_nothing(
-            MlflowResourceArn=settings.mlflow_arn, MlflowExperimentName=settings.mlflow_experiment, MlflowRunName=name
-        )
-    body = {key: value for key, value in body.items() if value not in (None, False, {}, [])}
-    return JobRequest(name, json.dumps(body, indent=2), archive, image, instances, settings)
-
-
-def _algorithm(settings: LaunchSettings, image: Image, metrics: Sequence[Mapping[str, str]]) -> Dict[str, Any]:
-    found = _without_nothing(TrainingImage=image.uri, TrainingInputMode=settings.input_mode)
-    if metrics:
-        found["MetricDefinitions"] = [dict(each) for each in metrics]
-    if settings.metrics_time_series and (metrics or image.is_aws):
-        found["EnableSageMakerMetricsTimeSeries"] = True
-    if settings.forward_sigterm:
-        found.update(make_entrypoint(DLC_COMMAND if image.is_aws else TOOLKIT_COMMAND).as_request())
-    return found
-
-
-def _hyperparameters(
-    settings: LaunchSettings,
-    account: Account,
-    name: str,
-    archive: str,
-    instances: Sequence[Instances],
-    given: Mapping[str, Any],
-) -> Dict[str, str]:
-    framework = framework_hyperparameters(
-        settings.distribution,
-        instance_type=None if instances[0].group else instances[0].type,
-        processes=settings.processes_per_host if settings.distribution == "mpi" else None,
-        mpi_options=settings.mpi_options,
-        groups=settings.distribution_groups,
-    )
-    script = {
-        "sagemaker_submit_directory": _ISOLATED_ARCHIVE if settings.network_isolation else archive,
-        "sagemaker_program": settings.entry_point,
-        "sagemaker_container_log_level": 20,
-        "sagemaker_job_name": name,
-        "sagemaker_region": account.region,
-    }
-    # Also after an interruption: the job prefers checkpoints of its own.
-    resume = {"sagemaker.resume": "require"} if settings.from_checkpoint else {}
-    return encode_hyperparameters({**resume, **settings.hyperparameters, **given, **script, **framework})
-
-
-def _inputs(settings: LaunchSettings, account: Account, archive: str) -> List[Dict[str, Any]]:
-    prefix = f"s3://{account.bucket}/{legal_base(settings, 39)}/channels"
-    local = {
-        name: address_of_content(Path(folder), f"{prefix}/{name}") for name, folder in local_channels(settings).items()
-    }
-    channels = [as_channel(name, given) for name, given in settings.channels.items()]
-    channels = [replace(channel, uri=local.get(channel.name, channel.uri)) for channel in channels]
-    found = [
-        _without_nothing(
-            ChannelName=channel.name,
-            DataSource=data_source(channel),
-            InputMode=channel.mode,
-            ContentType=channel.content_type,
-        )
-        for channel in channels
-    ]
-    if settings.network_isolation:
-        if any(channel.name == _CODE_CHANNEL for channel in channels):
-            raise LaunchError(
-                "With --network-isolation the channel 'code' brings the source.", hint="Name your channel otherwise."
-            )
+    patch(body, {key: value for key, value in settings.set.items() if not key.startswith(OF_SEARCH)})
+    if body.get("EnableNetworkIsolation"):
+        # The toolkit cannot download the source, and SageMaker brings it as a channel.
         source = {"S3DataType": "S3Prefix", "S3Uri": archive, "S3DataDistributionType": "FullyReplicated"}
-        found.append({"ChannelName": _CODE_CHANNEL, "DataSource": {"S3DataSource": source}})
+        body["InputDataConfig"].append({"ChannelName": "code", "DataSource": {"S3DataSource": source}})
+        body["HyperParameters"]["sagemaker_submit_directory"] = json.dumps(_ISOLATED_ARCHIVE)
+    body = {key: value for key, value in body.items() if value not in (None, False, {}, [])}
+    return JobRequest(name, json.dumps(body, indent=2), archive)
+
+
+def _framework_hyperparameters(settings: LaunchSettings) -> Dict[str, Any]:
+    """What SDK v2 adds for ``distribution``, by which the toolkit chooses the launcher."""
+    sent: Dict[str, Any] = {}
+    distribution = settings.distribution
+    if settings.distribution_groups:
+        sent["sagemaker_distribution_instance_groups"] = settings.distribution_groups
+    if distribution == "mpi":
+        sent["sagemaker_mpi_enabled"] = True
+        sent["sagemaker_mpi_custom_mpi_options"] = settings.mpi_options
+        if settings.processes_per_host is not None:
+            sent["sagemaker_mpi_num_of_processes_per_host"] = settings.processes_per_host
+    elif distribution in ("pytorchddp", "smdistributed"):
+        # SDK 2.221.1 and later rewrite pytorchddp to smdistributed, so the container cannot distinguish them.
+        sent["sagemaker_distributed_dataparallel_enabled"] = True
+        sent["sagemaker_distributed_dataparallel_custom_mpi_options"] = settings.mpi_options
+    elif distribution == "torch_distributed":
+        sent["sagemaker_torch_distributed_enabled"] = True
+    if distribution not in ("none", "mpi"):
+        sent["sagemaker_instance_type"] = settings.instance_type or None
+    return sent
+
+
+def _channels(settings: LaunchSettings, account: Account) -> List[Dict[str, Any]]:
+    found = []
+    for name, given in settings.channels.items():
+        channel = {"uri": given} if isinstance(given, str) else given
+        uri = str(channel.get("uri", ""))
+        if not uri or not set(channel) <= set(_CHANNEL):
+            raise LaunchError(f"The channel {name!r} is {given!r}.", hint=f"Give an address, or {', '.join(_CHANNEL)}.")
+        if "://" not in uri:
+            uri = address_of_content(Path(uri), f"s3://{account.bucket}/{_base_name(settings)[:39]}/channels/{name}")
+        sent = {
+            "ChannelName": name,
+            "DataSource": _data_source(name, uri, is_sharded=bool(channel.get("sharded"))),
+            "InputMode": channel.get("mode"),
+            "ContentType": channel.get("content_type"),
+        }
+        found.append({key: value for key, value in sent.items() if value is not None})
     return found
 
 
-def _resources(settings: LaunchSettings, instances: Sequence[Instances]) -> Dict[str, Any]:
-    found = _without_nothing(
-        VolumeSizeInGB=settings.volume_size or None,
-        VolumeKmsKeyId=settings.volume_kms_key,
-        KeepAlivePeriodInSeconds=settings.seconds("keep_alive"),
-    )
-    if instances[0].group:
-        found["InstanceGroups"] = [
-            {"InstanceGroupName": each.group, "InstanceType": each.type, "InstanceCount": each.count}
-            for each in instances
-        ]
-    elif len(instances) > 1:
-        plans = {"TrainingPlanArns": [settings.training_plan]} if settings.training_plan else {}
-        found["InstancePreferences"] = [
-            {"InstanceType": each.type, "InstanceCount": each.count, **plans} for each in instances
-        ]
-        return found
-    else:
-        found.update(InstanceType=instances[0].type, InstanceCount=instances[0].count)
-    if settings.training_plan:
-        found["TrainingPlanArn"] = settings.training_plan
-    return found
-
-
-def _limits(settings: LaunchSettings) -> Dict[str, int]:
-    run = settings.seconds("max_run")
-    wait = settings.seconds("max_wait")
-    if settings.spot and wait is None and run is not None:
-        wait = run + _DAY
-    if wait is not None and not settings.spot:
-        raise LaunchError("--max-wait is for spot instances.", hint="Set --spot, or --max-pending for the wait.")
-    if wait is not None and run is not None and wait < run:
+def _data_source(name: str, uri: str, *, is_sharded: bool) -> Dict[str, Any]:
+    match = _FILE_SYSTEM.fullmatch(uri)
+    if match is not None:
+        return {
+            "FileSystemDataSource": {
+                "FileSystemId": match["id"],
+                "FileSystemType": _FILE_SYSTEM_TYPES[match["kind"]],
+                "DirectoryPath": match["path"],
+                "FileSystemAccessMode": "ro",
+            }
+        }
+    if not uri.startswith("s3://"):
         raise LaunchError(
-            f"--max-wait {settings.max_wait} is shorter than --max-run {settings.max_run}.",
-            hint="It includes the run: give at least as much.",
+            f"The channel {name!r} is {uri!r}.",
+            hint="Give s3://BUCKET/PREFIX, fsx://fs-ID/MOUNT/PATH, efs://fs-ID/PATH or a local folder.",
         )
-    return _without_nothing(
-        MaxRuntimeInSeconds=run, MaxWaitTimeInSeconds=wait, MaxPendingTimeInSeconds=settings.seconds("max_pending")
-    )
+    distribution = "ShardedByS3Key" if is_sharded else "FullyReplicated"
+    return {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": distribution}}
 
 
-def _checkpoints(settings: LaunchSettings, account: Account, name: str) -> Dict[str, str]:
-    if settings.checkpoints == "none":
-        return {}
-    return {
-        "S3Uri": f"s3://{account.bucket}/{name}/checkpoints" if settings.checkpoints == "auto" else settings.checkpoints
+def local_channels(settings: LaunchSettings) -> Dict[str, str]:
+    """Return the folders, or files, of the channels that ``launch`` uploads, by the names of the channels."""
+    places = {
+        name: str(given if isinstance(given, str) else given.get("uri", ""))
+        for name, given in settings.channels.items()
     }
+    return {name: place for name, place in places.items() if "://" not in place}
 
 
-def _without_nothing(**values: Any) -> Dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+def _resources(settings: LaunchSettings) -> Dict[str, Any]:
+    volume = {"VolumeSizeInGB": settings.volume_size} if settings.volume_size else {}
+    if not settings.instance_groups:
+        return {"InstanceType": settings.instance_type, "InstanceCount": settings.instances, **volume}
+    groups = []
+    for text in settings.instance_groups:
+        match = _GROUP.fullmatch(text)
+        if match is None or settings.instance_type:
+            raise LaunchError(
+                f"--instance-group is {text!r}, and --instance-type {settings.instance_type!r}.",
+                hint="Write NAME=COUNT:TYPE, as head=1:ml.m5.large, and leave --instance-type out.",
+            )
+        groups.append(
+            {"InstanceGroupName": match["name"], "InstanceType": match["type"], "InstanceCount": int(match["count"])}
+        )
+    return {"InstanceGroups": groups, **volume}
+
+
+def _seconds(given: Any) -> int:
+    try:
+        return round(read_duration(given))
+    except ValueError as error:
+        raise LaunchError(f"--max-run: {error}.", hint="Write hours, minutes or seconds, as in 2h30m.") from error
+
+
+def patch(body: Dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Change fields of a request, each by its path with dots, as a JSON merge patch does (RFC 7396)."""
+    for path, value in changes.items():
+        change = value
+        for key in reversed(path.split(".")):
+            change = {key: change}
+        _merge(body, change)
+
+
+def _merge(node: Dict[str, Any], change: Mapping[str, Any]) -> None:
+    for key, value in change.items():
+        if value is None:
+            node.pop(key, None)
+        elif isinstance(value, Mapping):
+            if not isinstance(node.get(key), dict):
+                node[key] = {}
+            _merge(node[key], value)
+        else:
+            node[key] = value

@@ -1,17 +1,15 @@
 """Shows what a job does: its states, the lines that its hosts write to CloudWatch, the numbers of a tuning job."""
 
 import heapq
-import json
 import re
 import sys
 import time
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
-from lightning_sm.launch._send import api_errors, is_transient
+from lightning_sm.launch._send import api_errors, call, is_transient
 
-__all__ = ["LogReader", "follow", "follow_tuning", "follow_until_interrupted", "line_writer"]
+__all__ = ["LogReader", "follow", "patiently"]
 
 _GROUP = "/aws/sagemaker/TrainingJobs"
 _ENDED = ("Completed", "Failed", "Stopped", "DeleteFailed")
@@ -102,102 +100,97 @@ class LogReader:
 
 
 def follow(
-    session: Any, name: str, *, poll_seconds: float = 5.0, write: Callable[[str], None] = print, wait: bool = True
-) -> str:
-    """Show the states and lines of a job until it ends, and return its last state.
+    session: Any,
+    name: str,
+    kind: str = "TrainingJob",
+    *,
+    poll_seconds: float = 5.0,
+    write: Callable[[str], None] = print,
+    wait: bool = True,
+) -> int:
+    """Show a job until it ends: the states and lines of a training job, the numbers and best job of a tuning job.
 
-    Where AWS limits the calls, or the network is away, it asks less often and goes on where it was.
+    Where AWS limits the calls, or the network is away, it asks less often and goes on where it was. Ctrl-C detaches.
 
     Args:
         session: A boto3 session.
         name: The name of the job.
+        kind: ``TrainingJob`` or ``HyperParameterTuningJob``.
         poll_seconds: The time between two looks, in seconds.
         write: Takes each line.
         wait: Whether to go on until the job ends; otherwise what is there is shown.
 
+    Returns:
+        An exit status: 0 completed, 1 otherwise, 130 after Ctrl-C.
+
     Raises:
         LaunchError: A call failed otherwise.
     """
-    jobs, reader = session.client("sagemaker"), LogReader(session.client("logs"), name, persists=False)
-    shown: List[str] = []
+    try:
+        for line in _lines(session, name, kind, poll_seconds, wait):
+            write(line)
+    except KeyboardInterrupt:
+        print(
+            f"\nThe job goes on. `lightning-sm logs {name} --follow` shows it, `lightning-sm stop {name}` ends it.",
+            file=sys.stderr,
+        )
+        return 130
+    return 0 if line.startswith(f"{name}: Completed") else 1
+
+
+def _lines(session: Any, name: str, kind: str, poll_seconds: float, wait: bool) -> Iterator[str]:
+    """Yield what is new about a job; the last line is its name and state."""
+    describe, trains = call(session.client("sagemaker"), f"Describe{kind}"), kind == "TrainingJob"
+    reader = LogReader(session.client("logs"), name, persists=False)
+    shown: Dict[str, str] = {}
     quiet = 0
     while True:
-        with api_errors(f"sagemaker:DescribeTrainingJob for {name}"):
-            job = patiently(jobs.describe_training_job, persists=reader.persists, TrainingJobName=name)
-            state = str(job["TrainingJobStatus"])
-        lines = _transitions(job)
-        # SageMaker writes the message of a state again while it lasts.
-        for line in (new for place, new in enumerate(lines) if shown[place : place + 1] != [new]):
-            write(line)
-        shown = lines
+        with api_errors(f"sagemaker:Describe{kind} for {name}"):
+            job = patiently(describe, persists=reader.persists, **{f"{kind}Name": name})
+            state = str(job[f"{kind}Status"])
         quiet += 1
+        # SageMaker writes the message of a state again while it lasts.
+        for what, line in _transitions(job) if trains else _numbers(job):
+            if shown.get(what) != line:
+                yield line
+            shown[what] = line
         with api_errors(f"logs:GetLogEvents for {name}"):
-            for line in reader.lines():
-                write(line)
+            for line in reader.lines() if trains else ():
+                yield line
                 quiet = 0
-        if not wait or (state in _ENDED and quiet >= _QUIET_POLLS):
-            write(_last_line(job))
-            return state
+        if not wait or (state in _ENDED and (quiet >= _QUIET_POLLS or not trains)):
+            billed = f"billed {job['BillableTimeInSeconds']} s" if job.get("BillableTimeInSeconds") else ""
+            yield ". ".join(filter(None, (f"{name}: {state}", billed, str(job.get("FailureReason") or ""))))
+            return
         reader.persists = True
         time.sleep(poll_seconds)
 
 
-def follow_tuning(
-    session: Any, name: str, *, poll_seconds: float = 15.0, write: Callable[[str], None] = print, wait: bool = True
-) -> str:
-    """Show the numbers of training jobs and the best one whenever they change, until the tuning job has ended.
-
-    Args:
-        session: A boto3 session.
-        name: The name of the tuning job.
-        poll_seconds: The time between two looks, in seconds.
-        write: Takes each line.
-        wait: Whether to go on until it ends.
-
-    Returns:
-        The last state of the tuning job, such as ``Completed``.
-
-    Raises:
-        LaunchError: A call of the API failed.
-    """
-    client, persists = session.client("sagemaker"), False
-    shown: Dict[str, str] = {}
-    while True:
-        with api_errors(f"sagemaker:DescribeHyperParameterTuningJob for {name}"):
-            job = patiently(
-                client.describe_hyper_parameter_tuning_job, persists=persists, HyperParameterTuningJobName=name
-            )
-            state = str(job["HyperParameterTuningJobStatus"])
-        for line in _tuning_lines(job):
-            what = line.partition(":")[0]
-            if shown.get(what) != line:
-                write(line)
-            shown[what] = line
-        if not wait or state in _ENDED:
-            reason = str(job.get("FailureReason") or "")
-            write(f"Tuning job {name}: {state}{'. ' + reason if reason else ''}")
-            return state
-        persists = True
-        time.sleep(poll_seconds)
+def _transitions(job: Dict[str, Any]) -> Iterator[Tuple[str, str]]:
+    """The states that a training job has had, each with its place and as a line."""
+    for place, each in enumerate(job.get("SecondaryStatusTransitions", ())):
+        text = str(each.get("StatusMessage") or "")
+        yield str(place), f"{each['StartTime']:%Y-%m-%d %H:%M:%S} {each['Status']}{': ' + text if text else ''}"
 
 
-def _tuning_lines(job: Dict[str, Any]) -> Iterator[str]:
+def _numbers(job: Dict[str, Any]) -> Iterator[Tuple[str, str]]:
+    """The numbers of a tuning job's training jobs, and the best one."""
     counters = job.get("TrainingJobStatusCounters") or {}
     counted = [f"{counters[key]} {text}" for key, text in _COUNTERS.items() if counters.get(key)]
     most = job["HyperParameterTuningJobConfig"]["ResourceLimits"].get("MaxNumberOfTrainingJobs")
-    yield f"Training jobs of {most or '?'}: {', '.join(counted) or 'none yet'}"
+    yield "jobs", f"Training jobs of {most or '?'}: {', '.join(counted) or 'none yet'}"
     best = job.get("BestTrainingJob") or {}
     metric = best.get("FinalHyperParameterTuningJobObjectiveMetric")
     if metric:
         values = ", ".join(f"{key}={value}" for key, value in sorted((best.get("TunedHyperParameters") or {}).items()))
-        yield f"Best so far: {best['TrainingJobName']}, {metric['MetricName']}={metric['Value']:g} ({values})"
+        yield "best", f"Best so far: {best['TrainingJobName']}, {metric['MetricName']}={metric['Value']:g} ({values})"
 
 
-def patiently(call: Callable[..., Dict[str, Any]], *, persists: bool = True, **arguments: Any) -> Dict[str, Any]:
+def patiently(method: Callable[..., Dict[str, Any]], *, persists: bool = True, **arguments: Any) -> Dict[str, Any]:
     """Make a call of the API again, later each time, as long as there are too many, or nothing answers.
 
     Args:
-        call: The call.
+        method: The client's method.
         persists: Whether to wait for a network that is away; otherwise only for AWS's limits.
         **arguments: Those of the call.
 
@@ -210,7 +203,7 @@ def patiently(call: Callable[..., Dict[str, Any]], *, persists: bool = True, **a
     pause = _FIRST_WAIT
     while True:
         try:
-            return call(**arguments)
+            return method(**arguments)
         except (BotoCoreError, ClientError) as error:
             if not is_transient(error) or not (persists or isinstance(error, ClientError)):
                 raise
@@ -220,50 +213,6 @@ def patiently(call: Callable[..., Dict[str, Any]], *, persists: bool = True, **a
         pause = min(_LONGEST_WAIT, 2 * pause)
 
 
-def _transitions(job: Dict[str, Any]) -> List[str]:
-    """The states that the job has had, in their order, each as a line."""
-    lines = []
-    for each in job.get("SecondaryStatusTransitions", ()):
-        text = str(each.get("StatusMessage") or "")
-        lines.append(f"{_time(each['StartTime'])} {each['Status']}{': ' + text if text else ''}")
-    return lines
-
-
-def _last_line(job: Dict[str, Any]) -> str:
-    parts = [f"Training job {job['TrainingJobName']}: {job['TrainingJobStatus']}"]
-    if job.get("BillableTimeInSeconds"):
-        parts.append(f"billed {job['BillableTimeInSeconds']} s")
-    if job.get("FailureReason"):
-        parts.append(str(job["FailureReason"]))
-    return ". ".join(parts)
-
-
 def _with_place(host: str, text: str) -> str:
     match = _MPI.match(text)
     return f"[{host} rank {match['rank']}] {text[match.end() :]}" if match else f"[{host}] {text}"
-
-
-def _time(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def line_writer(*, as_json: bool) -> Callable[[str], None]:
-    """Return what prints each line of a job at once, as it is or as a JSON string."""
-    return lambda line: print(json.dumps(line) if as_json else line, flush=True)
-
-
-def follow_until_interrupted(session: Any, name: str, *, kind: str = "TrainingJob", **options: Any) -> int:
-    """Show a job as :func:`follow` or :func:`follow_tuning` does.
-
-    Returns:
-        An exit status: 0 completed, 1 otherwise, 130 after Ctrl-C.
-    """
-    show = follow if kind == "TrainingJob" else follow_tuning
-    try:
-        return 0 if show(session, name, **options) == "Completed" else 1
-    except KeyboardInterrupt:
-        print(
-            f"\nThe job goes on. `lightning-sm logs {name} --follow` shows it, `lightning-sm stop {name}` ends it.",
-            file=sys.stderr,
-        )
-        return 130

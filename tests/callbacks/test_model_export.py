@@ -35,19 +35,6 @@ def assert_equal(first, second):
 BEST = {"class_path": "ModelCheckpoint", "init_args": {"monitor": "val_loss", "mode": "max", "filename": "best"}}
 
 
-def test_best_weights_with_a_monitored_metric(container):
-    cli = fit(container, **{"trainer.callbacks": [BEST], "trainer.max_epochs": 3})
-    checkpoint = container.base / "output" / "data" / "checkpoints" / "best.ckpt"
-    saved = _export.load_file(str(checkpoint), weights_only=False)
-    assert saved["global_step"] * 3 == cli.trainer.global_step == 6  # the loss falls, and the mode is max
-    assert_equal(exported(container), saved["state_dict"])
-    assert not torch.equal(exported(container)["layer.weight"], cli.model.layer.weight)
-    summary = container.summary
-    assert summary["checkpoint"] == str(checkpoint)
-    assert summary["monitor"] == "val_loss"
-    assert summary["score"] == pytest.approx(float(cli.trainer.checkpoint_callback.best_model_score))
-
-
 def test_last_weights_without_a_monitored_metric(container):
     cli = fit(container, **{"trainer.max_epochs": 2})
     assert_equal(exported(container), cli.model.state_dict())
@@ -122,41 +109,6 @@ def test_fast_dev_run_exports(container):
 def test_a_diverged_training_exports_a_readable_summary(container):
     fit(container, **{"model.lr": math.inf})
     assert container.summary["metrics"]["val_loss"] is None
-
-
-def test_previous_export_is_replaced(container):
-    fit(container)
-    first = exported(container)
-    fit(container, **{"trainer.max_epochs": 3})
-    assert not torch.equal(exported(container)["layer.weight"], first["layer.weight"])
-
-
-def test_failed_write_keeps_the_previous_export(container, monkeypatch):
-    fit(container)
-    before = exported(container)
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("lightning_sm._export.writer.flush", full)  # loggers call os.fsync, too
-    with pytest.raises(ExportError, match="No space left"):
-        fit(container, **{"trainer.max_epochs": 3})
-    assert_equal(exported(container), before)
-    assert sorted(os.listdir(container.model)) == ["config.resolved.yaml", "config.yaml", "model.json", "model.pt"]
-    assert container.failure.startswith("ExportError: The model could not be written")
-
-
-def test_state_dict_with_other_objects_is_rejected(container):
-    (container.code / "odd_model.py").write_text(
-        "from tiny_model import TinyModel\n"
-        "class OddModel(TinyModel):\n"
-        "    def get_extra_state(self): return Extra()\n"
-        "    def set_extra_state(self, state): pass\n"
-        "class Extra: pass\n"
-    )
-    with pytest.raises(ExportError, match="HINT: Its state_dict"):
-        fit(container, model="odd_model.OddModel")
-    assert os.listdir(container.model) == []
 
 
 def a_trainer(container, callback, more=(), **arguments):
@@ -300,6 +252,8 @@ def test_best_and_last_weights(container, name, weights):
     else:
         assert_equal(torch.jit.load(str(container.model / "model.pt")).state_dict(), expected)
     assert container.summary["checkpoint"] == (best.best_model_path if weights == "best" else None)
+    assert container.summary["monitor"] == ("falling" if weights == "best" else None)
+    assert container.summary["score"] == (float(best.best_model_score) if weights == "best" else None)
 
 
 def test_best_checkpoint_is_loaded_with_weights_only(container):
@@ -317,25 +271,12 @@ def test_best_checkpoint_is_loaded_with_weights_only(container):
     assert Extra.loaded == before
 
 
-def test_example_precedence(container):
-    model, data = nets("torchscript")
-    fit_net(container, model, data, export="torchscript")
-    assert container.summary["example"] == {"source": "first batch", "shapes": [[4, 4]], "dtypes": ["float32"]}
-    fit_net(container, model, data, export="torchscript", export_example_input=[2, 4])
-    assert container.summary["example"]["shapes"] == [[2, 4]]
-    model.example_input_array = torch.zeros(7, 4)
-    fit_net(container, model, data, export="torchscript")
-    assert container.summary["example"]["shapes"] == [[7, 4]]
-
-
 def test_submodule_of_a_model_without_forward(container):
     data = {"train_dataloaders": loader()}
     model = Headless()
-    fit_net(container, model, data, export="torchscript", export_submodule="encoder")
-    assert container.summary["example"]["source"] == "first call"
+    fit_net(container, model, data, export="torchscript", export_submodule="encoder", export_example_input=[1, 4])
     part = torch.jit.load(str(container.model / "model.pt"))
     assert_equal(part.state_dict(), model.encoder.state_dict())
-    assert not model.encoder._forward_pre_hooks
 
 
 class TwoInputs(Net):
@@ -354,7 +295,7 @@ class TwoInputs(Net):
         ),
         (Net, {"export_submodule": "backbone"}, "Net has no such submodule"),
         (Dictionaries, {"export": "torchscript"}, "the first batch holds dict, no tensors"),
-        (Headless, {"export": "torchscript", "export_submodule": "head"}, "was not called in the first training batch"),
+        (Headless, {"export": "torchscript", "export_submodule": "head"}, "there is no input to run it with"),
     ],
 )
 def test_unexportable_model_fails_in_the_first_step(container, model_class, options, message):
@@ -363,7 +304,6 @@ def test_unexportable_model_fails_in_the_first_step(container, model_class, opti
         fit_net(container, model, {"train_dataloaders": loader()}, **options)
     assert len(model.losses) <= 1
     assert message in container.failure
-    assert not any(part._forward_pre_hooks for part in model.modules())
 
 
 def test_invalid_option_is_the_failure_reason(container):

@@ -2,20 +2,15 @@
 
 import ast
 import dataclasses
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
 
 import lightning_sm
-from lightning_sm import errors
 from tests.docs.pages import PAGES, ROOT, blocks, headings, links, name_of, text_of
 from tools import docs_includes
 
 _REPOSITORY = re.compile(r"https://github\.com/lightning-sm/lightning-sm/(?:blob|tree)/main/")
-# The only section with messages that are not ours.
-_FOREIGN = re.compile(r"^## Messages of torch.*?(?=^## )", re.MULTILINE | re.DOTALL)
 # The name of the package as pip looks it up on an index, with or without an extra or a version; no file and no folder.
 _ON_AN_INDEX = re.compile(r"""(?<![\w./-])lightning[-_]sm(?=$|[\s"'`,;@=<>~!\[])(?!-\d)""")
 _EXAMPLES = [path for kind in ("*.md", "*.txt", "*.ipynb", "*.yaml") for path in (ROOT / "examples").rglob(kind)]
@@ -113,55 +108,3 @@ def test_links_of_an_included_file(monkeypatch, tmp_path):
         "[d](changelog.md#a)",
         "[e](#f)",
     ]
-
-
-def test_messages_of_the_troubleshooting_page_are_those_of_the_package():
-    page = _FOREIGN.sub("", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"))
-    known = "\n".join(_messages())
-    first_cells = re.findall(r"^\| (.*?) \|", page, re.MULTILINE)
-    quoted = [message for cell in first_cells for message in re.findall(r"`([^`]+)`", cell) if " " in message]
-    assert len(quoted) > 30
-    unknown = [message for message in quoted if not all(part in known for part in _parts(message))]
-    assert unknown == []
-
-
-def test_messages_of_others_have_a_source():
-    (section,) = _FOREIGN.findall((ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"))
-    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", section, re.MULTILINE)
-    assert len(rows) > 10
-    for messages, source in rows:
-        assert re.search(r"\]\(https://github\.com/[\w./-]+/issues/\d+\)|`sagemaker_\w+/\w+\.py`", source), messages
-        for name in re.findall(r"`(sagemaker_\w+/\w+\.py)`", source):
-            package = importlib.util.find_spec(name.partition("/")[0])
-            if package is None:
-                continue  # the toolkits are in containers, and in the extra rehearse
-            text = Path(package.submodule_search_locations[0], name.partition("/")[2]).read_text(encoding="utf-8")
-            parts = [part for message in re.findall(r"`([^`]+)`", messages) for part in _parts(message)]
-            assert all(part in text for part in parts if part != "AlgorithmError"), messages
-
-
-def test_each_error_class_has_its_section_of_the_troubleshooting_page():
-    page = ROOT / "docs" / "troubleshooting.md"
-    sections = dict(re.findall(r"^### (\w+Error)\n\n(.*?)(?=^#|\Z)", page.read_text(encoding="utf-8"), re.M | re.S))
-    assert set(sections) == set(errors.__all__)
-    for name, text in sections.items():
-        # Text, then at least one message.
-        assert re.match(r"[A-Z].*\.\n\n\| Log line or error \|.*\n\|---", text, re.S), name
-        address, _, anchor = getattr(errors, name)("").link.partition("#")
-        assert _REPOSITORY.sub(f"{ROOT}/", address) == str(page)
-        assert anchor in headings(page)
-
-
-def _parts(message):
-    """What stands between the variable parts, and before and behind a colon."""
-    return [part.strip(" .,;()") for part in re.split(r"…|: ", message) if re.search(r"\w{2}", part)]
-
-
-def _messages():
-    """Every text in the package's code, with ``…`` for what is filled in."""
-    for path in (ROOT / "lightning_sm").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.JoinedStr):
-                yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield re.sub(r"%[.\d]*[sdrf]", "…", node.value)

@@ -1,25 +1,25 @@
-import sys
+import sysconfig
 
 import pytest
 
-from lightning_sm._doctor import SECTIONS, network_checks
-from lightning_sm._doctor.command import examine
-from lightning_sm._doctor.finding import Machine
-from tests.helpers.opt_ml import OptMl
+from lightning_sm._doctor import CHECKS, Machine, examine, network_checks
+from tests.helpers.opt_ml import OptMl, group
+
+#: As the kernel and the driver of ml.p4d.24xlarge write them in AWS's image.
+MOUNTS = "overlay / overlay rw 0 0\nshm /dev/shm tmpfs rw,nosuid,nodev,noexec,relatime,size={} 0 0\n"
+DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Sun May 12 19:39:15 UTC 2024\nGCC version: 7\n"
+OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n"
 
 
-class Examined:
-    """A host with traps set: files below ``root``, SageMaker's own below ``opt_ml``."""
+class Host:
+    """A host of a training job: files below ``root``, SageMaker's own below ``opt_ml``, and its variables."""
 
     def __init__(self, tmp_path):
         self.root = tmp_path / "root"
-        self.root.mkdir()
-        self.opt_ml = OptMl(tmp_path / "ml")
-        (self.opt_ml.base / "checkpoints").mkdir()
-        # A port of its own: others of this machine use the default.
-        self.environ = {"TRAINING_JOB_NAME": "job-1", "SM_MASTER_PORT": "7791"}
-        self.is_here = True
-        self._kept = []
+        self.opt_ml = OptMl(tmp_path / "ml").host("algo-1")
+        self.opt_ml.write("checkpointconfig.json", {"LocalPath": str(tmp_path / "ml" / "checkpoints")})
+        self.environ = {"TRAINING_JOB_NAME": "job-1"}
+        self.kept = []
 
     def file(self, path, text=""):
         """Write a file below the root of the host."""
@@ -28,33 +28,50 @@ class Examined:
         file.write_text(text)
         return self
 
-    def keep(self, closeable):
-        """Close something when the test has ended."""
-        self._kept.append(closeable)
+    def code(self, text, name="data.py"):
+        """Write a file of the project."""
+        folder = self.opt_ml.base / "code"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+        return self
 
-    def close(self):
-        for closeable in self._kept:
-            closeable.close()
+    def torch(self, version, cuda=None):
+        """Install torch, as far as the doctor reads it."""
+        place = f"{sysconfig.get_paths()['purelib']}/torch/version.py"
+        text = f"from typing import Optional\n\n__version__ = '{version}'\ncuda: Optional[str] = {cuda!r}\n"
+        return self.file(place, text)
+
+    def two_hosts(self, current="algo-1", kind="ml.p4d.24xlarge", **more):
+        """Make it one of two hosts, of an instance type."""
+        groups = (group("homogeneousCluster", "algo-1", "algo-2", instance_type=kind),)
+        self.opt_ml.host(current, "algo-1", "algo-2", groups=groups, current_instance_type=kind, **more)
+        return self
+
+    def gpus(self, driver=DRIVER, version="535.183.01"):
+        """Give it the GPUs of ml.p4d.24xlarge, as its container shows them."""
+        for each in range(8):
+            self.file(f"/dev/nvidia{each}")
+        return self.file("/proc/driver/nvidia/version", driver.format(version))
+
+    def channel(self, **settings):
+        """Give it the channel ``training``, with settings of ``inputdataconfig.json``."""
+        self.opt_ml.write("inputdataconfig.json", {"training": {"TrainingInputMode": "File", **settings}})
 
     @property
     def machine(self):
-        config_dir = None if self.is_here else str(self.opt_ml.config)
-        return Machine.read({**self.opt_ml.variables, **self.environ}, root=self.root, config_dir=config_dir)
+        return Machine.read({**self.opt_ml.variables, **self.environ}, root=self.root)
 
     def findings(self, check=None):
         """All findings, or those of one check."""
-        found = [each for section in examine(SECTIONS, self.machine).values() for each in section]
-        return [each for each in found if check is None or each.check == check]
+        return [each for each in examine(CHECKS, self.machine) if check is None or each.check == check]
 
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
-    """One host of one job, with nothing wrong that the tests know of."""
+    """One host of one job, with nothing wrong."""
     # The name server of the machine that runs the tests may take its time for names that it does not know.
     monkeypatch.setattr(network_checks, "_NAME_TIMEOUT", 0.5)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "smdistributed"]:
-        monkeypatch.delitem(sys.modules, name)  # the stand-in of another test
-    examined = Examined(tmp_path)
-    examined.opt_ml.host("algo-1")
+    examined = Host(tmp_path)
     yield examined
-    examined.close()
+    for closeable in examined.kept:
+        closeable.close()

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from lightning_sm import TrainingJob, trainer_settings
-from lightning_sm._doctor import Finding, Status, at_start, check_host
+from lightning_sm._doctor import CHECKS, Finding
+from lightning_sm._doctor.at_start import examine_host
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import DoctorError
@@ -43,26 +44,28 @@ def lines():
     log.removeHandler(handler)
 
 
-def check(sections=None):
+def check(checks=CHECKS):
     job = TrainingJob.resolve()
-    topology = Topology.resolve(job=job)
-    check_host(job, topology) if sections is None else at_start.check_host(sections, job, topology)
+    examine_host(checks, job, Topology.resolve(job=job))
+
+
+def warning(_):
+    yield Finding("other", "slow", "Wait.")
 
 
 def errors(number):
-    found = [Finding(f"check {index}", Status.ERROR, f"problem {index}", f"Do {index}.") for index in range(number)]
-    return {"One": (lambda _: found,), "Two": (lambda _: [Finding("other", Status.WARNING, "slow", "Wait.")],)}
+    return (lambda _: [Finding(f"check {index}", f"problem {index}", f"Do {index}.", True) for index in range(number)],)
 
 
 def test_a_good_host_has_its_numbers_in_the_log(opt_ml, lines):
     check()
-    assert [line for line in lines if line.startswith("Doctor on algo-1: ") and " ok, " in line]
+    assert lines[-1].startswith("Doctor on algo-1: 24 checks, ")
     assert not [line for line in lines if "\n" in line]
 
 
 def test_errors_are_raised_and_each_has_its_line(opt_ml, lines):
     with pytest.raises(DoctorError) as raised:
-        check(errors(5))
+        check((warning, *errors(5)))
     assert raised.value.problem == (
         "The doctor found 5 errors on algo-1: check 0: problem 0; check 1: problem 1; check 2: problem 2; and 2 more."
     )
@@ -72,13 +75,9 @@ def test_errors_are_raised_and_each_has_its_line(opt_ml, lines):
     assert reason(TrainingJob.resolve()).startswith("DoctorError: The doctor found 5 errors")
 
 
-def test_warnings_do_not_end_a_job(opt_ml, lines):
-    check({"One": errors(0)["Two"]})
-    assert "Doctor on algo-1: other: slow HINT: Wait." in lines
-
-
-def test_a_host_is_examined_once(opt_ml, lines):
-    check({})
+def test_a_host_is_examined_once_and_warnings_do_not_end_a_job(opt_ml, lines):
+    check((warning,))
+    assert lines == ["Doctor on algo-1: other: slow HINT: Wait.", "Doctor on algo-1: 1 checks, 1 warning, no errors."]
     check(errors(1))
 
 
@@ -89,12 +88,12 @@ def test_other_local_ranks_leave_it_to_the_first(opt_ml, monkeypatch):
 
 
 def test_outside_of_a_container_nothing_is_examined():
-    at_start.check_host(errors(1), TrainingJob(), Topology.resolve({}))
+    examine_host(errors(1), TrainingJob(), Topology.resolve({}))
 
 
 def test_trainer_settings(opt_ml):
     (opt_ml.base / "model").write_text("a file")
-    with pytest.raises(DoctorError, match=r"model directory: .* is no directory"):
+    with pytest.raises(DoctorError, match=r"directories: The model directory .* is a file"):
         trainer_settings(sagemaker={"doctor": True})
 
 
@@ -112,7 +111,7 @@ def test_a_config_file_stops_before_the_model_is_built(opt_ml, tmp_path, monkeyp
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["train.py"])
     (opt_ml.base / "model").write_text("a file")
-    with pytest.raises(DoctorError, match="model directory"):
+    with pytest.raises(DoctorError, match="The model directory"):
         main(["fit", "--config", str(tmp_path / "config.yaml")])
 
 
@@ -142,7 +141,9 @@ class TestTwoHosts:
         assert time.monotonic() - began < 60
         for each in ("algo-1", "algo-2"):
             reason = (tmp_path / each / "output" / "failure").read_text()
-            assert reason.startswith(f"DoctorError: The doctor found an error on {host}: model directory: "), reason
+            assert reason.startswith(
+                f"DoctorError: The doctor found an error on {host}: directories: The model directory "
+            ), reason
 
     @pytest.mark.parametrize("launch", ["torchrun", extended("one_per_host")])
     def test_a_host_with_other_files_is_the_reason_on_both(self, tmp_path, launch):
@@ -150,5 +151,7 @@ class TestTwoHosts:
         assert set(job.codes) == {1}, job.output[-4000:]
         for each in ("algo-1", "algo-2"):
             reason = (tmp_path / each / "output" / "failure").read_text()
-            assert "DoctorError: Hosts have different files in the channel 'training': 1 file, 5 B, digest " in reason
-            assert " on node 0, 2 files, 10 B, digest " in reason
+            assert (
+                "DoctorError: Hosts have different files in the channel 'training': 1 file, 5 bytes, digest " in reason
+            )
+            assert " on node 0, 2 files, 10 bytes, digest " in reason

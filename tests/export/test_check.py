@@ -7,7 +7,7 @@ from tests.projects.nets import Headless, Net
 
 
 def check(plan, model, hparams=None, config=None, **situation):
-    check_model(plan, model, hparams, config, **{"sharded": False, "saved_by_strategy": False, **situation})
+    check_model(plan, model, hparams, config, **{"is_sharded": False, "saves_shards": False, **situation})
 
 
 class Demanding(Net):
@@ -40,12 +40,11 @@ def test_missing_forward():
 
 def test_best_checkpoint_that_can_only_be_read_by_running_its_code():
     plan = ExportPlan(ExportFormat.CHECKPOINT)
-    with pytest.raises(ExportError, match=r"DeepSpeed's, .* HINT: Set sagemaker.export_weights to last"):
-        check(plan, Net(), saved_by_strategy=True, sharded=True, weights_only=True)
-    check(plan, Net(), saved_by_strategy=True, sharded=True)
-    check(plan, Net(), sharded=True, weights_only=True)
+    with pytest.raises(ExportError, match=r"will be sharded, .* HINT: Set sagemaker.export_weights to last"):
+        check(plan, Net(), saves_shards=True, is_sharded=True, weights_only=True)
+    check(plan, Net(), saves_shards=True, is_sharded=True)
     last = ExportPlan(ExportFormat.CHECKPOINT, ExportWeights.LAST)
-    check(last, Net(), saved_by_strategy=True, sharded=True, weights_only=True)
+    check(last, Net(), saves_shards=True, is_sharded=True, weights_only=True)
 
 
 def test_extra_state_that_safetensors_cannot_hold():
@@ -63,7 +62,7 @@ def test_extra_state_that_safetensors_cannot_hold():
 
 @pytest.mark.parametrize(
     ("plan", "situation"),
-    [(ExportPlan(ExportFormat.ONNX), {"sharded": True}), (ExportPlan(ExportFormat.STATE_DICT, serving=True), {})],
+    [(ExportPlan(ExportFormat.ONNX), {"is_sharded": True}), (ExportPlan(ExportFormat.STATE_DICT, serving=True), {})],
 )
 def test_model_that_must_be_rebuilt_needs_its_hparams(plan, situation):
     model = Demanding("v", depth=2)

@@ -6,7 +6,7 @@ import torch
 from lightning_sm._export import Example, compare_outputs, compare_tensors
 from lightning_sm.errors import ExportError
 
-EXAMPLE = Example.of_array(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+EXAMPLE = Example((torch.tensor([[1.0, 2.0], [3.0, 4.0]]),), "first batch")
 
 
 def test_equal_tensors():

@@ -1,9 +1,7 @@
-import importlib.util
-
 import pytest
 import torch
 
-from lightning_sm._export import formats
+from lightning_sm._export.inference import load_model
 from lightning_sm.errors import ExportError
 from tests.export.formats import SAMPLES, export, prediction
 from tests.projects.nets import Net, Tied
@@ -108,36 +106,16 @@ class Pair(Net):
         return {"hidden": hidden, "head": self.head(hidden)}
 
 
-def run_onnx(path, samples):
-    call, _ = formats.onnx_engine(path)
-    return call(samples)
-
-
 @pytest.mark.parametrize("model_class", [Net, Pair])
 def test_onnx_output_equals_the_model(tmp_path, model_class):
     model = model_class()
-    path, about = export(tmp_path, "onnx", model)
+    _, about = export(tmp_path, "onnx", model)
     expected = prediction(model)
     expected = list(expected.values()) if isinstance(expected, dict) else [expected]
+    run = load_model(str(tmp_path))
     for samples in (SAMPLES, SAMPLES[:2]):
-        for found, right in zip(run_onnx(path, samples), expected):
+        outputs = run(samples)
+        for found, right in zip(outputs if isinstance(outputs, list) else [outputs], expected):
             assert torch.allclose(found, right[: len(samples)], atol=1e-5)
     assert about["comparison"]["compared"] == "output"
     assert about["comparison"]["any_batch_size"] is True
-    assert about["details"]["engine"] in ("onnxruntime", "onnx.reference")
-
-
-def test_onnx_without_an_engine_is_not_compared(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "onnx_engine", lambda path: None)
-    _, about = export(tmp_path, "onnx", Net())
-    assert about["comparison"]["compared"] is None
-    assert "onnxruntime is not installed" in about["comparison"]["reason"]
-
-
-def test_onnx_reference_is_used_without_onnxruntime(tmp_path, monkeypatch):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find_spec(name))
-    _, about = export(tmp_path, "onnx", Net())
-    if about["comparison"]["compared"] is None:
-        pytest.skip(about["comparison"]["reason"])
-    assert about["details"]["engine"] == "onnx.reference"

@@ -38,8 +38,6 @@ def test_nothing_is_exported(export):
         ({"export": "onxx"}, r"sagemaker.export is 'onxx'. HINT: Set it to state_dict, .*safetensors or false\."),
         ({"export": None}, "sagemaker.export is None"),
         ({"weights": "first"}, "sagemaker.export_weights is 'first'. HINT: Set it to best or last"),
-        ({"submodule": "a..b"}, "sagemaker.export_submodule is 'a..b'"),
-        ({"submodule": ""}, "sagemaker.export_submodule is ''"),
         ({"export": "checkpoint", "submodule": "a"}, "export_submodule is a, but a checkpoint is of the whole model"),
         ({"example_input": []}, r"sagemaker.export_example_input is \[\]"),
         ({"example_input": [1, 0]}, r"sagemaker.export_example_input is \[1, 0\]. HINT: .*\[1, 3, 32, 32\]"),
@@ -61,5 +59,5 @@ def test_a_package_that_is_missing(monkeypatch, name):
 
 def test_a_torch_that_is_too_old(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ExportError, match=r"exported_program, and torch .* has no torch.export, which came with 2.1"):
+    with pytest.raises(ExportError, match=r"torch\.export cannot be imported\. HINT: Choose an image with torch 2\.1"):
         ExportPlan.parse("exported_program")

@@ -53,23 +53,12 @@ def test_written_files(tmp_path):
     assert sorted(os.listdir(tmp_path / "model")) == ["config.yaml", "model.json", "model.pt"]
 
 
-def test_without_a_config(tmp_path):
-    write_model(str(tmp_path), Source({}), ModelSummary("m.Model"))
-    assert sorted(os.listdir(tmp_path)) == ["model.json", "model.pt"]
-
-
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_the_summary_is_json_whatever_the_metrics(tmp_path, number):
     write_model(str(tmp_path), Source({}), ModelSummary("m.Model", {"loss": number, "other": 1.0}, score=number))
     text = (tmp_path / "model.json").read_text()
     content = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert (content["metrics"], content["score"]) == ({"loss": None, "other": 1.0}, None)
-
-
-def test_new_export_replaces_the_previous_one(tmp_path):
-    for value in (1.0, 2.0):
-        path = write_model(str(tmp_path), Source(state_dict(value)), SUMMARY)
-    assert load_file(path, weights_only=True)["weight"][0, 0] == 2
 
 
 @pytest.mark.parametrize("value", [NoTensor(), lambda: 1])
@@ -100,11 +89,6 @@ def test_failed_write_keeps_the_previous_export(tmp_path, monkeypatch, broken, e
     assert sorted(os.listdir(tmp_path)) == ["config.yaml", "model.json", "model.pt"]
 
 
-def test_writable_directory_is_created_and_left_empty(tmp_path):
-    check_writable(str(tmp_path / "a" / "b"), "model directory")
-    assert os.listdir(tmp_path / "a" / "b") == []
-
-
 @pytest.mark.parametrize("directory", ["file", "file/below"])
 def test_a_directory_that_cannot_be_written(tmp_path, directory):
     (tmp_path / "file").write_text("")
@@ -126,11 +110,6 @@ def stage(tmp_path, *names):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"files": [each for each in names if each != "model.json"]}))
     return str(staging)
-
-
-def test_model_json_comes_last(tmp_path):
-    staging = stage(tmp_path, "model.json", "model.pt", "code/inference.py", "z.txt")
-    assert files_below(staging) == ["code/inference.py", "model.pt", "z.txt", "model.json"]
 
 
 def test_files_of_a_previous_export_are_removed_and_others_kept(tmp_path):

@@ -5,10 +5,25 @@ import subprocess
 import sys
 import time
 import urllib.request
+from typing import NamedTuple, Optional
 
 import pytest
 
+from lightning_sm.__main__ import main
 from tests.helpers.processes import free_port
+
+ROLE = "arn:aws:iam::123456789012:role/Trainer"
+NO_BUCKET = ("--image", "pytorch-2.8-gpu", "--instance-type", "ml.g5.xlarge", "--role", ROLE)
+OPTIONS = (*NO_BUCKET, "--bucket", "bucket", "--channel", "training=s3://bucket/data")
+
+
+class Shown(NamedTuple):
+    """What a command has shown."""
+
+    status: Optional[int]
+    out: str
+    err: str
+
 
 _VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_REGION")
 
@@ -55,3 +70,24 @@ def aws(aws_server, monkeypatch):
     session = boto3.Session()
     session.client("s3").create_bucket(Bucket="bucket")
     return session
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """The working directory, a project whose program has no parser of its own."""
+    folder = tmp_path / "my_project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "train.py").write_text("import lightning_sm\nprint(1)")
+    return folder
+
+
+@pytest.fixture
+def run(project, capsys):
+    """Runs ``lightning-sm`` with words, for a job that may be sent where ``options`` is not false; what it showed."""
+
+    def run(command, *words, options=OPTIONS):
+        status = main([command, *(options if command in ("launch", "tune") else ()), *words])
+        return Shown(status, *capsys.readouterr())
+
+    return run

@@ -15,13 +15,12 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def record(jobs, folder, *, by_kwargs=False):
+def record(jobs, folder):
     """Return the requests of the jobs by their names.
 
     Args:
         jobs: The jobs.
         folder: A folder for what it writes.
-        by_kwargs: Whether the estimators are made with ``estimator_kwargs`` of the job's settings of ``launch``.
     """
     # The SDK reports its use to AWS unless a config file says otherwise.
     config = Path(folder, "config.yaml")
@@ -67,11 +66,6 @@ def record(jobs, folder, *, by_kwargs=False):
         client.create_hyper_parameter_tuning_job = lambda sent=sent, **request: sent.append(request)
         session = sagemaker.Session(boto_session=boto, sagemaker_client=client, default_bucket="bucket")
         session._create_s3_bucket_if_it_does_not_exist = lambda **_: None
-        if by_kwargs and "tuner" in job:
-            continue
-        if by_kwargs:
-            recorded[name] = _sent_by_kwargs(PyTorch, session, source, job, sent)
-            continue
         arguments = dict(job["sdk"])
         if "instance_groups" in arguments:
             arguments["instance_groups"] = [InstanceGroup(*each) for each in arguments["instance_groups"]]
@@ -108,22 +102,6 @@ def record(jobs, folder, *, by_kwargs=False):
     return recorded
 
 
-def _sent_by_kwargs(estimator_class, session, source, job, sent):
-    from lightning_sm.launch import Account, estimator_inputs, estimator_kwargs
-
-    settings = {
-        "role": "arn:aws:iam::123456789012:role/Trainer",
-        "channels": {"training": "s3://data/train"},
-        "source_dir": str(source),
-        **job["launch"],
-    }
-    settings["metrics"] = [each["Name"] for each in job["sdk"].get("metric_definitions", ())]
-    kwargs = estimator_kwargs(settings, name=job["name"], account=Account("us-east-1", "bucket"))
-    estimator = estimator_class(sagemaker_session=session, **kwargs)
-    estimator.fit(estimator_inputs(settings), job_name=job["name"], wait=False)
-    return sent[0]
-
-
 def tuner_arguments(given):
     """The arguments of a tuner, whose ranges and other objects stand in ``jobs.json`` as names with arguments."""
     from sagemaker import parameter, tuner
@@ -144,7 +122,7 @@ def tuner_arguments(given):
 if __name__ == "__main__":
     jobs = json.loads((HERE / "jobs.json").read_text())
     with tempfile.TemporaryDirectory() as folder:
-        requests = record(jobs, folder, by_kwargs="--kwargs" in sys.argv)
+        requests = record(jobs, folder)
     text = json.dumps(requests, indent=1, sort_keys=True) + "\n"
     if "--print" in sys.argv:
         print(text)

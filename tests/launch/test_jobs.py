@@ -7,26 +7,44 @@ import sys
 import tarfile
 import threading
 import time
+from datetime import datetime
 
 import pytest
 
-from lightning_sm.__main__ import main
 from lightning_sm.launch import LaunchError
-from lightning_sm.launch._watch import LogReader, follow, follow_until_interrupted
-from tests.launch.test_send import CHANNEL, OPTIONS
+from lightning_sm.launch._watch import LogReader, follow
 
 pytestmark = pytest.mark.services
 GROUP = "/aws/sagemaker/TrainingJobs"
 
 
 @pytest.fixture
-def job(aws, tmp_path, monkeypatch, capsys):
-    (tmp_path / "train.py").write_text("print(1)")
-    monkeypatch.chdir(tmp_path)
-    assert main(["launch", *OPTIONS, *CHANNEL, "--name", "job-1"]) == 0
+def job(aws, run):
+    assert run("launch", "--name", "job-1").status == 0
     aws.client("logs").create_log_group(logGroupName=GROUP)
-    capsys.readouterr()
     return aws
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """Replaces the answers of the service by those of a function of the call, the operation and its arguments."""
+    from botocore.client import BaseClient
+
+    original = BaseClient._make_api_call
+
+    def replace(answer):
+        def call(client, operation, arguments):
+            return answer(lambda given=arguments: original(client, operation, given), operation, arguments)
+
+        monkeypatch.setattr(BaseClient, "_make_api_call", call)
+
+    return replace
+
+
+def refusal(code="ThrottlingException", message="Rate exceeded"):
+    from botocore.exceptions import ClientError
+
+    return ClientError({"Error": {"Code": code, "Message": message}}, "x")
 
 
 def write(session, host, *lines, job="job-1", start=0):
@@ -62,153 +80,173 @@ def test_a_job_of_20_hosts_loses_no_line_and_keeps_the_order(job):
         assert mine == [f"[algo-{host}] {host} line {k}" for k in range(3000)]
 
 
-def test_states_lines_and_the_end(job):
-    write(job, "algo-1", "trained")
+def followed(session, name="job-1", kind="TrainingJob", **options):
     lines = []
-    assert follow(job, "job-1", poll_seconds=0.05, write=lines.append) == "Completed"
+    status = follow(session, name, kind, **{"poll_seconds": 0.01, "write": lines.append, **options})
+    return status, lines
+
+
+def test_states_lines_and_the_end(job):
+    write(job, "algo-1", "one")
+    late = threading.Timer(0.3, write, (job, "algo-1", "late"), {"start": 50})
+    late.start()
+    status, lines = followed(job, poll_seconds=0.25)
+    late.join()
+    assert status == 0
     assert any(" Starting" in line for line in lines)
-    assert "[algo-1] trained" in lines
-    assert lines[-1].startswith("Training job job-1: Completed")
+    assert {"[algo-1] one", "[algo-1] late"} <= set(lines)
+    assert lines[-1].startswith("job-1: Completed")
     assert len(lines) == len(set(lines))
 
 
-def test_lines_that_come_after_the_end_are_shown(job):
-    write(job, "algo-1", "one")
-    lines = []
-    late = threading.Timer(0.3, write, (job, "algo-1", "late"), {"start": 50})
-    late.start()
-    follow(job, "job-1", poll_seconds=0.25, write=lines.append)
-    late.join()
-    assert "[algo-1] late" in lines
-
-
-def test_throttling_does_not_end_it_and_loses_nothing(job, monkeypatch):
-    from botocore.client import BaseClient
-    from botocore.exceptions import ClientError
-
+def test_throttling_does_not_end_it_and_loses_nothing(job, answers):
     write(job, "algo-1", *(f"line {k}" for k in range(10)))
-    original, calls = BaseClient._make_api_call, []
+    calls = []
 
-    def throttle(client, operation, arguments):
+    def throttle(call, operation, arguments):
         calls.append(operation)
         if len(calls) % 3 == 0:
-            raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "Rate exceeded"}}, operation)
-        return original(client, operation, arguments)
+            raise refusal()
+        return call()
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", throttle)
-    lines = []
-    follow(job, "job-1", poll_seconds=0.01, write=lines.append)
+    answers(throttle)
+    _, lines = followed(job)
     assert [line for line in lines if line.startswith("[algo")] == [f"[algo-1] line {k}" for k in range(10)]
 
 
-def test_empty_pages_and_a_network_that_is_away(job, monkeypatch, capsys):
-    from botocore.client import BaseClient
+def test_empty_pages_and_a_network_that_is_away(job, answers, capsys):
     from botocore.exceptions import EndpointConnectionError
 
     write(job, "algo-1", "one", "two")
-    original, calls = BaseClient._make_api_call, []
+    calls = []
 
-    def answer(client, operation, arguments):
+    def answer(call, operation, arguments):
         calls.append(operation)
         if len(calls) in (7, 8):
             raise EndpointConnectionError(endpoint_url="http://nowhere")
         if operation == "GetLogEvents" and "nextToken" not in arguments:
             return {"events": [], "nextForwardToken": "f/empty"}
         if arguments.get("nextToken") == "f/empty":
-            arguments = {name: value for name, value in arguments.items() if name != "nextToken"}
-        return original(client, operation, arguments)
+            return call({name: value for name, value in arguments.items() if name != "nextToken"})
+        return call()
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", answer)
-    lines = []
-    assert follow(job, "job-1", poll_seconds=0.01, write=lines.append) == "Completed"
+    answers(answer)
+    status, lines = followed(job)
+    assert status == 0
     assert [line for line in lines if line.startswith("[algo")] == ["[algo-1] one", "[algo-1] two"]
     assert "Nothing answers" in capsys.readouterr().err
 
-    def unreachable(client, operation, arguments):
+    def unreachable(call, operation, arguments):
         raise EndpointConnectionError(endpoint_url="http://nowhere")
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", unreachable)
+    answers(unreachable)
     with pytest.raises(LaunchError, match="Check the network"):
-        follow(job, "job-1", write=lines.append)
+        followed(job)
 
 
-def test_messages_that_sagemaker_writes_again(job, monkeypatch):
-    from datetime import datetime
+def test_messages_that_sagemaker_writes_again(job, answers):
+    left = ["Preparing", "Downloading the image 10 %", "Downloading the image 90 %"]
 
-    from botocore.client import BaseClient
-
-    original, left = (
-        BaseClient._make_api_call,
-        ["Preparing", "Downloading the image 10 %", "Downloading the image 90 %"],
-    )
-
-    def answer(client, operation, arguments):
-        found = original(client, operation, arguments)
+    def answer(call, operation, arguments):
+        found = call()
         if operation == "DescribeTrainingJob":
-            message = left.pop(0) if left else "Done"
             found["SecondaryStatusTransitions"] = [
                 {"Status": "Pending", "StartTime": datetime(2026, 1, 1), "StatusMessage": "Waiting"},
-                {"Status": "Downloading", "StartTime": datetime(2026, 1, 1), "StatusMessage": message},
+                {"Status": "Downloading", "StartTime": datetime(2026, 1, 1), "StatusMessage": left.pop(0)},
             ]
         return found
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", answer)
-    lines = []
-    follow(job, "job-1", poll_seconds=0.01, write=lines.append)
-    assert [line.partition(": ")[2] for line in lines[:-1]] == [
-        "Waiting", "Preparing", "Downloading the image 10 %", "Downloading the image 90 %",
-    ]  # fmt: skip
+    answers(answer)
+    _, lines = followed(job)
+    seen = ["Waiting", "Preparing", "Downloading the image 10 %", "Downloading the image 90 %"]
+    assert [line.partition(": ")[2] for line in lines[:4]] == seen
 
 
-def test_tuning_jobs_are_listed_shown_stopped_and_fetched(aws, job, capsys):
-    search = ("--objective", "a", "--direction", "maximize", "--max-jobs", "2", "--range", "model.lr=[1, 2]")
-    assert main(["tune", *OPTIONS, *CHANNEL, *search, "--name", "tune-1"]) == 0
-    capsys.readouterr()
-    assert main(["jobs", "--json"]) == 0
-    listed = {each["name"]: each["kind"] for each in json.loads(capsys.readouterr().out)}
-    assert listed == {"job-1": "training", "tune-1": "tuning"}
-    assert main(["logs", "tune-1"]) == 0
-    assert "Tuning job tune-1: Completed" in capsys.readouterr().out
-    assert main(["artifacts", "tune-1"]) == 1
-    shown = capsys.readouterr().err
-    assert "The best training job of tune-1: FakeTrainingJobName" in shown
-    assert "There is no training job and no tuning job 'FakeTrainingJobName'" in shown
+def best(value):
+    metric = {"MetricName": "val_acc", "Value": value}
+    return {
+        "TrainingJobName": f"tune-1-00{value}",
+        "TunedHyperParameters": {"model.lr": "0.1", "a": '"x"'},
+        "FinalHyperParameterTuningJobObjectiveMetric": metric,
+    }
 
 
-def test_a_reader_that_ends_is_no_error(job, capsys):
-    script = "from lightning_sm.__main__ import main; import sys; sys.exit(main(['jobs', '--json']))"
-    listing = subprocess.Popen(
-        ["bash", "-c", 'set -o pipefail; "$0" -c "$1" | true', sys.executable, script],
-        stderr=subprocess.PIPE,
-        text=True,
+def test_lines_of_a_tuning_job_are_written_when_something_has_changed(aws, answers):
+    running = {"HyperParameterTuningJobStatus": "InProgress"}
+    counted = {**running, "TrainingJobStatusCounters": {"InProgress": 2, "Completed": 0, "NonRetryableError": 1}}
+    failed = {"HyperParameterTuningJobStatus": "Failed", "FailureReason": "No objective metrics found"}
+    first, second = {**counted, "BestTrainingJob": best(1)}, {**counted, "BestTrainingJob": best(2)}
+    left = [running, refusal(), counted, counted, {**counted, "BestTrainingJob": {}}, first, second, second, failed]
+
+    def answer(call, operation, arguments):
+        found = left.pop(0)
+        if isinstance(found, BaseException):
+            raise found
+        return {"HyperParameterTuningJobConfig": {"ResourceLimits": {"MaxNumberOfTrainingJobs": 9}}, **found}
+
+    answers(answer)
+    assert followed(aws, "tune-1", "HyperParameterTuningJob") == (
+        1,
+        [
+            "Training jobs of 9: none yet",
+            "Training jobs of 9: 2 in progress, 1 failed",
+            'Best so far: tune-1-001, val_acc=1 (a="x", model.lr=0.1)',
+            'Best so far: tune-1-002, val_acc=2 (a="x", model.lr=0.1)',
+            "Training jobs of 9: none yet",
+            "tune-1: Failed. No objective metrics found",
+        ],
     )
-    _, err = listing.communicate(timeout=120)
-    assert (listing.returncode, err) == (141, "")
 
 
-def test_no_log_group_yet(aws, job):
-    aws.client("logs").delete_log_group(logGroupName=GROUP)
-    assert list(LogReader(aws.client("logs"), "job-1").lines()) == []
+def test_tuning_jobs_are_listed_shown_stopped_and_fetched(job, run):
+    search = ("--objective", "a", "--direction", "maximize", "--max-jobs", "2", "--range", "model.lr=[1, 2]")
+    shown = run("tune", *search, "--name", "tune-1", "--no-check", "--wait")
+    assert shown.status == 0
+    assert shown.out.splitlines()[1:] == [
+        "Training jobs of 2: 1 completed",
+        "Best so far: FakeTrainingJobName, Accuracy=1 (string=TunedHyperParameters)",
+        "tune-1: Completed",
+    ]
+    listed = {each["name"]: each["kind"] for each in json.loads(run("jobs", "--json").out)}
+    assert listed == {"job-1": "training", "tune-1": "tuning"}
+    assert "tune-1: Completed" in run("logs", "tune-1").out
+    shown = run("artifacts", "tune-1")
+    assert (shown.status, shown.out) == (1, "")
+    assert "The best training job of tune-1: FakeTrainingJobName" in shown.err
+    assert "There is no training job and no tuning job 'FakeTrainingJobName'" in shown.err
+    assert (
+        "sagemaker:StopHyperParameterTuningJob for tune-1 failed" in run("stop", "tune-1").err
+    )  # moto has no such call
+
+
+def test_a_reader_that_ends_is_no_error(job):
+    script = "from lightning_sm.__main__ import main; import sys; sys.exit(main(['jobs', '--json']))"
+    listing = subprocess.run(
+        ["bash", "-c", 'set -o pipefail; "$0" -c "$1" | true', sys.executable, script],
+        stderr=subprocess.PIPE, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert (listing.returncode, listing.stderr) == (141, "")
 
 
 def test_an_interrupt_detaches_and_says_how_to_come_back(job, capsys):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    assert follow_until_interrupted(job, "job-1", write=interrupt) == 130
+    assert followed(job, write=interrupt)[0] == 130
     assert "lightning-sm logs job-1 --follow" in capsys.readouterr().err
 
 
-def test_the_commands(job, capsys):
+def test_the_commands(job, run):
     write(job, "algo-1", "trained")
-    assert main(["logs", "job-1"]) == 0
-    assert "[algo-1] trained" in capsys.readouterr().out
-    assert main(["jobs", "--json"]) == 0
-    assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["job-1"]
-    assert main(["jobs", "--contains", "none"]) == 0
-    assert "no training jobs and no tuning jobs" in capsys.readouterr().err
-    assert main(["logs", "none"]) == 1
-    assert "There is no training job and no tuning job 'none'" in capsys.readouterr().err
+    assert '"[algo-1] trained"' in run("logs", "job-1", "--json").out
+    assert [each["name"] for each in json.loads(run("jobs", "--json").out)] == ["job-1"]
+    assert "no training jobs and no tuning jobs" in run("jobs", "--contains", "none").err
+    shown = run("logs", "none")
+    assert (shown.status, shown.out) == (1, "")
+    assert "There is no training job and no tuning job 'none'" in shown.err
+    assert "required: name" in run("stop").err
+    job.client("logs").delete_log_group(logGroupName=GROUP)
+    assert "job-1: Completed" in run("logs", "job-1").out
 
 
 def put_model(session, uri, **files):
@@ -227,31 +265,25 @@ def model_uri(job):
     return job.client("sagemaker").describe_training_job(TrainingJobName="job-1")["ModelArtifacts"]["S3ModelArtifacts"]
 
 
-def test_artifacts_are_unpacked_and_replace_nothing(job, model_uri, capsys, tmp_path):
+def test_artifacts_are_unpacked_and_replace_nothing(job, model_uri, run, project):
     put_model(job, model_uri, **{"model.pt": "weights", "code__inference.py": "x"})
-    assert main(["artifacts", "job-1", "--json"]) == 0
-    assert (tmp_path / "job-1" / "code" / "inference.py").read_text() == "x"
-    assert sorted(json.loads(capsys.readouterr().out)["files"]) == ["job-1/code/inference.py", "job-1/model.pt"]
-    (tmp_path / "job-1" / "model.pt").write_text("mine")
-    assert main(["artifacts", "job-1"]) == 1
-    assert "is there already" in capsys.readouterr().err
-    assert (tmp_path / "job-1" / "model.pt").read_text() == "mine"
+    shown = run("artifacts", "job-1", "--json")
+    assert (project / "job-1" / "code" / "inference.py").read_text() == "x"
+    assert sorted(json.loads(shown.out)["files"]) == ["job-1/code/inference.py", "job-1/model.pt"]
+    (project / "job-1" / "model.pt").write_text("mine")
+    assert "is there already" in run("artifacts", "job-1").err
+    assert (project / "job-1" / "model.pt").read_text() == "mine"
 
 
-def test_archives_that_are_none_or_reach_outside(job, model_uri, capsys, tmp_path):
+def test_archives_that_are_none_or_reach_outside(job, model_uri, run, project):
     put_model(job, model_uri, **{"..__outside": "x"})
-    assert main(["artifacts", "job-1"]) == 1
-    assert "lies outside" in capsys.readouterr().err
-    assert not (tmp_path / "outside").exists()
+    assert "lies outside" in run("artifacts", "job-1").err
+    assert not (project / "outside").exists()
     bucket, _, key = model_uri.partition("://")[2].partition("/")
     job.client("s3").put_object(Bucket=bucket, Key=key, Body=b"no archive")
-    assert main(["artifacts", "job-1"]) == 1
-    assert "cannot be unpacked" in capsys.readouterr().err
+    assert "cannot be unpacked" in run("artifacts", "job-1").err
     job.client("s3").delete_object(Bucket=bucket, Key=key)
-    assert main(["artifacts", "job-1"]) == 1
-    shown = capsys.readouterr().err
-    assert "s3:GetObject" in shown
-    assert (
-        "HINT: The job wrote nothing there, or the archive was deleted. Its checkpoints are at s3://bucket/job-1/"
-        in shown
-    )
+    shown = run("artifacts", "job-1")
+    assert (shown.status, "s3:GetObject" in shown.err) == (1, True)
+    hint = "HINT: The job wrote nothing there, or the archive was deleted. Its checkpoints are at s3://bucket/job-1/"
+    assert hint in shown.err

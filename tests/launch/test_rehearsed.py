@@ -7,9 +7,9 @@ import tarfile
 
 import pytest
 
-from lightning_sm.launch import main, tune
 from lightning_sm.rehearse import rehearse, request_from_body
 from tests.helpers.rehearsal import command_line, needs, run_rehearsal
+from tests.launch.conftest import ROLE
 
 pytestmark = pytest.mark.rehearsal
 PROGRAM = """
@@ -31,30 +31,68 @@ with open(os.path.join(folder, "seen.json"), "w") as file:
 """
 
 
-def test_what_was_sent_runs_to_the_end(aws, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("sagemaker_training", reason="the extra rehearse is not installed")
-    source = tmp_path / "my_project"
-    source.mkdir()
-    (source / "train.py").write_text(PROGRAM)
-    (source / "data.log").write_text("x")
-    (source / ".gitignore").write_text("*.log")
-    monkeypatch.chdir(source)
-    aws.client("s3").put_object(Bucket="bucket", Key="data/a.txt", Body=b"1")
-    role = "arn:aws:iam::123456789012:role/Trainer"
-    words = ["--image", "pytorch-2.8-cpu", "--instance-type", "ml.m5.xlarge", "--role", role, "--bucket", "bucket"]
-    words += ["--name", "job-1", "--channel", "training=s3://bucket/data", "fit", "--model.lr", "0.1", "--text", "it's"]
-    assert main(words) == 0, capsys.readouterr().err
-    body = aws.client("sagemaker").describe_training_job(TrainingJobName="job-1")
+CPU = ("--image", "pytorch-2.8-cpu", "--instance-type", "ml.m5.xlarge", "--role", ROLE, "--bucket", "bucket")
+
+
+def rehearsed(session, name):
+    """Run a job that was sent, and return the file ``seen.json`` of its model."""
+    body = session.client("sagemaker").describe_training_job(TrainingJobName=name)
     outcome = rehearse(request_from_body(body, upload=True))
     assert outcome.exit_code == 0, outcome.failure_reason
-    model = aws.client("s3").get_object(Bucket="bucket", Key="job-1/output/model.tar.gz")["Body"].read()
+    model = session.client("s3").get_object(Bucket="bucket", Key=f"{name}/output/model.tar.gz")["Body"].read()
     with tarfile.open(fileobj=io.BytesIO(model)) as archive:
-        member = next(name for name in archive.getnames() if name.endswith("seen.json"))
-        seen = json.load(archive.extractfile(member))
+        member = next(each for each in archive.getnames() if each.endswith("seen.json"))
+        return json.load(archive.extractfile(member))
+
+
+def test_what_was_sent_runs_to_the_end(aws, run, project):
+    pytest.importorskip("sagemaker_training", reason="the extra rehearse is not installed")
+    (project / "train.py").write_text(PROGRAM)
+    (project / "data.log").write_text("x")
+    (project / ".gitignore").write_text("*.log")
+    aws.client("s3").put_object(Bucket="bucket", Key="data/a.txt", Body=b"1")
+    words = ("--name", "job-1", "--channel", "training=s3://bucket/data", "fit", "--model.lr", "0.1", "--text", "it's")
+    assert run("launch", *words, options=CPU).status == 0
+    seen = rehearsed(aws, "job-1")
     assert seen["values"] == {"model.lr": 0.1, "text": "it's"}
     assert seen["words"] == ["--model.lr", "0.1", "--text", "it's"]
     assert seen["name"] == "job-1"
     assert "site-packages" in seen["place"]
+
+
+COUNTING_NET = """
+import json, os
+from pytorch_lightning.demos.boring_classes import BoringModel
+
+class Net(BoringModel):
+    def on_train_start(self):
+        self.first = self.trainer.global_step
+
+    def on_fit_end(self):
+        with open(os.path.join(os.environ["SM_MODEL_DIR"], "seen.json"), "w") as file:
+            json.dump([self.first, self.trainer.global_step], file)
+"""
+COUNTING_CONFIG = """
+model: {class_path: net.Net}
+trainer: {limit_train_batches: 3, limit_val_batches: 0, accelerator: cpu}
+"""
+
+
+@needs(torch=True)
+def test_a_job_goes_on_where_another_ended(aws, run, project):
+    (project / "train.py").write_text("from lightning_sm.cli import main\n\nmain()\n")
+    (project / "net.py").write_text(COUNTING_NET)
+    (project / "config.yaml").write_text(COUNTING_CONFIG)
+    steps = {}
+    for name, epochs, start in (
+        ("job-0", "1", ()),
+        ("job-1", "2", ("--from-checkpoint", "s3://bucket/job-0/checkpoints")),
+    ):
+        words = ("fit", "--config", "config.yaml", "--trainer.max_epochs", epochs, "--sagemaker.export", "false")
+        shown = run("launch", "--name", name, *start, *words, options=CPU)
+        assert shown.status == 0, shown.err
+        steps[name] = rehearsed(aws, name)
+    assert steps == {"job-0": [0, 3], "job-1": [3, 6]}
 
 
 # A project that knows nothing of SageMaker or of tuning jobs.
@@ -111,21 +149,19 @@ tuning:
 
 
 @needs(torch=True)
-def test_a_job_drawn_from_a_tuning_job(tmp_path, monkeypatch, capsys):
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "net.py").write_text(MODEL)
-    (source / "config.yaml").write_text(CONFIG)
-    (source / "train.py").write_text("from lightning_sm.cli import main\n\nmain()\n")
-    (source / "launch.yaml").write_text(LAUNCH)
-    monkeypatch.chdir(source)
-    assert tune(["--draw", "3", "--dry-run", "fit", "--config", "config.yaml"]) == 0, capsys.readouterr().err
+def test_a_job_drawn_from_a_tuning_job(project, tmp_path, run):
+    (project / "net.py").write_text(MODEL)
+    (project / "config.yaml").write_text(CONFIG)
+    (project / "train.py").write_text("from lightning_sm.cli import main\n\nmain()\n")
+    (project / "launch.yaml").write_text(LAUNCH)
+    shown = run("tune", "--draw", "3", "--dry-run", "fit", "--config", "config.yaml", options=())
+    assert shown.status == 0, shown.err
     request = tmp_path / "request.json"
-    request.write_text(capsys.readouterr().out)
+    request.write_text(shown.out)
     body = json.loads(request.read_text())
     sent = body["HyperParameters"]
     options = ("--request", request, "--output-dir", tmp_path / "out", "--timeout", "160s", "--json")
-    done = run_rehearsal(command_line(source, *options))
+    done = run_rehearsal(command_line(project, *options))
     assert done.exit_code == 0, done.log
     (given,) = {match for match in re.findall(r"given (\[.*\])", done.log)}
     values = [float(sent["lr"]), int(sent["model__size"]), json.loads(sent["model.optimizer"])]

@@ -1,38 +1,64 @@
-"""Requests equal, key by key, those that SageMaker's SDK v2 sends for the same job."""
+"""Requests equal, key by key, those that SageMaker's SDK v2 sends for the same job; what the API would refuse."""
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from lightning_sm.launch import Account, LaunchError, create_job_request, settings_of
+from lightning_sm._sagemaker.hyperparameters import Hyperparameters
+from lightning_sm.launch import (
+    Account,
+    LaunchError,
+    check_limits,
+    create_job_request,
+    create_tuning_request,
+    draw,
+    find_image,
+    settings_of,
+    tuning_settings_of,
+)
 
 HERE = Path(__file__).parent
-_ALL = json.loads((HERE / "jobs.json").read_text())
-JOBS = {name: job for name, job in _ALL.items() if "tuner" not in job}
-TUNING_JOBS = {name: job for name, job in _ALL.items() if "tuner" in job}
+JOBS = json.loads((HERE / "jobs.json").read_text())
 RECORDED = json.loads((HERE / "recorded.json").read_text())
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
 ACCOUNT = Account("us-east-1", "bucket")
+LR = {"model.lr": {"min": "1e-5", "max": 0.1, "scale": "log"}}
 
 
-def request_of(name="job-1", metrics=(), **given):
+def request_of(name="job-1", tuning=None, metrics=(), **given):
     given = {"role": ROLE, "image": "pytorch-2.8-gpu", "channels": {"training": "s3://data/train"}, **given}
     if "instance_groups" not in given:
         given.setdefault("instance_type", "ml.g5.xlarge")
-    return create_job_request(settings_of(given), ACCOUNT, name=name, metric_definitions=metrics)
+    if tuning is None:
+        return create_job_request(settings_of(given), ACCOUNT, name=name, metric_definitions=metrics)
+    searched = tuning_settings_of({"objective": "val_acc", "direction": "maximize", "ranges": LR, **tuning})
+    metrics = metrics or [{"Name": searched.objective, "Regex": "x=(.*)"}]
+    return create_tuning_request(settings_of(given), searched, ACCOUNT, name=name, metric_definitions=metrics)
 
 
 @pytest.mark.parametrize("name", sorted(JOBS))
 def test_equal_to_what_the_sdk_sends(name):
     job = JOBS[name]
-    made = request_of(job["name"], job["sdk"].get("metric_definitions", ()), auto=False, **job["launch"]).as_body()
-    entry = {key: made["AlgorithmSpecification"].pop(key) for key in ("ContainerEntrypoint", "ContainerArguments")}
-    assert made == RECORDED[name]
-    assert entry["ContainerEntrypoint"][0] == "/bin/bash"
-    assert any("start_with_right_hostname.sh train" in line for line in entry["ContainerArguments"])
+    metrics = {**job["sdk"], **job.get("tuner", {})}.get("metric_definitions", ())
+    body = request_of(job["name"], job.get("tuning"), metrics, **job["launch"]).as_body()
+    sent = json.loads(json.dumps(RECORDED[name]))
+    definition = body.get("TrainingJobDefinition", body)
+    assert definition["Environment"].pop("LIGHTNING_SM_AUTO") == "1"
+    if not definition["Environment"]:
+        del definition["Environment"]
+    if "tuning" in job:
+        # The SDK reads them again when it attaches to the job.
+        for own in ("sagemaker_estimator_class_name", "sagemaker_estimator_module"):
+            del sent["TrainingJobDefinition"]["StaticHyperParameters"][own]
+    else:
+        entry = {key: body["AlgorithmSpecification"].pop(key) for key in ("ContainerEntrypoint", "ContainerArguments")}
+        assert entry["ContainerEntrypoint"][0] == "/bin/bash"
+        assert any("start_with_right_hostname.sh train" in line for line in entry["ContainerArguments"])
+    assert body == sent
 
 
 @pytest.mark.jobs
@@ -46,46 +72,68 @@ def test_the_recorded_requests_are_those_of_the_sdk():
     assert json.loads(finished.stdout[finished.stdout.index("{") :]) == RECORDED
 
 
-def test_groups_may_have_checkpoints_which_sdk_v2_refuses():
-    body = request_of(instance_groups=["head=1:ml.m5.large", "workers=2:ml.g5.xlarge"], distribution="mpi").as_body()
-    assert body["CheckpointConfig"] == {"S3Uri": "s3://bucket/job-1/checkpoints"}
-    assert "InstanceType" not in body["ResourceConfig"]
-
-
 def test_what_the_sdk_has_no_argument_for():
-    arn = "arn:aws:sagemaker:us-east-1:123456789012:mlflow-app/app-1"
     body = request_of(
-        instance_type=["ml.p5.48xlarge:1", "ml.p4d.24xlarge:2"],
-        max_pending="2h",
-        mlflow_arn=arn,
-        mlflow_experiment="cifar",
         forward_sigterm=False,
-        training_plan="arn:aws:sagemaker:us-east-1:123456789012:training-plan/plan-1",
+        environment={"LIGHTNING_SM_AUTO": 0, "OMP_NUM_THREADS": 4},
+        max_run=3600,
+        volume_size=0,
+        set={
+            "ResourceConfig": {
+                "InstanceType": None,
+                "InstanceCount": None,
+                "InstancePreferences": [{"InstanceType": "ml.p5.48xlarge", "InstanceCount": 1}],
+            },
+            "StoppingCondition.MaxPendingTimeInSeconds": 7200,
+            "MlflowConfig.MlflowResourceArn": "arn:aws:sagemaker:us-east-1:123456789012:mlflow-app/app-1",
+        },
     ).as_body()
-    plan = {"TrainingPlanArns": ["arn:aws:sagemaker:us-east-1:123456789012:training-plan/plan-1"]}
-    assert body["ResourceConfig"]["InstancePreferences"] == [
-        {"InstanceType": "ml.p5.48xlarge", "InstanceCount": 1, **plan},
-        {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2, **plan},
-    ]
-    assert body["StoppingCondition"]["MaxPendingTimeInSeconds"] == 7200
-    assert body["MlflowConfig"] == {
-        "MlflowResourceArn": arn,
-        "MlflowExperimentName": "cifar",
-        "MlflowRunName": "job-1",
+    assert body["ResourceConfig"] == {
+        "InstancePreferences": [{"InstanceType": "ml.p5.48xlarge", "InstanceCount": 1}],
     }
+    assert body["StoppingCondition"] == {"MaxRuntimeInSeconds": 3600, "MaxPendingTimeInSeconds": 7200}
+    assert body["MlflowConfig"]["MlflowResourceArn"].endswith("app-1")
+    assert body["Environment"] == {"LIGHTNING_SM_AUTO": "0", "OMP_NUM_THREADS": "4"}
     assert "ContainerEntrypoint" not in body["AlgorithmSpecification"]
 
 
-def test_each_job_has_a_checkpoint_prefix_of_its_own():
-    first, second = request_of("job-1").as_body(), request_of("job-2").as_body()
-    assert first["CheckpointConfig"] != second["CheckpointConfig"]
-    assert request_of(checkpoints="s3://mine/shared").as_body()["CheckpointConfig"] == {"S3Uri": "s3://mine/shared"}
+def test_places_of_checkpoints_and_the_time_limit_of_spot_instances():
+    assert request_of("job-2").as_body()["CheckpointConfig"] == {"S3Uri": "s3://bucket/job-2/checkpoints"}
     assert "CheckpointConfig" not in request_of(checkpoints="none").as_body()
-
-
-def test_spot_waits_a_day_longer_than_it_runs():
+    # The training jobs of a tuning job would share a prefix.
+    assert "CheckpointConfig" not in request_of(tuning={"max_jobs": 2}).as_body()["TrainingJobDefinition"]
+    groups = request_of(instance_groups=["head=1:ml.m5.large", "workers=2:ml.g5.xlarge"], distribution="mpi").as_body()
+    assert groups["CheckpointConfig"] == {"S3Uri": "s3://bucket/job-1/checkpoints"}  # which SDK v2 refuses
     limits = request_of(spot=True, max_run="2h").as_body()["StoppingCondition"]
     assert limits == {"MaxRuntimeInSeconds": 7200, "MaxWaitTimeInSeconds": 7200 + 86_400}
+
+
+def test_a_drawn_job_is_what_the_service_makes_of_the_tuning_job():
+    ranges = {
+        **LR,
+        "batch": {"min": 16, "max": 18, "type": "integer"},
+        "momentum": {"min": 0.5, "max": 0.99, "scale": "reverse_log"},
+        "optimizer": ["adam", "1e-3", 16, True, None],
+    }
+    fixed = {"trainer.max_epochs": 3, "version": "5"}
+    request = request_of("tune-1", {"ranges": ranges, "max_jobs": 9}, hyperparameters=fixed)
+    found = [draw(request, seed) for seed in range(200)]
+    assert found[7] == draw(request, 7)
+    assert re.fullmatch(r"tune-1-001-[0-9a-f]{8}", found[7].name)
+    static = request.as_body()["TrainingJobDefinition"]["StaticHyperParameters"]
+    drawn = [each.as_body()["HyperParameters"] for each in found]
+    assert all({key: each[key] for key in static} == static for each in drawn)
+    assert {each["_tuning_objective_metric"] for each in drawn} == {"val_acc"}
+    assert {each["batch"] for each in drawn} == {"16", "17", "18"}
+    # Values of lists keep their types, which SDK v2 makes text.
+    assert {each["optimizer"] for each in drawn} == {'"adam"', "0.001", "16", "true", "null"}
+    for name, low, middle, high in (("model.lr", 1e-5, 1e-3, 0.1), ("momentum", 0.5, 0.93, 0.99)):
+        values = [float(each[name]) for each in drawn]
+        assert low <= min(values) <= max(values) <= high
+        assert 0.4 < sum(value < middle for value in values) / len(values) < 0.6
+    read = Hyperparameters.from_file(drawn[0], "hyperparameters.json")
+    assert read.values["model.lr"] == float(drawn[0]["model.lr"])
+    assert (read.values["trainer.max_epochs"], read.values["version"], read.objective) == (3, "5", "val_acc")
 
 
 @pytest.mark.parametrize(
@@ -93,24 +141,26 @@ def test_spot_waits_a_day_longer_than_it_runs():
     [
         ({"image": "pytorch-9.9-gpu"}, r"no image of AWS.*pytorch-2\.8\.0-gpu"),
         ({"image": "torch"}, "no image of AWS"),
-        ({"instance_type": []}, "no --instance-type"),
-        ({"instance_type": "g5.xlarge"}, r"begin with ml\."),
-        ({"instance_type": ["ml.g5.xlarge"], "instance_groups": ["a=1:ml.g5.xlarge"]}, "exclude each other"),
+        ({"instance_groups": ["a=1:ml.g5.xlarge"], "instance_type": "ml.g5.xlarge"}, "leave --instance-type out"),
         ({"instance_groups": ["a:ml.g5.xlarge"]}, "NAME=COUNT:TYPE"),
         ({"channels": {"training": "none"}}, "The channel none has no files on this machine"),
         ({"channels": {"training": "gs://b/x"}}, "or a local folder"),
         ({"channels": {"training": {"uri": "s3://b/x", "moed": "File"}}}, "uri, mode, sharded"),
-        ({"channels": {"training": {"uri": 1}}}, "The channel 'training'"),
         ({"max_run": "soon"}, r"--max-run: 'soon' is not a duration"),
-        ({"max_wait": "2h"}, "--max-wait is for spot"),
-        ({"spot": True, "max_run": "2h", "max_wait": "1h"}, "shorter than --max-run"),
-        ({"distribution": "horovod"}, "torch_distributed, mpi"),
-        ({"instances": "2"}, "--instances is '2'"),
-        ({"spot": "yes"}, "--spot is 'yes'"),
-        ({"environment": {"A": True}}, "--env A is True"),
-        ({"environment": ["A=1"]}, "--env is"),
-        ({"instnaces": 2}, "Did you mean 'instances'"),
-        ({"network_isolation": True, "channels": {"code": "s3://b/x"}}, "Name your channel otherwise"),
+        ({"distribution": "horovod"}, "torch_distributed"),
+        ({"instances": "two"}, "instances"),
+        ({"spot": "maybe"}, "not boolean: maybe"),
+        ({"environment": ["A=1"]}, "environment"),
+        ({"instnaces": 2}, "HINT: Did you mean --instances"),
+        ({"tuning": {"strategy": "Guess"}}, "Bayesian"),
+        ({"tuning": {"rangse": {"a": [1, 2]}}}, "Did you mean --ranges?"),
+        ({"tuning": {}, "hyperparameters": {"model__lr": 1}}, r"--range model\.lr and a hyperparameter set one key"),
+        ({"tuning": {}, "from_checkpoint": "s3://b/job-1/checkpoints"}, "is for one training job"),
+        ({"tuning": {"ranges": {"sagemaker_program": [1, 2]}}}, "the name 'sagemaker_program'"),
+        ({"tuning": {"ranges": {"n": {"min": 1, "max": 5}}}}, "from 1 to 5 has the type None"),
+        ({"tuning": {"ranges": {"n": {"min": "one", "max": 5}}}}, "Give a list of values, or"),
+        ({"tuning": {"ranges": {"n": {"min": 0.1, "max": 1, "scale": "Log"}}}}, "auto, linear, log, reverse_log"),
+        ({"tuning": {"ranges": {"n": 5}}}, "Give a list of values, or"),
     ],
 )
 def test_settings_that_mean_nothing(given, message):
@@ -118,21 +168,42 @@ def test_settings_that_mean_nothing(given, message):
         request_of(**given)
 
 
-def test_an_unchanged_program_takes_its_world_from_the_job_unless_told_otherwise():
-    assert request_of().as_body()["Environment"] == {"LIGHTNING_SM_AUTO": "1"}
-    assert request_of(environment={"LIGHTNING_SM_AUTO": 0}).as_body()["Environment"] == {"LIGHTNING_SM_AUTO": "0"}
-    assert "Environment" not in request_of(auto=False).as_body()
-
-
-def test_numbers_of_environment_and_durations_may_be_numbers():
-    body = request_of(environment={"OMP_NUM_THREADS": 4}, max_run=3600, auto=False).as_body()
-    assert body["Environment"] == {"OMP_NUM_THREADS": "4"}
-    assert body["StoppingCondition"] == {"MaxRuntimeInSeconds": 3600}
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, None),
+        ({"tuning": {"max_jobs": 2}}, None),
+        ({"spot": True, "distribution": "torch_distributed", "metrics": [{"Name": "a", "Regex": "a=(.*)"}]}, None),
+        ({"role": "arn:aws:iam::ACCOUNT:role/ROLE"}, "RoleArn is .*, which is not of the form"),
+        ({"name": "under_score"}, r"TrainingJobName is 'under_score', which is not of the form"),
+        ({"name": "a" * 64}, "TrainingJobName has 64 characters, more than 63"),
+        ({"hyperparameters": {f"a{k}": k for k in range(100)}}, "HyperParameters has 10[4-9] entries, more than 100"),
+        ({"hyperparameters": {"a": "x" * 2500}}, r"HyperParameters\['a'\] has 2502 characters, more than 2500"),
+        ({"environment": {"1A": "x"}}, "not of the form"),
+        ({"instance_type": "ml.unknown.xlarge"}, r"ml\.unknown\.xlarge', which is none that the API"),
+        ({"metrics": [{"Name": f"m{k}", "Regex": "x"} for k in range(41)]}, "MetricDefinitions has 41 entries"),
+        ({"max_run": "30d"}, "MaxRuntimeInSeconds has 2592000, more than 2419200"),
+        ({"instances": 0}, "InstanceCount has 0, less than 1"),
+        ({"set": {"ResourceConfig.VolumeSizeInGB": "big"}}, "type: <class 'str'>, valid types: <class 'int'>"),
+        ({"set": {"ResourceConfg.VolumeSizeInGB": 1}}, 'Unknown parameter in input: "ResourceConfg"'),
+        ({"tuning": {"max_jobs": 2}, "name": "a" * 33}, "HyperParameterTuningJobName has 33 characters, more than 32"),
+        ({"tuning": {"max_jobs": 2, "ranges": {"a": list(range(31))}}}, "Values has 31 entries, more than 30"),
+        ({"tuning": {"max_jobs": 2, "max_parallel_jobs": 101}}, "MaxParallelTrainingJobs has 101, more than 100"),
+        ({"tuning": {"max_jobs": 0}}, "MaxNumberOfTrainingJobs"),
+        ({"tuning": {"max_jobs": 2}, "instance_groups": ["a=1:ml.g5.xlarge"]}, 'Unknown parameter .* "InstanceGroups"'),
+    ],
+)
+def test_limits_of_the_api(given, message):
+    pytest.importorskip("botocore", reason="the extra launch is not installed")
+    if message is None:
+        check_limits(request_of(**given))
+        return
+    with pytest.raises(LaunchError, match=message):
+        check_limits(request_of(**given))
 
 
 def test_images_of_china():
-    from lightning_sm.launch import find_image
-
     assert find_image("pytorch-2.8-cpu", "cn-north-1").uri == (
         "727897471807.dkr.ecr.cn-north-1.amazonaws.com.cn/pytorch-training:2.8.0-cpu-py312"
     )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat_sharded import bypasses_checkpoint_io, is_sharded, saves_by_itself, sharded_format
+from lightning_sm._lightning.compat_sharded import bypasses_checkpoint_io, is_sharded, sharded_format
 from lightning_sm._lightning.gathered import full_checkpoint, full_state_dict
 from lightning_sm._logging import log
 
@@ -70,7 +70,6 @@ def trainer_of(strategy, is_global_zero=True):
 def test_which_strategies_shard_a_model():
     found = {cls: is_sharded(trainer_of(cls())) for cls in (Strategy, FSDPStrategy, OwnFSDP, DeepSpeedStrategy)}
     assert found == {Strategy: False, FSDPStrategy: True, OwnFSDP: True, DeepSpeedStrategy: True}
-    assert [saves_by_itself(trainer_of(cls())) for cls in (FSDPStrategy, DeepSpeedStrategy)] == [False, True]
 
 
 def test_their_names_are_lightnings():
@@ -179,27 +178,6 @@ def test_master_weights_are_gathered_where_deepspeed_has_them(monkeypatch):
     # What a callback has put in the place of the weights, such as their averages, is not the optimizer's.
     module.weight.data.fill_(3)
     assert full_state_dict(trainer_of(DeepSpeedStrategy(module)))["weight"].tolist() == [[3, 3], [3, 3]]
-
-
-def test_entries_that_are_no_parameters_are_global_rank_zeros():
-    module = torch.nn.BatchNorm1d(2)
-    assert set(full_state_dict(trainer_of(ModelParallelStrategy(module)))) == set(module.state_dict())
-    assert full_state_dict(trainer_of(ModelParallelStrategy(module), is_global_zero=False)) == {}
-
-
-def test_optimizer_states_are_numbered_as_torch_numbers_them():
-    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    strategy = ModelParallelStrategy(module)
-    # Lightning numbers the parameters of the module, of which an optimizer may have a part.
-    strategy.optimizer_state = lambda optimizer: {
-        "state": {3: {"step": 1}, 2: {"step": 2}},
-        "param_groups": [{"lr": 0.1, "params": [2]}, {"lr": 0.2, "params": [3]}],
-    }
-    (found,) = full_checkpoint(PL, trainer_of(strategy), has_ended=False)["optimizer_states"]
-    assert found == {
-        "state": {0: {"step": 2}, 1: {"step": 1}},
-        "param_groups": [{"lr": 0.1, "params": [0]}, {"lr": 0.2, "params": [1]}],
-    }
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ import ast
 import os
 import re
 from pathlib import Path
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
 from lightning_sm._doctor.finding import Machine
 from lightning_sm._doctor.host import read_text
-from lightning_sm._doctor.job_checks import is_sdk_v3
+from lightning_sm._sagemaker.job import TrainingJob
 
-__all__ = ["entry_script", "find_text", "find_unsorted_listing", "source_dir", "uses_lightning_sm"]
+__all__ = ["find_text", "find_unsorted_listing", "is_sdk_v3", "source_dir", "uses_lightning_sm"]
 
 # A source directory may hold data or a virtual environment.
 _MAX_FILES = 200
@@ -21,19 +21,17 @@ _LISTINGS = frozenset({"listdir", "scandir", "iterdir", "glob", "iglob", "rglob"
 _ORDERLESS = frozenset({"sorted", "natsorted", "len", "set", "frozenset", "any", "all", "max", "min", "sum", "sort"})
 
 
+def is_sdk_v3(job: TrainingJob) -> bool:
+    """Whether SDK v3's container drivers started the job."""
+    return "sm_drivers" in job.channels
+
+
 def source_dir(machine: Machine) -> Path:
     """Return the directory that holds the script."""
     job = machine.job
-    if is_sdk_v3(job):
-        return Path(job.channels["code"].path) if "code" in job.channels else Path(job.base_dir or "/opt/ml", "code")
+    if is_sdk_v3(job) and "code" in job.channels:
+        return Path(job.channels["code"].path)
     return Path(job.base_dir or "/opt/ml", "code")
-
-
-def entry_script(machine: Machine) -> Optional[Path]:
-    """Return where the script should be; ``None`` if nothing names it."""
-    named = machine.environ.get("SM_USER_ENTRY_POINT") or machine.environ.get("SM_ENTRY_SCRIPT")
-    named = named or machine.job.hyperparameters.reserved.get("sagemaker_program")
-    return source_dir(machine) / named if isinstance(named, str) and named else None
 
 
 def uses_lightning_sm(machine: Machine) -> bool:
@@ -99,18 +97,14 @@ def _sorts(node: ast.AST) -> bool:
 def _files(machine: Machine) -> Iterator[Tuple[str, str]]:
     """Yield the Python files of the source, each with its text."""
     top, count = source_dir(machine), 0
-    if not machine.is_here:
-        return
     for visited, (folder, folders, names) in enumerate(os.walk(top)):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED and not name.startswith("."))
-        for path in _python(folder, names):
-            text = read_text(path)
-            if text is not None:
-                yield str(path.relative_to(top)), text
+        for name in sorted(name for name in names if name.endswith(".py")):
             count += 1
-        if count >= _MAX_FILES or visited >= _MAX_FOLDERS:
+            text = read_text(Path(folder, name))
+            if text is not None:
+                yield str(Path(folder, name).relative_to(top)), text
+            if count >= _MAX_FILES:
+                return
+        if visited >= _MAX_FOLDERS:
             return
-
-
-def _python(folder: str, names: List[str]) -> List[Path]:
-    return [Path(folder, name) for name in sorted(names) if name.endswith(".py")][:_MAX_FILES]

@@ -1,12 +1,11 @@
 import os
-import pickle
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lightning_sm._export import find_best
-from lightning_sm._export.consolidated import folder_problem, read_folder
+from lightning_sm._export.sharded import folder_problem, read_folder
 from lightning_sm._resume.manifest import Manifest
 from lightning_sm._resume.record import SavedFile
 from lightning_sm.errors import ExportError
@@ -16,22 +15,13 @@ if not hasattr(dcp, "save"):
     pytest.skip("this torch has no dcp.save, which came with 2.2", allow_module_level=True)
 
 
-class Runs:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mknod, (self.path,)
-
-
 @pytest.fixture
 def folder(tmp_path):
     """As Lightning writes FSDP2's, by one process."""
     path = tmp_path / "best.ckpt"
     state = {
         "weight": torch.arange(12.0).reshape(4, 3),
+        "again": torch.arange(12.0).reshape(4, 3),
         "steps": torch.tensor(3),
         "part._extra_state": {"notes": ["a"]},
     }
@@ -41,14 +31,22 @@ def folder(tmp_path):
     return path
 
 
-def read(folder, weights_only=True):
-    return read_folder(str(folder), weights_only=weights_only, frozen={}, whole_numbers={})
+def last():
+    weight = torch.zeros(4, 3)
+    return {"weight": weight, "again": weight, "steps": torch.tensor(9), "part._extra_state": {"notes": ["b"]}}
 
 
 def test_model_and_what_lightning_saves_beside_it(folder):
     assert folder_problem(str(folder)) is None
-    found = read(folder)
+    given = last()
+    weight, notes = given["weight"], given["part._extra_state"]
+    found = read_folder(str(folder), given)
+    assert given == {}
     assert found["state_dict"].pop("weight").tolist() == torch.arange(12.0).reshape(4, 3).tolist()
+    assert weight.sum() == 0, "the model's own tensors stay as they are"
+    assert notes == {"notes": ["b"]}
+    again = found["state_dict"].pop("again")
+    assert again.tolist() == torch.arange(12.0).reshape(4, 3).tolist()
     assert found["state_dict"].pop("steps").item() == 3
     assert found["state_dict"] == {"part._extra_state": {"notes": ["a"]}}
     assert (found["epoch"], found["hyper_parameters"]) == (2, {"width": 7})
@@ -69,13 +67,18 @@ def test_a_shard_of_another_host_from_an_older_save_is_named(folder):
 
 def test_missing_and_truncated_shards_are_named(folder):
     (shard,) = folder.glob("*.distcp")
-    content = shard.read_bytes()
-    shard.write_bytes(content[:100])
-    assert "__0_0.distcp" in folder_problem(str(folder))
+    shard.write_bytes(shard.read_bytes()[:100])
+    with pytest.raises(ExportError, match=r"cannot be consolidated .* HINT: Set sagemaker.export_weights to last"):
+        read_folder(str(folder), last())
     shard.unlink()
-    assert "__0_0.distcp" in folder_problem(str(folder))
-    with pytest.raises(ExportError, match="cannot be consolidated"):
-        read(folder)
+    assert folder_problem(str(folder)) == "it is incomplete: __0_0.distcp is missing"
+    (folder / ".metadata").write_bytes(b"damaged")
+    assert folder_problem(str(folder)).startswith("its .metadata cannot be read (")
+
+
+def test_a_model_with_more_than_was_saved_is_no_model(folder):
+    with pytest.raises(ExportError, match=r"cannot be consolidated .*other"):
+        read_folder(str(folder), {**last(), "other": torch.zeros(2)})
 
 
 def test_a_shard_of_another_host_is_missing_and_the_last_weights_are_exported(folder, caplog):
@@ -93,28 +96,3 @@ def test_a_shard_of_another_host_is_missing_and_the_last_weights_are_exported(fo
 
 def test_a_folder_that_is_no_checkpoint(tmp_path):
     assert folder_problem(str(tmp_path)) == "it is a folder of an unknown format"
-
-
-def test_no_code_of_the_index_is_run(folder):
-    made = folder.parent / "made"
-    (folder / ".metadata").write_bytes(pickle.dumps(Runs(str(made))))
-    assert folder_problem(str(folder)) == "its .metadata has an unknown format"
-    with pytest.raises(ExportError):
-        read(folder, weights_only=False)
-    assert not made.exists()
-
-
-def test_code_of_extra_state_is_run_only_if_that_is_allowed(tmp_path):
-    path, made = tmp_path / "best.ckpt", tmp_path / "made"
-    dcp.save({"state_dict": {"_extra_state": Runs(str(made))}}, checkpoint_id=path, no_dist=True)
-    with pytest.raises(ExportError, match="weights_only=True"):
-        read(path)
-    assert not made.exists()
-    read(path, weights_only=False)
-    assert made.exists()
-
-
-def test_deepspeeds_folder_needs_code(tmp_path):
-    (tmp_path / "latest").write_text("checkpoint")
-    with pytest.raises(ExportError, match="DeepSpeed"):
-        read(tmp_path)

@@ -1,0 +1,166 @@
+"""Options of commands by jsonargparse, made of the arguments of a dataclass or a function and of its docstring."""
+
+import argparse
+import difflib
+import inspect
+import json
+import re
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+
+import docstring_parser
+import jsonargparse
+import yaml
+from jsonargparse.typing import register_type
+
+from lightning_sm.errors import LaunchError
+
+__all__ = ["add_options", "as_number", "as_value", "new_parser", "options_of", "parse"]
+
+# What SageMaker's SDKs call a setting, and its option here.
+_NAMES_OF_SDKS = {
+    "--instance-count": "--instances", "--image-uri": "--image", "--use-spot-instances": "--spot",
+    "--inputs": "--channel", "--job-name": "--name", "--checkpoint-s3-uri": "--checkpoints",
+}  # fmt: skip
+# YAML 1.1 takes 1e-3 for text.
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+class _MappingAsItStands:
+    """The type of options that hold a mapping: jsonargparse would read texts in a ``Dict`` as YAML once more."""
+
+
+def _as_mapping(value: Any) -> Dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("it is no mapping of names to values")
+    return value
+
+
+register_type(_MappingAsItStands, deserializer=_as_mapping, type_check=lambda value, _: isinstance(value, dict))
+
+
+def new_parser(program: str, description: str, **options: Any) -> jsonargparse.ArgumentParser:
+    """Return a parser that raises its errors."""
+    return jsonargparse.ArgumentParser(
+        prog=program, description=description, exit_on_error=False, allow_abbrev=False, **options
+    )
+
+
+def add_options(
+    parser: jsonargparse.ArgumentParser,
+    target: Callable[..., Any],
+    *,
+    groups: Optional[Mapping[str, str]] = None,
+    prefix: str = "",
+) -> None:
+    """Add an option for each argument of a dataclass or function, by its annotation, default and description.
+
+    One that holds several takes one at a time (``--channel NAME=VALUE``); in a config file it is a list or a mapping.
+    An argument without a default is positional.
+
+    Args:
+        parser: The parser.
+        target: The dataclass or function, whose docstring describes its arguments.
+        groups: The titles of groups of the help, by the argument that a group begins with.
+        prefix: The key of the config file below which the arguments stand, with a dot.
+    """
+    texts = {each.arg_name: each.description for each in docstring_parser.parse(str(target.__doc__)).params}
+    group: Any = parser
+    for name, parameter in inspect.signature(target).parameters.items():
+        if groups and name in groups:
+            group = parser.add_argument_group(groups[name])
+        kind, default = parameter.annotation, parameter.default
+        text, flag = str(texts.get(name)).replace("``", "").replace("%", "%%"), f"--{name.replace('_', '-')}"
+        if default is parameter.empty:
+            group.add_argument(name, type=kind, help=text)
+        elif kind is bool:
+            group.add_argument(flag, action=jsonargparse.ActionYesNo(no_prefix="no-"), default=default, help=text)
+        elif not re.search("List|Dict", str(kind)):
+            group.add_argument(flag, dest=f"{prefix}{name}", type=kind, default=default, help=text)
+        else:
+            is_mapping = "Dict" in str(kind)
+            one = "--env" if name == "environment" else flag.rstrip("s")
+            several = flag if flag != one else f"{flag}-all"
+            group.add_argument(
+                several,
+                dest=f"{prefix}{name}",
+                type=_MappingAsItStands if is_mapping else kind,
+                default={} if is_mapping else [],
+                help=argparse.SUPPRESS,
+            )
+            metavar = "NAME=VALUE" if is_mapping else "TEXT"
+            group.add_argument(one, dest=f"typed_{name}", action="append", metavar=metavar, help=text)
+
+
+def options_of(parser: jsonargparse.ArgumentParser) -> List[str]:
+    """Return the options of a parser, such as ``--max-run``."""
+    return [option for option in parser._option_string_actions if option.startswith("--")]
+
+
+def parse(parser: jsonargparse.ArgumentParser, given: Union[Sequence[str], Mapping[str, Any]]) -> Dict[str, Any]:
+    """Return what words, or the content of a config file, set, with what they leave at its default.
+
+    Raises:
+        LaunchError: An option is unknown, or a value has another type.
+        SystemExit: ``--help`` was asked for.
+    """
+    try:
+        read = parser.parse_object(dict(given)) if isinstance(given, Mapping) else parser.parse_args(list(given))
+    except argparse.ArgumentError as error:
+        text = " ".join(str(error).split())
+        raise LaunchError(f"{text}.", hint=_advice(parser, text)) from error
+    found: Dict[str, Any] = read.as_dict()
+    for key in [key for key in found if key.startswith("typed_")]:
+        typed, name = found.pop(key), key.partition("_")[2]
+        place = found if name in found else found["tuning"]
+        if typed is not None:
+            is_mapping = isinstance(place[name], dict)
+            place[name] = {**place[name], **_pairs(name, typed)} if is_mapping else typed
+    return found
+
+
+def _advice(parser: jsonargparse.ArgumentParser, text: str) -> str:
+    named = re.search(r"unrecognized arguments: (--[\w-]+)|'([\w.-]+)' is not accepted", text)
+    if named is None:
+        return f"`{parser.prog} --help` lists all options."
+    option = named[1] or f"--{named[2].rpartition('.')[2]}".replace("_", "-")
+    meant = _NAMES_OF_SDKS.get(option, option)
+    close = difflib.get_close_matches(meant, options_of(parser), 1)
+    return f"Did you mean {close[0]}?" if close else f"`{parser.prog} --help` lists all options."
+
+
+def _pairs(name: str, texts: Sequence[str]) -> Dict[str, Any]:
+    found: Dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise LaunchError(f"{text!r} is no NAME=VALUE ({name}).", hint="Write the name, = and the value.")
+        found[key] = value if name == "environment" else as_value(value)
+    return found
+
+
+def as_value(text: str) -> Any:
+    """Return a list or mapping in brackets as YAML reads it, a number as JSON writes it, and any other text as it is.
+
+    The program's parser reads the text. YAML would have changed it: 010 to 8, 12:30 to 750, no to false, 1.10 to 1.1.
+    """
+    if text[:1] in ("[", "{"):
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError:
+            return text
+    try:
+        read = json.loads(text)
+    except ValueError:
+        return as_number(text)
+    return read if json.dumps(read) == text and not isinstance(read, str) else as_number(text)
+
+
+def as_number(value: Any) -> Any:
+    """Return the number that a text such as ``1e-3`` means, and any other value as it is.
+
+    Example::
+
+        >>> as_number("1e-3"), as_number("adam"), as_number(3)
+        (0.001, 'adam', 3)
+    """
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value

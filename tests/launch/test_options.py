@@ -1,0 +1,157 @@
+"""What is typed, what stands in launch.yaml, and what the job runs."""
+
+from dataclasses import fields
+
+import pytest
+
+from lightning_sm.launch import LaunchError, LaunchSettings, TuningSettings
+from lightning_sm.launch._command import _read
+from lightning_sm.launch._words import command_parser, hyperparameters_of
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(*words, command="launch"):
+    return _read(command_parser(command), words)
+
+
+def test_options_and_the_command():
+    settings, tuning, hyperparameters, options = read(
+        *("--image", "pytorch-2.8-gpu", "--instance-type", "ml.g5.12xlarge", "--instances", "2", "--spot"),
+        *(
+            "--distribution",
+            "torch_distributed",
+            "--channel",
+            "training=s3://b/a=1",
+            "--channel",
+            "val={uri: s3://b/v}",
+        ),
+        *("--env", "A=010", "--metric", "loss", "--metric", "val/loss", "--set", "ResourceConfig.VolumeSizeInGB=100"),
+        *("fit", "--config", "config.yaml", "--trainer.max_epochs", "5"),
+    )
+    assert (settings.image, settings.instance_type, settings.instances) == ("pytorch-2.8-gpu", "ml.g5.12xlarge", 2)
+    assert settings.channels == {"training": "s3://b/a=1", "val": {"uri": "s3://b/v"}}
+    assert (settings.environment, settings.spot, settings.metrics) == ({"A": "010"}, True, ["loss", "val/loss"])
+    assert settings.set == {"ResourceConfig.VolumeSizeInGB": 100}
+    assert hyperparameters == {"config": "config.yaml", "trainer.max_epochs": 5}
+    assert (tuning, options["dry_run"]) == (None, False)
+
+
+LAUNCH = """
+image: pytorch-2.8-gpu
+max_run: 2h
+spot: true
+environment: {OMP_NUM_THREADS: 4, A: true}
+channels: {training: s3://b/t, val: s3://b/v}
+hyperparameters: {model.lr: 0.1, version: "010"}
+metrics: [loss]
+tuning:
+  objective: val_acc
+  ranges: {model.lr: {min: 1e-5, max: 1e-1, scale: log}, model.optimizer: ["2", adam]}
+"""
+
+
+def test_a_file_stands_below_what_is_typed(folder):
+    (folder / "launch.yaml").write_text(LAUNCH)
+    settings = read("--max-run", "3h", "--channel", "val=s3://b/other", "--no-spot")[0]
+    assert (settings.image, settings.max_run, settings.spot) == ("pytorch-2.8-gpu", "3h", False)
+    assert settings.channels == {"training": "s3://b/t", "val": "s3://b/other"}
+    assert settings.hyperparameters == {"model.lr": 0.1, "version": "010"}
+    (folder / "other.yaml").write_text("image: x")
+    assert read("--file", "other.yaml")[0].image == "x"
+    words = ("--max-jobs", "3", "--range", "n={min: 1, max: 3, type: integer}", "--draw", "7", "fit", "--a", "1e-3")
+    settings, tuning, hyperparameters, options = read(*words, command="tune")
+    assert (tuning.objective, tuning.max_jobs, options["draw"], hyperparameters) == ("val_acc", 3, 7, {"a": 0.001})
+    assert tuning.ranges == {
+        "model.lr": {"min": 1e-5, "max": 0.1, "scale": "log"},
+        "model.optimizer": ["2", "adam"],
+        "n": {"min": 1, "max": 3, "type": "integer"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], {}),
+        (["fit"], {}),
+        (["test", "--ckpt_path=best"], {"subcommand": "test", "ckpt_path": "best"}),
+        (["fit", "-c", "a.yaml", "--config=b.yaml"], {"config": ["a.yaml", "b.yaml"]}),
+        (["--lr", "1e-3", "--flag=true", "--none", "null"], {"lr": 0.001, "flag": True, "none": None}),
+        (["--sizes", "[1, 2]", "--text", "a: b: c"], {"sizes": [1, 2], "text": "a: b: c"}),
+        (["--lr", "-1", "--text=", "--+trainer.x", "20"], {"lr": -1, "text": "", "+trainer.x": 20}),
+        # YAML would change these.
+        *(([f"--tag={text}"], {"tag": text}) for text in ("010", "12:30", "1_000", "no", "1.10", "0x10", "~", "1.")),
+        *(([f"--tag={text}"], {"tag": text}) for text in ("2024-01-01", "a: b", "#c", "[a")),
+    ],
+)
+def test_the_command_as_hyperparameters(words, expected):
+    assert hyperparameters_of(words) == expected
+    assert read("--image", "x", "--", *words)[2] == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fit", "train.py"], r"'train\.py' is no setting"),
+        (["fit", "--lr"], "--lr has no value"),
+        (["fit", "--a", "--b", "1"], "--a has no value"),
+        (["fit", "--trainer.callbacks+=x"], "adds to a list"),
+        (
+            ["fit", "--trainer.max_epochs=5", "--config", "c.yaml"],
+            r"--config c\.yaml stands behind --trainer\.max_epochs",
+        ),
+        (["fit", "--config", "c.yaml", "--wait", "--spot"], "--wait behind 'fit' would be an argument of the program"),
+        (["fit", "--config", "c.yaml", "--image", "x"], "--image behind 'fit'.*HINT: Write it before 'fit'"),
+        (["main.py", "--lr", "1", "--name=x"], r"--name behind 'main\.py'"),
+        (["tran", "--lr", "1"], r"'tran' is no option"),
+        (["--instance-count", "2", "fit"], "--instance-count.*HINT: Did you mean --instances?"),
+        (["--imgae", "x"], "--imgae.*HINT: Did you mean --image?"),
+        (["--inputs", "x"], "--inputs.*HINT: Did you mean --channel?"),
+        (["--channel", "training"], "'training' is no NAME=VALUE"),
+        (["--objective", "a"], "unrecognized arguments: --objective"),
+        (["--file", "none.yaml"], r"none\.yaml"),
+    ],
+)
+def test_words_that_mean_nothing(words, message):
+    with pytest.raises(LaunchError, match=message):
+        read("--spot", *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "parsing"),
+        ("imgae: x", "Did you mean --image?"),
+        ("tuning: {rangse: 1}", "rangse"),
+        ("channels: a", "no mapping"),
+    ],
+)
+def test_files_that_cannot_be_used(folder, text, message):
+    (folder / "launch.yaml").write_text(text)
+    with pytest.raises(LaunchError, match=message):
+        read(command="tune")
+
+
+def test_a_script_and_its_own_option_of_the_same_name():
+    settings, _, hyperparameters, _ = read("--spot", "src/main.py", "--lr", "1")
+    assert (settings.entry_point, settings.spot, hyperparameters) == ("src/main.py", True, {"lr": 1})
+    for words in (["--", "--name", "x"], ["main.py", "--", "--name", "x"]):
+        assert read(*words)[2] == {"name": "x"}
+    settings, _, hyperparameters, _ = read("--name", "fit", "main.py", "fit", "--config", "c.yaml")
+    assert (settings.name, settings.entry_point, hyperparameters) == ("fit", "main.py", {"config": "c.yaml"})
+
+
+def test_every_setting_stands_in_a_group_and_the_first_three_are_enough(capsys):
+    with pytest.raises(SystemExit):
+        read("--help", command="tune")
+    shown = capsys.readouterr().out
+    for each in (*fields(LaunchSettings), *fields(TuningSettings)):
+        flag = "--env" if each.name == "environment" else f"--{each.name.replace('_', '-').rstrip('s')}"
+        assert f"  {flag}" in shown, each.name
+    first = shown[shown.index("what a first job needs") : shown.index("the program:")]
+    options = [line.split()[0] for line in first.splitlines() if line.startswith("  --")]
+    assert options == ["--image", "--role", "--instance-type"]

@@ -1,0 +1,177 @@
+"""What is said of a project before its job is sent; its own parser reads the line."""
+
+import importlib.util
+import json
+
+import pytest
+
+from lightning_sm.__main__ import main
+from lightning_sm.launch import check_project, hyperparameters_of, settings_of
+
+NET = """
+import lightning_sm
+print("the project prints while it is imported")
+import pytorch_lightning as pl
+
+class Net(pl.LightningModule):
+    def __init__(self, tag: str = "a"):
+        super().__init__()
+
+    def training_step(self, batch, batch_idx):
+        self.log("loss", 1.0)
+
+    def validation_step(self, batch, batch_idx):
+        self.log(f"{'val'}_loss", 1.0)
+"""
+CONFIG = """
+model: {class_path: net.Net}
+trainer:
+  accelerator: %s
+  callbacks:
+  - class_path: pytorch_lightning.callbacks.ModelCheckpoint
+    init_args: {monitor: %s}
+"""
+SCRIPT = """
+import argparse
+import lightning_sm
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.parse_args()
+open("trained", "w").close()
+"""
+OWN_IMAGE = "1.dkr.ecr.us-east-1.amazonaws.com/mine:1"
+GROUPS = ["head=1:ml.m5.large", "workers=2:ml.p4d.24xlarge"]
+
+
+@pytest.fixture(autouse=True)
+def _pathspec():
+    pytest.importorskip("pathspec", reason="the extra launch is not installed")
+
+
+@pytest.fixture
+def lightning_project(project):
+    if importlib.util.find_spec("pytorch_lightning") is None:
+        pytest.skip("the parser is pytorch_lightning's")
+    (project / "net.py").write_text(NET)
+    (project / "train.py").write_text("from lightning_sm.cli import main\nmain()\n")
+    (project / "config.yaml").write_text(CONFIG % ("auto", "val_loss"))
+    return project
+
+
+def said(*words, **given):
+    """What is said of the project in the working directory, errors behind ``!``."""
+    problems = check_project(settings_of({"instance_type": "ml.m5.xlarge", **given}), hyperparameters_of(words))
+    return "\n".join(f"{'!' if each.is_error else ''}{each}" for each in problems)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fit", "--config", "config.yaml", "--model.tag", "010"], ""),
+        (["fit", "--config", "config.yaml", "--trainer.max_epoch", "3"], "max_epoch"),
+        (["fit", "--config", "config.yaml", "--trainer.max_epochs", "many"], "max_epochs"),
+        ([], "!train.py refuses its command line"),
+    ],
+)
+def test_lines_that_the_projects_parser_refuses(lightning_project, words, message):
+    assert message in said(*words)
+    assert bool(message) == ("!" in said(*words))
+
+
+@pytest.mark.processes
+def test_a_script_with_a_parser_of_its_own_is_stopped_behind_it(project):
+    (project / "train.py").write_text(SCRIPT)
+    assert said("--lr", "0.1") == ""
+    assert "unrecognized arguments: --lrr" in said("--lrr", "0.1")
+    (project / "train.py").write_text(f"import none_such\n{SCRIPT}")
+    assert "The command line was not checked: train.py ended before: ModuleNotFoundError" in said("--lr", "0.1")
+    assert not (project / "trained").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_six_faults_of_a_project(lightning_project, capsys):
+    (lightning_project / "config.yaml").write_text(CONFIG % ("gpu", "val_lss"))
+    words = ("fit", "--config", "config.yaml")
+    text = said(*words)
+    assert "!trainer.accelerator is gpu, and ml.m5.xlarge has no GPU." in text
+    assert "\nval_lss is monitored, and 'lss' stands in no .py file." in text
+    (lightning_project / "net.py").write_text(f"import einops\n{NET}")
+    (lightning_project / "requirements.txt").write_text("pytorch-lightning==1.6.5\ntorch==2.4.1\n")
+    (lightning_project / "config.yaml").write_text("data: {root: /home/me/data/cifar10}\n")
+    text = said(*words)
+    assert "!requirements.txt:1 wants pytorch-lightning==1.6.5, which needs torch 1.8 or newer and before 2.0" in text
+    assert "!requirements.txt:2 wants torch==2.4.1" in text
+    assert "config.yaml names /home/me/data/cifar10, a path of this machine" in text
+    assert "\nnet.py imports einops, which requirements.txt does not name" in text
+    assert main(["doctor", "--source-dir", ".", "--instance-type", "ml.m5.xlarge", *words]) == 1
+    assert text.replace("!", "").replace("\n", " ") in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("requirements", "message"),
+    [
+        ("./my.whl\n", r"names ./my.whl, which is not in the archive"),
+        ("-r more.txt\n", r"names more.txt, which is not in the archive"),
+        ("-r inner/more.txt\n", r"inner/more.txt:1 wants torch==2.4"),
+        ("lightning==2.6.6 ; python_version < '3.9'\nlightning>=2.4\ntorch>=2.1\n-f https://x/y\n", ""),
+        ("git+https://github.com/a/b.whl\nx @ https://x/y.whl\n--no-index\n", ""),
+    ],
+)
+def test_requirements_that_the_image_cannot_have(project, requirements, message):
+    (project / "inner").mkdir()
+    (project / "inner" / "more.txt").write_text("torch==2.4\n")
+    (project / "requirements.txt").write_text(requirements)
+    assert (message in said()) if message else said() == ""
+
+
+def test_config_files_that_are_not_packed(project):
+    words = ("fit", "--config", "other.yaml")
+    assert "!The config file other.yaml is not in" in said(*words)
+    (project / "other.yaml").write_text("trainer: {a: /opt/ml/x/y, b: s3://b/c/d}  # /home/me/x\n")
+    assert said(*words) == ""
+    (project / ".gitignore").write_text("other.yaml")
+    assert "!The config file other.yaml is left out of the archive by .gitignore" in said(*words)
+    assert said("fit", "--config", "training/x.yaml", channels={"training": "s3://bucket/data"}) == ""
+    assert said("fit", "--config", "{trainer: {max_epochs: 1}}") == ""
+
+
+def test_what_the_program_and_the_instances_are(project):
+    smddp = {"distribution": "smdistributed", "image": "pytorch-2.5-gpu"}
+    for given, message in (
+        ({"entry_point": "none.py"}, "--entry-point none.py is not in the archive"),
+        ({"entry_point": "../train.py"}, "is not in the archive"),
+        ({"entry_point": "train.sh", "distribution": "torch_distributed"}, "torchrun takes a .py file"),
+        ({**smddp, "image": "pytorch-2.8-gpu"}, "pytorch-training:2.8.0-gpu-py312 has no SMDDP"),
+        (smddp, "SMDDP does not run on ml.m5.xlarge"),
+        ({**smddp, "instance_groups": GROUPS, "instance_type": ""}, "SMDDP does not run on ml.m5.large"),
+        ({"image": "pytorch-2.8-cpu", "instance_type": "ml.g5.xlarge"}, "is for CPUs, and ml.g5.xlarge has GPUs"),
+    ):
+        assert message in said(**given)
+    groups = {"instance_groups": GROUPS, "instance_type": "", "distribution_groups": ["workers"]}
+    assert said(**smddp, **groups) == said(image=OWN_IMAGE) == ""
+    (project / "setup.py").write_text("")
+    assert "A setup.py" in said(distribution="torch_distributed")
+    assert said() == ""
+
+
+def test_what_happens_to_a_program_that_does_not_import_the_package(project):
+    (project / "train.py").write_text("print(1)")
+    assert "LIGHTNING_SM_AUTO=1 gives each Trainer the job's world" in said()
+    for given in ({"environment": {"LIGHTNING_SM_AUTO": "0"}}, {"image": "pytorch-2.4-gpu"}):
+        assert "HINT: Put lightning_sm.auto() at the top of the program" in said(**given)
+
+
+@pytest.mark.services
+def test_secrets_are_named_and_not_shown(aws, run):
+    secret = "WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567"
+    search = ("--objective", "a", "--direction", "maximize", "--max-jobs", "2", "--range", "x=[1, 2]", "--no-check")
+    for command, options in (("launch", ()), ("tune", search)):
+        shown = run(command, *options, "--dry-run", "--env", "NCCL_DEBUG=INFO", "--env", secret, "fit", "--lr", "0.1")
+        assert shown.status == 0
+        (line,) = shown.err.splitlines()
+        assert "WANDB_API_KEY looks like a secret" in line
+        assert "0123456789abcdef" not in line
+        assert json.loads(shown.out)
