@@ -1,13 +1,16 @@
 """Entry points that Lightning and torch call in each program of an environment that has ``lightning_sm`` installed.
 
-They have an effect in a SageMaker job only, and only in a program that does not import ``lightning_sm`` itself. This
-module stands beside the package, because to import a module of a package is to import the package.
+They have an effect in a SageMaker job only, and only in a program that does not import ``lightning_sm`` itself; and in
+a program that ``lightning-sm plan`` measures. This module stands beside the package, because to import a module of a
+package is to import the package.
 
 Environment variables:
 
 ``LIGHTNING_SM_AUTO``
   In a job, ``1`` completes each ``Trainer`` and ``Fabric`` as :func:`lightning_sm.auto` does (torch 2.5 and newer);
   ``0`` switches everything off; otherwise programs are protected only. Set by ``lightning-sm launch`` or by the user.
+``LIGHTNING_SM_MEASURE``
+  The first ``fit`` is measured and writes to this file. Set by ``lightning-sm plan --measure``.
 
 Source: ``_load_external_callbacks`` in ``lightning/fabric/utilities/registry.py``, ``_import_device_backends`` in
 ``torch/__init__.py``.
@@ -55,7 +58,11 @@ def torch_imported() -> None:
 
 def _protect(name: str) -> List[Any]:
     """Return no callbacks. Lightning asks for them when it constructs a ``Trainer`` or ``Fabric``."""
-    if _mode() != "0" and not is_helper() and _is_unchanged():
+    if os.environ.get("LIGHTNING_SM_MEASURE"):
+        from lightning_sm._plan.measure import measure_first_fit
+
+        measure_first_fit(name)
+    elif _mode() != "0" and not is_helper() and _is_unchanged():
         from lightning_sm._auto import protect
 
         protect(name)

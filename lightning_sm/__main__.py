@@ -21,6 +21,7 @@ _COMMANDS = {
     "entrypoint": "lightning_sm._sagemaker.entrypoint",
     "doctor": "lightning_sm._doctor_command",
     "metrics": "lightning_sm._metrics.command",
+    "plan": "lightning_sm._plan",
 }
 # Commands of LightningCLI, which takes them with the words behind them.
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
@@ -39,6 +40,7 @@ commands:
   rehearse        run a training job on this machine with SageMaker's container software
   doctor          examine this machine and job, and say what to do about what is wrong;
                   with --source-dir a project, as launch does before it sends it
+  plan            predict throughput, hours and dollars of a training on several hosts
   metrics         print the metric definitions by which SageMaker finds what a model logs
   entrypoint      print a container entry point that forwards SIGTERM to the training
 

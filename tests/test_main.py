@@ -83,7 +83,8 @@ def test_a_command_that_does_not_exist(typed, hint):
     done = _run_without_torch(typed, "--image", "x")
     assert (done.returncode, done.stdout) == (2, "")
     commands = (
-        "fit, validate, test, predict, launch, tune, jobs, logs, stop, artifacts, rehearse, entrypoint, doctor, metrics"
+        "fit, validate, test, predict, launch, tune, jobs, logs, stop, artifacts, rehearse, entrypoint, doctor, "
+        "metrics, plan"
     )
     assert done.stderr == f"lightning-sm: error: There is no command {typed!r}. HINT: {hint}Commands: {commands}.\n"
 
