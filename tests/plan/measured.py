@@ -1,4 +1,6 @@
-"""Times that the cost model is checked against; none of its constants was fitted to them, but its terms were chosen with them in sight.
+"""Times that the cost model is checked against.
+
+None of its constants was fitted to them, but its terms were chosen with them in sight.
 
 Source: measured 2026-11-23, four network namespaces, gloo, tbf: 25.6 M parameters, compute asleep, on two cores.
 """
