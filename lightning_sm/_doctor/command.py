@@ -6,7 +6,7 @@ import textwrap
 from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status, run_checks
-from lightning_sm._failure.failure_file import Redactor
+from lightning_sm._failure import Redactor
 from lightning_sm._version import __version__
 
 __all__ = ["as_json", "as_table", "count", "examine", "exit_code", "run"]

@@ -31,7 +31,7 @@ def readable_secrets(body: Mapping[str, Any]) -> List[str]:
 
     Values that read as secrets are found by the patterns that redact failure reasons, together with their names.
     """
-    from lightning_sm._failure.failure_file import redact_patterns
+    from lightning_sm._failure import redact_patterns
 
     job = body.get("TrainingJobDefinition", body)
     values = {name: text for key in _READABLE for name, text in job.get(key, {}).items()}
