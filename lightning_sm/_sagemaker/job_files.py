@@ -106,7 +106,8 @@ class _Reader:
     """Reads this host's files and variables, and records the source of each field."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self.environ = environ
+        # A plain dict, because os.environ raises for a name that the system cannot encode.
+        self.environ = dict(environ)
         self.sources: Dict[str, str] = {}
         self.base_dir = environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml"
         self.config_dir = config_directory(environ)
