@@ -105,7 +105,8 @@ class _Guard:
                     send(self._connection, Kind.FAILED, reason=self._own_failure)
             elif self._connection is not None:
                 send(self._connection, Kind.EXIT, is_lost=not self._has_left)
-        if self._own_failure is not None:
+        # A rank that leaves by itself has waited for the others.
+        if self._own_failure is not None and not self._has_left:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._is_known.wait(), _SEND_TIMEOUT)
 
