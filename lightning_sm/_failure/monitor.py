@@ -108,6 +108,7 @@ class FailureMonitor:
         self._exit_timeout, self._has_joined, self._exit_process = exit_timeout, has_joined, exit_process
         self._is_active, self._is_joining, self._is_leaving, self._is_in_group = True, False, False, False
         self._failed_at = 0.0
+        self._state_lock = threading.Lock()
         self._guard: Optional[_Guard] = None
         self._rendezvous_state: Optional[RendezvousState] = None
         self._started, self._stopped = threading.Event(), threading.Event()
@@ -240,8 +241,10 @@ class FailureMonitor:
             self._send_state()
 
     def _send_state(self) -> None:
-        if self._guard is not None:
-            self._guard.send(Kind.STATE, phase=self.phase, rank=self.settings.process.rank)
+        # The last one sent is the state, whichever thread has changed it.
+        with self._state_lock:
+            if self._guard is not None:
+                self._guard.send(Kind.STATE, phase=self.phase, rank=self.settings.process.rank)
 
     def _handle(self, message: Message) -> None:
         kind = message.get("kind")

@@ -50,7 +50,7 @@ class Rank:
         return self._file.read_text() if self._file.exists() else None
 
     def sees(self, joined=(), starting=()):
-        state = self.monitor.ask_who_has_joined(1)
+        state = self.monitor.ask_who_has_joined(1, timeout=0.5)
         return state is not None and (state.joined, state.starting) == (frozenset(joined), frozenset(starting))
 
     def die(self):
@@ -70,7 +70,7 @@ class Rank:
 class Cluster:
     def __init__(self, folder):
         self.folder, self.ranks = folder, []
-        self.address = Address("127.0.0.1", (free_port(),), "token", 3)
+        self.address = Address("127.0.0.1", (free_port(), free_port(), free_port()), "token", 3)
 
     def start(self, count=3, num_nodes=None, **options):
         """Start ranks, and wait until the server knows them."""
