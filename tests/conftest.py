@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import HealthCheck, settings
 
-from lightning_sm._failure.process import stop_watching
+from lightning_sm._failure import stop_watching
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 from tests.helpers.rank_zero import rank_zero_onlys

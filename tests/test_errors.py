@@ -4,7 +4,7 @@ import pickle
 import pytest
 
 from lightning_sm import errors
-from lightning_sm._failure.failure_file import redact_patterns
+from lightning_sm._failure import redact_patterns
 
 _CLASSES = [getattr(errors, name) for name in errors.__all__]
 

@@ -7,7 +7,7 @@ from lightning_sm._config.classes import init_parameters
 from lightning_sm._config.outputs import class_entry
 from lightning_sm._config.routed import RoutedSetting
 from lightning_sm._config.settings import RunContext
-from lightning_sm._failure.failure_file import redact_patterns
+from lightning_sm._failure import redact_patterns
 from lightning_sm._loggers.mlflow import (
     check_server,
     continue_run,

@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import Callable, List, Optional, Sequence
+from typing import AbstractSet, Callable, List, Optional, Sequence
 
-from lightning_sm._failure import RankRanges, RendezvousState
+from lightning_sm._failure import RendezvousState
 from lightning_sm._logging import log
 from lightning_sm.errors import TopologyError
 
@@ -157,7 +157,7 @@ def describe_wait(
 ) -> str:
     """Return the line that says for whom a rank waits.
 
-    >>> state = RendezvousState(joined=RankRanges(((0, 7),)), hosts=("algo-1",))
+    >>> state = RendezvousState(joined=frozenset(range(8)), hosts=frozenset({"algo-1"}))
     >>> describe_wait(30, "algo-1:7777", 0, 16, ["algo-1", "algo-2"], state)
     'Waiting at algo-1:7777 for 8 of 16 ranks, for 30 s so far. Not started: ranks 8-15; host algo-2.'
 
@@ -176,36 +176,39 @@ def describe_wait(
         )
     if state is None:
         return f"Waiting at {main} for the other {world_size - 1} ranks, for {seconds:.0f} s so far."
-    missing = state.joined.complement(world_size)
-    starting = state.starting.intersection(missing)
-    absent = starting.complement(world_size).intersection(missing)
-    if not missing.count:
+    missing = set(range(world_size)) - state.joined
+    starting = missing & state.starting
+    absent = missing - starting
+    if not missing:
         return (
             f"All {world_size} ranks are in the rendezvous at {main}, and init_process_group has not returned for "
             f"{seconds:.0f} s."
         )
-    parts = [f"Waiting at {main} for {missing.count} of {world_size} ranks, for {seconds:.0f} s so far."]
-    if absent.count:
+    parts = [f"Waiting at {main} for {len(missing)} of {world_size} ranks, for {seconds:.0f} s so far."]
+    if absent:
         silent = [host for host in hosts if host not in state.hosts] if state.hosts else []
         silent = silent or _hosts_of(absent, hosts, world_size)
         named = f"; host{'' if len(silent) == 1 else 's'} {_shortened(silent)}" if silent else ""
         parts.append(f"Not started: {_ranks(absent)}{named}.")
-    if starting.count:
+    if starting:
         parts.append(f"Started, but not in the rendezvous yet: {_ranks(starting)}.")
     return " ".join(parts)
 
 
-def _hosts_of(ranks: RankRanges, hosts: Sequence[str], world_size: int) -> List[str]:
+def _hosts_of(ranks: AbstractSet[int], hosts: Sequence[str], world_size: int) -> List[str]:
     """Return the hosts of ranks, where all hosts have the same number of them."""
     size, rest = divmod(world_size, len(hosts) or 1)
-    if rest:
-        return []
-    own = (RankRanges.of(range(index * size, (index + 1) * size)) for index in range(len(hosts)))
-    return [host for host, each in zip(hosts, own) if ranks.intersection(each).count]
+    return [] if rest else [host for index, host in enumerate(hosts) if any(rank // size == index for rank in ranks)]
 
 
-def _ranks(ranks: RankRanges) -> str:
-    return f"rank {ranks}" if ranks.count == 1 else f"ranks {ranks}"
+def _ranks(ranks: AbstractSet[int]) -> str:
+    """Return ranks as text, such as ``ranks 0-3, 9``."""
+    firsts = [rank for rank in sorted(ranks) if rank - 1 not in ranks]
+    lasts = [rank for rank in sorted(ranks) if rank + 1 not in ranks]
+    ranges = [str(first) if first == last else f"{first}-{last}" for first, last in zip(firsts, lasts)]
+    rest = sum(last - first + 1 for first, last in list(zip(firsts, lasts))[_MAX_NAMES:])
+    more = f" and {rest} more" if rest else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranges[:_MAX_NAMES])}{more}"
 
 
 def _shortened(names: Sequence[str]) -> str:

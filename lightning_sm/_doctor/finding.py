@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._failure.failure_file import Redactor
+from lightning_sm._failure import Redactor
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import LightningSMError

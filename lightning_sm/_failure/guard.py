@@ -1,130 +1,193 @@
-"""A guard process beside each rank, which writes the failure file if the rank is killed.
+"""The guard: a process beside each rank that survives it, and shares failures with the guards of the other ranks.
 
-A process that is killed, or that aborts in native code, cannot write anything, and on a host with one rank no other
+A rank that is killed, or that aborts in native code, cannot write anything, and on a host with one rank no other
 process of the job runs. The toolkit then reports ``ExitCode -9``; on the worker hosts of ``mpirun``, and for a rank
 that gloo's ``EnforceNotMet`` aborted, it reports success: ``sagemaker_training/mpi.py``,
-``sagemaker_pytorch_container/training.py``.
+``sagemaker_pytorch_container/training.py``. A launcher kills the other ranks within a tenth of a second, too.
 
-The guard of global rank 0 also runs the failure server, so that its work does not slow the training down and the end
-of rank 0 does not end it.
+The guard of global rank 0 also runs the failure server, so that the end of rank 0 does not end it.
+
+    rank ◄── socket pair ──► guard ◄── TCP ──► server in rank 0's guard ◄── TCP ──► guard ◄── socket pair ──► rank
 """
 
-import json
+import asyncio
 import os
-import subprocess
-import sys
+import socket
+import time
 from contextlib import suppress
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Dict, Optional, Set
+from dataclasses import asdict, replace
+from typing import Optional, Tuple
 
-from lightning_sm._failure.connection import Address, Phase, ProcessInfo, loss_reason, read_phase
-from lightning_sm._failure.failure_file import with_oom_kills, write_failure
-from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._failure.connection import MAX_LINE, keep_alive, receive, send
+from lightning_sm._failure.failure_file import count_oom_kills, write_failure
+from lightning_sm._failure.messages import (
+    GuardSettings,
+    Kind,
+    Message,
+    Phase,
+    ProcessInfo,
+    loss_reason,
+    read_phase,
+    read_reason,
+)
+from lightning_sm._failure.server import FailureServer
 
-if TYPE_CHECKING:
-    from lightning_sm._failure.server import FailureServer
+__all__ = ["main"]
 
-__all__ = ["Guard", "main"]
+_CONNECT_TIMEOUT = 2.0
+_POLL_INTERVAL = 0.2
+# How long the failure of a rank that has ended is still sent.
+_SEND_TIMEOUT = 8.0
+# How long a rank that has not joined waits for a server that has vanished.
+_VANISHED_TIMEOUT = 30.0
 
-_EXIT_TIMEOUT = 2.0
-# Imports this module without running the __init__ of its packages, which would import the rest of the package, and with
-# neither site-packages (-S) nor the user's folders on sys.path, whose modules could hide those of the standard library.
-_PROGRAM = """\
-import sys
-sys.path[:] = filter(None, sys.path)
-for name in ("lightning_sm", "lightning_sm._failure"):
-    sys.modules[name] = type(sys)(name)
-    sys.modules[name].__path__ = ["/".join([sys.argv[1], *name.split(".")])]
-from lightning_sm._failure.guard import main
-main(sys.argv[2])
-"""
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# The write ends of the pipes to guards. The child of a fork must not keep them open beyond the end of its parent.
-_pipes: Set[int] = set()
-
-
-class Guard:
-    """Starts the guard process, which notices the end of this one by the end of the pipe between them.
-
-    Args:
-        failure_file: The job's failure file.
-        host: This host's name.
-        server: The address at which the guard runs the failure server, if it should.
-    """
-
-    def __init__(self, failure_file: str, host: Optional[str], server: Optional[Address] = None) -> None:
-        read_end, self._pipe = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-S", "-c", _PROGRAM, _ROOT, failure_file],
-            stdin=read_end,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-            # Launchers kill the whole process group of a rank.
-            start_new_session=True,
-        )
-        os.close(read_end)
-        _pipes.add(self._pipe)
-        self._send(host=host, server=None if server is None else asdict(server))
-
-    def set_state(self, phase: Phase, rank: Optional[int]) -> None:
-        """Set this process's phase and global rank: from ``TRAINING`` on, its sudden exit is a failure."""
-        self._send(phase=phase, rank=rank)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the guard process has not ended."""
-        return self._process.poll() is None
-
-    def stop(self) -> None:
-        """End the guard because this process exits by itself."""
-        self.set_state(Phase.IDLE, None)
-        if self._pipe in _pipes:
-            _pipes.remove(self._pipe)
-            os.close(self._pipe)
-        # A guard that is still starting up may take longer, and ends by itself.
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_EXIT_TIMEOUT)
-
-    def _send(self, **content: Any) -> None:
-        if self._pipe in _pipes:
-            with suppress(OSError):
-                os.write(self._pipe, json.dumps(content).encode() + b"\n")
+_Streams = Tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def _close_in_child() -> None:
-    while _pipes:
-        with suppress(OSError):
-            os.close(_pipes.pop())
-
-
-os.register_at_fork(after_in_child=_close_in_child)
-
-
-def main(failure_file: str) -> None:
-    """Run the guard process: wait until the rank that started it ends, and write the reason if it was training.
+class _Guard:
+    """Passes messages between its rank and the server, and reports the end of its rank.
 
     Args:
-        failure_file: The job's failure file.
+        rank: The connection to the rank.
+        settings: What the rank has said first.
     """
-    state: Dict[str, Any] = {"host": None, "phase": Phase.STARTING, "rank": None}
-    server: Optional[FailureServer] = None
-    for line in sys.stdin:
-        state.update(json.loads(line))
-        if state.get("server") and server is None:
-            server = _start_server(state["server"])
-    is_lost = read_phase(state) == Phase.TRAINING
-    lost = ProcessInfo(0, 0, state["host"], state["rank"]) if is_lost else None
-    if lost is not None:
-        job = TrainingJob(in_container=True, current_host=lost.host, failure_file=failure_file)
-        write_failure(job, str(with_oom_kills(loss_reason(lost), lost.host)))
-    if server is not None:
-        server.close(lost)
+
+    def __init__(self, rank: asyncio.StreamWriter, settings: GuardSettings) -> None:
+        self._rank, self._failure_file = rank, settings.failure_file
+        self._process, self._address, self._delays = settings.process, settings.address, settings.delays
+        self._server = FailureServer(settings.address, settings.delays) if settings.is_main else None
+        self._phase = Phase.STARTING
+        self._has_joined = False
+        self._connection: Optional[asyncio.StreamWriter] = None
+        # The failure of this rank, and the first one of any rank.
+        self._own_failure: Optional[str] = None
+        self._first_failure: Optional[str] = None
+        self._has_left = False
+        self._is_known = asyncio.Event()
+
+    async def run(self, reader: asyncio.StreamReader) -> None:
+        """Follow the rank until it ends, then report how."""
+        following = asyncio.ensure_future(self._stay_connected())
+        if self._server is not None:
+            self._serving = asyncio.ensure_future(self._server.run())
+        message = await receive(reader)
+        while message is not None:
+            self._handle_rank(message)
+            message = await receive(reader)
+        await self._report_end()
+        following.cancel()
+        if self._connection is not None:
+            self._connection.close()
+        if self._server is not None:
+            await self._server.close(self._process)
+
+    def _handle_rank(self, message: Message) -> None:
+        kind = message["kind"]
+        if kind == Kind.STATE:
+            self._phase = read_phase(message)
+            self._process = replace(self._process, rank=message["rank"])
+            self._has_joined = self._has_joined or self._phase in (Phase.TRAINING, Phase.IDLE)
+        elif kind == Kind.LEAVE:
+            self._has_left = True
+        elif kind == Kind.FAILED:
+            self._own_failure = message["reason"]
+        if kind != Kind.LEAVE and self._connection is not None:
+            send(self._connection, **message)
+
+    async def _report_end(self) -> None:
+        if self._own_failure is None and self._first_failure is None:
+            if self._phase == Phase.TRAINING and not self._has_left:
+                kills = count_oom_kills()
+                note = f"; OOM kills in this container (cgroup oom_kill): {kills}" if kills else ""
+                self._own_failure = loss_reason(self._process) + note
+                write_failure(self._failure_file, self._own_failure)
+                if self._connection is not None:
+                    send(self._connection, Kind.FAILED, reason=self._own_failure)
+            elif self._connection is not None:
+                send(self._connection, Kind.EXIT, is_lost=not self._has_left)
+        # A rank that leaves by itself has waited for the others.
+        if self._own_failure is not None and not self._has_left:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._is_known.wait(), _SEND_TIMEOUT)
+
+    async def _stay_connected(self) -> None:
+        vanished_at: Optional[float] = None
+        while True:
+            streams = await self._connect()
+            if streams is not None:
+                is_closed = await self._follow_server(*streams)
+                if is_closed and self._has_joined:
+                    return
+                # Before this process has joined, the server may be that of a program that only read the job.
+                vanished_at = None if is_closed else time.monotonic()
+            elif self._is_lost(vanished_at):
+                if self._phase != Phase.IDLE:
+                    self._receive_failure(loss_reason(ProcessInfo(0, 0, self._address.host, 0)))
+                return
+            await asyncio.sleep(_POLL_INTERVAL)
+
+    def _is_lost(self, vanished_at: Optional[float]) -> bool:
+        """Whether the server, and with it the host of rank 0, has been gone for too long."""
+        timeout = self._delays.reconnect if self._has_joined else _VANISHED_TIMEOUT
+        return vanished_at is not None and time.monotonic() - vanished_at > timeout
+
+    async def _connect(self) -> Optional[_Streams]:
+        """Return a connection to the server, or ``None`` if there is none at the moment."""
+        for port in self._address.ports:
+            with suppress(OSError, UnicodeError, asyncio.TimeoutError):
+                connecting = asyncio.open_connection(self._address.host, port, limit=MAX_LINE)
+                reader, writer = await asyncio.wait_for(connecting, _CONNECT_TIMEOUT)
+                keep_alive(writer)
+                send(writer, Kind.HELLO, token=self._address.token, phase=self._phase, **asdict(self._process))
+                answer = await asyncio.wait_for(receive(reader), _CONNECT_TIMEOUT)
+                if answer is not None and answer.get("kind") == Kind.WELCOME:
+                    return reader, writer
+                writer.close()
+        return None
+
+    async def _follow_server(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Receive until the connection ends, and return whether the server has closed it."""
+        self._connection = writer
+        send(writer, Kind.STATE, phase=self._phase, rank=self._process.rank)
+        if self._own_failure is not None:
+            send(writer, Kind.FAILED, reason=self._own_failure)
+        message = await receive(reader)
+        while message is not None and message.get("kind") != Kind.CLOSED:
+            self._handle_server(message, writer)
+            message = await receive(reader)
+        self._connection = None
+        writer.close()
+        return message is not None
+
+    def _handle_server(self, message: Message, writer: asyncio.StreamWriter) -> None:
+        kind, reason = message.get("kind"), read_reason(message)
+        if kind == Kind.FAILED and reason is not None:
+            self._receive_failure(reason)
+            send(writer, Kind.ACKNOWLEDGE)
+        elif kind == Kind.ALL_ACKNOWLEDGED:
+            self._is_known.set()
+            send(self._rank, Kind.ALL_ACKNOWLEDGED)
+        elif kind == Kind.RENDEZVOUS:
+            send(self._rank, **{**message, "kind": Kind.RENDEZVOUS})
+
+    def _receive_failure(self, reason: str) -> None:
+        """Write another rank's failure to this host's failure file, and tell this rank."""
+        self._first_failure = reason
+        write_failure(self._failure_file, reason)
+        self._is_known.set()
+        send(self._rank, Kind.FAILED, reason=reason)
 
 
-def _start_server(address: Dict[str, Any]) -> "FailureServer":
-    from lightning_sm._failure.server import FailureServer
+async def _run() -> None:
+    # The rank's end of the socket pair is this process's standard input.
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=0), limit=MAX_LINE)
+    settings = await receive(reader)
+    if settings is not None:
+        await _Guard(writer, GuardSettings.from_message(settings)).run(reader)
 
-    server = FailureServer(Address(**{**address, "ports": tuple(address["ports"])}))
-    server.start()
-    return server
+
+def main() -> None:
+    """Run the guard process until the rank that started it has ended and the other ranks know it."""
+    asyncio.new_event_loop().run_until_complete(_run())
+    # Neither tasks nor a thread that resolves a name delay the end.
+    os._exit(0)

@@ -1,89 +1,118 @@
-"""``FailureMonitor``: receives the first failure of any rank, and ends this process if it is blocked afterwards."""
+"""``FailureMonitor``: starts the guard of this rank, and ends this rank if another one has failed and it is blocked."""
 
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
-from typing import Callable, List, Optional
+from dataclasses import asdict, replace
+from typing import Any, Callable, Optional, Set
 
-from lightning_sm._failure.connection import (
-    Address,
-    Connection,
-    Message,
-    MessageKind,
-    Phase,
-    ProcessInfo,
-    loss_reason,
-    read_phase,
-)
-from lightning_sm._failure.guard import Guard
-from lightning_sm._failure.rank_ranges import RendezvousState
-from lightning_sm._failure.reason import TORCH_PACKAGES, FailureReason
+from lightning_sm._failure.messages import GuardSettings, Kind, Message, Phase, RendezvousState, decode, encode
+from lightning_sm._failure.reason import TORCH_PACKAGES
 from lightning_sm._logging import log
 
 __all__ = ["FailureMonitor"]
 
-_CONNECT_TIMEOUT = 2.0
-_RECEIVE_TIMEOUT = 1.0
+_IO_TIMEOUT = 1.0
 _POLL_INTERVAL = 0.1
-# A program that exits sooner, such as with a usage error, needs neither a guard nor a connection.
+# A program that exits sooner, such as with a usage error, needs no guard.
 _START_DELAY = 0.3
-# How long a failure before the ranks have joined waits for hosts that start later.
+_MAX_GUARDS = 3
+_GUARD_EXIT_TIMEOUT = 2.0
+# How long a failure is sent to the other ranks: to those that have joined, and to hosts that start later.
+_PUBLISH_TIMEOUT = 3.0
 _LATE_HOSTS_TIMEOUT = 30.0
+# Imports the module without running the __init__ of its packages, which would import the rest of the package.
+_PROGRAM = """\
+import sys
+for name in ("lightning_sm", "lightning_sm._failure"):
+    sys.modules[name] = type(sys)(name)
+    sys.modules[name].__path__ = ["/".join([sys.argv[1], *name.split(".")])]
+from lightning_sm._failure.guard import main
+main()
+"""
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+class _Guard:
+    """The guard process and the connection to it, by whose end it notices that of this process."""
+
+    def __init__(self, settings: GuardSettings) -> None:
+        self.connection, other_end = socket.socketpair()
+        self.connection.settimeout(_IO_TIMEOUT)
+        self._lock = threading.Lock()
+        with other_end:
+            self._process = subprocess.Popen(
+                # Neither site-packages nor folders and variables of the user, whose modules could hide the library's.
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, _ROOT],
+                stdin=other_end.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # Launchers kill the whole process group of a rank.
+                start_new_session=True,
+            )
+        _connections.add(self.connection)
+        self.send(Kind.SETTINGS, **asdict(settings))
+
+    def send(self, kind: Kind, **content: Any) -> None:
+        with suppress(OSError), self._lock:
+            self.connection.sendall(encode(kind, **content))
+
+    def end(self) -> None:
+        """Let the guard end, and wait for that; also end every ``recv`` of the connection."""
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        # One that still sends a failure takes longer, and ends by itself.
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GUARD_EXIT_TIMEOUT)
+
+
+# The child of a fork, such as a data loader's worker, must not keep the connection open beyond the end of its parent.
+_connections: Set[socket.socket] = set()
+
+
+def _close_in_child() -> None:
+    while _connections:
+        _connections.pop().close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 class FailureMonitor:
-    """A thread that stays connected to the failure server of the job as long as this process lives.
+    """A thread that is connected to this rank's guard as long as this process lives.
 
-    When another rank fails, ``on_failure`` is called with the reason at once. If this process still runs
-    ``exit_timeout`` seconds later, blocked in a collective with ranks that are gone, it exits with code 1. Neither the
-    loss of a rank that was not training, nor the regular exit of a rank or of the server, ends it.
+    When another rank fails, the guard writes the reason to the failure file and tells this thread. If this process
+    still runs ``exit_timeout`` seconds later, blocked in a collective with ranks that are gone, it exits with code 1.
 
     Args:
-        process: This process.
-        world_size: The number of processes that train together, or of hosts as long as only that is known.
-        address: Where the server listens.
-        on_failure: Called with the first failure of another rank.
-        on_retract: Called with that failure if the rank that seemed lost has reconnected.
-        start_guard: Starts the guard process beside this one, with the server in it if this is the main process.
+        settings: What the guard is told.
         exit_timeout: Seconds that the main thread has to end by itself.
-        reconnect_timeout: Seconds until a server whose connection ended counts as lost, with the main process. If only
-            the guard process has ended in which it ran, the main process starts another one sooner.
         has_joined: Whether this process is a member of the process group.
         exit_process: Ends this process.
     """
 
     def __init__(
         self,
-        process: ProcessInfo,
-        world_size: int,
-        address: Address,
-        on_failure: Callable[[FailureReason], None],
-        on_retract: Callable[[FailureReason], None],
+        settings: GuardSettings,
         *,
-        start_guard: Callable[[], Optional[Guard]] = lambda: None,
         exit_timeout: float = 15.0,
-        reconnect_timeout: float = 8.0,
         has_joined: Callable[[], bool] = lambda: True,
         exit_process: Callable[[int], object] = os._exit,
     ) -> None:
-        self.process, self.world_size, self.address = process, world_size, address
-        self.first_failure: Optional[FailureReason] = None
-        self._is_active, self._is_joining, self._joined_at = True, False, 0.0
-        self._is_leaving = False
-        self._on_failure, self._on_retract, self._exit_process = on_failure, on_retract, exit_process
-        self._start_guard, self._has_joined = start_guard, has_joined
-        self._exit_timeout, self._reconnect_timeout = exit_timeout, reconnect_timeout
-        self._guard: Optional[Guard] = None
-        self._main_phase = Phase.STARTING
+        self.settings = settings
+        self.first_failure: Optional[str] = None
+        self._exit_timeout, self._has_joined, self._exit_process = exit_timeout, has_joined, exit_process
+        self._is_active, self._is_joining, self._is_leaving, self._is_in_group = True, False, False, False
         self._failed_at = 0.0
-        self._connection: Optional[Connection] = None
+        self._state_lock = threading.Lock()
+        self._guard: Optional[_Guard] = None
+        self._rendezvous_state: Optional[RendezvousState] = None
         self._started, self._stopped = threading.Event(), threading.Event()
         self._failure_received, self._all_acknowledged = threading.Event(), threading.Event()
-        self._rendezvous_state: Optional[RendezvousState] = None
         self._state_received = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lightning-sm-failure-monitor", daemon=True)
 
@@ -92,26 +121,21 @@ class FailureMonitor:
         """What this process is doing."""
         if not self._is_active:
             return Phase.IDLE
-        return Phase.TRAINING if self._joined_at else Phase.JOINING if self._is_joining else Phase.STARTING
+        return Phase.TRAINING if self._is_in_group else Phase.JOINING if self._is_joining else Phase.STARTING
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the other ranks and end the thread: this process exits regularly, or has reported its failure."""
+        """Leave the other ranks and end the thread: this process exits by itself, or has reported its failure."""
         self._stopped.set()
         self._started.set()
         if self._guard is not None:
-            self._guard.set_state(Phase.IDLE, self.process.rank)
-        connection = self._connection
-        if connection is not None:
-            connection.send(MessageKind.LEAVE)
-            connection.shutdown()
+            self._guard.send(Kind.LEAVE)
+            self._guard.end()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(2 * _CONNECT_TIMEOUT)
-        if self._guard is not None:
-            self._guard.stop()
+            self._thread.join(2 * _IO_TIMEOUT)
 
     def set_training(self, is_training: bool, *, is_failing: bool = False) -> None:
         """Tell whether this process trains; if not, no collective of Lightning waits for it.
@@ -124,37 +148,36 @@ class FailureMonitor:
         self._check_joined()
         self._send_state()
 
-    def set_joining(self, rank: int, world_size: int) -> None:
+    def set_joining(self, rank: int) -> None:
         """Tell that this process is about to join the process group.
 
         Args:
             rank: Its global rank.
-            world_size: The number of processes in the group.
         """
-        self.process = replace(self.process, rank=rank)
-        self.world_size, self._is_joining = world_size, True
+        self.settings = replace(self.settings, process=replace(self.settings.process, rank=rank))
+        self._is_joining = True
         self._started.set()
         self._send_state()
 
-    def publish(self, reason: FailureReason, timeout: float = 3.0) -> None:
-        """Send this rank's failure to all ranks, and wait until each has acknowledged it.
+    def publish(self, reason: str) -> None:
+        """Send this rank's failure to all ranks, and wait until each host has acknowledged it, for some seconds.
+
+        As long as the ranks have not joined, it waits for 30 seconds, because a host may start later.
 
         Args:
             reason: Why this rank fails.
-            timeout: Seconds to wait; 30 as long as the ranks have not joined, because a host may start later.
         """
         self._started.set()
         self._check_joined()
-        deadline = time.monotonic() + (timeout if self._joined_at else max(timeout, _LATE_HOSTS_TIMEOUT))
-        while self._connection is None and self._thread.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        connection = self._connection
-        if self.first_failure is not None or connection is None:
+        deadline = time.monotonic() + (_PUBLISH_TIMEOUT if self._is_in_group else _LATE_HOSTS_TIMEOUT)
+        while self._guard is None and self._thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(_POLL_INTERVAL / 2)
+        if self._guard is None:
             return
-        if connection.send(MessageKind.FAILED, reason=reason.to_message()):
-            while not self._all_acknowledged.wait(_POLL_INTERVAL) and self.first_failure is None:
-                if time.monotonic() >= deadline:
-                    break
+        self._guard.send(Kind.FAILED, reason=reason)
+        while self._thread.is_alive() and self.first_failure is None and time.monotonic() < deadline:
+            if self._all_acknowledged.wait(_POLL_INTERVAL):
+                break
 
     def ask_who_has_joined(self, local_size: int, timeout: float = 2.0) -> Optional[RendezvousState]:
         """Ask the server which ranks have joined the process group, and return ``None`` if it does not answer.
@@ -163,13 +186,13 @@ class FailureMonitor:
             local_size: Processes of each host, for ranks that do not know theirs yet.
             timeout: Seconds to wait.
         """
-        connection = self._connection
-        self._state_received.clear()
-        if connection is None or not connection.send(MessageKind.WHO, local_size=local_size):
+        if self._guard is None:
             return None
+        self._state_received.clear()
+        self._guard.send(Kind.WHO, local_size=local_size)
         return self._rendezvous_state if self._state_received.wait(timeout) else None
 
-    def wait_for_failure(self, timeout: float) -> Optional[FailureReason]:
+    def wait_for_failure(self, timeout: float) -> Optional[str]:
         """Return the first failure of another rank, waiting up to ``timeout`` seconds for one."""
         if self._thread.is_alive():
             self._failure_received.wait(timeout)
@@ -177,137 +200,63 @@ class FailureMonitor:
 
     def _run(self) -> None:
         self._started.wait(_START_DELAY)
-        if self._stopped.is_set():
-            return
-        try:
-            self._guard = self._start_guard()
-            self._send_state()
-            self._stay_connected()
-        except Exception as error:  # training goes on without the monitor
-            log.warning("Failure monitoring stopped, failures of other ranks will not be reported: %r", error)
-
-    def _stay_connected(self) -> None:
-        while not self._stopped.is_set():
-            connection = self._connect()
-            if connection is None:
+        for _ in range(_MAX_GUARDS):
+            if self._stopped.is_set():
+                return
+            try:
+                self._guard = _Guard(self.settings)
+            except OSError as error:
+                log.warning("The failure guard process could not be started: %s", error)
                 break
-            self._connection = connection
-            is_over = self._listen(connection)
-            connection.close()
-            if is_over:
-                break
-        while not self._stopped.wait(_RECEIVE_TIMEOUT) and self.first_failure is not None:
-            self._exit_if_blocked()
-
-    def _connect(self) -> Optional[Connection]:
-        """Connect to the server; return ``None`` if it is lost or never answered."""
-        since, was_connected = time.monotonic(), self._connection is not None
-        while not self._stopped.is_set():
-            self._check_joined()
-            self._restart_guard()
-            for port in self.address.ports:
-                with suppress(OSError, UnicodeError):
-                    connection = self._say_hello(port)
-                    if connection is not None:
-                        return connection
-            waited = time.monotonic() - since
-            if was_connected and self._joined_at:
-                if waited > self._reconnect_timeout:
-                    self._lose_main()
-                    return None
-            elif self._joined_at and time.monotonic() - self._joined_at > 2 * _LATE_HOSTS_TIMEOUT:
-                log.warning(
-                    "Failure monitoring is off: no failure server answers at %s, ports %s.",
-                    self.address.host,
-                    ", ".join(map(str, self.address.ports)),
-                )
-                return None
-            elif was_connected and waited > _LATE_HOSTS_TIMEOUT:
-                self._lose_main()
-                return None
-            self._stopped.wait(_POLL_INTERVAL)
-        return None
-
-    def _restart_guard(self) -> None:
-        """Start another guard for one that has ended; if this is the main process, the other ranks wait for it."""
-        if self._guard is not None and not self._guard.is_running:
-            log.warning("The failure guard process beside this one has ended; starting another one.")
-            self._guard.stop()
-            self._guard = self._start_guard()
             self._send_state()
+            self._listen(self._guard.connection)
+            if not self._stopped.is_set():
+                log.warning("The failure guard process beside this one has ended.")
+                self._guard.end()
+        if not self._stopped.is_set():
+            log.warning("Failures are not shared with the other ranks from now on.")
 
-    def _lose_main(self) -> None:
-        # A server whose main process was idle may have ended regularly.
-        if self._is_active and self._main_phase != Phase.IDLE:
-            self._receive_failure(loss_reason(ProcessInfo(0, 0, self.address.host, 0)))
-
-    def _say_hello(self, port: int) -> Optional[Connection]:
-        connection = Connection(socket.create_connection((self.address.host, port), _CONNECT_TIMEOUT))
-        content = {**vars(self.process), "phase": self.phase, "token": self.address.token}
-        messages: List[Message] = []
-        if connection.send(MessageKind.HELLO, **content):
-            messages = connection.receive() or []
-        if not messages or messages[0].get("kind") != MessageKind.WELCOME:
-            connection.close()
-            return None
-        for message in messages:
-            self._handle(message, connection)
-        return connection
-
-    def _listen(self, connection: Connection) -> bool:
-        """Receive until no more messages are expected (true) or the connection is lost (false)."""
-        self._send_state()
+    def _listen(self, connection: socket.socket) -> None:
+        """Receive from the guard until it ends or this is stopped."""
+        received = b""
         while not self._stopped.is_set():
-            connection.socket.settimeout(_RECEIVE_TIMEOUT if self._joined_at else _POLL_INTERVAL)
-            messages = connection.receive()
-            if messages is None:
-                return self._stopped.is_set() or self.first_failure is not None
-            for message in messages:
-                if message.get("kind") == MessageKind.CLOSED:
-                    # Before this process has joined, the server may be that of a program that only read the job.
-                    return bool(self._joined_at) or self.first_failure is not None
-                self._handle(message, connection)
+            connection.settimeout(_IO_TIMEOUT if self._is_in_group else _POLL_INTERVAL)
+            try:
+                content = connection.recv(1 << 16)
+                if not content:
+                    return
+            except socket.timeout:
+                content = b""
+            except OSError:
+                return
+            *lines, received = (received + content).split(b"\n")
+            for line in lines:
+                self._handle(decode(line) or {})
             self._check_joined()
             self._exit_if_blocked()
-        return True
 
     def _check_joined(self) -> None:
-        if not self._joined_at and self._has_joined():
-            self._joined_at = time.monotonic()
+        if not self._is_in_group and self._has_joined():
+            self._is_in_group = True
             self._send_state()
 
     def _send_state(self) -> None:
-        if self._guard is not None:
-            self._guard.set_state(self.phase, self.process.rank)
-        if self._connection is not None:
-            self._connection.send(MessageKind.STATE, phase=self.phase, rank=self.process.rank)
+        # The last one sent is the state, whichever thread has changed it.
+        with self._state_lock:
+            if self._guard is not None:
+                self._guard.send(Kind.STATE, phase=self.phase, rank=self.settings.process.rank)
 
-    def _handle(self, message: Message, connection: Connection) -> None:
+    def _handle(self, message: Message) -> None:
         kind = message.get("kind")
-        if kind in (MessageKind.WELCOME, MessageKind.MAIN_PHASE):
-            self._main_phase = read_phase(message, "main_phase")
-        elif kind == MessageKind.RENDEZVOUS:
+        if kind == Kind.RENDEZVOUS:
             self._rendezvous_state = RendezvousState.from_message(message)
             self._state_received.set()
-        elif kind == MessageKind.ALL_ACKNOWLEDGED:
+        elif kind == Kind.ALL_ACKNOWLEDGED:
             self._all_acknowledged.set()
-        elif kind == MessageKind.FAILED:
-            reason = FailureReason.from_message(message.get("reason"))
-            if reason is not None:
-                self._receive_failure(reason)
-                connection.send(MessageKind.ACKNOWLEDGE)
-        elif kind == MessageKind.RETRACT and self.first_failure is not None:
-            retracted, self.first_failure = self.first_failure, None
-            self._failure_received.clear()
-            self._on_retract(retracted)
-
-    def _receive_failure(self, reason: FailureReason) -> None:
-        try:
-            with suppress(OSError):
-                self._on_failure(reason)
-        finally:
-            self.first_failure, self._failed_at = reason, time.monotonic()
+        elif kind == Kind.FAILED:
+            self.first_failure, self._failed_at = message["reason"], time.monotonic()
             self._failure_received.set()
+            log.error("Another rank failed: %s", self.first_failure)
 
     def _exit_if_blocked(self) -> None:
         if self.first_failure is None or not self._is_active or (self._is_leaving and not _is_in_torch()):

@@ -1,20 +1,15 @@
 """The failure monitor of this process, of which there is at most one."""
 
 import atexit
-import functools
 import os
 import sys
 import threading
 from typing import Callable, List, Optional
 
-from lightning_sm._failure.connection import Address, ProcessInfo, job_address
-from lightning_sm._failure.failure_file import with_oom_kills, withdraw_failure, write_failure
-from lightning_sm._failure.guard import Guard
+from lightning_sm._failure.address import job_address
+from lightning_sm._failure.messages import GuardSettings, ProcessInfo, RendezvousState
 from lightning_sm._failure.monitor import FailureMonitor
-from lightning_sm._failure.rank_ranges import RendezvousState
-from lightning_sm._failure.reason import FailureReason
 from lightning_sm._failure.speaker import forget, speak_as_rank, speaks_for_job
-from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
 
@@ -64,7 +59,7 @@ def set_joining(job: TrainingJob, topology: Topology, *, rank: int, world_size: 
         _start_monitor(job, topology, rank == 0)
         monitor = current_monitor()
         if monitor is not None:
-            monitor.set_joining(rank, world_size)
+            monitor.set_joining(rank)
 
 
 def ask_who_has_joined(local_size: int) -> Optional[RendezvousState]:
@@ -138,30 +133,12 @@ def _start_monitor(job: TrainingJob, topology: Topology, is_main: bool) -> None:
     global _monitor, _pid
     if job.failure_file is None or current_monitor() is not None:
         return
-    address = job_address(job, topology)
-    host, rank = job.current_host, topology.global_rank
-    process = ProcessInfo(topology.node_rank, topology.local_rank, host, rank, os.getpid())
     _pid = os.getpid()
-    _monitor = FailureMonitor(
-        process,
-        topology.world_size or topology.num_nodes,
-        address,
-        functools.partial(_write_other_failure, job),
-        functools.partial(_withdraw_other_failure, job),
-        start_guard=functools.partial(_start_guard, job, address if is_main else None),
-        has_joined=_has_joined,
-        exit_process=_exit_blocked,
-    )
+    process = ProcessInfo(topology.node_rank, topology.local_rank, job.current_host, topology.global_rank, _pid)
+    settings = GuardSettings(process, job_address(job, topology), job.failure_file, is_main)
+    _monitor = FailureMonitor(settings, has_joined=_has_joined, exit_process=_exit_blocked)
     atexit.register(stop_watching)
     _monitor.start()
-
-
-def _start_guard(job: TrainingJob, server: Optional[Address]) -> Optional[Guard]:
-    try:
-        return Guard(job.failure_file or "", job.current_host, server)
-    except OSError as error:
-        log.warning("The failure guard process could not be started: %s", error)
-        return None
 
 
 def _has_joined() -> bool:
@@ -169,16 +146,3 @@ def _has_joined() -> bool:
     # The attribute is missing while another thread imports the module.
     is_initialized = getattr(distributed, "is_initialized", None)
     return is_initialized is not None and bool(is_initialized())
-
-
-def _write_other_failure(job: TrainingJob, reason: FailureReason) -> None:
-    """Write another rank's failure to this host's failure file."""
-    reason = with_oom_kills(reason, job.current_host)
-    # Before the log line: the launcher may kill this process at any time now.
-    write_failure(job, str(reason))
-    log.error("Another rank failed: %s", reason)
-
-
-def _withdraw_other_failure(job: TrainingJob, reason: FailureReason) -> None:
-    log.warning("Rank %s reconnected; its failure is withdrawn.", reason.rank)
-    withdraw_failure(job, reason.cause)

@@ -1,44 +1,26 @@
 """``FailureReason``: why a job failed, as one frozen value and as the text that SageMaker shows of it.
 
-Also here is what is read from an exception to build one: its chain, the frames of the user's own code, a traceback that
-its message quotes, and whether it only follows from the loss of another rank.
+It is built from an exception: from its chain, the frames of the user's own code, and a traceback that its message
+quotes. Also here is whether an exception only follows from the loss of another rank.
 """
 
 import os
 import re
-import socket
 import sys
 import sysconfig
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
+from lightning_sm._failure.failure_file import MAX_LENGTH, escape_unprintable
 from lightning_sm.errors import LightningSMError
 
-__all__ = [
-    "MAX_LENGTH",
-    "TORCH_PACKAGES",
-    "FailureReason",
-    "escape_unprintable",
-    "find_peer_host",
-    "is_lost_peer_error",
-    "message_of",
-    "quoted_cause",
-    "user_frames",
-]
-
-# SageMaker shows this many characters of the failure file: DescribeTrainingJob, FailureReason.
-MAX_LENGTH = 1024
+__all__ = ["TORCH_PACKAGES", "FailureReason", "is_lost_peer_error"]
 
 # What a longer cause keeps where there is more to say.
 _MAX_CAUSE = 768
 _MAX_MEMBERS = 5
-_MAX_LINK = 200
-_MAX_RANKS = 1 << 20
-# Terminal colours and cursor movements; and characters that a log does not show, or that change its lines or direction.
-_TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -64,7 +46,6 @@ _CONNECTION_MESSAGES = re.compile(
 )
 # torch, and Lightning, which calls it.
 TORCH_PACKAGES = frozenset({"torch", "lightning", "lightning_fabric", "pytorch_lightning"})
-_ADDRESS = re.compile(r"\[?((?:\d{1,3}\.){3}\d{1,3}|[0-9a-f]*:[0-9a-f:]+:[0-9a-f]*)\]?(?::\d+|<\d+>)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -83,7 +64,6 @@ class FailureReason:
         frames: The last frames of the user's code in the traceback, the innermost last.
         last_error: The error that left the program, where the first one led to another.
         hint: What to do about it.
-        is_loss: Whether a process exited without an exception; ``cause`` then names rank and host.
         link: The address of a page that explains the error; it stands last and is never cut.
     """
 
@@ -93,7 +73,6 @@ class FailureReason:
     frames: Tuple[str, ...] = ()
     last_error: Optional[str] = None
     hint: Optional[str] = None
-    is_loss: bool = False
     link: Optional[str] = None
 
     @classmethod
@@ -122,38 +101,11 @@ class FailureReason:
         if isinstance(first, LightningSMError):
             cause = f"{type(first).__name__}: {first.problem}"
             hint = None if first.hint is None else _one_line(redact(first.hint))
-            return cls(_cut_cause(redact(cause)), rank, host, last_error=last_error, hint=hint, link=first.link)
+            return cls(_one_line(redact(cause)), rank, host, last_error=last_error, hint=hint, link=first.link)
         inner = next(iter(_group_members(first)), first)
-        frames = user_frames(inner.__traceback__, message_of(inner)) or user_frames(error.__traceback__)
-        cause = _cut_cause(redact(_headline(first)))
+        frames = _user_frames(inner.__traceback__, _message_of(inner)) or _user_frames(error.__traceback__)
+        cause = _one_line(redact(_headline(first)))
         return cls(cause, rank, host, tuple(_one_line(redact(frame)) for frame in frames), last_error)
-
-    @classmethod
-    def from_message(cls, message: Any) -> "Optional[FailureReason]":
-        """Validate what :meth:`to_message` of another process made; return ``None`` if it is not a reason.
-
-        Fields that are unknown, have the wrong type or are too long are dropped or cut.
-        """
-        known: Mapping[str, Any] = message if isinstance(message, dict) else {}
-        texts = {name: _validated_text(known.get(name)) for name in ("cause", "host", "last_error", "hint", "link")}
-        cause = texts.pop("cause")
-        if not cause:
-            return None
-        frames = known.get("frames")
-        lines = [_validated_text(frame) for frame in (frames[:8] if isinstance(frames, list) else [])]
-        rank = known.get("rank")
-        is_rank = isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < _MAX_RANKS
-        return cls(
-            cause,
-            rank if is_rank else None,
-            frames=tuple(line for line in lines if line),
-            is_loss=known.get("is_loss") is True,
-            **texts,
-        )
-
-    def to_message(self) -> Dict[str, Any]:
-        """Return a dict that can be sent to another process as JSON."""
-        return asdict(self)
 
     @property
     def location(self) -> str:
@@ -164,33 +116,31 @@ class FailureReason:
 
     def __str__(self) -> str:
         # A long cause leaves a quarter to the rest: a quotation must push out neither the hint nor the innermost frame.
-        hint = self._advice()
-        details = [] if self.is_loss or not self.location else [self.location]
-        where = f" ({details[0]})" if details else ""
+        advice, cause_length = self._advice(), min(len(self.cause), _MAX_CAUSE)
+        details = [self.location] if self.location else []
+        where = f" ({self.location})" if self.location else ""
         for optional in self._optional_details():
             longer = f" ({'; '.join([*details, optional])})"
-            if min(len(self.cause), _MAX_CAUSE) + len(longer) + len(hint) <= MAX_LENGTH:
+            if cause_length + len(longer) + len(advice) <= MAX_LENGTH:
                 details.append(optional)
                 where = longer
-        return f"{_cut_middle(self.cause, MAX_LENGTH - len(hint) - len(where))}{where}{hint}"
+        return f"{_cut_middle(self.cause, MAX_LENGTH - len(advice) - len(where))}{where}{advice}"
 
     def _advice(self) -> str:
-        link = _truncate(self.link or "", _MAX_LINK)
         if not self.hint:
-            return f" HINT: See {link}" if link else ""
-        end = f" ({link})" if link else ""
+            return f" HINT: See {self.link}" if self.link else ""
+        end = f" ({self.link})" if self.link else ""
         return _truncate(f" HINT: {self.hint}", MAX_LENGTH // 2 - len(end)) + end
 
     def _optional_details(self) -> List[str]:
         """What follows rank and host if there is room, the most useful first."""
-        frames = [f"at {' > '.join(self.frames[start:])}" for start in range(len(self.frames))]
-        # The most frames that fit, at least the innermost one.
-        fitting = next((each for each in frames if len(self.cause) + len(each) + 200 <= MAX_LENGTH), None)
-        parts = [fitting or frames[-1]] if frames else []
-        return [*parts, f"then {_truncate(self.last_error, 300)}"] if self.last_error else parts
+        # The most frames that leave room, at least the innermost one.
+        all_frames = [f"at {' > '.join(self.frames[start:])}" for start in range(len(self.frames))]
+        frames = [each for each in all_frames if len(self.cause) + len(each) + 200 <= MAX_LENGTH] or all_frames[-1:]
+        return frames[:1] + ([f"then {_truncate(self.last_error, 300)}"] if self.last_error else [])
 
 
-def message_of(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """Return ``str(error)``, or a note where the exception's ``__str__`` raises."""
     try:
         return str(error)
@@ -198,7 +148,7 @@ def message_of(error: BaseException) -> str:
         return f"(its __str__ raised {type(problem).__name__})"
 
 
-def user_frames(trace: Optional[TracebackType], message: str = "", limit: int = 4) -> Tuple[str, ...]:
+def _user_frames(trace: Optional[TracebackType], message: str = "", limit: int = 4) -> Tuple[str, ...]:
     """Return the last frames of the user's code, the innermost last, each as ``train.py:12 in training_step``.
 
     Frames of the standard library, of installed packages and of this package are left out. If no frame remains, as in a
@@ -215,12 +165,12 @@ def user_frames(trace: Optional[TracebackType], message: str = "", limit: int = 
     return tuple(f"{_short_path(path)}:{line} in {function}" for path, line, function in shown[-limit:])
 
 
-def quoted_cause(message: str) -> Optional[str]:
+def _quoted_cause(message: str) -> Optional[str]:
     r"""Return class and message of the error in a traceback that ``message`` quotes, or ``None`` if there is none.
 
     Data loaders and process launchers raise such messages::
 
-        >>> quoted_cause("Original Traceback (most recent call last):\n  File 'data.py', line 3\nKeyError: 'x'")
+        >>> _quoted_cause("Original Traceback (most recent call last):\n  File 'data.py', line 3\nKeyError: 'x'")
         "KeyError: 'x'"
     """
     _, header, quoted = message.rpartition(_TRACEBACK_HEADER)
@@ -241,24 +191,11 @@ def is_lost_peer_error(error: BaseException) -> bool:
         return True
     if not isinstance(error, RuntimeError):
         return False
-    message = message_of(error)
+    message = _message_of(error)
     if _LOST_PEER_MESSAGES.search(message) is not None:
         return True
-    is_from_torch = _raising_package(error) in TORCH_PACKAGES and quoted_cause(message) is None
+    is_from_torch = _raising_package(error) in TORCH_PACKAGES and _quoted_cause(message) is None
     return is_from_torch and _CONNECTION_MESSAGES.search(message) is not None
-
-
-def find_peer_host(message: str, hosts: Sequence[str]) -> Optional[str]:
-    """Return the first of ``hosts`` that has an IP address which ``message`` names, or ``None``."""
-    addresses = set(_ADDRESS.findall(message))
-    if not addresses:
-        return None
-    return next((host for host in hosts if addresses & set(_ip_addresses(host))), None)
-
-
-def escape_unprintable(text: str) -> str:
-    """Escape characters that cannot be encoded as UTF-8 or that change how a log is displayed."""
-    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), _TERMINAL.sub("", text))
 
 
 def _exception_chain(error: BaseException) -> List[BaseException]:
@@ -272,36 +209,30 @@ def _exception_chain(error: BaseException) -> List[BaseException]:
     return chain
 
 
+def _headline(error: BaseException) -> str:
+    """Class and message; of a quoted traceback, its last lines; of a group, also those of its members."""
+    message = _message_of(error)
+    quoted = _quoted_cause(message)
+    if quoted is not None:
+        return quoted
+    head = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    members = [_headline(member) for member in _group_members(error)]
+    if not members:
+        return head
+    more = [f"and {len(members) - _MAX_MEMBERS} more"] if len(members) > _MAX_MEMBERS else []
+    return f"{head}: {'; '.join([*members[:_MAX_MEMBERS], *more])}"
+
+
 def _group_members(error: BaseException) -> List[BaseException]:
     """The first causes of the members of an exception group, nested groups flattened; empty for other exceptions.
 
     The class is built in since Python 3.11; before, the package exceptiongroup defines one of the same name.
     """
     members: List[BaseException] = []
-    seen, waiting = {id(error)}, [error]
-    while waiting:
-        each = waiting.pop(0)
-        if any(cls.__name__ == "BaseExceptionGroup" for cls in type(each).__mro__):
-            firsts = [_exception_chain(member)[-1] for member in getattr(each, "exceptions", ())]
-            waiting[:0] = [first for first in firsts if id(first) not in seen]
-            seen.update(map(id, firsts))
-        elif each is not error:
-            members.append(each)
+    if any(cls.__name__ == "BaseExceptionGroup" for cls in type(error).__mro__):
+        for first in (_exception_chain(member)[-1] for member in getattr(error, "exceptions", ())):
+            members += _group_members(first) or [first]
     return members
-
-
-def _headline(error: BaseException) -> str:
-    """Class and message; of a quoted traceback, its last lines; of a group, also those of its members."""
-    message = message_of(error)
-    quoted = quoted_cause(message)
-    if quoted is not None:
-        return quoted
-    head = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    members = _group_members(error)
-    if not members:
-        return head
-    more = [f"and {len(members) - _MAX_MEMBERS} more"] if len(members) > _MAX_MEMBERS else []
-    return f"{head}: {'; '.join([*map(_headline, members[:_MAX_MEMBERS]), *more])}"
 
 
 def _raising_package(error: BaseException) -> str:
@@ -330,25 +261,8 @@ def _short_path(path: str) -> str:
     return relative if not relative.startswith(os.pardir) else os.path.join(*path.split(os.sep)[-2:])
 
 
-def _ip_addresses(host: str) -> Iterator[str]:
-    try:
-        for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
-            yield str(address[0])
-    except (OSError, UnicodeError):
-        return
-
-
-def _validated_text(text: Any) -> Optional[str]:
-    return _one_line(text[:MAX_LENGTH])[:MAX_LENGTH] if isinstance(text, str) else None
-
-
 def _one_line(text: str) -> str:
     return escape_unprintable(" ".join(text.split()))
-
-
-def _cut_cause(text: str) -> str:
-    """As much of a cause as other ranks are sent."""
-    return _cut_middle(_one_line(text), MAX_LENGTH)
 
 
 def _cut_middle(text: str, length: int) -> str:

@@ -4,20 +4,20 @@ An error that the program may still catch is noted, and reported only if the pro
 failure.
 """
 
-import argparse
 import atexit
 import dis
 import os
 import sys
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 from typing import Any, Iterator, NoReturn, Optional, Tuple, Type
 
-from lightning_sm._failure.failure_file import Redactor, write_failure
+from lightning_sm._failure.failure_file import write_failure
 from lightning_sm._failure.process import current_monitor, stop_watching, watch_failures
-from lightning_sm._failure.reason import FailureReason, find_peer_host, is_lost_peer_error, message_of
+from lightning_sm._failure.reason import FailureReason, is_lost_peer_error
+from lightning_sm._failure.redact import Redactor
 from lightning_sm._failure.speaker import speaks_for_job
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.exit_codes import is_success
@@ -52,7 +52,7 @@ class _Noted:
 
     pid: int
     job: TrainingJob
-    reason: FailureReason
+    reason: str
     is_exit: bool
     outermost: Optional[FrameType]
 
@@ -96,16 +96,15 @@ def describe_failure(error: BaseException, job: TrainingJob) -> str:
         error: The error.
         job: The job.
     """
-    rank, host, _ = _location(job)
-    return str(FailureReason.from_exception(error, rank=rank, host=host, redact=Redactor(job)))
+    return str(_describe(error, job)[0])
 
 
 def report_uncaught(job: Optional[TrainingJob] = None) -> None:
     """From now on, report the error that ends this program, or the failure of another rank that caused it.
 
-    These are an uncaught exception, an error that an ``argparse`` parser finds in the arguments, and an error that was
-    noted before ``sys.exit`` or ``os._exit`` with a code that means failure. A stop by Ctrl-C or SIGTERM is none. Only
-    the first call has an effect.
+    These are an uncaught exception, and the error that is being handled or was noted when ``sys.exit`` or ``os._exit``
+    is called with a code that means failure; also what an ``argparse`` parser finds in the arguments. A stop by Ctrl-C
+    or SIGTERM is none. Only the first call has an effect.
 
     Args:
         job: The job, if it has been read already; otherwise it is read when an error is reported.
@@ -117,7 +116,6 @@ def report_uncaught(job: Optional[TrainingJob] = None) -> None:
         return
     _is_installed = True
     previous, exit_program, exit_at_once = sys.excepthook, sys.exit, os._exit
-    exit_parser = argparse.ArgumentParser.exit
 
     def report_and_print(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
         with _never_raising():
@@ -125,31 +123,23 @@ def report_uncaught(job: Optional[TrainingJob] = None) -> None:
                 report(error)
         previous(kind, error, trace)
 
-    def record_and_exit(status: Any = None, /) -> NoReturn:
-        global _exit_code
-        _exit_code = (status,)
+    def note_and_exit(status: Any = None, /) -> NoReturn:
+        error, caller = sys.exc_info()[1], sys._getframe(1)
+        with _never_raising():
+            _note_exit(status, error, caller)
         exit_program(status)
 
     def report_and_exit_at_once(status: int) -> NoReturn:
+        error, caller = sys.exc_info()[1], sys._getframe(1)
         with _never_raising():
+            _note_exit(status, error, caller)
             if not is_success(status):
                 report_noted()
             elif current_monitor() is not None:
                 stop_watching()
         exit_at_once(status)
 
-    def note_and_exit_parser(self: argparse.ArgumentParser, status: int = 0, message: Optional[str] = None) -> Any:
-        with _never_raising():
-            if not is_success(status):
-                # jsonargparse, and parsers that override error(), print the message themselves.
-                caller = sys._getframe(1)
-                printed = message or (caller.f_locals.get("message") if caller.f_code.co_name == "error" else None)
-                _note(_usage_error(self, str(printed or f"exit code {status}")), None)
-        exit_parser(self, status, message)
-
-    sys.excepthook, sys.exit = report_and_print, record_and_exit
-    os._exit = report_and_exit_at_once
-    argparse.ArgumentParser.exit = note_and_exit_parser  # type: ignore[method-assign]
+    sys.excepthook, sys.exit, os._exit = report_and_print, note_and_exit, report_and_exit_at_once
 
 
 @contextmanager
@@ -161,7 +151,28 @@ def _never_raising() -> Iterator[None]:
         log.exception("The failure could not be reported.")
 
 
-def _usage_error(parser: argparse.ArgumentParser, message: str) -> HyperparameterError:
+def _note_exit(status: Any, error: Optional[BaseException], caller: FrameType) -> None:
+    """Note why the program exits: the error that it handles, or what the parser says that calls ``sys.exit``."""
+    global _exit_code
+    _exit_code = (status,)
+    if is_success(status):
+        return
+    usage = _usage_error(caller, status)
+    if usage is not None and not isinstance(error, LightningSMError):
+        _note(usage, None)
+    elif isinstance(error, Exception):
+        _note(error, None)
+
+
+def _usage_error(caller: FrameType, status: Any) -> Optional[HyperparameterError]:
+    """Return the error of an ``argparse`` parser whose method ``exit`` is the caller of ``sys.exit``."""
+    argparse = sys.modules.get("argparse")
+    if argparse is None or caller.f_code is not argparse.ArgumentParser.exit.__code__:
+        return None
+    parser, message, error_method = caller.f_locals["self"], caller.f_locals["message"], caller.f_back
+    if not message and error_method is not None and error_method.f_code.co_name == "error":
+        # jsonargparse, and parsers that override error(), print the message themselves.
+        message = error_method.f_locals.get("message")
     hint = (
         "SageMaker passes each hyperparameter as --name value. Add missing names to the parser; "
         "flags without a value (action='store_true') cannot be hyperparameters."
@@ -172,7 +183,8 @@ def _usage_error(parser: argparse.ArgumentParser, message: str) -> Hyperparamete
             "Replace LightningCLI by lightning_sm.cli.SageMakerCLI, which takes what SageMaker passes: --name value, "
             "without a subcommand."
         )
-    return HyperparameterError(f"The script's argument parser exited with an error: {message}", hint=hint)
+    said = message or f"exit code {status}"
+    return HyperparameterError(f"The script's argument parser exited with an error: {said}", hint=hint)
 
 
 def report_exit(error: BaseException, job: Optional[TrainingJob] = None) -> None:
@@ -211,9 +223,9 @@ def report_noted() -> None:
         _publish(noted.job, noted.reason)
 
 
-def _publish(job: TrainingJob, reason: FailureReason) -> None:
+def _publish(job: TrainingJob, reason: str) -> None:
     # Before the other ranks receive it: their exit makes the launcher kill this process.
-    write_failure(job, str(reason))
+    write_failure(job.failure_file, reason)
     monitor = current_monitor()
     if monitor is not None:
         monitor.publish(reason)
@@ -263,7 +275,7 @@ def _has_failed(noted: _Noted) -> bool:
     return noted.is_exit if _exit_code is None else not is_success(_exit_code[0])
 
 
-def _find_reason(error: BaseException, job: Optional[TrainingJob]) -> Optional[Tuple[TrainingJob, FailureReason]]:
+def _find_reason(error: BaseException, job: Optional[TrainingJob]) -> Optional[Tuple[TrainingJob, str]]:
     """Return the job and the reason to report, or ``None`` if there is no job or this process does not speak for it."""
     if job is None:
         job = _fallback_job()
@@ -271,19 +283,27 @@ def _find_reason(error: BaseException, job: Optional[TrainingJob]) -> Optional[T
             job = TrainingJob.resolve()
     if not (job.in_container and speaks_for_job()):
         return None
-    rank, host, world_size = _location(job)
-    reason = FailureReason.from_exception(error, rank=rank, host=host, redact=Redactor(job))
-    monitor = current_monitor()
+    reason, has_others = _describe(error, job)
     root = error.__cause__ or error.__context__ or error
-    if world_size > 1 and (is_lost_peer_error(error) or is_lost_peer_error(root)):
+    if has_others and (is_lost_peer_error(error) or is_lost_peer_error(root)):
+        monitor = current_monitor()
         first = None if monitor is None else monitor.wait_for_failure(_FIRST_FAILURE_TIMEOUT)
-        if first is None:
-            peer = find_peer_host(message_of(error), job.hosts)
-            ranks = "other ranks" if peer is None else f"other ranks ({peer})"
-            reason = FailureReason(f"Lost the connection to {ranks}: {reason.cause}", rank, host, reason.frames)
-        else:
-            reason = first
-    return job, reason
+        return job, first or str(replace(reason, cause=f"Lost the connection to other ranks: {reason.cause}"))
+    return job, str(reason)
+
+
+def _describe(error: BaseException, job: TrainingJob) -> Tuple[FailureReason, bool]:
+    """Return the reason for an error, and whether there are other ranks."""
+    monitor = current_monitor()
+    rank, host, has_others = None, job.current_host, monitor is not None
+    # Where Lightning starts the processes, only the monitor knows the rank.
+    if monitor is not None:
+        rank = monitor.settings.process.rank
+    else:
+        with suppress(LightningSMError):
+            topology = Topology.resolve(job=job)
+            rank, has_others = topology.global_rank, (topology.world_size or topology.num_nodes) > 1
+    return FailureReason.from_exception(error, rank=rank, host=host, redact=Redactor(job)), has_others
 
 
 def _fallback_job() -> TrainingJob:
@@ -291,15 +311,3 @@ def _fallback_job() -> TrainingJob:
     base = os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml"
     output = os.environ.get("SM_OUTPUT_DIR") or os.path.join(base, "output")
     return TrainingJob(in_container=is_in_job(os.environ), failure_file=os.path.join(output, "failure"))
-
-
-def _location(job: TrainingJob) -> Tuple[Optional[int], Optional[str], int]:
-    """Global rank, host and world size, as far as they are known."""
-    monitor = current_monitor()
-    # Where Lightning starts the processes, only the monitor knows the rank.
-    if monitor is not None:
-        return monitor.process.rank, monitor.process.host, monitor.world_size
-    with suppress(LightningSMError):
-        topology = Topology.resolve(job=job)
-        return topology.global_rank, job.current_host, topology.world_size or topology.num_nodes
-    return None, job.current_host, 1

@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple
 
-from lightning_sm._failure.failure_file import redact_patterns
+from lightning_sm._failure import redact_patterns
 from lightning_sm._logging import log
 
 __all__ = ["Delivery", "DeliveryThread"]

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from lightning_sm._failure.failure_file import redact_patterns
+from lightning_sm._failure import redact_patterns
 from lightning_sm._loggers.mlflow_client import JobRun, describe_failure, make_client
 from lightning_sm.errors import LoggerError
 

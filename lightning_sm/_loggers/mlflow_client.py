@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
-from lightning_sm._failure.failure_file import redact_patterns
+from lightning_sm._failure import redact_patterns
 from lightning_sm._loggers.delivery import Delivery, DeliveryThread
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.exit_codes import SUCCESS, is_success

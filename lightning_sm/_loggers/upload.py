@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from lightning_sm._failure.failure_file import redact_patterns
+from lightning_sm._failure import redact_patterns
 from lightning_sm._logging import log
 from lightning_sm.errors import LoggerError
 

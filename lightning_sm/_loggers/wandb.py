@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, Dict, Mapping
 
-from lightning_sm._failure.failure_file import is_secret_name
+from lightning_sm._failure import is_secret_name
 
 __all__ = ["continue_wandb_run", "is_wandb_class"]
 

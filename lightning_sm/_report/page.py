@@ -8,7 +8,7 @@ from html import escape
 from string import Template
 from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from lightning_sm._failure.reason import escape_unprintable
+from lightning_sm._failure import escape_unprintable
 from lightning_sm._report.figures import LEFT, RIGHT, figure
 from lightning_sm._report.history import MAX_CURVE_POINTS, MAX_POINTS, Attempt, Curve, Kind, thin
 from lightning_sm._report.report import Report, Rows

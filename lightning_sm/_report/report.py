@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm._export import distribution_versions
-from lightning_sm._failure.failure_file import REDACTED, is_secret_name
+from lightning_sm._failure import REDACTED, is_secret_name
 from lightning_sm._lightning import Namespace
 from lightning_sm._report.history import Attempt, Curve
 from lightning_sm._sagemaker.job import TrainingJob

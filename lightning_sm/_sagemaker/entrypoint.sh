@@ -92,8 +92,8 @@ anything_runs() {
   return 1
 }
 
-# When all programs have ended, the toolkit of an mpirun job waits for other hosts, for minutes if these failed.
-# A reason may be withdrawn while the job goes on, and then its toolkit has all the time that it needs.
+# When all programs have ended, the toolkit of an mpirun job waits for other hosts, for minutes if these failed. A job
+# that is a script may start its next program meanwhile.
 watch_for_failure() {
   while sleep 2; do
     has_failed && sleep 5 && has_failed && kill -KILL "$child"

@@ -3,14 +3,13 @@
 import os
 import stat
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm._sagemaker.in_job import config_directory, is_in_job
 from lightning_sm._sagemaker.json_input import (
     expect_mapping,
     expect_names,
-    expect_path,
     read_count,
     read_json_file,
     read_json_variable,
@@ -88,6 +87,14 @@ class Channel:
             )
 
 
+# Fields of resourceconfig.json with the variables that hold the same.
+_TEXTS = {
+    "current_group_name": "SM_CURRENT_INSTANCE_GROUP",
+    "current_instance_type": "SM_CURRENT_INSTANCE_TYPE",
+    "network_interface_name": "SM_NETWORK_INTERFACE_NAME",
+}
+
+
 def _is_fifo(path: str) -> bool:
     try:
         return stat.S_ISFIFO(os.stat(path).st_mode)
@@ -99,7 +106,8 @@ class _Reader:
     """Reads this host's files and variables, and records the source of each field."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self.environ = environ
+        # A plain dict, because os.environ raises for a name that the system cannot encode.
+        self.environ = dict(environ)
         self.sources: Dict[str, str] = {}
         self.base_dir = environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml"
         self.config_dir = config_directory(environ)
@@ -150,7 +158,6 @@ def read_job_fields(environ: Optional[Mapping[str, str]] = None) -> Dict[str, An
             f"which is not among the hosts {list(hosts)} by {reader.sources['hosts']}.",
             hint="SageMaker sets both; unset SM_CURRENT_HOST and SM_HOSTS if the script or a shell sets them.",
         )
-    groups = _read_groups(reader, resources, path)
     channels = _read_channels(reader)
     # The channel in which SDK v3 brings its container drivers.
     hyperparameters = _read_hyperparameters(reader, sdk_v3="sm_drivers" in channels)
@@ -160,17 +167,9 @@ def read_job_fields(environ: Optional[Mapping[str, str]] = None) -> Dict[str, An
         name=_read_name(reader, hyperparameters),
         current_host=current_host,
         hosts=hosts,
-        current_group_name=reader.text(
-            "current_group_name", resources.get("current_group_name"), path, "SM_CURRENT_INSTANCE_GROUP"
-        ),
-        instance_groups=groups,
+        instance_groups=_read_groups(reader, resources, path),
         distribution_groups=_read_distribution_groups(reader, hyperparameters),
-        current_instance_type=reader.text(
-            "current_instance_type", resources.get("current_instance_type"), path, "SM_CURRENT_INSTANCE_TYPE"
-        ),
-        network_interface_name=reader.text(
-            "network_interface_name", resources.get("network_interface_name"), path, "SM_NETWORK_INTERFACE_NAME"
-        ),
+        **{name: reader.text(name, resources.get(name), path, variable) for name, variable in _TEXTS.items()},
         num_gpus=read_count(reader.environ, "SM_NUM_GPUS"),
         num_neurons=read_count(reader.environ, "SM_NUM_NEURONS"),
         channels=channels,
@@ -203,11 +202,8 @@ def _read_hosts(reader: _Reader, resources: Dict[str, Any], path: str) -> Tuple[
     hosts, source = resources.get("hosts"), f"hosts in {path}"
     if hosts is None:
         hosts, source = read_json_variable(reader.environ, "SM_HOSTS"), "SM_HOSTS"
-    names = expect_names(hosts, source)
-    if not names:
-        raise JobConfigError(f"{source} is an empty list.")
     reader.sources["hosts"] = source
-    return tuple(names)
+    return tuple(expect_names(hosts, source))
 
 
 def _read_groups(reader: _Reader, resources: Dict[str, Any], path: str) -> Tuple[InstanceGroup, ...]:
@@ -217,16 +213,15 @@ def _read_groups(reader: _Reader, resources: Dict[str, Any], path: str) -> Tuple
     where = f"instance_groups in {path}"
     if not isinstance(groups, list):
         raise JobConfigError(f"{where} should be a JSON list, but is {groups!r}.")
-    read: List[InstanceGroup] = []
-    for group in groups:
-        entry = expect_mapping(group, f"An entry of {where}")
-        name, instance_type = entry.get("instance_group_name"), entry.get("instance_type")
-        if not isinstance(name, str) or not isinstance(instance_type, (str, type(None))):
-            raise JobConfigError(f"An entry of {where} has no valid instance_group_name and instance_type: {entry!r}.")
-        hosts = expect_names(entry.get("hosts"), f"hosts of group {name!r} in {path}")
-        read.append(InstanceGroup(name, instance_type, tuple(hosts)))
     reader.sources["instance_groups"] = path
-    return tuple(read)
+    return tuple(_read_group(expect_mapping(group, f"An entry of {where}"), where) for group in groups)
+
+
+def _read_group(entry: Dict[str, Any], where: str) -> InstanceGroup:
+    name, instance_type = entry.get("instance_group_name"), entry.get("instance_type")
+    if not isinstance(name, str) or not isinstance(instance_type, (str, type(None))):
+        raise JobConfigError(f"An entry of {where} has no valid instance_group_name and instance_type: {entry!r}.")
+    return InstanceGroup(name, instance_type, tuple(expect_names(entry.get("hosts"), f"hosts of {name!r} in {where}")))
 
 
 def _read_hyperparameters(reader: _Reader, *, sdk_v3: bool) -> Hyperparameters:
@@ -262,12 +257,6 @@ def _read_channels(reader: _Reader) -> Dict[str, Channel]:
         reader.sources["channels"] = "SM_CHANNELS"
         listed = read_json_variable(reader.environ, "SM_CHANNELS")
         modes = dict.fromkeys(expect_names([] if listed is None else listed, "SM_CHANNELS"))
-    for name, mode in modes.items():
-        expect_path(name, f"The name of a channel in {reader.sources['channels']}")
-        if not isinstance(mode, (str, type(None))):
-            raise JobConfigError(
-                f"TrainingInputMode of channel {name!r} in {path} should be a string, but is {mode!r}."
-            )
     return {
         name: Channel(name, reader.environ.get(f"SM_CHANNEL_{name.upper()}") or os.path.join(data_dir, name), mode)
         for name, mode in modes.items()
@@ -278,12 +267,12 @@ def _read_local_path(reader: _Reader, name: str, field: str) -> Optional[str]:
     """Return ``LocalPath`` of a file, which is a directory that the service uploads while the job runs."""
     content, path = reader.file(name)
     local_path = None if content is None else expect_mapping(content, path).get("LocalPath")
-    if local_path is not None and not (isinstance(local_path, str) and os.path.isabs(local_path)):
-        raise JobConfigError(f"LocalPath in {path} should be an absolute path, but is {local_path!r}.")
-    if not local_path:
+    if local_path is None:
         return None
+    if not (isinstance(local_path, str) and os.path.isabs(local_path)):
+        raise JobConfigError(f"LocalPath in {path} should be an absolute path, but is {local_path!r}.")
     reader.sources[field] = path
-    return expect_path(local_path, f"LocalPath in {path}")
+    return local_path
 
 
 def _read_checkpoint_dir(reader: _Reader, output_data_dir: str) -> str:

@@ -1,14 +1,15 @@
 """Reads and validates JSON files and environment variables. What is malformed raises a ``JobConfigError``."""
 
 import json
-import os
+import re
 from typing import Any, Dict, List, Mapping, Optional
 
 from lightning_sm.errors import JobConfigError
 
-__all__ = ["read_json_file", "read_json_variable", "expect_mapping", "expect_names", "expect_path", "read_count"]
+__all__ = ["read_json_file", "read_json_variable", "expect_mapping", "expect_names", "read_count"]
 
 _SHOWN = 120
+_COUNT = re.compile("[0-9]{1,9}")
 
 
 def _decode(text: str, where: str) -> Any:
@@ -29,9 +30,6 @@ def read_json_file(path: str) -> Optional[Any]:
         JobConfigError: The file cannot be read, or is not JSON.
     """
     try:
-        # Opening a FIFO would block until there is a writer.
-        if not os.path.isfile(path) and os.path.exists(path):
-            raise OSError("not a regular file")
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):
@@ -61,23 +59,10 @@ def expect_mapping(value: Any, where: str) -> Dict[str, Any]:
 
 
 def expect_names(value: Any, where: str) -> List[str]:
-    """Return ``value`` if it is a JSON list of unique, non-empty strings; raise ``JobConfigError`` otherwise."""
+    """Return ``value`` if it is a JSON list of non-empty strings; raise ``JobConfigError`` otherwise."""
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
         raise JobConfigError(f"{where} should be a JSON list of names, but is {_shown(value)}.")
-    if len(set(value)) != len(value):
-        raise JobConfigError(f"{where} has a duplicate: {_shown(value)}.")
     return value
-
-
-def expect_path(value: Any, where: str) -> str:
-    """Return ``value`` if it is a valid path or part of one; raise ``JobConfigError`` otherwise."""
-    try:
-        usable = isinstance(value, str) and b"\0" not in os.fsencode(value)
-    except UnicodeEncodeError:  # an unpaired surrogate, which JSON can encode
-        usable = False
-    if not usable:
-        raise JobConfigError(f"{where} should be a path or a part of a path, but is {_shown(value)}.")
-    return str(value)
 
 
 def read_count(environ: Mapping[str, str], name: str, *, least: int = 0) -> Optional[int]:
@@ -89,7 +74,7 @@ def read_count(environ: Mapping[str, str], name: str, *, least: int = 0) -> Opti
     text = environ.get(name, "").strip()
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) < least:
+    if not _COUNT.fullmatch(text) or int(text) < least:
         raise JobConfigError(
             f"The environment variable {name} is {text[:_SHOWN]!r}, which is not an integer of at least {least}.",
             hint=f"{name} is set by the launcher or by SageMaker; unset it if the script or a shell sets it.",

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Collection, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from lightning_sm._distributed.backend import SMDDP_INSTANCE_TYPES
-from lightning_sm._failure.failure_file import redact_patterns
+from lightning_sm._failure import redact_patterns
 from lightning_sm.errors import LightningSMError
 from lightning_sm.launch._images import Image, find_image
 from lightning_sm.launch._line import read_line

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_sm._distributed import rendezvous
 from lightning_sm._distributed.rendezvous import RendezvousWait, describe_wait, wait_until_resolvable
-from lightning_sm._failure import RankRanges, RendezvousState
+from lightning_sm._failure import RendezvousState
 from lightning_sm.errors import TopologyError
 from tests.projects.container import log_lines
 
@@ -15,7 +15,7 @@ _HOSTS = [f"algo-{number + 1}" for number in range(100)]
 
 
 def _wait(world_size, hosts, joined=(), starting=(), known=()):
-    state = RendezvousState(RankRanges.of(joined), RankRanges.of(starting), tuple(known))
+    state = RendezvousState(frozenset(joined), frozenset(starting), frozenset(known))
     return describe_wait(61.4, "algo-1:7777", 0, world_size, hosts, state)
 
 

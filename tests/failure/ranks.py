@@ -1,17 +1,19 @@
-"""A failure server and the monitors of several ranks, in one process."""
+"""Several ranks in one process, each with a guard process of its own."""
 
+import os
+import signal
 import socket
 import time
+from dataclasses import replace
 
-from lightning_sm._failure.connection import Address, Connection, ProcessInfo
+from lightning_sm._failure.address import Address
+from lightning_sm._failure.messages import Delays, GuardSettings, ProcessInfo
 from lightning_sm._failure.monitor import FailureMonitor
-from lightning_sm._failure.reason import FailureReason
-from lightning_sm._failure.server import FailureServer
 
-REASON = FailureReason("KeyError: 'x'", 1, "algo-2")
+REASON = "KeyError: 'x' (rank 1 on algo-2)"
 
 
-def until(condition, seconds=10.0):
+def until(condition, seconds=20.0):
     """Wait until a function returns true."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -19,78 +21,74 @@ def until(condition, seconds=10.0):
         time.sleep(0.01)
 
 
-def process(rank):
-    return ProcessInfo(rank, 0, f"algo-{rank + 1}", rank, 100 + rank)
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Rank:
-    """A rank with its monitor, and what the monitor has called."""
+    """A rank with its monitor, its failure file, and the codes with which the monitor would have ended it."""
 
-    def __init__(self, cluster, rank, exit_timeout=60.0, reconnect_timeout=0.3, joined=True, joining=True):
-        self.received, self.retracted, self.exits = [], [], []
-        self.joined = joined
+    def __init__(self, cluster, rank, *, joined=True, joining=True, exit_timeout=60.0):
+        self.exits, self.joined = [], joined
+        self._file = cluster.folder / f"failure-{rank}"
+        process = ProcessInfo(rank, 0, f"algo-{rank + 1}", rank, 100 + rank)
         self.monitor = FailureMonitor(
-            process(rank),
-            3,
-            cluster.address,
-            self.received.append,
-            self.retracted.append,
+            GuardSettings(process, cluster.address, str(self._file), rank == 0, Delays(1.0, 0.5, 1.0)),
             exit_timeout=exit_timeout,
-            reconnect_timeout=reconnect_timeout,
             has_joined=lambda: self.joined,
             exit_process=self.exits.append,
         )
         self.monitor.start()
-        self.monitor._started.set()
         if joining:
-            self.monitor.set_joining(rank, 3)
-        until(lambda: self.monitor._connection is not None)
+            self.monitor.set_joining(rank)
+
+    @property
+    def reason(self):
+        """What the failure file of its host says."""
+        return self._file.read_text() if self._file.exists() else None
+
+    def sees(self, joined=(), starting=()):
+        state = self.monitor.ask_who_has_joined(1, timeout=0.5)
+        return state is not None and (state.joined, state.starting) == (frozenset(joined), frozenset(starting))
 
     def die(self):
-        """Close the connection without LEAVE, as the end of a killed process does."""
+        """End without a word, as a killed process does."""
         self.monitor._stopped.set()
-        self.monitor._connection.shutdown()
+        self.monitor._guard.connection.shutdown(socket.SHUT_RDWR)
+
+    def kill_guard(self):
+        os.kill(self.monitor._guard._process.pid, signal.SIGKILL)
+
+    def lose_host(self):
+        """End with the guard, as the processes of a host do that is gone."""
+        self.monitor._stopped.set()
+        self.kill_guard()
 
 
 class Cluster:
-    def __init__(self):
-        self.ranks = []
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.address = Address("127.0.0.1", (port,), "token", 3)
-        self.server = FailureServer(self.address, early_exit_delay=0.5)
-        self.server.start()
-        until(lambda: self.server._listener is not None)
+    def __init__(self, folder):
+        self.folder, self.ranks = folder, []
+        self.address = Address("127.0.0.1", (free_port(), free_port(), free_port()), "token", 3)
 
-    def start(self, count=3, **options):
+    def start(self, count=3, num_nodes=None, **options):
+        """Start ranks, and wait until the server knows them."""
+        self.address = replace(self.address, num_nodes=num_nodes or count)
         self.ranks = [Rank(self, rank, **options) for rank in range(count)]
-        until(lambda: self.phases() == [rank.monitor.phase for rank in self.ranks])
+        is_joined = options.get("joined", True) or options.get("joining", True)
+        ranks = range(count)
+        until(lambda: self.ranks[0].sees(*((ranks, ()) if is_joined else ((), ranks))))
         return self.ranks
-
-    def phases(self):
-        members = sorted(list(self.server._members.values()), key=lambda member: member.process.slot)
-        return [member.phase for member in members]
-
-    def connect(self):
-        return Connection(socket.create_connection(("127.0.0.1", self.address.ports[0])))
-
-    def kill_server(self):
-        """Close the server without CLOSED, as the loss of its host does."""
-        self.server._selector.unregister(self.server._listener)
-        self.server._listener.close()
-        members = list(self.server._members.values())
-        for member in members:
-            member.has_left = True
-        for member in members:
-            member.connection.shutdown()
 
     def end(self):
         for rank in self.ranks:
             rank.monitor.stop()
-        self.server.close()
+        assert not any(rank.monitor._thread.is_alive() for rank in self.ranks)
+        for rank in self.ranks:
+            rank.monitor._guard._process.wait(20)
 
 
-def quiet(ranks, seconds=0.5):
+def quiet(ranks, seconds=1.5):
     time.sleep(seconds)
-    return not any(rank.received or rank.exits for rank in ranks)
+    return not any(rank.reason or rank.exits or rank.monitor.first_failure for rank in ranks)

@@ -1,6 +1,6 @@
 """What a job's failure file says."""
 
-from lightning_sm._failure.report import report_noted
+from lightning_sm._failure import report_noted
 
 __all__ = ["reason"]
 

@@ -9,7 +9,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-from lightning_sm._failure.report import report_noted
+from lightning_sm._failure import report_noted
 from lightning_sm._lightning import Namespace
 from lightning_sm.cli import sagemaker_cli_class
 

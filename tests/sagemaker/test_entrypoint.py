@@ -202,15 +202,6 @@ def test_a_toolkit_that_waits_beside_a_failure_reason_is_not_waited_for(box):
     assert 8 < time.monotonic() - began < 30
 
 
-@pytest.mark.slow
-def test_a_toolkit_that_takes_its_time_after_a_reason_was_withdrawn_succeeds(box):
-    box.program("train", TRAIN.replace("sys.exit(", "code = (") + "import time; time.sleep(10)")
-    box.python(
-        "user", "import os, time; open('output/failure', 'w').close(); time.sleep(3); os.unlink('output/failure')"
-    )
-    assert box.run()[0] == 0
-
-
 def test_a_program_in_the_place_of_the_toolkit(box):
     box.python("parent", "import subprocess, sys; subprocess.Popen([sys.executable, 'user.py'])\n" + CATCH)
     code, log = box.run(sys.executable, "parent.py", until=["user listens", "parent listens"])

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_sm import Hyperparameters
 from lightning_sm._sagemaker.hyperparameters import is_reserved
-from lightning_sm.errors import HyperparameterError, JobConfigError
+from lightning_sm.errors import HyperparameterError
 
 _VALUES = {
     "trainer.max_epochs": 5,
@@ -72,21 +72,6 @@ def test_the_objective_that_the_service_adds_hides_no_types():
     assert Hyperparameters.from_file(text, "file").values == {"optimizer": "adam", "x": "5"}
 
 
-def test_sdk_v3_mixes_json_and_plain_strings():
-    content = {"epochs": "5", "name": "resnet", "on": "true", "layers": '["a", "b"]', "optimizer": '{"lr": 0.1}'}
-    assert Hyperparameters.from_file(content, "file").values == {
-        "epochs": "5",
-        "name": "resnet",
-        "on": "true",
-        "layers": ["a", "b"],
-        "optimizer": {"lr": 0.1},
-    }
-
-
-def test_values_that_are_no_strings_stay():
-    assert Hyperparameters.from_file({"a": 1, "b": None, "c": [1]}, "file").values == {"a": 1, "b": None, "c": [1]}
-
-
 @pytest.mark.parametrize("name", ["sagemaker_program", "sagemaker_", "_tuning_objective_metric", "mp_parameters"])
 def test_reserved_names_are_kept_apart(name):
     read = Hyperparameters.from_file({name: '"x"', "lr": "0.1"}, "file")
@@ -100,21 +85,6 @@ def test_other_names_are_the_users(name):
     assert not is_reserved(name)
 
 
-def test_variables_are_typed_already():
-    read = Hyperparameters.from_variable({"lr": 0.1, "text": "5"}, {"sagemaker_program": "train.py"}, "SM_HPS")
-    assert read.values == {"lr": 0.1, "text": "5"}
-    assert read.reserved == {"sagemaker_program": "train.py"}
-    assert read.source == "SM_HPS"
-
-
-@pytest.mark.parametrize("content", [[], "text", 1, None])
-def test_content_that_is_no_object(content):
-    with pytest.raises(JobConfigError, match="should be a JSON object"):
-        Hyperparameters.from_file(content, "file")
-    with pytest.raises(JobConfigError, match="should be a JSON object"):
-        Hyperparameters.from_variable({}, content, "SM_HPS")
-
-
 @pytest.mark.parametrize(
     ("value", "on"),
     [(True, True), ("true", True), ('"True"', True), (False, False), ("false", False), (1, False), (None, False)],
@@ -122,10 +92,6 @@ def test_content_that_is_no_object(content):
 def test_switches(value, on):
     name = "sagemaker_distributed_dataparallel_enabled"
     assert Hyperparameters(reserved={name: value}).enabled(name) is on
-
-
-def test_absent_switch_is_off():
-    assert not Hyperparameters().enabled("sagemaker_distributed_dataparallel_enabled")
 
 
 @pytest.mark.parametrize(

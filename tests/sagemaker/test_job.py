@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 
 from lightning_sm import Channel, Hyperparameters, InstanceGroup, TrainingJob
@@ -9,19 +7,6 @@ from tests.projects.container import log_lines
 _GPU = InstanceGroup("gpu", "ml.p4d.24xlarge", ("algo-3", "algo-1"))
 _CPU = InstanceGroup("cpu", "ml.c5.large", ("algo-2",))
 _HOSTS = ("algo-1", "algo-2", "algo-3")
-
-
-def test_outside_a_container_everything_is_empty():
-    job = TrainingJob.resolve({})
-    assert job == TrainingJob()
-    assert not job.in_container
-    assert job.world_hosts == ()
-    assert not job.asks_for_smddp
-
-
-def test_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        TrainingJob().current_host = "algo-1"
 
 
 @pytest.mark.parametrize(

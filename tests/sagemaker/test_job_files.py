@@ -71,20 +71,6 @@ def test_no_container(opt_ml, variables):
     assert TrainingJob.resolve(opt_ml.environ(**variables)) == TrainingJob()
 
 
-def test_the_resource_file_alone_is_a_container(opt_ml):
-    assert TrainingJob.resolve(opt_ml.host("algo-1").environ()).in_container
-
-
-def test_sm_hps_cut_at_a_hash_does_no_harm_where_the_file_is(opt_ml):
-    opt_ml.host("algo-1").hyperparameters(color="a#b")
-    assert TrainingJob.resolve(opt_ml.environ(SM_HPS='{"color":"a')).hyperparameters.values == {"color": "a#b"}
-
-
-def test_sm_hps_cut_at_a_hash_is_told_where_there_is_no_file(opt_ml):
-    with pytest.raises(JobConfigError, match="SM_HPS is not JSON"):
-        TrainingJob.resolve(opt_ml.host("algo-1").environ(SM_HPS='{"color":"a'))
-
-
 def test_local_mode_has_no_groups(opt_ml):
     job = TrainingJob.resolve(opt_ml.local_mode("algo-1-xyz", "algo-1-xyz", "algo-2-xyz").environ())
     assert job.instance_groups == ()
@@ -111,6 +97,11 @@ def test_directories_by_default(opt_ml):
     assert job.output_data_dir == str(base / "output" / "data")
     assert job.failure_file == str(base / "output" / "failure")
     assert job.checkpoint_dir == str(base / "output" / "data" / "checkpoints")
+    (base / "checkpoints").mkdir()
+    job = TrainingJob.resolve(opt_ml.write("checkpointconfig.json", {}).environ())
+    assert job.checkpoint_dir == str(base / "checkpoints")
+    opt_ml.write("checkpointconfig.json", {"S3Uri": "s3://b/p", "LocalPath": "/mnt/checkpoints"})
+    assert TrainingJob.resolve({"SM_INPUT_CONFIG_DIR": str(opt_ml.config)}).checkpoint_dir == "/mnt/checkpoints"
 
 
 def test_directories_by_variables(opt_ml):
@@ -121,16 +112,6 @@ def test_directories_by_variables(opt_ml):
     assert (job.model_dir, job.output_data_dir, job.failure_file) == ("/m", "/o/data", "/o/failure")
     assert job.channels["training"].path == "/i/data/training"
     assert job.sources["model_dir"] == "SM_MODEL_DIR"
-
-
-def test_config_directory_by_variable(opt_ml):
-    opt_ml.host("algo-1")
-    assert TrainingJob.resolve({"SM_INPUT_CONFIG_DIR": str(opt_ml.config)}).current_host == "algo-1"
-
-
-def test_checkpoint_directory_by_file(opt_ml):
-    opt_ml.host("algo-1").write("checkpointconfig.json", {"S3Uri": "s3://b/p", "LocalPath": "/mnt/checkpoints"})
-    assert TrainingJob.resolve(opt_ml.environ()).checkpoint_dir == "/mnt/checkpoints"
 
 
 def test_tensorboard_directory(opt_ml):
@@ -145,12 +126,6 @@ def test_tensorboard_directory(opt_ml):
     assert job.tensorboard_dir is None
 
 
-def test_checkpoint_directory_where_it_is(opt_ml):
-    (opt_ml.base / "checkpoints").mkdir()
-    job = TrainingJob.resolve(opt_ml.host("algo-1").write("checkpointconfig.json", {}).environ())
-    assert job.checkpoint_dir == str(opt_ml.base / "checkpoints")
-
-
 _RESOURCES = {"current_host": "algo-1", "hosts": ["algo-1"]}
 
 
@@ -162,22 +137,20 @@ _RESOURCES = {"current_host": "algo-1", "hosts": ["algo-1"]}
         ("resourceconfig.json", {"current_host": "algo-1"}, "SM_HOSTS should be a JSON list of names, but is None"),
         ("resourceconfig.json", {"hosts": ["algo-1"]}, "The current host is None by no file or variable"),
         ("resourceconfig.json", {"current_host": 1, "hosts": ["algo-1"]}, "current_host in .* should be a string"),
-        ("resourceconfig.json", {"current_host": "algo-1", "hosts": []}, "is an empty list"),
+        ("resourceconfig.json", {"current_host": "algo-1", "hosts": []}, "not among the hosts"),
         ("resourceconfig.json", {"current_host": "algo-1", "hosts": "algo-1"}, "should be a JSON list of names"),
         ("resourceconfig.json", {"current_host": "a", "hosts": ["algo-1"]}, "'a' .* not among the hosts"),
-        ("resourceconfig.json", {"current_host": "a", "hosts": ["a", "a"]}, "has a duplicate"),
         ("resourceconfig.json", {**_RESOURCES, "instance_groups": {}}, "instance_groups .* should be a JSON list"),
         ("resourceconfig.json", {**_RESOURCES, "instance_groups": [1]}, "An entry of instance_groups"),
         ("resourceconfig.json", {**_RESOURCES, "instance_groups": [{}]}, "no valid instance_group_name"),
-        ("resourceconfig.json", {**_RESOURCES, "instance_groups": [{"instance_group_name": "g"}]}, "hosts of group"),
+        ("resourceconfig.json", {**_RESOURCES, "instance_groups": [{"instance_group_name": "g"}]}, "hosts of 'g'"),
         ("resourceconfig.json", {**_RESOURCES, "current_group_name": 5}, "current_group_name in"),
         ("hyperparameters.json", b"\xff", "hyperparameters.json cannot be read"),
         ("hyperparameters.json", [], "hyperparameters.json should be a JSON object"),
         ("hyperparameters.json", {"sagemaker_distribution_instance_groups": "5"}, "sagemaker_distribution_instance"),
         ("inputdataconfig.json", "", "inputdataconfig.json is not JSON"),
         ("inputdataconfig.json", {"training": None}, "Channel 'training' in"),
-        ("inputdataconfig.json", {"\ud800": {}}, "The name of a channel in .* should be .* a path"),
-        ("checkpointconfig.json", {"LocalPath": "/a\0b"}, "LocalPath in .* should be .* a path"),
+        ("inputdataconfig.json", "[" * 100_000, "inputdataconfig.json is not JSON"),
         ("checkpointconfig.json", {"LocalPath": "relative"}, "LocalPath in .* should be an absolute path"),
         ("checkpointconfig.json", {"LocalPath": 5}, "LocalPath in .* should be an absolute path"),
         ("tensorboardoutputconfig.json", {"LocalPath": "tb"}, "LocalPath in .* should be an absolute path"),
@@ -186,8 +159,9 @@ _RESOURCES = {"current_host": "algo-1", "hosts": ["algo-1"]}
 )
 def test_broken_file(opt_ml, name, content, says):
     opt_ml.write("resourceconfig.json", _RESOURCES).write(name, content)
-    with pytest.raises(JobConfigError, match=says):
+    with pytest.raises(JobConfigError, match=says) as info:
         TrainingJob.resolve(opt_ml.environ())
+    assert len(str(info.value)) < 800
 
 
 @pytest.mark.parametrize(
@@ -198,6 +172,8 @@ def test_broken_file(opt_ml, name, content, says):
         ({"SM_HOSTS": "{}"}, "SM_HOSTS should be a JSON list of names"),
         ({"SM_CHANNELS": '"training"'}, "SM_CHANNELS should be a JSON list of names"),
         ({"SM_HPS": "[1]"}, "SM_HPS should be a JSON object"),
+        # Cut at a '#' by remote login.
+        ({"SM_HPS": '{"color":"'}, r"SM_HPS is not JSON.*HINT:.*'#'"),
         ({"SM_FRAMEWORK_PARAMS": "[1]"}, "SM_FRAMEWORK_PARAMS should be a JSON object"),
         ({"SM_NUM_GPUS": "all"}, "SM_NUM_GPUS is 'all'"),
     ],
@@ -206,12 +182,6 @@ def test_broken_variable(opt_ml, variables, says):
     given = {"SM_CURRENT_HOST": "algo-1", "SM_HOSTS": json.dumps(["algo-1"]), **variables}
     with pytest.raises(JobConfigError, match=says):
         TrainingJob.resolve(opt_ml.environ(**given))
-
-
-def test_input_mode_that_is_no_text(opt_ml):
-    opt_ml.host("algo-1").write("inputdataconfig.json", {"training": {"TrainingInputMode": ["File"]}})
-    with pytest.raises(JobConfigError, match="TrainingInputMode of channel 'training'"):
-        TrainingJob.resolve(opt_ml.environ())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_sm import Launcher, Topology, TrainingJob
+from lightning_sm import Launcher, Topology
 from lightning_sm.errors import JobConfigError, TopologyError
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.opt_ml import group
@@ -28,6 +28,9 @@ _WRAPPER = {"RANK": 3, "WORLD_SIZE": 4, "LOCAL_RANK": 1}
     [
         (torchrun(3, 4, 1, 2, 1), Launcher.TORCHRUN, (3, 4, 1, 2), (1, 2)),
         (torchrun(0, 2, 0, 2, 0), Launcher.TORCHRUN, (0, 2, 0, 2), (0, 1)),
+        # Hosts with unequal numbers: only torchrun's own count of nodes is right.
+        (torchrun(3, 4, 0, 1, 1, nodes=2), Launcher.TORCHRUN, (3, 4, 0, 1), (1, 2)),
+        (torchrun(0, 4, 0, 3, 0, nodes=2), Launcher.TORCHRUN, (0, 4, 0, 3), (0, 2)),
         # HyperPod's agent, whose number of groups counts processes.
         (torchrun(3, 4, 1, 2, 1, 4), Launcher.TORCHRUN, (3, 4, 1, 2), (1, 2)),
         (torchrun(7, 8, 7, 8, 0, 8), Launcher.TORCHRUN, (7, 8, 7, 8), (0, 1)),
@@ -51,15 +54,6 @@ def test_row(environ, launcher, world, nodes):
     assert topology.is_external is (world[1] is not None)
 
 
-@pytest.mark.parametrize(("current", "node_rank"), [("algo-2", 0), ("algo-1", 1)])
-def test_row_of_one_process_per_host(opt_ml, current, node_rank):
-    opt_ml.host(current, "algo-2", "algo-1", groups=(group("g", "algo-2", "algo-1"),))
-    topology = _resolve(opt_ml.environ(MASTER_ADDR="algo-2", MASTER_PORT=7777))
-    assert topology.launcher == Launcher.HOST
-    assert (_world(topology), _nodes(topology)) == ((None, None, 0, None), (node_rank, 2))
-    assert not topology.is_external
-
-
 @pytest.mark.parametrize(
     ("environ", "launcher", "rank"),
     [
@@ -78,78 +72,58 @@ def test_first_row_that_applies_wins(opt_ml, environ, launcher, rank):
     assert (topology.launcher, topology.global_rank) == (launcher, rank)
 
 
-def test_rank_variables_in_a_container_are_counted_by_its_hosts(opt_ml):
-    opt_ml.host("algo-2", "algo-1", "algo-2")
-    topology = _resolve(opt_ml.environ(RANK=1, WORLD_SIZE=2, LOCAL_RANK=0))
-    assert (topology.launcher, _world(topology), _nodes(topology)) == (Launcher.VARIABLES, (1, 2, 0, 1), (1, 2))
-
-
 def test_mpi_node_rank_variable_is_not_the_node():
     # It counts processes of one node: here 0 on every host.
     topologies = [_resolve(mpirun(rank, 2, 0, 1, OMPI_COMM_WORLD_NODE_RANK=0)) for rank in (0, 1)]
     assert [_nodes(topology) for topology in topologies] == [(0, 2), (1, 2)]
 
 
-def test_mpi_with_the_leaders_variables_on_another_host(opt_ml):
-    opt_ml.host("algo-2", "algo-1", "algo-2")
-    leaders = {"SM_CURRENT_HOST": "algo-1", "SM_HOSTS": '["algo-1","algo-2"]', "SM_NUM_GPUS": "8"}
-    topology = _resolve(opt_ml.environ(**leaders, **mpirun(1, 2, 0, 1)))
-    assert (_world(topology), _nodes(topology)) == ((1, 2, 0, 1), (1, 2))
-    assert TrainingJob.resolve(opt_ml.environ(**leaders)).current_host == "algo-2"
+_TWO = ("algo-1", "algo-2")
+_GROUP = (group("g", "algo-2", "algo-1"),)
+_GPU_AND_CPU = (group("gpu", "algo-3", "algo-1"), group("cpu", "algo-2", "algo-4"))
+_FOUR = ("algo-1", "algo-2", "algo-3", "algo-4")
+_SORTED = tuple(f"algo-{number}" for number in (1, 10, 2, 3))
+_OWN_GROUPS = (group("one", "algo-1"), group("two", "algo-2"))
+_LEADERS = {"SM_CURRENT_HOST": "algo-1", "SM_HOSTS": '["algo-1","algo-2"]', "SM_NUM_GPUS": "8"}
 
 
-def test_host_with_the_leaders_variables_and_no_file_goes_by_its_own_name():
-    leaders = {"SM_CURRENT_HOST": "algo-1", "SM_HOSTS": '["algo-1","algo-2"]'}
-    assert _nodes(_resolve(leaders, hostname="algo-2")) == (1, 2)
-    assert _nodes(_resolve(leaders, hostname="ip-10-0-0-1")) == (0, 2)
-
-
-def test_host_file_comes_before_the_hosts_name(opt_ml):
-    opt_ml.host("algo-2", "algo-1", "algo-2")
-    assert _nodes(_resolve(opt_ml.environ(), hostname="algo-1")) == (1, 2)
-
-
-def test_order_given_is_kept_where_algo_10_sorts_before_algo_2(opt_ml):
-    hosts = [f"algo-{number}" for number in (1, 10, 2, 3)]
-    opt_ml.host("algo-2", *hosts)
-    topology = _resolve(opt_ml.environ())
-    assert (topology.node_rank, topology.main_address) == (2, "algo-1")
-
-
-def test_main_host_is_the_first_given_not_the_first_sorted(opt_ml):
-    opt_ml.host("algo-1", "algo-1", "algo-2", "algo-3", groups=(group("g", "algo-3", "algo-1", "algo-2"),))
-    topology = _resolve(opt_ml.environ())
-    assert (topology.node_rank, topology.num_nodes, topology.main_address) == (1, 3, "algo-3")
-
-
-@pytest.mark.parametrize("variable", ["MASTER_ADDR", "SM_MASTER_ADDR"])
-@pytest.mark.parametrize(("current", "nodes"), [("algo-2", (0, 2)), ("algo-1", (1, 2))])
-def test_main_host_without_a_launcher_is_the_one_with_rank_zero(opt_ml, variable, current, nodes):
-    # Without a distribution the toolkit names the first of the sorted hosts.
-    opt_ml.host(current, "algo-1", "algo-2", groups=(group("g", "algo-2", "algo-1"),))
-    topology = _resolve(opt_ml.environ(**{variable: "algo-1", "MASTER_PORT": 7777}))
-    assert (_nodes(topology), topology.main_address) == (nodes, "algo-2")
-    assert topology.sources["main_address"] == "first host of the group, which has rank 0"
-
-
-@pytest.mark.parametrize(("current", "main"), [("algo-1", "algo-1"), ("algo-2", "algo-2")])
-def test_two_groups_without_a_distribution_are_two_worlds(opt_ml, current, main):
-    opt_ml.host(current, "algo-1", "algo-2", groups=(group("one", "algo-1"), group("two", "algo-2")))
-    topology = _resolve(opt_ml.environ(MASTER_ADDR="algo-1"))
-    assert (_nodes(topology), topology.main_address) == ((0, 1), main)
-
-
-def test_an_address_that_is_no_host_of_the_job_is_meant(opt_ml):
-    opt_ml.host("algo-2", "algo-1", "algo-2")
-    assert _resolve(opt_ml.environ(MASTER_ADDR="10.0.0.7")).main_address == "10.0.0.7"
-
-
-def test_a_launchers_main_host_is_its_own(opt_ml):
-    opt_ml.host("algo-1", "algo-1", "algo-2", groups=(group("g", "algo-2", "algo-1"),))
-    assert _resolve(opt_ml.environ(**torchrun(1, 2, 0, 1, 1, MASTER_ADDR="algo-1"))).main_address == "algo-1"
-
-
-_GROUPS = (group("gpu", "algo-3", "algo-1"), group("cpu", "algo-2", "algo-4"))
+@pytest.mark.parametrize(
+    ("current", "hosts", "groups", "variables", "nodes", "main"),
+    [
+        ("algo-2", _TWO, None, {}, (1, 2), ("algo-1", 7777)),
+        # The order that is given counts, where algo-10 sorts before algo-2 and where a group has another one.
+        ("algo-2", _SORTED, None, {}, (2, 4), ("algo-1", 7777)),
+        ("algo-1", _TWO, _GROUP, {"MASTER_ADDR": "algo-2", "MASTER_PORT": 7778}, (1, 2), ("algo-2", 7778)),
+        # Without a distribution the toolkit names the first of the sorted hosts.
+        ("algo-2", _TWO, _GROUP, {"MASTER_ADDR": "algo-1"}, (0, 2), ("algo-2", 7777)),
+        ("algo-1", _TWO, _GROUP, {"SM_MASTER_ADDR": "algo-1"}, (1, 2), ("algo-2", 7777)),
+        # Two groups without a distribution are two worlds.
+        ("algo-1", _TWO, _OWN_GROUPS, {"MASTER_ADDR": "algo-1"}, (0, 1), ("algo-1", 7777)),
+        ("algo-2", _TWO, _OWN_GROUPS, {"MASTER_ADDR": "algo-1"}, (0, 1), ("algo-2", 7777)),
+        # An address that is no host of the job is meant; a launcher's main host is its own.
+        ("algo-2", _TWO, None, {"MASTER_ADDR": "10.0.0.7"}, (1, 2), ("10.0.0.7", 7777)),
+        ("algo-1", _TWO, _GROUP, torchrun(1, 2, 0, 1, 1, MASTER_ADDR="algo-1"), (1, 2), ("algo-1", 7777)),
+        ("algo-1", ("algo-1",), None,
+         torchrun(1, 2, 1, 2, 0, MASTER_ADDR="127.0.0.1", MASTER_PORT=29500, SM_MASTER_ADDR="algo-1"),
+         (0, 1), ("127.0.0.1", 29500)),
+        # SDK v2 sends no group list for torch_distributed, so SM_HOSTS counts hosts of other worlds: trap 5.
+        ("algo-2", _FOUR, _GPU_AND_CPU, torchrun(0, 2, 0, 1, 0, MASTER_ADDR="algo-2"), (0, 2), ("algo-2", 7777)),
+        # SDK v3's variables, and both.
+        ("algo-2", _TWO, None, {"SM_MASTER_ADDR": "algo-1", "SM_MASTER_PORT": "7778"}, (1, 2), ("algo-1", 7778)),
+        ("algo-2", _TWO, None, {"MASTER_ADDR": "a", "MASTER_PORT": 1, "SM_MASTER_ADDR": "b", "SM_MASTER_PORT": 2},
+         (1, 2), ("a", 1)),
+        ("algo-2", _TWO, None, {"MASTER_ADDR": "a", "SM_MASTER_PORT": "2"}, (1, 2), ("a", 2)),
+        # mpirun hands the variables of its host to all.
+        ("algo-2", _TWO, None, {**_LEADERS, **mpirun(1, 2, 0, 1)}, (1, 2), ("algo-1", 7777)),
+        # A wrapper's ranks are counted by the job's hosts.
+        ("algo-2", _TWO, None, {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 0}, (1, 2), ("algo-1", 7777)),
+    ],
+)  # fmt: skip
+def test_hosts_and_the_main_one(opt_ml, current, hosts, groups, variables, nodes, main):
+    opt_ml.host(current, *hosts, **({} if groups is None else {"groups": groups}))
+    # The file comes before the host's name.
+    topology = _resolve(opt_ml.environ(**variables), hostname="algo-1")
+    assert (_nodes(topology), (topology.main_address, topology.main_port)) == (nodes, main)
 
 
 @pytest.mark.parametrize(
@@ -163,24 +137,15 @@ _GROUPS = (group("gpu", "algo-3", "algo-1"), group("cpu", "algo-2", "algo-4"))
     ],
 )
 def test_heterogeneous_groups(opt_ml, current, nodes, main):
-    opt_ml.host(current, "algo-1", "algo-2", "algo-3", "algo-4", groups=_GROUPS)
+    opt_ml.host(current, *_FOUR, groups=_GPU_AND_CPU)
     opt_ml.hyperparameters(sagemaker_distribution_instance_groups=["gpu"])
     topology = _resolve(opt_ml.environ(MASTER_ADDR="algo-3", MASTER_PORT=7777))
     assert (_nodes(topology), topology.main_address) == (nodes, main)
 
 
-def test_torchrun_makes_one_world_for_each_group(opt_ml):
-    # SDK v2 sends no group list for torch_distributed, so SM_HOSTS counts hosts of other worlds: trap 5.
-    opt_ml.host("algo-2", "algo-1", "algo-2", "algo-3", "algo-4", groups=_GROUPS)
-    topology = _resolve(opt_ml.environ(**torchrun(0, 2, 0, 1, 0, MASTER_ADDR="algo-2")))
-    assert (_nodes(topology), topology.main_address) == ((0, 2), "algo-2")
-
-
-def test_hosts_with_unequal_numbers_under_torchrun():
-    # Three processes on the first host, one on the second: only torchrun's own count of nodes is right.
-    assert _nodes(_resolve(torchrun(3, 4, 0, 1, 1, nodes=2))) == (1, 2)
-    assert _nodes(_resolve(torchrun(0, 4, 0, 3, 0, nodes=2))) == (0, 2)
-    assert _nodes(_resolve(torchrun(3, 4, 0, 1, 1))) == (1, 4)
+def test_host_with_the_leaders_variables_and_no_file_goes_by_its_own_name():
+    assert _nodes(_resolve(_LEADERS, hostname="algo-2")) == (1, 2)
+    assert _nodes(_resolve(_LEADERS, hostname="ip-10-0-0-1")) == (0, 2)
 
 
 def test_local_mode_without_groups(opt_ml):
@@ -189,51 +154,11 @@ def test_local_mode_without_groups(opt_ml):
     assert (_nodes(topology), topology.main_address, topology.main_port) == ((1, 2), "algo-1-x", 7777)
 
 
-def test_sdk_v3_variables(opt_ml):
-    opt_ml.host("algo-2", "algo-1", "algo-2")
-    topology = _resolve(opt_ml.environ(SM_MASTER_ADDR="algo-1", SM_MASTER_PORT="7778", SM_CURRENT_HOST_RANK="1"))
-    assert (_nodes(topology), topology.main_address, topology.main_port) == ((1, 2), "algo-1", 7778)
-    assert topology.sources["main_address"] == "SM_MASTER_ADDR"
-
-
-@pytest.mark.parametrize(
-    ("variables", "main"),
-    [
-        ({"MASTER_ADDR": "a", "MASTER_PORT": "1", "SM_MASTER_ADDR": "b", "SM_MASTER_PORT": "2"}, ("a", 1)),
-        ({"SM_MASTER_ADDR": "b", "SM_MASTER_PORT": "2"}, ("b", 2)),
-        ({"MASTER_ADDR": "a", "SM_MASTER_PORT": "2"}, ("a", 2)),
-        ({}, ("algo-1", 7777)),
-    ],
-)
-def test_main_host_and_port(opt_ml, variables, main):
-    topology = _resolve(opt_ml.host("algo-2", "algo-1", "algo-2").environ(**variables))
-    assert (topology.main_address, topology.main_port) == main
-
-
-def test_torchrun_on_one_host_uses_its_own_localhost(opt_ml):
-    environ = torchrun(1, 2, 1, 2, 0, MASTER_ADDR="127.0.0.1", MASTER_PORT=29500, SM_MASTER_ADDR="algo-1")
-    topology = _resolve(opt_ml.host("algo-1").environ(**environ))
-    assert (topology.main_address, topology.main_port) == ("127.0.0.1", 29500)
-
-
-def test_mpirun_on_one_machine_without_any_address():
+def test_without_a_container():
     topology = _resolve(mpirun(1, 2, 1, 2))
     assert (topology.main_address, topology.main_port) == ("127.0.0.1", 7777)
-
-
-def test_mpirun_over_several_hosts_without_any_address():
     assert _resolve(mpirun(1, 2, 0, 1)).main_address is None
-
-
-def test_stray_node_rank_on_a_laptop_is_ignored():
     assert _resolve({"NODE_RANK": "3", "GROUP_RANK": "2", "SM_CURRENT_HOST": "algo-1"}) == _resolve({})
-
-
-def test_world_size_that_means_nodes(opt_ml):
-    # Some platforms count hosts in WORLD_SIZE; together with a local size this is no world.
-    opt_ml.host("algo-1", "algo-1", "algo-2")
-    with pytest.raises(TopologyError, match=r"Rank 1 of 2 .* local rank 1 of 8|local_world_size is 8 .* is 2"):
-        _resolve(opt_ml.environ(RANK=1, WORLD_SIZE=2, LOCAL_RANK=1, LOCAL_WORLD_SIZE=8))
 
 
 @pytest.mark.parametrize(
@@ -245,6 +170,8 @@ def test_world_size_that_means_nodes(opt_ml):
         (torchrun(1, 4, 1, 2, 2, nodes=2), TopologyError, "node_rank is 2 by GROUP_RANK"),
         (torchrun("x", 4, 1, 2, 1), JobConfigError, "RANK is 'x'"),
         (torchrun(-1, 4, 1, 2, 1), JobConfigError, "RANK is '-1'"),
+        (torchrun("1_000", 4, 1, 2, 1), JobConfigError, "RANK is '1_000'"),
+        (torchrun("9" * 5000, 4, 1, 2, 1), JobConfigError, "RANK is '9"),
         (torchrun(0, 0, 0, 1, 0), JobConfigError, "WORLD_SIZE is '0'"),
         (torchrun(0, 1, 0, 1, 0, RANK=""), TopologyError, "RANK is not set.*TORCHELASTIC_RUN_ID.*HINT"),
         (torchrun(0, 1, 0, 1, 0, LOCAL_WORLD_SIZE=""), TopologyError, "LOCAL_WORLD_SIZE is not set"),
@@ -264,10 +191,21 @@ def test_numbers_that_make_no_world(environ, error, says):
         _resolve(environ)
 
 
-def test_world_size_that_fits_no_number_of_hosts(opt_ml):
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        (
+            {"RANK": 0, "WORLD_SIZE": 3, "LOCAL_RANK": 0},
+            "WORLD_SIZE is 3, which is not a multiple of the 2 hosts.*HINT",
+        ),
+        # Some platforms count hosts in WORLD_SIZE; together with a local size this is no world.
+        ({"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 8}, "Rank 1 of 2 .* local rank 1 of 8"),
+    ],
+)
+def test_world_size_that_fits_no_number_of_hosts(opt_ml, variables, says):
     opt_ml.host("algo-1", "algo-1", "algo-2")
-    with pytest.raises(TopologyError, match=r"WORLD_SIZE is 3, which is not a multiple of the 2 hosts.*HINT"):
-        _resolve(opt_ml.environ(RANK=0, WORLD_SIZE=3, LOCAL_RANK=0))
+    with pytest.raises(TopologyError, match=says):
+        _resolve(opt_ml.environ(**variables))
 
 
 def test_host_that_its_own_group_does_not_name(opt_ml):

@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 
 from lightning_sm import Launcher, Topology, TrainingJob
@@ -7,35 +5,10 @@ from lightning_sm.errors import TopologyError
 from tests.helpers.environ import torchrun
 
 
-def test_reads_the_process_by_default(in_environ):
-    in_environ(torchrun(1, 2, 0, 1, 1))
-    topology = Topology.resolve()
-    assert (topology.launcher, topology.global_rank, topology.num_nodes) == (Launcher.TORCHRUN, 1, 2)
-
-
 def test_takes_a_job_that_was_read_already():
     job = TrainingJob(in_container=True, current_host="b", hosts=("a", "b"), sources={"current_host": "file"})
     topology = Topology.resolve({}, job)
     assert (topology.launcher, topology.node_rank, topology.main_address) == (Launcher.HOST, 1, "a")
-
-
-def test_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Topology(Launcher.LOCAL).node_rank = 1
-
-
-def test_every_part_names_its_source():
-    topology = Topology.resolve(torchrun(3, 4, 1, 2, 1, nodes=2))
-    assert topology.sources == {
-        "global_rank": "RANK",
-        "world_size": "WORLD_SIZE",
-        "local_rank": "LOCAL_RANK",
-        "local_world_size": "LOCAL_WORLD_SIZE",
-        "node_rank": "GROUP_RANK",
-        "num_nodes": "GROUP_WORLD_SIZE",
-        "main_address": "MASTER_ADDR",
-        "main_port": "MASTER_PORT",
-    }
 
 
 def test_text_is_one_line_of_values_and_sources():

@@ -1,3 +1,4 @@
+import json
 import random
 import string
 import subprocess
@@ -5,9 +6,13 @@ import sys
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lightning_sm._failure.failure_file import REDACTED, redact_patterns
-from lightning_sm._failure.secret_patterns import PATTERNS
+from lightning_sm._failure import REDACTED, Redactor, is_secret_name, redact_patterns
+from lightning_sm._failure.secret_patterns import PATTERNS, PREFIXES
+from lightning_sm._sagemaker.hyperparameters import Hyperparameters
+from lightning_sm._sagemaker.job import TrainingJob
 
 _ALNUM = string.ascii_letters + string.digits
 _BASE64 = _ALNUM + "+/"
@@ -24,130 +29,84 @@ def some(length, letters=_ALNUM, seed=7):
     return "".join(first + [draw.choice(letters) for _ in range(length - len(first))])[:length]
 
 
-def lines(count, width=64):
-    return [some(width, _BASE64, seed) for seed in range(count)]
-
-
-_BODY = lines(3)
 _KEY_40, _HEX_40, _HEX_32 = some(40, _BASE64.replace("/", "")), some(40, _HEX), some(32, _HEX)
+_NAMED = "value of a name"
 
 # Pattern, text, what must not be seen of it.
 SHAPES = [
-    ("private key block", "-----BEGIN RSA PRIVATE KEY-----\nMIIE{0}\n-----END RSA PRIVATE KEY-----", some(20)),
-    ("private key block", "-----BEGIN OPENSSH PRIVATE KEY-----\\n{0}", some(30)),
-    (
-        "private key block",
-        "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{0}\n-----END PGP PRIVATE KEY BLOCK-----",
-        some(30),
-    ),
-    ("putty key", "PuTTY-User-Key-File-2: ssh-rsa\nPrivate-Lines: 1\n{0}", some(30)),
-    ("lines of base64", "\n".join(["{0}", *_BODY[1:], "ab=="]), _BODY[0]),
-    ("lines of base64", "\\n".join([_BODY[0], "{0}", "abc="]), _BODY[1]),
-    ("lines of base64", " ".join([_BODY[0], _BODY[1], "{0}==", "=aB3x"]), some(20)),
-    ("beginning of a private key in base64", "{0}", "MIIE" + some(40, _BASE64)),
-    ("beginning of a private key in base64", "{0}", "b3BlbnNzaC1rZXkt" + some(40)),
+    ("private key", "-----BEGIN RSA PRIVATE KEY-----\nMIIE{0}\n-----END RSA PRIVATE KEY-----", some(20)),
+    ("private key", "-----BEGIN OPENSSH PRIVATE KEY-----\\n{0}", some(30)),
+    ("private key", "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{0}\n-----END PGP PRIVATE KEY BLOCK-----", some(30)),
     ("user of a url", "postgres://me:{0}@db.host:5432/x", "hunter2"),
     ("user of a url", "git+https://{0}@github.com/me/it", some(20)),
     ("password with / or # in a url", "postgres://me:hun/{0}@db.host:5432/x", "ter2"),
     ("password with / or # in a url", "https://me:{0}#2@host/x", "hunter"),
-    ("password with / or # in a url", "amqp://me:12/{0}@host/x", "hunter"),
-    ("user and password before a host", "connect to me:{0}@db.host:5432", "hunter2"),
     ("webhook", "https://hooks.slack.com/services/T0/B0/{0}", some(20)),
-    ("webhook", "https://discord.com/api/webhooks/1/{0}", some(40)),
     ("authorization", "Authorization: Basic {0}", "dXNlcjpwYXNz"),
     ("authorization", "{{'Authorization': 'Token {0}'}}", "abcdefgh"),
     ("authorization", '("Authorization", "Bearer {0}")', "abcdefgh"),
-    ("authorization of several parts", "Authorization: AWS4-HMAC-SHA256 Credential=A/b, Signature={0}", some(64, _HEX)),
-    ("authorization without a scheme", "authorization: {0}", some(32)),
-    ("scheme of an authorization", "Bearer {0}", "abc.def-123"),
-    ("user and password in base64", "Basic {0}", "dXNlcjpwdw=="),
-    ("cookie header", "Cookie: a=1; session={0}", some(10)),
-    ("cookie header", "'Set-Cookie': 'sid={0}; Path=/'", some(10)),
+    ("authorization", "Authorization: AWS4-HMAC-SHA256 Credential=A/b, Signature={0}", some(64, _HEX)),
+    ("bearer", "authorization: {0}", some(32)),
+    ("bearer", "Bearer {0}", "abc.def-123"),
     ("signature in a query", "https://x.blob.core.windows.net/c?sv=1&sig={0}%3D&se=2", some(20)),
     ("signature in a query", "https://b.s3.amazonaws.com/k?X-Amz-Signature={0}&X=1", some(64, _HEX)),
     ("password of a connection string", "Driver=x;UID=me;PWD={0};", "hunter2"),
     ("quoted value of a name", "password='hun ter, {0}', n=1", "2"),
     ("quoted value of a name", '{{"db_password": "hunter, {0}"}}', "two"),
     ("quoted value of a name", "password = 'it\\'s {0}'", "hunter"),
-    ("quoted value of a name", "secret=b'{0}'", "ab cd"),
     ("value of a name in quoted json", '"{{\\"api_key\\": \\"hun {0}\\", \\"n\\": 1}}"', "ter2"),
-    ("value of a name", "aws_secret_access_key={0}", "abc"),
-    ("value of a name", "Incorrect API key provided: {0}.", "abcd"),
-    ("value of a name", "--hf-token={0}", "abc"),
-    ("value of a name", "X-Auth-Token: {0}", "abc"),
-    ("value of a name", "x?X-Amz-Security-Token={0}&x=1", "abc%2Fdef"),
-    ("value of a name", "azure_openai_api_key: {0}", _HEX_32),
-    ("values of a name", "auth=({0}, pw)", "somebody"),
+    (_NAMED, "aws_secret_access_key={0}", "abc"),
+    (_NAMED, "Incorrect API key provided: {0}.", "abcd"),
+    (_NAMED, "--hf-token={0}", "abc"),
+    (_NAMED, "X-Auth-Token: {0}", "abc"),
+    (_NAMED, "x?X-Amz-Security-Token={0}&x=1", "abc%2Fdef"),
+    (_NAMED, "AccountName=x;AccountKey={0}==;", some(80, _BASE64)),
     ("values of a name", "auth=('me', '{0}')", "hunter"),
-    ("values of a name", "cookies={{'session': '{0}'}}", "hunter"),
     ("option", "train.py --password {0} --lr 1", "hunter2"),
     ("option", "train.py --logger.api_key {0}", "hunter2"),
     ("quoted option", "Command '['x', '--password', '{0}']' returned 1", "hunter 2"),
-    ("element", "<password>{0}</password>", "hunter 2"),
-    ("quoted password", "invalid password '{0}'", "hunter 2"),
-    ("netrc", "machine api.wandb.ai login user password {0}", "hunter2"),
-    ("netrc", "login me\n  password {0}", "hunter2"),
-    ("user and password of curl", "curl -u me:{0} https://host", "hunter2"),
-    ("basic authentication object", "HTTPBasicAuth('me', '{0}')", "hunter2"),
     ("aws access key", "{0}", "AKIA" + some(16, string.ascii_uppercase)),
+    ("aws access key", "{0}", "ASIA" + some(16, string.ascii_uppercase)),
     ("aws secret access key", "{0}", _KEY_40),
     ("long base64", "{0}==", some(160, _BASE64)),
-    ("bedrock key", "{0}", "ABSK" + some(60)),
-    ("azure storage key", "AccountName=x;AccountKey={0}==;", some(80, _BASE64)),
-    ("azure storage key", "Endpoint=sb://x/;SharedAccessKey={0}=", some(43, _BASE64)),
-    ("azure client secret", "{0}", some(3) + "8Q~" + some(34)),
-    ("google api key", "{0}", "AIza" + some(35)),
-    ("google oauth token", "{0}", "ya29." + some(40)),
-    ("google client secret", "{0}", "GOCSPX-" + some(28)),
-    ("google refresh token", "{0}", "1//0" + some(40)),
-    ("alibaba access key", "{0}", "LTAI" + some(20)),
-    ("digital ocean", "{0}", "dop_v1_" + some(64, _HEX)),
-    ("heroku", "{0}", "HRKU-" + some(60)),
-    ("wandb", "{0}", "wandb_v1_" + some(77)),
-    ("wandb or other key of 40 hexadecimal digits", "wandb: {0}", _HEX_40),
-    ("wandb or other key of 40 hexadecimal digits", "{0}", _HEX_40),
-    ("hugging face", "{0}", "hf_" + some(34, string.ascii_letters)),
-    ("databricks", "{0}", "dapi" + _HEX_32),
-    ("anthropic, openai, openrouter, stability", "{0}", "sk-ant-api03-" + some(93)),
-    ("anthropic, openai, openrouter, stability", "{0}", "sk-" + some(48)),
-    ("groq, xai, perplexity, nvidia", "{0}", "nvapi-" + some(64)),
-    ("replicate, runpod", "{0}", "r8_" + some(37)),
-    ("langsmith", "{0}", "lsv2_pt_" + some(32, _HEX)),
-    ("pinecone", "{0}", "pcsk_" + some(60)),
-    ("kaggle", "{0}", "KGAT_" + _HEX_32),
-    ("kaggle.json", '{{"username":"me","key":"{0}"}}', _HEX_32),
     ("json web token", "{0}", f"eyJ{some(20)}.{some(30)}.{some(30)}"),
-    ("json in base64", "{0}", "eyJ" + some(80)),
-    ("github", "{0}", "ghp_" + some(36)),
-    ("github", "{0}", "github_pat_" + some(82)),
-    ("gitlab", "{0}", "glpat-" + some(20)),
-    ("bitbucket, jira", "{0}", "ATATT3" + some(60)),
-    ("npm", "{0}", "npm_" + some(36)),
-    ("npmrc", "//registry.npmjs.org/:_authToken={0}", "0123-abc"),
-    ("pypi", "{0}", "pypi-AgEIcHlwaS5vcmc" + some(80)),
-    ("rubygems, docker hub", "{0}", "dckr_pat_" + some(27)),
-    ("artifactory", "{0}", "AKCp" + some(69)),
-    ("slack", "{0}", "xoxb-" + some(24, string.digits)),
-    ("slack", "{0}", "xapp-1-" + some(40)),
-    ("discord bot", "{0}", f"M{some(24)}.{some(6)}.{some(27)}"),
-    ("telegram bot", "{0}", f"{some(9, string.digits)}:{some(35)}"),
-    ("twilio", "{0}", "SK" + _HEX_32),
-    ("sendgrid", "{0}", f"SG.{some(22)}.{some(43)}"),
-    ("mailchimp", "{0}", f"{_HEX_32}-us12"),
-    ("mailgun", "{0}", "key-" + _HEX_32),
-    ("stripe", "{0}", "sk_" + "live_" + some(24)),
-    ("stripe", "{0}", "whsec_" + some(32)),
-    ("square", "{0}", "sq0csp-" + some(43)),
-    ("shopify", "{0}", "shpat_" + _HEX_32),
-    ("vault, terraform", "{0}", "hvs." + some(90)),
-    ("vault, terraform", "{0}", f"{some(14)}.atlasv1.{some(60)}"),
-    ("doppler, pulumi", "{0}", "dp.pt." + some(43)),
-    ("grafana", "{0}", "glsa_" + some(41)),
-    ("new relic, sentry, postman", "{0}", "NRAK-" + some(27)),
-    ("linear, notion, figma", "{0}", "lin_api_" + some(40)),
-    ("planetscale, supabase, prefect", "{0}", "sbp_" + some(40, _HEX)),
-    ("1password, age", "{0}", "AGE-SECRET-KEY-1" + some(58, string.ascii_uppercase)),
-    ("openshift", "{0}", "sha256~" + some(43)),
+    ("40 hexadecimal digits", "wandb: {0}", _HEX_40),
+    ("40 hexadecimal digits", "{0}", _HEX_40),
+    *(
+        ("token with a prefix", "{0}", prefix + rest)
+        for prefix, rest in (
+            ("ABSK", some(60)),
+            ("AIza", some(35)),
+            ("ya29.", some(40)),
+            ("GOCSPX-", some(28)),
+            ("LTAI", some(20)),
+            ("wandb_v1_", some(77)),
+            ("hf_", some(34)),
+            ("dapi", _HEX_32),
+            ("sk-ant-api03-", some(93)),
+            ("sk-", some(48)),
+            ("gsk_", some(52)),
+            ("nvapi-", some(64)),
+            ("r8_", some(37)),
+            ("lsv2_pt_", _HEX_32),
+            ("pcsk_", some(60)),
+            ("KGAT_", _HEX_32),
+            ("ghp_", some(36)),
+            ("github_pat_", some(82)),
+            ("glpat-", some(20)),
+            ("ATATT3", some(60)),
+            ("npm_", some(36)),
+            ("pypi-AgEIcHlwaS5vcmc", some(80)),
+            ("dckr_pat_", some(27)),
+            ("dop_v1_", some(64, _HEX)),
+            ("xoxb-", some(24, string.digits)),
+            ("SG.", some(22) + "." + some(43)),
+            ("sk_" + "live_", some(24)),
+            ("whsec_", some(32)),
+            ("hvs.", some(90)),
+            ("glsa_", some(41)),
+        )
+    ),
 ]
 
 ORDINARY = [
@@ -191,10 +150,8 @@ ORDINARY = [
 ]
 
 
-def test_there_are_enough_and_each_pattern_has_its_own():
-    assert len(SHAPES) >= 64
+def test_each_pattern_has_its_own_shapes():
     assert {name for name, _, _ in SHAPES} == {pattern.name for pattern in PATTERNS}
-    assert len({pattern.name for pattern in PATTERNS}) == len(PATTERNS)
 
 
 @pytest.mark.parametrize(
@@ -216,15 +173,12 @@ def test_a_shape(name, text, secret):
         assert secret not in redact_patterns(" ".join(around.format(whole).split()))
         assert redact_patterns(shown) == shown
     assert not shown.startswith(REDACTED)
-    # What masks it is this pattern, and not another one that happens to fit.
-    pattern = next(pattern for pattern in PATTERNS if pattern.name == name)
-    assert not pattern.keywords or any(keyword in whole.lower() for keyword in pattern.keywords)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=[pattern.name for pattern in PATTERNS])
 def test_each_pattern_is_needed(pattern, monkeypatch):
     """It masks one of its shapes by itself."""
-    monkeypatch.setattr("lightning_sm._failure.failure_file.PATTERNS", (pattern,))
+    monkeypatch.setattr("lightning_sm._failure.redact.PATTERNS", (pattern,))
     assert any(
         secret not in redact_patterns(text.format(secret)) for name, text, secret in SHAPES if name == pattern.name
     )
@@ -237,7 +191,6 @@ def test_what_is_no_secret_stays(text):
 
 _NASTY = {
     "base64": some(2000, _BASE64) * 8,
-    "dotted": "a.b." * 4000,
     "names": "token_" * 2700,
     "options": "--token-" * 2000,
     "quotes": "password='" * 1600,
@@ -245,11 +198,10 @@ _NASTY = {
     "urls": "http://a:" * 1800,
     "begins": "-----BEGIN PRIVATE KEY-----" * 600,
     "headers": "authorization: bearer " * 750,
-    "addresses": "a:bc@" * 3200,
     "brackets": "token=[" * 2300,
     "spaces": ("token" + " " * 50) * 300,
+    "prefixes": "".join(PREFIXES.values()) * 60,
     "prose": "the token of the author's key is not basic, " * 370,
-    "elements": "token>a" * 2300,
     "digits": "a1" * 8000,
     "newlines": "\n" * 16000,
 }
@@ -276,8 +228,83 @@ def test_nothing_is_compiled_before_there_is_a_reason():
     code = (
         "import re; compiled = []; whole = re.compile\n"
         "re.compile = lambda pattern, *flags: compiled.append(pattern) or whole(pattern, *flags)\n"
-        "import lightning_sm._failure.report\n"
+        "import lightning_sm._failure\n"
         "from lightning_sm._failure.secret_patterns import PATTERNS\n"
         "assert not {pattern.pattern for pattern in PATTERNS} & set(compiled)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def redacted(text, hyperparameters=None, **variables):
+    return Redactor(TrainingJob(hyperparameters=Hyperparameters(hyperparameters or {})), variables)(text)
+
+
+def test_hyperparameters_whose_names_sound_secret_nested_too():
+    values = {
+        "logger": {"api_key": "0123456789", "project": "cats"},
+        "model.credentials": [{"user": "somebody"}, 987654],
+        "use_token": True,
+        "password": "abc",
+        "lr": 0.001,
+    }
+    text = "cats 0123456789 somebody 987654 True abc 0.001"
+    assert redacted(text, values) == "cats *** *** *** True abc 0.001"
+
+
+def test_variables_whose_names_sound_secret():
+    variables = {"WANDB_API_KEY": "0123456789abcdef", "HF_TOKEN": "auto", "HOME": "/home/me", "AWS_SESSION_TOKEN": ""}
+    assert redacted("0123456789abcdef auto /home/me", **variables) == "*** auto /home/me"
+
+
+def test_a_secret_however_it_is_quoted():
+    secret = 'it\'s "two\nlines"'
+    for spelt in (secret, repr(secret), json.dumps(secret), " ".join(secret.split())):
+        assert "lines" not in redacted(f"<{spelt}>", {"token": secret})
+
+
+@pytest.mark.parametrize(
+    ("expected", "names"),
+    [
+        (True, "token HF_TOKEN apiKey api-key db.password client_secret passwd auth AWS_ACCESS_KEY_ID credentials "
+               "SSH_PRIVATE_KEY passphrase"),
+        (False, "tokenizer max_tokens num_tokens key monkey lr tokenization author pad_token_id token_dropout "
+                "max_token_length eos_token keypoints"),
+    ],
+)  # fmt: skip
+def test_secret_names(expected, names):
+    assert [name for name in names.split() if is_secret_name(name) is not expected] == []
+
+
+_values = st.text(string.ascii_letters + string.digits + "/+=_-.!$%'\"\\ ", min_size=6).filter(
+    lambda value: len(value.strip()) >= 6 and value.strip("*").lower() not in ("true", "false")
+)
+
+
+@given(before=st.text(), value=_values, after=st.text(), name=st.sampled_from(["my_token", "Password", "x.secret"]))
+def test_no_value_of_such_a_name_is_ever_shown(before, value, after, name):
+    shown = redacted(f"{before}{value.strip()}{after}", {name: value})
+    assert value.strip() not in shown
+    assert REDACTED in shown
+
+
+@given(st.text(), _values)
+def test_redacting_twice_changes_nothing(text, value):
+    once = redacted(f"{text}{value}", {"token": value})
+    assert redacted(once, {"token": value}) == once
+
+
+@pytest.mark.parametrize("seen", range(1, 41, 3))
+def test_half_of_a_secret_at_the_cut_is_not_shown(seen):
+    before = "lorem ipsum " * 1000
+    token = "ghp_" + string.ascii_letters[:36]
+    shown = redacted(before[: 8192 - seen] + token + before)
+    assert 7000 < len(shown) <= 8192
+    assert "ghp_" not in shown
+
+
+def test_a_long_text():
+    assert redacted("got " + _ALNUM * 1000) == "got ***"
+    assert redacted("got " + "hunter2 " * 100_000, {"password": "hunter2"}).startswith("got *** ***")
+    began = time.thread_time()
+    assert len(redacted("a.b.token+/" * 1_000_000)) <= 8192
+    assert time.thread_time() - began < 1
