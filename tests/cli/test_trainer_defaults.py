@@ -85,6 +85,8 @@ def test_own_callbacks(job):
         "HTMLReport",
         "GracefulStop",
     ]
+    if support_level(PL) is SupportLevel.CORE:
+        callbacks = [name for name in callbacks if name not in ("LogMetrics", "LogProgress", "HTMLReport")]
     assert own(job) == callbacks
     assert own(job, arguments={"enable_checkpointing": None}) == callbacks
     assert own(job, report=False) == [name for name in callbacks if name != "HTMLReport"]
