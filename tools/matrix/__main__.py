@@ -33,6 +33,7 @@ _TESTS = {
         "tests/cli/test_trainer_defaults.py",
         "tests/config/test_classes.py",
         "tests/distributed",
+        "tests/export/test_writer.py",
         "tests/failure/test_reason.py",
         "tests/failure/test_report.py",
         "tests/lightning",
