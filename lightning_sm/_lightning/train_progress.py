@@ -320,7 +320,7 @@ def gpu_memory(trainer: Any) -> Optional[Tuple[int, int]]:
 
 def plain_model_summary(namespace: Namespace, present: Sequence[Any]) -> List[Any]:
     """A ``ModelSummary`` in plain text for a log, where Lightning would add one that draws a box with ``rich``."""
-    if not namespace.module("utilities.imports")._RICH_AVAILABLE:
+    if not getattr(namespace.module("utilities.imports"), "_RICH_AVAILABLE", False):  # since 2.6
         return []
     summary = namespace.module("callbacks").ModelSummary
     return [] if any(isinstance(callback, summary) for callback in present) else [summary()]

@@ -8,13 +8,14 @@ from lightning_sm import SageMakerEnvironment, trainer_settings
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning.strategies import SHARDED_BASES, sharded_base_path
 from tests.helpers.environ import mpirun, torchrun
-from tests.helpers.sharded import cpu_class
+from tests.helpers.sharded import cpu_class, runs_here
 
 _NAMESPACE = installed_namespaces()[0]
+_LACKS = {"FSDP": not runs_here("fsdp"), "DeepSpeed": importlib.util.find_spec("deepspeed") is None}
 _HERE = [
     technique
     for technique in SHARDED_BASES
-    if sharded_base_path(_NAMESPACE, technique) and (technique != "DeepSpeed" or importlib.util.find_spec("deepspeed"))
+    if sharded_base_path(_NAMESPACE, technique) and _LACKS.get(technique) is not True
 ]
 each_launcher = pytest.mark.parametrize(
     "variables",

@@ -22,7 +22,7 @@ from lightning_sm._logging import log
 from lightning_sm.errors import SMDDPUnavailableError, StrategyUnavailableError, TopologyError
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.fresh import run_fresh
-from tests.helpers.sharded import cpu_class
+from tests.helpers.sharded import cpu_class, runs_here
 from tests.helpers.skips import installed_version
 from tests.helpers.tiny import loader, tiny_model
 
@@ -30,7 +30,7 @@ _NAMESPACE = installed_namespaces()[0]
 _MODULE = "smdistributed.dataparallel.torch.torch_smddp"
 _MODEL_PARALLEL = "SMDDPModelParallelStrategy"
 _LACKS = {
-    "SMDDPFSDPStrategy": False,
+    "SMDDPFSDPStrategy": not runs_here("fsdp"),
     _MODEL_PARALLEL: installed_version("torch") < (2, 4),
     "SMDDPDeepSpeedStrategy": importlib.util.find_spec("deepspeed") is None,
 }
