@@ -15,7 +15,7 @@ from lightning_sm import SageMakerEnvironment, Topology
 from lightning_sm._distributed import mixin, sharded
 from lightning_sm._distributed.sharded import SHARDED, register_sharded, sharded_class
 from lightning_sm._distributed.smddp import register_strategies, smddp_strategy_class
-from lightning_sm._lightning import SupportLevel, installed_namespaces, support_level
+from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.strategies import sharded_base_path
 from lightning_sm._logging import log
@@ -296,10 +296,6 @@ def test_a_lightning_without_it_says_so_when_it_is_used(name, version, needed):
     says = rf"{name} needs Lightning {needed} or newer, and pytorch_lightning {version[0]}.{version[1]} is .* HINT: "
     with pytest.raises(StrategyUnavailableError, match=says):
         sharded._unavailable_class.__wrapped__(older, name)()
-
-
-def test_the_level_core_has_none():
-    assert bool(_SHARDED) or support_level(_NAMESPACE) is SupportLevel.CORE
 
 
 @pytest.mark.sharded

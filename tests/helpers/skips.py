@@ -42,6 +42,7 @@ _NO_CLI = "Lightning 1.5 has its CLI in another module, without -c"
 _NO_LINKS = "jsonargparse 4.21, which Lightning before 1.8 needs, writes no config with a link into a named class"
 _NO_WEIGHTS_ONLY = "torch.load cannot restrict what a file may hold before torch 1.13"
 _MESH = "Lightning before 2.6.4 annotates device_mesh as a tuple of one number"
+_NO_AVERAGES = "WeightAveraging came with Lightning 2.6"
 _NO_BACKENDS = "torch calls the entry points of backends, by which the variable works, from 2.5 on"
 _FSDP2 = "SMDDP reduces no gradients of FSDP2 before torch 2.8"
 
@@ -64,6 +65,7 @@ SKIPS = (
     Skip("tests/cli/test_cli.py::test_arguments_as_a_*", _lightning_before(1, 8), _NO_ARGS),
     Skip("tests/cli/test_links.py::test_a_*", _lightning_before(1, 8), _NO_LINKS),
     Skip("tests/cli/test_precedence.py::test_the_order_on_the_line_decides*words2*", _lightning_before(1, 8), _NO_CLI),
+    Skip("tests/resume/test_setups.py::*weight_averaging]", _lightning_before(2, 6), _NO_AVERAGES),
     Skip("tests/failure/test_report.py::test_what_lightnings_own_cli_refuses*", _lightning_before(1, 8), _NO_CLI),
     Skip(
         "tests/processes/test_smddp_standin.py::test_lightnings_own_strategy_fails_on_such_a_backend",
