@@ -8,7 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from inspect import signature
 from typing import Any, Dict, Optional
 
-from lightning_sm._lightning.compat_sharded import reasons_of
+from lightning_sm._lightning.checkpoints import reasons_of
 from lightning_sm._resume.record import CorruptedError, read_manifest
 from lightning_sm.errors import ExportError
 

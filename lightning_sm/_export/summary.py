@@ -9,8 +9,7 @@ from lightning_sm._export.plan import ExportPlan, ExportWeights, json_subset
 from lightning_sm._export.serving import distribution_versions
 from lightning_sm._export.sharded import folder_problem
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat import epochs_trained
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import epochs_trained, strategy_of
 from lightning_sm._logging import log
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._resume.transfers import has_file, has_folder, remote_folder_problem

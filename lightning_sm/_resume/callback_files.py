@@ -4,7 +4,7 @@ import os
 from typing import Any, Dict, Iterable, List, Optional, Set
 
 from lightning_sm._lightning.collectives import broadcast
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.storage import Storage, is_remote
 
 __all__ = ["adopt_directories", "last_saved", "leave_files", "list_checkpoints", "release_names", "replace_leftovers"]
@@ -106,7 +106,8 @@ def adopt_directories(trainer: Trainer, checkpoint: Dict[str, Any], saved_root: 
         root: The one of now.
     """
     states = checkpoint.get("callbacks", {})
-    for callback in trainer.checkpoint_callbacks:
+    callbacks: List[Any] = trainer.checkpoint_callbacks
+    for callback in callbacks:
         state = states.get(getattr(callback, "state_key", None))
         if not isinstance(state, dict) or not isinstance(state.get("dirpath"), str):
             continue
@@ -128,7 +129,8 @@ def leave_files(trainer: Trainer, checkpoint: Dict[str, Any]) -> None:
         checkpoint: The contents of a ``ckpt_path``.
     """
     states = checkpoint.get("callbacks", {})
-    for callback in trainer.checkpoint_callbacks:
+    callbacks: List[Any] = trainer.checkpoint_callbacks
+    for callback in callbacks:
         state = states.get(getattr(callback, "state_key", None))
         if not isinstance(state, dict) or state.get("dirpath") == getattr(callback, "dirpath", None):
             continue
@@ -148,6 +150,7 @@ def _is_below(path: str, root: str) -> bool:
 
 def release_names(trainer: Trainer) -> None:
     """Undo :func:`replace_leftovers`."""
-    for callback in trainer.checkpoint_callbacks:
+    callbacks: List[Any] = trainer.checkpoint_callbacks
+    for callback in callbacks:
         if isinstance(vars(callback).get("file_exists"), _FileExists):
             del callback.file_exists

@@ -2,9 +2,9 @@
 
 from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeVar
 
+from lightning_sm._lightning.checkpoints import is_failed_write, reasons_of
 from lightning_sm._lightning.collectives import gather_objects
-from lightning_sm._lightning.compat_sharded import is_failed_write, reasons_of
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.record import SavedFile
 from lightning_sm.errors import CheckpointError
 

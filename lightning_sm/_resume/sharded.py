@@ -26,8 +26,7 @@ from lightning_sm._atomic_file import (
     replace_atomically,
 )
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.collectives import any_true, broadcast, gather_objects
-from lightning_sm._lightning.compat_sharded import (
+from lightning_sm._lightning.checkpoints import (
     around_removals,
     around_sharded_saves,
     dcp_storage,
@@ -36,10 +35,11 @@ from lightning_sm._lightning.compat_sharded import (
     is_failed_write,
     keep_averages,
     saves_with_dcp,
-    shards_of,
     state_bytes,
 )
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.collectives import any_true, broadcast, gather_objects
+from lightning_sm._lightning.strategies import shards_of
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.ranks import agree_on_error, partition_by_size, raise_on_all_ranks
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile

@@ -16,10 +16,10 @@ from typing import Any, Dict, Iterator, Optional, Sequence, Set
 
 from lightning_sm._atomic_file import partial_path, remove, remove_on_error, replace_atomically
 from lightning_sm._lightning.collectives import broadcast, gather_objects
-from lightning_sm._lightning.compat_sharded import is_sharded
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.loadable import load_problem
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.strategies import is_sharded
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.ranks import partition_by_size, raise_on_all_ranks
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, CorruptedError, SavedFile, read_manifest

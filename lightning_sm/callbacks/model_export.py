@@ -25,12 +25,11 @@ from lightning_sm._export import (
 )
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat import steps_taken
-from lightning_sm._lightning.compat_sharded import bypasses_checkpoint_io, is_sharded
-from lightning_sm._lightning.compat_strategies import strategy_of
 from lightning_sm._lightning.gathered import full_checkpoint, full_state_dict
+from lightning_sm._lightning.legacy import steps_taken, strategy_of
+from lightning_sm._lightning.strategies import bypasses_checkpoint_io, is_sharded
 from lightning_sm._lightning.train_loop_hooks import first_train_batch
-from lightning_sm._lightning.trainer_protocol import callbacks_of
+from lightning_sm._lightning.trainer import callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 

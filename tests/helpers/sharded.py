@@ -53,7 +53,7 @@ def runs_here(kind: str) -> bool:
     if kind.startswith("fsdp2"):
         # Before torch 2.6, FSDP2 makes streams of a GPU, and in 2.8 its gradients over gloo are not those of DDP.
         return torch_version >= (2, 13)
-    # Lightning 2.0 refuses subclasses of its FSDPStrategy on CPUs, too.
+    # Before 2.4 Lightning refuses subclasses of its FSDPStrategy on CPUs, too.
     return kind != "fsdp" or max(_version("pytorch-lightning"), _version("lightning")) >= (2, 4)
 
 

@@ -6,6 +6,7 @@ import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -202,7 +203,7 @@ def test_a_directory_that_cannot_be_made(strategy, directory):
 
 
 def test_a_second_trainer_has_the_same_writer(strategy):
-    other = SimpleNamespace(strategy=strategy)
+    other: Any = SimpleNamespace(strategy=strategy)
     assert install_sharded_writer(NAMESPACE, other, strategy) is strategy.writer
     assert strategy.writer.trainer is other
 
