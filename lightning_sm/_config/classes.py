@@ -182,22 +182,19 @@ def _is_path(kind: Any, *, text: bool = True) -> bool:
 
 
 def closest_keys(
-    parser: Any,
-    tree: Mapping[str, Any],
-    given: Mapping[str, Any],
-    find_class: Callable[[str], Optional[type]],
+    parser: Any, values: Mapping[str, Any], sources: Mapping[str, str], find_class: Callable[[str], Optional[type]]
 ) -> Optional[str]:
     """Return a hint for each key that was set and that neither the parser nor a named class knows.
 
     Args:
         parser: The argument parser of the run's subcommand.
-        tree: What was given, nested.
-        given: Who set each key.
+        values: What was given, by plain keys.
+        sources: Who set each key.
         find_class: Finds a class by the name that a config gives it.
     """
-    known = sorted(known_keys(parser, tree, find_class))
+    known = sorted(known_keys(parser, values, find_class))
     hints: List[str] = []
-    for key, source in given.items():
+    for key, source in sources.items():
         if key in known or _is_part(known, key):
             continue
         possible = [other for other in known if not key.startswith(f"{other}.")]
@@ -229,31 +226,23 @@ def _likeness(key: str, other: str) -> float:
     return difflib.SequenceMatcher(None, group, other.rpartition(".")[0]).ratio() if group else 0.0
 
 
-def known_keys(parser: Any, tree: Mapping[str, Any], find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
+def known_keys(parser: Any, values: Mapping[str, Any], find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
     """Yield the keys of a parser, and the parameters of each class that was named (without ``init_args``).
 
     Args:
         parser: The argument parser of the run's subcommand.
-        tree: What was given, nested.
+        values: What was given, by plain keys.
         find_class: Finds a class by the name that a config gives it.
     """
     yield from (str(action.dest) for action in parser._actions if not str(action.dest).endswith(".help"))
-    yield from _class_keys(tree, "", find_class)
-
-
-def _class_keys(node: Mapping[str, Any], at: str, find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
-    """The parameters of each class that the settings name."""
-    for name, value in node.items():
-        key = f"{at}.{name}" if at else name
-        path = value.get("class_path") if isinstance(value, Mapping) else value if key in _CLASS_GROUPS else None
-        if isinstance(path, str):
-            cls = find_class(path)
-            if cls is not None:  # else every key below is as good as any other
-                yield f"{key}.class_path"
-                passed = _OBJECTS if key == STRATEGY else frozenset()
-                yield from (f"{key}.{parameter}" for parameter in init_parameters(cls) if parameter not in passed)
-        if isinstance(value, Mapping):
-            yield from _class_keys(value, key, find_class)
+    for key, value in values.items():
+        group, _, last = key.rpartition(".")
+        group = group if last == "class_path" else key
+        cls = find_class(value) if isinstance(value, str) and (group != key or key in _CLASS_GROUPS) else None
+        if cls is not None:  # else every key below is as good as any other
+            yield f"{group}.class_path"
+            passed = _OBJECTS if group == STRATEGY else frozenset()
+            yield from (f"{group}.{parameter}" for parameter in init_parameters(cls) if parameter not in passed)
 
 
 def _is_part(known: List[str], key: str) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from lightning_sm._atomic_file import replace_atomically
-from lightning_sm._config.directories import CheckpointPlaces
+from lightning_sm._config.redirect import CheckpointPlaces
 from lightning_sm._distributed.sharded_callbacks import check_callbacks, warn_of_own_states
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace

@@ -1,10 +1,11 @@
 """The callbacks that a job adds to a ``Trainer``, and the job's checkpoint directory for those that are there."""
 
 import sys
+from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from lightning_sm._config.directories import CheckpointPlaces, explicit_directories
-from lightning_sm._config.settings import RunContext
+from lightning_sm._config.given import Given, RunContext
+from lightning_sm._config.redirect import CheckpointPlaces
 from lightning_sm._doctor.storage_checks import replicated_channels
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
@@ -211,7 +212,9 @@ def _auto_resume(
             Storage(directory).prepare()
         elif _saves(arguments) and not arguments.get("fast_dev_run"):
             check_writable(directory, "checkpoint directory")
-    places = CheckpointPlaces(directory, context.job, context.namespace, explicit_directories(context.settings))
+    # Without the parser's values, which may hold what cannot be pickled.
+    given, chosen = Given(parts=context.given.parts), replace(options, checkpoint_dir=directory)
+    places = CheckpointPlaces(replace(context, given=given, options=chosen))
     places.route(present)
     if not _saves(arguments):
         return []

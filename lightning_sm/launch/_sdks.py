@@ -75,11 +75,23 @@ def staged(settings: LaunchSettings, stage: Union[str, Path], values: Mapping[st
     if values:
         import yaml
 
-        from lightning_sm._config.arguments import nest
-
-        text = yaml.safe_dump(nest(values), sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(_nested(values), sort_keys=False, allow_unicode=True)
         (folder / VALUES_FILE).write_text(text, encoding="utf-8")
     return str(folder)
+
+
+def _nested(values: Mapping[str, Any]) -> Dict[str, Any]:
+    """Values by dotted keys as a nested config."""
+    nested: Dict[str, Any] = {}
+    for key in sorted(values, key=lambda key: (key.count("."), not key.endswith(".class_path"))):
+        node = nested
+        *parents, last = key.split(".")
+        for part in parents:
+            inner = node.setdefault(part, {})
+            node = node[part] = {"class_path": inner} if isinstance(inner, str) else inner
+            node = node.setdefault("init_args", {}) if "class_path" in node and last != "class_path" else node
+        node[last] = values[key]
+    return nested
 
 
 def refuse(sdk: str, missing: Mapping[str, bool]) -> None:

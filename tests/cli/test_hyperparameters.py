@@ -220,7 +220,7 @@ def test_an_unknown_key_names_the_closest(container, key, close):
         ({"a..b": 1}, [], "HINT: "),
         ({"config": "missing.yaml"}, [], "missing.yaml"),
         ({"config": 7}, [], "'config' is 7"),
-        ({"sagemaker.channels": 5}, [], "sagemaker.channels is 5"),
+        ({"sagemaker.channels": 5}, [], "sagemaker.channels"),
         ({"sagemaker.channels": {"training": "data.dat_dir"}}, [], "data.data_dir"),
         ({"sagemaker.channels": {"trainign": "data.data_dir"}}, [], "training"),
     ],

@@ -203,7 +203,7 @@ def test_a_channel_without_files_is_a_reason(container, kind):
 def test_the_table_is_printed_once_with_sources(container, lines):
     container.channels("training", "labels").cli("--trainer.max_epochs=1")
     (table,) = [line for line in lines if line.startswith("SageMaker settings:")]
-    assert f"trainer.logger.init_args.save_dir = {output(container)} ← SAGEMAKER_BASE_DIR" in table
+    assert f"trainer.logger.save_dir = {output(container)} ← SAGEMAKER_BASE_DIR" in table
     assert f"data.init_args.data_dir = {container.channel('training')} ← channel 'training'" in table
     assert "trainer.accelerator = cpu ← SM_NUM_GPUS" in table
     assert "channel 'labels'" in table

@@ -64,7 +64,6 @@ def name_of(strategy):
         ({"trainer.strategy": "FSDPStrategy"}, "FSDPStrategy"),
         ({"trainer.strategy": "lightning_sm.SMDDPStrategy"}, "SMDDPStrategy"),
         ({"trainer.strategy.class_path": "ModelParallelStrategy"}, "ModelParallelStrategy"),
-        ({"trainer.strategy.class_path": "fsdp"}, "FSDPStrategy"),
         ({"strategy": "FSDPStrategy"}, "FSDPStrategy"),
         ({"trainer.strategy": "ddp"}, "ddp"),
         ({"trainer.strategy": "smddp"}, "smddp"),

@@ -5,16 +5,17 @@ import pytest
 
 from lightning_sm import SageMakerEnvironment
 from lightning_sm._config.options import SageMakerOptions
+from lightning_sm._config.redirect import as_list
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat import needs
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
-from lightning_sm._trainer_defaults import add_environment, as_list
+from lightning_sm._trainer_defaults import add_environment
 from lightning_sm.callbacks import callback_class
 from lightning_sm.callbacks.of_job import own_callbacks
 from lightning_sm.errors import CheckpointError
-from tests.config.given import context_of, settings_of
+from tests.config.given import context_of, given_of
 from tests.helpers.failure_file import reason as reason_of
 
 PL = Namespace("pytorch_lightning")
@@ -69,8 +70,8 @@ def job(tmp_path):
     )
 
 
-def own(job, present=(), arguments=None, settings=None, topology=LAPTOP, **options):
-    context = context_of(job, settings, SageMakerOptions(**options), topology)
+def own(job, present=(), arguments=None, given=None, topology=LAPTOP, **options):
+    context = context_of(job, given, SageMakerOptions(**options), topology)
     callbacks = own_callbacks(arguments or {}, list(present), context)
     # With rich installed, Lightning 2.6 is given a summary in plain text.
     return [type(callback).__name__ for callback in callbacks if type(callback).__name__ != "ModelSummary"]
@@ -149,11 +150,8 @@ def test_explicit_directories_stay(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkpoint_class = PL.module("callbacks").ModelCheckpoint
     first, second, third = (checkpoint_class(dirpath=path) for path in ("one", "two", "three"))
-    settings = settings_of(
-        hyperparameters={"trainer": {"callbacks": [{"init_args": {"dirpath": "one"}}]}, "my_save": {"dirpath": "two"}},
-        given=None,
-    )
-    own(job, [first, second, third], settings=settings)
+    given = given_of(trainer={"callbacks": [{"init_args": {"dirpath": "one"}}]}, my_save={"dirpath": "two"})
+    own(job, [first, second, third], given=given)
     kept = [os.path.realpath(callback.dirpath) for callback in (first, second)]
     assert kept == [str(tmp_path / "one"), str(tmp_path / "two")]
     assert third.dirpath == os.path.join(job.checkpoint_dir, "three")

@@ -217,7 +217,7 @@ def test_none_leaves_a_setting_open(container, in_environ):
 
 def test_another_number_of_hosts_is_a_reason(container, in_environ):
     in_environ(torchrun(3, 4, 1, 2, 1, 2))
-    with pytest.raises(TopologyError, match="the command line sets num_nodes=3, but the job has this world"):
+    with pytest.raises(TopologyError, match="the script sets num_nodes=3, but the job has this world"):
         trainer_settings(num_nodes=3)
     assert container.failure.startswith("TopologyError: ")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_sm._config.build import find_model_class
+from lightning_sm._config.run import find_model_class
 from lightning_sm._sagemaker.job import TrainingJob
 
 
