@@ -9,7 +9,6 @@ from lightning_sm._lightning.import_hook import (
     add_import_hook,
     check_before_import,
     explain_failed_import,
-    log_if_unverified,
 )
 from lightning_sm._lightning.namespaces import NAMESPACES, Namespace, mark_unsupported, set_rank_zero_rank
 from lightning_sm._logging import log
@@ -76,7 +75,6 @@ def _register(namespace: Namespace) -> None:
     )
 
     _watch_failures()
-    log_if_unverified(namespace)
     environments = namespace.module("plugins.environments")
     environments.ClusterEnvironment.register(SageMakerEnvironment)
     add_legacy_environment_methods(namespace, SageMakerEnvironment)

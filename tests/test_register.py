@@ -130,14 +130,13 @@ def test_a_lightning_without_the_registry_that_we_know():
         assert "HINT: Install a release of Lightning" in line
 
 
-@pytest.mark.parametrize(("version", "reason"), [("2.7rc1", "ModuleNotFoundError"), ("next", "does not start with")])
-def test_a_lightning_of_the_future(tmp_path, version, reason):
+def test_a_lightning_of_the_future(tmp_path):
     (tmp_path / "pytorch_lightning").mkdir()
-    (tmp_path / "pytorch_lightning" / "__init__.py").write_text(f"__version__ = {version!r}")
+    (tmp_path / "pytorch_lightning" / "__init__.py").write_text("__version__ = '2.7rc1'")
     code = "import lightning_sm\nimport pytorch_lightning\nsay(pytorch_lightning.__version__)\n"
     said = run_fresh(code + _USE, PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
-    assert said[0] == [version]
-    assert all(reason in line for (line,) in said[1:])
+    assert said[0] == ["2.7rc1"]
+    assert all("ModuleNotFoundError" in line for (line,) in said[1:])
 
 
 @pytest.mark.parametrize(("text", "version"), [("2.7rc1", (2, 7)), ("2.7.0.dev20270101", (2, 7)), ("10.0", (10, 0))])

@@ -123,7 +123,7 @@ def versions_table() -> str:
             row.python,
             row.torch,
             row.lightning,
-            row.level,
+            str(row.level),
             "both" if row.both else "`pytorch_lightning`",
             row.images,
             f"`{row.line}`",

@@ -14,8 +14,6 @@ from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.compat_strategies import (
     SHARDED_BASES,
-    apply_num_nodes,
-    keep_cluster_environment,
     register_strategy,
     sharded_base_path,
 )
@@ -268,10 +266,7 @@ def sharded_class(namespace: _lightning.Namespace, name: str) -> type:
     base_path = sharded_base_path(namespace, technique)
     if base_path is None:
         return _unavailable_class(namespace, name)
-    cls = _lightning.namespaced_class(namespace, name, mixin_path, base_path)
-    apply_num_nodes(namespace, cls)
-    keep_cluster_environment(namespace, cls)
-    return cls
+    return _lightning.namespaced_class(namespace, name, mixin_path, base_path)
 
 
 @lru_cache(maxsize=None)

@@ -6,9 +6,7 @@ from lightning_sm import _lightning
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.compat_strategies import (
-    apply_num_nodes,
     ddp_base_path,
-    keep_cluster_environment,
     register_strategy,
 )
 
@@ -73,10 +71,7 @@ class SMDDPMixin(StrategyMixin):
 
 def smddp_strategy_class(namespace: _lightning.Namespace) -> type:
     """Return ``SMDDPStrategy`` for one of Lightning's namespaces."""
-    cls = _lightning.namespaced_class(namespace, "SMDDPStrategy", SMDDP_MIXIN, ddp_base_path(namespace))
-    apply_num_nodes(namespace, cls)
-    keep_cluster_environment(namespace, cls)
-    return cls
+    return _lightning.namespaced_class(namespace, "SMDDPStrategy", SMDDP_MIXIN, ddp_base_path(namespace))
 
 
 def register_strategies(namespace: _lightning.Namespace) -> None:

@@ -58,7 +58,6 @@ _OPEN = (99, 0)
 _REPOSITORY = "https://github.com/Lightning-AI/pytorch-lightning"
 _PR = f"{_REPOSITORY}/pull/"
 _BLOB = f"{_REPOSITORY}/blob/"
-_CONNECTOR = f"{_BLOB}1.8.6/src/pytorch_lightning/trainer/connectors/accelerator_connector.py"
 _CALLBACKS = f"{_BLOB}2.6.1/src/lightning/pytorch/trainer/connectors/callback_connector.py"
 _LOGGER = "1.6.3/pytorch_lightning/trainer/connectors/logger_connector/logger_connector.py#L122"
 _NATIVE = "1.8.6/src/pytorch_lightning/strategies/fully_sharded_native.py"
@@ -80,8 +79,6 @@ SHIMS = {
         Shim("excess_step", (1, 5), (1, 6), f"{_PR}11805"),
         Shim("steps_taken", (1, 5), (1, 6), f"{_PR}11805"),
         Shim("epoch_end_step", (1, 5), (1, 6), f"{_PR}11805"),
-        Shim("apply_num_nodes", (1, 6), (1, 9), f"{_CONNECTOR}#L791"),
-        Shim("keep_cluster_environment", (1, 6), (1, 9), f"{_CONNECTOR}#L783"),
         Shim("backend_variable", (1, 5), (1, 8), f"{_PR}14693"),
         Shim("cli_base_path", (1, 5), (1, 7), f"{_PR}13767"),
         Shim("add_any_data_module", (1, 5), (1, 7), f"{_PR}12614"),

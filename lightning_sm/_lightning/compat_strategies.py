@@ -12,7 +12,6 @@ __all__ = [
     "SHARDED_BASES",
     "ShardedBase",
     "add_legacy_environment_methods",
-    "apply_num_nodes",
     "backend_of_caller",
     "backend_variable",
     "check_single_device_environment",
@@ -20,7 +19,6 @@ __all__ = [
     "find_strategy",
     "fsdp_base_path",
     "is_setting_up_group",
-    "keep_cluster_environment",
     "register_strategy",
     "registered_strategy",
     "replace_infinite_barrier",
@@ -138,41 +136,6 @@ def sharded_base_path(namespace: Namespace, technique: str) -> Optional[str]:
     if namespace.version < base.lightning:
         return None
     return fsdp_base_path(namespace) if technique == "FSDP" else f"strategies:{base.name}"
-
-
-def apply_num_nodes(namespace: Namespace, strategy_class: Any) -> None:
-    """Pass the number of nodes through ``job_num_nodes`` where the ``Trainer`` bypasses the property ``num_nodes``.
-
-    Args:
-        namespace: Lightning's namespace.
-        strategy_class: A class with the method ``job_num_nodes``.
-    """
-    if not needs("apply_num_nodes", namespace):
-        return
-
-    def write(self: Any, num_nodes: int) -> None:
-        self._written_num_nodes = self.job_num_nodes(num_nodes)
-
-    strategy_class._num_nodes = property(lambda self: self._written_num_nodes, write)
-
-
-def keep_cluster_environment(namespace: Namespace, strategy_class: Any) -> None:
-    """Keep the ``cluster_environment`` that a strategy set itself, also if the strategy was chosen by name.
-
-    The ``Trainer`` replaces it by its own choice; from 1.9 on only if there is none.
-
-    Args:
-        namespace: Lightning's namespace.
-        strategy_class: A class whose instances may set a ``cluster_environment``.
-    """
-    if not needs("keep_cluster_environment", namespace):
-        return
-
-    def write(self: Any, environment: Any) -> None:
-        if getattr(self, "_kept_cluster_environment", None) is None:
-            self._kept_cluster_environment = environment
-
-    strategy_class.cluster_environment = property(lambda self: self._kept_cluster_environment, write)
 
 
 def register_strategy(namespace: Namespace, name: str, cls: type, description: str, **init_params: Any) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 __all__ = [
-    "VERIFIED",
     "ImportHook",
     "Incompatibility",
     "add_import_hook",
@@ -28,7 +27,6 @@ __all__ = [
     "explain_failed_import",
     "installed_versions",
     "known_incompatibilities",
-    "log_if_unverified",
 ]
 
 
@@ -140,23 +138,6 @@ class _Loader:
 
 Version = Tuple[int, ...]
 
-# Lightning and torch of each row of the version matrix, as major and minor.
-VERIFIED = frozenset(
-    {
-        ((1, 5), (1, 12)),
-        ((1, 6), (1, 12)),
-        ((1, 7), (1, 12)),
-        ((1, 8), (1, 13)),
-        ((1, 9), (1, 13)),
-        ((2, 0), (2, 0)),
-        ((2, 1), (2, 1)),
-        ((2, 4), (2, 4)),
-        ((2, 5), (2, 8)),
-        ((2, 6), (2, 13)),
-        ((2, 6), (2, 15)),
-    }
-)
-
 
 class Incompatibility(NamedTuple):
     """Versions of packages that do not work together.
@@ -189,9 +170,6 @@ def known_incompatibilities(versions: Mapping[str, Version]) -> List[Incompatibi
     if lightning and parser is not None and lightning < (1, 7) and (parser >= (4, 22) or (4, 6) <= parser < (4, 9)):
         problem = f"Lightning's CLI before 1.7 does not work with jsonargparse {_text(parser)}."
         found.append(Incompatibility(problem, "jsonargparse[signatures]==4.21.0"))
-    if lightning[:2] == (1, 7) and versions.get("torchmetrics", ()) >= (1,):
-        problem = "Lightning 1.7 cannot be imported beside torchmetrics 1 and later."
-        found.append(Incompatibility(problem, "torchmetrics<1"))
     return found
 
 
@@ -222,22 +200,13 @@ def explain_failed_import(error: Exception) -> Optional[LightningSMError]:
     return LightningImportError(f"Lightning cannot be imported ({text}). {problem}", hint=f"Install {pin}.")
 
 
-def log_if_unverified(namespace: Namespace) -> None:
-    """Log at debug level if this package was not tested with the installed Lightning and torch together."""
-    import torch
-
-    pair = (namespace.version, _version(str(torch.__version__))[:2])
-    if pair not in VERIFIED:
-        log.debug("lightning_sm is not tested with %s %s and torch %s.", namespace.name, _text(pair[0]), _text(pair[1]))
-
-
 def installed_versions() -> Mapping[str, Version]:
     """The versions of the installed packages that :func:`known_incompatibilities` looks at, by their names."""
     # Imported here, because it takes longer to import than the rest of this package.
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for package in ("lightning", "pytorch-lightning", "jsonargparse", "torchmetrics"):
+    for package in ("lightning", "pytorch-lightning", "jsonargparse"):
         try:
             found[package] = _version(str(version(package)))  # None where its metadata is damaged
         except PackageNotFoundError:

@@ -8,6 +8,7 @@ import math
 from enum import Enum
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
+from lightning_sm._lightning.levels import SupportLevel, support_level
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.trainer_protocol import Trainer
 
@@ -43,7 +44,7 @@ class SavePoint(str, Enum):
 
 def resumes_within_epochs(namespace: Namespace) -> bool:
     """Whether this Lightning resumes at any :class:`SavePoint`; older ones at the start of an epoch."""
-    return namespace.version >= (2, 5)
+    return support_level(namespace) is SupportLevel.FULL
 
 
 def point_after_batch(trainer: Trainer) -> Optional[SavePoint]:

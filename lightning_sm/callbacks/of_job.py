@@ -9,6 +9,7 @@ from lightning_sm._config.redirect import CheckpointPlaces
 from lightning_sm._doctor.storage_checks import replicated_channels
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
+from lightning_sm._lightning import SupportLevel, describe_level, support_level
 from lightning_sm._lightning.train_progress import drop_disabled_bar, drop_tips, plain_model_summary, progress_bars
 from lightning_sm._lightning.trainer_hooks import skip_unused_hooks
 from lightning_sm._logging import log
@@ -56,6 +57,9 @@ def own_callbacks(
     """
     job, options = context.job, context.options
     own: List[Any] = []
+    level = describe_level(context.namespace)
+    if job.in_container and level is not None and context.topology.is_rank_zero:
+        log.info("%s", level)
     world_check = _absent("WorldCheck", present, context)
     if world_check is not None and context.topology.launcher != Launcher.LOCAL:
         folders = replicated_channels(job) if options.doctor else {}
@@ -106,7 +110,7 @@ def progress_callbacks(arguments: Dict[str, Any], present: Sequence[Any], contex
     Raises:
         OptionError: ``sagemaker.log_every`` is no duration.
     """
-    if not context.job.in_container:
+    if not context.job.in_container or support_level(context.namespace) is SupportLevel.CORE:
         return []
     drop_tips(context.namespace)
     is_wanted = arguments.get("enable_progress_bar") is not False and not arguments.get("barebones")
@@ -183,6 +187,8 @@ def _graceful_stop(present: Sequence[Any], context: RunContext) -> List[Any]:
 
 
 def _html_report(present: Sequence[Any], context: RunContext, routing: Sequence[str]) -> List[Any]:
+    if support_level(context.namespace) is SupportLevel.CORE:
+        return []
     report = _absent("HTMLReport", present, context)
     if report is None or not (context.job.in_container and context.options.report):
         return []
@@ -190,6 +196,8 @@ def _html_report(present: Sequence[Any], context: RunContext, routing: Sequence[
 
 
 def _log_metrics(present: Sequence[Any], context: RunContext) -> List[Any]:
+    if support_level(context.namespace) is SupportLevel.CORE:
+        return []
     log_metrics = _absent("LogMetrics", present, context)
     return [log_metrics(context.job.hyperparameters.objective)] if log_metrics and context.options.log_metrics else []
 

@@ -113,30 +113,6 @@ def test_epochs_that_were_trained(version, current, completed, epochs):
     assert compat.epochs_trained(_Namespace(version), trainer) == epochs
 
 
-@pytest.mark.parametrize(("version", "heeded"), [(_OLD, 3), ((1, 6), 4), ((1, 8), 4), ((1, 9), 3), (_NEW, 3)])
-def test_a_number_of_nodes_that_is_written_past_the_setter(version, heeded):
-    class Strategy:
-        def job_num_nodes(self, num_nodes):
-            return num_nodes + 1
-
-    compat_strategies.apply_num_nodes(_Namespace(version), Strategy)
-    strategy: Any = Strategy()
-    strategy._num_nodes = 3
-    assert strategy._num_nodes == heeded
-
-
-@pytest.mark.parametrize(("version", "kept"), [(_OLD, "b"), ((1, 6), "a"), ((1, 8), "a"), ((1, 9), "b"), (_NEW, "b")])
-def test_an_environment_that_the_trainer_would_replace(version, kept):
-    class Strategy:
-        cluster_environment = None
-
-    compat_strategies.keep_cluster_environment(_Namespace(version), Strategy)
-    strategy = Strategy()
-    for environment in (None, "a", "b"):
-        strategy.cluster_environment = environment
-    assert strategy.cluster_environment == kept
-
-
 @pytest.mark.parametrize(("version", "hidden"), [(_OLD, True), ((1, 6), True), ((1, 7), False), (_NEW, False)])
 def test_the_parser_sees_only_these_words(monkeypatch, version, hidden):
     seen = []
