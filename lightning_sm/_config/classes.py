@@ -26,9 +26,6 @@ __all__ = [
 
 _NUMBERS = (bool, int, float, complex)
 _PATH_NAME = re.compile(r"(^|_)(dir|dirs|directory|path|root|folder|file|location|data)$")
-# Names in annotations that cannot be evaluated, as those behind TYPE_CHECKING.
-_CONTAINERS = frozenset({"list", "dict", "set", "frozenset", "tuple", "sequence", "mapping", "iterable", "callable"})
-_NOTHING = frozenset({"optional", "union", "none", "nonetype", "typing"})
 #: The key of the strategy.
 STRATEGY = "trainer.strategy"
 # Groups that may be given as the name of a class alone.
@@ -142,16 +139,12 @@ def _kinds(annotation: Any) -> Iterator[Any]:
     """The types that an annotation allows, without ``Optional``; none where it says nothing."""
     if annotation is inspect.Parameter.empty:
         return
-    if isinstance(annotation, typing.ForwardRef):
-        annotation = annotation.__forward_arg__
-    if isinstance(annotation, str):
-        yield from _kinds_of_text(annotation)
+    if isinstance(annotation, (str, typing.ForwardRef, typing.TypeVar)):  # which cannot be evaluated
+        yield Any
     elif hasattr(annotation, "__metadata__"):  # Annotated
         yield from _kinds(annotation.__origin__)
     elif hasattr(annotation, "__supertype__"):  # NewType
         yield from _kinds(annotation.__supertype__)
-    elif isinstance(annotation, typing.TypeVar):
-        yield Any
     elif _is_union(annotation):
         for member in annotation.__args__:
             yield from _kinds(member)
@@ -161,17 +154,6 @@ def _kinds(annotation: Any) -> Iterator[Any]:
 
 def _is_union(annotation: Any) -> bool:
     return getattr(annotation, "__origin__", None) is typing.Union or type(annotation).__name__ == "UnionType"
-
-
-def _kinds_of_text(text: str) -> Iterator[Any]:
-    known: Dict[str, Any] = {kind.__name__: kind for kind in (*_NUMBERS, str)}
-    names = [name.rpartition(".")[2] for name in re.findall(r"[\w.]+", text)]
-    if any(name.lower() in _CONTAINERS for name in names):
-        yield list
-        return
-    for name in names:
-        if name.lower() not in _NOTHING:
-            yield known.get(name, PurePath if "path" in name.lower() else Any)
 
 
 def _is_path(kind: Any, *, text: bool = True) -> bool:

@@ -16,6 +16,7 @@ from lightning_sm._config.given import Given, RunContext
 from lightning_sm._config.line import SCRIPT
 from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._failure.failure_file import redact_patterns
+from lightning_sm._lightning import SupportLevel, support_level
 from lightning_sm._loggers.mlflow import (
     check_server,
     continue_run,
@@ -30,7 +31,6 @@ from lightning_sm._loggers.upload import check_packages
 from lightning_sm._loggers.wandb import continue_wandb_run, is_wandb_class
 from lightning_sm._logging import log
 from lightning_sm._resume.storage import is_remote
-from lightning_sm.errors import OutputError
 
 __all__ = ["CALLBACKS", "LOGGER", "CheckpointPlaces", "as_list", "complete_loggers", "redirect"]
 
@@ -142,8 +142,8 @@ def _is_a(cls: type, name: str) -> bool:
 def _log_place(context: RunContext, cls: type, save_dir: Any = None) -> _Place:
     directory, source = context.output_dir
     job = context.job
-    if not _is_a(cls, "TensorBoardLogger"):
-        return _Place(directory, source)
+    if not _is_a(cls, "TensorBoardLogger") or support_level(context.namespace) is SupportLevel.CORE:
+        return _Place(directory, source)  # the level has no upload
     url = os.fspath(save_dir) if is_remote(save_dir) else None
     if url is None and job.tensorboard_dir is not None:
         return _Place(job.tensorboard_dir, job.sources["tensorboard_dir"])
@@ -348,26 +348,13 @@ class CheckpointPlaces:
 
         Args:
             callbacks: All callbacks of a trainer.
-
-        Raises:
-            OutputError: A directory cannot be made.
         """
         list(redirect(callbacks, CALLBACKS, self.context))
         checkpoint_class = self.context.namespace.module("callbacks").ModelCheckpoint
         for callback in callbacks:
             is_checkpoint = isinstance(callback, checkpoint_class) and not is_remote(callback.dirpath)
             if is_checkpoint and _is_within(callback.dirpath, self.context.checkpoint_dir[0]):
-                _make(callback.dirpath)
-
-
-def _make(directory: str) -> None:
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"The checkpoint directory {directory} cannot be written ({error}).",
-            hint="Check the directory's mount and owner, and what else is configured to be there.",
-        ) from error
+                os.makedirs(callback.dirpath, exist_ok=True)
 
 
 def _is_within(path: Any, folder: str) -> bool:

@@ -1,14 +1,12 @@
 """The strategy that settings name: its class, its arguments, and what to do where a value of them cannot be used."""
 
 import difflib
-import json
 import math
-import os
 import re
 from typing import Any, Dict, Iterator, Mapping, NoReturn, Optional, Sequence
 
 from lightning_sm._config.classes import STRATEGY, find_class, init_parameters
-from lightning_sm._config.given import Given, RunContext
+from lightning_sm._config.given import RunContext
 from lightning_sm._config.routed import RoutedSetting
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.compat_strategies import registered_strategy
@@ -32,12 +30,6 @@ _HINTS = (
         "Give a list of module classes by their paths, as in [model.Block], or the path of a function of your own.",
     ),
 )
-
-
-def strategy_class(namespace: Namespace, given: Given) -> Optional[type]:
-    """Return the class of the strategy that was given, or ``None`` where there is none that can be found."""
-    name = given.class_path(STRATEGY)
-    return None if name is None else find_class(namespace, name)
 
 
 def expanded_strategy(namespace: Namespace, name: Any, has_arguments: bool) -> Optional[Dict[str, Any]]:
@@ -66,10 +58,10 @@ def _path(cls: type) -> str:
 
 
 def check_strategy(context: RunContext) -> None:
-    """Refuse arguments of a strategy that the parser takes and that then fail with no hint, or do nothing.
+    """Refuse a class of modules as a wrap policy, which the parser takes, and which then fails with no hint.
 
     Raises:
-        HyperparameterError: DeepSpeed's config file is missing or no JSON, or a wrap policy is a module.
+        HyperparameterError: A wrap policy is a module.
     """
     given = context.given
     for name in _POLICIES:
@@ -82,41 +74,6 @@ def check_strategy(context: RunContext) -> None:
                 f"{key} is {path} (by {given.source_of(key)}), which is a module and no policy.",
                 hint=f"Put the classes of modules into a list: [{path}].",
             )
-    cls = strategy_class(context.namespace, given)
-    name = given.get(STRATEGY)
-    if cls is None and isinstance(name, str) and (name.endswith("Strategy") or "." in name):
-        raise HyperparameterError(
-            f"{STRATEGY} is {name} (by {given.source_of(STRATEGY)}), and there is no such class.",
-            hint=_no_class(name),
-        )
-    config = given.get(f"{STRATEGY}.config")
-    if isinstance(config, str) and cls is not None and "zero_optimization" in init_parameters(cls):
-        _check_deepspeed_config(config, given)
-
-
-def _check_deepspeed_config(path: str, given: Given) -> None:
-    key = f"{STRATEGY}.config"
-    problem = None
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-        if not isinstance(content, dict):
-            problem = "which holds no mapping"
-    except OSError as error:
-        problem = f"which cannot be read: {error.strerror or error}"
-    except ValueError as error:
-        problem = f"which is not JSON: {error}"
-    if problem is None:
-        return
-    folder = os.getcwd()
-    files = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
-    near = difflib.get_close_matches(os.path.basename(path), files, n=1)
-    found = f"did you mean {near[0]}? " if near else ""
-    raise HyperparameterError(
-        f"{key} is {path} (by {given.source_of(key)}), {problem}.",
-        hint=f"{found}A config file of DeepSpeed is JSON and belongs into the source folder; its path begins in "
-        f"{folder}, which holds {', '.join(files) or 'no file that ends in .json'}.",
-    )
 
 
 def shortened(problem: str) -> str:
@@ -186,7 +143,8 @@ def strategy_sizes(context: RunContext, processes: Optional[int]) -> Iterator[Ro
         TopologyError: The sizes that were set cannot make up the job's world.
     """
     given = context.given
-    cls = strategy_class(context.namespace, given)
+    name = given.class_path(STRATEGY)
+    cls = None if name is None else find_class(context.namespace, name)
     if cls is None or processes is None:
         return
     known = init_parameters(cls)

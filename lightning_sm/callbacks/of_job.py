@@ -21,6 +21,9 @@ from lightning_sm.callbacks import callback_class
 
 __all__ = ["own_callbacks", "progress_callbacks", "upload_callbacks"]
 
+# What a job adds whatever its Lightning.
+_CORE = frozenset({"AutoResume", "GracefulStop", "ModelExport", "WorldCheck"})
+
 
 def own_callbacks(
     arguments: Dict[str, Any],
@@ -110,7 +113,7 @@ def progress_callbacks(arguments: Dict[str, Any], present: Sequence[Any], contex
     Raises:
         OptionError: ``sagemaker.log_every`` is no duration.
     """
-    if not context.job.in_container or support_level(context.namespace) is SupportLevel.CORE:
+    if not context.job.in_container or not _has_level("LogProgress", context):
         return []
     drop_tips(context.namespace)
     is_wanted = arguments.get("enable_progress_bar") is not False and not arguments.get("barebones")
@@ -147,15 +150,22 @@ def upload_callbacks(targets: Mapping[str, str], context: RunContext) -> List[An
     Raises:
         JobConfigError: ``sagemaker.upload_every`` is no duration.
     """
-    if not targets:
+    if not targets or not _has_level("TensorBoardUpload", context):
         return []
     with failure_reported(context.job):
         upload: Any = callback_class(context.namespace, "TensorBoardUpload")
         return [upload(targets, context.options.upload_every)]
 
 
+def _has_level(name: str, context: RunContext) -> bool:
+    """Whether the level of this Lightning has a callback."""
+    return name in _CORE or support_level(context.namespace) is not SupportLevel.CORE
+
+
 def _absent(name: str, present: Sequence[Any], context: RunContext) -> Any:
-    """Return a callback's class, or ``None`` where one of it is there already."""
+    """Return a callback's class; ``None`` where one of it is there already, or this Lightning's level has none."""
+    if not _has_level(name, context):
+        return None
     wanted = callback_class(context.namespace, name)
     return None if any(isinstance(callback, wanted) for callback in present) else wanted
 
@@ -187,8 +197,6 @@ def _graceful_stop(present: Sequence[Any], context: RunContext) -> List[Any]:
 
 
 def _html_report(present: Sequence[Any], context: RunContext, routing: Sequence[str]) -> List[Any]:
-    if support_level(context.namespace) is SupportLevel.CORE:
-        return []
     report = _absent("HTMLReport", present, context)
     if report is None or not (context.job.in_container and context.options.report):
         return []
@@ -196,8 +204,6 @@ def _html_report(present: Sequence[Any], context: RunContext, routing: Sequence[
 
 
 def _log_metrics(present: Sequence[Any], context: RunContext) -> List[Any]:
-    if support_level(context.namespace) is SupportLevel.CORE:
-        return []
     log_metrics = _absent("LogMetrics", present, context)
     return [log_metrics(context.job.hyperparameters.objective)] if log_metrics and context.options.log_metrics else []
 

@@ -221,33 +221,6 @@ def test_bad_values_of_fsdp(parsed, container, values, message):
     assert "Subtypes: [<class 'str'>, <class 'pytorch" not in container.failure
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (
-            {"config": "ds_confg.json"},
-            r"\(by a hyperparameter\), which cannot be read: .*did you mean ds_config.json\?",
-        ),
-        ({"config": "broken.json"}, "which is not JSON: .* HINT"),
-        ({"config": "list.json"}, "which holds no mapping. HINT"),
-    ],
-    ids=str,
-)
-def test_bad_values_of_deepspeed(parsed, container, values, message):
-    for name, text in (("ds_config", "{}"), ("broken", "{"), ("list", "[]")):
-        (container.code / f"{name}.json").write_text(text)
-    values = {f"trainer.strategy.{name}": value for name, value in values.items()}
-    with pytest.raises(HyperparameterError, match=message):
-        parsed(values={"trainer.strategy": "deepspeed", **values})
-
-
-@pytest.mark.parametrize("name", ["FDSPStrategy", "nets.Nothing", "nothing.at.all"])
-def test_a_class_that_is_not_there(parsed, name):
-    for values in ({"trainer.strategy": name}, {"trainer.strategy": name, "trainer.strategy.stage": 2}):
-        with pytest.raises(HyperparameterError, match="HINT: Name a strategy of this Lightning"):
-            parsed(values=values)
-
-
 @pytest.mark.parametrize("given", [{}, {"data_parallel_size": "auto"}, {"data_parallel_size": 8}], ids=str)
 def test_the_size_of_fsdp2_is_the_jobs(parsed, container, in_environ, given):
     in_environ(torchrun(3, 4, 1, 2, 1, 2))

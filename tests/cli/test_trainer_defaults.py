@@ -4,16 +4,17 @@ import re
 import pytest
 
 from lightning_sm import SageMakerEnvironment
+from lightning_sm._config import redirect
 from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._config.redirect import as_list
 from lightning_sm._distributed.smddp import smddp_strategy_class
-from lightning_sm._lightning import Namespace
+from lightning_sm._lightning import Namespace, SupportLevel
 from lightning_sm._lightning.compat import needs
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._trainer_defaults import add_environment
-from lightning_sm.callbacks import callback_class
-from lightning_sm.callbacks.of_job import own_callbacks
+from lightning_sm.callbacks import callback_class, of_job
+from lightning_sm.callbacks.of_job import own_callbacks, upload_callbacks
 from lightning_sm.errors import CheckpointError
 from tests.config.given import context_of, given_of
 from tests.helpers.failure_file import reason as reason_of
@@ -96,6 +97,15 @@ def test_own_callbacks(job):
     assert own(job, topology=ONE_HOST) == ["WorldCheck", *callbacks]
     without = [name for name in callbacks if name != "FinetuningState"]
     assert own(job, resume="never") == own(job, [callback_class(PL, "FinetuningState")()]) == without
+
+
+def test_the_level_core_adds_what_it_names(job, monkeypatch):
+    for module in (of_job, redirect):
+        monkeypatch.setattr(module, "support_level", lambda namespace: SupportLevel.CORE)
+    assert own(job, topology=ONE_HOST) == ["WorldCheck", "AutoResume", "ModelExport", "GracefulStop"]
+    assert upload_callbacks({"here": "s3://there"}, context_of(job)) == []
+    logger = PL.module("loggers").TensorBoardLogger("memory://mine")
+    assert list(redirect.redirect(logger, "trainer.logger", context_of(job))) == []
 
 
 def test_few_hooks_are_called_for_each_step(job):

@@ -92,9 +92,8 @@ class Split:
 
 @pytest.mark.parametrize(
     "annotation",
-    ["'Optional[int]'", "'int | None'", "Split", "Optional[Split]", "List[str]", "'Dict[str, Unknown]'",
-     "Union[str, int]", "Callable", "'typing.Sequence[str]'"],
-)  # fmt: skip
+    ["'Optional[int]'", "Split", "Optional[Split]", "List[str]", "Union[str, int]", "Callable"],
+)
 def test_what_is_no_path_by_its_type(make_job, annotation):
     assert fed(make_job("train"), f"data_dir, train: {annotation} = None") == {"data.data_dir": "train"}
 
