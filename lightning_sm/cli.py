@@ -156,15 +156,15 @@ class SageMakerCLIMixin(_Base):
             check_host(self.job, self.topology)
 
     def _parse_run(self, parser: Any, given: Any) -> bool:
-        """Parse words, or a mapping that a program hands over; returns whether there is a subcommand to run."""
-        words: Any = given
+        """Parse arguments, or a mapping that a program hands over; returns whether there is a subcommand to run."""
+        args: Any = given
         if isinstance(given, dict) or hasattr(given, "as_dict"):
             values = dict(given if isinstance(given, dict) else given.as_dict())
             subcommand = values.pop("subcommand", None)
             subcommand = subcommand or next((name for name in self._subcommands if name in values), None)
             inner = values if subcommand is None else values.get(subcommand, {})
-            words = [*([] if subcommand is None else [subcommand]), f"--config={config_text(inner)}"]
-        line = JobLine.read(words, self.job, self._subcommands, self._ignored)
+            args = [*([] if subcommand is None else [subcommand]), f"--config={config_text(inner)}"]
+        line = JobLine.read(args, self.job, self._subcommands, self._ignored)
         if line.subcommand is None and self._subcommands:
             return False
         classes = {
@@ -258,7 +258,7 @@ def main(args: Optional[Sequence[str]] = None) -> None:
     whether ``pytorch_lightning`` or ``lightning.pytorch`` is used. Files and variables: see :class:`SageMakerCLI`.
 
     Args:
-        args: The words of the command line instead of ``sys.argv[1:]``.
+        args: The command line instead of ``sys.argv[1:]``.
 
     Raises:
         LightningSMError: See :class:`SageMakerCLI`.
@@ -269,15 +269,15 @@ def main(args: Optional[Sequence[str]] = None) -> None:
 
         main(["fit", "--config", "config.yaml", "--trainer.max_epochs=5"])
     """
-    words: List[str] = list(sys.argv[1:] if args is None else args)
+    given = list(sys.argv[1:] if args is None else args)
     # The working directory is where a project's modules are; scripts elsewhere and console scripts do not look there.
     if not {"", os.getcwd()}.intersection(sys.path):
         sys.path.insert(0, "")
     job = read_job()
     with failure_reported(job), _no_collections():
-        namespace = choose_namespace(find_model_class(words, job))
+        namespace = choose_namespace(find_model_class(given, job))
     if args is not None:
-        sys.argv = [sys.argv[0], *words]
+        sys.argv = [sys.argv[0], *given]
     cli: Any = sagemaker_cli_class(namespace)
     cli()
 

@@ -52,7 +52,7 @@ class Given:
         return None if part is None else part.source
 
     def is_explicit(self, key: str) -> bool:
-        """Whether words, a hyperparameter, a variable or a script set this key last, so that nothing may replace it."""
+        """Whether an argument, a hyperparameter, a variable or a script set this key last, so that it stays."""
         part = self._last(key)
         return part is not None and part.path is None
 

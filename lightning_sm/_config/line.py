@@ -36,13 +36,13 @@ class Part:
     Args:
         source: Who wrote it, as the log says it.
         values: What it sets, by plain keys, as no parser has read it.
-        words: Its words on a command line.
+        args: How it stands on a command line.
         path: The config file.
     """
 
     source: str
     values: Mapping[str, Any] = field(default_factory=dict)
-    words: Tuple[str, ...] = ()
+    args: Tuple[str, ...] = ()
     path: Optional[str] = None
 
     @classmethod
@@ -55,11 +55,11 @@ class Part:
 
 @dataclass(frozen=True)
 class JobLine:
-    """The subcommand, config files, hyperparameters and typed words of a run.
+    """The subcommand, config files, hyperparameters and typed arguments of a run.
 
     SageMaker passes hyperparameters as ``--name value`` on the command line, where ``None``, lists and dicts lose their
-    types and positional arguments cannot be written. So these words are left out, and the job's
-    ``hyperparameters.json`` is read, of which each value becomes the word that it would be on a laptop.
+    types and positional arguments cannot be written. So these are left out, and the job's
+    ``hyperparameters.json`` is read, of which each value becomes the argument that it would be on a laptop.
 
     Args:
         subcommand: The one that was typed or that the hyperparameter ``subcommand`` names, else in a job ``fit``;
@@ -67,7 +67,7 @@ class JobLine:
         files: The config files of the hyperparameter ``config``.
         named: The user's other hyperparameters by their names.
         texts: How they were written, where their author wrote text that may be anything.
-        typed: The other words of the command line (of a shell entry point, or of SDK v3's ``command``) in their order.
+        typed: The other arguments (of a shell entry point, or of SDK v3's ``command``) in their order.
     """
 
     subcommand: Optional[str]
@@ -79,15 +79,15 @@ class JobLine:
     @classmethod
     def read(
         cls,
-        words: Sequence[str],
+        args: Sequence[str],
         job: TrainingJob,
         subcommands: Collection[str],
         ignored: Collection[str] = (),
     ) -> "JobLine":
-        """Sort the words of the command line and the job's hyperparameters.
+        """Sort the arguments of the command line and the job's hyperparameters.
 
         Args:
-            words: The command line without the program's name.
+            args: The command line without the program's name.
             job: The job.
             subcommands: The subcommands that the CLI has; empty for one that has none.
             ignored: Hyperparameters that the script reads itself; ``-`` and ``_`` are the same in them.
@@ -98,7 +98,7 @@ class JobLine:
         scripts = {name.lstrip("-").replace("-", "_") for name in ignored}
         given = job.hyperparameters
         values = {name: value for name, value in given.values.items() if name.replace("-", "_") not in scripts}
-        typed = _without_hyperparameters(words, given)
+        typed = _without_hyperparameters(args, given)
         subcommand, typed = _take_subcommand(typed, subcommands, values.pop("subcommand", None), job.in_container)
         files = values.pop("config", None)
         files = [files] if isinstance(files, str) else ([] if files is None else files)
@@ -107,7 +107,7 @@ class JobLine:
                 f"The hyperparameter 'config' is {files!r}.", hint="Give one path, or a list of paths."
             )
         names = {name: _full_name(name, subcommand) for name in values}
-        # What its author wrote as a string of JSON is that string, also where the same word would be a number.
+        # What its author wrote as a string of JSON is that string, also where the same argument would be a number.
         texts = {
             names[name]: given.texts[name]
             for name, value in values.items()
@@ -221,9 +221,9 @@ def config_text(content: Mapping[str, Any]) -> str:
 
 
 def _hyperparameter(key: str, value: Any, text: Optional[str]) -> Part:
-    """Write a hyperparameter as the word that it would be on a laptop.
+    """Write a hyperparameter as the argument that it would be on a laptop.
 
-    A word that reads as nothing, a list or a mapping is quoted in a config instead, where a parser takes it for an
+    An argument that reads as nothing, a list or a mapping is quoted in a config instead, where a parser takes it for an
     argument of text, too. A value that no text means to YAML, such as an infinite number, is itself in a config.
     """
     text = value if isinstance(value, str) else text or json.dumps(value)
@@ -232,43 +232,43 @@ def _hyperparameter(key: str, value: Any, text: Optional[str]) -> Part:
     is_option = key not in _INCLUDES and all(key.split("."))
     if is_option and (isinstance(value, str) or _is_finite_number(value) or read == value):
         written = text
-    word = f"--{key}={text}"
+    arg = f"--{key}={text}"
     if not (is_option and written is text and isinstance(read, (str, bool, int, float))):
         for name in reversed(key.split(".")):
             written = {name: written}
-        word = f"--config={config_text(written)}"
-    return Part(HYPERPARAMETER, dict(leaves({key: value})), (word,))
+        arg = f"--config={config_text(written)}"
+    return Part(HYPERPARAMETER, dict(leaves({key: value})), (arg,))
 
 
 def _is_finite_number(value: Any) -> bool:
     return isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _options(words: Sequence[str]) -> List[List[str]]:
-    """Part words into options, each with what follows it."""
+def _options(args: Sequence[str]) -> List[List[str]]:
+    """Part arguments into options, each with what follows it."""
     found: List[List[str]] = []
-    for word in words:
-        if found and not word.startswith(("--", "-c=")) and word != "-c":
-            found[-1].append(word)
+    for arg in args:
+        if found and not arg.startswith(("--", "-c=")) and arg != "-c":
+            found[-1].append(arg)
         else:
-            found.append([word])
+            found.append([arg])
     return found
 
 
 def _typed(option: Sequence[str], subcommand: Optional[str], job: TrainingJob) -> Part:
     flag, equals, text = option[0].partition("=")
-    words = tuple(option)
+    args = tuple(option)
     if flag in _CONFIG_FLAGS:
         if not equals and len(option) == 1:
             raise HyperparameterError(f"{flag} names no config file.", hint="Name one after it.")
-        given, more = (text, words[1:]) if equals else (words[1], words[2:])
+        given, more = (text, args[1:]) if equals else (args[1], args[2:])
         content = _read(given)
         if isinstance(content, Mapping):
             return Part(TYPED, dict(leaves(content)), (f"--config={given}", *more))
         return Part.of_file(_find(given, job), subcommand)
     if not flag.startswith("--") or len(flag) == 2 or (not equals and len(option) == 1):
-        return Part(TYPED, words=words)  # left to the parser
-    return Part(TYPED, dict(leaves({flag[2:]: _read(text if equals else option[1])})), words)
+        return Part(TYPED, args=args)  # left to the parser
+    return Part(TYPED, dict(leaves({flag[2:]: _read(text if equals else option[1])})), args)
 
 
 def _find(path: str, job: TrainingJob) -> str:
@@ -292,19 +292,19 @@ def _find(path: str, job: TrainingJob) -> str:
     )
 
 
-def _without_hyperparameters(words: Sequence[str], hyperparameters: Hyperparameters) -> List[str]:
+def _without_hyperparameters(args: Sequence[str], hyperparameters: Hyperparameters) -> List[str]:
     """Leave out each ``--name value`` that a launcher wrote for a hyperparameter, and SageMaker's own names."""
     kept: List[str] = []
     index = 0
-    while index < len(words):
-        word = words[index]
-        name, equals, _ = word.lstrip("-").partition("=") if word.startswith("-") else (None, "", "")
-        follows = words[index + 1] if index + 1 < len(words) else None
+    while index < len(args):
+        arg = args[index]
+        name, equals, _ = arg.lstrip("-").partition("=") if arg.startswith("-") else (None, "", "")
+        follows = args[index + 1] if index + 1 < len(args) else None
         is_value = name in hyperparameters.values and follows in hyperparameters.spellings(name or "")
         if name is not None and (is_reserved(name) or (is_value and not equals)):
             index += 1 if equals else 2
         else:
-            kept.append(word)
+            kept.append(arg)
             index += 1
     return kept
 
@@ -315,10 +315,10 @@ def _take_subcommand(
     if not subcommands:
         return None, typed
     value_follows = False
-    for index, word in enumerate(typed):
-        if word in subcommands and not value_follows:
-            return word, typed[:index] + typed[index + 1 :]
-        value_follows = word.startswith("-") and "=" not in word and not value_follows
+    for index, arg in enumerate(typed):
+        if arg in subcommands and not value_follows:
+            return arg, typed[:index] + typed[index + 1 :]
+        value_follows = arg.startswith("-") and "=" not in arg and not value_follows
     if asked is None:
         return "fit" if in_job else None, typed
     if not isinstance(asked, str) or asked not in subcommands:

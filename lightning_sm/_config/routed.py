@@ -51,8 +51,8 @@ class Routing:
     notes: Tuple[str, ...] = ()
 
     @property
-    def words(self) -> List[str]:
-        """The words that set them on a command line."""
+    def args(self) -> List[str]:
+        """The arguments that set them on a command line."""
         return [f"--{setting.key}={setting.value}" for setting in self.settings]
 
     def undone(self, config: Dict[str, Any]) -> Dict[str, Any]:

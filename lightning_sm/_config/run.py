@@ -94,37 +94,37 @@ class RunParser:
             RoutingError: See :func:`~lightning_sm._config.routing.build_routing`.
         """
         # In the middle of a line they would print what was read up to there.
-        prints = [part for part in self._parts if part.words and _is_print(part.words[0])]
-        words = self._words([part for part in self._parts if part not in prints])
+        prints = [part for part in self._parts if part.args and _is_print(part.args[0])]
+        args = self._args([part for part in self._parts if part not in prints])
         with self._refusals():
-            self._route(self._look(words))
-            words += [*self.routing.words, self._call("redirect", self._redirect)]
-            words += [word for part in prints for word in part.words]
-            config = parse_words(self.context.namespace, self._parser, words)
+            self._route(self._look(args))
+            args += [*self.routing.args, self._call("redirect", self._redirect)]
+            args += [arg for part in prints for arg in part.args]
+            config = parse_words(self.context.namespace, self._parser, args)
         for name in self._line.strings:
             self._restore(config.get(self._line.subcommand, config), self._keys.get(name, name), self._line.named[name])
         return config
 
-    def _words(self, parts: Sequence[Part]) -> List[str]:
-        words = [] if self._line.subcommand is None else [self._line.subcommand]
+    def _args(self, parts: Sequence[Part]) -> List[str]:
+        args = [] if self._line.subcommand is None else [self._line.subcommand]
         for number, part in enumerate(parts):
             in_section = None if part.path is None else section(part.path, self._line.subcommand)
             if any(key.startswith(f"{STRATEGY}.") for key in part.values) and part.path is None:
-                words.append(self._call("arguments", lambda values: self._name_strategy(values, has_arguments=True)))
+                args.append(self._call("arguments", lambda values: self._name_strategy(values, has_arguments=True)))
             if in_section is not None:
-                words.append(self._call(f"section-{number}", self._section(str(part.path), in_section)))
+                args.append(self._call(f"section-{number}", self._section(str(part.path), in_section)))
             else:
-                words += part.words
-        return [*words, self._call("strategy", self._name_strategy)]
+                args += part.args
+        return [*args, self._call("strategy", self._name_strategy)]
 
     def _call(self, name: str, function: Callable[[Any], None]) -> str:
-        """The word at which the parser calls a function with the values that it has read so far."""
+        """The argument at which the parser calls a function with the values that it has read so far."""
         if _CALL not in self._subparser._option_string_actions:
             self._subparser.add_argument(_CALL, action=_Calls)
         self._subparser._option_string_actions[_CALL].calls[name] = function
         return f"{_CALL}={name}"
 
-    def _look(self, words: Sequence[str]) -> Dict[str, Any]:
+    def _look(self, args: Sequence[str]) -> Dict[str, Any]:
         """What the parser has read at the end of the line."""
         seen: List[Dict[str, Any]] = []
 
@@ -134,7 +134,7 @@ class RunParser:
 
         # A copy, because the parser resets its context variables only where it returns.
         with suppress(_EndOfLineError):
-            line = [*words, self._call("look", end)]
+            line = [*args, self._call("look", end)]
             contextvars.copy_context().run(parse_words, self.context.namespace, self._parser, line)
         return seen[0]
 
@@ -160,7 +160,7 @@ class RunParser:
             self._apply(values, {"trainer": {"strategy": found}})
 
     def _redirect(self, values: Any) -> None:
-        """Set where loggers and callbacks write, of which no word can name one of several."""
+        """Set where loggers and callbacks write, of which no argument can name one of several."""
         for key in (LOGGER, CALLBACKS) if self.context.job.in_container else ():
             if any(isinstance(entry, dict) for entry in as_list(values.get(key))):  # of the project's defaults
                 flag = f"--{key}"
@@ -273,18 +273,18 @@ def trains(subcommand: Optional[str]) -> bool:
     return subcommand not in ("validate", "test", "predict", "tune")
 
 
-def find_model_class(words: Sequence[str], job: TrainingJob) -> Optional[type]:
+def find_model_class(args: Sequence[str], job: TrainingJob) -> Optional[type]:
     """Import the class that a run names as its model, before a CLI is made; ``None`` where there is no such class.
 
     Faulty settings are ignored here: the parser's own errors are clearer.
 
     Args:
-        words: The command line without the program's name.
+        args: The command line without the program's name.
         job: The job.
     """
     name = None
     with suppress(HyperparameterError):
-        for part in JobLine.read(words, job, SUBCOMMANDS).parts():
+        for part in JobLine.read(args, job, SUBCOMMANDS).parts():
             name = part.values.get("model.class_path", part.values.get("model", name))
     return import_class(name) if isinstance(name, str) and "." in name else None
 
@@ -323,9 +323,9 @@ def raise_refusals(parsers: Sequence[Any], hint: Callable[[str], Optional[str]])
             parser.allow_abbrev = was_allowed
 
 
-def _is_print(word: str) -> bool:
-    """Whether a word asks for the config or for the help of a class, as in ``--trainer.strategy.help=FSDPStrategy``."""
-    flag, equals, _ = word.partition("=")
+def _is_print(arg: str) -> bool:
+    """Whether an argument asks for the config, or for the help of a class, as ``--trainer.strategy.help=X`` does."""
+    flag, equals, _ = arg.partition("=")
     return flag == "--print_config" or bool(equals and flag.startswith("--") and flag.endswith(".help"))
 
 

@@ -9,7 +9,6 @@ import torch
 from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm.errors import HyperparameterError
-from tests.projects.container import loggers_of
 
 TYPED = [
     ("numbers", [1, 2, 3]),
@@ -121,14 +120,6 @@ def test_where_the_type_is_open_a_hyperparameter_is_a_line_of_a_config(container
     container.leave()
     plain = container.cli("--config", "plain.yaml", "--trainer.logger=False")
     assert ours.model.given == plain.model.given
-
-
-def test_words_of_hyperparameters_that_lightning_cannot_read(container):
-    # Lightning 1.6 looks into sys.argv itself, and knows no logger of the name "false".
-    container.hyperparameters({"trainer.logger": False, "trainer.max_epochs": 4})
-    content = {"config": json.dumps("config.yaml"), "trainer.logger": "false", "trainer.max_epochs": "4"}
-    trainer = container.cli(*toolkit_words(content)).trainer
-    assert (loggers_of(trainer), trainer.max_epochs) == ([], 4)
 
 
 def test_many_at_once_beside_sagemakers_own(container):

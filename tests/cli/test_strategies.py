@@ -107,14 +107,6 @@ def test_the_config_file_loses_to_hyperparameters_and_they_to_words(parsed, cont
     assert (strategy.cpu_offload.offload_params, strategy._state_dict_type) == (False, "sharded")
 
 
-def test_flat_names_are_arguments_of_the_strategy(parsed, container):
-    container.config("trainer: {strategy: fsdp}\n", "more.yaml")
-    found = parsed(config=["config.yaml", "more.yaml"], cpu_offload=True, accelerator="cpu")
-    assert found["strategy"].cpu_offload.offload_params is True
-    assert config_of(found["cli"])["trainer"]["accelerator"] == "cpu"
-    assert "trainer.strategy.cpu_offload = True ← hyperparameter 'cpu_offload'" in found["cli"].routing.table()
-
-
 FSDP = {
     "cpu_offload": ("true", lambda made: made.cpu_offload.offload_params is True),
     "cpu_offload ": ("{offload_params: true}", lambda made: made.cpu_offload.offload_params is True),
@@ -231,12 +223,6 @@ def test_the_size_of_fsdp2_is_the_jobs(parsed, container, in_environ, given):
     assert "trainer.strategy.init_args.data_parallel_size = 2 ← 4 processes by torchrun" in found["cli"].routing.table()
     portable = yaml.safe_load(found["cli"]._portable_config())["trainer"]["strategy"]["init_args"]
     assert portable.get("data_parallel_size") == given.get("data_parallel_size")
-
-
-def test_lightnings_own_auto_stays(parsed, in_environ):
-    in_environ(torchrun(3, 4, 1, 2, 1, 2))
-    strategy = parsed(values={"trainer.strategy": "ModelParallelStrategy"})["strategy"]
-    assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == ("auto", "auto")
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,6 @@ ONE_HOST = Topology(Launcher.HOST, main_address="127.0.0.1", main_port=7777)
 HOST = context_of(topology=ONE_HOST)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(None, []), ([], []), ([1, 2], [1, 2]), ((1,), [1]), (1, [1]), ("a", ["a"])]
-)
-def test_as_list(value, expected):
-    assert as_list(value) == expected
-
-
 @pytest.mark.parametrize("given", [None, [], "an object"])
 def test_an_environment_joins_the_plugins(given):
     arguments = {"plugins": given, "strategy": "ddp"}
@@ -140,12 +133,6 @@ def test_a_resume_that_cannot_be_is_a_reason(job, options, reason):
     with pytest.raises(CheckpointError, match=reason):
         own(job, **options)
     assert re.match(rf"CheckpointError: .*{reason}", reason_of(job))
-
-
-def test_a_bad_interval_is_a_reason(job):
-    with pytest.raises(CheckpointError, match=r"sagemaker\.save_every: 'soon' is not a duration.* HINT: "):
-        own(job, save_every="soon")
-    assert reason_of(job).startswith("CheckpointError: sagemaker.save_every")
 
 
 def test_outside_a_container(tmp_path):

@@ -21,9 +21,9 @@ def read(words=(), values=None, subcommands=SUBCOMMANDS, **more):
     return JobLine.read(list(words), job(values, **more), subcommands)
 
 
-def words_of(line):
+def typed_args(line):
     """The typed words."""
-    return tuple(word for part in line.typed for word in part.words)
+    return tuple(word for part in line.typed for word in part.args)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def folder(tmp_path, monkeypatch):
 def test_subcommand(words, hyperparameter, expected):
     arguments = read(words, {} if hyperparameter is None else {"subcommand": hyperparameter})
     assert arguments.subcommand == expected
-    assert not [part for part in arguments.typed if expected in part.words]
+    assert not [part for part in arguments.typed if expected in part.args]
     assert "subcommand" not in arguments.named
 
 
@@ -86,7 +86,7 @@ def test_words_that_a_launcher_wrote_are_left_out(spelling):
     for name in sorted(VALUES):
         words += [f"-{name}" if len(name) == 1 else f"--{name}", hyperparameters.spellings(name)[spelling]]
     arguments = read([*words, "--model.lr", "3"], VALUES)
-    assert words_of(arguments) == ("--model.lr", "3")
+    assert typed_args(arguments) == ("--model.lr", "3")
     assert arguments.named == VALUES
 
 
@@ -101,13 +101,13 @@ def test_words_that_a_launcher_wrote_are_left_out(spelling):
     ],
 )
 def test_reserved_names_are_left_out(words):
-    assert words_of(read([*words, "--model.lr", "1"])) == ("--model.lr", "1")
-    assert words_of(read(["--model.lr", "1", words[0]])) == ("--model.lr", "1")
+    assert typed_args(read([*words, "--model.lr", "1"])) == ("--model.lr", "1")
+    assert typed_args(read(["--model.lr", "1", words[0]])) == ("--model.lr", "1")
 
 
 def test_a_typed_word_that_differs_stays():
     arguments = read(["--model.lr", "0.2", "--model.size=5"], {"model.lr": 0.1, "model.size": 5})
-    assert words_of(arguments) == ("--model.lr", "0.2", "--model.size=5")
+    assert typed_args(arguments) == ("--model.lr", "0.2", "--model.size=5")
     assert arguments.named == {"model.lr": 0.1, "model.size": 5}
 
 
@@ -134,7 +134,7 @@ def test_configs(folder, hyperparameter, words, expected):
     arguments = read([*words, "--trainer.devices", "1"], values)
     parts = arguments.parts()
     assert [part.path for part in parts] == [*expected, None, None]
-    assert [part.words for part in parts[-2:]] == [("--model.lr=1",), ("--trainer.devices", "1")]
+    assert [part.args for part in parts[-2:]] == [("--model.lr=1",), ("--trainer.devices", "1")]
 
 
 def test_a_config_in_a_channel(folder):
@@ -157,7 +157,7 @@ def test_the_order_of_the_line_decides_and_hyperparameters_follow_the_last_file(
     values = {"config": "a.yaml", "trainer.max_epochs": 3, "model.lr": 1}
     shown = []
     for part in read(typed.split(), values).parts():
-        name = part.path[0] if part.path else part.words[0].lstrip("-").partition("=")[0]
+        name = part.path[0] if part.path else part.args[0].lstrip("-").partition("=")[0]
         shown.append(f"typed:{name}" if part.source == TYPED else name)
     assert " ".join(shown) == expected
 
@@ -211,7 +211,7 @@ def test_a_hyperparameter_is_the_word_of_a_laptop(value, text):
     (part,) = JobLine(None, (), {"model.x": value}, {} if text is None else {"model.x": content["x"]}).parts()
     assert part.source == HYPERPARAMETER
     assert part.values == {"model.x": value}
-    assert part.words == (f"--model.x={value if isinstance(value, str) else text}",)
+    assert part.args == (f"--model.x={value if isinstance(value, str) else text}",)
 
 
 def test_a_section_counts_and_files_that_are_named_are_read(folder):
@@ -230,7 +230,7 @@ def test_a_section_counts_and_files_that_are_named_are_read(folder):
 def test_a_broken_file_sets_nothing_here(folder, text):
     (folder / "a.yaml").write_text(text)
     (part,) = read(["--config", "a.yaml"]).typed
-    assert part.words == ("--config=a.yaml",)
+    assert part.args == ("--config=a.yaml",)
 
 
 def test_what_cannot_be_in_a_config(tmp_path):
@@ -258,4 +258,4 @@ def test_only_our_own_errors_escape(folder, words, values):
     except LightningSMError:
         return
     assert arguments.subcommand in SUBCOMMANDS
-    assert all(isinstance(word, str) for part in arguments.parts() for word in part.words)
+    assert all(isinstance(word, str) for part in arguments.parts() for word in part.args)

@@ -32,7 +32,7 @@ def test_undone():
     )
     expected = {"trainer": {"logger": [{"init_args": {"save_dir": "logs"}}], "precision": 16}, "data": None}
     assert routing.undone(config) == expected
-    assert routing.words[0] == "--trainer.num_nodes=2"
+    assert routing.args[0] == "--trainer.num_nodes=2"
     assert routing.sources["data.root"] == "x"
 
 
