@@ -7,9 +7,6 @@ import os
 from contextvars import ContextVar
 from typing import Any, Dict, Mapping
 
-from lightning_sm._config.given import RunContext
-from lightning_sm._config.options import options_of
-from lightning_sm._config.redirect import LOGGER, as_list, redirect
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.compat_strategies import strategy_of
@@ -24,8 +21,11 @@ from lightning_sm._lightning.wrapped_method import (
 )
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.topology import Topology
+from lightning_sm._settings.given import RunContext
+from lightning_sm._settings.options import options_of
+from lightning_sm._settings.redirect import LOGGER, as_list, redirect
 from lightning_sm._trainer_defaults import fabric_settings, trainer_settings
-from lightning_sm.callbacks.of_job import own_callbacks
+from lightning_sm.callbacks.job_callbacks import own_callbacks
 from lightning_sm.callbacks.world_check import WorldCheckMixin
 from lightning_sm.errors import TopologyError
 from lightning_sm_entry import is_helper

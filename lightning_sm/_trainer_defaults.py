@@ -8,12 +8,6 @@ import os
 from dataclasses import replace
 from typing import Any, Dict, Mapping, Optional
 
-from lightning_sm._config.given import Given, RunContext
-from lightning_sm._config.line import SCRIPT, Part
-from lightning_sm._config.options import options_of
-from lightning_sm._config.redirect import as_list, complete_loggers, redirect
-from lightning_sm._config.routed import Routing
-from lightning_sm._config.routing import build_routing, route_world
 from lightning_sm._distributed.environment import SageMakerEnvironment
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._doctor import check_host
@@ -22,7 +16,13 @@ from lightning_sm._lightning import Namespace, choose_namespace, namespace_of
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
-from lightning_sm.callbacks.of_job import own_callbacks, upload_callbacks
+from lightning_sm._settings.given import Given, RunContext
+from lightning_sm._settings.line import SCRIPT, Part
+from lightning_sm._settings.options import options_of
+from lightning_sm._settings.redirect import as_list, complete_loggers, redirect
+from lightning_sm._settings.routed import Routing
+from lightning_sm._settings.routing import build_routing, route_world
+from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks
 
 __all__ = [
     "add_environment",

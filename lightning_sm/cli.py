@@ -15,12 +15,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from lightning_sm._config.given import RunContext, as_tree
-from lightning_sm._config.line import JobLine, config_text
-from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.redirect import as_list, complete_loggers
-from lightning_sm._config.routed import Routing
-from lightning_sm._config.run import GroupClass, RunParser, find_model_class, raise_refusals, trains
 from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class, resolve_class
@@ -28,8 +22,14 @@ from lightning_sm._lightning.compat import add_any_data_module, cli_base_path, s
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm._settings.given import RunContext, as_tree
+from lightning_sm._settings.line import JobLine, config_text
+from lightning_sm._settings.options import SageMakerOptions
+from lightning_sm._settings.redirect import as_list, complete_loggers
+from lightning_sm._settings.routed import Routing
+from lightning_sm._settings.run import GroupClass, RunParser, find_model_class, raise_refusals, trains
 from lightning_sm._trainer_defaults import add_environment, stay_on_one_host
-from lightning_sm.callbacks.of_job import own_callbacks, progress_callbacks, upload_callbacks
+from lightning_sm.callbacks.job_callbacks import own_callbacks, progress_callbacks, upload_callbacks
 
 if TYPE_CHECKING:
     from pytorch_lightning.cli import LightningCLI as _Base

@@ -5,10 +5,10 @@ import re
 from dataclasses import fields
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._doctor.finding import Check, Finding, Machine, Status
 from lightning_sm._doctor.job_checks import is_sdk_v3
 from lightning_sm._doctor.project_source import find_text, uses_lightning_sm
+from lightning_sm._settings.options import SageMakerOptions
 
 __all__ = ["CHECKS"]
 

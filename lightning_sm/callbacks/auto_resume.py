@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from lightning_sm._atomic_file import replace_atomically
-from lightning_sm._config.redirect import CheckpointPlaces
 from lightning_sm._distributed.sharded_callbacks import check_callbacks, warn_of_own_states
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
@@ -50,6 +49,7 @@ from lightning_sm._resume.shared import merge_rest
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._resume.transfers import GivenCopy, upload_file
 from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._settings.redirect import CheckpointPlaces
 from lightning_sm.errors import CheckpointError, LightningSMError
 
 __all__ = ["AutoResumeMixin"]

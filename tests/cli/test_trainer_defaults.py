@@ -4,20 +4,20 @@ import re
 import pytest
 
 from lightning_sm import SageMakerEnvironment
-from lightning_sm._config import redirect
-from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.redirect import as_list
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import Namespace, SupportLevel
 from lightning_sm._lightning.compat import needs
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm._settings import redirect
+from lightning_sm._settings.options import SageMakerOptions
+from lightning_sm._settings.redirect import as_list
 from lightning_sm._trainer_defaults import add_environment
-from lightning_sm.callbacks import callback_class, of_job
-from lightning_sm.callbacks.of_job import own_callbacks, upload_callbacks
+from lightning_sm.callbacks import callback_class, job_callbacks
+from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks
 from lightning_sm.errors import CheckpointError
-from tests.config.given import context_of, given_of
 from tests.helpers.failure_file import reason as reason_of
+from tests.settings.given import context_of, given_of
 
 PL = Namespace("pytorch_lightning")
 LAPTOP = Topology(Launcher.LOCAL)
@@ -93,7 +93,7 @@ def test_own_callbacks(job):
 
 
 def test_the_level_core_adds_what_it_names(job, monkeypatch):
-    for module in (of_job, redirect):
+    for module in (job_callbacks, redirect):
         monkeypatch.setattr(module, "support_level", lambda namespace: SupportLevel.CORE)
     assert own(job, topology=ONE_HOST) == ["WorldCheck", "AutoResume", "ModelExport", "GracefulStop"]
     assert upload_callbacks({"here": "s3://there"}, context_of(job)) == []

@@ -14,9 +14,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from lightning_sm import trainer_settings
-from lightning_sm._config import redirect
 from lightning_sm._lightning import Namespace
 from lightning_sm._loggers.upload import DirectoryUpload, check_packages
+from lightning_sm._settings import redirect
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import JobConfigError, LoggerError
 from tests.projects.container import log_lines

@@ -2,7 +2,7 @@
 
 from typing import Any, Collection, Dict, List, Mapping, Optional
 
-from lightning_sm._config.line import plain_key
+from lightning_sm._settings.line import plain_key
 from lightning_sm.errors import HyperparameterError
 
 __all__ = ["flat_keys"]

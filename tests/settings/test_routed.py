@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from lightning_sm._config.routed import RoutedSetting, Routing, may_replace
 from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._settings.routed import RoutedSetting, Routing, may_replace
 
 
 def test_a_line():

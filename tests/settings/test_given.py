@@ -1,5 +1,5 @@
-from lightning_sm._config.given import Given
-from lightning_sm._config.line import Part
+from lightning_sm._settings.given import Given
+from lightning_sm._settings.line import Part
 
 FILE = Part(
     "a.yaml", {"data.data_dir": "kept", "data.val_dir": None, "trainer.callbacks": [{"dirpath": "best"}]}, (), "a"

@@ -11,10 +11,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._config.classes import init_parameters
-from lightning_sm._config.given import Given, RunContext
-from lightning_sm._config.line import SCRIPT
-from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._failure.failure_file import redact_patterns
 from lightning_sm._lightning import SupportLevel, support_level
 from lightning_sm._loggers.mlflow import (
@@ -31,6 +27,10 @@ from lightning_sm._loggers.upload import check_packages
 from lightning_sm._loggers.wandb import continue_wandb_run, is_wandb_class
 from lightning_sm._logging import log
 from lightning_sm._resume.storage import is_remote
+from lightning_sm._settings.classes import init_parameters
+from lightning_sm._settings.given import Given, RunContext
+from lightning_sm._settings.line import SCRIPT
+from lightning_sm._settings.routed import RoutedSetting, may_replace
 
 __all__ = ["CALLBACKS", "LOGGER", "CheckpointPlaces", "as_list", "complete_loggers", "redirect"]
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_sm._config.channels import Consumer, route_channels, unrouted_channels
-from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._sagemaker.job import Channel, TrainingJob
+from lightning_sm._settings.channels import Consumer, route_channels, unrouted_channels
+from lightning_sm._settings.options import SageMakerOptions
 from lightning_sm.errors import LightningSMError, RoutingError
-from tests.config.given import context_of, given_of
+from tests.settings.given import context_of, given_of
 
 
 @pytest.fixture

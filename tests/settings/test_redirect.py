@@ -4,15 +4,15 @@ import importlib.util
 import pytest
 from jsonargparse import Namespace as Described
 
-from lightning_sm._config import redirect as redirecting
-from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.redirect import CheckpointRoutes, as_list, complete_loggers, redirect
-from lightning_sm._config.routed import Routing
 from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._settings import redirect as redirecting
+from lightning_sm._settings.options import SageMakerOptions
+from lightning_sm._settings.redirect import CheckpointRoutes, as_list, complete_loggers, redirect
+from lightning_sm._settings.routed import Routing
 from lightning_sm.errors import LoggerError
-from tests.config.given import context_of, given_of
 from tests.projects.container import log_lines
+from tests.settings.given import context_of, given_of
 
 PL = Namespace("pytorch_lightning")
 NAME = "cifar-2026-01-31-12-30-59-123"

@@ -1,7 +1,7 @@
 import pytest
 
-from lightning_sm._config.classes import find_class, import_class
 from lightning_sm._lightning import Namespace
+from lightning_sm._settings.classes import find_class, import_class
 
 PL = Namespace("pytorch_lightning")
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lightning_sm._config.line import HYPERPARAMETER, TYPED, JobLine, config_text
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm._sagemaker.job import Channel, TrainingJob
+from lightning_sm._settings.line import HYPERPARAMETER, TYPED, JobLine, config_text
 from lightning_sm.errors import HyperparameterError, LightningSMError
 
 SUBCOMMANDS = {"fit": None, "validate": None, "test": None, "predict": None}

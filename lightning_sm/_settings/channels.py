@@ -4,12 +4,12 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
-from lightning_sm._config.classes import init_parameters, names_a_path, takes_path
-from lightning_sm._config.given import RunContext
-from lightning_sm._config.line import plain_key
-from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.routed import RoutedSetting, may_replace
 from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._settings.classes import init_parameters, names_a_path, takes_path
+from lightning_sm._settings.given import RunContext
+from lightning_sm._settings.line import plain_key
+from lightning_sm._settings.options import SageMakerOptions
+from lightning_sm._settings.routed import RoutedSetting, may_replace
 from lightning_sm.errors import RoutingError
 
 __all__ = ["Consumer", "route_channels", "unrouted_channels"]

@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
-from lightning_sm._config.line import plain_key
 from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._settings.line import plain_key
 
 __all__ = ["RoutedSetting", "Routing", "may_replace"]
 

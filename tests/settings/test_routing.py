@@ -1,10 +1,10 @@
 import pytest
 
-from lightning_sm._config.routing import route_world
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm._settings.routing import route_world
 from lightning_sm.errors import TopologyError
-from tests.config.given import context_of, given_of
+from tests.settings.given import context_of, given_of
 
 SOURCES = {"num_nodes": "hosts", "local_world_size": "LOCAL_WORLD_SIZE"}
 

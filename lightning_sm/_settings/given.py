@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, Dict, FrozenSet, Iterator, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._config.classes import find_class
-from lightning_sm._config.line import Part
-from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
+from lightning_sm._settings.classes import find_class
+from lightning_sm._settings.line import Part
+from lightning_sm._settings.options import SageMakerOptions
 
 __all__ = ["Given", "RunContext", "as_tree"]
 

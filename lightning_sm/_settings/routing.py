@@ -4,13 +4,13 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
-from lightning_sm._config.channels import Consumer, route_channels, unrouted_channels
-from lightning_sm._config.given import Given, RunContext
-from lightning_sm._config.line import plain_key
-from lightning_sm._config.routed import RoutedSetting, Routing, may_replace
-from lightning_sm._config.strategies import strategy_sizes
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm._settings.channels import Consumer, route_channels, unrouted_channels
+from lightning_sm._settings.given import Given, RunContext
+from lightning_sm._settings.line import plain_key
+from lightning_sm._settings.routed import RoutedSetting, Routing, may_replace
+from lightning_sm._settings.strategies import strategy_sizes
 from lightning_sm.errors import RoutingError
 
 __all__ = ["Link", "build_routing", "route_world"]

@@ -4,8 +4,6 @@ import sys
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from lightning_sm._config.given import Given, RunContext
-from lightning_sm._config.redirect import CheckpointPlaces
 from lightning_sm._doctor.storage_checks import replicated_channels
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
@@ -17,6 +15,8 @@ from lightning_sm._resume.fits import save_interval
 from lightning_sm._resume.identity import ProgramIdentity
 from lightning_sm._resume.storage import Storage, check_url, is_remote, is_s3
 from lightning_sm._sagemaker.topology import Launcher
+from lightning_sm._settings.given import Given, RunContext
+from lightning_sm._settings.redirect import CheckpointPlaces
 from lightning_sm.callbacks import callback_class
 
 __all__ = ["own_callbacks", "progress_callbacks", "upload_callbacks"]

@@ -8,12 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonargparse import ActionConfigFile, ArgumentParser  # type: ignore[attr-defined]
 
-from lightning_sm._config.line import JobLine
-from lightning_sm._config.run import GroupClass, RunParser
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._settings.line import JobLine
+from lightning_sm._settings.run import GroupClass, RunParser
 from lightning_sm.errors import HyperparameterError
-from tests.config.given import context_of
+from tests.settings.given import context_of
 
 REFUSED = "refused"
 

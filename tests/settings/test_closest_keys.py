@@ -2,8 +2,8 @@ import argparse
 
 import pytest
 
-from lightning_sm._config.classes import closest_keys
-from lightning_sm._config.line import leaves
+from lightning_sm._settings.classes import closest_keys
+from lightning_sm._settings.line import leaves
 
 
 class Net:

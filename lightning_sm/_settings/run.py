@@ -8,8 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._config.channels import Consumer
-from lightning_sm._config.classes import (
+from lightning_sm._lightning.compat import parse_words
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._settings.channels import Consumer
+from lightning_sm._settings.classes import (
     STRATEGY,
     closest_keys,
     import_class,
@@ -17,9 +19,9 @@ from lightning_sm._config.classes import (
     known_keys,
     takes_text_only,
 )
-from lightning_sm._config.flat_names import flat_keys
-from lightning_sm._config.given import Given, RunContext, as_tree
-from lightning_sm._config.line import (
+from lightning_sm._settings.flat_names import flat_keys
+from lightning_sm._settings.given import Given, RunContext, as_tree
+from lightning_sm._settings.line import (
     HYPERPARAMETER,
     SUBCOMMANDS,
     JobLine,
@@ -29,13 +31,11 @@ from lightning_sm._config.line import (
     plain_key,
     section,
 )
-from lightning_sm._config.options import options_of
-from lightning_sm._config.redirect import CALLBACKS, LOGGER, as_list, redirect
-from lightning_sm._config.routed import Routing
-from lightning_sm._config.routing import Link, build_routing
-from lightning_sm._config.strategies import check_strategy, expanded_strategy, shortened, strategy_hint
-from lightning_sm._lightning.compat import parse_words
-from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._settings.options import options_of
+from lightning_sm._settings.redirect import CALLBACKS, LOGGER, as_list, redirect
+from lightning_sm._settings.routed import Routing
+from lightning_sm._settings.routing import Link, build_routing
+from lightning_sm._settings.strategies import check_strategy, expanded_strategy, shortened, strategy_hint
 from lightning_sm.errors import HyperparameterError
 
 __all__ = ["GroupClass", "RunParser", "find_model_class", "raise_refusals", "trains"]
@@ -91,7 +91,7 @@ class RunParser:
 
         Raises:
             HyperparameterError: The parser refused something.
-            RoutingError: See :func:`~lightning_sm._config.routing.build_routing`.
+            RoutingError: See :func:`~lightning_sm._settings.routing.build_routing`.
         """
         # In the middle of a line they would print what was read up to there.
         prints = [part for part in self._parts if part.args and _is_print(part.args[0])]

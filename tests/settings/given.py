@@ -1,11 +1,11 @@
 """Runs as values, for tests of what is decided from them."""
 
-from lightning_sm._config.given import Given, RunContext
-from lightning_sm._config.line import Part, leaves
-from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm._settings.given import Given, RunContext
+from lightning_sm._settings.line import Part, leaves
+from lightning_sm._settings.options import SageMakerOptions
 
 __all__ = ["context_of", "given_of"]
 
