@@ -68,7 +68,7 @@ _MODULES = {
     "SMDDPStrategy": "strategies",
     "SageMakerCLI": "cli",
     "SageMakerEnvironment": "_distributed.environment",
-    "SageMakerOptions": "_config.options",
+    "SageMakerOptions": "_settings.options",
     "Topology": "_sagemaker.topology",
     "TrainingJob": "_sagemaker.job",
     "auto": "_auto",

@@ -19,7 +19,7 @@ _LOOK = """
 from importlib import import_module
 from lightning_sm import SMDDPStrategy, SageMakerEnvironment
 from lightning_sm._lightning import NAMESPACES
-from lightning_sm._lightning.compat_strategies import ddp_base_path, strategy_of
+from lightning_sm._lightning.legacy import ddp_base_path, strategy_of
 from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES
 namespace = next(entry for entry in NAMESPACES if entry.name == pl.__name__)
 module, base = ddp_base_path(namespace).split(":")
@@ -87,7 +87,7 @@ def test_nothing_changes_on_a_laptop():
         f"""
         import lightning_sm
         import {_NAMES[0]} as pl
-        from lightning_sm._lightning.compat_strategies import strategy_of
+        from lightning_sm._lightning.legacy import strategy_of
         strategy = strategy_of(pl.Trainer(accelerator="cpu", strategy="ddp", devices=1, logger=False))
         say(type(strategy).__module__.split(".")[0], type(strategy.cluster_environment).__name__)
         """

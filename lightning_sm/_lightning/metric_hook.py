@@ -8,9 +8,9 @@ and users call ``log_metrics`` of the loggers themselves, with the same dict for
 import math
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
-from lightning_sm._lightning.compat import connector_of_loggers, first_logger, logged_step
+from lightning_sm._lightning.legacy import connector_of_loggers, first_logger, logged_step
 from lightning_sm._lightning.replaced_method import ReplacedMethod
-from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 
 __all__ = ["Observer", "observe_logged_metrics"]

@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._lightning.compat import connector_of_loggers, needs
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import connector_of_loggers, strategy_of
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.replaced_method import listen
 
@@ -42,7 +41,8 @@ __all__ = [
 
 def progress_bar_base(namespace: Namespace) -> str:
     """The module and name of the base class of progress bars."""
-    return "callbacks:ProgressBarBase" if needs("progress_bar_base", namespace) else "callbacks:ProgressBar"
+    has_bar = hasattr(namespace.module("callbacks"), "ProgressBar")  # since 2.0
+    return "callbacks:ProgressBar" if has_bar else "callbacks:ProgressBarBase"
 
 
 def progress_bar_class(namespace: Namespace) -> Any:
@@ -97,11 +97,6 @@ def around_fetches(
     """
     loop: Any = trainer.fit_loop.epoch_loop
     names = ("_on_before_fetch", "_on_after_fetch")
-    if needs("around_fetches", namespace):
-        # 1.6 keeps the fetcher in the loop.
-        connector = getattr(trainer, "_data_connector", None)
-        loop = getattr(trainer.fit_loop, "_data_fetcher", None) or getattr(connector, "train_data_fetcher", None)
-        names = ("on_fetch_start", "on_fetch_end")
     if not all(hasattr(loop, name) for name in names):
         return lambda: None
     undo_both = (listen(loop, names[0], before, first=True), listen(loop, names[1], after))
@@ -147,8 +142,6 @@ class _NoTips(logging.Filter):
 
 def drop_tips(namespace: Namespace) -> None:
     """Keep Lightning's recommendations to install ``litlogger`` and ``litmodels`` out of the log."""
-    if not needs("drop_tips", namespace):
-        return
     # The logger of the namespace that was imported last serves both.
     for name in ("lightning.pytorch", "pytorch_lightning"):
         logger = logging.getLogger(f"{name}.utilities.rank_zero")
@@ -212,7 +205,7 @@ def _seconds_left(trainer: Any) -> Optional[float]:
 
 def epoch_end_step(namespace: Namespace, trainer: Any) -> int:
     """The optimizer steps, in a function of :func:`after_epoch_metrics`; 1.5 counts one less just then."""
-    return int(trainer.global_step) + needs("epoch_end_step", namespace)
+    return int(trainer.global_step)
 
 
 def batch_count(number: Any) -> Optional[int]:
@@ -327,7 +320,7 @@ def gpu_memory(trainer: Any) -> Optional[Tuple[int, int]]:
 
 def plain_model_summary(namespace: Namespace, present: Sequence[Any]) -> List[Any]:
     """A ``ModelSummary`` in plain text for a log, where Lightning would add one that draws a box with ``rich``."""
-    if not needs("plain_model_summary", namespace) or not namespace.module("utilities.imports")._RICH_AVAILABLE:
+    if not namespace.module("utilities.imports")._RICH_AVAILABLE:
         return []
     summary = namespace.module("callbacks").ModelSummary
     return [] if any(isinstance(callback, summary) for callback in present) else [summary()]

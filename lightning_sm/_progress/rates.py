@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Union
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.train_progress import around_fetches, replicas_of, train_loaders
+from lightning_sm._lightning.trainer import callbacks_of
 from lightning_sm._lightning.trainer_hooks import skip_hooks
-from lightning_sm._lightning.trainer_protocol import callbacks_of
 from lightning_sm._progress.batches import BatchSize
 
 __all__ = ["RatePoint", "Rates", "RecordsRates", "StepRates"]

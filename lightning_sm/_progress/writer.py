@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, Callable, Dict, List, Optional, TypeVar, cast
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat import steps_taken
+from lightning_sm._lightning.legacy import steps_taken
 from lightning_sm._lightning.train_progress import (
     TrainPosition,
     after_epoch_metrics,

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._lightning.compat import parse_words
+from lightning_sm._lightning.legacy import parse_args
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._settings.channels import Consumer
 from lightning_sm._settings.classes import (
@@ -100,7 +100,7 @@ class RunParser:
             self._route(self._look(args))
             args += [*self.routing.args, self._call("redirect", self._redirect)]
             args += [arg for part in prints for arg in part.args]
-            config = parse_words(self.context.namespace, self._parser, args)
+            config = parse_args(self.context.namespace, self._parser, args)
         for name in self._line.strings:
             self._restore(config.get(self._line.subcommand, config), self._keys.get(name, name), self._line.named[name])
         return config
@@ -135,7 +135,7 @@ class RunParser:
         # A copy, because the parser resets its context variables only where it returns.
         with suppress(_EndOfLineError):
             line = [*args, self._call("look", end)]
-            contextvars.copy_context().run(parse_words, self.context.namespace, self._parser, line)
+            contextvars.copy_context().run(parse_args, self.context.namespace, self._parser, line)
         return seen[0]
 
     def _apply(self, values: Any, content: Mapping[str, Any]) -> None:

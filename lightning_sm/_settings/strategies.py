@@ -6,7 +6,7 @@ import re
 from typing import Any, Dict, Iterator, Mapping, NoReturn, Optional, Sequence
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat_strategies import registered_strategy
+from lightning_sm._lightning.strategies import registered_strategy
 from lightning_sm._settings.classes import STRATEGY, find_class, init_parameters
 from lightning_sm._settings.given import RunContext
 from lightning_sm._settings.routed import RoutedSetting

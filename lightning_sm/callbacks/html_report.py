@@ -8,9 +8,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._failure import before_forced_exit, describe_failure
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat import epochs_trained, returns_callback_state
+from lightning_sm._lightning.legacy import epochs_trained, returns_callback_state
 from lightning_sm._lightning.metric_hook import observe_logged_metrics
-from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._progress.rates import Rates, RecordsRates
 from lightning_sm._report import (
     Attempt,

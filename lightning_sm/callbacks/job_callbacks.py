@@ -22,7 +22,7 @@ from lightning_sm.callbacks import callback_class
 __all__ = ["own_callbacks", "progress_callbacks", "upload_callbacks"]
 
 # What a job adds whatever its Lightning.
-_CORE = frozenset({"AutoResume", "GracefulStop", "ModelExport", "WorldCheck"})
+_CORE = frozenset({"AutoResume", "FinetuningState", "GracefulStop", "ModelExport", "WorldCheck"})
 
 
 def own_callbacks(

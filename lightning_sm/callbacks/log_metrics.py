@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
 from lightning_sm._lightning.metric_hook import observe_logged_metrics
-from lightning_sm._lightning.trainer_protocol import Trainer, is_fast_dev_run
+from lightning_sm._lightning.trainer import Trainer, is_fast_dev_run
 from lightning_sm._logging import log
 from lightning_sm._metrics.lines import MetricLines, is_finite, metric_lines
 

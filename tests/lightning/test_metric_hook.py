@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightning_sm._lightning import NAMESPACES
-from lightning_sm._lightning.compat import connector_of_loggers
+from lightning_sm._lightning.legacy import connector_of_loggers
 from lightning_sm._lightning.metric_hook import observe_logged_metrics
 from tests.helpers.tiny import loader, tiny_model
 

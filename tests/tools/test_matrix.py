@@ -1,19 +1,11 @@
-"""The rows, the shims, the verified pairs and the documentation tell of the same versions."""
+"""The rows, the verified pairs and the documentation tell of the same versions."""
 
 import pytest
 
-from lightning_sm._lightning.compat import SHIMS
 from lightning_sm._lightning.levels import VERIFIED, SupportLevel
 from tools import ROOT
 from tools.matrix.__main__ import paths_of
 from tools.matrix.rows import ROWS
-
-
-@pytest.mark.parametrize("shim", SHIMS.values(), ids=list(SHIMS))
-def test_each_shim_serves_a_row_and_some_row_needs_it_not(shim):
-    served = [row.version for row in ROWS if shim.serves(row.version)]
-    assert served, f"no supported Lightning needs {shim.name} any more: remove it"
-    assert len(served) < len(ROWS), f"every supported Lightning needs {shim.name}: it is no shim"
 
 
 def test_verified_pairs_are_the_rows():

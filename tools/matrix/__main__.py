@@ -57,6 +57,8 @@ _TESTS = {
     SupportLevel.FULL: ("tests/fits", "tests/processes", "tests/resume"),
 }
 _MARKS = "not rehearsal and not jobs and not services and not sharded"
+# What is slow is left out, and on the newest row, whose Lightning the README's tests run on another Python, processes.
+_QUICK = f"{_MARKS} and not slow"
 
 
 def find_python(version: str) -> Optional[str]:
@@ -97,7 +99,7 @@ def paths_of(row: Row) -> Tuple[str, ...]:
 
 
 def run_row(
-    row: Row, *, freeze: bool, again: bool, short: bool, extra: Sequence[str], output: Optional[TextIO] = None
+    row: Row, *, freeze: bool, again: bool, slow: bool, extra: Sequence[str], output: Optional[TextIO] = None
 ) -> Tuple[int, float, float]:
     """Install and test one row; return the exit status and the seconds that installing and testing took.
 
@@ -105,8 +107,7 @@ def run_row(
         row: The row.
         freeze: Whether to resolve it anew and to write the pins.
         again: Whether to run what failed once more.
-        short: Whether to leave out the tests that are marked both ``slow`` and ``processes``, and on the newest row
-            those that are marked with one of the two.
+        slow: Whether to run the tests that are marked ``slow``, and on the newest row those marked ``processes``, too.
         extra: Further words for pytest.
         output: Where everything is printed, other than the terminal.
     """
@@ -139,11 +140,8 @@ def run_row(
         tests = {**os.environ, "LIGHTNING_SM_ROW": row.name, "OMP_NUM_THREADS": "1"}
         cache = Path(folder) / "cache"
         command = [inside, "-m", "pytest", "-q", "-rs", "-o", f"cache_dir={cache}", *paths_of(row)]
-        marks = _MARKS
-        if short:
-            # The README's tests run the newest Lightning whole, on another Python.
-            marks += " and not slow and not processes" if row == ROWS[-1] else " and not (slow and processes)"
-        command += ["-m", marks, *extra]
+        quick = f"{_QUICK} and not processes" if row == ROWS[-1] else _QUICK
+        command += ["-m", _MARKS if slow else quick, *extra]
         status = subprocess.run(command, env=tests, cwd=ROOT, check=False, stdout=output, stderr=output).returncode
         if status == 1 and again:
             _note_failed(row, cache)
@@ -188,7 +186,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     parser.add_argument("--freeze", action="store_true", help="resolve anew and write the pinned requirements")
     parser.add_argument("--again", action="store_true", help="run what failed once more")
-    parser.add_argument("--short", action="store_true", help="leave out tests that take long")
+    parser.add_argument("--slow", action="store_true", help="run the tests that take long, too")
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="rows at a time; their output comes at the end"
     )
@@ -202,7 +200,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         return 0 if chosen.list else 2
 
     def run(name: str) -> Tuple[str, int, float, float]:
-        options = {"freeze": chosen.freeze, "again": chosen.again, "short": chosen.short, "extra": chosen.pytest}
+        options = {"freeze": chosen.freeze, "again": chosen.again, "slow": chosen.slow, "extra": chosen.pytest}
         print(f"== {name}", flush=True)
         if chosen.jobs == 1:
             status, install, test = run_row(names[name], **options)
