@@ -209,7 +209,7 @@ def complete_loggers(arguments: Dict[str, Any], context: RunContext) -> Tuple[Ro
     given = arguments.get("logger")
     if arguments.get("barebones") or given is False or given == []:  # such a trainer refuses every logger
         if context.options.mlflow_arn:
-            log.warning("%s has no effect: the trainer is to have no loggers.", _OPTION)
+            log.warning("nothing is logged to MLflow: the trainer is to have no loggers. HINT: Set trainer.logger.")
         return ()
     loggers = as_list(None if given is True else given)
     several = isinstance(given, (list, tuple))
