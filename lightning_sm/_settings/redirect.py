@@ -112,7 +112,7 @@ def _is_described(entry: Any) -> bool:
 
 def _argument(entry: Any, name: str) -> Any:
     if _is_described(entry):
-        return entry.get(f"init_args.{name}")
+        return (entry.get("init_args") or {}).get(name)  # a dict before jsonargparse has read all of it
     if name == "save_dir" and not hasattr(entry, name):
         name = "root_dir"  # as Fabric's loggers call it
     return getattr(entry, name, None)
@@ -130,7 +130,7 @@ def _place_of(entry: Any, old: Any, key: str, routes: "CheckpointRoutes", contex
         return None
     if is_mlflow_class(cls) and _is_described(entry):
         wanted = _mlflow_arguments(context).get("tracking_uri", ("", ""))[0]
-        if not is_local(wanted) or not is_local(entry.get("init_args.tracking_uri")):
+        if not is_local(wanted) or not is_local(_argument(entry, "tracking_uri")):
             return None  # it writes nothing there
     return _log_place(context, cls, old)
 
@@ -142,13 +142,13 @@ def _is_a(cls: type, name: str) -> bool:
 def _log_place(context: RunContext, cls: type, save_dir: Any = None) -> _Place:
     directory, source = context.output_dir
     job = context.job
-    if not _is_a(cls, "TensorBoardLogger") or support_level(context.namespace) is SupportLevel.CORE:
-        return _Place(directory, source)  # the level has no upload
+    if not _is_a(cls, "TensorBoardLogger"):
+        return _Place(directory, source)
     url = os.fspath(save_dir) if is_remote(save_dir) else None
     if url is None and job.tensorboard_dir is not None:
         return _Place(job.tensorboard_dir, job.sources["tensorboard_dir"])
     url = directory if url is None and is_remote(directory) else url
-    if url is None:
+    if url is None or support_level(context.namespace) is SupportLevel.CORE:  # which has no upload
         return _Place(directory, source)
     check_packages(url)
     parts = [part for part in url.split("://", 1)[1].split("/") if part not in ("", ".", "..")]
@@ -159,12 +159,13 @@ def _log_place(context: RunContext, cls: type, save_dir: Any = None) -> _Place:
 def _set_place(entry: Any, argument: str, place: _Place, context: RunContext) -> Optional[str]:
     """Set a directory where that is possible; returns the version of a logger whose files are uploaded."""
     if _is_described(entry):
-        entry[f"init_args.{argument}"] = place.directory
-        if place.version is None or entry.get("init_args.version") is not None:
+        entry["init_args"] = arguments = entry.get("init_args") or {}
+        arguments[argument] = place.directory
+        if place.version is None or arguments.get("version") is not None:
             return None
-        name = entry.get("init_args.name", "lightning_logs")
-        entry["init_args.version"] = _numbered(place.version, place.directory, name, entry.get("init_args.sub_dir"))
-        return str(entry["init_args.version"])
+        name = arguments.get("name", "lightning_logs")
+        arguments["version"] = _numbered(place.version, place.directory, name, arguments.get("sub_dir"))
+        return str(arguments["version"])
     if argument == "dirpath":
         entry.dirpath = place.directory
         return None
