@@ -14,12 +14,12 @@ from lightning_sm._version import __version__
 
 if TYPE_CHECKING:
     from lightning_sm._auto import auto
-    from lightning_sm._config.options import SageMakerOptions
     from lightning_sm._distributed.environment import SageMakerEnvironment
     from lightning_sm._metrics.definitions import metric_definitions
     from lightning_sm._sagemaker.hyperparameters import Hyperparameters
     from lightning_sm._sagemaker.job import Channel, InstanceGroup, TrainingJob
     from lightning_sm._sagemaker.topology import Launcher, Topology
+    from lightning_sm._settings.options import SageMakerOptions
     from lightning_sm._trainer_defaults import job, trainer_settings
     from lightning_sm.callbacks import ModelExport
     from lightning_sm.cli import SageMakerCLI
@@ -68,7 +68,7 @@ _MODULES = {
     "SMDDPStrategy": "strategies",
     "SageMakerCLI": "cli",
     "SageMakerEnvironment": "_distributed.environment",
-    "SageMakerOptions": "_config.options",
+    "SageMakerOptions": "_settings.options",
     "Topology": "_sagemaker.topology",
     "TrainingJob": "_sagemaker.job",
     "auto": "_auto",

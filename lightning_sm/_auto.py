@@ -7,8 +7,6 @@ import os
 from contextvars import ContextVar
 from typing import Any, Dict, Mapping
 
-from lightning_sm._config.options import options_of
-from lightning_sm._config.settings import RunContext
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.legacy import strategy_of
@@ -23,8 +21,11 @@ from lightning_sm._lightning.wrapped_method import (
 )
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.topology import Topology
-from lightning_sm._trainer_defaults import as_list, fabric_settings, redirect_loggers, trainer_settings
-from lightning_sm.callbacks.of_job import own_callbacks
+from lightning_sm._settings.given import RunContext
+from lightning_sm._settings.options import options_of
+from lightning_sm._settings.redirect import LOGGER, as_list, redirect
+from lightning_sm._trainer_defaults import fabric_settings, trainer_settings
+from lightning_sm.callbacks.job_callbacks import own_callbacks
 from lightning_sm.callbacks.world_check import WorldCheckMixin
 from lightning_sm.errors import TopologyError
 from lightning_sm_entry import is_helper
@@ -212,7 +213,7 @@ def _adopt(trainer: Any) -> None:
     job = read_job()
     namespace = next(each for each in NAMESPACES if each.owns(type(trainer)))
     context = RunContext(job, Topology.resolve(job=job), namespace)
-    for setting in redirect_loggers(trainer.loggers, context):
+    for setting in redirect(trainer.loggers, LOGGER, context):
         if context.topology.is_rank_zero:
             log.info("%s", setting)
     bars = progress_bar_class(namespace)

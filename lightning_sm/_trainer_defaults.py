@@ -4,49 +4,37 @@
 """
 
 import functools
-import importlib
 import os
-from collections import Counter
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional
 
-from lightning_sm._config.mlflow import complete_loggers
-from lightning_sm._config.options import options_of
-from lightning_sm._config.outputs import log_place, numbered
-from lightning_sm._config.routed import RoutedSetting, Routing, may_replace
-from lightning_sm._config.routing import build_routing, route_world
-from lightning_sm._config.settings import Layer, Provenance, RunContext, Settings
 from lightning_sm._distributed.environment import SageMakerEnvironment
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespace_of
 from lightning_sm._logging import log
-from lightning_sm._resume.storage import is_remote
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
-from lightning_sm.callbacks.of_job import own_callbacks, upload_callbacks
+from lightning_sm._settings.given import Given, RunContext
+from lightning_sm._settings.line import SCRIPT, Part
+from lightning_sm._settings.options import options_of
+from lightning_sm._settings.redirect import as_list, complete_loggers, redirect
+from lightning_sm._settings.routed import Routing
+from lightning_sm._settings.routing import build_routing, route_world
+from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks
 
 __all__ = [
     "add_environment",
-    "as_list",
     "fabric_settings",
     "job",
-    "redirect_loggers",
     "stay_on_one_host",
     "trainer_settings",
 ]
 
 # Set for the processes that Lightning starts from here, so that they count the hosts as this one did.
 _ONE_HOST = "LIGHTNING_SM_ONE_HOST"
-# How many TensorBoardLoggers of each directory that is uploaded this process has: each fold of a script makes one.
-_versions: "Counter[Tuple[Any, ...]]" = Counter()
 _CLUSTERS = ("MASTER_PORT", "NODE_RANK", "WORLD_SIZE", "SLURM_", "LSB_", "JSM_", "PMI_", "PMIX_", "OMPI_", "TPU_")
-
-
-def as_list(value: Any) -> List[Any]:
-    """Return one or several, as Lightning's arguments take them, as a list."""
-    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def add_environment(arguments: Dict[str, Any], context: RunContext) -> None:
@@ -157,21 +145,14 @@ def trainer_settings(
         named = [trainer_arguments.get(name) for name in ("callbacks", "strategy", "logger", "plugins")]
         objects = (type(entry) for value in named for entry in as_list(value))
         namespace = namespace_of(trainer_class, *objects) or choose_namespace()
-        # A list of ready-made loggers or callbacks counts as one value here, which nothing looks into.
-        given = Settings().with_layer({"trainer": trainer_arguments}, Provenance(Layer.COMMAND_LINE))
-        context = RunContext(this_job, topology, namespace, given, options_of(sagemaker))
+        context = RunContext(this_job, topology, namespace, _given(trainer_arguments), options_of(sagemaker))
         if context.options.doctor:
             check_host(this_job, topology)
         routing = build_routing(context)
-        routed = routing.as_config().get("trainer", {})
-        arguments = {**trainer_arguments, **routed}
-        if "logger" in routed:
-            arguments["logger"] = _make_loggers(routed["logger"], context)
+        arguments = {**trainer_arguments, **_arguments(routing)}
         if this_job.in_container:
             add_environment(arguments, context)
-            completed = complete_loggers(arguments, context)
-            redirected = redirect_loggers(trainer_arguments.get("logger"), context)
-            routing = replace(routing, settings=(*routing.settings, *completed, *redirected))
+            routing = replace(routing, settings=(*routing.settings, *complete_loggers(arguments, context)))
         present = as_list(arguments.get("callbacks"))
         own = upload_callbacks(routing.uploads, context)
         own += own_callbacks(arguments, [*present, *own], context, routing=routing.lines)
@@ -180,6 +161,16 @@ def trainer_settings(
     if routing and topology.is_rank_zero:
         _log_table(routing.table())
     return arguments
+
+
+def _given(arguments: Mapping[str, Any]) -> Given:
+    """What a script gives; an argument that is ``None`` is open."""
+    values = {f"trainer.{name}": value for name, value in arguments.items() if value is not None}
+    return Given({"trainer": arguments}, (Part(SCRIPT, values),))
+
+
+def _arguments(routing: Routing) -> Dict[str, Any]:
+    return {setting.key.partition(".")[2]: setting.value for setting in routing.settings}
 
 
 @functools.lru_cache(maxsize=None)
@@ -204,77 +195,14 @@ def fabric_settings(*, sagemaker: Mapping[str, Any], fabric_class: type, **fabri
     with failure_reported(this_job):
         names = {base.__module__.partition(".fabric")[0] for base in fabric_class.__mro__}
         namespace = Namespace("lightning.fabric" if "lightning" in names else "lightning_fabric")
-        given = Settings().with_layer({"trainer": fabric_arguments}, Provenance(Layer.COMMAND_LINE))
-        context = RunContext(this_job, Topology.resolve(job=this_job), namespace, given, options_of(sagemaker))
+        topology, given = Topology.resolve(job=this_job), _given(fabric_arguments)
+        context = RunContext(this_job, topology, namespace, given, options_of(sagemaker))
         # A Fabric chooses DDP by itself, and knows no strategy of ours.
         routed = [each for each in route_world(context) if each.key != "trainer.strategy"]
         routed = [replace(each, key=each.key.replace("trainer.", "fabric.")) for each in routed]
-        arguments = {**fabric_arguments, **{each.key.partition(".")[2]: each.value for each in routed}}
+        arguments = {**fabric_arguments, **_arguments(Routing(tuple(routed)))}
         add_environment(arguments, context)
-        routed += redirect_loggers(fabric_arguments.get("loggers"), context, "fabric.loggers")
-    if routed and context.topology.is_rank_zero:
+        routed += redirect(fabric_arguments.get("loggers"), "fabric.loggers", context)
+    if routed and topology.is_rank_zero:
         _log_table(Routing(tuple(routed)).table())
     return arguments
-
-
-def _make_loggers(routed: Any, context: RunContext) -> Any:
-    """Make the loggers that the routing names, one or several."""
-    if isinstance(routed, list):
-        return [_make_loggers(entry, context) for entry in routed]
-    logger_class = context.find_class(routed["class_path"])
-    assert logger_class is not None, "Lightning has the loggers that the routing names"
-    arguments = dict(routed["init_args"])
-    if arguments.get("version") is not None:
-        arguments["version"] = numbered(arguments["version"], _versions, arguments["save_dir"], "lightning_logs", None)
-    return logger_class(**arguments)
-
-
-def redirect_loggers(given: Any, context: RunContext, key: str = "trainer.logger") -> Iterator[RoutedSetting]:
-    """Let ready-made loggers write to the output directory, and warn of those that cannot be told to.
-
-    The others are lost: SageMaker keeps its own directories only.
-
-    Args:
-        given: The loggers.
-        context: The run.
-        key: What the settings that are yielded are called.
-    """
-    loggers = context.namespace.module("loggers")
-    for index, logger in enumerate(as_list(None if isinstance(given, bool) else given)):
-        old = _directory_of(logger)
-        if not isinstance(old, (str, os.PathLike)):
-            continue
-        place = log_place(context, type(logger), old)
-        if not may_replace(old, context.job) and not (place.url is not None and is_remote(old)):
-            continue
-        if isinstance(logger, (loggers.CSVLogger, loggers.TensorBoardLogger)) and logger._experiment is None:
-            # Lightning's versions keep it under one of these names, or both.
-            for name in {"_save_dir", "_root_dir"} & vars(logger).keys():
-                setattr(logger, name, place.directory)
-            if place.url is not None:
-                logger._fs = importlib.import_module("fsspec").filesystem("file")
-                if logger._version is None and place.version is not None:
-                    logger._version = numbered(place.version, _versions, place.directory, logger.name, logger.sub_dir)
-        if _directory_of(logger) == place.directory:
-            entry = f"{key}[{index}]" if isinstance(given, (list, tuple)) else key
-            before = f"replaces {old} from the script"
-            yield RoutedSetting(f"{entry}.save_dir", place.directory, place.source, before, upload=place.url)
-        elif not _sends(logger) and place.url is None:
-            log.warning(
-                "%s writes to %s, which SageMaker does not keep. HINT: Give it a directory below %s.",
-                type(logger).__name__,
-                old,
-                place.directory,
-            )
-
-
-def _directory_of(logger: Any) -> Any:
-    """The directory that was given to a logger, which Fabric's loggers call ``root_dir``."""
-    return logger.save_dir if hasattr(logger, "save_dir") else getattr(logger, "root_dir", None)
-
-
-def _sends(logger: Any) -> bool:
-    """Whether a logger's output leaves the host by itself, so that its directory is a buffer only."""
-    services = ("WandbLogger", "CometLogger", "NeptuneLogger", "LitLogger")
-    is_service = any(cls.__name__ in services for cls in type(logger).__mro__)
-    return is_service and not getattr(logger, "_offline", False)

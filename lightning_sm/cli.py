@@ -15,12 +15,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from lightning_sm._config.arguments import JobArguments, config_text
-from lightning_sm._config.build import GroupClass, RunParser, find_model_class, raise_refusals, trains
-from lightning_sm._config.mlflow import complete_loggers
-from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.routed import Routing
-from lightning_sm._config.settings import RunContext, as_tree
 from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class, resolve_class
@@ -28,8 +22,14 @@ from lightning_sm._lightning.legacy import add_any_data_module, cli_base_path, s
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
-from lightning_sm._trainer_defaults import add_environment, as_list, stay_on_one_host
-from lightning_sm.callbacks.of_job import own_callbacks, progress_callbacks, upload_callbacks
+from lightning_sm._settings.given import RunContext, as_tree
+from lightning_sm._settings.line import JobLine, config_text
+from lightning_sm._settings.options import SageMakerOptions
+from lightning_sm._settings.redirect import as_list, complete_loggers
+from lightning_sm._settings.routed import Routing
+from lightning_sm._settings.run import GroupClass, RunParser, find_model_class, raise_refusals, trains
+from lightning_sm._trainer_defaults import add_environment, stay_on_one_host
+from lightning_sm.callbacks.job_callbacks import own_callbacks, progress_callbacks, upload_callbacks
 
 if TYPE_CHECKING:
     from pytorch_lightning.cli import LightningCLI as _Base
@@ -154,31 +154,27 @@ class SageMakerCLIMixin(_Base):
                 super().parse_arguments(parser, *args)
         if (as_tree(self._fill_options()) or {}).get("doctor"):
             check_host(self.job, self.topology)
-        if parsed and self.routing and self.topology.is_rank_zero:
-            log.info("%s", self.routing.table())
 
     def _parse_run(self, parser: Any, given: Any) -> bool:
-        """Parse words, or a mapping that a program hands over; returns whether there is a subcommand to run."""
-        words: Any = given
-        values: Optional[Dict[str, Any]] = None
+        """Parse arguments, or a mapping that a program hands over; returns whether there is a subcommand to run."""
+        args: Any = given
         if isinstance(given, dict) or hasattr(given, "as_dict"):
-            values = given if isinstance(given, dict) else given.as_dict()
-            words = [] if values.get("subcommand") is None else [values["subcommand"]]
-        arguments = JobArguments.read(words, self.job, self._subcommands, self._ignored)
-        subcommand = arguments.subcommand
-        if subcommand is None and self._subcommands:
+            values = dict(given if isinstance(given, dict) else given.as_dict())
+            subcommand = values.pop("subcommand", None)
+            subcommand = subcommand or next((name for name in self._subcommands if name in values), None)
+            inner = values if subcommand is None else values.get(subcommand, {})
+            args = [*([] if subcommand is None else [subcommand]), f"--config={config_text(inner)}"]
+        line = JobLine.read(args, self.job, self._subcommands, self._ignored)
+        if line.subcommand is None and self._subcommands:
             return False
         classes = {
             "trainer": GroupClass(self.trainer_class),
             "data": GroupClass(self.datamodule_class, self.subclass_mode_data),
             "model": GroupClass(self.model_class, self.subclass_mode_model),
         }
-        subparser = parser if subcommand is None else self._parser(subcommand)
-        run = RunParser(self.run_context, parser, subparser, arguments, classes)
-        if values is None:
-            self.config = run.parse_args()
-        else:
-            self.config = run.parse_mapping(values if subcommand is None else values.get(subcommand, {}))
+        subparser = parser if line.subcommand is None else self._parser(line.subcommand)
+        run = RunParser(self.run_context, parser, subparser, line, classes)
+        self.config = run.parse()
         self.run_context, self.routing = run.context, run.routing
         return True
 
@@ -211,9 +207,10 @@ class SageMakerCLIMixin(_Base):
         if self.job.in_container:
             add_environment(config, context)
             with failure_reported(self.job):
-                completed = complete_loggers(config, context)
-            if completed and self.topology.is_rank_zero:
-                log.info("%s", Routing(completed).table())
+                settings = (*self.routing.settings, *complete_loggers(config, context))
+            self.routing = replace(self.routing, settings=settings)
+        if self.routing and self.topology.is_rank_zero:
+            log.info("%s", self.routing.table())
         stay_on_one_host(config, context)
         callbacks = [*callbacks, *upload_callbacks(self.routing.uploads, context)]
         if config.get("callbacks") is not None:
@@ -243,7 +240,7 @@ class SageMakerCLIMixin(_Base):
 
         if not self.routing.settings:
             return None
-        return config_text(self.routing.undone(yaml.safe_load(self._config_yaml()), self.run_context.settings))
+        return config_text(self.routing.undone(yaml.safe_load(self._config_yaml())))
 
 
 _MIXIN = "lightning_sm.cli:SageMakerCLIMixin"
@@ -261,7 +258,7 @@ def main(args: Optional[Sequence[str]] = None) -> None:
     whether ``pytorch_lightning`` or ``lightning.pytorch`` is used. Files and variables: see :class:`SageMakerCLI`.
 
     Args:
-        args: The words of the command line instead of ``sys.argv[1:]``.
+        args: The command line instead of ``sys.argv[1:]``.
 
     Raises:
         LightningSMError: See :class:`SageMakerCLI`.
@@ -272,15 +269,15 @@ def main(args: Optional[Sequence[str]] = None) -> None:
 
         main(["fit", "--config", "config.yaml", "--trainer.max_epochs=5"])
     """
-    words: List[str] = list(sys.argv[1:] if args is None else args)
+    given = list(sys.argv[1:] if args is None else args)
     # The working directory is where a project's modules are; scripts elsewhere and console scripts do not look there.
     if not {"", os.getcwd()}.intersection(sys.path):
         sys.path.insert(0, "")
     job = read_job()
     with failure_reported(job), _no_collections():
-        namespace = choose_namespace(find_model_class(words, job))
+        namespace = choose_namespace(find_model_class(given, job))
     if args is not None:
-        sys.argv = [sys.argv[0], *words]
+        sys.argv = [sys.argv[0], *given]
     cli: Any = sagemaker_cli_class(namespace)
     cli()
 

@@ -7,7 +7,7 @@ import pytest
 
 import lightning_sm
 from lightning_sm import __main__ as entry
-from lightning_sm._config.arguments import SUBCOMMANDS
+from lightning_sm._settings.line import SUBCOMMANDS
 
 _LOADED = """
 import sys

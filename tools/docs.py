@@ -50,22 +50,6 @@ def doctor_table() -> str:
     return _table(("Check", "Examined", "What it saves"), rows)
 
 
-def callbacks_table() -> str:
-    """The arguments of every public callback."""
-    module = _with_lightning("callbacks")
-    rows = []
-    for name in sorted(_classes_in(module)):
-        callback = getattr(module, name)
-        meanings = arguments_of(callback)
-        # Those of Lightning's own class, such as of a callback without arguments of its own, say nothing here.
-        for parameter in inspect.signature(callback).parameters.values():
-            if parameter.name not in meanings:
-                continue
-            default = "required" if parameter.default is parameter.empty else _value(parameter.default)
-            rows.append((f"`{name}`", f"`{parameter.name}`", default, meanings[parameter.name]))
-    return _table(("Callback", "Argument", "Default", "Meaning"), rows)
-
-
 def ranks_table() -> str:
     """What ``Topology`` reads under every launcher, as it says itself in ``sources``."""
     ranks = {"RANK": "4", "WORLD_SIZE": "8", "LOCAL_RANK": "0"}
@@ -162,7 +146,6 @@ def rehearse_options() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "options": options_table,
-    "callbacks": callbacks_table,
     "doctor": doctor_table,
     "ranks": ranks_table,
     "errors": errors_table,
@@ -251,23 +234,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if options.check and changed:
         print(f"{len(changed)} page(s) out of date. HINT: Run python -m tools.docs.")
     return 1 if options.check and changed else 0
-
-
-def _with_lightning(name: str) -> Any:
-    """A module of the package whose classes need Lightning, when one Lightning has been imported."""
-    import importlib
-
-    for namespace in ("lightning.pytorch", "pytorch_lightning"):
-        try:
-            importlib.import_module(namespace)
-        except ImportError:
-            continue
-        break
-    return importlib.import_module(f"lightning_sm.{name}")
-
-
-def _classes_in(module: Any) -> Iterable[str]:
-    return (name for name in module.__all__ if isinstance(getattr(module, name), type))
 
 
 def _source(topology: Any, part: str) -> str:

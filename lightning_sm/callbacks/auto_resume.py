@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from lightning_sm._config.directories import CheckpointPlaces
 from lightning_sm._distributed.sharded_callbacks import check_callbacks, warn_of_own_states
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
@@ -37,6 +36,7 @@ from lightning_sm._resume.shared import merge_rest
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._resume.transfers import LocalFiles
 from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._settings.redirect import CheckpointPlaces
 from lightning_sm.errors import CheckpointError, LightningSMError
 
 __all__ = ["AutoResumeMixin"]

@@ -109,7 +109,7 @@ def test_a_script_that_asks_for_one_device(container, in_environ, in_container):
     if not in_container:
         container.leave()
     in_environ(_LAUNCHERS["torchrun"])
-    with pytest.raises(TopologyError, match="the command line sets devices=1, but the job has this world"):
+    with pytest.raises(TopologyError, match="the script sets devices=1, but the job has this world"):
         trainer_settings(strategy="auto", devices=1)
     settings = trainer_settings(**quiet(strategy=_single_device()), sagemaker={"export": False})
     with pytest.raises(TopologyError, match=r"in the Trainer|The Trainer's world has 1 process"):

@@ -7,7 +7,7 @@ import pytest
 from lightning_sm import SageMakerOptions
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.legacy import cli_base_path
-from lightning_sm.cli import main, sagemaker_cli_class
+from lightning_sm.cli import main
 from lightning_sm.errors import LightningSMError
 from tests.projects.container import config_of
 
@@ -110,6 +110,13 @@ def test_the_model_decides_on_the_namespace(container):
     assert container.summary["class_path"] == "tiny_lightning.OtherModel"
 
 
+def test_the_config_of_a_project_whose_script_names_the_classes(container):
+    (container.code / "config.yaml").write_text("trainer: {max_epochs: 1, logger: false}\nmodel: {size: 7}\n")
+    container.hyperparameters(config=None)
+    main(["fit", "--model", "tiny_model.TinyModel", "--data", "tiny_data.TinyData", "--config", "config.yaml"])
+    assert container.summary["class_path"] == "tiny_model.TinyModel"
+
+
 def test_a_project_may_subclass(container, one_namespace, monkeypatch):
     monkeypatch.delitem(sys.modules, "own_cli", raising=False)
     import own_cli
@@ -124,12 +131,6 @@ def test_a_project_may_subclass(container, one_namespace, monkeypatch):
     checkpoint = next(callback for callback in cli.trainer.checkpoint_callbacks if callback.filename == "own")
     assert checkpoint.monitor == "val_loss"
     assert checkpoint.dirpath == str(container.base / "output" / "data" / "checkpoints")
-
-
-def test_run_false_leaves_the_running_to_the_script(container):
-    cli = container.cli()
-    cli.trainer.fit(cli.model, datamodule=cli.datamodule)
-    assert container.summary["class_path"] == "tiny_model.TinyModel"
 
 
 @pytest.mark.parametrize("with_subcommand", [True, False])
@@ -154,14 +155,6 @@ def test_arguments_as_a_mapping_without_subcommands(container):
     assert cli.datamodule.data_dir == "here"
     with pytest.raises(LightningSMError, match=r"did you mean 'trainer\.max_epochs'"):
         container.cli(args={"trainer": {"max_epoch": 1}})
-
-
-def test_arguments_as_a_mapping_outside_a_container(container):
-    config = {
-        "model": {"class_path": "tiny_model.TinyModel"},
-        "data": {"class_path": "tiny_data.TinyData", "init_args": {"data_dir": "here"}},
-    }
-    assert container.leave().cli(args=config).datamodule.data_dir == "here"
 
 
 @pytest.mark.parametrize("words", [["--config", "sections.yaml"], ["fit", "--config", "sections.yaml"]])
@@ -209,12 +202,6 @@ def test_outside_a_container_it_is_lightning_cli(container):
         type(each).__name__ for each in theirs.trainer.callbacks
     ]
     assert not ours.routing
-
-
-def test_the_class_is_public(one_namespace):
-    import lightning_sm
-
-    assert issubclass(sagemaker_cli_class(Namespace("pytorch_lightning")), lightning_sm.SageMakerCLI)
 
 
 @pytest.mark.slow

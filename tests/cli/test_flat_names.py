@@ -36,13 +36,6 @@ def test_keys_of_trainer_data_and_options(container, name, value, read):
     assert getattr(found, "as_dict", lambda: found)() == value
 
 
-@pytest.mark.parametrize(("text", "expected"), [("5", "5"), ("1e-3", "1e-3"), ("plain", "plain")])
-def test_text_that_looks_like_a_number_stays_text(container, text, expected):
-    container.raw_hyperparameters(text=text, lr="0.5", flag="true")
-    given = container.cli().model.given
-    assert (given["text"], given["lr"], given["flag"]) == (expected, 0.5, True)
-
-
 def test_two_keys_are_an_error_that_lists_both(container):
     container.hyperparameters(batch_size=2)
     expected = (
@@ -84,14 +77,6 @@ def test_what_is_typed_wins_and_the_table_does_not_say_otherwise(container):
     assert "hyperparameter 'lr'" not in cli.routing.table()
 
 
-def test_two_names_of_one_key(container):
-    container.hyperparameters({"lr": 0.5, "model.lr": 0.25})
-    with pytest.raises(HyperparameterError, match=r"'lr' \(0\.5\) and 'model\.lr' \(0\.25\) both set model\.lr"):
-        container.cli()
-    container.hyperparameters({"lr": 0.5, "model.lr": 0.5})
-    assert container.cli().model.given["lr"] == 0.5
-
-
 def test_a_name_that_no_key_ends_in_is_refused_with_the_closest_key(container):
     container.hyperparameters(epochs=3)
     with pytest.raises(HyperparameterError, match=r"did you mean 'trainer\.max_epochs'"):
@@ -123,33 +108,11 @@ def test_the_target_of_a_link_is_not_meant(container):
     assert (cli.datamodule.batch_size, cli.model.given["batch_size"]) == (4, 4)
 
 
-def test_fixed_classes(container):
-    from tiny_data import TinyData
-    from tiny_model import TinyModel
-
-    (container.code / "config.yaml").write_text("trainer: {enable_progress_bar: false}")
-    container.hyperparameters(lr=0.5, size=8)
-    cli = container.cli(model_class=TinyModel, datamodule_class=TinyData)
-    assert (cli.model.given["lr"], cli.model.given["size"]) == (0.5, 8)
-
-
-def test_a_class_path_without_dots(container):
-    (container.code / "config.yaml").write_text("trainer: {max_epochs: 1}")
-    container.hyperparameters(model="tiny_model.TinyModel", data__class_path="tiny_data.TinyData", lr=0.5)
-    assert container.cli().model.given["lr"] == 0.5
-
-
 @pytest.mark.parametrize("value", ["lr", ["lr"], {"lr": 1}])
 def test_a_mapping_that_is_none(container, value):
     container.hyperparameters({"lr": 1, "sagemaker.hyperparameters": value})
     with pytest.raises(HyperparameterError, match=r"sagemaker\.hyperparameters"):
         container.cli()
-
-
-def test_outside_a_container_nothing_changes(container):
-    container.leave()
-    with pytest.raises(SystemExit):
-        container.cli("--config=config.yaml", "--lr=0.5")
 
 
 def test_a_script_with_argparse_keeps_its_own_words(container):

@@ -165,12 +165,6 @@ def test_a_variable_of_lightning_cli_is_set_for_this_run(container, monkeypatch,
     assert "trainer.default_root_dir" in container.cli().routing.sources  # LightningCLI does not read it then
 
 
-def test_a_variable_of_a_subcommand(container, no_fit, monkeypatch):
-    monkeypatch.setenv("PL_FIT__TRAINER__DEFAULT_ROOT_DIR", "/data/mine")
-    cli = container.cli("fit", run=True, parser_kwargs={"default_env": True})
-    assert cli.trainer.default_root_dir == "/data/mine"
-
-
 def test_a_config_named_by_a_variable_is_a_config(container, monkeypatch):
     container.config("data: {class_path: tiny_data.TinyData, init_args: {data_dir: x, batch_size: 2}}", "more.yaml")
     monkeypatch.setenv("PL_CONFIG", "more.yaml")
@@ -192,19 +186,6 @@ def test_the_projects_default_loggers_take_more_and_are_routed(container):
     cli = container.cli("--trainer.logger+=CSVLogger", trainer_defaults={"logger": logger})
     output = str(container.base / "output" / "data")
     assert [each.save_dir for each in loggers_of(cli.trainer)] == [output, output]
-
-
-def test_a_parser_that_refuses_a_channel_is_told_to_whom_it_belongs(container):
-    container.config(
-        "import enum\nfrom tiny_data import TinyData\n"
-        "class Part(enum.Enum):\n    one = 1\n"
-        "class Parts(TinyData):\n    def __init__(self, train: 'Part' = Part.one):\n        super().__init__('x')\n",
-        "parts.py",
-    )
-    container.channels("train").hyperparameters({"data": "parts.Parts", "sagemaker.channels.train": "data.train"})
-    with pytest.raises(HyperparameterError, match=r"HINT: The channel 'train' feeds data.init_args.train; set sagemak"):
-        container.cli()
-    assert "or to '' for none" in container.failure
 
 
 @pytest.mark.parametrize("class_mode", ["named", "fixed"])
@@ -242,14 +223,6 @@ def noting():
             parser.add_argument("--note", type=str, default="")
 
     return NotingCLI
-
-
-def test_the_text_of_a_number_is_what_was_written(container):
-    container.config(WITH_PATHS, "with_paths.py")
-    content = {"config": '"config.yaml"', "model": '"with_paths.WithPath"', "model.tag": "1.50", "model.hidden": "3"}
-    container.opt_ml.write("hyperparameters.json", content)
-    own = container.cli("--model.tag", "1.5", "--model.hidden", "3").model.own
-    assert (own["tag"], own["hidden"]) == ("1.50", 3)
 
 
 def test_an_error_has_one_hint(container):
@@ -381,14 +354,6 @@ def test_a_variable_that_names_another_world_is_refused_as_a_word_is(container, 
     assert "trainer.num_nodes" not in cli.routing.sources
 
 
-def test_a_variable_counts_beside_a_mapping(container, monkeypatch):
-    if PL.version < (1, 8):
-        pytest.skip("this Lightning takes no arguments")
-    monkeypatch.setenv("PL_TRAINER__DEFAULT_ROOT_DIR", "/data/mine")
-    cli = container.cli(args={"trainer": {"max_epochs": 4}}, parser_kwargs={"default_env": True})
-    assert (cli.trainer.max_epochs, cli.trainer.default_root_dir) == (4, "/data/mine")
-
-
 REQUIRED = """
 from tiny_model import TinyModel
 from tiny_data import TinyData
@@ -428,3 +393,22 @@ def test_the_table_names_the_file_whose_section_routing_replaces(container, no_f
     cli = container.hyperparameters(config=["first.yaml", "config.yaml", "later.yaml"]).cli("fit", run=True)
     (line,) = [line for line in cli.routing.table().splitlines() if "default_root_dir" in line]
     assert line.endswith("(replaces kept from first.yaml)")
+
+
+def test_a_variable_of_a_subcommand(container, no_fit, monkeypatch):
+    monkeypatch.setenv("PL_FIT__TRAINER__DEFAULT_ROOT_DIR", "/data/mine")
+    cli = container.cli("fit", run=True, parser_kwargs={"default_env": True})
+    assert cli.trainer.default_root_dir == "/data/mine"
+
+
+def test_a_parser_that_refuses_a_channel_is_told_to_whom_it_belongs(container):
+    container.config(
+        "import enum\nfrom tiny_data import TinyData\n"
+        "class Part(enum.Enum):\n    one = 1\n"
+        "class Parts(TinyData):\n    def __init__(self, train: 'Part' = Part.one):\n        super().__init__('x')\n",
+        "parts.py",
+    )
+    container.channels("train").hyperparameters({"data": "parts.Parts", "sagemaker.channels.train": "data.train"})
+    with pytest.raises(HyperparameterError, match=r"HINT: The channel 'train' feeds data.init_args.train; set sagemak"):
+        container.cli()
+    assert "or to '' for none" in container.failure

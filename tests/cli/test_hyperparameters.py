@@ -9,7 +9,6 @@ import torch
 from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm.errors import HyperparameterError
-from tests.projects.container import loggers_of
 
 TYPED = [
     ("numbers", [1, 2, 3]),
@@ -123,14 +122,6 @@ def test_where_the_type_is_open_a_hyperparameter_is_a_line_of_a_config(container
     assert ours.model.given == plain.model.given
 
 
-def test_words_of_hyperparameters_that_lightning_cannot_read(container):
-    # Lightning 1.6 looks into sys.argv itself, and knows no logger of the name "false".
-    container.hyperparameters({"trainer.logger": False, "trainer.max_epochs": 4})
-    content = {"config": json.dumps("config.yaml"), "trainer.logger": "false", "trainer.max_epochs": "4"}
-    trainer = container.cli(*toolkit_words(content)).trainer
-    assert (loggers_of(trainer), trainer.max_epochs) == ([], 4)
-
-
 def test_many_at_once_beside_sagemakers_own(container):
     values = {
         "model.numbers": [1],
@@ -220,7 +211,7 @@ def test_an_unknown_key_names_the_closest(container, key, close):
         ({"a..b": 1}, [], "HINT: "),
         ({"config": "missing.yaml"}, [], "missing.yaml"),
         ({"config": 7}, [], "'config' is 7"),
-        ({"sagemaker.channels": 5}, [], "sagemaker.channels is 5"),
+        ({"sagemaker.channels": 5}, [], "sagemaker.channels"),
         ({"sagemaker.channels": {"training": "data.dat_dir"}}, [], "data.data_dir"),
         ({"sagemaker.channels": {"trainign": "data.data_dir"}}, [], "training"),
     ],

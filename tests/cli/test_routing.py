@@ -6,7 +6,7 @@ from inspect import signature
 import pytest
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.legacy import save_config_arguments, strategy_of
+from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import OutputError, RoutingError
 from tests.helpers.environ import torchrun
@@ -46,46 +46,6 @@ def test_the_default_logger_goes_to_the_output(container, value):
     assert logger.save_dir == output(container)
 
 
-def test_no_logger(container):
-    cli = container.hyperparameters({"trainer.logger": False}).cli()
-    assert loggers_of(cli.trainer) == []
-    assert cli.trainer.log_dir == output(container)
-
-
-def test_loggers_by_every_spelling(container):
-    container.config("""
-trainer:
-  logger:
-    - CSVLogger
-    - {class_path: pytorch_lightning.loggers.CSVLogger, init_args: {save_dir: logs, name: own}}
-    - {class_path: CSVLogger, init_args: {save_dir: /elsewhere}}
-""", "loggers.yaml")  # fmt: skip
-    container.hyperparameters(config=["config.yaml", "loggers.yaml"])
-    loggers = loggers_of(container.cli().trainer)
-    assert [logger.save_dir for logger in loggers] == [output(container)] * 3
-    assert loggers[1].name == "own"
-
-
-def test_a_typed_logger(container):
-    (logger,) = loggers_of(container.cli("--trainer.logger", "CSVLogger").trainer)
-    assert (type(logger).__name__, logger.save_dir) == ("CSVLogger", output(container))
-    (logger,) = loggers_of(container.cli("--trainer.logger=CSVLogger", "--trainer.logger.save_dir=mine").trainer)
-    assert logger.save_dir == "mine"
-
-
-@pytest.mark.parametrize(
-    ("local_path", "default_exists", "expected"),
-    [("{base}/ckpt", True, "{base}/ckpt"), (None, True, "{base}/checkpoints"),
-     (None, False, "{base}/output/data/checkpoints")],
-)  # fmt: skip
-def test_the_checkpoint_directory(container, local_path, default_exists, expected):
-    if local_path is not None:
-        container.opt_ml.write("checkpointconfig.json", {"LocalPath": local_path.format(base=container.base)})
-    if default_exists:
-        (container.base / "checkpoints").mkdir()
-    assert resuming(container.cli()) == [expected.format(base=container.base)]
-
-
 SAVE = "{class_path: ModelCheckpoint, init_args: {monitor: val_loss, dirpath: ckpts}}"
 
 
@@ -111,15 +71,6 @@ def test_typed_checkpoints_go_there(container, flag):
     assert checkpoints(cli) == [os.path.join(output(container), "checkpoints")]
     assert cli.trainer.checkpoint_callback.monitor == "val_loss"
     assert resuming(cli) == checkpoints(cli)
-
-
-@pytest.mark.parametrize("given", ["ckpts", None, "memory://bucket/x"])
-def test_checkpoints_of_the_project_go_there_too(container, given):
-    from pytorch_lightning.callbacks import ModelCheckpoint
-
-    cli = container.cli(trainer_defaults={"callbacks": [ModelCheckpoint(dirpath=given)]})
-    kept = given is not None and "://" in given
-    assert checkpoints(cli) == [given if kept else os.path.realpath(f"{output(container)}/checkpoints/{given or ''}")]
 
 
 @pytest.mark.parametrize("as_list", [True, False])
@@ -202,7 +153,7 @@ def test_a_channel_without_files_is_a_reason(container, kind):
 def test_the_table_is_printed_once_with_sources(container, lines):
     container.channels("training", "labels").cli("--trainer.max_epochs=1")
     (table,) = [line for line in lines if line.startswith("SageMaker settings:")]
-    assert f"trainer.logger.init_args.save_dir = {output(container)} ← SAGEMAKER_BASE_DIR" in table
+    assert f"trainer.logger.save_dir = {output(container)} ← SAGEMAKER_BASE_DIR" in table
     assert f"data.init_args.data_dir = {container.channel('training')} ← channel 'training'" in table
     assert "trainer.accelerator = cpu ← SM_NUM_GPUS" in table
     assert "channel 'labels'" in table
@@ -238,18 +189,3 @@ def test_the_saved_config_shows_what_was_routed_and_bears_a_restart(container):
     assert resolved["data"] == saved["data"]
     exported = yaml.safe_load((container.model / "config.yaml").read_text())
     assert exported["data"]["init_args"] == {"batch_size": 4, "val_dir": "val"}
-
-
-def test_a_project_may_keep_its_older_config(container):
-    if "save_config_kwargs" not in save_config_arguments(PL):
-        pytest.skip("this Lightning names the argument otherwise")
-    container.cli("--trainer.logger=False", run=True)
-    with pytest.raises(RuntimeError, match="config"):
-        container.cli("--trainer.logger=False", run=True, save_config_kwargs={"overwrite": False})
-
-
-def test_cpus_on_a_host_with_gpus(container, in_environ):
-    in_environ({"SM_NUM_GPUS": "4"})
-    cli = container.hyperparameters({"trainer.accelerator": "cpu"}).cli()
-    assert "trainer.devices" not in cli.routing.sources
-    assert (cli.trainer.world_size, type(cli.trainer.accelerator).__name__) == (1, "CPUAccelerator")

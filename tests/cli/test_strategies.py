@@ -64,7 +64,6 @@ def name_of(strategy):
         ({"trainer.strategy": "FSDPStrategy"}, "FSDPStrategy"),
         ({"trainer.strategy": "lightning_sm.SMDDPStrategy"}, "SMDDPStrategy"),
         ({"trainer.strategy.class_path": "ModelParallelStrategy"}, "ModelParallelStrategy"),
-        ({"trainer.strategy.class_path": "fsdp"}, "FSDPStrategy"),
         ({"strategy": "FSDPStrategy"}, "FSDPStrategy"),
         ({"trainer.strategy": "ddp"}, "ddp"),
         ({"trainer.strategy": "smddp"}, "smddp"),
@@ -106,14 +105,6 @@ def test_the_config_file_loses_to_hyperparameters_and_they_to_words(parsed, cont
     assert (strategy.cpu_offload.offload_params, strategy._state_dict_type) == (True, "sharded")
     strategy = parsed("--trainer.strategy.cpu_offload=false", values=values)["strategy"]
     assert (strategy.cpu_offload.offload_params, strategy._state_dict_type) == (False, "sharded")
-
-
-def test_flat_names_are_arguments_of_the_strategy(parsed, container):
-    container.config("trainer: {strategy: fsdp}\n", "more.yaml")
-    found = parsed(config=["config.yaml", "more.yaml"], cpu_offload=True, accelerator="cpu")
-    assert found["strategy"].cpu_offload.offload_params is True
-    assert config_of(found["cli"])["trainer"]["accelerator"] == "cpu"
-    assert "trainer.strategy.cpu_offload = True ← hyperparameter 'cpu_offload'" in found["cli"].routing.table()
 
 
 FSDP = {
@@ -222,33 +213,6 @@ def test_bad_values_of_fsdp(parsed, container, values, message):
     assert "Subtypes: [<class 'str'>, <class 'pytorch" not in container.failure
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (
-            {"config": "ds_confg.json"},
-            r"\(by a hyperparameter\), which cannot be read: .*did you mean ds_config.json\?",
-        ),
-        ({"config": "broken.json"}, "which is not JSON: .* HINT"),
-        ({"config": "list.json"}, "which holds no mapping. HINT"),
-    ],
-    ids=str,
-)
-def test_bad_values_of_deepspeed(parsed, container, values, message):
-    for name, text in (("ds_config", "{}"), ("broken", "{"), ("list", "[]")):
-        (container.code / f"{name}.json").write_text(text)
-    values = {f"trainer.strategy.{name}": value for name, value in values.items()}
-    with pytest.raises(HyperparameterError, match=message):
-        parsed(values={"trainer.strategy": "deepspeed", **values})
-
-
-@pytest.mark.parametrize("name", ["FDSPStrategy", "nets.Nothing", "nothing.at.all"])
-def test_a_class_that_is_not_there(parsed, name):
-    for values in ({"trainer.strategy": name}, {"trainer.strategy": name, "trainer.strategy.stage": 2}):
-        with pytest.raises(HyperparameterError, match="HINT: Name a strategy of this Lightning"):
-            parsed(values=values)
-
-
 @pytest.mark.parametrize("given", [{}, {"data_parallel_size": "auto"}, {"data_parallel_size": 8}], ids=str)
 def test_the_size_of_fsdp2_is_the_jobs(parsed, container, in_environ, given):
     in_environ(torchrun(3, 4, 1, 2, 1, 2))
@@ -259,12 +223,6 @@ def test_the_size_of_fsdp2_is_the_jobs(parsed, container, in_environ, given):
     assert "trainer.strategy.init_args.data_parallel_size = 2 ← 4 processes by torchrun" in found["cli"].routing.table()
     portable = yaml.safe_load(found["cli"]._portable_config())["trainer"]["strategy"]["init_args"]
     assert portable.get("data_parallel_size") == given.get("data_parallel_size")
-
-
-def test_lightnings_own_auto_stays(parsed, in_environ):
-    in_environ(torchrun(3, 4, 1, 2, 1, 2))
-    strategy = parsed(values={"trainer.strategy": "ModelParallelStrategy"})["strategy"]
-    assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == ("auto", "auto")
 
 
 @pytest.mark.parametrize(

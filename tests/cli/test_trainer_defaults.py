@@ -4,29 +4,24 @@ import re
 import pytest
 
 from lightning_sm import SageMakerEnvironment
-from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import Namespace, SupportLevel, support_level
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
-from lightning_sm._trainer_defaults import add_environment, as_list
-from lightning_sm.callbacks import callback_class
-from lightning_sm.callbacks.of_job import own_callbacks
+from lightning_sm._settings import redirect
+from lightning_sm._settings.options import SageMakerOptions
+from lightning_sm._settings.redirect import as_list
+from lightning_sm._trainer_defaults import add_environment
+from lightning_sm.callbacks import callback_class, job_callbacks
+from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks
 from lightning_sm.errors import CheckpointError
-from tests.config.given import context_of, settings_of
 from tests.helpers.failure_file import reason as reason_of
+from tests.settings.given import context_of, given_of
 
 PL = Namespace("pytorch_lightning")
 LAPTOP = Topology(Launcher.LOCAL)
 ONE_HOST = Topology(Launcher.HOST, main_address="127.0.0.1", main_port=7777)
 HOST = context_of(topology=ONE_HOST)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"), [(None, []), ([], []), ([1, 2], [1, 2]), ((1,), [1]), (1, [1]), ("a", ["a"])]
-)
-def test_as_list(value, expected):
-    assert as_list(value) == expected
 
 
 @pytest.mark.parametrize("given", [None, [], "an object"])
@@ -68,8 +63,8 @@ def job(tmp_path):
     )
 
 
-def own(job, present=(), arguments=None, settings=None, topology=LAPTOP, **options):
-    context = context_of(job, settings, SageMakerOptions(**options), topology)
+def own(job, present=(), arguments=None, given=None, topology=LAPTOP, **options):
+    context = context_of(job, given, SageMakerOptions(**options), topology)
     callbacks = own_callbacks(arguments or {}, list(present), context)
     # With rich installed, Lightning 2.6 is given a summary in plain text.
     return [type(callback).__name__ for callback in callbacks if type(callback).__name__ != "ModelSummary"]
@@ -96,6 +91,15 @@ def test_own_callbacks(job):
     assert own(job, topology=ONE_HOST) == ["WorldCheck", *callbacks]
     without = [name for name in callbacks if name != "FinetuningState"]
     assert own(job, resume="never") == own(job, [callback_class(PL, "FinetuningState")()]) == without
+
+
+def test_the_level_core_adds_what_it_names(job, monkeypatch):
+    for module in (job_callbacks, redirect):
+        monkeypatch.setattr(module, "support_level", lambda namespace: SupportLevel.CORE)
+    assert own(job, topology=ONE_HOST) == ["WorldCheck", "AutoResume", "FinetuningState", "ModelExport", "GracefulStop"]
+    assert upload_callbacks({"here": "s3://there"}, context_of(job)) == []
+    logger = PL.module("loggers").TensorBoardLogger("memory://mine")
+    assert list(redirect.redirect(logger, "trainer.logger", context_of(job))) == []
 
 
 @pytest.mark.skipif(support_level(PL) is SupportLevel.CORE, reason="a job adds LogProgress from the level epoch on")
@@ -133,12 +137,6 @@ def test_a_resume_that_cannot_be_is_a_reason(job, options, reason):
     assert re.match(rf"CheckpointError: .*{reason}", reason_of(job))
 
 
-def test_a_bad_interval_is_a_reason(job):
-    with pytest.raises(CheckpointError, match=r"sagemaker\.save_every: 'soon' is not a duration.* HINT: "):
-        own(job, save_every="soon")
-    assert reason_of(job).startswith("CheckpointError: sagemaker.save_every")
-
-
 def test_outside_a_container(tmp_path):
     checkpoint = PL.module("callbacks").ModelCheckpoint(dirpath=str(tmp_path))
     assert own(TrainingJob(), [checkpoint]) == []
@@ -151,11 +149,8 @@ def test_explicit_directories_stay(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkpoint_class = PL.module("callbacks").ModelCheckpoint
     first, second, third = (checkpoint_class(dirpath=path) for path in ("one", "two", "three"))
-    settings = settings_of(
-        hyperparameters={"trainer": {"callbacks": [{"init_args": {"dirpath": "one"}}]}, "my_save": {"dirpath": "two"}},
-        given=None,
-    )
-    own(job, [first, second, third], settings=settings)
+    given = given_of(trainer={"callbacks": [{"init_args": {"dirpath": "one"}}]}, my_save={"dirpath": "two"})
+    own(job, [first, second, third], given=given)
     kept = [os.path.realpath(callback.dirpath) for callback in (first, second)]
     assert kept == [str(tmp_path / "one"), str(tmp_path / "two")]
     assert third.dirpath == os.path.join(job.checkpoint_dir, "three")

@@ -1,12 +1,9 @@
 import os
-import types
 from inspect import signature
 
-import fsspec
 import pytest
 import torch
 
-import lightning_sm
 from lightning_sm import SageMakerEnvironment, _export, trainer_settings
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import NAMESPACES, Namespace
@@ -48,16 +45,6 @@ def test_a_script_gets_what_the_cli_gives(container):
     assert type(strategy_of(script)) is type(strategy_of(command))
 
 
-def test_a_script_trains(container):
-    trainer = PL.module().Trainer(**trainer_settings(**quiet()))
-    from tiny_data import TinyData
-    from tiny_model import TinyModel
-
-    trainer.fit(TinyModel(), TinyData("x"))
-    assert container.summary["class_path"] == "tiny_model.TinyModel"
-    assert list((container.base / "output" / "data").rglob("*.ckpt"))
-
-
 def test_what_is_given_wins(container):
     loggers = PL.module("loggers")
     logger = loggers.CSVLogger("mine")
@@ -67,21 +54,6 @@ def test_what_is_given_wins(container):
     assert settings["logger"] is logger
     assert trainer_settings(logger=False)["logger"] is False
     assert trainer_settings(logger=[logger])["logger"] == [logger]
-
-
-def test_nothing_is_left_to_decide(container):
-    settings = trainer_settings(
-        logger=False, num_nodes=1, accelerator="cpu", default_root_dir="x", enable_checkpointing=False,
-        sagemaker={"export": False},
-    )  # fmt: skip
-    assert not {"ModelCheckpoint", "ModelExport"} & set(names(settings["callbacks"]))
-    assert [type(plugin).__name__ for plugin in settings["plugins"]] == ["SageMakerEnvironment"]
-
-
-@pytest.mark.parametrize("value", [None, True])
-def test_the_default_logger(container, value):
-    given = {} if value is None else {"logger": value}
-    assert trainer_settings(**given)["logger"].save_dir == str(container.base / "output" / "data")
 
 
 def test_checkpoints_of_the_script_go_to_the_jobs_directory(container):
@@ -172,12 +144,6 @@ def test_outside_a_container_nothing_changes(container):
     assert trainer_settings() == {}
 
 
-def test_outside_a_container_a_model_goes_where_somebody_says(container, tmp_path):
-    container.leave()
-    (export,) = trainer_settings(sagemaker={"model_dir": str(tmp_path)})["callbacks"]
-    assert export.model_dir == str(tmp_path)
-
-
 @pytest.mark.parametrize("in_container", [True, False])
 def test_torchrun(container, in_environ, in_container):
     if not in_container:
@@ -217,7 +183,7 @@ def test_none_leaves_a_setting_open(container, in_environ):
 
 def test_another_number_of_hosts_is_a_reason(container, in_environ):
     in_environ(torchrun(3, 4, 1, 2, 1, 2))
-    with pytest.raises(TopologyError, match="the command line sets num_nodes=3, but the job has this world"):
+    with pytest.raises(TopologyError, match="the script sets num_nodes=3, but the job has this world"):
         trainer_settings(num_nodes=3)
     assert container.failure.startswith("TopologyError: ")
 
@@ -258,10 +224,6 @@ def test_errors_are_reasons(container):
     assert container.failure.startswith("JobConfigError: ")
 
 
-def test_it_is_public():
-    assert isinstance(lightning_sm.trainer_settings, types.FunctionType)
-
-
 @pytest.mark.parametrize("kind", ["CSVLogger", "TensorBoardLogger"])
 def test_loggers_of_the_script_write_to_the_output_directory(container, kind):
     logger_class = getattr(PL.module("loggers"), kind)
@@ -281,26 +243,6 @@ def test_loggers_of_the_script_write_to_the_output_directory(container, kind):
     assert not os.path.exists("logs")
 
 
-def test_a_tensorboard_logger_of_the_script_with_a_remote_directory_is_uploaded(container, monkeypatch):
-    monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
-    logger = PL.module("loggers").TensorBoardLogger("memory://script/runs", name="net")
-    with log_lines() as lines:
-        settings = trainer_settings(**quiet(logger=[logger], sagemaker={"upload_every": "1m"}))
-    folder = str(container.base / "output" / "data" / "tensorboard" / "script" / "runs")
-    assert (logger.save_dir, logger.version) == (folder, "job-1")
-    assert any(
-        f"trainer.logger[0].save_dir = {folder} ← uploaded to memory://script/runs (replaces " in line for line in lines
-    )
-    (upload,) = (each for each in settings["callbacks"] if type(each).__name__ == "TensorBoardUpload")
-    assert (upload.targets, upload.interval) == ({folder: "memory://script/runs"}, "1m")
-    from tiny_data import TinyData
-    from tiny_model import TinyModel
-
-    PL.module().Trainer(**settings).fit(TinyModel(), TinyData("."))
-    found = fsspec.filesystem("memory").find("/script/runs/net/job-1")
-    assert any("tfevents" in name for name in found)
-
-
 def test_a_logger_that_has_begun_to_write_is_named(container):
     logger = PL.module("loggers").CSVLogger("logs")
     assert logger.experiment
@@ -309,17 +251,6 @@ def test_a_logger_that_has_begun_to_write_is_named(container):
     assert logger.save_dir == "logs"
     (line,) = (line for line in lines if "does not keep" in line)
     assert line.startswith("CSVLogger writes to logs, which SageMaker does not keep. HINT: Give it a directory below ")
-
-
-def test_a_logger_that_nobody_knows_is_named(container):
-    class Mine(PL.module("loggers").CSVLogger):
-        @property
-        def save_dir(self):
-            return "mine"
-
-    with log_lines() as lines:
-        trainer_settings(logger=[Mine("mine")])
-    assert any(line.startswith("Mine writes to mine, which SageMaker does not keep.") for line in lines)
 
 
 @pytest.mark.parametrize(("offline", "warned"), [(False, False), (True, True)])
@@ -331,10 +262,3 @@ def test_a_logger_that_sends_is_left_alone(container, offline, warned):
     with log_lines() as lines:
         trainer_settings(logger=WandbLogger("wandb"))
     assert any("does not keep" in line for line in lines) is warned
-
-
-def test_loggers_outside_a_container_stay(container):
-    container.leave()
-    logger = PL.module("loggers").CSVLogger("logs")
-    trainer_settings(logger=logger)
-    assert logger.save_dir == "logs"

@@ -12,7 +12,7 @@ from tools.docs_markdown import as_markdown
     [
         ("See :class:`~lightning_sm.Topology`.", "See [`Topology`][lightning_sm.Topology]."),
         ("See :meth:`resolve`.", "See `resolve`."),
-        ("See :class:`lightning_sm._config.Settings`.", "See `lightning_sm._config.Settings`."),
+        ("See :class:`lightning_sm._settings.Settings`.", "See `lightning_sm._settings.Settings`."),
         ("In a script::\n\n    code()", "In a script:\n\n    code()"),
         ("Example::\n\n    >>> 1\n    1", "Examples:\n    >>> 1\n    1"),
         (

@@ -2,8 +2,8 @@ import importlib.util
 
 import pytest
 
-from lightning_sm._config.options import SageMakerOptions
 from lightning_sm._export import ExportFormat, ExportPlan, ExportWeights
+from lightning_sm._settings.options import SageMakerOptions
 from lightning_sm.errors import ExportError
 
 

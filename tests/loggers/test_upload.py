@@ -13,9 +13,10 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from lightning_sm import _trainer_defaults, trainer_settings
+from lightning_sm import trainer_settings
 from lightning_sm._lightning import Namespace
 from lightning_sm._loggers.upload import DirectoryUpload, check_packages
+from lightning_sm._settings import redirect
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import JobConfigError, LoggerError
 from tests.projects.container import log_lines
@@ -355,7 +356,7 @@ def test_folds_of_a_script_have_versions_of_their_own(container, monkeypatch, re
     loggers = pytest.importorskip("pytorch_lightning.loggers", reason="pytorch_lightning is not installed")
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
-    monkeypatch.setattr(_trainer_defaults, "_versions", Counter())
+    monkeypatch.setattr(redirect, "_versions", Counter())
     versions = []
     for _fold in range(2):
         options = {} if ready_made else {"output_dir": "memory://out"}

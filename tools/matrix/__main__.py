@@ -31,7 +31,7 @@ _TESTS = {
         "tests/cli/test_precedence.py",
         "tests/cli/test_routing.py",
         "tests/cli/test_trainer_defaults.py",
-        "tests/config/test_classes.py",
+        "tests/settings/test_classes.py",
         "tests/distributed",
         "tests/export/test_writer.py",
         "tests/failure/test_reason.py",

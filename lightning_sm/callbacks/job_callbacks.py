@@ -1,10 +1,9 @@
 """The callbacks that a job adds to a ``Trainer``, and the job's checkpoint directory for those that are there."""
 
 import sys
+from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from lightning_sm._config.directories import CheckpointPlaces, explicit_directories
-from lightning_sm._config.settings import RunContext
 from lightning_sm._doctor import replicated_channels
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
@@ -16,9 +15,14 @@ from lightning_sm._resume.fits import save_interval
 from lightning_sm._resume.identity import ProgramIdentity
 from lightning_sm._resume.storage import Storage, check_url, is_remote, is_s3
 from lightning_sm._sagemaker.topology import Launcher
+from lightning_sm._settings.given import Given, RunContext
+from lightning_sm._settings.redirect import CheckpointPlaces
 from lightning_sm.callbacks import callback_class
 
 __all__ = ["own_callbacks", "progress_callbacks", "upload_callbacks"]
+
+# What a job adds whatever its Lightning.
+_CORE = frozenset({"AutoResume", "FinetuningState", "GracefulStop", "ModelExport", "WorldCheck"})
 
 
 def own_callbacks(
@@ -109,7 +113,7 @@ def progress_callbacks(arguments: Dict[str, Any], present: Sequence[Any], contex
     Raises:
         OptionError: ``sagemaker.log_every`` is no duration.
     """
-    if not context.job.in_container or support_level(context.namespace) is SupportLevel.CORE:
+    if not context.job.in_container or not _has_level("LogProgress", context):
         return []
     drop_tips(context.namespace)
     is_wanted = arguments.get("enable_progress_bar") is not False and not arguments.get("barebones")
@@ -146,15 +150,22 @@ def upload_callbacks(targets: Mapping[str, str], context: RunContext) -> List[An
     Raises:
         JobConfigError: ``sagemaker.upload_every`` is no duration.
     """
-    if not targets:
+    if not targets or not _has_level("TensorBoardUpload", context):
         return []
     with failure_reported(context.job):
         upload: Any = callback_class(context.namespace, "TensorBoardUpload")
         return [upload(targets, context.options.upload_every)]
 
 
+def _has_level(name: str, context: RunContext) -> bool:
+    """Whether the level of this Lightning has a callback."""
+    return name in _CORE or support_level(context.namespace) is not SupportLevel.CORE
+
+
 def _absent(name: str, present: Sequence[Any], context: RunContext) -> Any:
-    """Return a callback's class, or ``None`` where one of it is there already."""
+    """Return a callback's class; ``None`` where one of it is there already, or this Lightning's level has none."""
+    if not _has_level(name, context):
+        return None
     wanted = callback_class(context.namespace, name)
     return None if any(isinstance(callback, wanted) for callback in present) else wanted
 
@@ -186,8 +197,6 @@ def _graceful_stop(present: Sequence[Any], context: RunContext) -> List[Any]:
 
 
 def _html_report(present: Sequence[Any], context: RunContext, routing: Sequence[str]) -> List[Any]:
-    if support_level(context.namespace) is SupportLevel.CORE:
-        return []
     report = _absent("HTMLReport", present, context)
     if report is None or not (context.job.in_container and context.options.report):
         return []
@@ -195,8 +204,6 @@ def _html_report(present: Sequence[Any], context: RunContext, routing: Sequence[
 
 
 def _log_metrics(present: Sequence[Any], context: RunContext) -> List[Any]:
-    if support_level(context.namespace) is SupportLevel.CORE:
-        return []
     log_metrics = _absent("LogMetrics", present, context)
     return [log_metrics(context.job.hyperparameters.objective)] if log_metrics and context.options.log_metrics else []
 
@@ -219,7 +226,9 @@ def _auto_resume(
             Storage(directory).prepare()
         elif _saves(arguments) and not arguments.get("fast_dev_run"):
             check_writable(directory, "checkpoint directory")
-    places = CheckpointPlaces(directory, context.job, context.namespace, explicit_directories(context.settings))
+    # Without the parser's values, which may hold what cannot be pickled.
+    given, chosen = Given(parts=context.given.parts), replace(options, checkpoint_dir=directory)
+    places = CheckpointPlaces(replace(context, given=given, options=chosen))
     places.route(present)
     if not _saves(arguments):
         return []

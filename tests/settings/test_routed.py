@@ -2,10 +2,8 @@ import os
 
 import pytest
 
-from lightning_sm._config.routed import RoutedSetting, Routing, may_replace
-from lightning_sm._config.settings import Settings
 from lightning_sm._sagemaker.job import TrainingJob
-from tests.config.given import CONFIG_FILE
+from lightning_sm._settings.routed import RoutedSetting, Routing, may_replace
 
 
 def test_a_line():
@@ -22,19 +20,19 @@ def test_a_table():
     assert not Routing()
 
 
-def test_as_config():
+def test_undone():
+    config = {"trainer": {"num_nodes": 2, "logger": [{"init_args": {"save_dir": "d"}}], "precision": 16}, "data": None}
     routing = Routing(
         (
             RoutedSetting("trainer.num_nodes", 2, "x"),
-            RoutedSetting("trainer.logger[0].init_args.save_dir", "d", "x", config=("trainer.logger", [{"a": 1}])),
-            RoutedSetting("data.init_args.root", "r", "x"),
+            RoutedSetting("trainer.logger[0].init_args.save_dir", "d", "x", old="logs"),
+            RoutedSetting("trainer.logger[0].run_name", "of an object", "x"),
+            RoutedSetting("data.init_args.root", "r", "x", old="y"),
         ),
-        implied=(("data.class_path", "m.D"), ("model.class_path", "m.M")),
     )
-    assert routing.as_config() == {
-        "trainer": {"num_nodes": 2, "logger": [{"a": 1}]},
-        "data": {"class_path": "m.D", "init_args": {"root": "r"}},
-    }
+    expected = {"trainer": {"logger": [{"init_args": {"save_dir": "logs"}}], "precision": 16}, "data": None}
+    assert routing.undone(config) == expected
+    assert routing.args[0] == "--trainer.num_nodes=2"
     assert routing.sources["data.root"] == "x"
 
 
@@ -66,10 +64,3 @@ def test_a_link_to_the_base_directory_is_the_base_directory(tmp_path):
     os.symlink(tmp_path / "ml", tmp_path / "link")
     job = TrainingJob(in_container=True, base_dir=str(tmp_path / "ml"))
     assert not may_replace(str(tmp_path / "link" / "data"), job)
-
-
-def test_what_routing_replaces():
-    settings = Settings({"a": {"b": 1, "c": None}}, {"a.b": CONFIG_FILE, "a.c": CONFIG_FILE})
-    assert settings.replaced_by_routing("a.b") == "replaces 1 from a.yaml"
-    assert settings.replaced_by_routing("a.c") is None
-    assert settings.replaced_by_routing("a.d") is None

@@ -1,7 +1,7 @@
 import pytest
 
-from lightning_sm._config.build import find_model_class
 from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._settings.run import find_model_class
 
 
 def named(container, value):

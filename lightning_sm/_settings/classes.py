@@ -26,9 +26,6 @@ __all__ = [
 
 _NUMBERS = (bool, int, float, complex)
 _PATH_NAME = re.compile(r"(^|_)(dir|dirs|directory|path|root|folder|file|location|data)$")
-# Names in annotations that cannot be evaluated, as those behind TYPE_CHECKING.
-_CONTAINERS = frozenset({"list", "dict", "set", "frozenset", "tuple", "sequence", "mapping", "iterable", "callable"})
-_NOTHING = frozenset({"optional", "union", "none", "nonetype", "typing"})
 #: The key of the strategy.
 STRATEGY = "trainer.strategy"
 # Groups that may be given as the name of a class alone.
@@ -142,16 +139,12 @@ def _kinds(annotation: Any) -> Iterator[Any]:
     """The types that an annotation allows, without ``Optional``; none where it says nothing."""
     if annotation is inspect.Parameter.empty:
         return
-    if isinstance(annotation, typing.ForwardRef):
-        annotation = annotation.__forward_arg__
-    if isinstance(annotation, str):
-        yield from _kinds_of_text(annotation)
+    if isinstance(annotation, (str, typing.ForwardRef, typing.TypeVar)):  # which cannot be evaluated
+        yield Any
     elif hasattr(annotation, "__metadata__"):  # Annotated
         yield from _kinds(annotation.__origin__)
     elif hasattr(annotation, "__supertype__"):  # NewType
         yield from _kinds(annotation.__supertype__)
-    elif isinstance(annotation, typing.TypeVar):
-        yield Any
     elif _is_union(annotation):
         for member in annotation.__args__:
             yield from _kinds(member)
@@ -163,17 +156,6 @@ def _is_union(annotation: Any) -> bool:
     return getattr(annotation, "__origin__", None) is typing.Union or type(annotation).__name__ == "UnionType"
 
 
-def _kinds_of_text(text: str) -> Iterator[Any]:
-    known: Dict[str, Any] = {kind.__name__: kind for kind in (*_NUMBERS, str)}
-    names = [name.rpartition(".")[2] for name in re.findall(r"[\w.]+", text)]
-    if any(name.lower() in _CONTAINERS for name in names):
-        yield list
-        return
-    for name in names:
-        if name.lower() not in _NOTHING:
-            yield known.get(name, PurePath if "path" in name.lower() else Any)
-
-
 def _is_path(kind: Any, *, text: bool = True) -> bool:
     if kind in (Any, object) or (text and kind is str):
         return True
@@ -182,22 +164,19 @@ def _is_path(kind: Any, *, text: bool = True) -> bool:
 
 
 def closest_keys(
-    parser: Any,
-    tree: Mapping[str, Any],
-    given: Mapping[str, Any],
-    find_class: Callable[[str], Optional[type]],
+    parser: Any, values: Mapping[str, Any], sources: Mapping[str, str], find_class: Callable[[str], Optional[type]]
 ) -> Optional[str]:
     """Return a hint for each key that was set and that neither the parser nor a named class knows.
 
     Args:
         parser: The argument parser of the run's subcommand.
-        tree: What was given, nested.
-        given: Who set each key.
+        values: What was given, by plain keys.
+        sources: Who set each key.
         find_class: Finds a class by the name that a config gives it.
     """
-    known = sorted(known_keys(parser, tree, find_class))
+    known = sorted(known_keys(parser, values, find_class))
     hints: List[str] = []
-    for key, source in given.items():
+    for key, source in sources.items():
         if key in known or _is_part(known, key):
             continue
         possible = [other for other in known if not key.startswith(f"{other}.")]
@@ -229,31 +208,23 @@ def _likeness(key: str, other: str) -> float:
     return difflib.SequenceMatcher(None, group, other.rpartition(".")[0]).ratio() if group else 0.0
 
 
-def known_keys(parser: Any, tree: Mapping[str, Any], find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
+def known_keys(parser: Any, values: Mapping[str, Any], find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
     """Yield the keys of a parser, and the parameters of each class that was named (without ``init_args``).
 
     Args:
         parser: The argument parser of the run's subcommand.
-        tree: What was given, nested.
+        values: What was given, by plain keys.
         find_class: Finds a class by the name that a config gives it.
     """
     yield from (str(action.dest) for action in parser._actions if not str(action.dest).endswith(".help"))
-    yield from _class_keys(tree, "", find_class)
-
-
-def _class_keys(node: Mapping[str, Any], at: str, find_class: Callable[[str], Optional[type]]) -> Iterator[str]:
-    """The parameters of each class that the settings name."""
-    for name, value in node.items():
-        key = f"{at}.{name}" if at else name
-        path = value.get("class_path") if isinstance(value, Mapping) else value if key in _CLASS_GROUPS else None
-        if isinstance(path, str):
-            cls = find_class(path)
-            if cls is not None:  # else every key below is as good as any other
-                yield f"{key}.class_path"
-                passed = _OBJECTS if key == STRATEGY else frozenset()
-                yield from (f"{key}.{parameter}" for parameter in init_parameters(cls) if parameter not in passed)
-        if isinstance(value, Mapping):
-            yield from _class_keys(value, key, find_class)
+    for key, value in values.items():
+        group, _, last = key.rpartition(".")
+        group = group if last == "class_path" else key
+        cls = find_class(value) if isinstance(value, str) and (group != key or key in _CLASS_GROUPS) else None
+        if cls is not None:  # else every key below is as good as any other
+            yield f"{group}.class_path"
+            passed = _OBJECTS if group == STRATEGY else frozenset()
+            yield from (f"{group}.{parameter}" for parameter in init_parameters(cls) if parameter not in passed)
 
 
 def _is_part(known: List[str], key: str) -> bool:

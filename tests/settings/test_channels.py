@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_sm._config.directories import Consumer, route_channels, unrouted_channels
-from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.settings import Settings
 from lightning_sm._sagemaker.job import Channel, TrainingJob
+from lightning_sm._settings.channels import Consumer, route_channels, unrouted_channels
+from lightning_sm._settings.options import SageMakerOptions
 from lightning_sm.errors import LightningSMError, RoutingError
-from tests.config.given import CONFIG_FILE, context_of, settings_of
+from tests.settings.given import context_of, given_of
 
 
 @pytest.fixture
@@ -37,10 +36,10 @@ def data_class(source):
     return space["Data"]
 
 
-def route(job, source, settings=None, options=None, class_path=None):
+def route(job, source, given=None, options=None, class_path=None):
     consumer = None if source is None else Consumer("data", data_class(source), class_path)
     options = SageMakerOptions(channels=options or {})
-    return {setting.key: setting for setting in route_channels(context_of(job, settings, options), consumer)}
+    return {setting.key: setting for setting in route_channels(context_of(job, given, options), consumer)}
 
 
 def fed(job, source, **more):
@@ -93,9 +92,8 @@ class Split:
 
 @pytest.mark.parametrize(
     "annotation",
-    ["'Optional[int]'", "'int | None'", "Split", "Optional[Split]", "List[str]", "'Dict[str, Unknown]'",
-     "Union[str, int]", "Callable", "'typing.Sequence[str]'"],
-)  # fmt: skip
+    ["'Optional[int]'", "Split", "Optional[Split]", "List[str]", "Union[str, int]", "Callable"],
+)
 def test_what_is_no_path_by_its_type(make_job, annotation):
     assert fed(make_job("train"), f"data_dir, train: {annotation} = None") == {"data.data_dir": "train"}
 
@@ -194,8 +192,8 @@ def test_two_channels_for_one_parameter(make_job):
 @pytest.mark.parametrize("class_path", [None, "m.Data"])
 @pytest.mark.parametrize("chosen", ["data.where", "data.init_args.where"])
 def test_chosen(make_job, class_path, chosen):
-    settings = Settings({"data": {"where": "s3://kept/otherwise"}}, {"data.where": CONFIG_FILE})
-    routed = route(make_job("x", "y"), "where, data_dir", settings, {"x": chosen}, class_path)
+    given = given_of({"data": {"where": "s3://kept/otherwise"}})
+    routed = route(make_job("x", "y"), "where, data_dir", given, {"x": chosen}, class_path)
     (setting,) = routed.values()
     assert setting.key == ("data.init_args.where" if class_path else "data.where")
     assert str(setting).endswith("← channel 'x' by sagemaker.channels (replaces s3://kept/otherwise from a.yaml)")
@@ -219,8 +217,7 @@ def test_an_sdk_channel_can_be_chosen(make_job):
 
 
 def test_what_was_said_explicitly_stays_even_if_the_channel_is_broken(make_job):
-    settings = settings_of(typed=["--data.data_dir", "here"])
-    assert route(make_job(training="Pipe"), "data_dir", settings) == {}
+    assert route(make_job(training="Pipe"), "data_dir", given_of(data={"data_dir": "here"})) == {}
 
 
 def test_a_remote_default_stays(make_job):

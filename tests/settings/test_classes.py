@@ -1,12 +1,7 @@
 import pytest
 
-from lightning_sm._config.build import options_from
-from lightning_sm._config.classes import find_class, import_class
-from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.settings import Settings
 from lightning_sm._lightning import Namespace
-from lightning_sm.errors import RoutingError
-from tests.config.given import settings_of
+from lightning_sm._settings.classes import find_class, import_class
 
 PL = Namespace("pytorch_lightning")
 
@@ -45,20 +40,3 @@ def test_a_module_that_is_broken_is_heard(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ZeroDivisionError):
         import_class("broken_module.Model")
-
-
-def options(**values):
-    return options_from(settings_of(given={"sagemaker": values}))
-
-
-def test_options():
-    assert options_from(Settings()) == SageMakerOptions()
-    assert options(export=False, channels=None, unknown=1) == SageMakerOptions(export=False)
-    assert options(channels={"a": "data.x"}, output_dir="o").channels == {"a": "data.x"}
-    assert options_from(settings_of(given={"sagemaker": 5})) == SageMakerOptions()
-
-
-@pytest.mark.parametrize("channels", ["training", 5, ["training"], {"training": 5}, {"my": {"channel": "data.x"}}])
-def test_channels_that_map_nothing(channels):
-    with pytest.raises(RoutingError, match=r"HINT: Map channels to parameters, as in \{training: data\.data_dir\}"):
-        options(channels=channels)

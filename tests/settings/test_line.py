@@ -4,9 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lightning_sm._config.arguments import JobArguments
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm._sagemaker.job import Channel, TrainingJob
+from lightning_sm._settings.line import HYPERPARAMETER, TYPED, JobLine, config_text
 from lightning_sm.errors import HyperparameterError, LightningSMError
 
 SUBCOMMANDS = {"fit": None, "validate": None, "test": None, "predict": None}
@@ -18,7 +18,12 @@ def job(values=None, channels=(), **more):
 
 
 def read(words=(), values=None, subcommands=SUBCOMMANDS, **more):
-    return JobArguments.read(list(words), job(values, **more), subcommands)
+    return JobLine.read(list(words), job(values, **more), subcommands)
+
+
+def typed_args(line):
+    """The typed words."""
+    return tuple(word for part in line.typed for word in part.args)
 
 
 @pytest.fixture
@@ -43,14 +48,14 @@ def folder(tmp_path, monkeypatch):
 def test_subcommand(words, hyperparameter, expected):
     arguments = read(words, {} if hyperparameter is None else {"subcommand": hyperparameter})
     assert arguments.subcommand == expected
-    assert expected not in arguments.typed
+    assert not [part for part in arguments.typed if expected in part.args]
     assert "subcommand" not in arguments.named
 
 
 def test_no_subcommand_where_there_are_none_or_no_job():
     assert read(["fit"], subcommands={}).subcommand is None
-    assert JobArguments.read([], TrainingJob(), SUBCOMMANDS).subcommand is None
-    assert JobArguments.read(["test"], TrainingJob(), SUBCOMMANDS).subcommand == "test"
+    assert JobLine.read([], TrainingJob(), SUBCOMMANDS).subcommand is None
+    assert JobLine.read(["test"], TrainingJob(), SUBCOMMANDS).subcommand == "test"
 
 
 @pytest.mark.parametrize("value", ["train", 5, ["fit"], {"fit": 1}, True])
@@ -81,7 +86,7 @@ def test_words_that_a_launcher_wrote_are_left_out(spelling):
     for name in sorted(VALUES):
         words += [f"-{name}" if len(name) == 1 else f"--{name}", hyperparameters.spellings(name)[spelling]]
     arguments = read([*words, "--model.lr", "3"], VALUES)
-    assert arguments.typed == ("--model.lr", "3")
+    assert typed_args(arguments) == ("--model.lr", "3")
     assert arguments.named == VALUES
 
 
@@ -96,13 +101,13 @@ def test_words_that_a_launcher_wrote_are_left_out(spelling):
     ],
 )
 def test_reserved_names_are_left_out(words):
-    assert read([*words, "--model.lr", "1"]).typed == ("--model.lr", "1")
-    assert read(["--model.lr", "1", words[0]]).typed == ("--model.lr", "1")
+    assert typed_args(read([*words, "--model.lr", "1"])) == ("--model.lr", "1")
+    assert typed_args(read(["--model.lr", "1", words[0]])) == ("--model.lr", "1")
 
 
 def test_a_typed_word_that_differs_stays():
     arguments = read(["--model.lr", "0.2", "--model.size=5"], {"model.lr": 0.1, "model.size": 5})
-    assert arguments.typed == ("--model.lr", "0.2", "--model.size=5")
+    assert typed_args(arguments) == ("--model.lr", "0.2", "--model.size=5")
     assert arguments.named == {"model.lr": 0.1, "model.size": 5}
 
 
@@ -129,7 +134,7 @@ def test_configs(folder, hyperparameter, words, expected):
     arguments = read([*words, "--trainer.devices", "1"], values)
     parts = arguments.parts()
     assert [part.path for part in parts] == [*expected, None, None]
-    assert [part.words for part in parts[-2:]] == [("--model.lr=1",), ("--trainer.devices", "1")]
+    assert [part.args for part in parts[-2:]] == [("--model.lr=1",), ("--trainer.devices", "1")]
 
 
 def test_a_config_in_a_channel(folder):
@@ -137,14 +142,14 @@ def test_a_config_in_a_channel(folder):
     (folder / "data" / "sub" / "x.yaml").write_text("{}")
     channels = {"settings": str(folder / "data"), "one": str(folder / "data" / "sub" / "x.yaml")}
     arguments = read([], {"config": ["settings/sub/x.yaml", "one", "a.yaml"]}, channels=channels)
-    assert list(arguments.files) == [channels["one"], channels["one"], "a.yaml"]
+    assert [part.path for part in arguments.files] == [channels["one"], channels["one"], "a.yaml"]
 
 
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
         ("--model.lr=2 --trainer.devices 1", "a trainer.max_epochs model.lr typed:model.lr typed:trainer.devices"),
-        ("--model.lr=2 --config b.yaml -x 1", "a typed:model.lr b trainer.max_epochs"),
+        ("--model.lr=2 --config b.yaml", "a typed:model.lr b trainer.max_epochs"),
         ("--model.init_args.lr=2 -c b.yaml --seed=3", "a typed:model.init_args.lr b trainer.max_epochs typed:seed"),
     ],
 )
@@ -152,9 +157,9 @@ def test_the_order_of_the_line_decides_and_hyperparameters_follow_the_last_file(
     values = {"config": "a.yaml", "trainer.max_epochs": 3, "model.lr": 1}
     shown = []
     for part in read(typed.split(), values).parts():
-        prefix = "typed:" if str(part.provenance) == "the command line" else ""
-        shown.append(part.path[:1] if part.path else f"{prefix}{part.key}")
-    assert " ".join(name for name in shown if name) == expected
+        name = part.path[0] if part.path else part.args[0].lstrip("-").partition("=")[0]
+        shown.append(f"typed:{name}" if part.source == TYPED else name)
+    assert " ".join(shown) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,8 +181,62 @@ def test_configs_that_are_not_there(folder, value, message):
 
 
 def test_a_config_flag_without_a_file():
-    with pytest.raises(HyperparameterError, match="--config is the last word"):
+    with pytest.raises(HyperparameterError, match="--config names no config file"):
         read(["--config"])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--model.lr=0.5"], 0.5),
+        (["--model.lr", "-1"], -1),
+        (["--model.lr", ""], None),
+        (["--model.lr", "[1, a]"], [1, "a"]),
+        (["--model.lr", '!!int ""'], '!!int ""'),
+        (["--model.lr", "{a"], "{a"),
+        (["--flag", "--model.init_args.lr", "1"], 1),
+        (["--config", "{model: {init_args: {lr: 1}}}"], 1),
+        (["--", "--model.lr"], None),
+        (["word", "-x", "1"], None),
+    ],
+)
+def test_what_words_set(words, expected):
+    values = {key: value for part in read(words).typed for key, value in part.values.items()}
+    assert values.get("model.lr") == expected
+
+
+@pytest.mark.parametrize(("value", "text"), [("a", None), ("5", '"5"'), (5, "5"), (1.5, "1.50"), (True, "true")])
+def test_a_hyperparameter_is_the_word_of_a_laptop(value, text):
+    content = {"x": "text"} if text is None else {"x": text, "sagemaker_program": "train.py"}
+    (part,) = JobLine(None, (), {"model.x": value}, {} if text is None else {"model.x": content["x"]}).parts()
+    assert part.source == HYPERPARAMETER
+    assert part.values == {"model.x": value}
+    assert part.args == (f"--model.x={value if isinstance(value, str) else text}",)
+
+
+def test_a_section_counts_and_files_that_are_named_are_read(folder):
+    (folder / "a.yaml").write_text("fit: {model: model.yaml, trainer: {logger: b.yaml}}\ntest: {model: {lr: 2}}")
+    (folder / "model.yaml").write_text("class_path: m.M\ninit_args: {lr: 1}")
+    (folder / "b.yaml").write_text("- class_path: CSVLogger")
+    (folder / "c.yml").write_text("data: {annotations: model.yaml, other: broken.yaml}\n5: {6: 7}")
+    sectioned, plain = read(["--config", "a.yaml", "--config", "c.yml"]).typed
+    assert sectioned.values == {
+        "model.class_path": "m.M", "model.lr": 1, "trainer.logger": [{"class_path": "CSVLogger"}],
+    }  # fmt: skip
+    assert plain.values == {"data.annotations": "model.yaml", "data.other": "broken.yaml", "5.6": 7}
+
+
+@pytest.mark.parametrize("text", ["- 1", "text", "", "a: [", "a: !!int ''", "\x00", "fit: &a {b: *a}"])
+def test_a_broken_file_sets_nothing_here(folder, text):
+    (folder / "a.yaml").write_text(text)
+    (part,) = read(["--config", "a.yaml"]).typed
+    assert part.args == ("--config=a.yaml",)
+
+
+def test_what_cannot_be_in_a_config(tmp_path):
+    assert config_text({"a": tmp_path, "b": "1e-3"}) == f'a: "{tmp_path}"\nb: "1e-3"\n'
+    with pytest.raises(HyperparameterError, match=r"<object object .* cannot be in a config. HINT: "):
+        config_text({"a": object()})
 
 
 _WORDS = st.text("-=.abc", max_size=8) | st.sampled_from(
@@ -199,3 +258,4 @@ def test_only_our_own_errors_escape(folder, words, values):
     except LightningSMError:
         return
     assert arguments.subcommand in SUBCOMMANDS
+    assert all(isinstance(word, str) for part in arguments.parts() for word in part.args)

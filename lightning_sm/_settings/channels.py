@@ -1,30 +1,18 @@
-"""Routes input channels to the data module; says where callbacks write.
-
-``CheckpointPlaces`` says where callbacks save checkpoints, and which callbacks are added to those that are there.
-"""
+"""Routes input channels to the parameters of the data module."""
 
 import inspect
-import os
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
-from lightning_sm._config.classes import init_parameters, names_a_path, takes_path
-from lightning_sm._config.options import SageMakerOptions
-from lightning_sm._config.routed import CheckpointRoutes, RoutedSetting, is_within, may_replace
-from lightning_sm._config.settings import RunContext, Settings, plain_key
-from lightning_sm._lightning import Namespace
-from lightning_sm._resume.storage import is_remote
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm.errors import OutputError, RoutingError
+from lightning_sm._settings.classes import init_parameters, names_a_path, takes_path
+from lightning_sm._settings.given import RunContext
+from lightning_sm._settings.line import plain_key
+from lightning_sm._settings.options import SageMakerOptions
+from lightning_sm._settings.routed import RoutedSetting, may_replace
+from lightning_sm.errors import RoutingError
 
-__all__ = [
-    "Consumer",
-    "route_channels",
-    "unrouted_channels",
-    "CheckpointPlaces",
-    "directories",
-    "explicit_directories",
-]
+__all__ = ["Consumer", "route_channels", "unrouted_channels"]
 
 _MAIN_CHANNELS = ("training", "train")
 _MAIN_PARAMETERS = (
@@ -78,22 +66,22 @@ def route_channels(context: RunContext, consumer: Optional[Consumer]) -> Iterato
     Raises:
         RoutingError: It is ambiguous which parameter a channel feeds, or the channel holds no files to read.
     """
-    job, settings, options = context.job, context.settings, context.options
+    job, given, options = context.job, context.given, context.options
     taken: Dict[str, str] = {}
     for name, key in _targets(job, options, consumer).items():
-        if key is None or settings.is_explicit(plain_key(key)):
+        if key is None or given.is_explicit(plain_key(key)):
             continue
         plain = plain_key(key)
         if plain in taken:
             raise _ambiguous(f"The channels {taken[plain]!r} and {name!r} both feed {plain}.", name, [plain])
         taken[plain] = name
-        value = settings.get(plain)
+        value = given.get(plain)
         if value is None and consumer is not None and plain.startswith(f"{consumer.key}."):
             value = _default(consumer, plain.rpartition(".")[2])
         if may_replace(value, job) or name in options.channels:
             job.channels[name].validate()
             source = f"channel {name!r}" + (" by sagemaker.channels" if name in options.channels else "")
-            yield RoutedSetting(key, job.channels[name].path, source, settings.replaced_by_routing(plain), channel=name)
+            yield RoutedSetting(key, job.channels[name].path, source, *given.replaced_by_routing(plain), name)
 
 
 def unrouted_channels(context: RunContext, consumer: Optional[Consumer]) -> Tuple[str, ...]:
@@ -167,75 +155,3 @@ def _ambiguous(problem: str, channel: str, keys: List[str]) -> RoutingError:
         hint=f"Choose in the config, 'sagemaker: {{channels: {{{channel}: {keys[0]}}}}}', "
         f"or with the hyperparameter sagemaker.channels.{channel}.",
     )
-
-
-def directories(context: RunContext) -> Tuple[str, ...]:
-    """Where callbacks write that no setting names, one line each."""
-    checkpoints, source = context.checkpoint_dir
-    model, named = context.model_dir
-    trained = (f"trained model in {model} ← {named}",) if context.options.export else ()
-    return (f"checkpoints in {checkpoints} ← {source}", *trained)
-
-
-@dataclass(frozen=True)
-class CheckpointPlaces:
-    """Where the ``ModelCheckpoint`` callbacks of a trainer save: at or below the job's checkpoint directory.
-
-    Args:
-        directory: The job's checkpoint directory.
-        job: The job.
-        namespace: Lightning's namespace.
-        explicit: Directories that were typed or are hyperparameters, and stay.
-    """
-
-    directory: str
-    job: TrainingJob
-    namespace: Namespace
-    explicit: FrozenSet[str] = frozenset()
-
-    def route(self, callbacks: Sequence[Any]) -> None:
-        """Send the checkpoints of these callbacks below the directory.
-
-        The local directories exist then, for scripts that write other files beside their checkpoints.
-
-        Args:
-            callbacks: All callbacks of a trainer.
-
-        Raises:
-            OutputError: A directory cannot be made.
-        """
-        checkpoint_class = self.namespace.module("callbacks").ModelCheckpoint
-        checkpoints = [callback for callback in callbacks if isinstance(callback, checkpoint_class)]
-        routes = CheckpointRoutes(self.directory, [callback.dirpath for callback in checkpoints])
-        for callback in checkpoints:
-            if may_replace(callback.dirpath, self.job) and not self._is_explicit(callback):
-                callback.dirpath = routes.place(callback.dirpath)
-            if not is_remote(callback.dirpath) and is_within(callback.dirpath, self.directory):
-                _make(callback.dirpath)
-
-    def _is_explicit(self, callback: Any) -> bool:
-        return callback.dirpath is not None and os.path.realpath(callback.dirpath) in self.explicit
-
-
-def _make(directory: str) -> None:
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"The checkpoint directory {directory} cannot be written ({error}).",
-            hint="Check the directory's mount and owner, and what else is configured to be there.",
-        ) from error
-
-
-def explicit_directories(settings: Settings) -> FrozenSet[str]:
-    """Every ``dirpath`` that was typed or is a hyperparameter, anywhere in the config."""
-    given = ({key.rpartition(".")[2]: settings.get(key)} for key in settings.provenance if settings.is_explicit(key))
-    return frozenset(os.path.realpath(path) for value in given for path in _dirpaths(value))
-
-
-def _dirpaths(value: Any) -> Iterator[str]:
-    """Every ``dirpath`` in nested values."""
-    if isinstance(value, dict) and isinstance(value.get("dirpath"), str):
-        yield value["dirpath"]
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _dirpaths(inner)

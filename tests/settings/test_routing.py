@@ -1,10 +1,10 @@
 import pytest
 
-from lightning_sm._config.routing import route_world
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm._settings.routing import route_world
 from lightning_sm.errors import TopologyError
-from tests.config.given import context_of, settings_of
+from tests.settings.given import context_of, given_of
 
 SOURCES = {"num_nodes": "hosts", "local_world_size": "LOCAL_WORLD_SIZE"}
 
@@ -14,9 +14,9 @@ def topology(launcher, nodes=1, local=None):
     return Topology(launcher, num_nodes=nodes, sources=SOURCES, **external)
 
 
-def world(topology, settings=None, in_container=True, **job):
+def world(topology, given=None, in_container=True, **job):
     job = TrainingJob(in_container=in_container, **job)
-    routed = route_world(context_of(job, settings, topology=topology))
+    routed = route_world(context_of(job, given, topology=topology))
     return {setting.key.partition(".")[2]: setting.value for setting in routed}
 
 
@@ -56,54 +56,49 @@ def test_a_laptop_decides_itself():
     assert world(topology(Launcher.LOCAL), in_container=False) == {}
 
 
-def in_file(tmp_path, text):
-    path = tmp_path / "a.yaml"
-    path.write_text(f"trainer: {text}")
-    return str(path)
+def trainer(**values):
+    return {"trainer": values}
 
 
-def test_what_was_given_stays(tmp_path):
-    file = in_file(tmp_path, "{devices: [0, 1, 2, 3], strategy: ddp, num_nodes: 2}")
-    settings = settings_of([file], {}, ["--trainer.accelerator=gpu"])
-    assert world(topology(Launcher.TORCHRUN, 2, 4), settings, num_gpus=4) == {}
-    settings = settings_of((), {"trainer": {"devices": 4, "num_nodes": 2}}, ["--trainer.strategy=ddp"])
-    assert world(topology(Launcher.TORCHRUN, 2, 4), settings, num_gpus=0) == {"accelerator": "cpu"}
-    settings = settings_of((), {"trainer": {"devices": 1, "num_nodes": 2}}, ["--trainer.strategy=ddp"])
-    assert world(topology(Launcher.HOST, 2), settings, num_gpus=4) == {"accelerator": "gpu"}
+def test_what_was_given_stays():
+    given = given_of(trainer(devices=[0, 1, 2, 3], strategy="ddp", num_nodes=2), **trainer(accelerator="gpu"))
+    assert world(topology(Launcher.TORCHRUN, 2, 4), given, num_gpus=4) == {}
+    given = given_of(**trainer(devices=4, num_nodes=2, strategy="ddp"))
+    assert world(topology(Launcher.TORCHRUN, 2, 4), given, num_gpus=0) == {"accelerator": "cpu"}
+    given = given_of(**trainer(devices=1, num_nodes=2, strategy="ddp"))
+    assert world(topology(Launcher.HOST, 2), given, num_gpus=4) == {"accelerator": "gpu"}
 
 
 @pytest.mark.parametrize("open_", ["auto", None])
-def test_what_lightning_prints_leaves_everything_open(tmp_path, open_):
-    text = f"{{devices: {open_ or 'null'}, strategy: {open_ or 'null'}, num_nodes: 1, accelerator: {open_ or 'null'}}}"
-    settings = settings_of([in_file(tmp_path, text)])
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_what_lightning_prints_leaves_everything_open(open_, is_typed):
+    values = trainer(devices=open_, strategy=open_, num_nodes=1, accelerator=open_)
+    given = given_of(**values) if is_typed else given_of(values)
     expected = {"num_nodes": 2, "devices": 4, "accelerator": "gpu", "strategy": "smddp"}
-    assert world(topology(Launcher.TORCHRUN, 2, 4), settings, num_gpus=4) == expected
-    typed = settings_of((), {}, [f"--trainer.strategy={open_ or 'null'}", "--trainer.num_nodes=1"])
-    assert world(topology(Launcher.TORCHRUN, 2, 4), typed, num_gpus=4) == expected
+    assert world(topology(Launcher.TORCHRUN, 2, 4), given, num_gpus=4) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "topology", "expected"),
+    ("values", "topology", "expected"),
     [
-        ("{num_nodes: 3, devices: 8}", topology(Launcher.TORCHRUN, 2, 4), {"num_nodes": 2, "devices": 4}),
-        ("{num_nodes: '3', devices: '8'}", topology(Launcher.MPI, 2, 4), {"num_nodes": 2, "devices": 4}),
-        ("{num_nodes: 2, devices: 8}", topology(Launcher.HOST, 1), {"num_nodes": 1, "devices": 4}),
+        ({"num_nodes": 3, "devices": 8}, topology(Launcher.TORCHRUN, 2, 4), {"num_nodes": 2, "devices": 4}),
+        ({"num_nodes": "3", "devices": "8"}, topology(Launcher.MPI, 2, 4), {"num_nodes": 2, "devices": 4}),
+        ({"num_nodes": 2, "devices": 8}, topology(Launcher.HOST, 1), {"num_nodes": 1, "devices": 4}),
         # A part of the host's GPUs, which Lightning starts a process for each.
-        ("{num_nodes: 1, devices: 2}", topology(Launcher.HOST, 1), {}),
-        ("{devices: -1}", topology(Launcher.HOST, 1), {"num_nodes": 1, "devices": 4}),
+        ({"num_nodes": 1, "devices": 2}, topology(Launcher.HOST, 1), {}),
+        ({"devices": -1}, topology(Launcher.HOST, 1), {"num_nodes": 1, "devices": 4}),
     ],
 )
-def test_another_jobs_world_in_a_config_file_gives_way(tmp_path, text, topology, expected):
-    settings = settings_of([in_file(tmp_path, text)], {"trainer": {"accelerator": "gpu", "strategy": "ddp"}})
-    assert world(topology, settings, num_gpus=4) == expected
+def test_another_jobs_world_in_a_config_file_gives_way(values, topology, expected):
+    given = given_of(trainer(**values), **trainer(accelerator="gpu", strategy="ddp"))
+    assert world(topology, given, num_gpus=4) == expected
 
 
-@pytest.mark.parametrize("how", ["typed", "hyperparameters", "given"])
 @pytest.mark.parametrize(("name", "value"), [("num_nodes", 3), ("devices", 1), ("devices", "8")])
-def test_another_world_is_refused(how, name, value):
-    given = [f"--trainer.{name}={value}"] if how == "typed" else {"trainer": {name: value}}
-    with pytest.raises(TopologyError, match=rf"sets {name}={value}, but the job has this world.*HINT"):
-        world(topology(Launcher.TORCHRUN, 2, 4), settings_of(**{how: given}))
+def test_another_world_is_refused(name, value):
+    expected = rf"a hyperparameter sets {name}={value}, but the job has this world.*HINT"
+    with pytest.raises(TopologyError, match=expected):
+        world(topology(Launcher.TORCHRUN, 2, 4), given_of(**trainer(**{name: value})))
 
 
 @pytest.mark.parametrize(
@@ -119,8 +114,7 @@ def test_another_world_is_refused(how, name, value):
     ],
 )
 def test_processes_that_lightning_starts(given, expected):
-    settings = settings_of(given={"trainer": given})
-    assert world(topology(Launcher.HOST, 1), settings, num_gpus=4) == expected
+    assert world(topology(Launcher.HOST, 1), given_of(**trainer(**given)), num_gpus=4) == expected
 
 
 def test_sources():

@@ -1,25 +1,39 @@
-"""Determines the routed settings: the number of processes, directories and channels."""
+"""Determines the routed settings of a config: the number of processes, the root directory and channels."""
 
 import os
-from dataclasses import replace
-from typing import Any, Iterator, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
-from lightning_sm._config.classes import STRATEGY
-from lightning_sm._config.directories import Consumer, directories, route_channels, unrouted_channels
-from lightning_sm._config.mlflow import mlflow_notes, route_mlflow
-from lightning_sm._config.outputs import route_outputs
-from lightning_sm._config.routed import Link, RoutedSetting, Routing, may_replace
-from lightning_sm._config.settings import RunContext, Settings, plain_key
-from lightning_sm._config.strategies import strategy_sizes
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm._settings.channels import Consumer, route_channels, unrouted_channels
+from lightning_sm._settings.given import Given, RunContext
+from lightning_sm._settings.line import plain_key
+from lightning_sm._settings.routed import RoutedSetting, Routing, may_replace
+from lightning_sm._settings.strategies import strategy_sizes
 from lightning_sm.errors import RoutingError
 
-__all__ = ["build_routing", "route_world"]
+__all__ = ["Link", "build_routing", "route_world"]
 
 _NODES, _DEVICES, _ACCELERATOR = "trainer.num_nodes", "trainer.devices", "trainer.accelerator"
+_ROOT = "trainer.default_root_dir"
 # What LightningCLI writes with --print_config where nothing was set (None up to 1.9), and "all there are".
 _OPEN = {_NODES: (1, "1"), _DEVICES: (-1, "-1")}
+
+
+@dataclass(frozen=True)
+class Link:
+    """An argument that the project's CLI takes from others (``parser.link_arguments``).
+
+    Args:
+        target: The key that is set.
+        sources: The keys that it is taken from.
+        is_copy: Whether it is the value of its only source as that was parsed.
+    """
+
+    target: str
+    sources: Tuple[str, ...]
+    is_copy: bool
 
 
 def route_world(context: RunContext) -> Iterator[RoutedSetting]:
@@ -31,57 +45,55 @@ def route_world(context: RunContext) -> Iterator[RoutedSetting]:
     Raises:
         TopologyError: The command line, a hyperparameter or a program asks for another number of hosts or processes.
     """
-    job, topology, settings = context.job, context.topology, context.settings
-    for key, value, source in _world(job, topology, settings):
-        given = settings.get(key)
-        if value is None:
-            continue
-        if not _is_open(key, given):
-            if settings.is_explicit(key):
-                _refuse_other(key, given, topology, settings)
+    job, topology, given = context.job, context.topology, context.given
+    for key, value, source in _world(job, topology, given):
+        old = given.get(key)
+        if not _is_open(key, old):
+            if given.is_explicit(key):
+                _refuse_other(key, old, topology, given)
                 continue
-            if not _is_replaced(key, given, topology, job):
+            if not _is_replaced(key, old, topology, job):
                 continue
-        if given is None or given not in (value, str(value)):
-            yield RoutedSetting(key, value, source, settings.replaced_by_routing(key))
-    yield from strategy_sizes(context, _processes(job, topology, settings))
+        if given.source_of(key) is None or old not in (value, str(value)):
+            yield RoutedSetting(key, value, source, *given.replaced_by_routing(key))
+    yield from strategy_sizes(context, _processes(job, topology, given))
 
 
-def _is_open(key: str, given: Any) -> bool:
-    return given is None or (isinstance(given, (str, int)) and (given == "auto" or given in _OPEN.get(key, ())))
+def _is_open(key: str, value: Any) -> bool:
+    return value is None or (isinstance(value, (str, int)) and (value == "auto" or value in _OPEN.get(key, ())))
 
 
-def _refuse_other(key: str, given: Any, topology: Topology, settings: Settings) -> None:
+def _refuse_other(key: str, value: Any, topology: Topology, given: Given) -> None:
     """Raise an error for a number that was set for this run and differs from the job's."""
     expected = {_NODES: topology.num_nodes, _DEVICES: topology.local_world_size}.get(key)
-    count = _count(given)
+    count = _count(value)
     if None not in (expected, count) and count != expected:
-        topology.refuse(f"{settings.provenance_of(key)} sets {key.partition('.')[2]}={given}")
+        topology.refuse(f"{given.source_of(key)} sets {key.partition('.')[2]}={value}")
 
 
-def _is_replaced(key: str, given: Any, topology: Topology, job: TrainingJob) -> bool:
+def _is_replaced(key: str, value: Any, topology: Topology, job: TrainingJob) -> bool:
     """Whether the world that a config file asks for does not exist here. A list of devices is kept."""
     if key == _NODES:
         return True
-    count = _count(given)
+    count = _count(value)
     if key != _DEVICES or count is None:
         return False
     return topology.is_external or count > (job.num_gpus or count)
 
 
-def _count(given: Any) -> Optional[int]:
+def _count(value: Any) -> Optional[int]:
     """The number of devices or hosts that is asked for, where it is a number."""
-    if isinstance(given, str) and given.isdigit():
-        return int(given)
-    return given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else None
+    if isinstance(value, str) and value.isdigit():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _world(job: TrainingJob, topology: Topology, settings: Settings) -> Iterator[Tuple[str, Any, str]]:
+def _world(job: TrainingJob, topology: Topology, given: Given) -> Iterator[Tuple[str, Any, str]]:
     if topology.launcher == Launcher.LOCAL:
         return
     sources = topology.sources
     yield _NODES, topology.num_nodes, sources.get("num_nodes", "default")
-    gpus = _gpus(job, settings)
+    gpus = _gpus(job, given)
     if topology.is_external:
         yield _DEVICES, topology.local_world_size, sources["local_world_size"]
     elif gpus:
@@ -92,38 +104,38 @@ def _world(job: TrainingJob, topology: Topology, settings: Settings) -> Iterator
         yield _ACCELERATOR, "gpu", "SM_NUM_GPUS"
     elif job.num_gpus == 0 and not job.num_neurons:
         yield _ACCELERATOR, "cpu", "SM_NUM_GPUS"
-    processes = _processes(job, topology, settings)
+    processes = _processes(job, topology, given)
     if processes is not None and processes > 1 and not job.num_neurons:
         yield "trainer.strategy", "smddp", f"{processes} processes by {topology.launcher}"
 
 
-def _gpus(job: TrainingJob, settings: Settings) -> Optional[int]:
+def _gpus(job: TrainingJob, given: Given) -> Optional[int]:
     """The GPUs that are used: whoever asks for CPUs has not asked for as many processes as there are GPUs."""
-    accelerator = settings.get(_ACCELERATOR)
+    accelerator = given.get(_ACCELERATOR)
     return job.num_gpus if _is_open(_ACCELERATOR, accelerator) or accelerator in ("gpu", "cuda") else None
 
 
-def _processes(job: TrainingJob, topology: Topology, settings: Settings) -> Optional[int]:
+def _processes(job: TrainingJob, topology: Topology, given: Given) -> Optional[int]:
     """The number of processes that train; ``None`` where Lightning alone decides."""
     if topology.launcher == Launcher.LOCAL:
         return None
     if topology.is_external:
         return topology.world_size
-    given, gpus = settings.get(_DEVICES), _gpus(job, settings)
-    count = len(given) if isinstance(given, list) else _count(given)
+    devices, gpus = given.get(_DEVICES), _gpus(job, given)
+    count = len(devices) if isinstance(devices, list) else _count(devices)
     return topology.num_nodes * (min(count or gpus, gpus) if gpus else count or 1)
 
 
 def build_routing(
     context: RunContext, *, consumer: Optional[Consumer] = None, links: Sequence[Link] = (), trains: bool = True
 ) -> Routing:
-    """Determine every routed setting.
+    """Determine every routed setting but those of loggers and callbacks.
 
     Outside a container only the world of an external launcher is taken, because otherwise each of its processes would
     train alone; directories are left as they are.
 
     Args:
-        context: The run, with its settings and options.
+        context: The run, with what it was given and its options.
         consumer: The class that reads data, where there is one.
         links: Arguments that the parser takes from others.
         trains: Whether the run may train, so that there is something to save and to export.
@@ -131,44 +143,41 @@ def build_routing(
     Raises:
         RoutingError: It is ambiguous which parameter a channel feeds, the channel holds no files to read, or the
             parameter is computed from other arguments.
-        LoggerError: MLflow or an upload of logs cannot be used as it is set, or lacks a package.
         TopologyError: The run asks for another number of hosts or processes than the job has.
     """
-    settings = context.settings
+    job, given = context.job, context.given
     decided = list(route_world(context))
-    notes: Tuple[str, ...] = ()
-    if context.job.in_container:
-        decided += [*route_mlflow(context, list(route_outputs(context))), *route_channels(context, consumer)]
-        saves = (
-            settings.get("trainer.enable_checkpointing") is not False and settings.get("trainer.barebones") is not True
-        )
-        written = directories(context) if trains else ()
-        notes = (written if saves else written[1:]) + mlflow_notes(context) + unrouted_channels(context, consumer)
-    routed = [other for each in decided for other in _at_source(each, links, settings, context.job)]
-    # A config that sets arguments of a class must name the class, which may come from the command line only.
-    implied = [
-        (f"{key}.class_path", path)
-        for key, path in ((key, settings.get(f"{key}.class_path")) for key in ("model", "data", STRATEGY))
-        if isinstance(path, str)
-    ]
-    if consumer is not None and consumer.class_path is not None:
-        implied.append((f"{consumer.key}.class_path", consumer.class_path))
-    return Routing(tuple(routed), notes, tuple(implied))
+    notes: List[str] = []
+    if job.in_container:
+        if not given.is_explicit(_ROOT) and may_replace(given.get(_ROOT), job):
+            decided.append(RoutedSetting(_ROOT, *context.output_dir, *given.replaced_by_routing(_ROOT)))
+        decided += route_channels(context, consumer)
+        saves = given.get("trainer.enable_checkpointing") is not False and given.get("trainer.barebones") is not True
+        notes += [*(_directories(context, saves) if trains else ()), *unrouted_channels(context, consumer)]
+    routed = (other for each in decided for other in _at_source(each, links, given, job))
+    return Routing(tuple(routed), tuple(notes))
+
+
+def _directories(context: RunContext, saves: bool) -> Iterator[str]:
+    """Where callbacks write that no setting names, one line each."""
+    if saves:
+        yield "checkpoints in {} ← {}".format(*context.checkpoint_dir)
+    if context.options.export:
+        yield "trained model in {} ← {}".format(*context.model_dir)
 
 
 def _at_source(
-    setting: RoutedSetting, links: Sequence[Link], settings: Settings, job: TrainingJob
+    setting: RoutedSetting, links: Sequence[Link], given: Given, job: TrainingJob
 ) -> Iterator[RoutedSetting]:
     """Set what a linked argument is taken from, because the link overwrites the argument itself."""
     link = next((link for link in links if plain_key(link.target) == plain_key(setting.key)), None)
     if link is None:
         yield setting
         return
-    if any(settings.is_explicit(plain_key(source)) for source in link.sources):
+    if any(given.is_explicit(plain_key(source)) for source in link.sources):
         return
     source = link.sources[0]
-    old = settings.get(plain_key(source))
-    old = link.default if old is None else old
+    old = given.get(plain_key(source))
     if not link.is_copy:
         if setting.channel is not None:
             raise RoutingError(
@@ -177,4 +186,5 @@ def _at_source(
                 f"sagemaker.channels.{setting.channel} to another parameter, or to '' for none.",
             )
     elif old is None or (os.path.isabs(str(setting.value)) and may_replace(old, job)):
-        yield replace(setting, key=source, replaced=settings.replaced_by_routing(plain_key(source)), config=None)
+        replaced, value = given.replaced_by_routing(plain_key(source))
+        yield replace(setting, key=source, replaced=replaced, old=value)

@@ -4,7 +4,7 @@ from dataclasses import fields
 import pytest
 
 import lightning_sm
-from lightning_sm._config.options import SageMakerOptions, options_of
+from lightning_sm._settings.options import SageMakerOptions, options_of
 from lightning_sm.errors import OptionError
 
 

@@ -8,12 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonargparse import ActionConfigFile, ArgumentParser  # type: ignore[attr-defined]
 
-from lightning_sm._config.arguments import JobArguments
-from lightning_sm._config.build import GroupClass, RunParser
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._settings.line import JobLine
+from lightning_sm._settings.run import GroupClass, RunParser
 from lightning_sm.errors import HyperparameterError
-from tests.config.given import context_of
+from tests.settings.given import context_of
 
 REFUSED = "refused"
 
@@ -98,11 +98,11 @@ def in_a_job(name, is_named, hyperparameters=None, words=()):
         words = [f"--model={__name__}.Model", *words] if words else words
         content["model"] = json.dumps(f"{__name__}.Model")
     job = TrainingJob(in_container=True, hyperparameters=Hyperparameters.from_file(content, "hyperparameters.json"))
-    arguments = JobArguments.read(words, job, ())
+    line = JobLine.read(words, job, ())
     classes = {"trainer": GroupClass(), "data": GroupClass(), "model": GroupClass(Model, is_named)}
     parser = parser_of(is_named)
     try:
-        return received(RunParser(context_of(), parser, parser, arguments, classes).parse_args(), name)
+        return received(RunParser(context_of(), parser, parser, line, classes).parse(), name)
     except HyperparameterError:
         return REFUSED
 

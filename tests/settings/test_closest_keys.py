@@ -2,8 +2,8 @@ import argparse
 
 import pytest
 
-from lightning_sm._config.classes import closest_keys
-from tests.config.given import settings_of
+from lightning_sm._settings.classes import closest_keys
+from lightning_sm._settings.line import leaves
 
 
 class Net:
@@ -28,8 +28,8 @@ def parser():
 
 
 def hint(parser, **values):
-    settings = settings_of(hyperparameters=values)
-    return closest_keys(parser, settings.tree, settings.provenance, CLASSES.get)
+    given = dict(leaves(values))
+    return closest_keys(parser, given, dict.fromkeys(given, "a hyperparameter"), CLASSES.get)
 
 
 def test_an_abbreviation_means_what_it_begins(parser):

@@ -1,0 +1,305 @@
+import dataclasses
+import importlib.util
+
+import pytest
+from jsonargparse import Namespace as Described
+
+from lightning_sm._lightning import Namespace
+from lightning_sm._sagemaker.job import TrainingJob
+from lightning_sm._settings import redirect as redirecting
+from lightning_sm._settings.options import SageMakerOptions
+from lightning_sm._settings.redirect import CheckpointRoutes, as_list, complete_loggers, redirect
+from lightning_sm._settings.routed import Routing
+from lightning_sm.errors import LoggerError
+from tests.projects.container import log_lines
+from tests.settings.given import context_of, given_of
+
+PL = Namespace("pytorch_lightning")
+NAME = "cifar-2026-01-31-12-30-59-123"
+JOB = TrainingJob(
+    in_container=True,
+    name=NAME,
+    base_dir="/ml",
+    output_data_dir="/ml/out",
+    checkpoint_dir="/ml/checkpoints",
+    sources={"output_data_dir": "SM_OUTPUT_DATA_DIR", "checkpoint_dir": "checkpointconfig.json", "name": "JOB_NAME"},
+)
+UNNAMED = dataclasses.replace(JOB, name=None)
+BOARD = dataclasses.replace(
+    JOB, tensorboard_dir="/ml/output/tensorboard", sources={**JOB.sources, "tensorboard_dir": "tensorboard.json"}
+)
+ARN = "arn:aws:sagemaker:eu-west-1:123456789012:mlflow-tracking-server/team"
+URI = "https://mlflow.example"
+
+
+class Remote(PL.module("loggers").Logger):
+    """A logger without a directory."""
+
+    name, version = "remote", "1"
+
+    def log_metrics(self, *_):
+        """Log nothing."""
+
+    log_hyperparams = log_metrics
+
+
+class MLFlowLogger(Remote):
+    """What Lightning's has of its arguments, without the package."""
+
+    def __init__(self, experiment_name="lightning_logs", run_name=None, tracking_uri=None, save_dir="./mlruns"):
+        super().__init__()
+        self._experiment_name, self._run_name, self._tracking_uri = experiment_name, run_name, tracking_uri
+        self._run_id = self._experiment_id = None
+
+
+@pytest.fixture(autouse=True)
+def packages(monkeypatch):
+    """No package is missing, no server is asked, and no logger has been made before."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(redirecting, "_versions", type(redirecting._versions)())
+    monkeypatch.setattr(redirecting, "continue_run", lambda *_: None)
+    monkeypatch.setattr(PL.module("loggers"), "MLFlowLogger", MLFlowLogger)
+
+
+def described(class_path, **arguments):
+    return Described(class_path=class_path, **({"init_args": Described(**arguments)} if arguments else {}))
+
+
+def made(class_path, **arguments):
+    place = "callbacks" if "Checkpoint" in class_path else "loggers"
+    return getattr(PL.module(place), class_path)(**arguments)
+
+
+def route(entries, key="trainer.logger", file=None, job=JOB, explicit=None, **options):
+    context = context_of(job, given_of(file, **(explicit or {})), SageMakerOptions(**options))
+    return {setting.key: setting for setting in redirect(entries, key, context)}
+
+
+@pytest.mark.parametrize(("make", "at"), [(described, "trainer.logger.init_args"), (made, "trainer.logger")])
+@pytest.mark.parametrize("name", ["CSVLogger", "TensorBoardLogger"])
+def test_a_logger_writes_to_the_output_directory(make, at, name):
+    logger = make(name, save_dir="logs")
+    (setting,) = route(logger, file={"trainer": {"logger": {"save_dir": "logs"}}}).values()
+    assert str(setting) == f"{at}.save_dir = /ml/out ← SM_OUTPUT_DATA_DIR (replaces logs from a.yaml)"
+    assert (logger.init_args if make is described else logger).save_dir == "/ml/out"
+    assert setting.old == "logs"
+
+
+def test_of_several_loggers_each_has_a_line():
+    entries = [described("CSVLogger"), described("CSVLogger", save_dir="s3://b"), made("CSVLogger", save_dir="logs")]
+    lines = list(map(str, route([True, *entries]).values()))
+    assert lines == [
+        "trainer.logger[1].init_args.save_dir = /ml/out ← SM_OUTPUT_DATA_DIR",
+        "trainer.logger[3].save_dir = /ml/out ← SM_OUTPUT_DATA_DIR (replaces logs from the script)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [False, [], 5, "text", Remote(), described(f"{__name__}.Remote"), described("Unknown", save_dir="x"),
+     Described(save_dir="x"), described("CSVLogger", save_dir="/ml/out/own"), made("CSVLogger", save_dir="/ml/own")],
+    ids=lambda entry: type(entry).__name__,
+)  # fmt: skip
+def test_what_stays(entry):
+    assert route(entry) == {}
+
+
+@pytest.mark.parametrize("explicit", [{"save_dir": "mine"}, [{"class_path": "CSVLogger", "save_dir": "mine"}]], ids=str)
+def test_a_directory_that_was_set_for_this_run_stays(explicit):
+    logger = described("CSVLogger", save_dir="mine")
+    assert route([logger], explicit={"trainer": {"logger": explicit}}) == {}
+
+
+@pytest.mark.parametrize("make", [described, made])
+def test_checkpoints_go_below_the_checkpoint_directory(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    entries = [described("Timer"), make("ModelCheckpoint", dirpath="best"), make("ModelCheckpoint")]
+    dirpath = make("ModelCheckpoint", dirpath="best")
+    assert [each.value for each in route(entries, "trainer.callbacks").values()] == [
+        "/ml/checkpoints/best", "/ml/checkpoints",
+    ]  # fmt: skip
+    assert [each.value for each in route(dirpath, "trainer.callbacks", checkpoint_dir="/c").values()] == ["/c/best"]
+
+
+@pytest.mark.parametrize(
+    ("dirpath", "expected"),
+    [
+        ("checkpoints/fold0", "/c/checkpoints/fold0"),
+        ("./a/../b/", "/c/b"),
+        ("{here}/runs/a", "/c/runs/a"),
+        ("/scratch/me/run-7/best", "/c/scratch/me/run-7/best"),
+        (".", "/c"),
+        (None, "/c"),
+        ("/c", "/c"),
+        ("/c/fold0", "/c/fold0"),
+    ],
+)
+@pytest.mark.parametrize("url", ["", "s3://bucket"])
+def test_a_checkpoint_directory_keeps_its_path(tmp_path, monkeypatch, dirpath, expected, url):
+    monkeypatch.chdir(tmp_path)
+    given = dirpath and dirpath.format(here=tmp_path)
+    if url and given and given.startswith("/c"):
+        expected = f"/c{given}"  # it is of this host, and the job's is not
+    assert CheckpointRoutes(f"{url}/c", [given]).place(given) == url + expected
+
+
+def test_only_equal_checkpoint_directories_become_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = ["data/x", "/data/x", "data/x", f"{tmp_path}/data/x", "y", "/c/y", ".", None]
+    routes = CheckpointRoutes("/c", given)
+    places = ["/c/data/x", "/c/data/x-2", "/c/data/x", "/c/data/x", "/c/y-2", "/c/y", "/c", "/c"]
+    assert [routes.place(path) for path in given] == places
+
+
+@pytest.mark.parametrize("make", [described, made])
+@pytest.mark.parametrize("explicit", [None, {"trainer": {"logger": {"save_dir": "s3://b/runs/"}}}])
+def test_tensorboard_files_for_s3_are_written_locally_and_uploaded(make, explicit, monkeypatch):
+    logger = make("TensorBoardLogger", save_dir="s3://b/runs/" if make is described else "memory://b/runs/")
+    setting, *version = route(logger, explicit=explicit).values()
+    assert (setting.value, setting.upload) == ("/ml/out/tensorboard/b/runs", setting.old)
+    assert Routing((setting,)).uploads == {setting.value: setting.old}
+    assert (logger.init_args if make is described else logger).version == NAME
+    assert [str(each) for each in version] == (
+        [f"trainer.logger.init_args.version = {NAME} ← the job's name, JOB_NAME"] if make is described else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [("s3://bucket", "bucket"), ("s3://b//../x/./y/", "b/x/y"), ("memory://m/x", "m/x")],
+)
+def test_the_local_directory_of_a_url(url, expected):
+    (setting,) = route(described("TensorBoardLogger", save_dir=url), job=UNNAMED).values()
+    assert setting.value == f"/ml/out/tensorboard/{expected}"
+
+
+def test_a_remote_output_directory_and_one_that_was_chosen_beside_it():
+    entries = [described("TensorBoardLogger"), described("CSVLogger"), described("TensorBoardLogger", save_dir="/ml/a")]
+    routed = route(entries, output_dir="s3://b/out")
+    values = [(each.value, each.upload) for key, each in routed.items() if key.endswith("save_dir")]
+    assert values == [("/ml/out/tensorboard/b/out", "s3://b/out"), ("s3://b/out", None)]
+
+
+def test_loggers_of_one_directory_have_versions_of_their_own():
+    more = [{}, {}, {"name": "other"}, {"name": "lightning_logs"}, {"version": 3}]
+    entries = [described("TensorBoardLogger", save_dir="s3://b/x", **each) for each in more]
+    routed = route(entries)
+    found = [routed.get(f"trainer.logger[{index}].init_args.version") for index in range(5)]
+    assert [each and each.value for each in found] == [NAME, f"{NAME}-2", NAME, f"{NAME}-3", None]
+
+
+def test_the_jobs_tensorboard_directory():
+    entries = [described("TensorBoardLogger"), described("CSVLogger")]
+    first, second = route(entries, job=BOARD).values()
+    assert str(first) == "trainer.logger[0].init_args.save_dir = /ml/output/tensorboard ← tensorboard.json"
+    assert (first.upload, second.value) == (None, "/ml/out")
+    remote = route(described("TensorBoardLogger", save_dir="s3://b/x"), job=BOARD)
+    assert remote["trainer.logger.init_args.save_dir"].upload == "s3://b/x"
+
+
+def test_a_missing_package_is_an_error_before_anything_is_made(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "boto3" else object())
+    with pytest.raises(LoggerError, match=r"boto3 cannot be imported.* HINT: "):
+        route(described("TensorBoardLogger", save_dir="s3://b/x"))
+
+
+def complete(logger=None, job=JOB, explicit=None, **options):
+    """The loggers of a trainer, and the lines of the table about them."""
+    arguments = {"logger": logger}
+    context = context_of(job, given_of(**(explicit or {})), SageMakerOptions(**options))
+    lines = list(map(str, complete_loggers(arguments, context)))
+    return as_list(arguments["logger"]), lines
+
+
+@pytest.mark.parametrize("given", [None, True])
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_the_default_logger(monkeypatch, given, is_installed):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if is_installed else None)
+    (logger,), lines = complete(given)
+    assert type(logger).__name__ == ("TensorBoardLogger" if is_installed else "CSVLogger")
+    assert logger.save_dir == "/ml/out"
+    assert lines == ["trainer.logger.save_dir = /ml/out ← SM_OUTPUT_DATA_DIR"]
+
+
+def test_default_loggers_for_s3_have_versions_of_their_own():
+    found = [complete(output_dir="memory://b")[0][0] for _ in range(2)]
+    assert [(logger.save_dir, logger.version) for logger in found] == [
+        ("/ml/out/tensorboard/b", NAME), ("/ml/out/tensorboard/b", f"{NAME}-2"),
+    ]  # fmt: skip
+
+
+def arguments_of(logger):
+    return {name: getattr(logger, f"_{name}") for name in ("tracking_uri", "experiment_name", "run_name")}
+
+
+@pytest.mark.parametrize("given", [None, made("CSVLogger", save_dir="/ml/out"), [made("CSVLogger", save_dir="/ml/o")]])
+def test_mlflow_is_added_beside_the_other_loggers(given):
+    (first, added), lines = complete(given, mlflow_arn=ARN)
+    assert arguments_of(added) == {"tracking_uri": ARN, "experiment_name": "cifar", "run_name": NAME}
+    assert lines[-4:] == [
+        f"trainer.logger = {type(first).__name__}, MLFlowLogger ← sagemaker.mlflow_arn",
+        f"trainer.logger[1].tracking_uri = {ARN} ← sagemaker.mlflow_arn",
+        "trainer.logger[1].experiment_name = cifar ← JOB_NAME without its time",
+        f"trainer.logger[1].run_name = {NAME} ← JOB_NAME",
+    ]
+
+
+@pytest.mark.parametrize("given", [False, []])
+def test_mlflow_is_not_added_where_there_are_to_be_no_loggers(given):
+    with log_lines() as logged:
+        assert complete(given, mlflow_arn=URI) == (as_list(given), [])
+    assert logged[0].startswith("nothing is logged to MLflow: the trainer is to have no loggers.")
+
+
+@pytest.mark.parametrize("local", [None, "mlruns", "file:./mlruns", "sqlite:///a.db"])
+def test_the_projects_mlflow_logger_is_sent_to_the_server(local):
+    (logger,), lines = complete(MLFlowLogger(tracking_uri=local), mlflow_arn=ARN)
+    assert arguments_of(logger) == {"tracking_uri": ARN, "experiment_name": "cifar", "run_name": NAME}
+    assert len(lines) == 3
+
+
+def test_mlflow_as_the_project_or_a_person_chose_it_stays():
+    own = {"tracking_uri": "http://own", "experiment_name": "e", "run_name": "r"}
+    assert complete(MLFlowLogger(**own), mlflow_arn=ARN)[1] == []
+    typed = {"tracking_uri": "file:/mine", "experiment_name": "lightning_logs"}
+    (logger,), _ = complete(MLFlowLogger(**typed), explicit={"trainer": {"logger": typed}}, mlflow_arn=ARN)
+    assert arguments_of(logger) == {**typed, "run_name": NAME}
+
+
+def test_variables_of_mlflow_add_no_logger_and_the_option_wins(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    assert len(complete()[0]) == 1
+    (logger,), lines = complete(MLFlowLogger())
+    assert arguments_of(logger) == {"tracking_uri": URI, "experiment_name": "mine", "run_name": NAME}
+    assert f"trainer.logger.tracking_uri = {URI} ← MLFLOW_TRACKING_URI" in lines
+    (logger,), _ = complete(MLFlowLogger(), mlflow_arn=ARN)
+    assert (logger._tracking_uri, logger._experiment_name) == (ARN, "mine")
+
+
+def test_without_a_server_or_a_name_mlflow_keeps_its_experiment():
+    assert arguments_of(complete(MLFlowLogger())[0][0])["experiment_name"] == "lightning_logs"
+    (logger,), _ = complete(MLFlowLogger(), job=UNNAMED, mlflow_arn=URI)
+    assert arguments_of(logger) == {"tracking_uri": URI, "experiment_name": "lightning_logs", "run_name": None}
+
+
+def test_a_described_mlflow_logger_has_a_directory_only_where_it_writes_there():
+    logger = described("MLFlowLogger", run_name="r")
+    assert route(logger, mlflow_arn=URI) == {}
+    assert [each.value for each in route(logger).values()] == ["/ml/out"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "missing", "message"),
+    [
+        (ARN, "sagemaker_mlflow", "needs sagemaker-mlflow. HINT: Add lightning-sm.mlflow. to the requirements.txt"),
+        (URI, "mlflow", "needs mlflow. HINT: Add lightning-sm.mlflow. to the requirements.txt"),
+        (ARN.replace("tracking", "trackin"), "", "is no ARN of a SageMaker managed MLflow. HINT: It has the form arn"),
+        ("arn:aws:s3:::bucket", "", "is no ARN"),
+    ],
+)
+@pytest.mark.parametrize("given", [None, MLFlowLogger()])
+def test_a_server_that_cannot_be_used(monkeypatch, uri, missing, message, given):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else object())
+    with pytest.raises(LoggerError, match=message):
+        complete(given, mlflow_arn=uri)
