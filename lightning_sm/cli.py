@@ -29,7 +29,7 @@ from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._trainer_defaults import add_environment, as_list, stay_on_one_host
-from lightning_sm.callbacks.of_job import own_callbacks, progress_callbacks, upload_callbacks
+from lightning_sm.callbacks.of_job import monitor_callbacks, own_callbacks, upload_callbacks
 
 if TYPE_CHECKING:
     from pytorch_lightning.cli import LightningCLI as _Base
@@ -229,7 +229,7 @@ class SageMakerCLIMixin(_Base):
                 routing=self.routing.lines,
             )
         else:
-            own = progress_callbacks(config, present, context)
+            own = monitor_callbacks(config, present, context)
         callbacks = [*callbacks, *own]
         return super()._instantiate_trainer(config, callbacks)
 

@@ -8,7 +8,7 @@ from lightning_sm._config.outputs import class_entry
 from lightning_sm._config.routed import RoutedSetting
 from lightning_sm._config.settings import RunContext
 from lightning_sm._failure.failure_file import redact_patterns
-from lightning_sm._loggers.mlflow import (
+from lightning_sm._observe.mlflow import (
     check_server,
     continue_run,
     experiment_of,
@@ -18,7 +18,7 @@ from lightning_sm._loggers.mlflow import (
     set_in_place,
     settable,
 )
-from lightning_sm._loggers.wandb import continue_wandb_run, is_wandb_class
+from lightning_sm._observe.wandb import continue_wandb_run, is_wandb_class
 
 __all__ = ["complete_loggers", "mlflow_arguments", "mlflow_notes", "route_mlflow"]
 

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 from lightning_sm._config.classes import init_parameters
 from lightning_sm._config.routed import CheckpointRoutes, RoutedSetting, may_replace
 from lightning_sm._config.settings import RunContext
-from lightning_sm._loggers.upload import check_packages
+from lightning_sm._observe.upload import check_packages
 from lightning_sm._resume.storage import is_remote
 
 __all__ = [

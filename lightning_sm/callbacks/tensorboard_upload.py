@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning.compat import loggers_of
 from lightning_sm._lightning.trainer_protocol import Trainer
-from lightning_sm._loggers.upload import DirectoryUpload, check_packages
+from lightning_sm._observe.upload import DirectoryUpload, check_packages
 from lightning_sm.errors import JobConfigError
 
 __all__ = ["TensorBoardUploadMixin"]

@@ -113,7 +113,7 @@ def definitions_of(metrics: Sequence[str], line: Optional[ReadLine]) -> List[Dic
         LaunchError: The model's metrics cannot be read.
         MetricDefinitionError: SageMaker does not accept a name.
     """
-    from lightning_sm._metrics.definitions import metric_definitions
+    from lightning_sm._observe.metrics import metric_definitions
 
     names = [name for name in metrics if name != _FROM_MODEL]
     if _FROM_MODEL in metrics and line is not None:

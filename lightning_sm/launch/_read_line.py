@@ -56,16 +56,13 @@ def _stop_before_objects(path: str) -> None:
 
 def _asked(cli: Any, config: Any) -> Dict[str, Any]:
     """What a parsed line of LightningCLI asks for."""
-    from lightning_sm._metrics.source_names import logged_names
-
     tree = config.as_dict() if hasattr(config, "as_dict") else dict(config)
     model = _model_class(cli, tree.get("model"))
-    logged = logged_names(model) if isinstance(model, type) else None
     trainer = tree.get("trainer") or {}
     return {
-        "model": None if logged is None else f"{model.__module__}.{model.__qualname__}",
-        "logged": list(logged.names) if logged else [],
-        "is_complete": logged is not None and not logged.unknown and bool(logged.names),
+        "model": f"{model.__module__}.{model.__qualname__}" if isinstance(model, type) else None,
+        "logged": [],
+        "is_complete": False,
         "monitored": sorted(set(_monitored([trainer.get("callbacks"), tree.get("lr_scheduler")]))),
         "accelerator": str(trainer.get("accelerator")),
     }

@@ -226,7 +226,7 @@ def test_what_a_tuning_job_has_no_field_for(given):
 def test_default_names_have_at_most_32_characters(tmp_path):
     from datetime import datetime
 
-    from lightning_sm._loggers.mlflow import experiment_of
+    from lightning_sm._observe.mlflow import experiment_of
 
     name = default_tuning_name(settings_of({"base_name": "a_very_long-name " * 5}), datetime(2026, 1, 31, 12, 30))
     assert name == "a-very-long-name-20260131123000"
