@@ -11,8 +11,8 @@ from lightning_sm._config.options import options_of
 from lightning_sm._config.settings import RunContext
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import NAMESPACES, Namespace
-from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm._lightning.trainer_protocol import callbacks_of, is_fast_dev_run
+from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.trainer import callbacks_of, is_fast_dev_run
 from lightning_sm._lightning.wrapped_method import (
     constructor_arguments,
     fabric_of,

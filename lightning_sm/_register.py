@@ -9,7 +9,6 @@ from lightning_sm._lightning.import_hook import (
     add_import_hook,
     check_before_import,
     explain_failed_import,
-    log_if_unverified,
 )
 from lightning_sm._lightning.namespaces import NAMESPACES, Namespace, mark_unsupported, set_rank_zero_rank
 from lightning_sm._logging import log
@@ -70,16 +69,13 @@ def _register(namespace: Namespace) -> None:
     from lightning_sm._distributed.environment import SageMakerEnvironment
     from lightning_sm._distributed.sharded import register_sharded
     from lightning_sm._distributed.smddp import register_strategies
-    from lightning_sm._lightning.compat_strategies import (
-        add_legacy_environment_methods,
-        check_single_device_environment,
-    )
+    from lightning_sm._lightning.legacy import add_names_of_environment
+    from lightning_sm._lightning.strategies import check_single_device_environment
 
     _watch_failures()
-    log_if_unverified(namespace)
     environments = namespace.module("plugins.environments")
     environments.ClusterEnvironment.register(SageMakerEnvironment)
-    add_legacy_environment_methods(namespace, SageMakerEnvironment)
+    add_names_of_environment(namespace, SageMakerEnvironment)
     register_strategies(namespace)
     register_sharded(namespace)
     check_single_device_environment(namespace, _check_single_device)

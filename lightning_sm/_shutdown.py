@@ -12,8 +12,8 @@ from typing import Any, Callable, List, Optional, Sequence
 
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning.collectives import all_true, broadcast
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._lightning.trainer_hooks import set_restored_handler
-from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._sagemaker.exit_codes import STOPPED
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import JobConfigError

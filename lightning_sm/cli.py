@@ -24,7 +24,7 @@ from lightning_sm._config.settings import RunContext, as_tree
 from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class, resolve_class
-from lightning_sm._lightning.compat import add_any_data_module, cli_base_path, save_config_arguments
+from lightning_sm._lightning.legacy import add_any_data_module, cli_base_path, save_config_arguments
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
@@ -176,7 +176,7 @@ class SageMakerCLIMixin(_Base):
         subparser = parser if subcommand is None else self._parser(subcommand)
         run = RunParser(self.run_context, parser, subparser, arguments, classes)
         if values is None:
-            self.config = run.parse_words()
+            self.config = run.parse_args()
         else:
             self.config = run.parse_mapping(values if subcommand is None else values.get(subcommand, {}))
         self.run_context, self.routing = run.context, run.routing
@@ -307,7 +307,7 @@ def _no_collections() -> Iterator[None]:
 
 def __getattr__(name: str) -> Any:
     if name == "SageMakerCLI":
-        return resolve_class(name, _MIXIN, sagemaker_cli_class)
+        return resolve_class(name, sagemaker_cli_class)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -22,7 +22,6 @@ __all__ = [
     "StrategyUnavailableError",
     "DoctorError",
     "LightningImportError",
-    "LightningAttributeError",
     "RehearsalError",
     "LaunchError",
 ]
@@ -119,10 +118,6 @@ class DoctorError(LightningSMError, RuntimeError):
 
 class LightningImportError(LightningSMError, ImportError):
     """No supported Lightning is installed, or importing it failed for a known reason."""
-
-
-class LightningAttributeError(LightningSMError, AttributeError):
-    """A name of ``lightning_sm`` that needs Lightning was accessed, and no supported Lightning is installed."""
 
 
 class RehearsalError(LightningSMError, RuntimeError):

@@ -4,7 +4,7 @@ import functools
 from typing import TYPE_CHECKING, Any, List
 
 from lightning_sm._distributed.sharded import SHARDED, sharded_class
-from lightning_sm._distributed.smddp import SMDDP_MIXIN, smddp_strategy_class
+from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import resolve_class
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in SHARDED:
-        return resolve_class(name, SHARDED[name][1], functools.partial(sharded_class, name=name))
+        return resolve_class(name, functools.partial(sharded_class, name=name))
     # Lightning 1.5 has plugins instead of strategies; both names are the same class in every version.
     if name in __all__:
-        return resolve_class("SMDDPStrategy", SMDDP_MIXIN, smddp_strategy_class)
+        return resolve_class("SMDDPStrategy", smddp_strategy_class)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -39,6 +39,7 @@ print(*set(sys.modules) - before)
         "lightning_sm",
         "lightning_sm._lightning",
         "lightning_sm._lightning.import_hook",
+        "lightning_sm._lightning.levels",
         "lightning_sm._lightning.namespaces",
         "lightning_sm._logging",
         "lightning_sm._register",

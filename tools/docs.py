@@ -123,7 +123,7 @@ def versions_table() -> str:
             row.python,
             row.torch,
             row.lightning,
-            row.level,
+            str(row.level),
             "both" if row.both else "`pytorch_lightning`",
             row.images,
             f"`{row.line}`",
@@ -134,15 +134,14 @@ def versions_table() -> str:
     return _table((*titles, "`requirements.txt`"), rows)
 
 
-def shims_table() -> str:
-    """Which Lightning versions need which shim."""
-    from lightning_sm._lightning.compat import SHIMS
+def patches_table() -> str:
+    """Which parts of Lightning are replaced."""
+    from lightning_sm._lightning.patches import PATCHES
 
-    rows = []
-    for shim in SHIMS.values():
-        until = "newest" if shim.until[0] == 99 else f"before {_version(shim.until)}"
-        rows.append((f"`{shim.name}`", f"{_version(shim.since)} to {until}", f"[upstream]({shim.link})"))
-    return _table(("Shim", "Lightning", "Upstream change"), rows)
+    rows = [
+        (f"[{patch.replaced}]({patch.link})", patch.versions, f"`{patch.function}`", patch.ends) for patch in PATCHES
+    ]
+    return _table(("Replaced", "Versions", "By", "Ends with"), rows)
 
 
 def rehearse_options() -> str:
@@ -168,7 +167,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "ranks": ranks_table,
     "errors": errors_table,
     "versions": versions_table,
-    "shims": shims_table,
+    "patches": patches_table,
     "rehearse-options": rehearse_options,
 }
 
@@ -310,10 +309,6 @@ def _value(default: Any) -> str:
 
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value
-
-
-def _version(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))
 
 
 def _inline(text: str) -> str:

@@ -23,7 +23,7 @@ from lightning_sm._config.strategies import (
     strategy_hint,
     with_strategy_class,
 )
-from lightning_sm._lightning.compat import parse_words
+from lightning_sm._lightning.legacy import parse_args
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import HyperparameterError, RoutingError
 
@@ -81,7 +81,7 @@ class RunParser:
         self._written = self._arguments.as_written(self._project, self._files)
         self._parts = with_strategy_class(context.namespace, self._arguments.parts())
 
-    def parse_words(self) -> Any:
+    def parse_args(self) -> Any:
         """Parse the command line, hyperparameters and routed settings.
 
         Raises:
@@ -95,14 +95,14 @@ class RunParser:
         with self._refusals():
             self._route(self._read(parts))
             words = self._line(parts).words(self._apply_routing)
-            config = parse_words(self.context.namespace, self._parser, [*words, *prints])
+            config = parse_args(self.context.namespace, self._parser, [*words, *prints])
         for name, text in self._arguments.strings.items():
             if takes_text_only(self._annotation(name)):
                 keep_text(config.get(self._arguments.subcommand, config), name, text)
         return config
 
     def parse_mapping(self, given: Mapping[str, Any]) -> Any:
-        """Parse a mapping that a program passes, as :meth:`parse_words` does; it counts as typed."""
+        """Parse a mapping that a program passes, as :meth:`parse_args` does; it counts as typed."""
         layer = nest(given), Provenance(Layer.COMMAND_LINE)
         self._written = self._written.with_layer(*layer)
         subcommand = self._arguments.subcommand
@@ -118,7 +118,7 @@ class RunParser:
         """Read what was given, without defaults of classes and without routed settings."""
 
         def parse(words: Sequence[str]) -> Any:
-            return parse_words(self.context.namespace, self._parser, words, defaults=False)
+            return parse_args(self.context.namespace, self._parser, words, defaults=False)
 
         always = [Part.of_file(path) for path in self._files]
         variables = [Part(Provenance(Layer.VARIABLE))] if always else []  # they are above these files

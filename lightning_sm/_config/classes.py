@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat_strategies import find_strategy
+from lightning_sm._lightning.strategies import find_strategy
 
 __all__ = [
     "STRATEGY",

@@ -14,7 +14,7 @@ from lightning_sm._config.reader import apply_config
 from lightning_sm._config.routed import RoutedSetting
 from lightning_sm._config.settings import RunContext, Settings
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat_strategies import registered_strategy
+from lightning_sm._lightning.strategies import registered_strategy
 from lightning_sm.errors import HyperparameterError, TopologyError
 
 __all__ = [

@@ -1,14 +1,13 @@
 """``SageMakerEnvironment``: the ``Topology`` of this process as Lightning's cluster environment.
 
-It also waits until the name of the main host resolves, checks there that the port is free, and logs the topology.
+It also waits until the name of the main host resolves, and logs the topology.
 """
 
-import errno
 import json
 import os
 import socket
 import sys
-from typing import Optional, Set, Tuple
+from typing import Optional
 
 from lightning_sm import _lightning
 from lightning_sm._distributed.rendezvous import (
@@ -19,46 +18,21 @@ from lightning_sm._distributed.rendezvous import (
     wait_until_resolvable,
 )
 from lightning_sm._distributed.restarted import agree_on_port
-from lightning_sm._distributed.summary import TopologySummary, log_once
+from lightning_sm._distributed.summary import describe_topology
 from lightning_sm._failure import ask_who_has_joined, set_joining, set_training
 from lightning_sm._lightning.collectives import destroy_at_exit
-from lightning_sm._lightning.compat_strategies import backend_of_caller, is_setting_up_group
 from lightning_sm._lightning.namespaces import check_supported
+from lightning_sm._lightning.strategies import is_setting_up_group
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.json_input import read_count
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm.errors import TopologyError
 
-__all__ = ["SageMakerEnvironment", "check_port_is_free"]
+__all__ = ["SageMakerEnvironment"]
 
-# Ports that were free when this process checked them. Its own store may listen there afterwards.
-_free_ports: Set[int] = set()
-
-
-def check_port_is_free(port: int, source: Optional[str]) -> None:
-    """Raise if another program listens at the port, before torch does with a less helpful message.
-
-    Args:
-        port: The port.
-        source: The variable or default that the port was read from.
-
-    Raises:
-        TopologyError: The port is in use on this host.
-    """
-    if port in _free_ports:
-        return
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise TopologyError(
-                    f"Port {port} (by {source}) of the main host is already in use.",
-                    hint="End the program that listens there, or set another MASTER_PORT on every host.",
-                ) from error
-    _free_ports.add(port)
+# Whether this process has logged what the job runs on.
+_is_logged = False
 
 
 class SageMakerEnvironment:
@@ -115,7 +89,7 @@ class SageMakerEnvironment:
         self._world_size = self.topology.world_size or 1
         self._global_rank = self.topology.global_rank or 0
         self._trainer_world_size: Optional[int] = None
-        self._backend: Optional[Tuple[str, str]] = None
+        self._backend: Optional[str] = None
         log.debug("SageMakerEnvironment: %s", self.topology)
         _lightning.set_rank_zero_rank(self._known_rank())
 
@@ -143,9 +117,8 @@ class SageMakerEnvironment:
 
         Raises:
             TopologyError: There are several hosts and the main host is unknown. For a strategy also: the name did not
-                resolve within ``resolve_timeout`` seconds; this is global rank 0 and its port is in use; or the
-                ``Trainer`` has another world size than the launcher (Lightning before 2.1 does not call
-                ``validate_settings``).
+                resolve within ``resolve_timeout`` seconds, or the ``Trainer`` has another world size than the launcher
+                (Lightning before 2.1 does not call ``validate_settings``).
         """
         if self.topology.main_address is None and self.topology.num_nodes > 1:
             raise TopologyError(
@@ -165,16 +138,10 @@ class SageMakerEnvironment:
             # One process of each host says so.
             interval = self._log_interval if self.local_rank() == 0 else None
             wait_until_resolvable(address, source, self._resolve_timeout, interval=interval)
-            self._check_port()
             self._port = agree_on_port(self.topology, address) or self._port
             self._resolved = True
             self._announce(address)
-        found = backend_of_caller() if self._backend is None else None
-        if found is not None:
-            backend, strategy = found
-            self._backend = backend, f"{strategy} uses it"
-        if self._backend is not None:
-            self.log_summary()
+        self.log_summary()
         # The caller is about to join the group. Where Lightning starts the processes, it must have counted them.
         if self.topology.is_external or self._trainer_world_size is not None:
             set_joining(TrainingJob.resolve(), self.topology, rank=self._global_rank, world_size=self._world_size)
@@ -194,15 +161,6 @@ class SageMakerEnvironment:
 
         log_wait(describe, self._log_interval)
 
-    def _check_port(self) -> None:
-        port, topology = self.topology.main_port, self.topology
-        # torchrun's agent listens there itself; on a laptop a free port is chosen.
-        if port is None or self._known_rank() != 0 or topology.launcher in (Launcher.TORCHRUN, Launcher.LOCAL):
-            return
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-            check_port_is_free(port, topology.sources.get("main_port"))
-
     def _announce(self, address: str) -> None:
         """Log the topology once, before this process joins the group: after a hang, it shows which rank is wrong."""
         if self.topology.launcher == Launcher.LOCAL:
@@ -216,32 +174,23 @@ class SageMakerEnvironment:
             "num_nodes": self.topology.num_nodes,
             "main": f"{address}:{self.main_port}",
         }
-        # In one write, because the toolkit logs each write as a line. `lightning-sm rehearse` parses it.
+        # `lightning-sm rehearse` parses it.
         log.info("lightning_sm topology: %s", json.dumps(topology))
 
     def set_backend(self, backend: Optional[str], reason: str) -> None:
         """Set the backend that the strategy will use, and why, for the log."""
-        self._backend = (backend or "chosen by Lightning", reason)
+        self._backend = f"{backend or 'chosen by Lightning'}, because {reason}"
 
     def log_summary(self) -> None:
-        """Log the topology on global rank 0, once in this process; nothing on a laptop.
-
-        The addresses of the hosts are resolved for at most two seconds.
-        """
-        if self.topology.launcher == Launcher.LOCAL or self.global_rank() != 0:
+        """Log what the job runs on, on global rank 0, once in this process; nothing on a laptop."""
+        global _is_logged
+        if _is_logged or self.topology.launcher == Launcher.LOCAL or self.global_rank() != 0:
             return
-        backend, reason = self._backend or (None, None)
+        _is_logged = True
         is_alone = self.world_size() == 1
-        log_once(
-            lambda: TopologySummary.of(
-                TrainingJob.resolve(),
-                self.topology,
-                world_size=self.world_size(),
-                backend=backend,
-                backend_reason=reason,
-                main=None if is_alone else f"{self.topology.main_address or '127.0.0.1'}:{self.main_port}",
-            )
-        )
+        main = None if is_alone else f"{self.topology.main_address or '127.0.0.1'}:{self.main_port}"
+        # In one write, because the toolkit logs each write as a line.
+        log.info("%s", describe_topology(TrainingJob.resolve(), self.topology, self.world_size(), main, self._backend))
 
     @property
     def main_port(self) -> int:

@@ -1,14 +1,15 @@
 """``StrategyMixin``: what a strategy needs on SageMaker whatever its parallelism, over SMDDP or another backend."""
 
 import os
+import pickle
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
 
 from lightning_sm import _lightning
 from lightning_sm._distributed.backend import Backend, BackendChoice, all_gather_problem, choose_backend
 from lightning_sm._distributed.environment import SageMakerEnvironment
 from lightning_sm._failure import set_training
-from lightning_sm._lightning.collectives import broadcast_object
-from lightning_sm._lightning.compat_strategies import backend_variable, replace_infinite_barrier
+from lightning_sm._lightning.legacy import backend_variable
+from lightning_sm._lightning.strategies import replace_infinite_barrier
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
@@ -40,20 +41,16 @@ def one_device_per_process(devices: "List[torch.device]", local_size: int) -> "L
 
     if devices[0].type == "cpu":
         return [torch.device("cpu")] * local_size
-    indices = [device.index for device in devices]
-    if indices != list(range(len(devices))):
-        raise TopologyError(
-            f"devices={indices} in the Trainer, but the launcher started {local_size} processes on this host.",
-            hint="Leave devices out, or name as many as there are processes (processes_per_host, nproc_per_node).",
-        )
-    if local_size < len(devices):
+    is_number = [device.index for device in devices] == list(range(len(devices)))
+    if is_number and local_size < len(devices):
         return devices[:local_size]
-    if devices[0].type == "cuda" and torch.cuda.device_count() >= local_size:
+    if is_number and devices[0].type == "cuda" and torch.cuda.device_count() >= local_size:
         return [torch.device("cuda", index) for index in range(local_size)]
     raise TopologyError(
         f"The launcher started {local_size} processes on this host, for which there are {len(devices)} devices: "
         f"{[str(device) for device in devices]}.",
-        hint="Start as many processes per host as it has GPUs (processes_per_host, nproc_per_node).",
+        hint="Leave devices out, and start as many processes per host as it has GPUs (processes_per_host, "
+        "nproc_per_node).",
     )
 
 
@@ -75,15 +72,11 @@ class StrategyMixin(_Base):
         cluster_environment: "Optional[ClusterEnvironment]" = None,
         **kwargs: Any,
     ) -> None:
-        self._check_installed()
         environment = self._read_job(process_group_backend, cluster_environment)
         super().__init__(**kwargs)
         # Where Lightning keeps them: FSDP2's class does not take the first as an argument, nor 1.5 the second.
         self.cluster_environment = environment
         self._process_group_backend = process_group_backend
-
-    def _check_installed(self) -> None:
-        """Raise an error where what is installed lacks the technique."""
 
     def _read_job(self, process_group_backend: Optional[str], cluster_environment: Any) -> Any:
         """Read the job and its topology, and return the cluster environment, or ``None`` if Lightning chooses it."""
@@ -145,10 +138,6 @@ class StrategyMixin(_Base):
         """Processes on this host."""
         return len(self.parallel_devices or ())
 
-    @num_processes.setter
-    def num_processes(self, num_processes: int) -> None:
-        """Ignore the number that Lightning 1.5 sets, which is that of the ``Trainer``'s devices."""
-
     @property
     def distributed_sampler_kwargs(self) -> Dict[str, Any]:
         """Replicas are the processes of the world, even if hosts have unequal numbers of them."""
@@ -205,12 +194,6 @@ class StrategyMixin(_Base):
         return (self._choice.backend if self._choice else None) or super()._get_process_group_backend()
 
     @property
-    def torch_distributed_backend(self) -> str:
-        """The backend, by the name of Lightning 1.5."""
-        parent: Any = super()
-        return (self._choice.backend if self._choice else None) or str(parent.torch_distributed_backend)
-
-    @property
     def _is_smddp(self) -> bool:
         return self._choice is not None and self._choice.is_smddp
 
@@ -229,4 +212,29 @@ class StrategyMixin(_Base):
         """Broadcast an object; under ``smddp`` as a tensor on the device, its object collectives are undocumented."""
         if not self._is_smddp:
             return super().broadcast(obj, src)
-        return broadcast_object(obj, src, self.global_rank, self.root_device)
+        return _broadcast_object(obj, src, self.global_rank, self.root_device)
+
+
+def _broadcast_object(obj: Any, src: int, rank: int, device: "torch.device") -> Any:
+    """Broadcast an object as tensors, for backends whose object collectives are undocumented.
+
+    Collective: every rank of the default group must call it.
+
+    Args:
+        obj: The object of rank ``src``; ignored on other ranks.
+        src: The rank whose object is returned.
+        rank: This process's rank.
+        device: The device of the backend's tensors.
+    """
+    import torch
+    import torch.distributed as dist
+
+    payload = bytearray(pickle.dumps(obj)) if rank == src else bytearray()
+    size = torch.tensor([len(payload)], dtype=torch.int64, device=device)
+    dist.broadcast(size, src)
+    content = torch.zeros(int(size.item()), dtype=torch.uint8)
+    if rank == src:
+        content = torch.frombuffer(payload, dtype=torch.uint8)
+    content = content.to(device)
+    dist.broadcast(content, src)
+    return obj if rank == src else pickle.loads(content.cpu().numpy().tobytes())

@@ -7,21 +7,19 @@ import socket
 import sys
 import threading
 import time
-from types import FrameType
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, Optional, Sequence
 
+from lightning_sm._distributed.summary import shortened
 from lightning_sm._failure import RankRanges, RendezvousState
 from lightning_sm._logging import log
 from lightning_sm.errors import TopologyError
 
-__all__ = ["LOG_INTERVAL", "RendezvousWait", "describe_wait", "end_wait", "log_wait", "wait_until_resolvable"]
+__all__ = ["LOG_INTERVAL", "describe_wait", "end_wait", "log_wait", "wait_until_resolvable"]
 
 #: Seconds between two lines of a wait.
 LOG_INTERVAL = 30.0
 
 _POLL_SECONDS = 2.0
-_CHECK_SECONDS = 0.5
-_MAX_NAMES = 8
 
 
 def wait_until_resolvable(
@@ -44,15 +42,10 @@ def wait_until_resolvable(
         try:
             socket.getaddrinfo(address, None)
             return
-        except UnicodeError as error:
-            # Such as "algo-1..local" or a label of more than 63 characters, which never resolves.
-            raise TopologyError(
-                f"The main host {address!r} (by {source}) is not a valid host name: {error}.",
-                hint="Set MASTER_ADDR to a host name or an address.",
-            ) from error
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             waited = time.monotonic() - started
-            if waited >= timeout:
+            # UnicodeError: a name that never resolves, such as "algo-1..local".
+            if waited >= timeout or isinstance(error, UnicodeError):
                 raise TopologyError(
                     f"The main host {address!r} (by {source}) did not resolve within {waited:.0f} seconds: {error}.",
                     hint="Check whether that host has started: its log stream has its name.",
@@ -68,8 +61,13 @@ def wait_until_resolvable(
         time.sleep(min(_POLL_SECONDS, interval or _POLL_SECONDS, max(0.0, timeout - waited)))
 
 
-class RendezvousWait:
-    """A thread that logs for whom this process waits in ``init_process_group``, until that has returned or failed.
+# Of this process. Not held by the environment, which strategies pickle and copy.
+_thread: Optional[threading.Thread] = None
+_ended = threading.Event()
+
+
+def log_wait(describe: Callable[[float], str], interval: float = LOG_INTERVAL) -> None:
+    """Log for whom this process waits, in a thread, until it is a member of a process group or :func:`end_wait`.
 
     torch before 2.1 holds the interpreter's lock while it creates its store, and no thread runs meanwhile:
     https://github.com/pytorch/pytorch/pull/100555.
@@ -78,73 +76,28 @@ class RendezvousWait:
         describe: Takes the seconds waited so far, and returns the line.
         interval: Seconds until the first line, and between two lines.
     """
+    global _thread
+    # In the child of a fork the thread is there and does not run.
+    if _is_initialized() or (_thread is not None and _thread.is_alive()):
+        return
+    started = time.monotonic()
 
-    def __init__(self, describe: Callable[[float], str], interval: float = LOG_INTERVAL) -> None:
-        self._describe, self._interval = describe, interval
-        self._waiting_thread = threading.get_ident()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lightning-sm-rendezvous-wait", daemon=True)
+    def run() -> None:
+        while not _ended.wait(interval) and not _is_initialized():
+            try:
+                log.info("%s", describe(time.monotonic() - started))
+            except Exception as error:  # a line less must not end anything
+                log.warning("Nothing more is logged of this wait: %s: %s", type(error).__name__, error)
+                return
 
-    def start(self) -> None:
-        """Start the thread. It is the calling thread that is about to initialize the process group."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopped.set()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs, which it does not in the child of a fork."""
-        return self._thread.is_alive()
-
-    def _run(self) -> None:
-        started = time.monotonic()
-        last_check, next_line, has_entered = started, started + self._interval, False
-        while not self._stopped.wait(min(_CHECK_SECONDS, self._interval)):
-            is_inside = _is_initializing(sys._current_frames().get(self._waiting_thread))
-            has_entered = has_entered or is_inside
-            if not is_inside and (has_entered or _is_initialized()):
-                break
-            now = time.monotonic()
-            if now - last_check > self._interval + _CHECK_SECONDS:
-                # This thread could not run, and what it would say may be over.
-                next_line = now + self._interval
-            last_check = now
-            if now >= next_line:
-                next_line = now + self._interval
-                try:
-                    log.info("%s", self._describe(now - started))
-                except Exception as error:  # a line less must not end anything
-                    log.warning("Nothing more is logged of this wait: %s: %s", type(error).__name__, error)
-                    return
-
-
-# Of this process. Not held by the environment, which strategies pickle and copy.
-_current: Optional[RendezvousWait] = None
-
-
-def log_wait(describe: Callable[[float], str], interval: float = LOG_INTERVAL) -> None:
-    """Log for whom this process waits, as :class:`RendezvousWait` does; nothing if it is a member of a group."""
-    global _current
-    if not _is_initialized() and (_current is None or not _current.is_alive):
-        _current = RendezvousWait(describe, interval)
-        _current.start()
+    _ended.clear()
+    _thread = threading.Thread(target=run, name="lightning-sm-rendezvous-wait", daemon=True)
+    _thread.start()
 
 
 def end_wait() -> None:
     """End the log lines of a wait, if there is one."""
-    if _current is not None:
-        _current.stop()
-
-
-def _is_initializing(frame: Optional[FrameType]) -> bool:
-    """Whether a thread is in ``init_process_group``, whose last step may wait for others after the group exists."""
-    while frame is not None:
-        if frame.f_code.co_name == "init_process_group":
-            return True
-        frame = frame.f_back
-    return False
+    _ended.set()
 
 
 def _is_initialized() -> bool:
@@ -187,27 +140,12 @@ def describe_wait(
     parts = [f"Waiting at {main} for {missing.count} of {world_size} ranks, for {seconds:.0f} s so far."]
     if absent.count:
         silent = [host for host in hosts if host not in state.hosts] if state.hosts else []
-        silent = silent or _hosts_of(absent, hosts, world_size)
-        named = f"; host{'' if len(silent) == 1 else 's'} {_shortened(silent)}" if silent else ""
+        named = f"; host{'' if len(silent) == 1 else 's'} {shortened(silent)}" if silent else ""
         parts.append(f"Not started: {_ranks(absent)}{named}.")
     if starting.count:
         parts.append(f"Started, but not in the rendezvous yet: {_ranks(starting)}.")
     return " ".join(parts)
 
 
-def _hosts_of(ranks: RankRanges, hosts: Sequence[str], world_size: int) -> List[str]:
-    """Return the hosts of ranks, where all hosts have the same number of them."""
-    size, rest = divmod(world_size, len(hosts) or 1)
-    if rest:
-        return []
-    own = (RankRanges.of(range(index * size, (index + 1) * size)) for index in range(len(hosts)))
-    return [host for host, each in zip(hosts, own) if ranks.intersection(each).count]
-
-
 def _ranks(ranks: RankRanges) -> str:
     return f"rank {ranks}" if ranks.count == 1 else f"ranks {ranks}"
-
-
-def _shortened(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more

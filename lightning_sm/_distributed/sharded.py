@@ -1,52 +1,25 @@
 """Strategies that shard a model in the launcher's world: FSDP, FSDP2 and DeepSpeed, over SMDDP where available."""
 
 import importlib
-import importlib.util
 import os
-import re
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from lightning_sm import _lightning
 from lightning_sm._distributed.build_locks import extensions_folder, remove_left_locks
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._lightning.collectives import destroy_at_exit
-from lightning_sm._lightning.compat_strategies import (
-    SHARDED_BASES,
-    apply_num_nodes,
-    keep_cluster_environment,
-    register_strategy,
-    sharded_base_path,
-)
+from lightning_sm._lightning.strategies import SHARDED_BASES, register_strategy, sharded_base_path
 from lightning_sm.errors import StrategyUnavailableError, TopologyError
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["SHARDED", "DeepSpeedMixin", "FSDPMixin", "ModelParallelMixin", "register_sharded", "sharded_class"]
 
 
-class _ShardedMixin(StrategyMixin):
-    """What the strategies of this module have in common."""
+class _FullyShardedMixin(StrategyMixin):
+    """FSDP and FSDP2: Lightning initializes the group in ``setup_environment``."""
 
     _gathers = True
-    _technique = ""
-
-    def _check_installed(self) -> None:
-        import torch
-
-        first = SHARDED_BASES[self._technique].torch
-        found = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
-        if found is not None and (int(found.group(1)), int(found.group(2))) < first:
-            raise StrategyUnavailableError(
-                f"{self._name} needs torch {_text(first)} or newer, and torch {torch.__version__} is installed.",
-                hint="Use a newer image of AWS, or SMDDPStrategy.",
-            )
-
-
-class _FullyShardedMixin(_ShardedMixin):
-    """FSDP and FSDP2: Lightning initializes the group in ``setup_environment``."""
 
     def setup_environment(self) -> None:
         """Initialize the process group."""
@@ -62,13 +35,13 @@ class _FullyShardedMixin(_ShardedMixin):
 class FSDPMixin(_FullyShardedMixin):
     """Fully sharded data parallel training on SageMaker (FSDP), over AWS's SMDDP AllGather where it is available.
 
-    It is Lightning's ``FSDPStrategy`` (before 2.0 ``DDPFullyShardedNativeStrategy``) with what
+    It is Lightning's ``FSDPStrategy`` with what
     :class:`~lightning_sm.SMDDPStrategy` adds: the job's environment, ``devices`` and ``num_nodes`` of the launcher, the
     choice of the backend with one log line that tells why, and means that are computed as a sum and a division under
     ``smddp``. SMDDP's AllGather is for ``ml.p4d.24xlarge`` and ``ml.p4de.24xlarge``; on other instance types the
     backend is NCCL.
 
-    Registered with Lightning as ``smddp_fsdp``. Needs Lightning 1.8 and torch 1.12. It reads the files and variables
+    Registered with Lightning as ``smddp_fsdp``. Needs Lightning 2.1. It reads the files and variables
     that :class:`~lightning_sm.SMDDPStrategy` lists, and:
 
     ``SMDATAPARALLEL_OPTIMIZE_SDP``
@@ -84,7 +57,7 @@ class FSDPMixin(_FullyShardedMixin):
         JobConfigError: A file or variable of the job is malformed.
         TopologyError: The launcher's variables are inconsistent, or the ``Trainer`` requests another world.
         SMDDPUnavailableError: ``smddp`` was requested by name and cannot be used (raised in ``fit``).
-        StrategyUnavailableError: This Lightning or torch has no FSDP.
+        StrategyUnavailableError: This Lightning is older than 2.1.
 
     Example::
 
@@ -94,7 +67,6 @@ class FSDPMixin(_FullyShardedMixin):
     """
 
     strategy_name = "smddp_fsdp"
-    _technique = "FSDP"
 
 
 class ModelParallelMixin(_FullyShardedMixin):
@@ -121,7 +93,7 @@ class ModelParallelMixin(_FullyShardedMixin):
         TopologyError: The launcher's variables are inconsistent, the ``Trainer`` requests another world, or the sizes
             do not divide the world.
         SMDDPUnavailableError: ``smddp`` was requested by name and cannot be used (raised in ``fit``).
-        StrategyUnavailableError: This Lightning or torch has no FSDP2.
+        StrategyUnavailableError: This Lightning is older than 2.3.
 
     Example::
 
@@ -131,7 +103,6 @@ class ModelParallelMixin(_FullyShardedMixin):
     """
 
     strategy_name = "smddp_fsdp2"
-    _technique = "FSDP2"
     _data_parallel_size: Any
     _tensor_parallel_size: Any
     device_mesh: Any
@@ -184,14 +155,15 @@ class ModelParallelMixin(_FullyShardedMixin):
         super().setup(trainer)
 
 
-class DeepSpeedMixin(_ShardedMixin):
+class DeepSpeedMixin(StrategyMixin):
     """DeepSpeed (ZeRO) on SageMaker, over AWS's SMDDP AllGather where it is available.
 
     It is Lightning's ``DeepSpeedStrategy`` with what :class:`~lightning_sm.SMDDPStrategy` adds; see
     :class:`~lightning_sm.SMDDPFSDPStrategy` for the instance types and variables of SMDDP. Before training, locks
-    that a killed build of an extension left on this host are removed, because DeepSpeed would wait for them forever.
+    that a killed build of an extension left on this host are removed, because DeepSpeed would wait for them forever; in
+    a folder that you have set, which hosts may share, they are named only.
 
-    Registered with Lightning as ``smddp_deepspeed`` and ``smddp_deepspeed_stage_3``. Needs Lightning 1.6 and the
+    Registered with Lightning as ``smddp_deepspeed`` and ``smddp_deepspeed_stage_3``. Needs Lightning 2.1 and the
     package ``deepspeed``. It reads the files and variables that :class:`~lightning_sm.SMDDPStrategy` lists, and:
 
     ``TORCH_EXTENSIONS_DIR``
@@ -209,7 +181,7 @@ class DeepSpeedMixin(_ShardedMixin):
         JobConfigError: A file or variable of the job is malformed.
         TopologyError: The launcher's variables are inconsistent, or the ``Trainer`` requests another world.
         SMDDPUnavailableError: ``smddp`` was requested by name and cannot be used (raised in ``fit``).
-        StrategyUnavailableError: This Lightning has no DeepSpeed, it is not installed, or a lock blocks its builds.
+        StrategyUnavailableError: This Lightning is older than 2.1.
 
     Example::
 
@@ -219,36 +191,20 @@ class DeepSpeedMixin(_ShardedMixin):
     """
 
     strategy_name = "smddp_deepspeed"
-    _technique = "DeepSpeed"
-
-    def _check_installed(self) -> None:
-        if importlib.util.find_spec("deepspeed") is None:
-            raise StrategyUnavailableError(
-                f"{self._name} needs the package deepspeed, which is not installed.",
-                hint="Add deepspeed to the requirements.txt beside your script.",
-            )
+    _gathers = True
 
     def setup_distributed(self) -> None:
         """Remove locks of killed builds, choose the backend, log why, and initialize the process group."""
         if self.local_rank == 0:
-            remove_left_locks(Path(extensions_folder(os.environ)))
+            remove_left_locks(Path(extensions_folder(os.environ)), shared="TORCH_EXTENSIONS_DIR" in os.environ)
         self._prepare_group()
         super().setup_distributed()
         destroy_at_exit()
 
 
 def _fsdp_module() -> Any:
-    """The class of modules that FSDP2 shards, which is a private one before torch 2.6; ``None`` without FSDP2."""
-    for path in ("torch.distributed.fsdp", "torch.distributed._composable.fsdp"):
-        try:
-            return importlib.import_module(path).FSDPModule
-        except (ImportError, AttributeError):
-            continue
-    return None
-
-
-def _text(version: Tuple[int, int]) -> str:
-    return ".".join(map(str, version))
+    """The class of modules that FSDP2 shards; ``None`` where torch has no FSDP2, or keeps it private (before 2.6)."""
+    return getattr(importlib.import_module("torch.distributed.fsdp"), "FSDPModule", None)
 
 
 #: The public classes: the technique of each, and where its mixin is, as ``module:name``.
@@ -268,19 +224,16 @@ def sharded_class(namespace: _lightning.Namespace, name: str) -> type:
     base_path = sharded_base_path(namespace, technique)
     if base_path is None:
         return _unavailable_class(namespace, name)
-    cls = _lightning.namespaced_class(namespace, name, mixin_path, base_path)
-    apply_num_nodes(namespace, cls)
-    keep_cluster_environment(namespace, cls)
-    return cls
+    return _lightning.namespaced_class(namespace, name, mixin_path, base_path)
 
 
 @lru_cache(maxsize=None)
 def _unavailable_class(namespace: _lightning.Namespace, name: str) -> type:
-    first = SHARDED_BASES[SHARDED[name][0]].lightning
+    since = SHARDED_BASES[SHARDED[name][0]].since
 
     def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
         raise StrategyUnavailableError(
-            f"{name} needs Lightning {_text(first)} or newer, and {namespace.name} {_text(namespace.version)} is "
+            f"{name} needs Lightning {_text(since)} or newer, and {namespace.name} {_text(namespace.version)} is "
             "installed.",
             hint="Install a newer Lightning, or use SMDDPStrategy.",
         )
@@ -288,6 +241,10 @@ def _unavailable_class(namespace: _lightning.Namespace, name: str) -> type:
     # Lightning's registries read the last two.
     body = {"__init__": refuse, "__module__": "lightning_sm", "strategy_name": name, "distributed_backend": name}
     return type(name, (), body)
+
+
+def _text(version: Tuple[int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 def register_sharded(namespace: _lightning.Namespace) -> None:

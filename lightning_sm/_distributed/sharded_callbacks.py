@@ -4,9 +4,9 @@ import zlib
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.collectives import gather_objects
-from lightning_sm._lightning.compat_sharded import is_sharded, strategy_kind
-from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.strategies import is_sharded, strategy_kind
+from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm.errors import StrategyUnavailableError
 

@@ -1,19 +1,10 @@
 """``SMDDPStrategy``: Lightning's DDP in the launcher's world, over AWS's SMDDP collectives where they are available."""
 
-from typing import TYPE_CHECKING
-
 from lightning_sm import _lightning
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._lightning.collectives import destroy_at_exit
-from lightning_sm._lightning.compat_strategies import (
-    apply_num_nodes,
-    ddp_base_path,
-    keep_cluster_environment,
-    register_strategy,
-)
-
-if TYPE_CHECKING:
-    pass
+from lightning_sm._lightning.legacy import add_names_of_strategy, ddp_base_path
+from lightning_sm._lightning.strategies import register_strategy
 
 __all__ = ["SMDDP_MIXIN", "SMDDPMixin", "register_strategies", "smddp_strategy_class"]
 
@@ -40,7 +31,7 @@ class SMDDPMixin(StrategyMixin):
       ``{"pytorchddp": {"enabled": True}}``. Absent with other distributions.
 
     ``PL_TORCH_DISTRIBUTED_BACKEND``
-      The backend, where ``process_group_backend`` is not given; set by the user. Lightning before 1.8 only.
+      The backend, where ``process_group_backend`` is not given; set by the user. Lightning 1.5 only.
 
     ``MASTER_ADDR``, ``MASTER_PORT``
       Written, not read, before the process group is initialized under ``smddp``.
@@ -74,9 +65,7 @@ class SMDDPMixin(StrategyMixin):
 def smddp_strategy_class(namespace: _lightning.Namespace) -> type:
     """Return ``SMDDPStrategy`` for one of Lightning's namespaces."""
     cls = _lightning.namespaced_class(namespace, "SMDDPStrategy", SMDDP_MIXIN, ddp_base_path(namespace))
-    apply_num_nodes(namespace, cls)
-    keep_cluster_environment(namespace, cls)
-    return cls
+    return add_names_of_strategy(namespace, cls)
 
 
 def register_strategies(namespace: _lightning.Namespace) -> None:

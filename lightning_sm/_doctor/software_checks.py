@@ -16,7 +16,8 @@ from lightning_sm._doctor.host import (
     torch_build,
     version,
 )
-from lightning_sm._lightning.import_hook import VERIFIED, known_incompatibilities
+from lightning_sm._lightning.import_hook import known_incompatibilities
+from lightning_sm._lightning.levels import VERIFIED
 from lightning_sm._version import __version__
 
 __all__ = ["CHECKS"]
@@ -83,7 +84,7 @@ def _numbers(found: Tuple[int, ...]) -> str:
 
 def _known_incompatible(machine: Machine) -> Iterator[Finding]:
     """Packages that do not work together, and compromised releases of Lightning (errors)."""
-    names = (*_LIGHTNINGS, "jsonargparse", "torchmetrics")
+    names = (*_LIGHTNINGS, "jsonargparse")
     found = {name: version(package.version) for name in names for package in [find_package(machine, name)] if package}
     for known in known_incompatibilities(found):
         status = Status.ERROR if known.fatal else Status.WARNING

@@ -17,9 +17,8 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 from lightning_sm._export.consolidated import folder_problem
 from lightning_sm._export.plan import ExportFormat, ExportPlan, ExportWeights, json_subset
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat import epochs_trained
-from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.legacy import epochs_trained, strategy_of
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._resume.transfers import has_file, has_folder, remote_folder_problem
@@ -288,7 +287,8 @@ def summarize(
 
 def find_best(trainer: Trainer) -> Optional[BestCheckpoint]:
     """The best checkpoint of the first callback that monitors a metric and has one; ``None`` if it is not readable."""
-    for callback in trainer.checkpoint_callbacks:
+    callbacks: List[Any] = trainer.checkpoint_callbacks
+    for callback in callbacks:
         path, score = getattr(callback, "best_model_path", ""), getattr(callback, "best_model_score", None)
         # A callback that monitors the step keeps the newest checkpoint, and the last weights are newer still.
         if not path or score is None or getattr(callback, "monitor", None) in (None, "step"):

@@ -3,6 +3,7 @@
 Importing it imports neither Lightning nor torch.
 """
 
+from lightning_sm._lightning.levels import SupportLevel, describe_level, support_level
 from lightning_sm._lightning.namespaces import (
     NAMESPACES,
     LazyClass,
@@ -19,10 +20,13 @@ __all__ = [
     "LazyClass",
     "NAMESPACES",
     "Namespace",
+    "SupportLevel",
     "choose_namespace",
+    "describe_level",
     "installed_namespaces",
     "namespace_of",
     "namespaced_class",
     "resolve_class",
     "set_rank_zero_rank",
+    "support_level",
 ]

@@ -4,13 +4,10 @@ import atexit
 import pickle
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, List, Sequence, Tuple, TypeVar
+from typing import Any, Callable, List, Sequence, Tuple, TypeVar
 
-from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm._lightning.trainer_protocol import Trainer
-
-if TYPE_CHECKING:
-    import torch
+from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.trainer import Trainer
 
 __all__ = [
     "StepInterval",
@@ -18,7 +15,6 @@ __all__ = [
     "all_true",
     "any_true",
     "broadcast",
-    "broadcast_object",
     "destroy_at_exit",
     "gather",
     "gather_objects",
@@ -137,31 +133,6 @@ class ThrottledAllReduce:
         interval = self._interval.next() if trainer.is_global_zero else 0
         *found, self._remaining = (int(value) for value in sums(trainer, [*flags, interval]))
         return tuple(value > 0 for value in found)
-
-
-def broadcast_object(obj: Any, src: int, rank: int, device: "torch.device") -> Any:
-    """Broadcast an object as tensors, for backends whose object collectives are undocumented.
-
-    Collective: every rank of the default group must call it.
-
-    Args:
-        obj: The object of rank ``src``; ignored on other ranks.
-        src: The rank whose object is returned.
-        rank: This process's rank.
-        device: The device of the backend's tensors.
-    """
-    import torch
-    import torch.distributed as dist
-
-    payload = bytearray(pickle.dumps(obj)) if rank == src else bytearray()
-    size = torch.tensor([len(payload)], dtype=torch.int64, device=device)
-    dist.broadcast(size, src)
-    content = torch.zeros(int(size.item()), dtype=torch.uint8)
-    if rank == src:
-        content = torch.frombuffer(payload, dtype=torch.uint8)
-    content = content.to(device)
-    dist.broadcast(content, src)
-    return obj if rank == src else pickle.loads(content.cpu().numpy().tobytes())
 
 
 # Gloo's threads release the tensors of the last collective shortly after it has returned, and take the GIL for that.

@@ -11,12 +11,11 @@ import warnings
 from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 
-from lightning_sm._lightning.compat import excess_step
-from lightning_sm._lightning.compat_sharded import strategy_kind
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import excess_step, strategy_of
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.replaced_method import ReplacedMethod
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.strategies import strategy_kind
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 
 __all__ = ["full_checkpoint", "full_state_dict"]

@@ -9,8 +9,9 @@ Every program pays for what is imported here, so no ``dataclasses`` (``inspect``
 import re
 import sys
 from _thread import get_ident
+from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._logging import log
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 __all__ = [
-    "VERIFIED",
     "ImportHook",
     "Incompatibility",
     "add_import_hook",
@@ -28,7 +28,6 @@ __all__ = [
     "explain_failed_import",
     "installed_versions",
     "known_incompatibilities",
-    "log_if_unverified",
 ]
 
 
@@ -62,74 +61,33 @@ def add_import_hook(name: str, hook: ImportHook) -> None:
 
 
 class _Finder:
+    """Finds the module by all other finders, and replaces the method of its loader that executes it."""
+
     def __init__(self, name: str, hook: ImportHook) -> None:
         self.name = name
         self.hook = hook
         self._searching: Set[int] = set()
 
-    def find_spec(
-        self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
-    ) -> "Optional[ModuleSpec]":
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> "Optional[ModuleSpec]":
         thread = get_ident()
         if fullname != self.name or thread in self._searching:
             return None
+        from importlib.util import find_spec
+
         self._searching.add(thread)
         try:
-            for finder in self._others():
-                found: Optional[ModuleSpec] = _find_spec(finder, fullname, path, target)
-                if found is not None:
-                    if found.loader is not None:
-                        wrapped: Any = _Loader(found.loader, self.hook)
-                        found.loader = wrapped
-                    return found
+            spec = find_spec(fullname)
         finally:
             self._searching.discard(thread)
-        return None
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            loader.exec_module = partial(self._execute, loader.exec_module)
+        return spec
 
-    def _others(self) -> Sequence[Any]:
-        """The finders after this one; all of them where another finder wraps this one."""
-        finders = list(sys.meta_path)
-        # Those before this one have been asked already, and may call this one themselves.
-        return finders[finders.index(self) + 1 :] if self in finders else finders
-
-
-def _find_spec(finder: Any, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType]) -> Any:
-    """Call a finder as Python does, including one with ``find_module`` only, which Python 3.11 still supports."""
-    if hasattr(finder, "find_spec"):
-        return finder.find_spec(fullname, path, target)
-    if sys.version_info >= (3, 12) or not hasattr(finder, "find_module"):
-        return None
-    from importlib.util import spec_from_loader
-
-    loader = finder.find_module(fullname, path)
-    return None if loader is None else spec_from_loader(fullname, loader)
-
-
-class _Loader:
-    def __init__(self, loader: Any, hook: ImportHook) -> None:
-        self.loader = loader
-        self.hook = hook
-
-    def __getattr__(self, name: str) -> Any:
-        # pkgutil and others ask the loader of a module's spec for files and code before the module is loaded.
-        return getattr(self.__dict__["loader"], name)
-
-    def create_module(self, spec: "ModuleSpec") -> Optional[ModuleType]:
-        create = getattr(self.loader, "create_module", None)
-        module: Optional[ModuleType] = None if create is None else create(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        # pkgutil and importlib.resources need the module's own loader.
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.loader
-        module.__loader__ = self.loader
+    def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
         self.hook.before()
         try:
-            if hasattr(self.loader, "exec_module"):
-                self.loader.exec_module(module)
-            else:
-                self.loader.load_module(module.__name__)  # zipimport until Python 3.9
+            execute(module)
         except Exception as error:
             explained = self.hook.explain(error)
             if explained is None:
@@ -139,23 +97,6 @@ class _Loader:
 
 
 Version = Tuple[int, ...]
-
-# Lightning and torch of each row of the version matrix, as major and minor.
-VERIFIED = frozenset(
-    {
-        ((1, 5), (1, 12)),
-        ((1, 6), (1, 12)),
-        ((1, 7), (1, 12)),
-        ((1, 8), (1, 13)),
-        ((1, 9), (1, 13)),
-        ((2, 0), (2, 0)),
-        ((2, 1), (2, 1)),
-        ((2, 4), (2, 4)),
-        ((2, 5), (2, 8)),
-        ((2, 6), (2, 13)),
-        ((2, 6), (2, 15)),
-    }
-)
 
 
 class Incompatibility(NamedTuple):
@@ -184,14 +125,10 @@ def known_incompatibilities(versions: Mapping[str, Version]) -> List[Incompatibi
             # https://github.com/Lightning-AI/pytorch-lightning/issues/21691
             problem = f"{package} 2.6.2 and 2.6.3 are compromised releases."
             found.append(Incompatibility(problem, f"{package}!=2.6.2,!=2.6.3", fatal=True))
-    lightning = versions.get("pytorch-lightning", versions.get("lightning", ()))
-    parser = versions.get("jsonargparse")
-    if lightning and parser is not None and lightning < (1, 7) and (parser >= (4, 22) or (4, 6) <= parser < (4, 9)):
-        problem = f"Lightning's CLI before 1.7 does not work with jsonargparse {_text(parser)}."
+    parser = versions.get("jsonargparse", (4, 21))
+    if (1,) < versions.get("pytorch-lightning", ()) < (1, 7) and (parser >= (4, 22) or (4, 6) <= parser < (4, 9)):
+        problem = f"Lightning's CLI before 1.7 does not work with jsonargparse {'.'.join(map(str, parser))}."
         found.append(Incompatibility(problem, "jsonargparse[signatures]==4.21.0"))
-    if lightning[:2] == (1, 7) and versions.get("torchmetrics", ()) >= (1,):
-        problem = "Lightning 1.7 cannot be imported beside torchmetrics 1 and later."
-        found.append(Incompatibility(problem, "torchmetrics<1"))
     return found
 
 
@@ -222,32 +159,16 @@ def explain_failed_import(error: Exception) -> Optional[LightningSMError]:
     return LightningImportError(f"Lightning cannot be imported ({text}). {problem}", hint=f"Install {pin}.")
 
 
-def log_if_unverified(namespace: Namespace) -> None:
-    """Log at debug level if this package was not tested with the installed Lightning and torch together."""
-    import torch
-
-    pair = (namespace.version, _version(str(torch.__version__))[:2])
-    if pair not in VERIFIED:
-        log.debug("lightning_sm is not tested with %s %s and torch %s.", namespace.name, _text(pair[0]), _text(pair[1]))
-
-
-def installed_versions() -> Mapping[str, Version]:
+def installed_versions() -> Dict[str, Version]:
     """The versions of the installed packages that :func:`known_incompatibilities` looks at, by their names."""
     # Imported here, because it takes longer to import than the rest of this package.
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for package in ("lightning", "pytorch-lightning", "jsonargparse", "torchmetrics"):
+    for package in ("lightning", "pytorch-lightning", "jsonargparse"):
         try:
-            found[package] = _version(str(version(package)))  # None where its metadata is damaged
+            numbers = re.findall(r"\d+", str(version(package)))  # None where its metadata is damaged
         except PackageNotFoundError:
             continue
+        found[package] = tuple(int(number) for number in numbers[:3])
     return found
-
-
-def _version(text: str) -> Version:
-    return tuple(int(part) for part in re.findall(r"\d+", text.split("+")[0])[:3])
-
-
-def _text(version: Version) -> str:
-    return ".".join(map(str, version))

@@ -2,9 +2,9 @@
 
 from typing import Any, Optional, Tuple
 
-from lightning_sm._lightning.compat_sharded import strategy_kind
-from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.strategies import strategy_kind
+from lightning_sm._lightning.trainer import Trainer
 
 __all__ = ["load_problem", "restore_error"]
 

@@ -4,16 +4,15 @@ Chooses the namespace of a program, and builds our classes once for each namespa
 Lightning's base class of that namespace.
 """
 
-import copyreg
 import functools
 import importlib
 import os
 import re
 import sys
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Tuple
 
-from lightning_sm.errors import LightningAttributeError, LightningImportError, LightningSMError
+from lightning_sm.errors import LightningImportError, LightningSMError
 
 if TYPE_CHECKING:
     import inspect
@@ -82,11 +81,8 @@ class Namespace(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def _version(namespace: Namespace) -> Tuple[int, int]:
-    text = str(namespace.module().__version__)
-    found = re.match(r"(\d+)\.(\d+)", text)  # 2.7rc1 is 2.7
-    if found is None:
-        raise LightningSMError(f"The version of {namespace.name} is {text!r}, which does not start with MAJOR.MINOR.")
-    return int(found.group(1)), int(found.group(2))
+    major, minor = str(namespace.module().__version__).split(".")[:2]
+    return int(major), int(re.sub(r"\D.*", "", minor))  # 2.7rc1 is 2.7
 
 
 # The first is preferred where both are installed and nothing else decides, as in Lightning's documentation.
@@ -203,36 +199,26 @@ def namespaced_class(namespace: Namespace, name: str, mixin_path: str, base_path
 
 @functools.lru_cache(maxsize=None)
 def _build_class(namespace: Namespace, name: str, mixin_path: str, base_path: str) -> type:
-    mixin = _load(mixin_path)
-    module, _, attribute = base_path.partition(":")
-    base = getattr(namespace.module(module), attribute)
-    body = {"__module__": "lightning_sm", "__doc__": mixin.__doc__, "namespace": namespace}
-    metaclass: Any = type(base)
-    built: type = _picklable(metaclass)(name, (mixin, base), body)
-    _ARGUMENTS[built] = (namespace, name, mixin_path, base_path)
-    return built
+    mixin_module, _, mixin_name = mixin_path.partition(":")
+    base_module, _, base_name = base_path.partition(":")
+    mixin = getattr(importlib.import_module(mixin_module), mixin_name)
+    base = getattr(namespace.module(base_module), base_name)
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        # Pickle finds a class by its name, which two classes have; a subclass of a project has a name of its own.
+        function, arguments, *rest = super(built, self).__reduce_ex__(protocol)
+        if type(self) is built:
+            function, arguments = _new_instance, (namespace, name, mixin_path, base_path)
+        return (function, arguments, *rest)
+
+    body = {"__module__": "lightning_sm", "__doc__": mixin.__doc__, "namespace": namespace, "__reduce_ex__": reduce}
+    built: Any = type(base)(name, (mixin, base), body)
+    return built  # type: ignore[no-any-return]
 
 
-# What each class was built from, for pickle.
-_ARGUMENTS: Dict[type, Tuple[Namespace, str, str, str]] = {}
-
-
-@functools.lru_cache(maxsize=None)
-def _picklable(metaclass: Any) -> Any:
-    """Return a metaclass whose classes can be pickled although two of them have the same name."""
-    made = type(metaclass.__name__, (metaclass,), {})
-    copyreg.pickle(made, _reduce)
-    return made
-
-
-def _reduce(cls: type) -> Any:
-    # A user's subclass is found by its name.
-    return (namespaced_class, _ARGUMENTS[cls]) if cls in _ARGUMENTS else cls.__qualname__
-
-
-def _load(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+def _new_instance(*arguments: Any) -> Any:
+    cls: Any = namespaced_class(*arguments)
+    return cls.__new__(cls)
 
 
 class LazyClass:
@@ -243,14 +229,12 @@ class LazyClass:
 
     Args:
         name: The public name of the class.
-        mixin_path: Its mixin, as ``module:name``. Importing that imports no Lightning.
         build: Returns the class for a namespace.
     """
 
-    def __init__(self, name: str, mixin_path: str, build: Callable[[Namespace], type]) -> None:
+    def __init__(self, name: str, build: Callable[[Namespace], type]) -> None:
         self.__name__ = self.__qualname__ = name
         self.__module__ = "lightning_sm"
-        self._mixin_path = mixin_path
         self._build = build
 
     def _resolve(self) -> type:
@@ -260,8 +244,7 @@ class LazyClass:
     def __signature__(self) -> "inspect.Signature":
         import inspect
 
-        mixin: Any = _load(self._mixin_path)
-        return inspect.signature(mixin if mixin.__init__ is not object.__init__ else self._resolve())
+        return inspect.signature(self._resolve())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._resolve()(*args, **kwargs)
@@ -284,37 +267,21 @@ class LazyClass:
         return f"<{self.__module__}.{self.__name__}, for the Lightning that is imported next>"
 
 
-def resolve_class(name: str, mixin_path: str, build: Callable[[Namespace], type]) -> Any:
+def resolve_class(name: str, build: Callable[[Namespace], type]) -> Any:
     """Return the class of the namespace in use, or a :class:`LazyClass` while that is unknown. For ``__getattr__``.
 
     Args:
         name: The public name of the class.
-        mixin_path: Its mixin, as ``module:name``.
         build: Returns the class for a namespace.
 
     Raises:
-        LightningAttributeError: No usable Lightning is installed, so that ``hasattr`` is false.
-        LightningImportError: The same, in a ``from`` import, which would replace the message of an ``AttributeError``.
+        LightningImportError: No usable Lightning is installed.
     """
     if len(installed_namespaces()) > 1 and not any(namespace.is_loaded for namespace in NAMESPACES):
-        return LazyClass(name, mixin_path, build)
+        return LazyClass(name, build)
     try:
         return build(choose_namespace())
     except (ImportError, LightningSMError) as error:
-        kind = LightningImportError if _is_from_import(sys._getframe(1)) else LightningAttributeError
         hint = error.hint if isinstance(error, LightningSMError) else None
         text = error.problem if isinstance(error, LightningSMError) else f"Importing Lightning failed: {error}."
-        raise kind(f"{name} of lightning_sm needs Lightning. {text}", hint=hint) from error
-
-
-def _is_from_import(frame: Optional[FrameType]) -> bool:
-    """Whether ``from module import name`` called the module's ``__getattr__``, whose frame this is."""
-    while frame is not None and frame.f_code.co_name == "__getattr__":
-        frame = frame.f_back
-    if frame is None:
-        return False
-    from dis import opmap
-
-    # The first of these for a name of a package, the second for a name of a module.
-    in_package = frame.f_code.co_name == "_handle_fromlist"
-    return in_package or frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
+        raise LightningImportError(f"{name} of lightning_sm needs Lightning. {text}", hint=hint) from error

@@ -8,7 +8,6 @@ import logging
 import sys
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
-from lightning_sm._lightning.compat import needs
 from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES, Namespace
 from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
 from lightning_sm._lightning.trainer_hooks import skip_hooks
@@ -141,10 +140,8 @@ class _NoTips(logging.Filter):
         return not ("Tip:" in text and any(name in text for name in _TIPS))
 
 
-def drop_tips(namespace: Namespace) -> None:
+def drop_tips() -> None:
     """Keep Lightning's recommendations to install ``litlogger`` and ``litmodels`` out of the log."""
-    if not needs("drop_tips", namespace):
-        return
     # The logger of the namespace that was imported last serves both.
     for name in ("lightning.pytorch", "pytorch_lightning"):
         logger = logging.getLogger(f"{name}.utilities.rank_zero")
@@ -154,7 +151,7 @@ def drop_tips(namespace: Namespace) -> None:
 
 def plain_model_summary(namespace: Namespace, present: Sequence[Any]) -> List[Any]:
     """A ``ModelSummary`` in plain text for a log, where Lightning would add one that draws a box with ``rich``."""
-    if not needs("plain_model_summary", namespace) or not namespace.module("utilities.imports")._RICH_AVAILABLE:
+    if not namespace.module("utilities.imports")._RICH_AVAILABLE:
         return []
     summary = namespace.module("callbacks").ModelSummary
     return [] if any(isinstance(callback, summary) for callback in present) else [summary()]

@@ -8,8 +8,9 @@ import math
 from enum import Enum
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
+from lightning_sm._lightning.levels import SupportLevel, support_level
 from lightning_sm._lightning.namespaces import Namespace
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.trainer import Trainer
 
 __all__ = [
     "SavePoint",
@@ -43,12 +44,12 @@ class SavePoint(str, Enum):
 
 def resumes_within_epochs(namespace: Namespace) -> bool:
     """Whether this Lightning resumes at any :class:`SavePoint`; older ones at the start of an epoch."""
-    return namespace.version >= (2, 5)
+    return support_level(namespace) is SupportLevel.FULL
 
 
 def point_after_batch(trainer: Trainer) -> Optional[SavePoint]:
     """Return which moment the end of a batch is; ``None`` if gradients wait for a step or the epoch's end follows."""
-    loop = trainer.fit_loop.epoch_loop
+    loop: Any = trainer.fit_loop.epoch_loop
     # A fit that is about to end is saved then. Its last validation would not be due again in a restart.
     ends = trainer.should_stop or (0 <= loop.max_steps <= loop.global_step)
     # In an epoch that only updates the statistics of batch norm, StochasticWeightAveraging has changed the loop.

@@ -6,9 +6,8 @@ Lightning saves neither, so that the mean of a resumed epoch would be that of it
 import sys
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
-from lightning_sm._lightning.compat import connector_of_loggers
-from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.legacy import connector_of_loggers, strategy_of
+from lightning_sm._lightning.trainer import Trainer
 
 __all__ = ["logged_values", "metric_states", "results_of", "set_logged_values", "set_metric_states", "set_results"]
 

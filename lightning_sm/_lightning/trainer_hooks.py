@@ -4,10 +4,10 @@ import os
 from inspect import signature
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
-from lightning_sm._lightning.compat import needs, signal_connector_of
+from lightning_sm._lightning.legacy import signal_connector_of, skips_missing_hooks
 from lightning_sm._lightning.loadable import restore_error
 from lightning_sm._lightning.namespaces import Namespace
-from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Trainer, callbacks_of
 
 __all__ = [
     "after_run",
@@ -148,7 +148,7 @@ def after_run(trainer: Trainer, function: Callable[[], None]) -> Callable[[], No
     Returns:
         A function that undoes it.
     """
-    loop = trainer.fit_loop
+    loop: Any = trainer.fit_loop
 
     def undo() -> None:
         vars(loop).pop("run", None)
@@ -238,7 +238,7 @@ def skip_hooks(namespace: Namespace, callback: Any, names: Sequence[str], *, ski
 
     Hooks that a program has set on the callback itself, such as for a profile, are called as before.
     """
-    if not needs("skip_hooks", namespace):
+    if not skips_missing_hooks(namespace):
         return
     for name in names:
         if skip:

@@ -4,7 +4,7 @@ import os
 from typing import Any, Dict, Iterable, List, Optional, Set
 
 from lightning_sm._lightning.collectives import broadcast
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._resume.transfers import names_in
 
@@ -107,7 +107,8 @@ def adopt_directories(trainer: Trainer, checkpoint: Dict[str, Any], saved_root: 
         root: The one of now.
     """
     states = checkpoint.get("callbacks", {})
-    for callback in trainer.checkpoint_callbacks:
+    callbacks: List[Any] = trainer.checkpoint_callbacks
+    for callback in callbacks:
         state = states.get(getattr(callback, "state_key", None))
         if not isinstance(state, dict) or not isinstance(state.get("dirpath"), str):
             continue
@@ -149,6 +150,7 @@ def _is_below(path: str, root: str) -> bool:
 
 def release_names(trainer: Trainer) -> None:
     """Undo :func:`replace_leftovers`."""
-    for callback in trainer.checkpoint_callbacks:
+    callbacks: List[Any] = trainer.checkpoint_callbacks
+    for callback in callbacks:
         if isinstance(vars(callback).get("file_exists"), _FileExists):
             del callback.file_exists

@@ -7,7 +7,7 @@ from typing import List, Optional, Tuple
 
 from lightning_sm._lightning.collectives import broadcast, gather_objects
 from lightning_sm._lightning.loadable import load_problem
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.record import CheckpointRecord, CorruptedError, FitRecord, SavedFile

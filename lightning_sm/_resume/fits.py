@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, Mapping
 
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._resume.storage import is_remote
 from lightning_sm.errors import CheckpointError
 

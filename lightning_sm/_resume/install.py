@@ -4,12 +4,12 @@ import os
 from typing import Any, Optional
 
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.checkpoints import innermost_wrapper
 from lightning_sm._lightning.collectives import any_true, broadcast
-from lightning_sm._lightning.compat import innermost_wrapper
-from lightning_sm._lightning.compat_sharded import bypasses_checkpoint_io, is_sharded
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.loadable import load_problem
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.strategies import bypasses_checkpoint_io, is_sharded
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.atomic_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
 from lightning_sm._resume.background import BackgroundCheckpointIOMixin, background_checkpoint_io
@@ -51,7 +51,7 @@ def install_saves(namespace: Namespace, trainer: Trainer, directory: str, *, asy
 
 def _wrap_checkpoint_io(namespace: Namespace, strategy: Any, *, async_save: bool) -> Any:
     found = strategy.checkpoint_io
-    wrapper = innermost_wrapper(namespace, found)
+    wrapper = innermost_wrapper(found)
     if wrapper is not None:
         # The property can be set only once.
         if not isinstance(wrapper.checkpoint_io, AtomicCheckpointIOMixin):

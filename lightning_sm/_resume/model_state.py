@@ -3,7 +3,7 @@
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Trainer, callbacks_of
 
 __all__ = ["FinderResults", "PruningState", "are_equal", "sums_of", "weight_sums"]
 

@@ -17,8 +17,8 @@ from lightning_sm._lightning.restart import (
     start_epoch,
 )
 from lightning_sm._lightning.results import set_results
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
-from lightning_sm._lightning.trainer_protocol import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.callback_files import adopt_directories
 from lightning_sm._resume.data import (

@@ -5,11 +5,10 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import all_true, broadcast, gather_objects
-from lightning_sm._lightning.compat import epochs_trained, logged_step
-from lightning_sm._lightning.compat_sharded import shards_of
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import epochs_trained, logged_step, strategy_of
 from lightning_sm._lightning.restart import SavePoint, loaders_of, mark_point, reload_epoch
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.strategies import shards_of
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.callback_files import last_saved
 from lightning_sm._resume.data import describe_data
@@ -124,12 +123,13 @@ class SeriesSaver:
         )
 
     def _state_of(self, trainer: Trainer, point: SavePoint, record: CheckpointRecord) -> Dict[str, Any]:
+        progress: Any = trainer.fit_loop.epoch_loop.batch_progress
         return {
             "record": broadcast(trainer, record).to_json(),
             "directory": self._series.root,
             "point": point.value,
             "epoch": record.epoch,
-            "batches": int(trainer.fit_loop.epoch_loop.batch_progress.current.processed),
+            "batches": int(progress.current.processed),
             "logged_step": int(logged_step(trainer)),
             "loaded_in": reload_epoch(trainer),
             "accumulate": int(trainer.accumulate_grad_batches),

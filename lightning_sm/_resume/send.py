@@ -12,8 +12,8 @@ from typing import Any, Dict, Iterator, Optional, Sequence, Set
 
 from lightning_sm._atomic_file import remove, replace_atomically
 from lightning_sm._lightning.collectives import any_true, broadcast, gather_objects
-from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.manifest import Manifest, has_manifest
 from lightning_sm._resume.record import CorruptedError, SavedFile

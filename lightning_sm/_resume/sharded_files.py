@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from lightning_sm._atomic_file import flush, remove, restore_replaced
+from lightning_sm._lightning.checkpoints import is_failed_write, reasons_of
 from lightning_sm._lightning.collectives import gather_objects
-from lightning_sm._lightning.compat_sharded import is_failed_write, reasons_of
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.manifest import new_save_id
 from lightning_sm._resume.record import SavedFile

@@ -14,18 +14,17 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from lightning_sm._atomic_file import remove, remove_on_error, replace_atomically
-from lightning_sm._lightning.collectives import any_true, broadcast, gather_objects
-from lightning_sm._lightning.compat_sharded import (
+from lightning_sm._lightning.checkpoints import (
     around_removals,
     around_sharded_saves,
     deferred_write_errors,
     is_failed_write,
     keep_averages,
-    sharded_format,
-    shards_of,
     state_bytes,
 )
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.collectives import any_true, broadcast, gather_objects
+from lightning_sm._lightning.strategies import sharded_format, shards_of
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume import sharded_files
 from lightning_sm._resume.manifest import MANIFEST, Manifest, new_save_id

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, Mapping
 
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.restart import SavePoint, loaders_of
 from lightning_sm._lightning.results import (
     logged_values,
@@ -11,7 +11,7 @@ from lightning_sm._lightning.results import (
     set_logged_values,
     set_metric_states,
 )
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.data import is_stateful, sampler_of
 from lightning_sm._resume.random_state import get_process_state, get_sampler_state, set_process_state, set_sampler_state
 

@@ -11,9 +11,9 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from lightning_sm._atomic_file import remove
 from lightning_sm._lightning.collectives import all_true, any_true, broadcast
-from lightning_sm._lightning.compat_sharded import is_sharded
-from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.strategies import is_sharded
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.manifest import MANIFEST, Manifest
 from lightning_sm._resume.record import CorruptedError

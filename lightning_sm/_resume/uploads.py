@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat_sharded import dcp_storage, has_dcp_storage, saves_with_dcp
+from lightning_sm._lightning.checkpoints import dcp_storage, has_dcp_storage, saves_with_dcp
 from lightning_sm._logging import log
 from lightning_sm._resume.record import SavedFile
 from lightning_sm._resume.storage import storage_error

@@ -50,7 +50,7 @@ def callback_class(namespace: Namespace, name: str) -> type:
 
 def __getattr__(name: str) -> Any:
     if name in _MIXINS:
-        return resolve_class(name, _MIXINS[name], lambda namespace: callback_class(namespace, name))
+        return resolve_class(name, lambda namespace: callback_class(namespace, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

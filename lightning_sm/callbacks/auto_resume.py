@@ -12,21 +12,22 @@ from lightning_sm._config.directories import CheckpointPlaces
 from lightning_sm._distributed.sharded_callbacks import check_callbacks, warn_of_own_states
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.checkpoints import complete_for_load
 from lightning_sm._lightning.collectives import any_true, broadcast
-from lightning_sm._lightning.compat_sharded import complete_for_load, is_sharded
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
 from lightning_sm._lightning.restart import (
     SavePoint,
     resumes_within_epochs,
 )
+from lightning_sm._lightning.strategies import is_sharded
+from lightning_sm._lightning.trainer import Trainer, callbacks_of, is_fast_dev_run
 from lightning_sm._lightning.trainer_hooks import (
     after_run,
     around_load,
     around_restore,
     forget_restore,
 )
-from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of, is_fast_dev_run
 from lightning_sm._logging import log
 from lightning_sm._resume.callback_files import (
     leave_files,

@@ -5,9 +5,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Set
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat_sharded import around_sharded_loads, strategy_kind
-from lightning_sm._lightning.compat_strategies import strategy_of
-from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._lightning.checkpoints import around_sharded_loads
+from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.strategies import strategy_kind
+from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 
 __all__ = ["FinetuningStateMixin"]

@@ -8,7 +8,7 @@ from lightning_sm._failure import report_exit, set_training
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
 from lightning_sm._lightning.restart import SavePoint
-from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._resume.install import finish_saves
 from lightning_sm._resume.model_state import are_equal, weight_sums

@@ -23,11 +23,11 @@ from lightning_sm._export import (
 )
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat import steps_taken
-from lightning_sm._lightning.compat_sharded import is_sharded, saves_by_itself
 from lightning_sm._lightning.gathered import full_checkpoint, full_state_dict
+from lightning_sm._lightning.legacy import steps_taken
+from lightning_sm._lightning.strategies import is_sharded, saves_by_itself
 from lightning_sm._lightning.train_loop_hooks import first_train_batch
-from lightning_sm._lightning.trainer_protocol import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 

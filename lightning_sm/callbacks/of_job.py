@@ -8,6 +8,7 @@ from lightning_sm._config.settings import RunContext
 from lightning_sm._doctor.storage_checks import replicated_channels
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
+from lightning_sm._lightning import SupportLevel, describe_level, support_level
 from lightning_sm._lightning.observing import drop_tips, plain_model_summary
 from lightning_sm._lightning.trainer_hooks import skip_unused_hooks
 from lightning_sm._logging import log
@@ -18,9 +19,6 @@ from lightning_sm._sagemaker.topology import Launcher
 from lightning_sm.callbacks import callback_class
 
 __all__ = ["monitor_callbacks", "own_callbacks", "upload_callbacks"]
-
-# Lightning's oldest version whose training is observed, and whose loggers are completed.
-_OLDEST = (2, 1)
 
 
 def own_callbacks(
@@ -58,6 +56,9 @@ def own_callbacks(
     """
     job, options = context.job, context.options
     own: List[Any] = []
+    level = describe_level(context.namespace)
+    if job.in_container and level is not None and context.topology.is_rank_zero:
+        log.info("%s", level)
     world_check = _absent("WorldCheck", present, context)
     if world_check is not None and context.topology.launcher != Launcher.LOCAL:
         folders = replicated_channels(job) if options.doctor else {}
@@ -108,10 +109,10 @@ def monitor_callbacks(
     Raises:
         OptionError: ``sagemaker.log_every`` is no duration.
     """
-    if not context.job.in_container or context.namespace.version < _OLDEST:
+    if not context.job.in_container or support_level(context.namespace) is SupportLevel.CORE:
         return []
     options, is_terminal = context.options, _is_terminal(sys.stdout) or _is_terminal(sys.stderr)
-    drop_tips(context.namespace)
+    drop_tips()
     own: List[Any] = []
     monitor = _absent("TrainingMonitor", present, context)
     if monitor is not None:

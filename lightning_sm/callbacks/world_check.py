@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional
 from lightning_sm._doctor.storage_checks import list_files
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import gather
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import DoctorError, LightningSMError
 

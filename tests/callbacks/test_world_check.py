@@ -6,7 +6,7 @@ import pytest
 
 from lightning_sm import Launcher, SageMakerEnvironment, Topology, trainer_settings
 from lightning_sm._lightning import NAMESPACES, Namespace
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import LightningSMError, TopologyError
 from tests.helpers.environ import mpirun, torchrun

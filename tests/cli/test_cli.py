@@ -6,7 +6,7 @@ import pytest
 
 from lightning_sm import SageMakerOptions
 from lightning_sm._lightning import NAMESPACES, Namespace
-from lightning_sm._lightning.compat import cli_base_path
+from lightning_sm._lightning.legacy import cli_base_path
 from lightning_sm.cli import main, sagemaker_cli_class
 from lightning_sm.errors import LightningSMError
 from tests.projects.container import config_of

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_sm import SageMakerOptions
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat import save_config_arguments
+from lightning_sm._lightning.legacy import save_config_arguments
 from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import HyperparameterError, TopologyError
 from tests.helpers.environ import torchrun

@@ -6,8 +6,7 @@ from inspect import signature
 import pytest
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat import save_config_arguments
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import save_config_arguments, strategy_of
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import OutputError, RoutingError
 from tests.helpers.environ import torchrun

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from lightning_sm._lightning import NAMESPACES, Namespace
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import HyperparameterError, TopologyError
 from tests.helpers.environ import torchrun

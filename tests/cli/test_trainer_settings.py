@@ -10,7 +10,7 @@ import lightning_sm
 from lightning_sm import SageMakerEnvironment, _export, trainer_settings
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import NAMESPACES, Namespace
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import JobConfigError, OutputError, TopologyError
 from tests.helpers.environ import torchrun

@@ -102,7 +102,7 @@ def in_a_job(name, is_named, hyperparameters=None, words=()):
     classes = {"trainer": GroupClass(), "data": GroupClass(), "model": GroupClass(Model, is_named)}
     parser = parser_of(is_named)
     try:
-        return received(RunParser(context_of(), parser, parser, arguments, classes).parse_words(), name)
+        return received(RunParser(context_of(), parser, parser, arguments, classes).parse_args(), name)
     except HyperparameterError:
         return REFUSED
 

@@ -25,13 +25,16 @@ def test_one_device_for_each_process_of_the_launcher(monkeypatch, devices, local
 
 def test_more_processes_than_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(TopologyError, match=r"started 2 processes .* 1 devices: \['cuda:0'\].*HINT: Start as many"):
+    with pytest.raises(
+        TopologyError,
+        match=r"started 2 processes .* 1 devices: \['cuda:0'\].*HINT: Leave devices out, and start as many",
+    ):
         one_device_per_process(_CUDA[:1], 2)
 
 
 @pytest.mark.parametrize("local_size", [1, 4])
 def test_certain_devices_for_another_number_of_processes(monkeypatch, local_size):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    said = rf"devices=\[2, 3\] in the Trainer, but the launcher started {local_size} processes.*HINT: Leave devices out"
+    said = rf"started {local_size} processes .* 2 devices: \['cuda:2', 'cuda:3'\]\. HINT: Leave devices out"
     with pytest.raises(TopologyError, match=said):
         one_device_per_process(_CUDA[2:4], local_size)

@@ -5,17 +5,16 @@ import importlib.util
 import pytest
 
 from lightning_sm import SageMakerEnvironment, trainer_settings
-from lightning_sm._distributed.environment import SageMakerEnvironment as Environment
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._lightning.compat_strategies import SHARDED_BASES, sharded_base_path
+from lightning_sm._lightning.strategies import SHARDED_BASES, sharded_base_path
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.sharded import cpu_class
 
 _NAMESPACE = installed_namespaces()[0]
 _HERE = [
     technique
-    for technique, base in SHARDED_BASES.items()
-    if _NAMESPACE.version >= base.lightning and (technique != "DeepSpeed" or importlib.util.find_spec("deepspeed"))
+    for technique in SHARDED_BASES
+    if sharded_base_path(_NAMESPACE, technique) and (technique != "DeepSpeed" or importlib.util.find_spec("deepspeed"))
 ]
 each_launcher = pytest.mark.parametrize(
     "variables",
@@ -55,24 +54,3 @@ def test_names_get_the_environment_of_the_job(in_environ, opt_ml, name, variable
 def test_ours_bring_it_along(in_environ, opt_ml, name):
     in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ(**torchrun(3, 4, 1, 2, 1)))
     assert "plugins" not in trainer_settings(strategy=name, logger=False, enable_checkpointing=False)
-
-
-@pytest.mark.parametrize("technique", [name for name in _HERE if name != "DeepSpeed"])
-def test_the_summary_names_the_strategy_and_its_backend(in_environ, opt_ml, monkeypatch, technique):
-    in_environ(opt_ml.host("algo-1").environ(**torchrun(0, 2, 0, 2, 0, MASTER_ADDR="127.0.0.1")))
-    noted = []
-    monkeypatch.setattr(Environment, "log_summary", lambda self: noted.append(self._backend))
-
-    class Strategy:
-        def setup_environment(self):
-            _init_dist_connection(SageMakerEnvironment(), "nccl")
-
-    Strategy.__name__ = _class(technique).__name__
-    Strategy().setup_environment()
-    assert noted == [("nccl", f"{Strategy.__name__} uses it")]
-
-
-def _init_dist_connection(cluster_environment, torch_distributed_backend):
-    # Named as Lightning's function, which asks in this way.
-    assert cluster_environment.main_address == "127.0.0.1"
-    cluster_environment.teardown()

@@ -1,12 +1,11 @@
-"""The lines of a wait as values, and the thread that logs them."""
+"""The lines of a wait, and the thread that logs them. Real waits are in ``tests/processes/test_waiting.py``."""
 
-import threading
 import time
 
 import pytest
 
 from lightning_sm._distributed import rendezvous
-from lightning_sm._distributed.rendezvous import RendezvousWait, describe_wait, wait_until_resolvable
+from lightning_sm._distributed.rendezvous import describe_wait, end_wait, log_wait, wait_until_resolvable
 from lightning_sm._failure import RankRanges, RendezvousState
 from lightning_sm.errors import TopologyError
 from tests.projects.container import log_lines
@@ -19,33 +18,25 @@ def _wait(world_size, hosts, joined=(), starting=(), known=()):
     return describe_wait(61.4, "algo-1:7777", 0, world_size, hosts, state)
 
 
-def test_a_host_is_missing():
-    assert _wait(16, _HOSTS[:2], range(8), (), ["algo-1"]) == (
-        "Waiting at algo-1:7777 for 8 of 16 ranks, for 61 s so far. Not started: ranks 8-15; host algo-2."
-    )
-
-
-def test_some_have_started():
-    assert _wait(16, _HOSTS[:2], range(7), [7, *range(8, 12)], ["algo-1", "algo-2"]) == (
-        "Waiting at algo-1:7777 for 9 of 16 ranks, for 61 s so far. Not started: ranks 12-15; host algo-2. "
-        "Started, but not in the rendezvous yet: ranks 7-11."
-    )
-
-
-def test_the_last_rank_of_a_host_that_has_started():
-    line = _wait(4, _HOSTS[:2], range(3), (), ["algo-1", "algo-2"])
-    assert line.endswith(" Not started: rank 3; host algo-2.")
-
-
-def test_nobody_is_missing():
-    assert _wait(2, _HOSTS[:2], [0, 1]).startswith("All 2 ranks are in the rendezvous at algo-1:7777, and")
+@pytest.mark.parametrize(
+    ("joined", "starting", "known", "said"),
+    [
+        (range(8), (), ["algo-1"], "Waiting at algo-1:7777 for 8 of 16 ranks, for 61 s so far. "
+         "Not started: ranks 8-15; host algo-2."),
+        (range(7), [7, *range(8, 12)], ["algo-1", "algo-2"], "Waiting at algo-1:7777 for 9 of 16 ranks, for 61 s so "
+         "far. Not started: ranks 12-15. Started, but not in the rendezvous yet: ranks 7-11."),
+        (range(16), (), ["algo-1", "algo-2"], "All 16 ranks are in the rendezvous at algo-1:7777, and "
+         "init_process_group has not returned for 61 s."),
+    ],
+    ids=["a host is missing", "some have started", "nobody is missing"],
+)  # fmt: skip
+def test_who_is_missing(joined, starting, known, said):
+    assert _wait(16, _HOSTS[:2], joined, starting, known) == said
 
 
 def test_the_line_of_a_hundred_hosts_is_short():
-    one_of_two = range(0, 800, 2)
-    line = _wait(800, _HOSTS, one_of_two, range(1, 800, 4), ["algo-1"])
+    line = _wait(800, _HOSTS, range(0, 800, 2), range(1, 800, 4), ["algo-1"])
     assert len(line) < 400
-    assert line.count("\n") == 0
     assert "and 91 more" in line
 
 
@@ -54,65 +45,45 @@ def test_without_a_server_and_on_other_hosts():
     assert describe_wait(30, "a:1", 4, 8, [], None).startswith("Rank 4 waits for the main host a:1 and for all other")
 
 
-def _end(wait):
-    deadline = time.monotonic() + 10
-    while wait.is_alive and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not wait.is_alive
+@pytest.fixture
+def joined(monkeypatch):
+    """Whether this process is a member of a group, as a list of one."""
+    found = [False]
+    monkeypatch.setattr(rendezvous, "_thread", None)
+    monkeypatch.setattr(rendezvous, "_is_initialized", lambda: found[0])
+    yield found
+    end_wait()
 
 
-def test_lines_at_the_interval_until_the_call_has_returned():
-    def init_process_group():
-        time.sleep(0.35)
-
-    wait = RendezvousWait(lambda seconds: f"waited {seconds:.1f}", 0.1)
+def _lines_after(seconds):
     with log_lines() as lines:
-        wait.start()
-        init_process_group()
-        assert _end(wait)
-        count = len(lines)
-        time.sleep(0.3)
-    assert 2 <= count <= 4
-    assert len(lines) == count
+        time.sleep(seconds)
+    return len(lines)
 
 
-def test_it_ends_when_the_call_has_failed():
-    def init_process_group():
-        time.sleep(0.25)
-        raise RuntimeError("Socket Timeout")
-
-    wait = RendezvousWait(lambda _: "waiting", 0.1)
-    wait.start()
-    with pytest.raises(RuntimeError, match="Socket Timeout"):
-        init_process_group()
-    assert _end(wait)
-
-
-def test_it_ends_with_the_strategy(monkeypatch):
-    monkeypatch.setattr(rendezvous, "_current", None)
-    monkeypatch.setattr(rendezvous, "_is_initialized", lambda: False)
-    rendezvous.log_wait(lambda _: "waiting", 60)
-    first = rendezvous._current
-    # The address is asked for more than once.
-    rendezvous.log_wait(lambda _: "waiting", 60)
-    assert rendezvous._current is first
-    rendezvous.end_wait()
-    assert _end(first)
+@pytest.mark.parametrize("ends_by", ["joining", "teardown"])
+def test_lines_at_the_interval_until_it_is_over(joined, ends_by):
+    log_wait(lambda seconds: f"waited {seconds:.1f}", 0.1)
+    log_wait(lambda seconds: "asked for the address once more", 0.1)
+    assert 2 <= _lines_after(0.35) <= 4
+    if ends_by == "joining":
+        joined[0] = True
+    else:
+        end_wait()
+    rendezvous._thread.join(10)
+    assert not rendezvous._thread.is_alive()
 
 
-def test_nothing_in_a_process_that_has_joined(monkeypatch):
-    monkeypatch.setattr(rendezvous, "_current", None)
-    monkeypatch.setattr(rendezvous, "_is_initialized", lambda: True)
-    before = threading.active_count()
-    rendezvous.log_wait(lambda _: "waiting", 60)
-    assert threading.active_count() == before
+def test_nothing_in_a_process_that_has_joined(joined):
+    joined[0] = True
+    log_wait(lambda _: "waiting", 60)
+    assert rendezvous._thread is None
 
 
-def test_an_error_in_a_line_ends_the_lines_only():
-    wait = RendezvousWait(lambda _: str(1 / 0), 0.05)
+def test_an_error_in_a_line_ends_the_lines_only(joined):
     with log_lines() as lines:
-        wait.start()
-        assert _end(wait)
+        log_wait(lambda _: str(1 / 0), 0.05)
+        rendezvous._thread.join(10)
     assert lines == ["Nothing more is logged of this wait: ZeroDivisionError: division by zero"]
 
 

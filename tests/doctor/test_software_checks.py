@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lightning_sm._doctor import Machine, Status, container_checks, software_checks
 from lightning_sm._doctor.host import Package, find_package, packages, torch_build
-from lightning_sm._lightning.import_hook import VERIFIED
+from lightning_sm._lightning.levels import VERIFIED
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
@@ -76,7 +76,7 @@ def _package(version):
     ("lightning", "torch", "status"),
     [
         ("2.6.6", "2.10.0+cu130", OK),  # between what 2.5 and 2.6 are tested with: AWS's images
-        ("2.4.0", "2.5.1+cu124", OK),
+        ("2.4.0", "2.3.1+cu121", OK),
         ("2.2.5", "2.3.0", OK),
         ("2.6.6", "2.16.0", WARNING),
         ("2.7.0", "2.15.0", WARNING),

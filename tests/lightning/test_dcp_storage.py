@@ -1,7 +1,7 @@
 import pytest
 
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._lightning.compat_sharded import dcp_storage, has_dcp_storage
+from lightning_sm._lightning.checkpoints import dcp_storage, has_dcp_storage
 
 pytest.importorskip("torch.distributed.checkpoint", reason="torch has no DCP before 1.13")
 

@@ -1,12 +1,12 @@
+import copy
 import pickle
-from typing import Any
+from typing import Any, List
 
 import pytest
 
-from lightning_sm import SMDDPStrategy
-from lightning_sm._distributed.smddp import SMDDP_MIXIN, smddp_strategy_class
+from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import NAMESPACES, LazyClass, installed_namespaces
-from lightning_sm._lightning.compat_strategies import ddp_base_path
+from lightning_sm._lightning.legacy import ddp_base_path
 from lightning_sm._lightning.namespaces import resolve_class
 from tests.helpers.fresh import run_fresh
 
@@ -33,12 +33,12 @@ def test_the_classes_share_nothing_but_our_part():
 
 def test_once_a_lightning_is_loaded_the_class_itself_is_given():
     installed_namespaces()[0].module()
-    assert isinstance(resolve_class("SMDDPStrategy", SMDDP_MIXIN, smddp_strategy_class), type)
+    assert isinstance(resolve_class("SMDDPStrategy", smddp_strategy_class), type)
 
 
 def test_deferred_is_called_subclassed_and_asked_as_a_class(monkeypatch):
     installed_namespaces()[0].module()
-    deferred: Any = LazyClass("SMDDPStrategy", SMDDP_MIXIN, smddp_strategy_class)
+    deferred: Any = LazyClass("SMDDPStrategy", smddp_strategy_class)
     cls = smddp_strategy_class(next(namespace for namespace in NAMESPACES if namespace.is_loaded))
     strategy = deferred(process_group_backend="gloo")
     assert type(strategy) is cls
@@ -61,10 +61,6 @@ def test_deferred_is_called_subclassed_and_asked_as_a_class(monkeypatch):
     assert (deferred.__name__, deferred.__module__) == ("SMDDPStrategy", "lightning_sm")
 
 
-def test_public_name_is_the_class_here():
-    assert SMDDPStrategy.strategy_name == "smddp"
-
-
 @needs_both
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
@@ -85,9 +81,13 @@ def test_name_taken_before_any_lightning_serves_the_one_that_comes(name):
 
 
 @pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
-def test_classes_and_instances_are_pickled_in_either_namespace(namespace):
+def test_instances_are_pickled_and_copied_in_either_namespace(namespace):
     for other in installed_namespaces():
         other.module()
     cls = smddp_strategy_class(namespace)
-    assert pickle.loads(pickle.dumps(cls)) is cls
-    assert type(pickle.loads(pickle.dumps(cls(process_group_backend="gloo")))) is cls
+    strategy: Any = cls(process_group_backend="gloo")
+    copies: List[Any] = [pickle.loads(pickle.dumps(strategy)), copy.deepcopy(strategy)]
+    for again in copies:
+        assert type(again) is cls
+        assert vars(again)["_process_group_backend"] == "gloo"
+    assert type(copy.deepcopy(type("Mine", (cls,), {})())).__name__ == "Mine"

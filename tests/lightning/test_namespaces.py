@@ -4,7 +4,13 @@ import types
 import pytest
 
 from lightning_sm._lightning import namespaces
-from lightning_sm._lightning.namespaces import NAMESPACES, Namespace, choose_namespace, installed_namespaces
+from lightning_sm._lightning.namespaces import (
+    NAMESPACES,
+    Namespace,
+    choose_namespace,
+    installed_namespaces,
+    set_rank_zero_rank,
+)
 from lightning_sm.errors import LightningSMError
 
 _UNIFIED, _CLASSIC = NAMESPACES
@@ -20,10 +26,6 @@ class _Fake(Namespace):
 
 def _fake(name, *, installed=True, loaded=True):
     return type("Fake", (_Fake,), {"installed": installed, "loaded": loaded})(name)
-
-
-def test_the_preferred_one_is_first():
-    assert [namespace.name for namespace in NAMESPACES] == ["lightning.pytorch", "pytorch_lightning"]
 
 
 @pytest.mark.parametrize(
@@ -100,12 +102,6 @@ def test_finding_out_imports_nothing(monkeypatch, tmp_path):
     assert not Namespace("lightning_present_here.fabric").is_installed
 
 
-def test_a_loaded_one_is_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "lightning_made_up", types.ModuleType("lightning_made_up"))
-    assert Namespace("lightning_made_up").is_loaded
-    assert Namespace("lightning_made_up").is_installed
-
-
 @pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
 def test_real_ones(namespace):
     module = namespace.module()
@@ -114,3 +110,14 @@ def test_real_ones(namespace):
     assert namespace.version == tuple(int(part) for part in module.__version__.split(".")[:2])
     assert namespace.is_loaded
     assert namespace.owns(module.LightningModule)
+
+
+@pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
+def test_lightnings_rank_zero_only_is_told_the_rank(namespace):
+    old = namespace.version < (1, 6)
+    rank_zero = namespace.module("utilities.distributed" if old else "utilities.rank_zero")
+    said = []
+    for rank in (1, 0):
+        set_rank_zero_rank(rank)
+        rank_zero.rank_zero_only(lambda rank=rank: said.append(rank))()
+    assert said == [0]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.compat_sharded import bypasses_checkpoint_io, is_sharded, saves_by_itself, sharded_format
 from lightning_sm._lightning.gathered import full_checkpoint, full_state_dict
+from lightning_sm._lightning.strategies import bypasses_checkpoint_io, is_sharded, saves_by_itself, sharded_format
 from lightning_sm._logging import log
 
 PL = Namespace("pytorch_lightning")

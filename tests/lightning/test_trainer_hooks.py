@@ -4,7 +4,7 @@ import types
 import pytest
 
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._lightning.compat import needs
+from lightning_sm._lightning.legacy import skips_missing_hooks
 from lightning_sm._lightning.trainer_hooks import around_restore, skip_hooks, skip_unused_hooks
 from tests.helpers.tiny import loader, tiny_model
 
@@ -152,7 +152,7 @@ def test_hooks_without_a_body_are_skipped_and_no_others(namespace, monkeypatch):
     patched.on_before_backward = lambda *args: reached.append(patched)
     for callback in (quiet, tells, patched):
         skip_unused_hooks(namespace, callback)
-    skips = needs("skip_hooks", namespace)
+    skips = skips_missing_hooks(namespace)
     assert (quiet.on_train_batch_end is None) is skips
     assert callable(copy.deepcopy(quiet).on_train_batch_end) is not skips
     trainer = pl.Trainer(
@@ -180,4 +180,4 @@ def test_skipped_hooks_are_called_again_and_those_of_the_program_stay():
     for skip in (True, False, False):
         skip_hooks(namespace, callback, names, skip=skip)
         assert callback.on_train_batch_end is own
-        assert (callback.on_train_batch_start is None) is (skip and needs("skip_hooks", namespace))
+        assert (callback.on_train_batch_start is None) is (skip and skips_missing_hooks(namespace))

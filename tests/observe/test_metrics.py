@@ -105,8 +105,9 @@ def test_the_same_lines_with_loggers_and_without(namespace, tmp_path, monkeypatc
         on_validation_end = on_train_epoch_end = on_train_batch_end
 
     for given in (None, pl.loggers.CSVLogger("logs"), [pl.loggers.CSVLogger("logs", name=name) for name in "ab"]):
-        trainer = pl.Trainer(accelerator="cpu", max_epochs=2, log_every_n_steps=2, logger=given or False,
-                             default_root_dir="logs", callbacks=[Look(), monitor(namespace)], enable_checkpointing=False)  # fmt: skip
+        more = {"logger": given or False, "default_root_dir": "logs", "enable_checkpointing": False}
+        callbacks = [Look(), monitor(namespace)]
+        trainer = pl.Trainer(accelerator="cpu", max_epochs=2, log_every_n_steps=2, callbacks=callbacks, **more)
         loggers, log_dir, given = list(trainer.loggers), trainer.log_dir, trainer.logger
         with log_lines() as lines:
             trainer.fit(tiny_model(pl), loader(), loader())

@@ -465,8 +465,8 @@ def test_recommendations_are_dropped_and_nothing_else(tmp_path, monkeypatch):
     for logger in loggers:
         logger.addHandler(handler)
     try:
-        drop_tips(PL)
-        drop_tips(PL)
+        drop_tips()
+        drop_tips()
         assert all(len(logger.filters) <= len(old) + 1 for logger, old in zip(loggers, before))
         trainer = PL.module().Trainer(accelerator="cpu", max_steps=1, enable_progress_bar=False)
         trainer.fit(tiny_model(PL.module()), loader())

@@ -52,9 +52,9 @@ def main(folder, strategy, late_rank, seconds, how):
     punctual.touch()
     trainer.fit(tiny_model(pl), loader())
     time.sleep(1.5)  # as long as a line would need
-    from lightning_sm._distributed.rendezvous import _current
+    from lightning_sm._distributed.rendezvous import _thread
 
-    seen = {"size": dist.get_world_size(), "waits": _current is not None and _current.is_alive}
+    seen = {"size": dist.get_world_size(), "waits": _thread is not None and _thread.is_alive()}
     Path(folder, f"rank-{dist.get_rank()}.json").write_text(json.dumps(seen))
 
 

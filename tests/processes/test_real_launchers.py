@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lightning_sm._lightning import Namespace, installed_namespaces
-from lightning_sm._lightning.compat_strategies import ddp_base_path
+from lightning_sm._lightning.legacy import ddp_base_path
 from tests.helpers.processes import Job
 
 pytestmark = pytest.mark.processes

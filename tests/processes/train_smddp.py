@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import lightning_sm
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._lightning.compat_strategies import ddp_base_path, strategy_of
+from lightning_sm._lightning.legacy import ddp_base_path, strategy_of
 from tests.helpers.tiny import loader, tiny_model, weights
 
 _MODULE = "smdistributed.dataparallel.torch.torch_smddp"

@@ -4,6 +4,7 @@ import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -301,7 +302,7 @@ def test_room(tmp_path):
 
 
 def test_a_second_trainer_has_the_same(strategy):
-    other = SimpleNamespace(strategy=strategy, world_size=1, global_rank=0, local_rank=0, is_global_zero=True)
+    other: Any = SimpleNamespace(strategy=strategy, world_size=1, global_rank=0, local_rank=0, is_global_zero=True)
     saves = folder_saves_of(strategy)
     assert install_folder_saves(other, strategy) is saves
     assert saves.trainer is other

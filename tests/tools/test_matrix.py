@@ -1,19 +1,11 @@
-"""The rows, the shims, the verified pairs and the documentation tell of the same versions."""
+"""The rows, the verified pairs and the documentation tell of the same versions."""
 
 import pytest
 
-from lightning_sm._lightning.compat import SHIMS
-from lightning_sm._lightning.import_hook import VERIFIED
+from lightning_sm._lightning.levels import VERIFIED, SupportLevel
 from tools import ROOT
 from tools.matrix.__main__ import paths_of
-from tools.matrix.rows import FOR_CI, ROWS
-
-
-@pytest.mark.parametrize("shim", SHIMS.values(), ids=list(SHIMS))
-def test_each_shim_serves_a_row_and_some_row_needs_it_not(shim):
-    served = [row.version for row in ROWS if shim.serves(row.version)]
-    assert served, f"no supported Lightning needs {shim.name} any more: remove it"
-    assert len(served) < len(ROWS), f"every supported Lightning needs {shim.name}: it is no shim"
+from tools.matrix.rows import ROWS
 
 
 def test_verified_pairs_are_the_rows():
@@ -21,19 +13,17 @@ def test_verified_pairs_are_the_rows():
     assert pairs == VERIFIED
 
 
-def test_names_are_different_and_ci_runs_some_of_each_level():
-    rows = {row.name: row for row in ROWS}
-    assert len(rows) == len(ROWS)
-    levels = [rows[name].level for name in FOR_CI]
-    assert len(levels) < len(ROWS)
-    assert set(levels) == {"core", "epoch", "full"}
+def test_names_are_different_and_each_level_has_a_row():
+    assert len({row.name for row in ROWS}) == len(ROWS)
+    assert {row.level for row in ROWS} == set(SupportLevel)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
-def test_what_a_row_runs_exists(row):
-    paths = [word.partition("=")[2] or word for word in paths_of(row)]
+def test_what_a_row_runs_exists_and_is_run_once(row):
+    paths = paths_of(row)
     assert all((ROOT / path).exists() for path in paths), paths
-    assert ("tests" in paths) == (row.version >= (2, 5))
+    assert not [path for path in paths if any(path.startswith(f"{other}/") for other in paths)]
+    assert ("tests/resume" in paths) == (row.level is SupportLevel.FULL)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])

@@ -12,45 +12,54 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, TextIO, Tuple
 
+from lightning_sm._lightning.levels import SupportLevel
 from tools import ROOT
-from tools.matrix.rows import FOR_CI, ROWS, Row
+from tools.matrix.rows import ROWS, Row
 
 _REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
 # What failed at first and was run again is added to the file that this variable names.
 _FAILED_FIRST = "LIGHTNING_SM_FAILED_FIRST"
 _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "tensorboard")
-# What a row of the level "full" runs: everything that Lightning's version can make a difference to.
-_TESTS = (
-    "tests",
-    *(f"--ignore=tests/{name}" for name in ("docs", "examples", "rehearse", "toolkits", "tools")),
-)
-# What the others run: environment and ranks, strategies, the command line with its routing, failure reasons, the
-# export of the state, and where a restart continues.
-_CORE = (
-    "tests/callbacks/test_model_export.py",
-    "tests/cli/test_bolts.py",
-    "tests/cli/test_cli.py",
-    "tests/cli/test_links.py",
-    "tests/cli/test_precedence.py",
-    "tests/cli/test_routing.py",
-    "tests/cli/test_strategies.py",
-    "tests/cli/test_trainer_defaults.py",
-    "tests/cli/test_trainer_settings.py",
-    "tests/config/test_classes.py",
-    "tests/distributed",
-    "tests/export/test_writer.py",
-    "tests/failure/test_reason.py",
-    "tests/failure/test_report.py",
-    "tests/lightning",
-    "tests/processes/test_smddp_standin.py",
-    "tests/resume/test_levels.py",
-    "tests/sagemaker/test_job.py",
-    "tests/sagemaker/test_job_files.py",
-    "tests/sagemaker/test_topology.py",
-    "tests/test_init.py",
-    "tests/test_register.py",
-)
+# What each level adds to what the lower ones run. Core: environment and ranks, strategies, the command line with its
+# routing, failure reasons, the export of the state, graceful stop, and where a restart continues.
+_TESTS = {
+    SupportLevel.CORE: (
+        "tests/callbacks/test_model_export.py",
+        "tests/cli/test_bolts.py",
+        "tests/cli/test_cli.py",
+        "tests/cli/test_links.py",
+        "tests/cli/test_precedence.py",
+        "tests/cli/test_routing.py",
+        "tests/cli/test_trainer_defaults.py",
+        "tests/config/test_classes.py",
+        "tests/distributed",
+        "tests/export/test_writer.py",
+        "tests/failure/test_reason.py",
+        "tests/failure/test_report.py",
+        "tests/lightning",
+        "tests/processes/test_smddp_standin.py",
+        "tests/resume/test_levels.py",
+        "tests/sagemaker/test_job.py",
+        "tests/sagemaker/test_job_files.py",
+        "tests/sagemaker/test_topology.py",
+        "tests/test_init.py",
+        "tests/test_register.py",
+    ),
+    SupportLevel.EPOCH: (
+        "tests/auto",
+        "tests/callbacks",
+        "tests/cli",
+        "tests/export",
+        "tests/loggers",
+        "tests/metrics",
+        "tests/progress",
+        "tests/report",
+    ),
+    SupportLevel.FULL: ("tests/fits", "tests/processes", "tests/resume"),
+}
 _MARKS = "not rehearsal and not jobs and not services and not sharded"
+# What is slow is left out, and on the newest row, whose Lightning the README's tests run on another Python, processes.
+_QUICK = f"{_MARKS} and not slow"
 
 
 def find_python(version: str) -> Optional[str]:
@@ -86,11 +95,12 @@ def requirements(row: Row, *, pinned: bool) -> List[str]:
 
 def paths_of(row: Row) -> Tuple[str, ...]:
     """What pytest is given for a row."""
-    return _TESTS if row.level == "full" else _CORE
+    chosen = [path for level, paths in _TESTS.items() if level <= row.level for path in paths]
+    return tuple(path for path in chosen if not any(path != other and path.startswith(f"{other}/") for other in chosen))
 
 
 def run_row(
-    row: Row, *, freeze: bool, again: bool, short: bool, extra: Sequence[str], output: Optional[TextIO] = None
+    row: Row, *, freeze: bool, again: bool, slow: bool, extra: Sequence[str], output: Optional[TextIO] = None
 ) -> Tuple[int, float, float]:
     """Install and test one row; return the exit status and the seconds that installing and testing took.
 
@@ -98,8 +108,7 @@ def run_row(
         row: The row.
         freeze: Whether to resolve it anew and to write the pins.
         again: Whether to run what failed once more.
-        short: Whether to leave out the tests that are marked both ``slow`` and ``processes``, and on the newest row
-            those that are marked with one of the two.
+        slow: Whether to run the tests that are marked ``slow``, and on the newest row those marked ``processes``, too.
         extra: Further words for pytest.
         output: Where everything is printed, other than the terminal.
     """
@@ -132,11 +141,8 @@ def run_row(
         tests = {**os.environ, "LIGHTNING_SM_ROW": row.name, "OMP_NUM_THREADS": "1"}
         cache = Path(folder) / "cache"
         command = [inside, "-m", "pytest", "-q", "-rs", "-o", f"cache_dir={cache}", *paths_of(row)]
-        marks = _MARKS
-        if short:
-            # The README's tests run the newest Lightning whole, on another Python.
-            marks += " and not slow and not processes" if row == ROWS[-1] else " and not (slow and processes)"
-        command += ["-m", marks, *extra]
+        quick = f"{_QUICK} and not processes" if row == ROWS[-1] else _QUICK
+        command += ["-m", _MARKS if slow else quick, *extra]
         status = subprocess.run(command, env=tests, cwd=ROOT, check=False, stdout=output, stderr=output).returncode
         if status == 1 and again:
             _note_failed(row, cache)
@@ -178,25 +184,24 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.matrix", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="names of rows; see --list")
     parser.add_argument("--all", action="store_true", help="every row")
-    parser.add_argument("--ci", action="store_true", help="the rows that run on each submission")
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     parser.add_argument("--freeze", action="store_true", help="resolve anew and write the pinned requirements")
     parser.add_argument("--again", action="store_true", help="run what failed once more")
-    parser.add_argument("--short", action="store_true", help="leave out tests that take long")
+    parser.add_argument("--slow", action="store_true", help="run the tests that take long, too")
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="rows at a time; their output comes at the end"
     )
     parser.add_argument("--pytest", action="append", default=[], metavar="WORD", help="a further word for pytest")
     chosen = parser.parse_args(arguments)
     names = {row.name: row for row in ROWS}
-    wanted = list(names) if chosen.all else [*(FOR_CI if chosen.ci else ()), *chosen.rows]
+    wanted = list(names) if chosen.all else chosen.rows
     unknown = [name for name in wanted if name not in names]
     if chosen.list or unknown or not wanted:
         print("\n".join([*(f"no such row: {name}" for name in unknown), *names]))
         return 0 if chosen.list else 2
 
     def run(name: str) -> Tuple[str, int, float, float]:
-        options = {"freeze": chosen.freeze, "again": chosen.again, "short": chosen.short, "extra": chosen.pytest}
+        options = {"freeze": chosen.freeze, "again": chosen.again, "slow": chosen.slow, "extra": chosen.pytest}
         print(f"== {name}", flush=True)
         if chosen.jobs == 1:
             status, install, test = run_row(names[name], **options)

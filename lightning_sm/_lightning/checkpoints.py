@@ -1,103 +1,39 @@
-"""What of Lightning's sharded strategies differs from the others: which save by themselves, and hooks around that."""
+"""How strategies save and load: hooks around that, what DeepSpeed lacks in it, and another storage for DCP."""
 
 import importlib
 import os
 from contextlib import contextmanager
-from typing import Any, Callable, FrozenSet, Iterator, List
+from typing import Any, Callable, Iterator, List
 
-from lightning_sm._lightning.compat_strategies import strategy_of
+from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.replaced_method import ReplacedMethod
-from lightning_sm._lightning.trainer_protocol import Trainer
+from lightning_sm._lightning.strategies import strategy_kind
+from lightning_sm._lightning.trainer import Trainer
 
 __all__ = [
     "around_removals",
     "around_sharded_loads",
     "around_sharded_saves",
-    "bypasses_checkpoint_io",
     "complete_for_load",
     "dcp_storage",
     "deferred_write_errors",
     "has_dcp_storage",
+    "innermost_wrapper",
     "is_failed_write",
-    "is_sharded",
     "keep_averages",
     "reasons_of",
-    "saves_by_itself",
     "saves_with_dcp",
-    "sharded_format",
-    "shards_of",
     "state_bytes",
-    "strategy_kind",
 ]
 
-# Lightning's strategies that shard or wrap the module's weights.
-_SHARDED = frozenset(
-    {
-        "DDPFullyShardedNativeStrategy",
-        "DDPFullyShardedPlugin",
-        "DDPFullyShardedStrategy",
-        "FSDPStrategy",
-        "ModelParallelStrategy",
-        "DeepSpeedPlugin",
-        "DeepSpeedStrategy",
-    }
-)
-# Those that are told apart, by the names of Lightning's classes.
-_KINDS = {
-    "fsdp": frozenset({"DDPFullyShardedNativeStrategy", "FSDPStrategy"}),
-    "fsdp2": frozenset({"ModelParallelStrategy"}),
-    "deepspeed": frozenset({"DeepSpeedPlugin", "DeepSpeedStrategy"}),
-}
-_PACKAGES = ("lightning", "pytorch_lightning")
 
-
-def _class_names(strategy: Any) -> FrozenSet[str]:
-    return frozenset(cls.__name__ for cls in type(strategy).__mro__)
-
-
-def strategy_kind(strategy: Any) -> str:
-    """``fsdp``, ``fsdp2`` or ``deepspeed`` for a strategy or a subclass of it; an empty string for any other."""
-    names = _class_names(strategy)
-    return next((kind for kind, own in _KINDS.items() if names & own), "")
-
-
-def is_sharded(trainer: Trainer) -> bool:
-    """Whether the trainer's strategy shards or wraps the weights of its module."""
-    return bool(_SHARDED & _class_names(strategy_of(trainer)))
-
-
-def saves_by_itself(trainer: Trainer) -> bool:
-    """Whether the strategy writes checkpoints itself, with more than Lightning's own code puts into them."""
-    return strategy_kind(strategy_of(trainer)) == "deepspeed"
-
-
-def bypasses_checkpoint_io(strategy: Any) -> bool:
-    """Whether Lightning's class of a strategy writes checkpoints without its ``CheckpointIO``.
-
-    FSDP (``state_dict_type``) and FSDP2 (``save_distributed_checkpoint``) do so for sharded checkpoints only.
-    """
-    classes = [cls for cls in type(strategy).__mro__ if cls.__module__.split(".")[0] in _PACKAGES]
-    saver = next(cls for cls in classes if "save_checkpoint" in vars(cls))
-    is_full = getattr(strategy, "_state_dict_type", None) == "full"
-    in_one_file = is_full or getattr(strategy, "_save_distributed_checkpoint", None) is False
-    return saver.__name__ not in ("Strategy", "TrainingTypePlugin") and not in_one_file
-
-
-def shards_of(strategy: Any) -> str:
-    """Which shards a strategy saves: ``fsdp``, ``fsdp2`` or ``deepspeed_stage_N``; empty where it saves one file."""
-    kind = strategy_kind(strategy)
-    if not kind or not bypasses_checkpoint_io(strategy):
-        return ""
-    if kind != "deepspeed":
-        return kind
-    config = getattr(strategy, "config", None) or {}
-    return f"deepspeed_stage_{config.get('zero_optimization', {}).get('stage', 0)}"
-
-
-def sharded_format(strategy: Any) -> str:
-    """The format of a sharded checkpoint of a strategy: ``dcp`` or ``deepspeed``."""
-    return "deepspeed" if strategy_kind(strategy) == "deepspeed" else "dcp"
+def innermost_wrapper(checkpoint_io: Any) -> Any:
+    """The innermost of Lightning's wrapping ``CheckpointIO``, whose ``checkpoint_io`` writes; ``None`` without one."""
+    found = None
+    while any(cls.__name__ == "_WrappingCheckpointIO" for cls in type(checkpoint_io).__mro__):
+        found, checkpoint_io = checkpoint_io, checkpoint_io.checkpoint_io
+    return found
 
 
 def around_sharded_saves(strategy: Any, save: Callable[[Callable[..., Any], Any, Any], None]) -> Callable[[], None]:

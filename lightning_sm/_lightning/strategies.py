@@ -1,0 +1,214 @@
+"""Lightning's strategies: which there are, of which kind one is, and where one initializes the process group."""
+
+import importlib
+import sys
+from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
+
+from lightning_sm._lightning.legacy import registry_of_strategies, single_device_class, strategy_of
+from lightning_sm._lightning.levels import SupportLevel, support_level
+from lightning_sm._lightning.namespaces import Namespace
+from lightning_sm._lightning.trainer import Trainer
+
+__all__ = [
+    "SHARDED_BASES",
+    "ShardedBase",
+    "bypasses_checkpoint_io",
+    "check_single_device_environment",
+    "find_strategy",
+    "is_setting_up_group",
+    "is_sharded",
+    "register_strategy",
+    "registered_strategy",
+    "replace_infinite_barrier",
+    "saves_by_itself",
+    "sharded_base_path",
+    "sharded_format",
+    "shards_of",
+    "strategy_kind",
+]
+
+
+class ShardedBase(NamedTuple):
+    """Lightning's class of a sharded strategy, and the first Lightning that has it and the level *epoch*.
+
+    Args:
+        name: Its name.
+        since: Major and minor version.
+    """
+
+    name: str
+    since: Tuple[int, int]
+
+
+#: The classes that ours are subclasses of, by the name of the technique.
+SHARDED_BASES = {
+    "FSDP": ShardedBase("FSDPStrategy", (2, 1)),
+    "FSDP2": ShardedBase("ModelParallelStrategy", (2, 3)),
+    "DeepSpeed": ShardedBase("DeepSpeedStrategy", (2, 1)),
+}
+
+
+def sharded_base_path(namespace: Namespace, technique: str) -> Optional[str]:
+    """The module and name of Lightning's class for a technique of :data:`SHARDED_BASES`; ``None`` if it has none."""
+    name, since = SHARDED_BASES[technique]
+    is_there = namespace.version >= since and support_level(namespace) >= SupportLevel.EPOCH
+    return f"strategies:{name}" if is_there else None
+
+
+def register_strategy(namespace: Namespace, name: str, cls: type, description: str, **init_params: Any) -> None:
+    """Register a strategy by name, replacing an earlier registration."""
+    registry, _, _ = registry_of_strategies(namespace)
+    registry.register(name, cls, description=description, override=True, **init_params)
+
+
+def registered_strategy(namespace: Namespace, name: str) -> Optional[Tuple[type, Dict[str, Any]]]:
+    """Return the class that is registered by a name with the arguments of the name, or ``None``."""
+    registry, _, key = registry_of_strategies(namespace)
+    if name not in registry:
+        return None
+    return registry[name][key], dict(registry[name]["init_params"])
+
+
+def find_strategy(namespace: Namespace, name: str) -> Optional[type]:
+    """Find a strategy's class by its registered name, or by its own among Lightning's and their loaded subclasses."""
+    registered = registered_strategy(namespace, name)
+    if registered is not None:
+        return registered[0]
+    _, base, _ = registry_of_strategies(namespace)
+    return next((cls for cls in _subclasses(base) if cls.__name__ == name), None)
+
+
+def _subclasses(base: type) -> Any:
+    yield base
+    children: List[type] = type.__subclasses__(base)
+    for cls in children:
+        yield from _subclasses(cls)
+
+
+# Lightning's classes that shard or wrap the module's weights, by the names of all versions.
+_KINDS = {
+    "fsdp": frozenset({"DDPFullyShardedNativeStrategy", "FSDPStrategy"}),
+    "fsdp2": frozenset({"ModelParallelStrategy"}),
+    "deepspeed": frozenset({"DeepSpeedPlugin", "DeepSpeedStrategy"}),
+}
+_FAIRSCALE = frozenset({"DDPFullyShardedPlugin", "DDPFullyShardedStrategy"})
+
+
+def _class_names(strategy: Any) -> FrozenSet[str]:
+    return frozenset(cls.__name__ for cls in type(strategy).__mro__)
+
+
+def strategy_kind(strategy: Any) -> str:
+    """``fsdp``, ``fsdp2`` or ``deepspeed`` for a strategy or a subclass of it; an empty string for any other."""
+    names = _class_names(strategy)
+    return next((kind for kind, own in _KINDS.items() if names & own), "")
+
+
+def is_sharded(trainer: Trainer) -> bool:
+    """Whether the trainer's strategy shards or wraps the weights of its module."""
+    strategy = strategy_of(trainer)
+    return bool(strategy_kind(strategy) or _FAIRSCALE & _class_names(strategy))
+
+
+def saves_by_itself(trainer: Trainer) -> bool:
+    """Whether the strategy writes checkpoints itself, with more than Lightning's own code puts into them."""
+    return strategy_kind(strategy_of(trainer)) == "deepspeed"
+
+
+def bypasses_checkpoint_io(strategy: Any) -> bool:
+    """Whether Lightning's class of a strategy writes checkpoints without its ``CheckpointIO``.
+
+    FSDP (``state_dict_type``) and FSDP2 (``save_distributed_checkpoint``) do so for sharded checkpoints only.
+    """
+    packages = ("lightning", "pytorch_lightning")
+    classes = [cls for cls in type(strategy).__mro__ if cls.__module__.split(".")[0] in packages]
+    saver = next(cls for cls in classes if "save_checkpoint" in vars(cls))
+    is_full = getattr(strategy, "_state_dict_type", None) == "full"
+    in_one_file = is_full or getattr(strategy, "_save_distributed_checkpoint", None) is False
+    return saver.__name__ not in ("Strategy", "TrainingTypePlugin") and not in_one_file
+
+
+def shards_of(strategy: Any) -> str:
+    """Which shards a strategy saves: ``fsdp``, ``fsdp2`` or ``deepspeed_stage_N``; empty where it saves one file."""
+    kind = strategy_kind(strategy)
+    if not kind or not bypasses_checkpoint_io(strategy):
+        return ""
+    if kind != "deepspeed":
+        return kind
+    config = getattr(strategy, "config", None) or {}
+    return f"deepspeed_stage_{config.get('zero_optimization', {}).get('stage', 0)}"
+
+
+def sharded_format(strategy: Any) -> str:
+    """The format of a sharded checkpoint of a strategy: ``dcp`` or ``deepspeed``."""
+    return "deepspeed" if strategy_kind(strategy) == "deepspeed" else "dcp"
+
+
+# The functions of strategies around ``init_process_group``, and how many frames above an environment's they may be.
+_SETUP_FUNCTIONS = frozenset(
+    {"_init_dist_connection", "init_dist_connection", "setup_environment", "setup_distributed"}
+)
+_FRAMES = 8
+
+
+def is_setting_up_group() -> bool:
+    """Whether the caller, or a function a few frames above it, is a strategy's that initializes the process group.
+
+    Lightning's launcher of local processes, loggers and users read an environment's address as well, and must not wait.
+    """
+    frame: Any = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        if frame.f_code.co_name in _SETUP_FUNCTIONS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def replace_infinite_barrier(namespace: Namespace) -> None:
+    """Use the default group's barrier instead of a second process group if the backend is ``smddp``.
+
+    Lightning creates a gloo group around ``prepare_data``, for a barrier without a timeout. The documentation of SMDDP
+    excludes further groups.
+    """
+    if support_level(namespace) is SupportLevel.CORE:
+        return
+    barrier = getattr(importlib.import_module(f"{namespace.fabric}.utilities.distributed"), "_InfiniteBarrier", None)
+    if barrier is None or hasattr(barrier, "_lightning_sm_enter"):  # it came with 2.3
+        return
+    barrier._lightning_sm_enter = barrier.__enter__
+
+    def enter(self: Any) -> Any:
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized() and dist.get_backend() == "smddp":
+            self.barrier = dist.barrier
+            return self
+        return self._lightning_sm_enter()
+
+    barrier.__enter__ = enter
+
+
+def check_single_device_environment(namespace: Namespace, check: Callable[[Any], None]) -> None:
+    """Check the cluster environment when the single-device strategy is set up for ``fit``.
+
+    That strategy does not ask the environment, whatever the launcher set, unlike every other strategy:
+    ``lightning/pytorch/strategies/single_device.py``.
+
+    Args:
+        namespace: Lightning's namespace.
+        check: Called with the environment that the ``Trainer`` chose, at the start of each ``fit``.
+    """
+    strategy_class: Any = single_device_class(namespace)
+    if hasattr(strategy_class, "_lightning_sm_inherited"):
+        return
+    strategy_class._lightning_sm_inherited = strategy_class.setup_environment
+
+    def setup_environment(self: Any) -> None:
+        trainer = self.lightning_module.trainer
+        if trainer.state.fn == "fit":
+            check(trainer._accelerator_connector.cluster_environment)
+        self._lightning_sm_inherited()
+
+    strategy_class.setup_environment = setup_environment

@@ -1,0 +1,321 @@
+"""The strategies in one process. They train in ``tests/processes`` and ``tests/sharded``."""
+
+import importlib.util
+import os
+import sys
+import types
+from types import SimpleNamespace
+from typing import Any, Dict, Tuple
+
+import pytest
+import torch
+
+import lightning_sm
+from lightning_sm import SageMakerEnvironment, Topology
+from lightning_sm._distributed import mixin, sharded
+from lightning_sm._distributed.sharded import SHARDED, register_sharded, sharded_class
+from lightning_sm._distributed.smddp import register_strategies, smddp_strategy_class
+from lightning_sm._lightning import SupportLevel, installed_namespaces, support_level
+from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.strategies import sharded_base_path
+from lightning_sm._logging import log
+from lightning_sm.errors import SMDDPUnavailableError, StrategyUnavailableError, TopologyError
+from tests.helpers.environ import mpirun, torchrun
+from tests.helpers.fresh import run_fresh
+from tests.helpers.sharded import cpu_class
+from tests.helpers.skips import installed_version
+from tests.helpers.tiny import loader, tiny_model
+
+_NAMESPACE = installed_namespaces()[0]
+_MODULE = "smdistributed.dataparallel.torch.torch_smddp"
+_MODEL_PARALLEL = "SMDDPModelParallelStrategy"
+_LACKS = {
+    "SMDDPFSDPStrategy": False,
+    _MODEL_PARALLEL: installed_version("torch") < (2, 4),
+    "SMDDPDeepSpeedStrategy": importlib.util.find_spec("deepspeed") is None,
+}
+_SHARDED = [name for name in SHARDED if sharded_base_path(_NAMESPACE, SHARDED[name][0]) and not _LACKS[name]]
+_REGISTERED: Dict[str, Tuple[str, Dict[str, Any]]] = {
+    "smddp": ("SMDDPStrategy", {}),
+    "SMDDP": ("SMDDPStrategy", {}),  # Lightning lower-cases names
+    "smddp_find_unused_parameters_true": ("SMDDPStrategy", {"_ddp_kwargs": {"find_unused_parameters": True}}),
+    "smddp_find_unused_parameters_false": ("SMDDPStrategy", {"_ddp_kwargs": {"find_unused_parameters": False}}),
+    "smddp_fsdp": ("SMDDPFSDPStrategy", {}),
+    "smddp_fsdp2": (_MODEL_PARALLEL, {"_data_parallel_size": "auto", "_tensor_parallel_size": 1}),
+    "smddp_deepspeed": ("SMDDPDeepSpeedStrategy", {"zero_stage_3": False}),
+    "smddp_deepspeed_stage_3": ("SMDDPDeepSpeedStrategy", {"zero_stage_3": True}),
+}
+each = pytest.mark.parametrize("name", ["SMDDPStrategy", *_SHARDED])
+each_sharded = pytest.mark.parametrize("name", _SHARDED)
+needs_fsdp2 = pytest.mark.skipif(_MODEL_PARALLEL not in _SHARDED, reason="Lightning or torch has no FSDP2")
+each_namespace = pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
+
+
+def _class(name, namespace=_NAMESPACE):
+    return smddp_strategy_class(namespace) if name == "SMDDPStrategy" else sharded_class(namespace, name)
+
+
+def _strategy(name, **arguments):
+    return cpu_class(_class(name))(**arguments)
+
+
+def _trainer(namespace=_NAMESPACE, **arguments):
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "max_epochs": 1}
+    return namespace.module().Trainer(accelerator="cpu", **{**quiet, **arguments})
+
+
+def _world(trainer):
+    """Hosts, processes on this host and of all hosts; global, local and node rank."""
+    strategy = strategy_of(trainer)
+    sizes = strategy.num_nodes, len(strategy.parallel_devices), trainer.world_size
+    return (*sizes, trainer.global_rank, trainer.local_rank, trainer.node_rank)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    lines = []
+    monkeypatch.setattr(log, "info", lambda *args: lines.append(args[0] % args[1:]))
+    return lines
+
+
+@each
+@pytest.mark.parametrize("variables", [torchrun(3, 4, 1, 2, 1), mpirun(3, 4, 1, 2)], ids=["torchrun", "mpirun"])
+def test_takes_the_launchers_world(in_environ, variables, name):
+    in_environ(variables)
+    trainer = _trainer(strategy=_strategy(name))
+    assert isinstance(strategy_of(trainer).cluster_environment, SageMakerEnvironment)
+    assert _world(trainer) == (2, 2, 4, 3, 1, 1)
+
+
+@each
+def test_takes_the_number_of_hosts_where_lightning_starts_the_processes(in_environ, opt_ml, name):
+    in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ())
+    assert _world(_trainer(strategy=_strategy(name), devices=2)) == (2, 2, 4, 2, 0, 1)
+
+
+@each
+def test_num_nodes_that_is_not_the_launchers(in_environ, name):
+    in_environ(torchrun(3, 4, 1, 2, 1))
+    with pytest.raises(TopologyError, match=r"Trainer\(num_nodes=3\), but the job has this world.*HINT: Leave num"):
+        _trainer(strategy=_strategy(name), num_nodes=3)
+
+
+@each
+def test_on_a_laptop_it_leaves_everything_to_lightning(name):
+    trainer = _trainer(strategy=_strategy(name), devices=3)
+    assert type(strategy_of(trainer).cluster_environment).__name__ == "LightningEnvironment"
+    assert _world(trainer) == (1, 3, 3, 0, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["SMDDPStrategy", *(name for name in _SHARDED if name != _MODEL_PARALLEL)])
+def test_each_process_reads_its_part_also_on_unequal_hosts(in_environ, name):
+    in_environ(torchrun(3, 4, 0, 1, 1, nodes=2))
+    trainer = _trainer(strategy=_strategy(name))
+    assert strategy_of(trainer).distributed_sampler_kwargs == {"num_replicas": 4, "rank": 3}
+    assert _world(trainer) == (2, 1, 4, 3, 0, 1)
+
+
+def test_an_environment_of_the_users_own_decides(in_environ):
+    in_environ(torchrun(3, 4, 1, 2, 1))
+    environment = _NAMESPACE.module("plugins.environments").LightningEnvironment()
+    assert _strategy("SMDDPStrategy", cluster_environment=environment).cluster_environment is environment
+
+
+def test_broken_topology_is_told_when_the_strategy_is_made(in_environ):
+    in_environ(torchrun(4, 4, 1, 2, 1))
+    with pytest.raises(TopologyError, match="global_rank is 4"):
+        _strategy("SMDDPStrategy")
+
+
+@each_namespace
+@pytest.mark.parametrize(
+    "name", [name for name, (cls, _) in _REGISTERED.items() if cls not in SHARDED or cls in _SHARDED]
+)
+def test_registered_names(namespace, name):
+    for _ in range(2):
+        register_strategies(namespace)
+        register_sharded(namespace)
+    strategy = strategy_of(_trainer(namespace, devices=1, strategy=name))
+    cls, attributes = _REGISTERED[name]
+    assert type(strategy) is _class(cls, namespace)
+    assert {key: getattr(strategy, key) for key in attributes} == attributes
+
+
+@each_namespace
+def test_lightnings_own_names_are_untouched(namespace):
+    base = _class("SMDDPStrategy", namespace).__bases__[1]
+    assert type(strategy_of(_trainer(namespace, devices=1, strategy="ddp"))) is base
+
+
+def test_public_names_are_the_classes():
+    installed_namespaces()[-1].module()
+    assert lightning_sm.SMDDPPlugin is lightning_sm.SMDDPStrategy, "Lightning 1.5 has plugins"
+    for name in ("SMDDPStrategy", *_SHARDED):
+        assert getattr(lightning_sm.strategies, name) is getattr(lightning_sm, name)
+
+
+def test_importing_them_imports_no_torch():
+    said = run_fresh(
+        """
+        import sys
+        from lightning_sm import SMDDPDeepSpeedStrategy, SMDDPFSDPStrategy, SMDDPModelParallelStrategy
+        say("torch" in sys.modules)
+        """
+    )
+    assert said == [[len(installed_namespaces()) == 1]]
+
+
+# --- the backend
+
+
+def _prepare(strategy):
+    """What Lightning calls first of each strategy, to initialize the process group."""
+    strategy._prepare_group()
+
+
+@each
+def test_the_backend_and_its_reason_are_one_line_of_rank_zero(in_environ, opt_ml, told, name):
+    opt_ml.host("algo-1").hyperparameters(sagemaker_distributed_dataparallel_enabled=True)
+    for rank in (0, 1):
+        in_environ(opt_ml.environ(**torchrun(rank, 2, rank, 2, 0, MASTER_ADDR="127.0.0.1")))
+        _prepare(strategy_of(_trainer(strategy=_strategy(name))))
+    assert told == [f"{name}: backend gloo, because SMDDP needs GPUs and the device is cpu."]
+
+
+@pytest.mark.parametrize(("requested", "chosen"), [("gloo", "gloo"), (None, "gloo"), ("nccl", "nccl")])
+def test_the_backend_of_the_users_choice_reaches_lightning(in_environ, monkeypatch, requested, chosen):
+    cls = _class("SMDDPStrategy")
+    asks = hasattr(cls.__bases__[1], "_get_process_group_backend")  # Lightning 1.5 asks by another name
+    backends = []
+    monkeypatch.setattr(
+        cls.__bases__[1],
+        "setup_distributed",
+        lambda self: backends.append(self._get_process_group_backend() if asks else self.torch_distributed_backend),
+    )
+    in_environ(torchrun(0, 1, 0, 1, 0))
+    strategy = strategy_of(_trainer(strategy=cls(process_group_backend=requested)))
+    assert strategy._process_group_backend == requested
+    strategy.setup_distributed()
+    assert backends == [chosen]
+
+
+@each
+def test_smddp_is_joined_without_a_device(in_environ, monkeypatch, told, name):
+    # Lightning since 2.5.5 passes a `device_id`, which nobody documents for SMDDP.
+    joined = []
+    monkeypatch.setitem(sys.modules, _MODULE, types.ModuleType("smddp"))
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **kwargs: joined.append((args, kwargs)))
+    monkeypatch.setattr(mixin, "replace_infinite_barrier", lambda namespace: None)
+    for variable in ("SMDATAPARALLEL_OPTIMIZE_SDP", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    in_environ(torchrun(1, 2, 0, 1, 1, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234))
+    strategy = strategy_of(_trainer(strategy=_strategy(name, process_group_backend="smddp")))
+    _prepare(strategy)
+    (((backend,), arguments),) = joined
+    assert (backend, arguments["rank"], arguments["world_size"]) == ("smddp", 1, 2)
+    assert "device_id" not in arguments
+    # What switches AllGather on under mpirun.
+    assert os.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP") == (None if name == "SMDDPStrategy" else "true")
+    assert not any("backend" in line for line in told), "rank 0 says which it is"
+    strategy.cluster_environment.teardown()
+
+
+def test_smddp_by_name_without_the_library_is_told_in_fit(in_environ, monkeypatch):
+    monkeypatch.setitem(sys.modules, _MODULE, None)
+    in_environ(torchrun(0, 1, 0, 1, 0, MASTER_ADDR="127.0.0.1"))
+    trainer = _trainer(strategy=_strategy("SMDDPStrategy", process_group_backend="smddp"))
+    with pytest.raises(SMDDPUnavailableError, match="unknown"):
+        trainer.fit(tiny_model(_NAMESPACE.module()), loader(), loader())
+
+
+@each_sharded
+def test_a_library_that_was_imported_without_all_gather_under_mpirun(in_environ, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, _MODULE, types.ModuleType("smddp"))
+    monkeypatch.delenv("SMDATAPARALLEL_OPTIMIZE_SDP", raising=False)
+    in_environ(mpirun(0, 2, 0, 2))
+    strategy = _trainer(strategy=_strategy(name, process_group_backend="smddp")).strategy
+    with pytest.raises(SMDDPUnavailableError, match="was imported before SMDATAPARALLEL_OPTIMIZE_SDP=true was set"):
+        _prepare(strategy)
+
+
+@needs_fsdp2
+def test_fsdp2_on_a_torch_that_reduces_by_a_mean_only(in_environ, monkeypatch):
+    monkeypatch.setattr(sharded, "_fsdp_module", lambda: type("FSDPModule", (), {}))
+    in_environ(torchrun(0, 2, 0, 2, 0))
+    strategy = _trainer(strategy=_strategy(_MODEL_PARALLEL, process_group_backend="smddp")).strategy
+    with pytest.raises(SMDDPUnavailableError, match=r"FSDP2 reduces gradients by ReduceOp.AVG, which SMDDP lacks"):
+        _prepare(strategy)
+
+
+# --- sharded strategies
+
+
+@needs_fsdp2
+def test_processes_of_a_tensor_parallel_group_read_the_same_part(in_environ):
+    in_environ(torchrun(3, 4, 1, 2, 1))
+    strategy = _trainer(strategy=_strategy(_MODEL_PARALLEL, tensor_parallel_size=2)).strategy
+    strategy._device_mesh = {"data_parallel": SimpleNamespace(size=lambda: 2, get_local_rank=lambda: 1)}
+    assert strategy.distributed_sampler_kwargs == {"num_replicas": 2, "rank": 1}
+
+
+@needs_fsdp2
+@pytest.mark.parametrize(
+    ("data", "tensor", "resolved"),
+    [
+        ("auto", 1, (4, 1)),
+        ("auto", 2, (2, 2)),
+        ("auto", "auto", (2, 2)),
+        (2, "auto", (2, 2)),
+        (4, 1, (4, 1)),
+        ("auto", 3, None),
+        (3, "auto", None),
+        (4, 2, None),
+    ],
+)
+def test_sizes_of_the_mesh(in_environ, monkeypatch, data, tensor, resolved):
+    in_environ(torchrun(3, 4, 1, 2, 1))
+    strategy = _trainer(
+        strategy=_strategy(_MODEL_PARALLEL, data_parallel_size=data, tensor_parallel_size=tensor)
+    ).strategy
+    monkeypatch.setattr(_class(_MODEL_PARALLEL).__bases__[1], "setup_environment", lambda self: None)
+    if resolved is None:
+        with pytest.raises(TopologyError, match=r"do not divide the 4 processes of the world.*HINT: Set tensor_par"):
+            strategy.setup_environment()
+    else:
+        strategy.setup_environment()
+        assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == resolved
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "needed"),
+    [("SMDDPFSDPStrategy", (1, 9), "2.1"), (_MODEL_PARALLEL, (2, 2), "2.3"), ("SMDDPDeepSpeedStrategy", (1, 5), "2.1")],
+)
+def test_a_lightning_without_it_says_so_when_it_is_used(name, version, needed):
+    older = SimpleNamespace(name="pytorch_lightning", version=version)
+    says = rf"{name} needs Lightning {needed} or newer, and pytorch_lightning {version[0]}.{version[1]} is .* HINT: "
+    with pytest.raises(StrategyUnavailableError, match=says):
+        sharded._unavailable_class.__wrapped__(older, name)()
+
+
+def test_the_level_core_has_none():
+    assert bool(_SHARDED) or support_level(_NAMESPACE) is SupportLevel.CORE
+
+
+@pytest.mark.sharded
+@pytest.mark.skipif("SMDDPDeepSpeedStrategy" not in _SHARDED, reason="DeepSpeed is not installed")
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "none"])
+def test_what_deepspeed_writes_into_the_environment_is_the_same_world(in_environ, opt_ml, monkeypatch, launcher):
+    for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    variables = {
+        "torchrun": torchrun(3, 4, 1, 2, 1, MASTER_ADDR="127.0.0.1"),
+        "mpirun": {**mpirun(3, 4, 1, 2), "MASTER_ADDR": "127.0.0.1"},
+        "none": {"LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"},
+    }[launcher]
+    in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ(**variables))
+    _trainer(strategy=_strategy("SMDDPDeepSpeedStrategy"), devices=2).strategy._set_node_environment_variables()
+    after = Topology.resolve()
+    assert (after.global_rank, after.world_size, after.local_rank, after.local_world_size) == (3, 4, 1, 2)
+    assert (after.node_rank, after.num_nodes) == (1, 2)
