@@ -5,7 +5,7 @@ With the end of Lightning 1.5 each function here is replaced by what it returns 
 
 import os
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.namespaces import Namespace
 

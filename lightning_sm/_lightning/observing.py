@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES, Namespace
 from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
-from lightning_sm._lightning.trainer_hooks import skip_hooks
+from lightning_sm._lightning.trainer_hooks import skip_hooks, skip_unused_hooks
 
 __all__ = [
     "around_fetches",
@@ -118,8 +118,9 @@ def replace_progress_bar(namespace: Namespace, trainer: Any) -> bool:
         return False
     for bar in bars:
         bar.disable()
-        # A disabled bar does nothing after a batch, but Lightning takes microseconds to call it.
-        skip_hooks(namespace, bar, ("on_train_batch_start", "on_train_batch_end"))
+        # A disabled bar does nothing in a step, but Lightning takes microseconds for each hook that it calls.
+        skip_unused_hooks(namespace, bar)
+        skip_hooks(namespace, bar, ("on_train_batch_end",))
     return True
 
 

@@ -27,6 +27,10 @@ def metrics_logger(
     return cls(trainer, observe)
 
 
+def _ignore(metrics: Any, step: Any) -> None:
+    pass
+
+
 class MetricsLoggerMixin(_Base):
     """Hands what it gets to a function. A copy of it, such as in a copy of the trainer, does nothing."""
 
@@ -36,18 +40,25 @@ class MetricsLoggerMixin(_Base):
         super().__init__()
         self._trainer, self._observe = trainer, observe
 
-    def __reduce__(self) -> Any:
-        return self.namespace.module("loggers.logger").DummyLogger, ()
+    def __getstate__(self) -> Any:
+        return {"_trainer": None, "_observe": _ignore}
 
     @property
     def name(self) -> Any:
         """That of the first logger: progress bars join the names and versions of all loggers that differ."""
-        return None if self._trainer.logger is self else self._trainer.logger.name
+        first = self._first
+        return None if first is None else first.name
 
     @property
     def version(self) -> Any:
         """That of the first logger."""
-        return None if self._trainer.logger is self else self._trainer.logger.version
+        first = self._first
+        return None if first is None else first.version
+
+    @property
+    def _first(self) -> Any:
+        first = getattr(self._trainer, "logger", None)
+        return None if first is self else first
 
     @property
     def experiment(self) -> Any:
