@@ -308,11 +308,14 @@ def metric_definitions(names: Union[str, Iterable[str]]) -> List[Dict[str, str]]
     """
     listed = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else [names]
     listed = list(dict.fromkeys(listed))
-    if not 0 < len(listed) <= _MAX_DEFINITIONS:
+    hint = 'Give the names that are to be shown or optimized: metric_definitions(["val_loss"]).'
+    if not listed:
+        raise MetricDefinitionError("No metric was found to define.", hint=hint)
+    if len(listed) > _MAX_DEFINITIONS:
         raise MetricDefinitionError(
-            f"There are {len(listed)} metrics, and SageMaker takes 1 to {_MAX_DEFINITIONS} definitions: "
+            f"There are {len(listed)} metrics, and SageMaker takes at most {_MAX_DEFINITIONS} definitions: "
             f"{', '.join(map(str, listed))}.",
-            hint='Give the names that are to be shown or optimized: metric_definitions(["val_loss"]).',
+            hint=hint,
         )
     return [_definition(name) for name in listed]
 

@@ -274,10 +274,12 @@ class TrainingMonitorMixin(_Base):
             self._world = self._describe_world(trainer)
             self._undo.append(before_forced_exit(lambda: self._write_blocked(trainer)))
 
+    @harmless("report")
     def state_dict(self) -> Dict[str, Any]:
         """Return what was recorded, which is a part of the checkpoint."""
         return {"history": self.history.to_plain()} if self._is_reported else {}
 
+    @harmless("report")
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on with what an earlier attempt had recorded."""
         if self._is_reported:

@@ -17,7 +17,7 @@ def test_from_names_exactly():
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        ([], "There are 0 metrics, and SageMaker takes 1 to 40 definitions: ."),
+        ([], "No metric was found to define."),
         ([""], "'' is not the name of a metric."),
         (object, "<class 'object'> is not the name of a metric."),
         ([3], "3 is not the name of a metric."),
@@ -25,7 +25,7 @@ def test_from_names_exactly():
         (["a\nb"], r"The metric 'a\\nb' is not of printable ASCII characters."),
         (
             [f"m{index}" for index in range(41)],
-            "There are 41 metrics, and SageMaker takes 1 to 40 definitions: m0, ",
+            "There are 41 metrics, and SageMaker takes at most 40 definitions: m0, ",
         ),
         (["x" * 256], "has a name of 256 and a regular expression of "),
         (["[" * 250], "has a name of 250 and a regular expression of 5"),

@@ -286,44 +286,6 @@ def test_a_server_that_stays_away(proxy, runs, monkeypatch):
     assert proxy.count("runs/log-batch") < 12
 
 
-def test_no_step_waits_for_a_slow_server(proxy, runs):
-    took = []
-
-    class Slow(pl.Callback):
-        def on_train_start(self, *_):
-            proxy.seconds = 0.5
-
-        def on_train_batch_start(self, *_):
-            took.append(time.monotonic())
-
-    class Model(type(tiny_model(pl))):
-        def training_step(self, batch, index):
-            loss = super().training_step(batch, index)
-            self.log("each", loss, on_step=True, on_epoch=False)
-            return loss
-
-    trainer = fit(proxy.uri, epochs=2, model=Model(), callbacks=[Slow()])
-    assert took[-1] - took[0] < 0.5 * (trainer.global_step - 1)
-    (run,) = runs()
-    assert run.info.status == "FINISHED"
-    assert [step for step, _ in runs.history(run, "each")] == list(range(16))
-
-
-def test_the_end_does_not_repeat_requests_to_a_server_that_is_known_to_fail(proxy, monkeypatch):
-    seen = []
-
-    def look(self, *args, **kwargs):
-        seen.append(os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"])
-        raise ConnectionError("no route")
-
-    monkeypatch.setattr(MlflowClient, "log_batch", look)
-    monkeypatch.setattr(MlflowClient, "set_terminated", look)
-    fit(proxy.uri, epochs=2)
-    # The first failure, what was kept and the status.
-    assert seen == ["3", "0", "0"]
-    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "3"
-
-
 def test_a_server_that_hangs_at_the_end(proxy, runs, monkeypatch):
     monkeypatch.setattr(Sender.__init__, "__kwdefaults__", {**Sender.__init__.__kwdefaults__, "patience": 1.0})
     monkeypatch.setitem(mlflow_logger._LIMITS_AT_END, "MLFLOW_HTTP_REQUEST_TIMEOUT", "1")

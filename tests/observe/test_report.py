@@ -90,25 +90,6 @@ def test_a_fit_is_reported(trainer, tmp_path):
     assert "seconds per batch" in page.shown
 
 
-def test_without_validation_and_without_any_metric(trainer, tmp_path):
-    class Silent(PL.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(4, 1)
-            self.automatic_optimization = False
-
-        def training_step(self, batch, batch_idx):
-            return None
-
-        def configure_optimizers(self):
-            return None
-
-    trainer(max_epochs=1).fit(Silent(), loader())
-    page = page_in(tmp_path)
-    assert "completed 1 epoch, " in page.shown
-    assert "train_loss" not in page.shown
-
-
 def test_an_exception_is_the_reason(trainer, tmp_path):
     with pytest.raises(RuntimeError, match="no <i>way</i>"):
         trainer(Raises(RuntimeError("no <i>way</i>"))).fit(tiny_model(PL), loader(), loader())
@@ -172,21 +153,6 @@ def test_a_directory_that_cannot_be_written_is_one_warning(trainer, tmp_path, pl
     assert len([line for line in lines if "The report of the fit could not be written" in line]) == 1
 
 
-def test_the_report_changes_nothing_of_the_training(trainer):
-    torch.manual_seed(3)
-    models = []
-    for with_report in (True, False):
-        run, model = trainer(), tiny_model(PL)
-        if not with_report:
-            run.callbacks = [callback for callback in run.callbacks if "TrainingMonitor" not in type(callback).__name__]
-        torch.manual_seed(3)
-        run.fit(model, loader(), loader())
-        models.append((model.state_dict(), torch.rand(3)))
-    (first, random), (second, other) = models
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert torch.equal(random, other)
-
-
 def test_a_resumed_fit_shows_what_was_before(trainer, tmp_path):
     class Saves(PL.Callback):
         def on_train_batch_end(self, trainer, pl_module, *_, **__):
@@ -205,14 +171,6 @@ def test_a_resumed_fit_shows_what_was_before(trainer, tmp_path):
     assert int(count) in (int(last) - int(lowest), int(last) - int(lowest) + 1)
     # Without DataPosition, Lightning's versions train different numbers of batches in a resumed epoch.
     assert int(last) > 8
-
-
-def test_a_state_of_another_kind_is_ignored(trainer):
-    callback = trainer().callbacks[0]
-    callback._is_reported = True
-    for state in ({}, {"history": None}, {"history": {"version": 7}}, {"other": 1}):
-        callback.load_state_dict(state)
-        assert callback.state_dict()["history"] == {"curves": [], "attempts": []}
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -234,15 +192,6 @@ def test_learning_rates_of_groups_and_several_optimizers(trainer, tmp_path, coun
     shown = page_in(tmp_path).shown
     assert "SGD, group 7 0.5" in shown if count == 1 else "SGD 2, group 7 0.5" in shown
     assert "group 8" not in shown
-
-
-def test_rank_zero_alone_writes(trainer, tmp_path, monkeypatch):
-    run = trainer()
-    monkeypatch.setattr(type(run), "is_global_zero", property(lambda _: False))
-    run.fit(tiny_model(PL), loader())
-    assert not (tmp_path / "report.html").exists()
-    assert run.callbacks[0].state_dict() == {}
-    assert os.listdir(tmp_path) == []
 
 
 def test_a_job_shows_what_sagemaker_determined(container):

@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from lightning_sm import Topology, TrainingJob
-from lightning_sm._lightning import installed_namespaces
 from lightning_sm._observe import report_writer as writer
 from lightning_sm._observe.history import Attempt, History
-from lightning_sm._observe.report import Outcome, rows_of_export, rows_of_job, rows_of_topology, rows_of_versions
+from lightning_sm._observe.report import Outcome, rows_of_export, rows_of_job, rows_of_topology
 from lightning_sm._observe.report_writer import ReportWriter, version_of_file
 from tests.observe.made_up import Page, report
 from tests.projects.container import log_lines
@@ -69,28 +68,6 @@ def test_a_reason_from_before_the_fit_is_not_shown(tmp_path):
     made = report(outcome=Outcome.FAILED, reason="its own")
     ReportWriter(str(path), made, job_with(failure), version_of_file(str(failure))).complete()
     assert "its own" in shown(path)
-
-
-def test_the_last_of_two_fits_is_shown_at_the_end(tmp_path, monkeypatch):
-    path = tmp_path / "report.html"
-    monkeypatch.setattr(writer, "_writers", {})
-    ReportWriter(str(path), report(title="first", outcome=Outcome.FAILED), JOB)
-    ReportWriter(str(path), report(title="second"), JOB)
-    writer._complete_all()
-    assert "second" in shown(path)
-    writer._writers.clear()
-
-
-def test_a_directory_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(writer, "_writers", {})
-    ReportWriter(str(tmp_path / "file" / "report.html"), report(), JOB)
-    with log_lines() as lines:
-        writer._complete_all()
-        writer._complete_all()
-    (line,) = lines
-    assert "The report of the fit could not be written: FileExistsError" in line
-    writer._writers.clear()
 
 
 def test_a_full_disk_leaves_the_earlier_report_and_no_part(tmp_path, monkeypatch):
@@ -173,12 +150,6 @@ def test_rows_of_a_job(opt_ml):
     assert rows_of_job(TrainingJob.resolve({})) == ()
 
 
-def test_rows_of_versions():
-    names = [name for name, _ in rows_of_versions(installed_namespaces()[-1], {"numpy": "2.0"})]
-    assert names[0] == "lightning-sm"
-    assert {"torch", "Python", "numpy", installed_namespaces()[-1].name} <= set(names)
-
-
 @pytest.mark.parametrize("text", [None, "", "[]", "{", "3", '{"metrics": 3, "files": null}', "\x00"])
 def test_a_description_of_a_model_that_is_none(tmp_path, text):
     path = tmp_path / "model.json"
@@ -186,23 +157,3 @@ def test_a_description_of_a_model_that_is_none(tmp_path, text):
         path.write_text(text)
     rows = rows_of_export(str(path))
     assert rows == () or rows == (("directory", str(tmp_path)),)
-
-
-def test_rows_of_an_exported_model(tmp_path):
-    content = {
-        "file": "model.pt",
-        "score": 0.25,
-        "metrics": {"loss": 1.0},
-        "hparams": {"sizes": [1, 2]},
-        "monitor": None,
-    }
-    (tmp_path / "model.json").write_text(json.dumps({**content, "details": {"long": "x" * 9_000}}))
-    rows = dict(rows_of_export(str(tmp_path / "model.json")))
-    assert (rows["file"], rows["score"], rows["metrics.loss"], rows["hparams.sizes"]) == (
-        "model.pt",
-        "0.25",
-        "1.0",
-        "[1, 2]",
-    )
-    assert "monitor" not in rows
-    assert len(rows["details.long"]) == 2_000

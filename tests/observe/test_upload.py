@@ -109,26 +109,6 @@ def test_what_changes_is_uploaded_and_nothing_else(remote, logs):
     assert content(remote, "net/version_0/last") == b"end"
 
 
-def test_what_is_buffered_is_flushed_first(remote, logs):
-    upload = make(logs, 60, lambda: (logs / "flushed").write_text("now"))
-    upload.start()
-    upload.stop(10)
-    assert content(remote, "flushed") == b"now"
-
-
-def test_a_flush_that_fails_and_files_that_disappear_do_no_harm(remote, logs):
-    def fail():
-        raise OSError("Writer is closed")
-
-    (logs / "gone").symlink_to("nowhere")
-    with log_lines() as lines:
-        upload = make(logs, flush=fail)
-        upload.start()
-        until(lambda: content(remote) == b"one")
-        upload.stop(10)
-    assert lines == []
-
-
 def test_a_second_fit_does_not_upload_the_files_of_the_first_again(remote, logs):
     upload = make(logs)
     for name in ("a", "b"):
@@ -136,25 +116,6 @@ def test_a_second_fit_does_not_upload_the_files_of_the_first_again(remote, logs)
         upload.start()
         upload.stop(10)
     assert sorted(remote.puts) == ["a", "b", "events.0"]
-
-
-def test_failures_are_retried_with_one_warning_and_one_line_at_the_end_of_them(remote, logs):
-    remote.error = OSError("503 Slow Down\nplease")
-    with log_lines() as lines:
-        upload = make(logs)
-        upload.start()
-        until(lambda: len(remote.puts) >= 3)
-        assert content(remote) is None
-        remote.error = None
-        until(lambda: content(remote) == b"one")
-        upload.stop(10)
-    warning, again = lines
-    assert warning.startswith(
-        f"TensorBoard files in {logs} cannot be uploaded to failing://runs (OSError: 503 Slow Down please). "
-        "Training goes on, and the upload is retried. HINT: "
-    )
-    assert again.startswith("TensorBoard files are uploaded to failing://runs again, after ")
-    assert "\n" not in warning + again
 
 
 def test_the_time_between_attempts_grows(remote, logs):
@@ -165,18 +126,6 @@ def test_the_time_between_attempts_grows(remote, logs):
     # At 0.1, 0.3, 0.7 and 1.5 s, where a fixed interval would have tried 15 times.
     assert 1 <= len(remote.puts) <= 5
     upload.stop(10)
-
-
-def test_what_was_not_uploaded_is_named_at_the_end(remote, logs):
-    remote.error = PermissionError("Access Denied")
-    with log_lines() as lines:
-        upload = make(logs, 60)
-        upload.start()
-        upload.stop(10)
-    assert lines[1:] == [
-        "Not uploaded to failing://runs: net/version_0/events.0 (PermissionError: Access Denied). "
-        f"They remain in {logs}"
-    ]
 
 
 def test_the_end_does_not_wait_longer_than_told(remote, logs):
@@ -246,27 +195,6 @@ def test_one_url_that_fails_does_not_stop_another(remote, logs, tmp_path):
     assert fsspec.filesystem("memory").cat("/there/events") == b"x"
 
 
-def test_large_files_are_uploaded_less_often(remote, logs):
-    remote.seconds = 0.2
-    upload = make(logs, 0.01)
-    upload.start()
-    ends = time.monotonic() + 2.5
-    while time.monotonic() < ends:
-        with open(logs / "net" / "version_0" / "events.0", "ab") as file:
-            file.write(b"x")
-        time.sleep(0.02)
-    assert 1 <= len(remote.puts) <= 3
-    upload.stop(10)
-
-
-def test_a_missing_folder_is_no_error(remote, tmp_path):
-    with log_lines() as lines:
-        upload = make(tmp_path / "absent")
-        upload.start()
-        upload.stop(10)
-    assert lines == []
-
-
 def test_a_forked_process_uploads_nothing_and_can_upload_itself(remote, logs):
     upload = make(logs, 60)
     upload.start()
@@ -327,17 +255,6 @@ class TestCallback:
         callback.teardown(Zero(), None)
         assert copy.targets == callback.targets
         assert content(remote) == b"one"
-
-    def test_other_ranks_upload_nothing(self, remote, logs):
-        callback = self.cls({str(logs): "failing://runs"}, interval="10ms")
-
-        class Other:
-            is_global_zero = False
-
-        callback.setup(Other(), None, "fit")
-        callback.teardown(Other(), None)
-        callback.on_exception(Other(), None, ValueError())
-        assert remote.puts == []
 
 
 @pytest.mark.parametrize("ready_made", [False, True])
