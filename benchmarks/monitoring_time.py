@@ -1,4 +1,4 @@
-"""What the lines of progress and metrics, the report and the watch for hangs cost of a training step.
+"""What the lines of progress and metrics, the report and the search for stalls cost of a training step.
 
 Run ``python benchmarks/monitoring_time.py pairs [PROCESSES] [bar] [cpu]``: the median step of a job's fit with all of
 it, and of the same fit without it, each a program of its own, in turn; several are gloo processes. The other fit has no
@@ -11,7 +11,6 @@ which other programs on the machine disturb less: blocks of steps with these cal
 other, and the medians of neighbouring blocks are compared. It is the CPU time of the thread that trains.
 """
 
-import functools
 import json
 import os
 import statistics
@@ -27,13 +26,12 @@ from _pairs import compare, last_number
 from project import Data, Model
 
 import lightning_sm
-from lightning_sm._lightning.metric_hook import observe_logged_metrics
 
 _SCRIPT = os.path.abspath(__file__)
 _STEPS, _RUNS = 600, 9
 _BLOCK, _SETTLING, _PAIRS = 60, 5, 120
 _CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
-_CALLBACKS = ("LogProgress", "LogMetrics", "HTMLReport")
+_CALLBACKS = ("TrainingMonitor",)
 
 
 class _Logging(Model):
@@ -78,25 +76,11 @@ class _Switch(_Clock):
             is_on = len(self.ends) // _BLOCK % 2 == 0
             trainer.callbacks = self.on if is_on else self.off
             for callback in (each for each in self.on if each not in self.off):
-                self._attach(trainer, callback) if is_on else self._detach(trainer, callback)
-
-    @staticmethod
-    def _attach(trainer: Any, callback: Any) -> None:
-        if hasattr(callback, "_measure_fetches") and callback.rates is callback._own_rates:
-            callback._measure_fetches(trainer)
-        if type(callback).__name__ == "HTMLReport" and callback._undo:
-            callback._undo[0] = observe_logged_metrics(trainer, functools.partial(callback._record, trainer))
-        elif type(callback).__name__ == "LogMetrics":
-            callback.setup(trainer, trainer.lightning_module)
-
-    @staticmethod
-    def _detach(trainer: Any, callback: Any) -> None:
-        if hasattr(callback, "_measure_fetches"):
-            callback._end_measuring()
-        if type(callback).__name__ == "HTMLReport" and callback._undo:  # only global rank 0 records
-            callback._undo[0]()
-        elif type(callback).__name__ == "LogMetrics":
-            callback.teardown(trainer, trainer.lightning_module)
+                if is_on:
+                    callback.setup(trainer, trainer.lightning_module, "fit")
+                    callback.on_train_start(trainer, trainer.lightning_module)
+                else:
+                    callback._detach()
 
 
 def _settings(kind: str, clock: _Clock, devices: int, **more: Any) -> Dict[str, Any]:

@@ -24,13 +24,16 @@ def _values(metric: int) -> List[float]:
 
 def _write_report(path: str) -> float:
     from lightning_sm import TrainingJob
-    from lightning_sm._report import Attempt, Curve, Kind, Outcome, Report, ReportWriter
+    from lightning_sm._observe.history import Attempt, History
+    from lightning_sm._observe.report import Outcome, Report
+    from lightning_sm._observe.report_writer import ReportWriter
 
-    steps = tuple(range(_STEPS))
-    curves = tuple(
-        Curve(f"metric_{number}", Kind.METRIC, steps, tuple(_values(number)), _STEPS) for number in range(_METRICS)
-    )
-    report = Report(Outcome.COMPLETED, curves=curves, attempts=(Attempt(0.0),), steps=_STEPS)
+    history = History()
+    history.add_attempt(Attempt(0.0))
+    for number in range(_METRICS):
+        for step, value in enumerate(_values(number)):
+            history.add(f"metric_{number}", step, value)
+    report = Report(Outcome.COMPLETED, history=history, steps=_STEPS)
     started = time.perf_counter()
     ReportWriter(path, report, TrainingJob()).complete()
     return time.perf_counter() - started

@@ -15,7 +15,7 @@ from lightning_sm._version import __version__
 if TYPE_CHECKING:
     from lightning_sm._auto import auto
     from lightning_sm._distributed.environment import SageMakerEnvironment
-    from lightning_sm._metrics.definitions import metric_definitions
+    from lightning_sm._observe.metrics import metric_definitions
     from lightning_sm._sagemaker.hyperparameters import Hyperparameters
     from lightning_sm._sagemaker.job import Channel, InstanceGroup, TrainingJob
     from lightning_sm._sagemaker.topology import Launcher, Topology
@@ -73,7 +73,7 @@ _MODULES = {
     "TrainingJob": "_sagemaker.job",
     "auto": "_auto",
     "job": "_trainer_defaults",
-    "metric_definitions": "_metrics.definitions",
+    "metric_definitions": "_observe.metrics",
     "trainer_settings": "_trainer_defaults",
 }
 

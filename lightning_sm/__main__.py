@@ -20,7 +20,7 @@ _COMMANDS = {
     "rehearse": "lightning_sm.rehearse",
     "entrypoint": "lightning_sm._sagemaker.entrypoint",
     "doctor": "lightning_sm._doctor_command",
-    "metrics": "lightning_sm._metrics.command",
+    "metrics": "lightning_sm._observe.metrics_command",
     "plan": "lightning_sm._plan",
 }
 # Commands of LightningCLI, which takes them with the words behind them.

@@ -10,7 +10,6 @@ from typing import Any, Dict, Mapping
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.legacy import strategy_of
-from lightning_sm._lightning.train_progress import progress_bar_class
 from lightning_sm._lightning.trainer import callbacks_of, is_fast_dev_run
 from lightning_sm._lightning.wrapped_method import (
     constructor_arguments,
@@ -216,17 +215,12 @@ def _adopt(trainer: Any) -> None:
     for setting in redirect(trainer.loggers, LOGGER, context):
         if context.topology.is_rank_zero:
             log.info("%s", setting)
-    bars = progress_bar_class(namespace)
     callbacks = callbacks_of(trainer)
-    # Lightning's own bar is drawn for a terminal, and is there without being asked for.
-    others = [each for each in callbacks if type(each).__name__ not in ("TQDMProgressBar", "RichProgressBar")]
     arguments = {
         "enable_checkpointing": bool(trainer.checkpoint_callbacks),
-        "enable_progress_bar": any(isinstance(each, bars) for each in callbacks),
         "enable_model_summary": False,  # it has been added, or was not wanted
         "fast_dev_run": is_fast_dev_run(trainer),
     }
     with failure_reported(job):
-        own = own_callbacks(arguments, others, context)
-    is_replaced = any(isinstance(each, bars) for each in own)
-    reorder_callbacks(trainer, [*(others if is_replaced else callbacks), *own])
+        own = own_callbacks(arguments, callbacks, context)
+    reorder_callbacks(trainer, [*callbacks, *own])

@@ -29,7 +29,7 @@ from lightning_sm._settings.redirect import as_list, complete_loggers
 from lightning_sm._settings.routed import Routing
 from lightning_sm._settings.run import GroupClass, RunParser, find_model_class, raise_refusals, trains
 from lightning_sm._trainer_defaults import add_environment, stay_on_one_host
-from lightning_sm.callbacks.job_callbacks import own_callbacks, progress_callbacks, upload_callbacks
+from lightning_sm.callbacks.job_callbacks import monitor_callbacks, own_callbacks, upload_callbacks
 
 if TYPE_CHECKING:
     from pytorch_lightning.cli import LightningCLI as _Base
@@ -226,7 +226,7 @@ class SageMakerCLIMixin(_Base):
                 routing=self.routing.lines,
             )
         else:
-            own = progress_callbacks(config, present, context)
+            own = monitor_callbacks(config, present, context)
         callbacks = [*callbacks, *own]
         return super()._instantiate_trainer(config, callbacks)
 

@@ -45,7 +45,7 @@ _left = []
 def pytest_sessionfinish(session):
     """Fail a run that leaves processes behind, and end them."""
     # Reports of fits that failed in this process are due when it ends, with the folders and streams of tests gone.
-    reports = sys.modules.get("lightning_sm._report.writer")
+    reports = sys.modules.get("lightning_sm._observe.report_writer")
     if reports is not None:
         reports._writers.clear()
     deadline = time.monotonic() + _SECONDS

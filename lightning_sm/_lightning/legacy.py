@@ -5,7 +5,7 @@ With the end of Lightning 1.5 each function here is replaced by what it returns 
 
 import os
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.namespaces import Namespace
 
@@ -19,12 +19,9 @@ __all__ = [
     "ddp_base_path",
     "epochs_trained",
     "excess_step",
-    "first_logger",
     "logged_step",
-    "loggers_of",
     "parse_args",
     "registry_of_strategies",
-    "returns_callback_state",
     "save_config_arguments",
     "signal_connector_of",
     "single_device_class",
@@ -157,23 +154,6 @@ def signal_connector_of(trainer: Any) -> Any:
 def connector_of_loggers(trainer: Any) -> Any:
     """The trainer's logger connector."""
     return trainer._logger_connector if hasattr(trainer, "_logger_connector") else trainer.logger_connector
-
-
-def loggers_of(trainer: Any) -> List[Any]:
-    """All loggers of a trainer; several ones are a ``LoggerCollection`` in 1.5."""
-    if hasattr(trainer, "loggers"):
-        return list(trainer.loggers)
-    return [] if trainer.logger is None else list(getattr(trainer.logger, "_logger_iterable", [trainer.logger]))
-
-
-def first_logger(trainer: Any) -> Any:
-    """The first logger of a trainer, or ``None``."""
-    return next(iter(loggers_of(trainer)), None)
-
-
-def returns_callback_state(namespace: Namespace) -> bool:
-    """Whether a callback's state passes through ``on_save_checkpoint`` instead of ``state_dict``."""
-    return _is_old(namespace)
 
 
 def skips_missing_hooks(namespace: Namespace) -> bool:

@@ -13,7 +13,8 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 
 from lightning_sm._failure import redact_patterns
 from lightning_sm._lightning import SupportLevel, support_level
-from lightning_sm._loggers.mlflow import (
+from lightning_sm._logging import log
+from lightning_sm._observe.mlflow import (
     check_server,
     continue_run,
     experiment_of,
@@ -23,9 +24,8 @@ from lightning_sm._loggers.mlflow import (
     set_in_place,
     settable,
 )
-from lightning_sm._loggers.upload import check_packages
-from lightning_sm._loggers.wandb import continue_wandb_run, is_wandb_class
-from lightning_sm._logging import log
+from lightning_sm._observe.upload import check_packages
+from lightning_sm._observe.wandb import continue_wandb_run, is_wandb_class
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._settings.classes import init_parameters
 from lightning_sm._settings.given import Given, RunContext

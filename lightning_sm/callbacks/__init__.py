@@ -7,28 +7,23 @@ used in any ``Trainer``; it is a subclass of ``Callback`` of the Lightning names
 from typing import TYPE_CHECKING, Any, List
 
 from lightning_sm._lightning import Namespace, namespaced_class, resolve_class
-from lightning_sm._lightning.train_progress import progress_bar_base
 
 if TYPE_CHECKING:
     from lightning_sm.callbacks.auto_resume import AutoResumeMixin as AutoResume
     from lightning_sm.callbacks.finetuning_state import FinetuningStateMixin as FinetuningState
     from lightning_sm.callbacks.graceful_stop import GracefulStopMixin as GracefulStop
-    from lightning_sm.callbacks.html_report import HTMLReportMixin as HTMLReport
-    from lightning_sm.callbacks.log_metrics import LogMetricsMixin as LogMetrics
-    from lightning_sm.callbacks.log_progress import LogProgressMixin as LogProgress
     from lightning_sm.callbacks.model_export import ModelExportMixin as ModelExport
     from lightning_sm.callbacks.tensorboard_upload import TensorBoardUploadMixin as TensorBoardUpload
+    from lightning_sm.callbacks.training_monitor import TrainingMonitorMixin as TrainingMonitor
     from lightning_sm.callbacks.world_check import WorldCheckMixin as WorldCheck
 
 __all__ = [
     "AutoResume",
     "FinetuningState",
     "GracefulStop",
-    "HTMLReport",
-    "LogMetrics",
-    "LogProgress",
     "ModelExport",
     "TensorBoardUpload",
+    "TrainingMonitor",
     "WorldCheck",
 ]
 
@@ -36,25 +31,21 @@ _MIXINS = {
     "AutoResume": "lightning_sm.callbacks.auto_resume:AutoResumeMixin",
     "FinetuningState": "lightning_sm.callbacks.finetuning_state:FinetuningStateMixin",
     "GracefulStop": "lightning_sm.callbacks.graceful_stop:GracefulStopMixin",
-    "HTMLReport": "lightning_sm.callbacks.html_report:HTMLReportMixin",
-    "LogMetrics": "lightning_sm.callbacks.log_metrics:LogMetricsMixin",
-    "LogProgress": "lightning_sm.callbacks.log_progress:LogProgressMixin",
     "ModelExport": "lightning_sm.callbacks.model_export:ModelExportMixin",
     "TensorBoardUpload": "lightning_sm.callbacks.tensorboard_upload:TensorBoardUploadMixin",
+    "TrainingMonitor": "lightning_sm.callbacks.training_monitor:TrainingMonitorMixin",
     "WorldCheck": "lightning_sm.callbacks.world_check:WorldCheckMixin",
 }
 
 
-def callback_class(namespace: Namespace, name: str, *, is_bar: bool = True) -> type:
+def callback_class(namespace: Namespace, name: str) -> type:
     """Return the callback ``name`` for one of Lightning's namespaces. Internal: users import the callback by name.
 
     Args:
         namespace: The namespace.
         name: The name of the callback.
-        is_bar: Whether ``LogProgress`` takes the place of the progress bar. A trainer refuses to have two.
     """
-    base = progress_bar_base(namespace) if name == "LogProgress" and is_bar else "callbacks:Callback"
-    return namespaced_class(namespace, name, _MIXINS[name], base)
+    return namespaced_class(namespace, name, _MIXINS[name], "callbacks:Callback")
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from lightning_sm._doctor import replicated_channels
 from lightning_sm._export import check_writable
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import SupportLevel, describe_level, support_level
-from lightning_sm._lightning.train_progress import drop_disabled_bar, drop_tips, plain_model_summary, progress_bars
+from lightning_sm._lightning.observing import drop_tips, plain_model_summary
 from lightning_sm._lightning.trainer_hooks import skip_unused_hooks
 from lightning_sm._logging import log
 from lightning_sm._resume.fits import save_interval
@@ -19,7 +19,7 @@ from lightning_sm._settings.given import Given, RunContext
 from lightning_sm._settings.redirect import CheckpointPlaces
 from lightning_sm.callbacks import callback_class
 
-__all__ = ["own_callbacks", "progress_callbacks", "upload_callbacks"]
+__all__ = ["monitor_callbacks", "own_callbacks", "upload_callbacks"]
 
 # What a job adds whatever its Lightning.
 _CORE = frozenset({"AutoResume", "FinetuningState", "GracefulStop", "ModelExport", "WorldCheck"})
@@ -72,8 +72,6 @@ def own_callbacks(
             with failure_reported(job):
                 check_writable(context.output_dir[0], "output directory")
         own += _auto_resume(arguments, present, context, config)
-        own += _log_metrics(present, context)
-        own += progress_callbacks(arguments, present, context)
     export = _absent("ModelExport", present, context)
     if export is not None and options.export and (job.in_container or options.model_dir is not None):
         own.append(
@@ -90,7 +88,7 @@ def own_callbacks(
             )
         )
     # Before the callback whose teardown may end the program.
-    own += _html_report(present, context, routing)
+    own += monitor_callbacks(arguments, present, context, routing)
     own += _graceful_stop(present, context)
     for callback in own:
         if type(callback).__module__ == "lightning_sm":  # Lightning's own stay as they are
@@ -98,37 +96,43 @@ def own_callbacks(
     return own
 
 
-def progress_callbacks(arguments: Dict[str, Any], present: Sequence[Any], context: RunContext) -> List[Any]:
-    """Return the callback that writes progress lines, and a model summary without boxes, where the output is a log.
+def monitor_callbacks(
+    arguments: Dict[str, Any], present: Sequence[Any], context: RunContext, routing: Sequence[str] = ()
+) -> List[Any]:
+    """Return the callback that writes progress, metrics and report, and a model summary without boxes.
 
-    In a terminal, beside a progress bar of the project's own class and with ``enable_progress_bar=False`` there is
-    none. Beside one of Lightning's classes it disables that.
-    Lightning's recommendations of its services are kept out of the log in any case.
+    In a terminal Lightning's own progress bar stays. Lightning's recommendations of its services are kept out of the
+    log in any case.
 
     Args:
         arguments: The trainer's arguments.
         present: All callbacks that the trainer will get.
         context: The run.
+        routing: What SageMaker decided, one setting a line.
 
     Raises:
         OptionError: ``sagemaker.log_every`` is no duration.
     """
     if not context.job.in_container or not _has_level("LogProgress", context):
         return []
-    drop_tips(context.namespace)
-    is_wanted = arguments.get("enable_progress_bar") is not False and not arguments.get("barebones")
-    if not is_wanted or arguments.get("progress_bar_refresh_rate") == 0:  # of Lightning 1.5
-        return []
-    lightnings, others = progress_bars(context.namespace, present)
-    with failure_reported(context.job):
-        log_progress = callback_class(context.namespace, "LogProgress", is_bar=not lightnings)(
-            context.options.log_every
-        )
-    if _is_terminal(sys.stdout) or _is_terminal(sys.stderr) or others:
-        return []
-    drop_disabled_bar(context.namespace, type(log_progress))
-    has_summary = arguments.get("enable_model_summary") is not False
-    return [log_progress, *(plain_model_summary(context.namespace, present) if has_summary else ())]
+    options, is_terminal = context.options, _is_terminal(sys.stdout) or _is_terminal(sys.stderr)
+    drop_tips()
+    own: List[Any] = []
+    monitor = _absent("TrainingMonitor", present, context)
+    if monitor is not None:
+        with failure_reported(context.job):
+            own.append(
+                monitor(
+                    progress=None if is_terminal else options.log_every,
+                    metrics=options.log_metrics,
+                    report=context.output_dir[0] if options.report else None,
+                    objective=context.job.hyperparameters.objective,
+                    settings=routing,
+                    topology=context.topology,
+                )
+            )
+    has_summary = arguments.get("enable_model_summary") is not False and not arguments.get("barebones")
+    return [*own, *(plain_model_summary(context.namespace, present) if has_summary and not is_terminal else ())]
 
 
 def _is_terminal(stream: Any) -> bool:
@@ -194,18 +198,6 @@ def _graceful_stop(present: Sequence[Any], context: RunContext) -> List[Any]:
         return []
     with failure_reported(context.job):
         return [graceful_stop(max_runtime=max_runtime)]
-
-
-def _html_report(present: Sequence[Any], context: RunContext, routing: Sequence[str]) -> List[Any]:
-    report = _absent("HTMLReport", present, context)
-    if report is None or not (context.job.in_container and context.options.report):
-        return []
-    return [report(context.output_dir[0], routing, context.topology)]
-
-
-def _log_metrics(present: Sequence[Any], context: RunContext) -> List[Any]:
-    log_metrics = _absent("LogMetrics", present, context)
-    return [log_metrics(context.job.hyperparameters.objective)] if log_metrics and context.options.log_metrics else []
 
 
 def _saves(arguments: Dict[str, Any]) -> bool:

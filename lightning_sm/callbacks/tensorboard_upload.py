@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
 from lightning_sm._duration import read_duration
-from lightning_sm._lightning.legacy import loggers_of
 from lightning_sm._lightning.trainer import Trainer
-from lightning_sm._loggers.upload import DirectoryUpload, check_packages
+from lightning_sm._observe.upload import DirectoryUpload, check_packages
 from lightning_sm.errors import JobConfigError
 
 __all__ = ["TensorBoardUploadMixin"]
@@ -76,7 +75,7 @@ class TensorBoardUploadMixin(_Base):
         """Start to upload, on global rank 0."""
         if not trainer.is_global_zero or not self.targets:
             return
-        self._loggers = loggers_of(trainer)
+        self._loggers = list(trainer.loggers)
         if self._upload is None:
             self._upload = DirectoryUpload(self.targets, self._seconds, self._flush)
         self._upload.start()

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from jsonargparse import ArgumentParser
 
-from lightning_sm._metrics.definitions import metric_definitions
+from lightning_sm._observe.metrics import metric_definitions
 from lightning_sm.errors import LaunchError, LightningSMError
 from lightning_sm.launch._limits import check_limits
 from lightning_sm.launch._options import parse

@@ -54,7 +54,7 @@ def test_an_unchanged_trainer_trains_in_the_jobs_world(tmp_path, kind, mode, wor
         # With several, test(ckpt_path="best") warns.
         assert result["checkpoints"] == ["ModelCheckpoint"]
         assert result["strategy"] == "SMDDPStrategy"
-        assert {"AutoResume", "ModelExport", "LogMetrics", "LogProgress"} < set(result["callbacks"])
+        assert {"AutoResume", "ModelExport", "TrainingMonitor"} < set(result["callbacks"])
     assert (base / "model" / "model.pt").exists()
     assert list((base / "output" / "data" / "checkpoints").rglob("fit-0/step-*.ckpt"))
     why = "lightning_sm.auto()" if mode == "line" else "LIGHTNING_SM_AUTO=1"

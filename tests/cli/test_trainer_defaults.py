@@ -74,17 +74,15 @@ def test_own_callbacks(job):
     callbacks = [
         "AutoResume",
         "FinetuningState",
-        "LogMetrics",
-        "LogProgress",
         "ModelExport",
-        "HTMLReport",
+        "TrainingMonitor",
         "GracefulStop",
     ]
     if support_level(PL) is SupportLevel.CORE:
-        callbacks = [name for name in callbacks if name not in ("LogMetrics", "LogProgress", "HTMLReport")]
+        callbacks = [name for name in callbacks if name != "TrainingMonitor"]
     assert own(job) == callbacks
     assert own(job, arguments={"enable_checkpointing": None}) == callbacks
-    assert own(job, report=False) == [name for name in callbacks if name != "HTMLReport"]
+    assert own(job, report=False, log_metrics=False) == callbacks
     assert own(job, export=False) == [name for name in callbacks if name != "ModelExport"]
     assert own(job, [callback_class(PL, "ModelExport")()]) == [name for name in callbacks if name != "ModelExport"]
     assert own(job, [callback_class(PL, "AutoResume")("here")]) == callbacks[1:]
@@ -102,15 +100,15 @@ def test_the_level_core_adds_what_it_names(job, monkeypatch):
     assert list(redirect.redirect(logger, "trainer.logger", context_of(job))) == []
 
 
-@pytest.mark.skipif(support_level(PL) is SupportLevel.CORE, reason="a job adds LogProgress from the level epoch on")
+@pytest.mark.skipif(support_level(PL) is SupportLevel.CORE, reason="a job adds TrainingMonitor from the level epoch on")
 def test_few_hooks_are_called_for_each_step(job):
     names = ("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward",
              "on_before_optimizer_step", "on_train_batch_end")  # fmt: skip
     callbacks = own_callbacks({}, [], context_of(job, None, SageMakerOptions(), LAPTOP))
     ours = [callback for callback in callbacks if type(callback).__module__ == "lightning_sm"]
     called = [(type(each).__name__, name) for each in ours for name in names if callable(getattr(each, name))]
-    assert ("LogProgress", "on_train_batch_end") in called
-    assert not [name for name, _ in called if name in ("LogMetrics", "AutoResume")]
+    assert ("TrainingMonitor", "on_train_batch_end") in called
+    assert not [name for name, _ in called if name == "AutoResume"]
     assert len(called) <= 8
 
 

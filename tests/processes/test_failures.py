@@ -7,7 +7,7 @@ from typing import Dict, NamedTuple
 import pytest
 
 from tests.helpers.processes import Job, extended
-from tests.report.made_up import Page
+from tests.observe.made_up import Page
 
 pytestmark = [pytest.mark.processes, pytest.mark.jobs]
 

@@ -1,0 +1,86 @@
+"""``lightning-sm metrics``: prints the metric definitions of a project."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence
+
+from lightning_sm._observe.metrics import metric_definitions, metric_names
+from lightning_sm.errors import LightningSMError, MetricDefinitionError
+
+__all__ = ["main"]
+
+_DESCRIPTION = """Print the metric definitions by which SageMaker finds in a job's log what a model logs.
+
+With --run one batch of training and one of validation are run on the CPU (fast_dev_run), without checkpoints and
+exports, and the definitions are those of all metrics that were logged. With --names they are those of the names."""
+
+_RUN = [
+    "--trainer.fast_dev_run=true", "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.num_nodes=1",
+    "--trainer.precision=32", "--trainer.logger=true", "--trainer.enable_progress_bar=false",
+    "--sagemaker.export=false", "--sagemaker.report=false", "--sagemaker.doctor=false", "--sagemaker.log_metrics=true",
+]  # fmt: skip
+_PYTHON = """# SDK v2: Estimator(..., metric_definitions=metric_definitions)
+# SDK v3: trainer.with_metric_definitions(
+#     [MetricDefinition(name=each["Name"], regex=each["Regex"]) for each in metric_definitions])
+metric_definitions = ["""
+
+
+def main(words: Optional[Sequence[str]] = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="lightning-sm metrics",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    of_what = parser.add_mutually_exclusive_group(required=True)
+    of_what.add_argument("--run", action="store_true", help="run one batch, and define every metric that is logged")
+    of_what.add_argument("--names", nargs="+", metavar="NAME", help="define these names, and nothing else")
+    forms = parser.add_argument("--format", choices=("json", "yaml", "sdk"), default="json")
+    forms.help = "default: json; sdk is Python for the SDK"
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, help="with --run: the script and its words, such as train.py fit --config "
+        "config.yaml; without a script those of lightning-sm fit"
+    )  # fmt: skip
+    given, rest = parser.parse_known_args(words)
+    try:
+        definitions = metric_definitions(given.names or _names_of_run([*rest, *given.words]))
+    except LightningSMError as error:
+        print(f"lightning-sm metrics: {error}", file=sys.stderr)
+        return 1
+    print(_text(definitions, given.format))
+    return 0
+
+
+def _names_of_run(words: List[str]) -> List[str]:
+    """The names of what is logged when one batch is trained in a job of one host, whose directories are temporary."""
+    program = words if words and words[0].endswith(".py") else ["-m", "lightning_sm.cli", "fit", *words]
+    with tempfile.TemporaryDirectory() as base:
+        config = Path(base, "input", "config")
+        config.mkdir(parents=True)
+        (config / "resourceconfig.json").write_text(json.dumps({"current_host": "algo-1", "hosts": ["algo-1"]}))
+        environ = {**os.environ, "SAGEMAKER_BASE_DIR": base, "SM_NUM_GPUS": "0"}
+        command = [sys.executable, *program, *_RUN]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        raise MetricDefinitionError(
+            f"The run of one batch ended with exit code {done.returncode}.",
+            hint="Its output stands above; names that you know can be given with --names.",
+        )
+    return metric_names(done.stdout + done.stderr)
+
+
+def _text(definitions: List[Dict[str, str]], form: str) -> str:
+    if form == "json":
+        return json.dumps(definitions, indent=2)
+    if form == "yaml":
+        import yaml
+
+        return str(yaml.safe_dump(definitions, sort_keys=False, width=1000)).rstrip()
+    return "\n".join([_PYTHON, *(f"    {each!r}," for each in definitions), "]"])

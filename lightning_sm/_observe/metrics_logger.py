@@ -1,0 +1,73 @@
+"""``MetricsLogger``: the last logger of a trainer, which sees what Lightning, callbacks and models hand to loggers."""
+
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional
+
+from lightning_sm._lightning import Namespace, namespaced_class
+
+__all__ = ["MetricsLoggerMixin", "metrics_logger"]
+
+if TYPE_CHECKING:
+    from pytorch_lightning.loggers.logger import Logger as _Base
+else:
+    _Base = object
+
+
+def metrics_logger(
+    namespace: Namespace, trainer: Any, observe: Callable[[Mapping[str, Any], Optional[int]], None]
+) -> Any:
+    """Make the logger of a trainer.
+
+    Args:
+        namespace: Lightning's namespace.
+        trainer: The trainer.
+        observe: Takes the metrics of each hand-over and their step. It raises nothing.
+    """
+    mixin = "lightning_sm._observe.metrics_logger:MetricsLoggerMixin"
+    cls: Any = namespaced_class(namespace, "MetricsLogger", mixin, "loggers.logger:Logger")
+    return cls(trainer, observe)
+
+
+def _ignore(metrics: Any, step: Any) -> None:
+    pass
+
+
+class MetricsLoggerMixin(_Base):
+    """Hands what it gets to a function. A copy of it, such as in a copy of the trainer, does nothing."""
+
+    namespace: Namespace
+
+    def __init__(self, trainer: Any, observe: Callable[[Mapping[str, Any], Optional[int]], None]) -> None:
+        super().__init__()
+        self._trainer, self._observe = trainer, observe
+
+    def __getstate__(self) -> Any:
+        return {"_trainer": None, "_observe": _ignore}
+
+    @property
+    def name(self) -> Any:
+        """That of the first logger: progress bars join the names and versions of all loggers that differ."""
+        first = self._first
+        return None if first is None else first.name
+
+    @property
+    def version(self) -> Any:
+        """That of the first logger."""
+        first = self._first
+        return None if first is None else first.version
+
+    @property
+    def _first(self) -> Any:
+        first = getattr(self._trainer, "logger", None)
+        return None if first is self else first
+
+    @property
+    def experiment(self) -> Any:
+        """Takes any call, for programs that go through all loggers of a trainer."""
+        return self.namespace.module("loggers.logger").DummyExperiment()
+
+    def log_metrics(self, metrics: Any, step: Optional[int] = None) -> None:
+        """Hand metrics over."""
+        self._observe(metrics, step)
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Ignore hyperparameters, which the log has in another form."""

@@ -1,0 +1,118 @@
+import math
+import pickle
+import random
+
+import pytest
+import torch
+
+from lightning_sm._observe.history import MAX_CURVE_POINTS, MAX_CURVES, MAX_POINTS, Attempt, History, Kind, thin
+
+
+def only(history, name=None):
+    curves = history.curves()
+    if name is None:
+        (curve,) = curves
+        return curve
+    return next(curve for curve in curves if curve.name == name)
+
+
+@pytest.mark.parametrize("size", [5, 1_999, 2_000, 2_001, 4_001, 100_003])
+def test_of_many_points_ends_and_spikes_remain(size):
+    history, generator = History(), random.Random(size)
+    spike, hole = size // 3, 2 * size // 3
+    for step in range(size):
+        history.add("loss", step, 9.0 if step == spike else -9.0 if step == hole else generator.random())
+    curve = only(history)
+    points = dict(zip(curve.steps, curve.values))
+    assert len(points) <= MAX_CURVE_POINTS
+    assert points[spike] == 9.0
+    assert points[hole] == -9.0
+    assert {0, size - 1} <= set(points)
+    assert points[size - 1] == curve.last
+    assert curve.steps == sorted(curve.steps)
+    assert curve.count == size
+
+
+def test_memory_is_bounded_however_many_points_and_names_there_are():
+    history = History()
+    for step in range(60):
+        for number in range(1_500):
+            history.add(f"metric {number}", step, step)
+    kept = sum(len(curve.values) for curve in history._curves.values())
+    assert kept <= 2 * MAX_POINTS
+    assert sum(len(curve.values) for curve in history.curves()) <= MAX_POINTS
+    assert len(history.curves()) == MAX_CURVES
+    assert history.num_left_out == 500
+    assert len(pickle.dumps(history.to_plain())) < 700_000
+
+
+def test_learning_rate_and_throughput_are_recorded_beside_very_many_metrics():
+    history = History()
+    for number in range(1_200):
+        history.add(f"metric {number}", 0, 1.0)
+    history.add("SGD", 0, 0.1, Kind.LEARNING_RATE)
+    history.add("SGD", 0, 0.2)  # a metric of the same name is left out, as those before it
+    assert only(history, "SGD").kind is Kind.LEARNING_RATE
+    assert only(history, "SGD").last == 0.1
+
+
+def test_values_that_are_not_finite_are_counted_and_not_drawn():
+    history = History()
+    for step, value in enumerate([1.0, math.nan, 2.0, math.inf, -math.inf]):
+        history.add("loss", step * 10, value)
+    curve = only(history)
+    assert (curve.steps, curve.values) == ([0, 20], [1.0, 2.0])
+    assert (curve.count, curve.not_finite, curve.first_not_finite) == (2, 3, 10)
+    assert curve.last == -math.inf
+
+
+@pytest.mark.parametrize("value", ["text", {"a": 1}, None, [1, 2], torch.ones(3), object(), 1 << 2_000])
+def test_what_is_no_number_is_left_out(value):
+    history = History()
+    history.add("bad", 1, value)
+    history.add("good", 1, torch.tensor([2.5]))
+    assert [curve.name for curve in history.curves()] == ["good"]
+    assert history.num_left_out == 1
+
+
+def test_a_history_continues_after_it_was_saved_as_plain_values(tmp_path):
+    history = History()
+    history.add_attempt(Attempt(1.5e9))
+    for step in range(5_000):
+        history.add("loss", step, math.sin(step))
+    history.add("bad", 7, math.nan)
+    history.add("SGD", 7, 0.1, Kind.LEARNING_RATE)
+    torch.save({"history": history.to_plain()}, tmp_path / "x.ckpt")
+    saved = torch.load(tmp_path / "x.ckpt", weights_only=True)
+    continued = History.from_plain(saved["history"])
+    # NaN is not equal to itself.
+    assert repr(continued.curves()) == repr(history.curves())
+    assert continued.attempts == history.attempts
+    continued.add("loss", 5_000, 5.0)
+    assert only(continued, "loss").count == 5_001
+    assert only(continued, "loss").steps[-1] == 5_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(None, {}, 3, "x", {"curves": 3, "attempts": []}, {"curves": [[1]], "attempts": []}),
+        {"curves": [{"name": "x", "kind": "other", "steps": [], "values": []}], "attempts": []},
+        {"curves": [], "attempts": [{"begun": 1}]},
+    ],
+)
+def test_a_state_that_is_none_gives_an_empty_history(content):
+    history = History.from_plain(content)
+    assert history.curves() == ()
+    assert history.attempts == []
+
+
+def test_thin_keeps_at_most_the_limit():
+    generator = random.Random(1)
+    for size in (10, 100, 5_000):
+        for limit in (4, 10, 99):
+            steps = sorted(generator.randrange(size) for _ in range(size))
+            values = [generator.random() for _ in steps]
+            kept = thin(steps, values, limit)
+            assert len(kept[0]) == len(kept[1]) <= limit
+            assert {max(values), min(values), values[0], values[-1]} <= set(kept[1])

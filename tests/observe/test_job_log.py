@@ -1,0 +1,219 @@
+"""The logs of whole programs in a container: nothing of a terminal in them, and each line once."""
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_sm._lightning import installed_namespaces
+from lightning_sm.errors import OptionError
+from tests.helpers.processes import ROOT, Job
+from tests.helpers.rehearsal import needs
+from tests.observe.form import FORBIDDEN, progress_lines
+from tests.projects.container import TINY, log_lines
+from tests.toolkits.running import rehearse
+
+HERE = Path(__file__).parent
+PL = installed_namespaces()[-1].module()
+_HIDE_RICH = """
+import importlib.metadata, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "rich":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Finder())
+def hide(function):
+    def call(name, *arguments):
+        if name.lower() == "rich":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return function(name, *arguments)
+    return call
+importlib.metadata.version = hide(importlib.metadata.version)
+importlib.metadata.distribution = hide(importlib.metadata.distribution)
+"""
+
+
+@pytest.fixture
+def rich(request, tmp_path):
+    """A folder for the path of a process, with which ``rich`` is installed there, or is not."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    if not request.param:
+        (folder / "sitecustomize.py").write_text(_HIDE_RICH)
+        return folder
+    try:
+        importlib.metadata.version("rich")
+    except importlib.metadata.PackageNotFoundError:
+        # The copy that pip brings along.
+        vendored = Path(pytest.importorskip("pip").__file__).parent / "_vendor" / "rich"
+        if not vendored.is_dir():
+            pytest.skip("neither rich nor a pip with it is installed")
+        shutil.copytree(vendored, folder / "rich")
+        (folder / "rich-13.9.4.dist-info").mkdir()
+        metadata = "Metadata-Version: 2.1\nName: rich\nVersion: 13.9.4\n"
+        (folder / "rich-13.9.4.dist-info" / "METADATA").write_text(metadata)
+    return folder
+
+
+SHOWN = ("--config=config.yaml", "--trainer.enable_progress_bar=true", "--trainer.enable_model_summary=true")
+RICH = pytest.mark.parametrize(
+    "rich",
+    [pytest.param(True, id="rich", marks=pytest.mark.slow), pytest.param(False, id="no rich", marks=pytest.mark.jobs)],
+    indirect=True,
+)
+
+
+def run(container, *words, path=""):
+    """Run a program, and return its log as it was written, carriage returns included."""
+    container.opt_ml.write("hyperparameters.json", {})
+    done = subprocess.run(
+        [sys.executable, "train.py", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+        check=False,
+    )
+    log = done.stdout.decode()
+    assert done.returncode == 0, log
+    return log
+
+
+def here(container, *words):
+    """Run it in this process, and return the trainer and the package's lines."""
+    container.opt_ml.write("hyperparameters.json", {})
+    with log_lines() as lines:
+        trainer = container.cli(*words, run=True).trainer
+    return trainer, lines
+
+
+def shown(trainer):
+    """Lightning's bars that are drawn, and the shortest time between two lines."""
+    bars = [each for each in trainer.callbacks if isinstance(each, PL.callbacks.ProgressBar) and each.is_enabled]
+    monitors = [each.progress.every for each in trainer.callbacks if type(each).__name__ == "TrainingMonitor"]
+    return [type(bar).__name__ for bar in bars], monitors
+
+
+@RICH
+def test_a_fit(container, rich):
+    log = run(container, "fit", *SHOWN, "--trainer.max_epochs=2", path=str(rich))
+    assert FORBIDDEN.search(log) is None, repr(log)
+    found = progress_lines(log.splitlines())
+    assert [stage for stage, _, _ in found] == [
+        "sanity check end", "validation end", "train end", "validation end", "train end", "fit end"
+    ]  # fmt: skip
+    assert found[-1][1]["samples"] == "16"
+    assert "val_loss=" in found[1][2]
+    assert "litlogger" not in log
+    assert "litmodels" not in log
+    # Lightning's other lines are there.
+    assert "GPU available" in log
+    assert "| Name" in log
+    assert "Trainable params" in log
+    assert "\u250f" not in log  # the box of rich
+
+
+@pytest.mark.usefixtures("one_namespace")
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_other_subcommands(container, stage):
+    trainer, lines = here(container, stage, *SHOWN)
+    (line,) = progress_lines(lines)
+    assert line[0] == {"validate": "validation end"}.get(stage, f"{stage} end")
+    assert line[1]["samples"] == "8"
+    assert shown(trainer) == ([], [30])
+
+
+@pytest.mark.usefixtures("one_namespace")
+@pytest.mark.parametrize(
+    ("words", "every"),
+    [
+        (["--trainer.enable_progress_bar=false"], None),
+        ([*SHOWN[1:], "--trainer.callbacks+=TQDMProgressBar"], 30),
+        ([*SHOWN[1:], "--trainer.callbacks+=RichProgressBar"], 30),
+        ([*SHOWN[1:], "--trainer.callbacks+=lightning_sm.callbacks.TrainingMonitor", "--trainer.callbacks.progress=1m"],
+         60),
+    ],
+    ids=["none", "tqdm", "rich", "ours"],
+)  # fmt: skip
+def test_beside_what_the_user_says(container, words, every):
+    if "Rich" in words[-1]:
+        pytest.importorskip("rich")
+    trainer, lines = here(container, "fit", "--config=config.yaml", *words)
+    assert shown(trainer) == ([], [every or 30])
+    assert bool(progress_lines(lines)) == (every is not None)
+
+
+@pytest.mark.usefixtures("one_namespace")
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_in_a_terminal_the_normal_bar_stays(container, stream, monkeypatch):
+    monkeypatch.setattr(getattr(sys, stream), "isatty", lambda: True, raising=False)
+    trainer, lines = here(container, "fit", *SHOWN)
+    assert len(shown(trainer)[0]) == 1
+    assert shown(trainer)[1] == [None]
+    assert progress_lines(lines) == []
+
+
+@pytest.mark.usefixtures("one_namespace")
+def test_outside_a_container_nothing_changes(container):
+    container.leave()
+    trainer, lines = here(container, "fit", *SHOWN, "--data.data_dir=here", "--sagemaker.log_every=1s")
+    assert len(shown(trainer)[0]) == 1
+    assert shown(trainer)[1] == progress_lines(lines) == []
+
+
+@pytest.mark.usefixtures("one_namespace")
+def test_an_interval_that_is_none_is_the_reason_of_the_failure(container):
+    with pytest.raises(OptionError, match=r"sagemaker\.log_every: 'often' is not a duration"):
+        here(container, "fit", *SHOWN, "--sagemaker.log_every=often")
+    assert container.failure.startswith("OptionError: sagemaker.log_every: 'often' is not a duration")
+
+
+@pytest.mark.usefixtures("one_namespace")
+def test_a_hyperparameter_sets_the_interval(container):
+    container.hyperparameters({"sagemaker.log_every": "7s", "trainer.enable_progress_bar": True})
+    assert shown(container.cli().trainer)[1] == [7]
+
+
+@pytest.mark.jobs
+@pytest.mark.processes
+def test_two_processes_write_one_set_of_lines(tmp_path):
+    job = Job(tmp_path, HERE / "train_two.py").torchrun(1, 2)
+    assert [each["steps"] for each in job.results(2)] == [6, 6]
+    logs = [path.read_bytes().decode() for path in tmp_path.glob("log-*.txt")]
+    assert [log for log in logs if FORBIDDEN.search(log)] == []
+    found = progress_lines(job.output.splitlines())
+    ends = [(stage, words) for stage, words, _ in found if stage.endswith("end")]
+    assert [stage for stage, _ in ends] == ["validation end", "train end", "fit end"]
+    assert [words["samples"] for _, words in ends] == ["24", "24", "24"]
+    assert re.search("loss_epoch=.*val_loss=|val_loss=.*loss_epoch=", found[-2][2])
+    hangs = [line for line in job.output.splitlines() if " hang:" in line]
+    (waits,) = (line for line in hangs if "rank=1 of 2" in line)
+    assert re.search(" batch=3 rank=1 of 2, waiting for data, in ", waits)
+    (other,) = (line for line in hangs if "rank=0 of 2" in line)
+    assert "in the training step" in other
+
+
+@pytest.mark.rehearsal
+@pytest.mark.processes
+@needs("loopback", torch=True)
+def test_the_log_of_a_rehearsed_job(tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(TINY, source, ignore=shutil.ignore_patterns("__pycache__"))
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "samples").write_text("")
+    words = ("train.py", "--config", "config.yaml", "--trainer.enable_progress_bar", "true", "--trainer.max_epochs", 2)
+    launch = ("--distribution", "torch_distributed", "--processes", 2, "--channel", f"training={data}")
+    done = rehearse(source, tmp_path / "out", *launch, *words, isolation="loopback")
+    assert done.exit_code == 0, done.log[-6000:]
+    assert FORBIDDEN.search(done.log) is None, repr(done.log)
+    ends = [(stage, words["samples"]) for stage, words, _ in progress_lines(done.log.splitlines())]
+    assert ends == [
+        ("sanity check end", "8"), ("validation end", "8"), ("train end", "8"), ("validation end", "8"),
+        ("train end", "8"), ("fit end", "16"),
+    ]  # fmt: skip

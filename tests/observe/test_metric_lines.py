@@ -1,0 +1,138 @@
+"""What is written comes back through the regular expression of its name, and through no other."""
+
+import math
+import re
+import struct
+import time
+from decimal import Decimal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lightning_sm._observe.metrics import is_finite, metric_lines, metric_names, metric_regex
+
+_NASTY = [
+    *("loss", "val_loss", "train/loss", "loss_step", "loss_epoch", "oss", "a loss", "loss b", "step", "epoch", "3"),
+    *("loss=0.1", 'loss="0.1"', '"loss"', "loss;x", "a: loss", "a[0].b", "größe", "損失", "😀", "a\\b", "a\\u003d"),
+    *("", " ", "a\nb", "a\tb", "metrics at step 1, epoch 2: loss=3", ".*", "(loss)", "lo.s", "x|y", "a$", "^a", "a+b"),
+    *("loss/dataloader_idx_0", "lr-SGD/pg1", "a  b", " loss", "loss ", "=", "==", '"', '\\"', "'", "`", "%s", "{}"),
+]
+NAMES = st.one_of(st.sampled_from(_NASTY), st.text(max_size=12), st.text("los_ =\"\\/.:'", max_size=8))
+VALUES = st.one_of(
+    st.floats(),
+    st.floats(width=32),
+    st.integers(),
+    st.booleans(),
+    st.sampled_from([10**400, -(10**400), 2**53 + 1, 5e-324, 1.7976931348623157e308, 0.1, -0.0, math.pi]),
+)
+PREFIXES = st.sampled_from(
+    [
+        *("", "INFO lightning_sm: ", "[1,mpirank:0,algo-1]<stdout>:", "[1,mpirank:12,algo-1]<stderr>:loss=9 "),
+        *("2026-11-22 10:00:00,123 lightning_sm INFO     ", "\x1b[34m", "Epoch 0:  50%|█| loss=0.3, v_num=0] "),
+    ]
+)
+
+
+def found(name, line):
+    return re.findall(metric_regex(name), line)
+
+
+def reads_back(value, text):
+    """Whether a text is the number: of double precision, or of single precision where it is of that."""
+    value, read = float(value), float(text)
+    try:
+        is_single = struct.unpack("f", struct.pack("f", value))[0] == value
+    except OverflowError:
+        is_single = False
+    return read == value or (is_single and struct.unpack("f", struct.pack("f", read))[0] == value)
+
+
+@given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=8), st.integers(0, 10**9), st.integers(0, 999), PREFIXES)
+@example({"loss": 1.0, "a loss=5 b": 2.0}, 1, 1, "")
+def test_each_value_comes_back_by_its_name_and_nothing_else(metrics, step, epoch, prefix):
+    written = metric_lines(metrics, step, epoch)
+    assert not written.left_out
+    lines = [prefix + line for line in written.lines]
+    assert metric_names("\n".join(lines)) == list(metrics)
+    for name in {*metrics, *_NASTY}:
+        values = [value for line in lines for value in found(name, line)]
+        if name not in metrics or not is_finite(metrics[name]):
+            assert values == []
+            continue
+        (text,) = values
+        assert reads_back(metrics[name], text)
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=8))
+def test_a_line_is_one_line_of_ascii(metrics):
+    for line in metric_lines(metrics, 1, 2).lines:
+        assert line.isascii()
+        assert line.isprintable()
+        assert line.startswith("metrics at step 1, epoch 2: ")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((0.25, "0.25"), (1e-7, "1e-07"), (-1.5e30, "-1.5e+30"), (0.10000000149011612, "0.1"), (1 / 3, repr(1 / 3))),
+        *((0.3333333432674408, "0.33333334"), (True, "1"), (False, "0"), (7, "7"), (2**60, "1.1529215e+18")),
+        *((math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (10**400, "inf"), (Decimal("0.5"), "0.5")),
+        *((16777217.0, "16777217.0"), (1234567.0, "1234567"), (-0.0, "-0")),
+    ],
+)
+def test_values(value, text):
+    (line,) = metric_lines({"x": value}, 1, 2).lines
+    assert line == f"metrics at step 1, epoch 2: x={text}"
+    assert found("x", line) == ([text] if text[-1].isdigit() else [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "loss=1.5",
+        "metrics: loss=1.5",
+        "step 1, epoch 2: loss=1.5",
+        "metrics at step 1: loss=1",
+        "progress train: epoch=0/2 step=7 | loss=0.25, val_loss=1",
+    ],
+)
+def test_other_lines_are_not_metrics(line):
+    assert found("loss", line) == []
+
+
+def test_numpy_and_strings():
+    numpy = pytest.importorskip("numpy")
+    written = metric_lines(
+        {"a": numpy.float32(0.1), "b": numpy.int64(3), "c": "1.5", "d": None, "e": {"f": 1.0}, "g": [1.0], "h": 1j},
+        1,
+        2,
+    )
+    assert written.lines == ("metrics at step 1, epoch 2: a=0.1 b=3",)
+    assert written.left_out == {"values that are no numbers": ("c", "d", "e", "g", "h")}
+
+
+def test_thousands_of_metrics_and_endless_names():
+    metrics = {f"layer{index}/gradient_norm": index / 7 for index in range(3000)}
+    written = metric_lines({"x" * 256: 1.0, **metrics, "objective": 2.0}, 1, 2, first="objective")
+    assert all(len(line) <= 3500 for line in written.lines)
+    assert written.lines[0].startswith("metrics at step 1, epoch 2: objective=2 layer0/")
+    assert sum(len(found(name, line)) for name in [*metrics, "objective"][:50] for line in written.lines) == 50
+    assert {reason: len(names) for reason, names in written.left_out.items()} == {
+        "names of more than 255 characters": 1,
+        "more than 1000 scalars at once": 2001,
+    }
+
+
+def test_the_time_grows_with_the_number_of_names_and_not_with_its_square():
+    metrics = {f"layer{index}/gradient_norm": "text" if index % 2 else 0.5 for index in range(100_000)}
+    started = time.process_time()
+    written = metric_lines(metrics, 1, 2)
+    # About 0.2 s; 8 s where each name that is left out copies those before it.
+    assert time.process_time() - started < 1
+    assert sum(map(len, written.left_out.values())) == 99_000
+
+
+def test_a_long_name_of_escapes_stays_below_the_limit_of_a_pipe():
+    (line,) = metric_lines({"😀" * 255: 1.0}, 1, 2).lines
+    assert len(line) < 4096

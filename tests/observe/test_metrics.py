@@ -1,0 +1,346 @@
+"""The metric lines of real fits: what they say, what they change, and the objective of a tuning job."""
+
+import copy
+import math
+import re
+from contextlib import nullcontext
+from itertools import chain
+
+import pytest
+import torch
+
+from lightning_sm import trainer_settings
+from lightning_sm._lightning import installed_namespaces
+from lightning_sm._observe.metrics import MetricLog, metric_regex
+from lightning_sm.callbacks import callback_class
+from tests.helpers.tiny import loader, tiny_model
+from tests.projects.container import log_lines
+
+NAMESPACE = installed_namespaces()[-1]
+PL = NAMESPACE.module()
+
+
+def monitor(namespace=NAMESPACE, **arguments):
+    return callback_class(namespace, "TrainingMonitor")(progress=None, **arguments)
+
+
+def recorder():
+    """A logger that keeps what it gets."""
+
+    class Recorder(PL.loggers.logger.Logger):
+        name = version = "x"
+        experiment = None
+
+        def __init__(self):
+            super().__init__()
+            self.calls = []
+
+        def log_metrics(self, metrics, step=None):
+            self.calls.append((dict(metrics), step))
+
+        def log_hyperparams(self, params, *args, **kwargs):
+            self.log_metrics({"hp_metric": -1}, 0)
+
+    return Recorder()
+
+
+class Model(type(tiny_model(PL))):
+    """Logs the loss by step and epoch, and what it is told to."""
+
+    names, lr = (), 0.05
+
+    def value(self, batch_index):
+        return 0.5
+
+    def training_step(self, batch, batch_index):
+        loss = self._loss(batch)
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        for name in self.names:
+            self.log(name, self.value(batch_index))
+        return loss
+
+
+def model_of(names=(), value=lambda self, index: 0.5):
+    return type("Model", (Model,), {"names": names, "value": value})()
+
+
+def fit(*callbacks, model=None, validate=True, fails=None, **arguments):
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    given = {"accelerator": "cpu", "max_epochs": 1, "log_every_n_steps": 2, "logger": False, **quiet, **arguments}
+    trainer = PL.Trainer(callbacks=list(callbacks), **given)
+    with log_lines() as lines, nullcontext() if fails is None else pytest.raises(fails):
+        trainer.fit(model or model_of(), loader(), loader() if validate else None)
+    return trainer, lines
+
+
+def metric_lines_of(lines):
+    return [line for line in lines if line.startswith("metrics at step ")]
+
+
+def values(name, lines):
+    return [float(value) for value in chain.from_iterable(re.findall(metric_regex(name), line) for line in lines)]
+
+
+def test_each_scalar_comes_back():
+    trainer, lines = fit(monitor(), model=model_of(["a b", "train/x"]), max_epochs=2)
+    assert ", epoch 0: loss_step=" in metric_lines_of(lines)[0]
+    assert len(values("loss_step", lines)) == 8
+    assert len(values("loss_epoch", lines)) == len(values("val_loss", lines)) == 2
+    assert values("a b", lines) == values("train/x", lines) == [0.5] * 8
+    assert values("loss", lines) == []
+    assert values("val_loss", lines)[-1] == pytest.approx(float(trainer.callback_metrics["val_loss"]))
+    assert trainer.logger is None
+
+
+@pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
+def test_the_same_lines_with_loggers_and_without(namespace, tmp_path, monkeypatch):
+    """One for each hand-over, and the program sees its loggers only, or none."""
+    monkeypatch.chdir(tmp_path)
+    pl, found, seen = namespace.module(), [], []
+
+    class Look(pl.Callback):
+        def on_train_batch_end(self, trainer, pl_module, *_):
+            seen.append((trainer.logger is given, pl_module.logger is given, trainer.log_dir))
+
+        on_validation_end = on_train_epoch_end = on_train_batch_end
+
+    for given in (None, pl.loggers.CSVLogger("logs"), [pl.loggers.CSVLogger("logs", name=name) for name in "ab"]):
+        more = {"logger": given or False, "default_root_dir": "logs", "enable_checkpointing": False}
+        callbacks = [Look(), monitor(namespace)]
+        trainer = pl.Trainer(accelerator="cpu", max_epochs=2, log_every_n_steps=2, callbacks=callbacks, **more)
+        loggers, log_dir, given = list(trainer.loggers), trainer.log_dir, trainer.logger
+        with log_lines() as lines:
+            trainer.fit(tiny_model(pl), loader(), loader())
+        found.append(metric_lines_of(lines))
+        assert seen.count((True, True, log_dir)) == len(seen) == 21  # with the sanity check
+        assert trainer.loggers == loggers
+        seen.clear()
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 4  # an epoch's metrics, and those of its validation
+
+
+def test_the_loggers_of_the_project_get_what_they_get_alone():
+    calls = []
+    for callbacks in ([], [monitor()]):
+        loggers = [recorder(), recorder()]
+        fit(*callbacks, PL.callbacks.LearningRateMonitor(), logger=loggers, max_epochs=2)
+        calls.append([logger.calls for logger in loggers])
+    assert calls[0] == calls[1]
+
+
+def test_nothing_is_left_behind_and_a_second_fit_is_observed():
+    for logger in (False, recorder()):
+        trainer, lines = fit(monitor(), logger=logger)
+        before = trainer.loggers
+        assert "log_metrics" not in vars(trainer._logger_connector)
+        trainer.fit_loop.max_epochs = 2
+        with log_lines() as again:
+            trainer.fit(model_of(), loader(), loader())
+        assert len(metric_lines_of(again)) == len(metric_lines_of(lines))
+        assert trainer.loggers == before
+
+
+def test_loggers_that_a_program_goes_through_and_copies():
+    class Through(PL.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            for logger in trainer.loggers:
+                if logger.experiment is not None:
+                    logger.experiment.add_image("image", [[0]])
+                logger.log_hyperparams({"a": 1})
+            versions.add(PL.callbacks.progress.progress_bar.get_standard_metrics(trainer)["v_num"])
+            copy.deepcopy(trainer.loggers)[-1].log_metrics({"of a copy": 1.0}, 1)
+
+    versions = set()
+    _, lines = fit(monitor(), Through(), logger=recorder())
+    assert versions == {"x"}
+    assert values("of a copy", lines) == []
+
+
+def test_a_learning_rate_stands_on_the_line_of_its_step():
+    """Also where a step takes several batches, at each of which LearningRateMonitor logs it again."""
+    for more in ({}, {"accumulate_grad_batches": 2, "log_every_n_steps": 1}):
+        _, lines = fit(PL.callbacks.LearningRateMonitor(), monitor(), logger=recorder(), **more)
+        assert set(values("lr-SGD", lines)) == {0.05}
+        steps = [line.partition(":")[0] for line in lines if "loss_step=" in line or "lr-SGD=" in line]
+        assert len(values("loss_step", lines)) == 4
+        assert len(steps) == len(set(steps))
+
+
+@pytest.mark.parametrize("fails", [None, ValueError])
+def test_what_no_metrics_of_the_step_follow_is_written_too(fails):
+    """Each with its own step and epoch; the last ones at the end, or with the exception."""
+
+    class Direct(type(tiny_model(PL))):
+        def training_step(self, batch, batch_index):
+            for logger in self.loggers:
+                logger.log_metrics({"own": float(batch_index)}, step=batch_index + 8 * self.current_epoch)
+                logger.log_metrics({"own": 100.0}, step=batch_index + 8 * self.current_epoch)
+            if fails and (self.current_epoch, batch_index) == (1, 7):
+                raise fails("made up")
+            return self._loss(batch)
+
+    more = {"validate": False, "fails": fails, "max_epochs": 2, "log_every_n_steps": 4}
+    _, lines = fit(monitor(), model=Direct(), logger=recorder(), **more)
+    assert metric_lines_of(lines) == [
+        f"metrics at step {batch + 8 * epoch}, epoch {epoch}: own={value}"
+        for epoch in range(2) for batch in range(8) for value in (batch, 100)
+    ]  # fmt: skip
+
+
+def test_nan_and_infinity_are_shown_and_not_found():
+    numbers = [math.nan, math.inf, -math.inf, 1e-30]
+    model = model_of(["x"], value=lambda self, index: numbers[index % 4])
+    _, lines = fit(monitor(), model=model, log_every_n_steps=1)
+    shown = [line.partition(" x=")[2] for line in lines if " x=" in line]
+    assert shown == ["nan", "inf", "-inf", "1e-30"] * 2
+    assert values("x", lines) == [1e-30] * 2
+
+
+def test_other_ranks_write_nothing(monkeypatch):
+    monkeypatch.setattr(PL.Trainer, "is_global_zero", property(lambda self: False))
+    _, lines = fit(monitor(objective="missing"), logger=recorder())
+    assert lines == []
+
+
+def test_what_is_left_out_is_said_once_and_what_cannot_be_read_ends_nothing():
+    class Odd(PL.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            for logger in trainer.loggers:
+                logger.log_metrics({"text": "hello", "vector": torch.zeros(3), "good": 1.5}, step=3)
+                logger.log_metrics(metrics={"stepless": torch.tensor(2)})
+                logger.log_metrics({"by a tensor": 2}, step=torch.tensor(40))
+
+    _, lines = fit(Odd(), monitor(), logger=recorder())
+    (warning,) = (line for line in lines if "Left out" in line)
+    assert warning == "Left out of the metric lines, here and from now on: values that are no numbers (text, vector)."
+    assert values("good", lines) == [1.5] * 8
+    assert 'metrics at step 40, epoch 0: "by a tensor"=2' in lines
+    assert "metrics at step 1, epoch 0: stepless=2" in lines
+
+    class Broken(PL.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            trainer.loggers[-1].log_metrics(["no mapping"], step=3)
+
+    trainer, lines = fit(Broken(), monitor(), logger=recorder())
+    assert trainer.global_step == 8
+    assert len([line for line in lines if line.startswith("No more metric lines")]) == 1
+
+
+def test_a_metric_that_lightning_cannot_hand_over_is_no_error_without_loggers():
+    torchmetrics = pytest.importorskip("torchmetrics")
+
+    class PerClass(type(tiny_model(PL))):
+        def __init__(self):
+            super().__init__()
+            self.metric = torchmetrics.CatMetric()
+
+        def training_step(self, batch, batch_index):
+            self.metric.update(torch.tensor([1.0, 2.0]))
+            self.log("each", self.metric, on_step=False, on_epoch=True)
+            return self._loss(batch)
+
+    trainer, _ = fit(monitor(), model=PerClass())
+    assert trainer.global_step == 8
+
+
+def test_validation_and_test_alone_and_the_sanity_check():
+    class Direct(type(tiny_model(PL))):
+        def validation_step(self, batch, batch_index):
+            super().validation_step(batch, batch_index)
+            for logger in self.loggers:
+                logger.log_metrics({"direct": 1}, step=0)
+
+    _, lines = fit(monitor(), model=Direct(), num_sanity_val_steps=2, logger=recorder())
+    assert len(values("direct", lines)) == 8
+    trainer = PL.Trainer(accelerator="cpu", logger=False, callbacks=[monitor()], enable_progress_bar=False)
+    with log_lines() as lines:
+        trainer.validate(tiny_model(PL), loader(), verbose=False)
+        trainer.test(tiny_model(PL), loader(), verbose=False)
+    assert [len(values(name, lines)) for name in ("val_loss", "val_count", "test_loss")] == [1, 1, 1]
+
+
+def test_a_step_that_is_logged_is_the_step():
+    _, lines = fit(monitor(), model=model_of(["step"], value=lambda self, index: 100.0 + index), validate=False)
+    assert [line.partition(",")[0] for line in metric_lines_of(lines)[:4]] == [
+        f"metrics at step {step}" for step in (101, 103, 105, 107)
+    ]
+
+
+def test_the_learning_rate_finder_is_not_observed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    class Finder(PL.callbacks.LearningRateFinder):
+        def lr_find(self, trainer, pl_module):
+            super().lr_find(trainer, pl_module)
+            found.append(len(metric_lines_of(lines)))
+
+    found = []
+    with log_lines() as lines:
+        fit(monitor(), Finder(num_training_steps=6, update_attr=False), logger=recorder())
+    assert found == [0]
+    assert metric_lines_of(lines)
+
+
+def objective_lines(objective, **arguments):
+    _, lines = fit(monitor(objective=objective), **arguments)
+    return [line for line in lines if "The objective" in line], lines
+
+
+def test_an_objective_that_is_logged_stands_first():
+    warnings, lines = objective_lines("val_count")
+    assert warnings == []
+    assert any("epoch 0: val_count=28 val_loss=" in line for line in lines)
+
+
+def test_an_objective_that_is_not_logged():
+    (warning,), _ = objective_lines("loss")
+    assert warning.startswith("The objective 'loss' of the tuning job was not logged. Logged were: ")
+    logged = warning.partition("Logged were: ")[2].partition(". HINT: ")[0]
+    assert set(logged.split(", ")) == {"loss_step", "loss_epoch", "val_loss", "val_count"}
+    assert objective_lines("missing", fast_dev_run=True)[0] == []
+
+
+def test_an_objective_that_is_never_finite():
+    (warning,), _ = objective_lines("x", model=model_of(["x"], value=lambda self, _: math.nan))
+    assert warning.startswith("The objective 'x' of the tuning job was logged, but never as a finite number")
+
+
+def test_names_that_are_new_each_time_do_not_fill_the_memory():
+    written = MetricLog("late")
+    with log_lines():
+        for step in range(3000):
+            written.write({f"loss_{step}": 0.5}, step, 0)
+        written.write({"late": 0.5}, 3000, 0)
+    assert len(written._seen) <= 1001
+    assert written._seen["late"]
+
+
+def of_job(callbacks):
+    return [callback for callback in callbacks if type(callback).__name__ == "TrainingMonitor"]
+
+
+@pytest.mark.parametrize("encoded", ['"val_loss"', "val_loss"])
+@pytest.mark.usefixtures("one_namespace")
+def test_a_job_gets_the_callback_with_its_objective(container, encoded):
+    container.raw_hyperparameters(**{"_tuning_objective_metric": encoded})
+    for callbacks in (container.cli().trainer.callbacks, trainer_settings()["callbacks"]):
+        (found,) = of_job(callbacks)
+        assert found.metrics.objective == "val_loss"
+
+
+@pytest.mark.usefixtures("one_namespace")
+def test_a_job_without_lines_a_program_outside_and_a_callback_of_the_users_own(container):
+    (found,) = of_job(container.cli("--sagemaker.log_metrics=false").trainer.callbacks)
+    assert found.metrics is None
+    own = monitor(objective="mine")
+    assert of_job(trainer_settings(callbacks=[own])["callbacks"]) == [own]
+    container.leave()
+    words = ("--config=config.yaml", "--data.init_args.data_dir=.")
+    assert of_job(container.cli(*words).trainer.callbacks) == []
+
+
+@pytest.mark.slow
+def test_a_whole_job_of_the_cli_writes_lines(container):
+    done = container.run("-m", "lightning_sm.cli")
+    assert done.returncode == 0, done.stderr
+    assert metric_lines_of((done.stdout + done.stderr).splitlines())

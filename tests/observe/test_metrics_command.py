@@ -1,0 +1,86 @@
+"""``lightning-sm metrics`` on a project, as its users call it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lightning_sm._observe.metrics import metric_lines, metric_regex
+from lightning_sm._observe.metrics_command import main
+
+pytestmark = pytest.mark.usefixtures("clean_process")
+
+_MONITORED = """
+  callbacks:
+  - class_path: pytorch_lightning.callbacks.EarlyStopping
+    init_args: {monitor: val_loss, patience: 3}
+  - class_path: pytorch_lightning.callbacks.LearningRateMonitor
+"""
+_WORDS = ("--config=config.yaml", "--data.init_args.data_dir=.")
+
+
+@pytest.fixture
+def project(container):
+    """The tiny project, on a laptop, with callbacks that monitor and log."""
+    container.leave()
+    path = container.code / "config.yaml"
+    text = path.read_text()
+    assert re.search(r"^trainer:", text, re.MULTILINE)
+    path.write_text(re.sub(r"^trainer:", f"trainer:{_MONITORED.rstrip()}", text, count=1, flags=re.MULTILINE))
+    return container
+
+
+def names(printed):
+    return [each["Name"] for each in json.loads(printed)]
+
+
+def files_of(folder):
+    return {str(path) for path in Path(folder).rglob("*") if "__pycache__" not in path.parts}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [(), ("train.py", "fit")], ids=["fit", "script"])
+def test_a_run(project, capsys, program):
+    before = files_of(project.base)
+    code = main(["--run", *program, *_WORDS])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    assert set(names(captured.out)) == {"val_loss", "loss", "lr-SGD"}
+    assert files_of(project.base) == before
+
+
+@pytest.mark.jobs
+def test_a_run_that_fails_shows_why(project, capfd):
+    assert main(["--run", "--config=config.yaml", "--model=tiny_model.Missing"]) == 1
+    said = capfd.readouterr().err
+    assert re.search("ended with exit code [12]\\.", said)
+    assert "Missing" in said
+    assert "HINT:" in said
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "sdk"])
+def test_names_in_each_form(form, capsys):
+    assert main(["--names", "val_loss", "a b", "--format", form]) == 0
+    printed = capsys.readouterr().out
+    if form == "sdk":
+        space = {}
+        exec(printed, space)
+        definitions = space["metric_definitions"]
+    else:
+        definitions = json.loads(printed) if form == "json" else yaml.safe_load(printed)
+    assert definitions == [{"Name": name, "Regex": metric_regex(name)} for name in ("val_loss", "a b")]
+    (line,) = metric_lines({"a b": 2.5, "val_loss": 1}, 1, 2).lines
+    assert [re.search(each["Regex"], line).group(1) for each in definitions] == ["1", "2.5"]
+
+
+def test_more_than_sagemaker_takes(capsys):
+    assert main(["--names", *(f"m{index}" for index in range(41))]) == 1
+    assert "There are 41 metrics" in capsys.readouterr().err
+
+
+def test_neither_names_nor_a_run(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(_WORDS)
+    assert "one of the arguments --run --names is required" in capsys.readouterr().err

@@ -1,0 +1,480 @@
+"""Lightning's ``MLFlowLogger`` in a job, against a real MLflow server."""
+
+import contextlib
+import copy
+import os
+import pickle
+import random
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mlflow", reason="an MLflow server needs the package mlflow")
+import pytorch_lightning as pl
+import torch
+from mlflow.tracking import MlflowClient
+
+from lightning_sm import trainer_settings
+from lightning_sm._observe import mlflow as mlflow_logger
+from lightning_sm._observe.mlflow import Sender
+from lightning_sm.errors import LoggerError
+from tests.helpers.processes import Job
+from tests.helpers.tiny import loader, tiny_model, weights
+from tests.projects.container import log_lines
+
+pytestmark = pytest.mark.services
+
+_QUIET = dict(accelerator="cpu", enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1)
+_ARNS = {
+    "mlflow-tracking-server": ("sagemaker-mlflow", "x-mlflow-sm-tracking-server-arn"),
+    "mlflow-app": ("sagemaker", "x-sm-mlflow-app-arn"),
+}
+
+
+class Runs:
+    def __init__(self, client, experiment):
+        self.client, self.experiment = client, experiment
+
+    def __call__(self, experiment=None):
+        found = self.client.get_experiment_by_name(experiment or self.experiment)
+        return [] if found is None else self.client.search_runs([found.experiment_id])
+
+    def history(self, run, key):
+        return [(each.step, each.value) for each in self.client.get_metric_history(run.info.run_id, key)]
+
+
+@pytest.fixture(autouse=True)
+def job_name(container, monkeypatch):
+    """A job of this test only."""
+    name = f"{uuid.uuid4().hex[:8]}-2026-01-31-12-30-59-123"
+    monkeypatch.setenv("TRAINING_JOB_NAME", name)
+    # MLflow and Lightning leave the first of these behind.
+    for variable in ("MLFLOW_TRACKING_URI", "GIT_PYTHON_REFRESH"):
+        monkeypatch.setenv(variable, "quiet")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    # A job sets them for its whole process.
+    for limit in ("TIMEOUT", "MAX_RETRIES", "BACKOFF_JITTER"):
+        monkeypatch.setenv(f"MLFLOW_HTTP_REQUEST_{limit}", "1")
+        monkeypatch.delenv(f"MLFLOW_HTTP_REQUEST_{limit}")
+    return name
+
+
+@pytest.fixture
+def runs(mlflow_server, job_name):
+    """The runs of this test's experiment."""
+    return Runs(MlflowClient(mlflow_server), job_name[:8])
+
+
+def restart():
+    """Count loggers as a new process does."""
+    mlflow_logger._loggers.clear()
+
+
+def fit(uri=None, model=None, epochs=1, ckpt=False, **more):
+    option = {} if uri is None else {"sagemaker": {"mlflow_arn": uri, "resume": "never"}}
+    trainer = pl.Trainer(
+        **trainer_settings(
+            trainer_class=pl.Trainer, max_epochs=epochs, enable_checkpointing=ckpt, **{**_QUIET, **option, **more}
+        )
+    )
+    trainer.fit(model or tiny_model(pl), loader(), loader())
+    return trainer
+
+
+def test_a_script(proxy, runs, job_name):
+    trainer = fit(proxy.uri, epochs=2)
+    (run,) = runs()
+    assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
+    assert run.data.tags["sagemaker.job_name"] == job_name
+    assert {"train_loss", "val_loss", "epoch"} <= set(run.data.metrics)
+    assert [type(each).__name__ for each in trainer.loggers] == ["TensorBoardLogger", "MLFlowLogger"]
+
+
+@pytest.mark.parametrize("given", ["", "  logger: {class_path: MLFlowLogger, init_args: {log_model: false}}\n"])
+def test_the_cli(container, proxy, runs, job_name, given):
+    text = "trainer:\n  log_every_n_steps: 1\n" + given
+    container.config(text, name="more.yaml")
+    container.hyperparameters({"sagemaker.mlflow_arn": proxy.uri})
+    result = container.run("train.py", "fit", "--config", "config.yaml", "--config", "more.yaml")
+    assert result.returncode == 0, result.stderr[-3000:]
+    (run,) = runs()
+    assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
+    assert "loss" in run.data.metrics
+    assert f"tracking_uri = {proxy.uri} ← sagemaker.mlflow_arn" in result.stderr
+    assert "list index out of range" not in result.stderr
+
+
+def test_the_variable_of_mlflow(container, proxy, runs, job_name):
+    container.config("trainer:\n  logger: MLFlowLogger\n", name="more.yaml")
+    result = container.run(
+        "train.py",
+        "fit",
+        "--config=config.yaml",
+        "--config=more.yaml",
+        MLFLOW_TRACKING_URI=proxy.uri,
+        MLFLOW_EXPERIMENT_NAME=f"own {job_name}",
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    (run,) = runs(f"own {job_name}")
+    assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
+    # Lightning saves the config to the directory of the first logger, and this one has none.
+    assert list(container.base.glob("output/data/**/config.yaml"))
+
+
+class Killed(pl.Callback):
+    """Ends the process as the loss of its host does, once what was logged before has arrived."""
+
+    def __init__(self, has_arrived):
+        self.has_arrived = has_arrived
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == 12:
+            deadline = time.monotonic() + 30
+            while not self.has_arrived() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_job_goes_on_in_its_run(proxy, runs, tmp_path):
+    def attempt(*callbacks):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                fit(proxy.uri, epochs=3, ckpt=True, callbacks=list(callbacks), sagemaker={"mlflow_arn": proxy.uri})
+            finally:
+                os._exit(sys.exc_info()[0] is not None)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    killed = Killed(lambda: any(runs.history(run, "train_loss") for run in runs()))
+    assert attempt(killed) == -signal.SIGKILL
+    (run,) = runs()
+    assert run.info.status == "RUNNING"
+    assert attempt() == 0
+    (again,) = runs()
+    assert (again.info.run_id, again.info.status) == (run.info.run_id, "FINISHED")
+    steps = [step for step, _ in runs.history(run, "train_loss")]
+    assert steps[0] == 7
+    assert set(steps) == {7, 15, 23}
+
+
+def test_a_job_that_ended_before_its_first_checkpoint_and_another_job(proxy, runs, monkeypatch, job_name):
+    fit(proxy.uri)
+    restart()
+    fit(proxy.uri)
+    assert len(runs()) == 1
+    restart()
+    monkeypatch.setenv("TRAINING_JOB_NAME", f"{job_name[:-3]}777")
+    fit(proxy.uri)
+    assert sorted(run.info.run_name[-3:] for run in runs()) == ["123", "777"]
+
+
+def test_folds_of_one_job_are_runs_of_their_own(proxy, runs, job_name):
+    for _ in range(2):
+        restart()
+        for _ in range(3):
+            fit(proxy.uri)
+    found = runs()
+    assert sorted(run.data.tags["sagemaker.logger"] for run in found) == [job_name, f"{job_name} 2", f"{job_name} 3"]
+
+
+def test_the_status_while_a_continued_run_trains_and_when_it_fails(proxy, runs):
+    seen = []
+
+    class Look(pl.Callback):
+        error = None
+
+        def on_train_start(self, *_):
+            seen.append(runs()[0].info.status)
+            if self.error is not None:
+                raise self.error
+
+    for error, status in (
+        (None, "FINISHED"),
+        (ValueError("a bug"), "FAILED"),
+        (SystemExit(143), "KILLED"),
+        (SystemExit(1), "FAILED"),
+        (SystemExit(0), "FINISHED"),
+    ):
+        restart()
+        look = Look()
+        look.error = error
+        with contextlib.suppress(SystemExit, ValueError):
+            fit(proxy.uri, callbacks=[look])
+        assert [run.info.status for run in runs()] == [status], error
+    assert set(seen) == {"RUNNING"}
+
+
+def test_a_server_that_goes_away_and_comes_back(proxy, runs, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr(Sender.__init__, "__kwdefaults__", {**Sender.__init__.__kwdefaults__, "pause": 0.05})
+
+    class Away(pl.Callback):
+        def on_train_epoch_start(self, trainer, *_):
+            proxy.down = 1 <= trainer.current_epoch < 3
+            time.sleep(0.06)
+
+    with log_lines() as lines:
+        fit(proxy.uri, epochs=5, callbacks=[Away()])
+    (run,) = runs()
+    assert run.info.status == "FINISHED"
+    assert [step for step, _ in runs.history(run, "train_loss")] == [7, 15, 23, 31, 39]
+    assert sum("fails, training goes on" in line for line in lines) == 1
+    assert not any("were not logged" in line for line in lines)
+
+
+def test_what_a_model_logs_by_itself(proxy, runs):
+    class Model(type(tiny_model(pl))):
+        def on_train_epoch_end(self):
+            logger = self.trainer.loggers[1]
+            logger.experiment.log_metric(logger.run_id, "own", torch.tensor(2.0), step=self.current_epoch)
+            logger.experiment.log_artifact(logger.run_id, __file__)
+
+    fit(proxy.uri, model=Model(), epochs=2)
+    (run,) = runs()
+    assert runs.history(run, "own") == [(0, 2.0), (1, 2.0)]
+    assert [each.path for each in runs.client.list_artifacts(run.info.run_id)] == [Path(__file__).name]
+
+
+def test_checkpoints_are_logged_and_a_server_that_is_away_then_ends_nothing(proxy, runs, monkeypatch, tmp_path):
+    from pytorch_lightning.loggers import MLFlowLogger
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+    class Away(pl.Callback):
+        def on_train_epoch_start(self, trainer, *_):
+            proxy.down = trainer.current_epoch == 1
+
+    saves = pl.callbacks.ModelCheckpoint(str(tmp_path), save_top_k=-1)
+    logger = MLFlowLogger(tracking_uri=proxy.uri, log_model="all")
+    trainer = fit(proxy.uri, epochs=3, ckpt=True, logger=logger, callbacks=[Away(), saves])
+    assert trainer.current_epoch == 3
+    (run,) = runs()
+    assert run.info.status == "FINISHED"
+    assert len(runs.client.list_artifacts(run.info.run_id)) >= 2
+
+
+def test_the_run_that_a_variable_names(proxy, runs, monkeypatch, job_name):
+    run_id = runs.client.create_run(runs.client.create_experiment(job_name[:8])).info.run_id
+    monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
+    fit(proxy.uri)
+    fit(proxy.uri)  # of several loggers the first
+    found = {run.info.run_id: run for run in runs()}
+    assert len(found) == 2
+    assert "train_loss" in found[run_id].data.metrics
+
+
+def test_a_server_that_stays_away(proxy, runs, monkeypatch):
+    class Gone(pl.Callback):
+        def on_train_epoch_end(self, trainer, *_):
+            proxy.down = trainer.current_epoch >= 1
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with log_lines() as lines:
+        trainer = fit(proxy.uri, epochs=4, callbacks=[Gone()])
+    assert trainer.current_epoch == 4
+    proxy.down = False
+    (run,) = runs()
+    assert run.info.status == "RUNNING"
+    assert "fails, training goes on" in "\n".join(lines)
+    assert lines[-1].endswith(f"values were not logged to MLflow at {proxy.uri}.")
+    # Two rates of requests: one that failed, one at the end of the training, and those of the end.
+    assert proxy.count("runs/log-batch") < 12
+
+
+def test_a_server_that_hangs_at_the_end(proxy, runs, monkeypatch):
+    monkeypatch.setattr(Sender.__init__, "__kwdefaults__", {**Sender.__init__.__kwdefaults__, "patience": 1.0})
+    monkeypatch.setitem(mlflow_logger._LIMITS_AT_END, "MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+
+    class Hang(pl.Callback):
+        def on_train_epoch_end(self, *_):
+            proxy.seconds = 8.0
+
+    with log_lines() as lines:
+        started = time.monotonic()
+        fit(proxy.uri, callbacks=[Hang()])
+        assert time.monotonic() - started < 7
+    assert sum("values were not logged to MLflow" in line for line in lines) == 1
+
+
+def test_a_password_in_the_address_is_shown_nowhere(container, proxy, runs, monkeypatch):
+    uri = proxy.uri.replace("://", "://me:hunter2pw@")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+    class Gone(pl.Callback):
+        def on_train_start(self, *_):
+            proxy.down = True
+
+    with log_lines() as lines:
+        fit(uri, callbacks=[Gone()])
+    proxy.down = False
+    assert any("fails, training goes on" in line for line in lines)
+    assert "***@127.0.0.1" in "\n".join(lines)
+    assert "hunter2pw" not in "\n".join(lines)
+    container.hyperparameters({"sagemaker.mlflow_arn": uri})
+    proxy.down = True
+    result = container.run("train.py", "fit", "--config", "config.yaml")
+    assert result.returncode == 1
+    assert "HINT: Check the address" in container.failure
+    assert "hunter2pw" not in result.stderr + result.stdout + container.failure
+
+
+def test_a_server_that_is_away_at_the_start(proxy, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    proxy.down = True
+    with pytest.raises(LoggerError, match=r"No MLflow run can be created at http.*HINT: Check the address"):
+        fit(proxy.uri)
+
+
+def test_a_parameter_that_differs_from_the_first_start(proxy, runs):
+    class Model(type(tiny_model(pl))):
+        def __init__(self, lr, other=1):
+            super().__init__()
+            self.save_hyperparameters()
+
+    fit(proxy.uri, model=Model(0.1))
+    restart()
+    with log_lines() as lines:
+        fit(proxy.uri, model=Model(0.2))
+    (run,) = runs()
+    assert run.data.params == {"lr": "0.1", "other": "1"}
+    assert any("refuses param 'lr', which is left out" in line for line in lines)
+
+
+def test_a_ready_made_logger(proxy, runs, job_name, mlflow_server):
+    from pytorch_lightning.loggers import CSVLogger, MLFlowLogger
+
+    with log_lines() as lines:
+        fit(proxy.uri, logger=[CSVLogger("logs"), MLFlowLogger(tracking_uri="sqlite:///own.db", prefix="p")])
+    (run,) = runs()
+    assert run.info.run_name == job_name
+    assert "p-train_loss" in run.data.metrics
+    assert f"  trainer.logger[1].run_name = {job_name} ← TRAINING_JOB_NAME" in lines[0].splitlines()
+
+
+def test_what_a_script_chose_stays(proxy, runs, job_name):
+    from pytorch_lightning.loggers import MLFlowLogger
+
+    run_id = runs.client.create_run(runs.client.create_experiment(f"own {job_name}")).info.run_id
+    fit(None, logger=MLFlowLogger(tracking_uri=proxy.uri, run_id=run_id))
+    fit(
+        "http://127.0.0.1:1",
+        logger=MLFlowLogger(tracking_uri=proxy.uri, experiment_name=f"own {job_name}", run_name="r"),
+    )
+    found = {run.info.run_name: run for run in runs(f"own {job_name}")}
+    assert found.pop("r").info.status == "FINISHED"
+    (first,) = found.values()
+    assert first.info.run_id == run_id
+    assert "train_loss" in first.data.metrics
+
+
+def test_a_deleted_experiment(proxy, runs):
+    fit(proxy.uri)
+    restart()
+    runs.client.delete_experiment(runs()[0].info.experiment_id)
+    with pytest.raises(LoggerError, match="HINT: Restore the deleted experiment, or name another one"):
+        fit(proxy.uri)
+
+
+def test_an_experiment_that_another_job_creates_at_the_same_time(proxy, runs, monkeypatch, job_name):
+    runs.client.create_experiment(job_name[:8])
+    calls, look_up = [], MlflowClient.get_experiment_by_name
+
+    def not_yet(self, name):
+        calls.append(name)
+        return None if len(calls) == 1 else look_up(self, name)
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", not_yet)
+    fit(proxy.uri)
+    assert len(calls) == 2
+    assert len(runs()) == 1
+
+
+@pytest.mark.parametrize("kind", sorted(_ARNS))
+def test_managed_mlflow_by_its_arn(proxy, runs, monkeypatch, kind):
+    pytest.importorskip("sagemaker_mlflow", reason="ARNs need the plugin sagemaker-mlflow")
+    arn = f"arn:aws:sagemaker:eu-west-1:123456789012:{kind}/team"
+    monkeypatch.setenv("SAGEMAKER_MLFLOW_CUSTOM_ENDPOINT", proxy.uri)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    fit(arn)
+    (run,) = runs()
+    assert run.info.status == "FINISHED"
+    service, header = _ARNS[kind]
+    for _, path, headers in proxy.requests:
+        headers = {name.lower(): value for name, value in headers.items()}
+        assert headers[header] == arn, path
+        assert f"/eu-west-1/{service}/aws4_request" in headers["authorization"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "action"), [("mlflow-tracking-server", "sagemaker-mlflow:*"), ("mlflow-app", "sagemaker:CallMlflowAppApi")]
+)
+def test_access_that_is_denied_names_the_action(proxy, monkeypatch, kind, action):
+    pytest.importorskip("sagemaker_mlflow", reason="ARNs need the plugin sagemaker-mlflow")
+    arn = f"arn:aws:sagemaker:eu-west-1:123456789012:{kind}/team"
+    monkeypatch.setenv("SAGEMAKER_MLFLOW_CUSTOM_ENDPOINT", proxy.uri)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    proxy.denied = '{"Message": "User: arn:aws:sts::1:assumed-role/r is not authorized to perform"}'
+    with pytest.raises(LoggerError) as caught:
+        fit(arn)
+    assert f"HINT: Allow the action {action} on {arn} in the policy" in str(caught.value)
+
+
+def test_no_credentials(proxy, monkeypatch, tmp_path):
+    pytest.importorskip("sagemaker_mlflow", reason="ARNs need the plugin sagemaker-mlflow")
+    monkeypatch.setenv("SAGEMAKER_MLFLOW_CUSTOM_ENDPOINT", proxy.uri)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(LoggerError, match="HINT: The job's execution role has to be reachable for boto3"):
+        fit("arn:aws:sagemaker:eu-west-1:123456789012:mlflow-app/team")
+
+
+def test_training_is_the_same_with_and_without(proxy):
+    trained = []
+    for uri in (None, proxy.uri):
+        pl.seed_everything(3)
+        model = tiny_model(pl)
+        fit(uri, model=model, epochs=2, **({"logger": False} if uri is None else {}))
+        trained.append((weights(model), random.random()))
+    assert trained[0] == trained[1]
+
+
+def test_two_processes_are_one_run(proxy, runs, job_name, tmp_path):
+    script = Path(__file__).parent / "train_with_logger.py"
+    Job(tmp_path, script, "mlflow", proxy.uri, TRAINING_JOB_NAME=job_name).torchrun(2, 1).results(2)
+    (run,) = runs()
+    assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
+    assert proxy.count("runs/create") == 1
+
+
+def test_the_other_namespace(proxy, runs, job_name):
+    other = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+    options = {"mlflow_arn": proxy.uri, "resume": "never"}
+    arguments = trainer_settings(max_epochs=1, trainer_class=other.Trainer, sagemaker=options, **_QUIET)
+    trainer = other.Trainer(**arguments)
+    trainer.fit(tiny_model(other), loader())
+    assert type(trainer.loggers[1]).__mro__[1] is other.loggers.MLFlowLogger
+    assert [run.info.run_name for run in runs()] == [job_name]
+
+
+def pickled(logger):
+    return pickle.loads(pickle.dumps(logger))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_copies_of_a_logger_log_to_its_run(proxy, runs, copied):
+    logger = fit(proxy.uri).loggers[1]
+    other: Any = copied(logger)
+    assert type(logger).__mro__[1] in type(other).__mro__
+    other.log_metrics({"copied": 1.0}, 5)
+    other.finalize("success")
+    (run,) = runs()
+    assert run.data.metrics["copied"] == 1.0
+    assert other.save_dir == logger.save_dir

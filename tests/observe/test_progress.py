@@ -1,0 +1,478 @@
+"""Progress lines for whatever a user trains: few, whole, true, and never the end of the training."""
+
+import contextlib
+import logging
+import re
+import threading
+import time
+import timeit
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from lightning_sm._lightning import Namespace, installed_namespaces
+from lightning_sm._lightning.observing import drop_tips
+from lightning_sm._observe.progress import Progress
+from lightning_sm._observe.stalls import StallDetector, Waiting
+from lightning_sm._resume.fits import forget_fits
+from lightning_sm.callbacks import callback_class
+from lightning_sm.errors import OptionError
+from tests.helpers.tiny import loader, tiny_model
+from tests.observe.form import progress_lines
+from tests.projects.container import log_lines
+
+NAMESPACES = pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
+PL = Namespace("pytorch_lightning")
+ALWAYS = "1us"
+
+
+def net(pl):
+    """A model that logs for the bar."""
+
+    class Net(type(tiny_model(pl))):
+        def training_step(self, batch, batch_index):
+            loss = super().training_step(batch, batch_index)
+            self.log("loss", loss, prog_bar=True)
+            return loss
+
+    return Net
+
+
+def run(namespace, model=None, data=None, val=None, every=3600, callbacks=(), fit=None, **arguments):
+    """Fit, and return the trainer, the callback, what the lines say, and the lines."""
+    pl = namespace.module()
+    monitor = callback_class(namespace, "TrainingMonitor")(every, metrics=False)
+    given = {"max_epochs": 1, "num_sanity_val_steps": 0, **arguments}
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        callbacks=[monitor, *callbacks],
+        **given,
+    )
+    model = net(pl)() if model is None else model
+    intervals = 1e12 if every == ALWAYS else 5  # else each batch would look like a hang
+    with log_lines() as lines, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_sm._observe.progress._STALL_INTERVALS", intervals)
+        if fit is None:
+            trainer.fit(model, loader() if data is None else data, val)
+        else:
+            fit(trainer, model)
+    assert not any("No more progress lines" in line for line in lines), lines
+    assert threads() == []
+    return trainer, monitor.progress, progress_lines(lines), lines
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "lightning-sm-stalls"]
+
+
+def stages(found):
+    return [stage for stage, _, _ in found]
+
+
+@NAMESPACES
+def test_the_ends_of_all_stages(namespace):
+    trainer, _, found, _ = run(namespace, val=loader(samples=6), max_epochs=2, num_sanity_val_steps=2)
+    assert stages(found) == [
+        "sanity check end", "validation end", "train end", "validation end", "train end", "fit end"
+    ]  # fmt: skip
+    words = [words for _, words, _ in found]
+    assert (words[1]["epoch"], words[1]["batch"], words[1]["samples"]) == ("0/1", "3/3", "6")
+    assert (words[2]["epoch"], words[2]["batch"], words[2]["step"], words[2]["samples"]) == ("0/1", "8/8", "8", "16")
+    assert (words[4]["epoch"], words[4]["step"]) == ("1/1", "16")
+    assert (words[5]["batch"], words[5]["step"], words[5]["samples"]) == ("16", "16", "32")
+    assert "time" in words[5]
+    metrics = [metrics for _, _, metrics in found]
+    assert re.fullmatch(r"val_loss=[\d.e-]+, val_count=[\d.]+", metrics[1])
+    assert re.fullmatch(r"loss=[\d.e-]+", metrics[2])
+    assert not trainer.progress_bar_callback.is_enabled
+
+
+@NAMESPACES
+def test_lines_within_an_epoch(namespace):
+    _, _, found, _ = run(namespace, val=loader(), every=ALWAYS)
+    train = [words for stage, words, _ in found if stage == "train"]
+    assert [words["batch"] for words in train] == [f"{number}/8" for number in range(1, 9)]
+    assert [words["percent"] for words in train] == ["12", "25", "37", "50", "62", "75", "87", "100"]
+    assert [words["step"] for words in train] == [str(number) for number in range(1, 9)]
+    assert all({"samples/s", "step_time", "data_wait", "eta_epoch", "eta_fit"} <= set(words) for words in train)
+    assert stages(found).count("validation") == 8
+    assert all(metrics.startswith("loss=") for stage, _, metrics in found if stage == "train")
+
+
+class Endless(IterableDataset):
+    def __init__(self, length=10**9):
+        self.length = length
+
+    def __iter__(self):
+        for number in range(self.length):
+            yield torch.full((4,), float(number % 3)), torch.zeros(1)
+
+
+def manual(pl):
+    class Manual(net(pl)):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch, batch_index):
+            for optimizer in self.optimizers():
+                loss = self._loss(batch)
+                optimizer.zero_grad()
+                self.manual_backward(loss)
+                optimizer.step()
+            self.log("loss", loss, prog_bar=True)
+
+        def configure_optimizers(self):
+            return [torch.optim.SGD(self.parameters(), lr=1e-9) for _ in range(2)]
+
+    return Manual()
+
+
+def pairs(pl):
+    class Pairs(net(pl)):
+        def _loss(self, batch):
+            return super()._loss(batch[0])
+
+    return Pairs()
+
+
+def skipping(pl):
+    class Skipping(net(pl)):
+        def on_train_batch_start(self, batch, batch_index, *_):
+            return -1 if batch_index == 3 else None
+
+    return Skipping()
+
+
+def silent(pl):
+    class Silent(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch, batch_index):
+            return self.layer(batch[0]).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    return Silent()
+
+
+def setup(stage=None, words=None, model=None, data=None, val=None, **arguments):
+    """A set-up, and the words that some line of a stage must have."""
+    return stage, words, model, data, val, arguments
+
+
+def endless(length=10**9):
+    return DataLoader(Endless(length), batch_size=2)
+
+
+SETUPS = {
+    "max_steps without epochs": setup("train", {"epoch": "1", "step": "12"}, max_epochs=-1, max_steps=12),
+    "endless data": setup(
+        "train", {"batch": "5", "step": "5", "eta_fit": "0:00:00"}, data=endless(), max_epochs=-1, max_steps=5
+    ),
+    "iterable data": setup("train end", {"batch": "3", "samples": "6"}, data=endless(6)),
+    "max_time": setup("train", {"eta_fit": "0:00:01"}, data=endless(), max_epochs=-1, max_time={"seconds": 1}),
+    "limit_train_batches": setup("train end", {"batch": "3/3", "samples": "6"}, limit_train_batches=3),
+    "a share of the batches": setup("train end", {"batch": "4/4"}, limit_train_batches=0.5),
+    "accumulation": setup("train end", {"batch": "8/8", "step": "2"}, accumulate_grad_batches=4),
+    "validation every 3 batches": setup("validation end", {"batch": "8/8"}, val=loader(), val_check_interval=3),
+    "validation twice": setup("validation end", {"epoch": "0/0"}, val=loader(), val_check_interval=0.5),
+    "validation in some epochs": setup(
+        "validation end", {"epoch": "1/1"}, val=loader(), check_val_every_n_epoch=2, max_epochs=2
+    ),
+    "limit_val_batches": setup("validation end", {"batch": "2/2"}, val=loader(), limit_val_batches=2),
+    "none of the validation": setup("train end", {"batch": "8/8"}, val=loader(), limit_val_batches=0),
+    "manual optimization": setup("train end", {"batch": "8/8"}, model=manual, max_epochs=2),
+    "the rest of an epoch left out": setup("train end", {"batch": "3/8", "samples": "6"}, model=skipping),
+    "nothing logged": setup("fit end", {"samples": "16"}, model=silent),
+    "fast_dev_run": setup("train end", {"batch": "1/1", "epoch": "0/0"}, val=loader(), fast_dev_run=True),
+    "overfit_batches": setup("train end", {"batch": "2/2"}, overfit_batches=2),
+    "no batches": setup(limit_train_batches=0),
+    "a smaller last batch": setup("train end", {"samples": "7", "batch": "2/2"}, data=loader(7, batch_size=4)),
+    "several loaders": setup(
+        "train end", {"batch": "8/8", "samples": "16"}, model=pairs, data=[loader(), loader(batch_size=4)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_a_setup(name):
+    stage, words, make, data, val, arguments = SETUPS[name]
+    model = None if make is None else make(PL.module())
+    trainer, progress, found, lines = run(PL, model, data, val, every=ALWAYS, **arguments)
+    if stage is None:
+        assert found == []
+        return
+    assert any(stage == each and words.items() <= has.items() for each, has, _ in found), lines
+    assert stages(found)[-1] == "fit end"
+    assert found[-1][1]["step"] == str(trainer.global_step)
+    # What validates within fit does not count as training.
+    assert progress.training.total.batches == int(found[-1][1]["batch"])
+
+
+@NAMESPACES
+def test_validate_test_and_predict_of_one_trainer(namespace):
+    class Net(net(namespace.module())):
+        def validation_step(self, batch, batch_index, dataloader_idx=0):
+            super().validation_step(batch, batch_index)
+
+        def test_step(self, batch, batch_index, dataloader_idx=0):
+            super().test_step(batch, batch_index)
+
+        def predict_step(self, batch, batch_index, dataloader_idx=0):
+            return self.layers(batch[0])
+
+    def each(trainer, model):
+        trainer.validate(model, [loader(samples=4), loader(samples=6)], verbose=False)
+        trainer.fit(model, loader())
+        trainer.test(model, [loader(samples=4), loader(samples=6)], verbose=False)
+        trainer.predict(model, loader(samples=4, batch_size=4))
+        trainer.validate(model, loader(samples=5), verbose=False)
+
+    _, _, found, _ = run(namespace, Net(), fit=each)
+    assert stages(found) == [
+        "validation end", "train end", "fit end", "test end", "predict end", "validation end"
+    ]  # fmt: skip
+    words = [words for _, words, _ in found]
+    assert [word.get("samples") for word in words] == ["10", "16", "16", "10", "4", "5"]
+    assert words[0]["batch"] == "5/5"
+    assert "epoch" not in words[0]
+    assert "test_loss" in found[3][2]
+    assert "val_loss" not in found[3][2]
+
+
+def test_two_fits_with_one_trainer():
+    def twice(trainer, model):
+        trainer.fit(model, loader())
+        trainer.fit_loop.max_epochs = 3
+        trainer.fit(model, loader(samples=8))
+
+    trainer, _, found, _ = run(PL, fit=twice)
+    ends = [words for stage, words, _ in found if stage == "fit end"]
+    assert [end["step"] for end in ends] == ["8", str(trainer.global_step)]
+    assert int(ends[1]["samples"]) == 2 * int(ends[1]["batch"])
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_an_exception_within_an_epoch(error):
+    class Broken(net(PL.module())):
+        def training_step(self, batch, batch_index):
+            if batch_index == 3:
+                raise error("broken")
+            return super().training_step(batch, batch_index)
+
+    def fails(trainer, model):
+        with contextlib.suppress(BaseException):
+            trainer.fit(model, loader())
+
+    _, _, found, _ = run(PL, Broken(), fit=fails)
+    assert stages(found) == ["fit interrupted"]
+    assert (found[0][1]["batch"], found[0][1]["reason"]) == ("3", error.__name__)
+
+
+@NAMESPACES
+def test_a_bar_of_the_model_wins(namespace):
+    pl = namespace.module()
+
+    class Own(pl.callbacks.ProgressBar):
+        def disable(self):
+            pass
+
+        def enable(self):
+            pass
+
+    class Net(net(pl)):
+        def configure_callbacks(self):
+            return [Own()]
+
+    _, _, found, lines = run(namespace, Net(), every=ALWAYS)
+    assert found == []
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.tensor(1e-12), float("nan"), float("inf"), torch.tensor(3), 10**15, torch.tensor(0.5, dtype=torch.float64)],
+    ids=str,
+)
+def test_odd_values(value):
+    class Net(net(PL.module())):
+        def training_step(self, batch, batch_index):
+            self.log("odd\n name | x", value, prog_bar=True)
+            return super().training_step(batch, batch_index)
+
+    _, _, found, lines = run(PL, Net(), every=ALWAYS)
+    assert stages(found).count("train") == 8
+    assert all("\n" not in line and "odd name | x=" in line for line in lines if "train" in line)
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch):
+    class Full(logging.Handler):
+        def emit(self, record):
+            if "progress" in record.getMessage():
+                raise OSError("disk full")
+
+    handler = Full()
+    logger = logging.getLogger("lightning_sm")
+    logger.addHandler(handler)
+    try:
+        trainer, _, found, _ = run(PL)
+    finally:
+        logger.removeHandler(handler)
+    assert (found, trainer.global_step) == ([], 8)
+
+
+class Sleeping(Dataset):
+    """Data of which one item takes long."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        time.sleep(1.4 if index == 3 else 0)
+        return torch.zeros(4), torch.zeros(1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_hangs(workers):
+    _, _, _, lines = run(PL, data=DataLoader(Sleeping(), num_workers=workers), every=0.08)
+    # On a busy machine a step may take as long, and the worker's exit after the last batch.
+    others = "in the training step| batch=[56] " if workers else "in the training step"
+    hangs = [line for line in lines if " hang:" in line and not re.search(others, line)]
+    assert 1 <= len(hangs) <= 2  # after 0.4 s, and 0.8 s later
+    assert all("progress train hang: no batch for seconds=" in line for line in hangs)
+    assert all(re.search(" batch=3 rank=0 of 1, waiting for data, in ", line) for line in hangs)
+    assert any("goes on" in line for line in lines)
+
+
+def test_a_step_and_a_validation_that_hang():
+    class Net(net(PL.module())):
+        def training_step(self, batch, batch_index):
+            time.sleep(0.8 if batch_index == 1 else 0)
+            return super().training_step(batch, batch_index)
+
+        def validation_step(self, batch, batch_index):
+            time.sleep(0.8 if batch_index == 1 else 0)
+
+    _, _, _, lines = run(PL, Net(), val=loader(samples=4), every=0.1)
+    hangs = [line for line in lines if " hang:" in line]
+    assert len(hangs) == 2
+    assert "progress train hang" in hangs[0]
+    assert "epoch=0 batch=1 rank=0 of 1, in the training step, in training_step (" in hangs[0]
+    assert "progress validation hang" in hangs[1]
+    assert "batch=1 rank=0 of 1, in the validation step, in validation_step (" in hangs[1]
+
+
+def test_a_hang_is_said_again_after_twice_the_time():
+    watch = StallDetector(0.1, lambda: Waiting("train", "epoch=0 batch=3 rank=0 of 1", "in the training step"))
+    with log_lines() as lines:
+        watch.start()
+        watch.start()
+        time.sleep(0.65)
+        watch.beat()
+        watch.stop()
+        time.sleep(0.15)
+    assert len([line for line in lines if "hang" in line]) == 3  # after 0.1, 0.2 and 0.4 s
+    assert lines[-1] == "progress train goes on: after seconds=0 epoch=0 batch=3 rank=0 of 1"
+    assert threads() == []
+
+
+@pytest.mark.skipif(PL.version < (2, 5), reason="older versions go on with the next epoch")
+def test_a_run_that_is_resumed_within_an_epoch(tmp_path):
+    class Stop(PL.module().Callback):
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == 3:
+                raise KeyError("interrupted")
+
+    def resume():
+        forget_fits()
+        return callback_class(PL, "AutoResume")(str(tmp_path), save_every=0.01)
+
+    with pytest.raises(KeyError):
+        run(PL, callbacks=[Stop(), resume()])
+    _, _, found, _ = run(PL, every=ALWAYS, callbacks=[resume()])
+    train = [words for stage, words, _ in found if stage == "train"]
+    assert [(words["batch"], words["percent"], words["step"]) for words in train][:2] == [
+        ("4/8", "50", "4"),
+        ("5/8", "62", "5"),
+    ]
+    ends = {stage: words for stage, words, _ in found}
+    assert (ends["train end"]["batch"], ends["train end"]["samples"]) == ("8/8", "10")
+    assert (ends["fit end"]["batch"], ends["fit end"]["step"]) == ("5", "8")
+
+
+def test_a_tuner_writes_no_lines(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    class Net(net(PL.module())):
+        lr = 0.1
+
+    def tune(trainer, model):
+        PL.module("tuner").Tuner(trainer).lr_find(model, loader(), num_training=4)
+        tuned.append(len(lines_of_package))
+        trainer.fit(model, loader())
+
+    tuned = []
+    with log_lines() as lines_of_package:
+        _, _, found, _ = run(PL, Net(), fit=tune)
+    assert tuned == [0]
+    assert stages(found) == ["train end", "fit end"]
+
+
+@pytest.mark.parametrize("every", ["soon", "", 0, "-3s"])
+def test_an_interval_that_is_none(every):
+    with pytest.raises(OptionError, match=r"sagemaker\.log_every: .* is not a duration.* HINT: Write 30s"):
+        callback_class(PL, "TrainingMonitor")(every)
+
+
+@pytest.mark.skipif(PL.version < (2, 5), reason="Lightning recommends nothing")
+def test_recommendations_are_dropped_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # The logger of the namespace that was imported last serves both.
+    loggers = [logging.getLogger(f"{name}.utilities.rank_zero") for name in ("lightning.pytorch", "pytorch_lightning")]
+    seen = []
+    handler = logging.Handler()
+    handler.emit = lambda record: seen.append(record.getMessage())
+    before = [list(logger.filters) for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        drop_tips()
+        drop_tips()
+        assert all(len(logger.filters) <= len(old) + 1 for logger, old in zip(loggers, before))
+        trainer = PL.module().Trainer(accelerator="cpu", max_steps=1, enable_progress_bar=False)
+        trainer.fit(tiny_model(PL.module()), loader())
+        loggers[0].info("Tip: use tensor cores")
+        loggers[0].info({"litlogger": "Tip:"})
+    finally:
+        for logger, old in zip(loggers, before):
+            logger.removeHandler(handler)
+            logger.filters[:] = old
+    assert any("GPU available" in line for line in seen)
+    assert seen[-2:] == ["Tip: use tensor cores", "{'litlogger': 'Tip:'}"]
+    assert not any("litlogger](" in line or "litmodels](" in line for line in seen)
+
+
+def test_what_is_called_at_each_step_costs_microseconds():
+    progress, batch = Progress(3600), (torch.zeros(2, 4), torch.zeros(2, 1))
+    progress.begin_fit(SimpleNamespace(
+        global_step=0, current_epoch=0, num_training_batches=8, train_dataloader=loader(), world_size=1,
+        strategy=None, fit_loop=SimpleNamespace(batch_idx=-1),
+    ))  # fmt: skip
+
+    def step():
+        progress._fetch_started()
+        progress._fetch_ended()
+        progress.end_batch(None, batch, 0)
+
+    # About 4; the bound allows for a busy machine.
+    assert min(timeit.repeat(step, number=1000, repeat=20)) / 1000 < 20e-6
+    assert progress.training.total.samples >= 20_000

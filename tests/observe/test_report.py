@@ -1,0 +1,311 @@
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lightning_sm._lightning import installed_namespaces
+from lightning_sm._observe import report_writer as writer
+from lightning_sm.callbacks import callback_class
+from tests.helpers.environ import without_launcher
+from tests.helpers.opt_ml import OptMl
+from tests.helpers.processes import ROOT
+from tests.helpers.tiny import loader, tiny_model
+from tests.observe.made_up import Page
+from tests.projects.container import log_lines
+
+NAMESPACE = installed_namespaces()[-1]
+PL = NAMESPACE.module()
+
+
+def monitor(**arguments):
+    return callback_class(NAMESPACE, "TrainingMonitor")(**{"progress": None, "metrics": False, **arguments})
+
+
+@pytest.fixture(autouse=True)
+def _no_writers(monkeypatch):
+    """What a test leaves is not written when pytest ends."""
+    monkeypatch.setattr(writer, "_writers", {"": None})
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    def make(*callbacks, directory=None, **arguments):
+        report = monitor(report=str(directory or tmp_path), settings=["a = 1 ← b"])
+        arguments = {"max_epochs": 2, "num_sanity_val_steps": 1, "enable_checkpointing": False, **arguments}
+        return PL.Trainer(
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            log_every_n_steps=1,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=str(tmp_path),
+            callbacks=[report, *callbacks],
+            **arguments,
+        )
+
+    return make
+
+
+def page_in(folder):
+    return Page((folder / "report.html").read_text(encoding="utf-8"))
+
+
+class Raises(PL.Callback):
+    def __init__(self, error, step=5):
+        self.error, self.step = error, step
+
+    def on_train_batch_end(self, trainer, *_, **__):
+        if trainer.global_step == self.step:
+            raise self.error
+
+
+class Logs(PL.Callback):
+    """Logs what a project may log."""
+
+    def on_train_batch_end(self, trainer, pl_module, *_, **__):
+        pl_module.log("loss by step", float(trainer.global_step))
+        pl_module.log("<b>bad</b>", math.nan)
+
+
+def test_a_fit_is_reported(trainer, tmp_path):
+    run = trainer(Logs())
+    with log_lines() as lines:
+        run.fit(tiny_model(PL), loader(), loader())
+    page = page_in(tmp_path)
+    assert "TinyModel completed 2 epochs, 16 optimizer steps" in page.shown
+    assert f"Wrote the report of the fit to {tmp_path / 'report.html'}" in lines
+    values = page.values
+    assert float(values["train_loss"][0]) == pytest.approx(float(run.callback_metrics["train_loss"]), rel=1e-4)
+    assert values["train_loss"][3] == values["val_loss"][3] == "2"
+    assert values["SGD"][:3] == ["0.05", "0.05", "0.05"]
+    assert values["loss by step"] == ["16", "1", "16", "16"]
+    assert values["<b>bad</b>"] == ["NaN", "", "", "0 + 16 not finite"]
+    assert "a = 1 ← b" in page.shown
+    assert torch.__version__ in page.shown
+    assert "from scratch 0 0" in page.shown
+    assert "seconds per batch" in page.shown
+
+
+def test_an_exception_is_the_reason(trainer, tmp_path):
+    with pytest.raises(RuntimeError, match="no <i>way</i>"):
+        trainer(Raises(RuntimeError("no <i>way</i>"))).fit(tiny_model(PL), loader(), loader())
+    page = page_in(tmp_path)
+    assert "TinyModel failed 1 epoch, 5 optimizer steps" in page.shown or "failed 0 epochs, 5 optimizer" in page.shown
+    assert "RuntimeError: no <i>way</i> (" in page.shown
+    assert "test_report.py:" in page.shown
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (SystemExit(3), "failed"),
+        (SystemExit("no data"), "failed"),
+        (SystemExit(143), "SIGTERM received"),
+        (SystemExit(0), "The program was left by sys.exit(0)"),
+    ],
+)
+def test_an_exit_is_reported(trainer, tmp_path, error, text):
+    with pytest.raises(SystemExit):
+        trainer(Raises(error)).fit(tiny_model(PL), loader())
+    page = page_in(tmp_path)
+    assert text in page.shown
+    assert ("stopped" in page.shown) is (text != "failed")
+
+
+def test_an_error_before_the_first_step_is_reported(trainer, tmp_path):
+    class Broken(PL.Callback):
+        def on_train_start(self, *_):
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        trainer(Broken()).fit(tiny_model(PL), loader())
+    assert "ValueError: broken" in page_in(tmp_path).shown
+
+
+def test_only_fit_is_reported(trainer, tmp_path):
+    run, model = trainer(), tiny_model(PL)
+    run.validate(model, loader(), verbose=False)
+    run.test(model, loader(), verbose=False)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_of_two_fits_the_last_one_is_reported(trainer, tmp_path):
+    model = tiny_model(PL)
+    trainer(Logs(), max_epochs=1).fit(model, loader())
+    trainer(max_epochs=2).fit(model, loader())
+    page = page_in(tmp_path)
+    assert "2 epochs, 16 optimizer steps" in page.shown
+    assert "loss by step" not in page.shown
+
+
+@pytest.mark.parametrize("place", ["a file", "missing below a file"])
+def test_a_directory_that_cannot_be_written_is_one_warning(trainer, tmp_path, place):
+    (tmp_path / "file").write_text("")
+    directory = tmp_path / "file" / ("" if place == "a file" else "below")
+    run = trainer(directory=directory)
+    with log_lines() as lines:
+        run.fit(tiny_model(PL), loader())
+    assert run.global_step == 16
+    assert len([line for line in lines if "The report of the fit could not be written" in line]) == 1
+
+
+def test_a_resumed_fit_shows_what_was_before(trainer, tmp_path):
+    class Saves(PL.Callback):
+        def on_train_batch_end(self, trainer, pl_module, *_, **__):
+            if trainer.global_step == 5:
+                trainer.save_checkpoint(tmp_path / "step.ckpt")
+
+    with pytest.raises(RuntimeError):
+        trainer(Logs(), Saves(), Raises(RuntimeError("killed"), 7)).fit(tiny_model(PL), loader(), loader())
+    trainer(Logs()).fit(tiny_model(PL), loader(), loader(), ckpt_path=str(tmp_path / "step.ckpt"))
+    page = page_in(tmp_path)
+    assert "restarted once" in page.shown
+    assert "a checkpoint" in page.shown
+    # What was logged after the checkpoint was trained again. Within a hook it is saved before the step's metrics.
+    last, lowest, highest, count = page.values["loss by step"]
+    assert (int(lowest), int(highest) - int(lowest)) == (1, int(last) - int(lowest))
+    assert int(count) in (int(last) - int(lowest), int(last) - int(lowest) + 1)
+    # Without DataPosition, Lightning's versions train different numbers of batches in a resumed epoch.
+    assert int(last) > 8
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_learning_rates_of_groups_and_several_optimizers(trainer, tmp_path, count):
+    class Manual(PL.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 1) for _ in range(12))
+            self.automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            self.log("loss", float(batch_idx))
+
+        def configure_optimizers(self):
+            groups = [{"params": list(layer.parameters()), "lr": 0.5} for layer in self.layers]
+            return [torch.optim.SGD([dict(group) for group in groups], lr=1.0) for _ in range(count)]
+
+    trainer(max_epochs=1).fit(Manual(), loader())
+    shown = page_in(tmp_path).shown
+    assert "SGD, group 7 0.5" in shown if count == 1 else "SGD 2, group 7 0.5" in shown
+    assert "group 8" not in shown
+
+
+def test_a_job_shows_what_sagemaker_determined(container):
+    container.hyperparameters({"trainer.max_epochs": 1}).cli(run=True)
+    folder = container.base / "output" / "data"
+    page = page_in(folder)
+    assert "completed 1 epoch" in page.shown
+    assert any(row[0].startswith("trainer.default_root_dir = ") for row in page.rows)
+    assert ["class_path", "tiny_model.TinyModel"] in page.rows
+    assert ["this host", "algo-1"] in page.rows
+    assert ["launcher", "one process per host"] in page.rows
+
+
+def test_a_job_that_fails_is_reported_when_the_program_ends(opt_ml, monkeypatch, tmp_path):
+    monkeypatch.setattr(writer, "_writers", {})
+    for name, value in opt_ml.host("algo-1").environ(TRAINING_JOB_NAME="job-1").items():
+        monkeypatch.setenv(name, value)
+    report = monitor(report="s3://bucket/logs")
+    run = PL.Trainer(accelerator="cpu", logger=False, max_epochs=1, callbacks=[report, Raises(RuntimeError("own"))],
+                     enable_checkpointing=False, enable_progress_bar=False, default_root_dir=str(tmp_path))  # fmt: skip
+    with pytest.raises(RuntimeError):
+        run.fit(tiny_model(PL), loader())
+    folder = opt_ml.base / "output" / "data"
+    assert not folder.exists()
+    # What ends the program writes it, and it may be the failure of another rank.
+    (opt_ml.base / "output").mkdir(exist_ok=True)
+    (opt_ml.base / "output" / "failure").write_text("KeyError: 'x' (rank 1 on algo-2)")
+    writer._complete_all()
+    assert "job-1 failed" in page_in(folder).shown
+    assert "KeyError: 'x' (rank 1 on algo-2)" in page_in(folder).shown
+    writer._writers.clear()
+
+
+def test_the_option_leaves_it_out(container):
+    container.hyperparameters({"trainer.max_epochs": 1, "sagemaker.report": False}).cli(run=True)
+    assert not (container.base / "output" / "data" / "report.html").exists()
+
+
+def test_a_remote_output_directory_is_replaced_by_the_jobs(opt_ml, monkeypatch, tmp_path):
+    for name, value in opt_ml.host("algo-1").environ().items():
+        monkeypatch.setenv(name, value)
+    report = monitor(report="s3://bucket/logs")
+    run = PL.Trainer(accelerator="cpu", logger=False, max_epochs=1, callbacks=[report], enable_checkpointing=False,
+                     enable_progress_bar=False, default_root_dir=str(tmp_path))  # fmt: skip
+    run.fit(tiny_model(PL), loader())
+    assert "completed" in page_in(opt_ml.base / "output" / "data").shown
+
+
+class Jobs:
+    """Programs in containers of their own, which run at the same time."""
+
+    def __init__(self, folder):
+        self.folder, self.running = folder, {}
+
+    def start(self, name, how):
+        base = self.folder / name
+        opt_ml = OptMl(base).host("algo-1") if not base.exists() else None
+        variables = {"SAGEMAKER_BASE_DIR": str(base)} if opt_ml is None else opt_ml.environ()
+        environ = {**without_launcher(os.environ), **variables, "TRAINING_JOB_NAME": name, "OMP_NUM_THREADS": "1"}
+        environ["HOW"] = how
+        environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        command = [sys.executable, "-m", "tests.observe.report_script"]
+        self.running[name] = subprocess.Popen(
+            command, env=environ, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        return self
+
+    def end(self, name):
+        process = self.running.pop(name)
+        output = process.communicate(timeout=150)[0]
+        path = self.folder / name / "output" / "data" / "report.html"
+        return process.returncode, output, Page(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+@pytest.mark.jobs
+def test_jobs_that_fail_are_stopped_or_killed(tmp_path):
+    jobs = Jobs(tmp_path)
+    for name, how in (("killed", "kill"), ("raises", "raise"), ("stopped", "term")):
+        jobs.start(name, how)
+    code, output, page = jobs.end("killed")
+    assert (code, page) == (-9, None)
+    jobs.start("killed", "good").start("later", "later")
+
+    code, output, page = jobs.end("raises")
+    assert code == 1
+    assert "raises failed" in page.shown
+    assert "RuntimeError: no <i>way</i>, my_password=*** (on algo-1; at " in page.shown
+    assert (tmp_path / "raises" / "output" / "failure").read_text() in page.shown
+    # The failure file and the traceback come first.
+    assert output.index("Traceback") < output.index("Wrote the report of the fit")
+    assert "model" not in page.headings
+
+    code, output, page = jobs.end("stopped")
+    assert code == 143
+    assert "stopped stopped" in page.shown
+    assert "12 optimizer steps" in page.shown
+    assert "SIGTERM received" in page.shown
+    for row in (["global_step", "12"], ["ended", "False"], ["stopped_by", "SIGTERM received"]):
+        assert row in page.rows
+    assert output.index("Saved ") < output.index("Exported ") < output.index("Wrote the report of the fit")
+
+    code, output, page = jobs.end("killed")
+    assert code == 0
+    assert "killed completed 3 epochs, 24 optimizer steps" in page.shown
+    assert "restarted once" in page.shown
+    starts = [[os.path.basename(row[1]), row[2]] for row in page.rows if len(row) == 4 and row[1] != "resumed from"]
+    # Killed in the hook of step 12, before that step was saved.
+    assert starts == [["from scratch", "0"], ["step-11.ckpt", "11"]]
+    assert page.values["val_loss"][3] == "3"
+    assert "model" in page.headings
+    assert ["ended", "True"] in page.rows
+    assert "stopped_by" not in dict(row for row in page.rows if len(row) == 2)
+    assert any("trainer.default_root_dir = " in row[0] for row in page.rows)
+
+    code, output, page = jobs.end("later")
+    assert code == 1
+    assert "After the fit had completed: ValueError: after the fit" in page.shown

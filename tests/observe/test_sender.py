@@ -1,0 +1,156 @@
+"""What is sent when to an MLflow server that fails, refuses and answers again."""
+
+import os
+import time
+
+import pytest
+
+from lightning_sm._observe.mlflow import Sender
+from tests.projects.container import log_lines
+
+NAME = "MLflow at http://mlflow.example"
+
+
+class Metric:
+    def __init__(self, key):
+        self.key = key
+
+
+class Refusal(Exception):
+    error_code = "INVALID_PARAMETER_VALUE"
+
+
+class Client:
+    """Takes values unless it is down, and refuses those that have a bad name."""
+
+    def __init__(self, uri=""):
+        self.down, self.seconds, self.requests, self.attempts = False, 0.0, [], 0
+
+    def log_batch(self, run_id, **values):
+        self.attempts += 1
+        time.sleep(self.seconds)
+        if self.down:
+            raise ConnectionError("no route to https://me:hunter2pw@mlflow.example")
+        ((kind, found),) = values.items()
+        if any(value.key.startswith("bad") for value in found):
+            raise Refusal("a name")
+        self.requests.append((run_id, kind, [value.key for value in found]))
+
+    @property
+    def received(self):
+        return [key for _, _, keys in self.requests for key in keys]
+
+
+@pytest.fixture
+def lines():
+    with log_lines() as found:
+        yield found
+
+
+def make(**options):
+    sender = Sender("http://mlflow.example", Client(), **{"pause": 0.05, **options})
+    return sender, sender.client
+
+
+def metrics(*keys):
+    return {"metrics": [Metric(key) for key in keys]}
+
+
+def until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_in_order_by_run_and_kind_and_no_larger_than_mlflow_takes(lines):
+    sender, client = make()
+    client.seconds = 0.05
+    sender.log_batch("r", **metrics("first"))
+    sender.log_batch("r", **metrics(*map(str, range(1500))), params=[Metric(f"p{number}") for number in range(150)])
+    sender.log_batch("other", tags=[Metric("t")], synchronous=True)
+    sender.finish()
+    found = [(run_id, kind, len(keys)) for run_id, kind, keys in client.requests]
+    assert found[-3:] == [("r", "params", 100), ("r", "params", 50), ("other", "tags", 1)]
+    assert [key for key in client.received if key.isdigit()] == [str(number) for number in range(1500)]
+    assert max(size for _, kind, size in found if kind == "metrics") <= 1000
+    assert lines == []
+
+
+def test_no_step_waits_for_a_slow_server():
+    sender, client = make()
+    client.seconds = 0.2
+    started = time.perf_counter()
+    for number in range(100):
+        sender.log_batch("r", **metrics(f"m{number}"))
+    assert time.perf_counter() - started < 0.1
+    sender.finish()
+    assert client.received == [f"m{number}" for number in range(100)]
+    assert len(client.requests) < 20
+
+
+def test_nothing_is_lost_in_an_outage(lines):
+    sender, client = make()
+    client.down = True
+    for key in "abc":
+        sender.log_batch("r", **metrics(key))
+    until(lambda: client.attempts > 2)
+    client.down = False
+    until(lambda: client.received == list("abc"))
+    sender.finish()
+    assert len(lines) == 2, lines
+    assert lines[0].startswith(f"{NAME} fails, training goes on. Metrics are kept, and sent again every 0.05 s: Conn")
+    assert "hunter2pw" not in lines[0]
+    assert lines[1] == f"{NAME} answers again; what was kept is logged now."
+
+
+def test_what_is_lost_is_counted_and_the_newest_are_kept(lines):
+    sender, client = make(limit=2, pause=0.02)
+    client.down = True
+    sender.log_batch("r", **metrics(*"abcde"))
+    until(lambda: client.attempts > 2)
+    client.down = False
+    sender.finish()
+    assert client.received == ["d", "e"]
+    assert lines[-1] == f"3 values were not logged to {NAME}."
+    client.down = True
+    sender.log_batch("r", **metrics("f"))
+    sender.finish()
+    assert lines[-1] == f"1 values were not logged to {NAME}."
+
+
+def test_only_what_is_refused_is_left_out(lines):
+    sender, client = make()
+    sender.log_batch("r", **metrics("a", "bad name", "b", "c"))
+    sender.log_batch("r", **metrics("bad again", "d"))
+    sender.finish()
+    assert client.received == ["a", "b", "c", "d"]
+    assert lines == [
+        f"{NAME} refuses metric 'bad name', which is left out: Refusal: a name HINT: Rename or shorten it; a parameter "
+        "keeps the value of the run's first start.",
+        f"2 values were not logged to {NAME}.",
+    ]
+
+
+def test_the_end_does_not_wait_for_ever_and_that_of_the_process_not_again(lines):
+    sender, client = make(patience=0.3)
+    client.seconds = 1.5
+    sender.log_batch("r", **metrics("a"))
+    started = time.monotonic()
+    sender.finish()
+    sender.finish()
+    assert time.monotonic() - started < 1.2
+    assert lines == [f"1 values were not logged to {NAME}."]
+
+
+def test_a_forked_process_has_a_thread_of_its_own():
+    sender, client = make()
+    sender.log_batch("r", **metrics("a"))
+    sender.finish()
+    child = os.fork()
+    if child == 0:
+        sender.log_batch("r", **metrics("b"))
+        sender.finish()
+        os._exit(0 if client.received == ["a", "b"] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert client.received == ["a"]

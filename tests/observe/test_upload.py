@@ -1,0 +1,274 @@
+"""Uploads of directories, to fsspec's file system in memory, which fails where a test wants it to."""
+
+import importlib
+import json
+import os
+import pickle
+import time
+from collections import Counter
+from typing import ClassVar
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from lightning_sm import trainer_settings
+from lightning_sm._lightning import Namespace
+from lightning_sm._observe.upload import DirectoryUpload, check_packages
+from lightning_sm._settings import redirect
+from lightning_sm.callbacks import callback_class
+from lightning_sm.errors import JobConfigError, LoggerError
+from tests.projects.container import log_lines
+
+
+class FailingFileSystem(MemoryFileSystem):
+    protocol = "failing"
+    store: ClassVar = {}
+    pseudo_dirs: ClassVar = [""]
+    error = None
+    seconds = 0.0
+    puts: ClassVar = []
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.replace("failing://", "memory://"))
+
+    def put_file(self, lpath, rpath, **kwargs):
+        cls = type(self)
+        cls.puts.append(rpath.rpartition("/")[2])
+        time.sleep(cls.seconds)
+        if cls.error is not None:
+            raise cls.error
+        super().put_file(lpath, rpath, **kwargs)
+
+
+fsspec.register_implementation("failing", FailingFileSystem, clobber=True)
+
+
+@pytest.fixture
+def remote():
+    cls = FailingFileSystem
+    cls.store.clear()
+    cls.error, cls.seconds, cls.puts = None, 0.0, []
+    yield cls
+    cls.error, cls.seconds = None, 0.0
+
+
+@pytest.fixture
+def logs(tmp_path):
+    folder = tmp_path / "logs"
+    (folder / "net" / "version_0").mkdir(parents=True)
+    (folder / "net" / "version_0" / "events.0").write_bytes(b"one")
+    return folder
+
+
+def content(remote, name="net/version_0/events.0"):
+    found = remote.store.get(f"/runs/{name}")
+    return None if found is None else found.getvalue()
+
+
+def until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def forked(function):
+    """What a function returns in a forked process."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, json.dumps(function()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        text = file.read()
+    os.waitpid(child, 0)
+    return json.loads(text)
+
+
+def make(logs, interval=0.05, flush=lambda: None):
+    return DirectoryUpload({str(logs): "failing://runs/"}, interval, flush)
+
+
+def test_what_changes_is_uploaded_and_nothing_else(remote, logs):
+    upload = make(logs)
+    upload.start()
+    upload.start()
+    until(lambda: content(remote) == b"one")
+    with open(logs / "net" / "version_0" / "events.0", "ab") as file:
+        file.write(b" two")
+    (logs / "net" / "version_0" / "hparams.yaml").write_text("lr: 1")
+    until(lambda: content(remote) == b"one two" and content(remote, "net/version_0/hparams.yaml") == b"lr: 1")
+    time.sleep(0.3)
+    assert remote.puts == ["events.0", "events.0", "hparams.yaml"]
+    (logs / "net" / "version_0" / "last").write_text("end")
+    upload.stop(10)
+    assert content(remote, "net/version_0/last") == b"end"
+
+
+def test_a_second_fit_does_not_upload_the_files_of_the_first_again(remote, logs):
+    upload = make(logs)
+    for name in ("a", "b"):
+        (logs / name).write_text(name)
+        upload.start()
+        upload.stop(10)
+    assert sorted(remote.puts) == ["a", "b", "events.0"]
+
+
+def test_the_time_between_attempts_grows(remote, logs):
+    remote.error = PermissionError("Access Denied")
+    upload = make(logs, 0.1)
+    upload.start()
+    time.sleep(1.5)
+    # At 0.1, 0.3, 0.7 and 1.5 s, where a fixed interval would have tried 15 times.
+    assert 1 <= len(remote.puts) <= 5
+    upload.stop(10)
+
+
+def test_the_end_does_not_wait_longer_than_told(remote, logs):
+    remote.seconds = 5
+    upload = make(logs, 60)
+    upload.start()
+    started = time.monotonic()
+    with log_lines() as lines:
+        upload.stop(0.3)
+    assert time.monotonic() - started < 3
+    assert lines == [
+        f"Not uploaded to failing://runs: net/version_0/events.0 (not finished after 0.3 s). They remain in {logs}"
+    ]
+
+
+def test_the_end_of_the_process_does_not_wait_for_what_has_just_hung(remote, logs):
+    remote.seconds = 1.5
+    upload = make(logs, 60)
+    upload.start()
+    upload.stop(0.1)
+    (logs / "later").write_text("x")
+    started = time.monotonic()
+    upload._at_exit()
+    assert time.monotonic() - started < 0.5
+    until(lambda: content(remote) == b"one")
+
+
+def test_the_end_of_the_process_waits_for_what_a_script_writes_last(remote, logs):
+    upload = make(logs, 60)
+    upload.start()
+    upload.stop(10)
+    (logs / "later").write_text("x")
+    upload._at_exit()
+    assert content(remote, "later") == b"x"
+
+
+def test_a_second_fit_that_begins_while_the_upload_of_the_first_hangs(remote, logs):
+    remote.seconds = 0.5
+    upload = make(logs)
+    upload.start()
+    upload.stop(0.05)
+    upload.start()
+    remote.seconds = 0
+    (logs / "second").write_text("b")
+    until(lambda: content(remote, "second") == b"b")
+    (logs / "third").write_text("c")
+    until(lambda: content(remote, "third") == b"c")
+    upload.stop(10)
+
+
+def test_pipes_and_sockets_are_no_files_to_upload(remote, logs):
+    os.mkfifo(logs / "pipe")
+    upload = make(logs, 60)
+    upload.start()
+    upload.stop(5)
+    assert remote.puts == ["events.0"]
+
+
+def test_one_url_that_fails_does_not_stop_another(remote, logs, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "events").write_text("x")
+    remote.error = OSError("down")
+    upload = DirectoryUpload({str(logs): "failing://runs", str(other): "memory://there"}, 60)
+    upload.start()
+    upload.stop(10)
+    assert fsspec.filesystem("memory").cat("/there/events") == b"x"
+
+
+def test_a_forked_process_uploads_nothing_and_can_upload_itself(remote, logs):
+    upload = make(logs, 60)
+    upload.start()
+
+    def child():
+        upload.stop(5)
+        own = DirectoryUpload({str(logs): "failing://runs"}, 60)
+        own.start()
+        own.stop(5)
+        return [remote.puts, content(remote) == b"one"]
+
+    assert forked(child) == [["events.0"], True]
+    upload.stop(10)
+    assert content(remote) == b"one"
+
+
+class TestPackages:
+    @pytest.mark.parametrize("missing", ["boto3", "tensorboard"])
+    def test_the_error_names_the_extra(self, monkeypatch, missing):
+        find = importlib.util.find_spec
+        hidden = ("tensorboard", "tensorboardX") if missing == "tensorboard" else (missing,)
+        present = object()
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else find(name) or present)
+        with pytest.raises(LoggerError, match=rf"s3://bucket/x: {missing} cannot be imported.*lightning-sm\[s3\]"):
+            check_packages("s3://bucket/x")
+
+    @pytest.mark.parametrize("url", ["s3://", "s3:///runs", "s3://bucket/x?versionId=3", "s3://me:hunter2pw@bucket/x"])
+    def test_no_url_of_s3(self, url):
+        with pytest.raises(LoggerError, match=r"names no bucket of S3.*s3://BUCKET/PREFIX") as caught:
+            check_packages(url)
+        assert "hunter2pw" not in str(caught.value)
+
+    @pytest.mark.parametrize("url", ["s3://bucket", "s3://my.bucket-1/", "s3://Old_Bucket/a b/ü/x=1"])
+    def test_urls_of_s3(self, url, monkeypatch):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+        check_packages(url)
+
+    def test_unknown_protocol(self):
+        with pytest.raises(LoggerError, match=r"nowhere://x: .*HINT: Use an s3:// URL"):
+            check_packages("nowhere://x")
+
+
+class TestCallback:
+    cls = callback_class(Namespace("pytorch_lightning"), "TensorBoardUpload")
+
+    def test_interval(self):
+        with pytest.raises(JobConfigError, match=r"sagemaker.upload_every is 'soon'.*HINT"):
+            self.cls({"a": "memory://a"}, interval="soon")
+
+    def test_a_copy_has_no_thread(self, remote, logs):
+        callback = self.cls({str(logs): "failing://runs"})
+
+        class Zero:
+            is_global_zero, loggers, logger = True, [], None
+
+        callback.setup(Zero(), None, "fit")
+        copy = pickle.loads(pickle.dumps(callback))
+        callback.teardown(Zero(), None)
+        assert copy.targets == callback.targets
+        assert content(remote) == b"one"
+
+
+@pytest.mark.parametrize("ready_made", [False, True])
+def test_folds_of_a_script_have_versions_of_their_own(container, monkeypatch, ready_made):
+    loggers = pytest.importorskip("pytorch_lightning.loggers", reason="pytorch_lightning is not installed")
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
+    monkeypatch.setattr(redirect, "_versions", Counter())
+    versions = []
+    for _fold in range(2):
+        options = {} if ready_made else {"output_dir": "memory://out"}
+        more = {"logger": loggers.TensorBoardLogger("memory://runs")} if ready_made else {}
+        arguments = trainer_settings(sagemaker=options, **more)
+        versions.append(arguments["logger"].version)
+        assert str(container.base) in arguments["logger"].log_dir
+    assert versions == ["job-1", "job-1-2"]

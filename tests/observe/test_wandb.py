@@ -1,0 +1,97 @@
+"""``WandbLogger`` in a job: one run for all ranks and all starts. W&B writes to the disk (``WANDB_MODE=offline``)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lightning_sm._observe import wandb as wandb_logger
+from lightning_sm._observe.wandb import continue_wandb_run, is_wandb_class
+from tests.helpers.processes import Job
+
+JOB = "cifar-2026-01-31-12-30-59-123"
+
+
+class WandbLogger:
+    """The attributes that Lightning 1.5 to 2.6 give it."""
+
+    def __init__(self, **arguments):
+        self._wandb_init = {"name": None, "project": "lightning_logs", "id": None, "resume": "allow", **arguments}
+        self._id, self._name, self._experiment = self._wandb_init["id"], self._wandb_init["name"], None
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    wandb_logger._runs.clear()
+
+
+def test_the_run_of_the_job():
+    logger = WandbLogger()
+    hyperparameters = {"lr": 0.1, "wandb_api_key": "secret", "hf_token": "secret"}
+    assert continue_wandb_run(logger, JOB, hyperparameters) == {"id": JOB, "name": JOB, "group": JOB}
+    assert (logger._id, logger._name) == (JOB, JOB)
+    assert logger._wandb_init["settings"] == {"sagemaker_disable": True}
+    assert logger._wandb_init["config"] == {"sagemaker_training_job_name": JOB, "lr": 0.1}
+    assert continue_wandb_run(logger, JOB, {}) == {}
+
+
+def test_several_runs_of_a_job():
+    loggers = [WandbLogger() for _ in range(3)]
+    assert [continue_wandb_run(each, JOB, {})["id"] for each in loggers] == [JOB, f"{JOB}-2", f"{JOB}-3"]
+
+
+def test_what_the_project_sets_stays(monkeypatch):
+    monkeypatch.setenv("WANDB_RUN_GROUP", "g")
+    settings = {"sagemaker_disable": False, "console": "off"}
+    logger = WandbLogger(id="own", name="n", config={"lr": 5}, settings=settings)
+    assert continue_wandb_run(logger, JOB, {"lr": 1}) == {}
+    assert logger._wandb_init["id"] == logger._id == "own"
+    assert logger._wandb_init["settings"] == settings
+    assert logger._wandb_init["config"]["lr"] == 5
+
+
+def test_runs_that_are_not_ours(monkeypatch):
+    begun = WandbLogger()
+    begun._experiment = object()
+    assert continue_wandb_run(begun, JOB, {}) == {}
+    assert "settings" not in begun._wandb_init
+    monkeypatch.setenv("WANDB_RUN_ID", "mine")
+    assert continue_wandb_run(WandbLogger(), JOB, {}) == {}
+
+
+@pytest.mark.parametrize("namespace", ["pytorch_lightning", "lightning.pytorch"])
+def test_lightnings_own_class(namespace):
+    loggers = pytest.importorskip(f"{namespace}.loggers", reason="this namespace is not installed")
+    assert is_wandb_class(loggers.WandbLogger)
+    assert is_wandb_class(type("Own", (loggers.WandbLogger,), {}))
+    assert not is_wandb_class(loggers.CSVLogger)
+
+
+def play(folder, processes=1, **arguments):
+    """Train in torchrun's processes as W&B sees a training job, and return the ids of the runs that it wrote."""
+    pytest.importorskip("wandb", reason="needs the package wandb")
+    script = Path(__file__).parent / "train_with_logger.py"
+    job = Job(
+        folder,
+        script,
+        "wandb",
+        folder,
+        WANDB_MODE="offline",
+        WANDB_ARGUMENTS=json.dumps(arguments),
+        SM_TRAINING_ENV="{}",
+        TRAINING_JOB_NAME=JOB,
+        SM_NUM_GPUS="0",
+    )
+    job.torchrun(1, processes).results(processes)
+    return [run.name.partition("-run-")[2].partition("-")[2] for run in sorted(Path(folder, "wandb").glob("offline-*"))]
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(("processes", "arguments", "run_id"), [(2, {}, JOB), (1, {"id": "own"}, "own")])
+def test_one_run_with_the_same_id_at_each_start(tmp_path, processes, arguments, run_id):
+    assert play(tmp_path, processes, **arguments) == [run_id]
+    if processes == 1:
+        return
+    for folder in tmp_path.glob("algo-*"):
+        folder.rename(tmp_path / f"first-{folder.name}")
+    assert play(tmp_path, processes, **arguments) == [run_id, run_id]
