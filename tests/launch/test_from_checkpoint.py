@@ -7,7 +7,7 @@ import tarfile
 import pytest
 
 from lightning_sm.launch import main
-from lightning_sm.rehearse import rehearse, request_from_body
+from lightning_sm.rehearse import RehearsalOptions, rehearse, request_from_body
 from tests.helpers.rehearsal import needs
 from tests.launch.test_send import OPTIONS, launch, source  # noqa: F401 - the folder with the program
 
@@ -97,7 +97,7 @@ def test_a_rehearsed_job_goes_on_where_another_ended(aws, source, capsys):  # no
         words = ("fit", "--config", "config.yaml", "--trainer.max_epochs", epochs, "--sagemaker.export", "false")
         assert main([*where, *options, *words]) == 0, capsys.readouterr().err
         body = aws.client("sagemaker").describe_training_job(TrainingJobName=name)
-        outcome = rehearse(request_from_body(body, upload=True))
+        outcome = rehearse(request_from_body(body, RehearsalOptions(upload=True)))
         assert outcome.exit_code == 0, outcome.failure_reason
         model = aws.client("s3").get_object(Bucket="bucket", Key=f"{name}/output/model.tar.gz")["Body"].read()
         with tarfile.open(fileobj=io.BytesIO(model)) as archive:

@@ -8,7 +8,7 @@ import tarfile
 import pytest
 
 from lightning_sm.launch import main, tune
-from lightning_sm.rehearse import rehearse, request_from_body
+from lightning_sm.rehearse import RehearsalOptions, rehearse, request_from_body
 from tests.helpers.rehearsal import command_line, needs, run_rehearsal
 
 pytestmark = pytest.mark.rehearsal
@@ -45,7 +45,7 @@ def test_what_was_sent_runs_to_the_end(aws, tmp_path, monkeypatch, capsys):
     words += ["--name", "job-1", "--channel", "training=s3://bucket/data", "fit", "--model.lr", "0.1", "--text", "it's"]
     assert main(words) == 0, capsys.readouterr().err
     body = aws.client("sagemaker").describe_training_job(TrainingJobName="job-1")
-    outcome = rehearse(request_from_body(body, upload=True))
+    outcome = rehearse(request_from_body(body, RehearsalOptions(upload=True)))
     assert outcome.exit_code == 0, outcome.failure_reason
     model = aws.client("s3").get_object(Bucket="bucket", Key="job-1/output/model.tar.gz")["Body"].read()
     with tarfile.open(fileobj=io.BytesIO(model)) as archive:

@@ -19,7 +19,7 @@ from lightning_sm.launch import (
     settings_of,
 )
 from lightning_sm.launch._model_trainer import _for_v3
-from lightning_sm.rehearse import create_request, rehearse
+from lightning_sm.rehearse import RehearsalOptions, create_request, rehearse
 from tests.helpers.rehearsal import needs
 from tests.launch.test_request import JOBS, ROLE, request_of
 
@@ -280,14 +280,11 @@ def test_dots_and_quotes_arrive_with_their_types_through_sdk_v3(source, tmp_path
         "model__code": '"[1]"',
         "config": ["config.yaml", "launch_values.yaml"],
     }
-    request = create_request(
-        kwargs["source_code"]["entry_script"],
-        source_dir=kwargs["source_code"]["source_dir"],
-        sdk="v3",
-        hyperparameters=kwargs["hyperparameters"],
-        install_requirements=False,
-        output_dir=tmp_path / "out",
+    folders = RehearsalOptions(
+        source_dir=kwargs["source_code"]["source_dir"], requirements=False, output_dir=str(tmp_path / "out")
     )
+    entry_script = kwargs["source_code"]["entry_script"]
+    request = create_request(entry_script, folders, sdk="v3", hyperparameters=kwargs["hyperparameters"])
     outcome = rehearse(request)
     assert outcome.exit_code == 0, outcome.failure_reason
     (model,) = (tmp_path / "out").rglob("model.tar.gz")
