@@ -128,22 +128,6 @@ def patches_table() -> str:
     return _table(("Replaced", "Versions", "By", "Ends with"), rows)
 
 
-def rehearse_options() -> str:
-    """The options of ``lightning-sm rehearse``."""
-    from lightning_sm.rehearse._argument_parser import argument_parser
-
-    rows = []
-    for group in argument_parser()._action_groups:
-        for action in group._group_actions:
-            words = ", ".join(action.option_strings) or str(action.metavar)
-            if words in ("-h, --help", "..."):
-                continue
-            kind = action.metavar or (f"{{{','.join(action.choices)}}}" if action.choices else "")
-            shown = f"{words} {kind}" if action.option_strings and kind else words
-            rows.append((f"`{shown}`", _inline(str(action.help))))
-    return _table(("Option", "Meaning"), rows)
-
-
 TABLES: Mapping[str, Callable[[], str]] = {
     "options": options_table,
     "doctor": doctor_table,
@@ -151,7 +135,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "errors": errors_table,
     "versions": versions_table,
     "patches": patches_table,
-    "rehearse-options": rehearse_options,
 }
 
 

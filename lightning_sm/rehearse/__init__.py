@@ -3,36 +3,32 @@
 The command is ``lightning-sm rehearse`` (``--help`` lists its options). In Python, create a request, which is a frozen
 value, and rehearse it::
 
-    from lightning_sm.rehearse import create_request, rehearse
+    from lightning_sm.rehearse import RehearsalOptions, create_request, rehearse
 
-    request = create_request("train.py", hosts=2, processes=2, distribution="torch_distributed",
-                             channels={"training": "./data"}, hyperparameters={"trainer.max_epochs": 2})
+    options = RehearsalOptions(source_dir=".", processes=2, channels={"training": "./data"}, timeout=600)
+    request = create_request("train.py", options, hosts=2, distribution="torch_distributed",
+                             hyperparameters={"trainer.max_epochs": 2})
     outcome = rehearse(request)
     assert outcome.exit_code == 0, outcome.failure_reason
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any, List
+from typing import List
 
 from lightning_sm.errors import RehearsalError
+from lightning_sm.rehearse._command import main
+from lightning_sm.rehearse._log import TOPOLOGY_MARKER
+from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome, Status, Upload
 from lightning_sm.rehearse._request import (
     Distribution,
     HostGroup,
     InputChannel,
     Isolation,
-    Limits,
-    NetworkLink,
+    RehearsalOptions,
     RehearsalRequest,
-    Sdk,
+    create_request,
+    request_from_body,
 )
-
-if TYPE_CHECKING:
-    from lightning_sm.rehearse._body import request_from_body
-    from lightning_sm.rehearse._command import main
-    from lightning_sm.rehearse._create_request import create_request
-    from lightning_sm.rehearse._host_process import TOPOLOGY_MARKER
-    from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome, Status, Upload
-    from lightning_sm.rehearse._runner import rehearse
+from lightning_sm.rehearse._runner import rehearse
 
 __all__ = [
     "TOPOLOGY_MARKER",
@@ -43,12 +39,10 @@ __all__ = [
     "HostOutcome",
     "InputChannel",
     "Isolation",
-    "Limits",
-    "NetworkLink",
     "Outcome",
     "RehearsalError",
+    "RehearsalOptions",
     "RehearsalRequest",
-    "Sdk",
     "Status",
     "Upload",
     "create_request",
@@ -56,27 +50,6 @@ __all__ = [
     "rehearse",
     "request_from_body",
 ]
-
-# Loaded on first use: the processes of a host are started by this package's name, and need the values above only.
-_MODULES = {
-    "TOPOLOGY_MARKER": "_host_process",
-    "Attempt": "_outcome",
-    "EndedBy": "_outcome",
-    "HostOutcome": "_outcome",
-    "Outcome": "_outcome",
-    "Status": "_outcome",
-    "Upload": "_outcome",
-    "create_request": "_create_request",
-    "main": "_command",
-    "rehearse": "_runner",
-    "request_from_body": "_body",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> List[str]:

@@ -1,49 +1,46 @@
-"""The command ``lightning-sm rehearse``: its options become the arguments of ``create_request``."""
+"""The command ``lightning-sm rehearse``: the arguments of ``create_request`` and ``RehearsalOptions`` as options."""
 
 import argparse
+import inspect
 import json
 import re
 import sys
+import typing
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from lightning_sm._duration import read_duration
 from lightning_sm.errors import LightningSMError, RehearsalError
 from lightning_sm.launch import hyperparameters_of
-from lightning_sm.rehearse._argument_parser import argument_parser
-from lightning_sm.rehearse._body import read_body, request_from_body
-from lightning_sm.rehearse._create_request import create_request
-from lightning_sm.rehearse._request import Distribution, Limits, NetworkLink, RehearsalRequest, Sdk
+from lightning_sm.rehearse._request import (
+    Distribution,
+    Isolation,
+    RehearsalOptions,
+    RehearsalRequest,
+    create_request,
+    request_from_body,
+)
 from lightning_sm.rehearse._runner import rehearse
 
-__all__ = [
-    "main",
-    "read_bandwidth",
-    "read_command",
-    "read_seconds",
-    "request_from_arguments",
-]
+__all__ = ["argument_parser", "main", "read_arguments"]
 
-# Options that the body of a request contains. The others are about this machine.
-_IN_BODY = (
-    "hosts",
-    "distribution",
-    "sdk",
-    "instance_type",
-    "instance_groups",
-    "distribution_groups",
-    "mpi_options",
-    "hyperparameters",
-    "job_name",
-    "entrypoint",
-    "entry_point",
-)
+_EXAMPLE = """example:
+  lightning-sm rehearse --hosts 2 --processes 2 --distribution torch_distributed \\
+      --channel training=./data --source-dir . train.py --trainer.max_epochs 2
 
-# The container entry point in a CreateTrainingJob request, and in the arguments of an estimator of SDK v2.
-_ENTRYPOINT_KEYS = (("ContainerEntrypoint", "ContainerArguments"), ("container_entry_point", "container_arguments"))
+exit status: 0 the job completed, 1 it failed, 2 it could not be rehearsed as requested, 124 it ran into --timeout,
+130 it was interrupted, 143 it was stopped (--stop-after, --stop-at)."""
 
-_ENTRYPOINT_HINT = "lightning-sm entrypoint > entrypoint.json writes one."
-
+_JOB = ("hosts", "distribution", "sdk", "instance_type", "instance_groups", "distribution_groups", "mpi_options",
+        "image", "forward_sigterm", "job_name")  # fmt: skip
+_CHOICES = {
+    "distribution": tuple(map(str, Distribution)),
+    "isolation": tuple(map(str, Isolation)),
+    "sdk": ("v2", "v3"),
+}
+_SUBCOMMANDS = ("fit", "validate", "test", "predict")
+_FLAGS = {"channels": "--channel", "environment": "--env", "allow_files": "--allow-file"}
 _BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
@@ -51,183 +48,174 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run ``lightning-sm rehearse``: create the request, rehearse it, print the summary.
 
     Args:
-        argv: The words behind the command; by default those of this process.
+        argv: The arguments behind the command; by default those of this process.
 
     Returns:
         The exit status: that of the outcome, 2 if the job could not be rehearsed as requested, 130 after Ctrl-C.
 
     Raises:
-        SystemExit: By argparse, for ``--help`` and for a usage error.
+        SystemExit: By the parser, for ``--help`` and for a usage error.
 
     Example::
 
         status = main(["--hosts", "2", "--distribution", "torch_distributed", "train.py", "--lr", "0.1"])
     """
-    options = argument_parser().parse_args(argv)
+    given = _parse(argv)
     try:
-        outcome = rehearse(_request(options), log_to_stderr=options.json)
+        outcome = rehearse(_request(given), log_to_stderr=given["json"])
     except LightningSMError as error:
         print(f"lightning-sm rehearse: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    print(outcome.as_json() if options.json else outcome.as_text(), flush=True)
+    print(outcome.as_json() if given["json"] else outcome.as_text(), flush=True)
     return outcome.exit_code
 
 
-def request_from_arguments(argv: Sequence[str]) -> RehearsalRequest:
+def read_arguments(argv: Sequence[str]) -> RehearsalRequest:
     """Return the request that a command line describes.
 
     Raises:
         RehearsalError: An option cannot be used, or two exclude each other.
+        SystemExit: By the parser, for a usage error.
     """
-    return _request(argument_parser().parse_args(argv))
+    return _request(_parse(argv))
 
 
-def _request(options: argparse.Namespace) -> RehearsalRequest:
-    if options.request:
-        for name in _IN_BODY:
-            if getattr(options, name) is not None:
-                option = "an entry point" if name == "entry_point" else "--" + name.replace("_", "-")
-                raise RehearsalError(
-                    f"--request and {option} exclude each other: the body contains it.", hint="Change the body."
-                )
-        return request_from_body(
-            read_body(Path(options.request)),
-            source_dir=options.source_dir,
-            upload=options.upload,
-            **_local_arguments(options),
-        )
-    if options.upload:
-        raise RehearsalError("--upload is for --request, whose body names places in S3.", hint="Use --output-dir.")
-    if options.entry_point is None:
-        raise RehearsalError("No entry point is given.", hint="Name the program: lightning-sm rehearse train.py")
-    values: Dict[str, Any] = {}
-    if options.hyperparameters:
-        values.update(_read_hyperparameters(Path(options.hyperparameters)))
-    values.update(hyperparameters_of(options.trailing))
-    return create_request(
-        options.entry_point,
-        source_dir=options.source_dir or ".",
-        hosts=options.hosts,
-        distribution=options.distribution or Distribution.NONE,
-        sdk=options.sdk or Sdk.V2,
-        instance_type=options.instance_type or "ml.m5.xlarge",
-        instance_groups=options.instance_groups,
-        distribution_groups=options.distribution_groups.split(",") if options.distribution_groups else (),
-        mpi_options=options.mpi_options or "",
-        hyperparameters=values,
-        command=read_command(Path(options.entrypoint)) if options.entrypoint else None,
-        job_name=options.job_name or "rehearsal",
-        **_local_arguments(options),
+def argument_parser() -> argparse.ArgumentParser:
+    """Return the parser, made of the signatures and docstrings."""
+    parser = argparse.ArgumentParser(
+        prog="lightning-sm rehearse",
+        usage="lightning-sm rehearse [options] [ENTRY_POINT] [fit] [--name value ...]\n"
+        "       lightning-sm rehearse [options] --request BODY.json",
+        description="Run a SageMaker training job on this machine with SageMaker's real container software: the "
+        "training toolkits,\ntorchrun, Open MPI over ssh, SDK v3's drivers. It needs neither Docker nor AWS.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
+    parser.add_argument(
+        "entry_point",
+        nargs="?",
+        metavar="ENTRY_POINT",
+        help="Program in the source folder; before fit it may be left out: train.py.",
+    )
+    # From the program on, options are the program's.
+    parser.add_argument("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument("--request", metavar="BODY.json", help="Run this CreateTrainingJob body instead of a program.")
+    parser.add_argument("--json", action="store_true", help="Print the summary as JSON; log lines go to stderr.")
+    signature = inspect.signature(create_request).parameters
+    job = parser.add_argument_group("the job, as launch sends it")
+    _add_options(job, create_request, {name: signature[name].default for name in _JOB})
+    local = parser.add_argument_group("this machine and what happens to the job")
+    defaults = RehearsalOptions()
+    _add_options(local, RehearsalOptions, {each.name: getattr(defaults, each.name) for each in fields(defaults)})
+    return parser
 
 
-def _local_arguments(options: argparse.Namespace) -> Dict[str, Any]:
-    """The arguments that ``create_request`` and ``request_from_body`` have in common."""
-    channels: Dict[str, str] = {}
-    for text in options.channel:
-        name, path = _split_pair("--channel", text, "PATH")
-        if name in channels:
-            raise RehearsalError(f"--channel {name} is given twice.", hint="A channel has one folder.")
-        channels[name] = path
-    return {
-        "processes": options.processes,
-        "channels": channels,
-        "environment": dict(_split_pair("--env", text, "VALUE") for text in options.env),
-        "allow_files": options.allow_file,
-        "checkpoint_dir": options.checkpoint_dir,
-        "output_dir": options.output_dir,
-        "install_requirements": not options.no_requirements,
-        "local_mode_files": options.local_mode_files,
-        "limits": Limits(
-            timeout=read_seconds(options.timeout, "--timeout"),
-            abort_after=read_seconds(options.abort_after, "--abort-after"),
-            interrupt_after=_optional_seconds(options.spot_interrupt_after, "--spot-interrupt-after"),
-            stop_after=_optional_seconds(options.stop_after, "--stop-after"),
-            stop_at=options.stop_at or None,
-            stop_grace=read_seconds(options.stop_grace, "--stop-grace"),
-            names_after=_optional_seconds(options.names_after, "--names-after") or 0.0,
-        ),
-        "link": NetworkLink(
-            bits_per_second=read_bandwidth(options.bandwidth, "--bandwidth") if options.bandwidth else None,
-            latency=_optional_seconds(options.latency, "--latency"),
-        ),
-        "isolation": options.isolation,
-        "keep": options.keep,
-    }
+def _add_options(parser: Any, documented: Any, defaults: Dict[str, Any]) -> None:
+    # Python 3.13 strips the indentation that a docstring has in the file; earlier ones do not.
+    section = inspect.cleandoc(documented.__doc__).partition("Args:\n")[2].partition("\n\n")[0]
+    entries = re.findall(r"^ {4}(\w+): (.+?)(?=^ {4}\w|\Z)", section, re.MULTILINE | re.DOTALL)
+    texts = {name: " ".join(text.replace("``", "").split()) for name, text in entries}
+    hints = typing.get_type_hints(documented)
+    for name, default in defaults.items():
+        flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+        kind = str(hints[name])
+        if default is True:
+            parser.add_argument(f"--no-{flag[2:]}", dest=name, action="store_false", help=texts[name])
+        elif default is False:
+            parser.add_argument(flag, action="store_true", help=texts[name])
+        elif "Mapping" in kind:
+            parser.add_argument(
+                flag, dest=name, action="append", type=_pair, default=[], metavar="NAME=VALUE", help=texts[name]
+            )
+        elif name == "allow_files":
+            parser.add_argument(flag, dest=name, action="append", default=[], metavar="FILE", help=texts[name])
+        elif name in _CHOICES:
+            shown = "" if default is None else f" Default: {default}."
+            parser.add_argument(flag, choices=_CHOICES[name], default=default, help=f"{texts[name]}{shown}")
+        else:
+            read, metavar = _reader(name, kind)
+            shown = f" Default: {default:g} s." if isinstance(default, float) and default else ""
+            parser.add_argument(flag, type=read, default=default, metavar=metavar, help=f"{texts[name]}{shown}")
 
 
-def _split_pair(option: str, text: str, value_name: str) -> Tuple[str, str]:
+def _reader(name: str, kind: str) -> Tuple[Callable[[str], Any], str]:
+    if name == "bandwidth":
+        return _bandwidth, "RATE"
+    if "float" in kind:
+        return _seconds, "TIME"
+    if "int" in kind:
+        return int, "N"
+    return (_list, "A,B") if "Tuple" in kind or "Sequence" in kind else (str, "TEXT")
+
+
+def _pair(text: str) -> Tuple[str, str]:
     name, separator, value = text.partition("=")
-    is_variable = option == "--env"
-    known = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) if is_variable else name
-    if not separator or not known or not (value or is_variable):
-        hint = "For example --env GREETING=hello" if is_variable else "For example --channel training=./data"
-        raise RehearsalError(f"{option} {text!r} is not NAME={value_name}.", hint=hint)
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
 
 
-def read_seconds(text: str, option: str) -> float:
-    """Return the seconds of ``90``, ``90s``, ``1.5m``, ``2h`` or ``500ms``.
+def _list(text: str) -> Tuple[str, ...]:
+    return tuple(text.split(","))
 
-    Raises:
-        RehearsalError: It is not a duration, or not more than zero.
-    """
+
+def _seconds(text: str) -> float:
     try:
         return read_duration(text)
     except ValueError as error:
-        raise RehearsalError(f"{option}: {error}.", hint="Units: us, ms, s, m, h, d.") from None
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _optional_seconds(text: Optional[str], option: str) -> Optional[float]:
-    return read_seconds(text, option) if text else None
-
-
-def read_bandwidth(text: str, option: str) -> int:
-    """Return the bits per second of ``100mbit`` or ``1gbit``, with the units of ``tc``.
-
-    Raises:
-        RehearsalError: It is not a bandwidth, or not more than zero.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+def _bandwidth(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
     bits = int(float(match.group(1)) * _BITS.get(match.group(2), 0)) if match else 0
     if bits <= 0:
-        raise RehearsalError(
-            f"{option} {text!r} is not a bandwidth such as 100mbit or 1gbit.", hint=f"Units: {', '.join(_BITS)}."
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} is not a bandwidth such as 100mbit or 1gbit")
     return bits
 
 
-def read_command(path: Path) -> Tuple[str, ...]:
-    """Return the container's command from a JSON file, as ``lightning-sm entrypoint`` prints it.
+def _parse(argv: Optional[Sequence[str]]) -> Dict[str, Any]:
+    given = vars(argument_parser().parse_args(argv))
+    for name in ("channels", "environment"):
+        given[name] = dict(given[name])
+    given["isolation"] = given["isolation"] and Isolation(given["isolation"])
+    given["allow_files"] = tuple(given["allow_files"])
+    return given
 
-    Raises:
-        RehearsalError: The file cannot be read, or has no entry point.
-    """
+
+def _request(given: Dict[str, Any]) -> RehearsalRequest:
+    options = RehearsalOptions(**{each.name: given[each.name] for each in fields(RehearsalOptions)})
+    signature = inspect.signature(create_request).parameters
+    if given["request"] is not None:
+        typed: List[str] = [name for name in _JOB if given[name] != signature[name].default]
+        if typed or given["entry_point"]:
+            what = f"--{typed[0].replace('_', '-')}" if typed else "an entry point"
+            raise RehearsalError(
+                f"--request and {what} exclude each other: the body contains it.", hint="Change the body."
+            )
+        return request_from_body(_read_body(Path(given["request"])), options)
+    if given["entry_point"] is None:
+        raise RehearsalError("No entry point is given.", hint="Name the program: lightning-sm rehearse train.py")
+    entry_point, args = given["entry_point"], given["args"]
+    if entry_point in _SUBCOMMANDS:
+        # As for `launch`, whose default the program is.
+        entry_point, args = "train.py", [entry_point, *args]
+    job = {name: given[name] for name in _JOB}
+    return create_request(entry_point, options, hyperparameters=hyperparameters_of(args), **job)
+
+
+def _read_body(path: Path) -> Dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RehearsalError(f"--entrypoint {path} cannot be read as JSON: {error}.", hint=_ENTRYPOINT_HINT) from error
-    for entrypoint, arguments in _ENTRYPOINT_KEYS if isinstance(content, dict) else ():
-        if _is_text_list(content.get(entrypoint)) and _is_text_list(content.get(arguments, [])):
-            return (*content[entrypoint], *content.get(arguments, []))
-    raise RehearsalError(f"--entrypoint {path} has no entry point.", hint=_ENTRYPOINT_HINT)
-
-
-def _is_text_list(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) for word in value)
-
-
-def _read_hyperparameters(path: Path) -> Dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        body = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RehearsalError(
-            f"--hyperparameters {path} cannot be read as JSON: {error}.", hint="Give an object of names and values."
+            f"--request {path} cannot be read as JSON: {error}.", hint="lightning-sm launch --dry-run prints a body."
         ) from error
-    if not isinstance(content, dict):
+    if not isinstance(body, dict):
         raise RehearsalError(
-            f"--hyperparameters {path} has a {type(content).__name__}.", hint="Give an object of names and values."
+            f"--request {path} is not the body of a CreateTrainingJob request.", hint="It is an object."
         )
-    return content
+    return body

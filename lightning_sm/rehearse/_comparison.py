@@ -1,19 +1,24 @@
-"""What a rehearsal compares: the software that ran with the image's, the worlds that trained with the one started."""
+"""What the summary of a rehearsal says beside how the job ended.
+
+In what it differs from SageMaker, which software ran, and whether the processes that were started trained together.
+"""
 
 import glob
 import json
+import os
 import re
+import shutil
 import subprocess
 import tarfile
 from typing import Dict, Optional, Tuple
 
 from lightning_sm.rehearse._outcome import Outcome, Status
-from lightning_sm.rehearse._plan import RehearsalFolder
-from lightning_sm.rehearse._request import Distribution, RehearsalRequest, Sdk
-from lightning_sm.rehearse._sdk import PROCESSES_PER_HOST
+from lightning_sm.rehearse._plan import RehearsalFolder, container_path
+from lightning_sm.rehearse._request import PROCESSES_PER_HOST, Distribution, Isolation, RehearsalRequest
 
-__all__ = ["compare_software", "compare_worlds", "unused_package"]
+__all__ = ["compare_software", "compare_worlds", "differences", "unused_package"]
 
+_ACCELERATED = ("ml.p", "ml.g", "ml.trn")
 _IMAGE = re.compile(r"pytorch-training:(?P<torch>\d+\.\d+)\S*?-(?P<processor>cpu|gpu)-py3(?P<minor>\d+)")
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+lightning_sm\b", re.MULTILINE)
 _VERSIONS = """
@@ -35,7 +40,7 @@ def compare_software(request: RehearsalRequest, folder: RehearsalFolder) -> str:
     gpus = _gpus()
     here = ", ".join(f"{name} {version}" for name, version in versions.items())
     text = f"The job ran with {here} and {gpus or 'no'} GPU{'s' * (gpus > 1)}"
-    match = _IMAGE.search(request.image or "")
+    match = _IMAGE.search(request.image)
     if match is None:
         text += "; the image brings a Python and torch of its own"
     else:
@@ -54,18 +59,22 @@ def unused_package(request: RehearsalRequest, folder: RehearsalFolder) -> Option
             file = packed.extractfile(member) if member.name.endswith(".py") else None
             if file is not None and _IMPORT.search(file.read().decode("utf-8", "replace")):
                 return None
-    return (
-        f"No file of the source imports lightning_sm: the {started} processes train together only if the program "
-        "itself gives its Trainer num_nodes, devices and strategy; else each trains alone."
+    is_auto = request.environment.get("LIGHTNING_SM_AUTO") == "1"
+    will = (
+        "LIGHTNING_SM_AUTO=1 in the job's environment gives its Trainer their world, where the program does not."
+        if is_auto
+        else f"the {started} processes train together only if the program itself gives its Trainer num_nodes, devices "
+        "and strategy; else each trains alone."
     )
+    return f"No file of the source imports lightning_sm: {will}"
 
 
 def compare_worlds(request: RehearsalRequest, outcome: Outcome) -> Optional[str]:
     """Say whether the processes of a completed job trained in another world than the one that was started."""
     started = _started(request)
-    if outcome.status is not Status.COMPLETED or max(started.values()) == 1:
-        return None
     number = max(started.values())
+    if outcome.status is not Status.COMPLETED or number == 1:
+        return None
     if not any(host.worlds for host in outcome.hosts):
         return (
             f"{number} processes were started as one job, and none told of a process group (Lightning prints "
@@ -80,22 +89,68 @@ def compare_worlds(request: RehearsalRequest, outcome: Outcome) -> Optional[str]
 
 def _started(request: RehearsalRequest) -> Dict[str, int]:
     """The number of processes that each host's launcher starts together."""
-    count = request.processes or _gpus() or 1
-    sent = (request.hyperparameter(PROCESSES_PER_HOST) or "").strip('"')
-    if sent.isdigit():
-        count = int(sent)
-    together: Tuple[Tuple[str, ...], ...] = (request.hosts,)
+    sent = request.hyperparameters.get(PROCESSES_PER_HOST, "").strip('"')
+    count = int(sent) if sent.isdigit() else request.options.processes or _gpus() or 1
+    together: Tuple[Tuple[str, ...], ...] = (request.distribution_hosts,)
     if request.distribution is Distribution.NONE:
-        count = 1
+        count, together = 1, (request.hosts,)
     elif request.distribution is Distribution.TORCH_DISTRIBUTED:
         together = tuple(group.hosts for group in request.groups)
-    elif request.sdk is Sdk.V3:
+    elif request.sdk == "v3":
         # Its driver of mpirun starts all ranks on one host.
         together = tuple((host,) for host in request.hosts)
-    else:
-        together = (request.distribution_hosts,)
     return {**dict.fromkeys(request.hosts, 1), **{host: len(each) * count for each in together for host in each}}
 
 
 def _gpus() -> int:
     return len(glob.glob("/dev/nvidia[0-9]*"))
+
+
+def differences(request: RehearsalRequest, isolation: Isolation) -> Tuple[str, ...]:
+    """Return a sentence for each thing that works here and not on SageMaker, or the other way."""
+    distribution, is_v2 = request.distribution, request.sdk == "v2"
+    is_loopback = isolation is Isolation.LOOPBACK
+    is_torchrun = is_v2 and distribution is Distribution.TORCH_DISTRIBUTED
+    is_smddp = distribution in (Distribution.SMDISTRIBUTED, Distribution.PYTORCHDDP)
+    has_smddprun = shutil.which("smddprun", path=container_path(request, os.environ)) is not None
+    on_cpu = sorted({each.instance_type for each in request.groups if not each.instance_type.startswith(_ACCELERATED)})
+    fast = [each.name for each in request.channels if each.settings["TrainingInputMode"] == "FastFile"]
+    sharded = [each.name for each in request.channels if each.settings["S3DistributionType"] == "ShardedByS3Key"]
+    found = {
+        "Hosts have no route to the internet: downloads and a program's own pip install fail only here.": (
+            isolation.is_namespaced
+        ),
+        "Hosts share this machine's file system, /tmp, host name and ports; on SageMaker they share nothing.": (
+            is_loopback
+        ),
+        "/opt/ml is moved by SAGEMAKER_BASE_DIR: a program that names /opt/ml literally fails only here.": is_loopback,
+        "Hosts are named 127.0.0.K; on SageMaker algo-K, which socket.gethostname() returns too.": is_loopback,
+        "Channels are links to your own folders: a program that writes into one changes your data.": (
+            is_loopback and bool(request.channels)
+        ),
+        "Outside /opt, /etc and /tmp the hosts see your own files, and what they write there stays.": (
+            isolation is Isolation.USERNS
+        ),
+        "The spot interruption comes without SageMaker's SIGTERM and 120 s.": (
+            request.options.spot_interrupt_after is not None
+        ),
+        f"SDK v2 refuses torch_distributed on {', '.join(on_cpu)}: only GPU and Trainium instances.": (
+            is_torchrun and bool(on_cpu)
+        ),
+        "SDK v2 takes groups only with mpi and smdistributed; each group is a torchrun world of its own.": (
+            is_torchrun and len(request.groups) > 1
+        ),
+        f"SDK v2 refuses {distribution} for framework_version above 2.2.0, unless image_uri is given.": is_smddp,
+        f"Processes per host come from {PROCESSES_PER_HOST}; SageMaker counts the instance's GPUs, 1 on CPU.": (
+            is_v2 and request.options.processes is not None and distribution is not Distribution.MPI
+        ),
+        "There is no smddprun here, so ranks have only OMPI_* variables; images with SMDDP set RANK as well.": (
+            is_smddp and not has_smddprun
+        ),
+        "Images for GPU on Amazon Linux 2023 have no mpi4py: add it to requirements.txt.": distribution.uses_mpirun,
+        f"FastFile is a plain folder here ({', '.join(fast)}); on SageMaker it is read-only, and read on demand.": (
+            bool(fast)
+        ),
+        f"Every host has all objects here ({', '.join(sharded)}); ShardedByS3Key gives each a share.": bool(sharded),
+    }
+    return tuple(text for text, applies in found.items() if applies)

@@ -1,9 +1,7 @@
 """The network of namespaced hosts, as commands of ``ip`` and ``tc``: a bridge, and an ``eth0`` on each host."""
 
 import re
-from typing import Dict, Sequence, Tuple
-
-from lightning_sm.rehearse._request import NetworkLink
+from typing import Dict, Optional, Sequence, Tuple
 
 __all__ = [
     "INTERFACE",
@@ -12,7 +10,6 @@ __all__ = [
     "bridge_commands",
     "host_commands",
     "hosts_file",
-    "port_name",
     "removal_commands",
     "shaping_commands",
 ]
@@ -22,12 +19,12 @@ Command = Tuple[str, ...]
 #: The network interface of a host, as SageMaker calls it.
 INTERFACE = "eth0"
 
-# Exists only in the supervisor's own network namespace, so it can be the same for every rehearsal.
-_BRIDGE = "stage"
+# Exists only in the rehearsal's own network namespace, so it can be the same for every rehearsal.
+_BRIDGE = "bridge0"
 
 
 def addresses(hosts: Sequence[str]) -> Dict[str, str]:
-    """Return an address for each host, in a network that exists only in the supervisor's namespace."""
+    """Return an address for each host, in a network that exists only in the rehearsal's namespace."""
     return {host: f"10.0.{k // 200}.{k % 200 + 2}" for k, host in enumerate(hosts)}
 
 
@@ -37,7 +34,7 @@ def hosts_file(known: Dict[str, str]) -> str:
 
 
 def bridge_commands() -> Tuple[Command, ...]:
-    """Return the commands that create the bridge, run once in the supervisor's namespaces."""
+    """Return the commands that create the bridge, run once in the namespaces of the rehearsal."""
     return (
         ("ip", "link", "set", "lo", "up"),
         ("ip", "link", "add", _BRIDGE, "type", "bridge"),
@@ -45,50 +42,48 @@ def bridge_commands() -> Tuple[Command, ...]:
     )
 
 
-def port_name(host: str) -> str:
-    """Return the name of the host's port on the bridge, at most 15 characters as the kernel wants it."""
-    return "p" + re.sub(r"\W", "", host)[-13:]
-
-
-def host_commands(host: str, address: str, link: NetworkLink) -> Tuple[Command, ...]:
-    """Return the commands that connect one host, run in its network namespace while the supervisor is process 1."""
-    port = port_name(host)
+def host_commands(
+    host: str, address: str, *, latency: Optional[float] = None, bandwidth: Optional[int] = None
+) -> Tuple[Command, ...]:
+    """Return the commands that connect one host, run in its network namespace while the holder is process 1."""
+    port = _port_name(host)
     return (
         ("ip", "link", "set", "lo", "up"),
         ("ip", "link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", "1"),
         ("nsenter", "--net=/proc/1/ns/net", "ip", "link", "set", port, "master", _BRIDGE, "up"),
         ("ip", "address", "add", f"{address}/16", "dev", INTERFACE),
         ("ip", "link", "set", INTERFACE, "up"),
-        *shaping_commands(link, INTERFACE),
+        *shaping_commands(latency, bandwidth),
     )
 
 
 def removal_commands(hosts: Sequence[str]) -> Tuple[Command, ...]:
-    """Return the commands that remove what ended hosts left in the supervisor's namespace.
+    """Return the commands that remove what ended hosts left in the rehearsal's namespace.
 
     The kernel removes the interfaces of a network namespace some time after its last process has ended, and until then
     the name of a port is taken. Where it has done so, these commands fail.
     """
-    return tuple(("ip", "link", "delete", port_name(host)) for host in hosts)
+    return tuple(("ip", "link", "delete", _port_name(host)) for host in hosts)
 
 
-def shaping_commands(link: NetworkLink, device: str) -> Tuple[Command, ...]:
-    """Return the ``tc`` commands that delay and limit what leaves ``device``."""
+def shaping_commands(latency: Optional[float], bandwidth: Optional[int]) -> Tuple[Command, ...]:
+    """Return the ``tc`` commands that delay and limit what leaves a host."""
+    add = ("tc", "qdisc", "add", "dev", INTERFACE)
     commands = []
     parent: Command = ("root",)
-    if link.latency is not None:
-        delay = f"{link.latency * 1000:g}ms"
+    if latency is not None:
         # The limit is in packets: the default of 1000 would drop what a fast link has under way.
-        commands.append(
-            ("tc", "qdisc", "add", "dev", device, *parent, "handle", "1:", "netem", "delay", delay, "limit", "100000")
-        )
+        netem = ("netem", "delay", f"{latency * 1000:g}ms", "limit", "100000")
+        commands.append((*add, *parent, "handle", "1:", *netem))
         parent = ("parent", "1:1")
-    if link.bits_per_second is not None:
+    if bandwidth is not None:
         # A bucket of 10 ms, and never less than a few full packets (64 KiB with segmentation offload).
-        burst = max(link.bits_per_second // 8 // 100, 65536)
-        rate = f"{link.bits_per_second}bit"
-        commands.append(
-            ("tc", "qdisc", "add", "dev", device, *parent, "handle", "10:", "tbf", "rate", rate)
-            + ("burst", str(burst), "latency", "100ms")
-        )
+        burst = max(bandwidth // 8 // 100, 65536)
+        tbf = ("tbf", "rate", f"{bandwidth}bit", "burst", str(burst), "latency", "100ms")
+        commands.append((*add, *parent, "handle", "10:", *tbf))
     return tuple(commands)
+
+
+def _port_name(host: str) -> str:
+    """The name of the host's port on the bridge, at most 15 characters as the kernel wants it."""
+    return "p" + re.sub(r"\W", "", host)[-13:]

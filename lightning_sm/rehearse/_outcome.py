@@ -1,27 +1,24 @@
 """The outcome of a rehearsal, as frozen values, and its summary as text and JSON."""
 
 import json
-import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
-from lightning_sm.rehearse._request import Distribution, Isolation, Sdk, TextEnum
+from lightning_sm.rehearse._log import USAGE_ERROR
+from lightning_sm.rehearse._request import Distribution, Isolation, TextEnum
 
-__all__ = ["Attempt", "EndedBy", "HostOutcome", "Outcome", "Status", "USAGE_ERROR", "Upload"]
+__all__ = ["Attempt", "EndedBy", "HostOutcome", "Outcome", "Status", "Upload", "rank_in"]
 
 # The service shows this much of ``output/failure``.
 _REASON_LENGTH = 1024
 _SHOWN_UPLOADS = 20
 
-#: The line of a parser's usage error: with argparse after the program's name, with jsonargparse alone.
-USAGE_ERROR = re.compile(r"(?:\S+: )?error: ")
-
 
 class EndedBy(TextEnum):
     """Why an attempt ended.
 
-    ``exit``: the hosts ended by themselves, or because one of them failed. ``timeout``: ``Limits.timeout``.
-    ``interruption``: ``Limits.interrupt_after``. ``stopped``: ``Limits.stop_after`` or ``stop_at``.
+    ``exit``: the hosts ended by themselves, or because one of them failed. ``timeout``: the option.
+    ``interruption``: ``spot_interrupt_after``. ``stopped``: ``stop_after`` or ``stop_at``.
     ``stop``: Ctrl-C, or the process that asked for the rehearsal has ended.
 
     Example::
@@ -65,7 +62,7 @@ class HostOutcome:
         failure: The content of ``output/failure``; ``None`` without that file.
         error_line: The line of its log that best explains a failure.
         worlds: The sizes of the process groups that its ranks told of.
-        topologies: What each rank printed after :data:`TOPOLOGY_MARKER`, with its global rank.
+        topologies: What each rank printed after :data:`TOPOLOGY_MARKER`, by its global rank.
 
     Example::
 
@@ -80,7 +77,7 @@ class HostOutcome:
     ended_because: Optional[str] = None
     failure: Optional[str] = None
     error_line: Optional[str] = None
-    topologies: Tuple[Tuple[int, Dict[str, Any]], ...] = ()
+    topologies: Tuple[Dict[str, Any], ...] = ()
     worlds: Tuple[int, ...] = ()
 
 
@@ -163,7 +160,7 @@ class Outcome:
     job_name: str = "rehearsal"
     isolation: Isolation = Isolation.LOOPBACK
     distribution: Distribution = Distribution.NONE
-    sdk: Sdk = Sdk.V2
+    sdk: str = "v2"
     collected: Optional[str] = None
     kept: Optional[str] = None
     problems: Tuple[str, ...] = ()
@@ -205,31 +202,8 @@ class Outcome:
         return failed.failure[:_REASON_LENGTH] if failed.failure else ""
 
     def as_dict(self) -> Dict[str, Any]:
-        """The summary for ``--json``. Later versions add keys and never rename one."""
-        return {
-            "job_name": self.job_name,
-            "isolation": self.isolation.value,
-            "distribution": self.distribution.value,
-            "sdk": self.sdk.value,
-            "status": self.status.value,
-            "failure_reason": self.failure_reason,
-            "attempts": [
-                {
-                    "ended_by": attempt.ended_by.value,
-                    "seconds": attempt.seconds,
-                    "hosts": [_host_dict(host) for host in attempt.hosts],
-                }
-                for attempt in self.attempts
-            ],
-            "uploads": [
-                {"target": each.target, "name": each.name, "size": each.size, "host": each.host}
-                for each in self.uploads
-            ],
-            "warnings": list(self.warnings),
-            "problems": list(self.problems),
-            "collected": self.collected,
-            "kept": self.kept,
-        }
+        """The summary for ``--json``: the arguments of this class, the status and the failure reason."""
+        return {**asdict(self), "status": self.status, "failure_reason": self.failure_reason}
 
     def as_json(self) -> str:
         """The summary as one JSON object."""
@@ -260,6 +234,12 @@ class Outcome:
         return "\n".join(lines)
 
 
+def rank_in(topology: Dict[str, Any]) -> int:
+    """Return the global rank in a topology, -1 if it has none."""
+    rank = topology.get("global_rank")
+    return rank if isinstance(rank, int) else -1
+
+
 def _timeout_reason(attempt: Attempt) -> str:
     running = [host.host for host in attempt.hosts if host.exit_code is None]
     done = [f"{host.host} after {host.seconds:.0f} s" for host in attempt.hosts if host.exit_code == 0]
@@ -283,20 +263,6 @@ def _log_excerpt(outcome: Outcome) -> List[str]:
     return lines
 
 
-def _host_dict(host: HostOutcome) -> Dict[str, Any]:
-    return {
-        "host": host.host,
-        "group": host.group,
-        "exit_code": host.exit_code,
-        "seconds": host.seconds,
-        "ended_because": host.ended_because,
-        "failure": host.failure,
-        "error_line": host.error_line,
-        "worlds": list(host.worlds),
-        "topologies": [{"rank": rank, "topology": topology} for rank, topology in host.topologies],
-    }
-
-
 def _host_table(hosts: Tuple[HostOutcome, ...]) -> List[str]:
     width = max(len("host"), *(len(host.host) for host in hosts))
     lines = [f"  {'host':<{width}}  exit  seconds"]
@@ -308,21 +274,18 @@ def _host_table(hosts: Tuple[HostOutcome, ...]) -> List[str]:
 
 
 def _topology_lines(hosts: Tuple[HostOutcome, ...]) -> List[str]:
-    found = [(rank, host.host, topology) for host in hosts for rank, topology in host.topologies]
-    if not found:
-        return []
-    lines = ["Topology that each rank resolved:"]
-    for rank, host, topology in sorted(found, key=lambda each: each[0]):
-        lines.append(f"  rank {rank} on {host}: " + ", ".join(f"{key}={value}" for key, value in topology.items()))
-    return lines
+    found = [
+        (rank_in(topology), host.host, ", ".join(f"{key}={value}" for key, value in topology.items()))
+        for host in hosts
+        for topology in host.topologies
+    ]
+    lines = [f"  rank {rank} on {host}: {text}" for rank, host, text in sorted(found)]
+    return ["Topology that each rank resolved:", *lines] if lines else []
 
 
 def _upload_lines(uploads: Tuple[Upload, ...]) -> List[str]:
     if not uploads:
         return ["SageMaker would upload nothing: the model, output and checkpoint folders are empty."]
-    lines = ["SageMaker would upload:"]
-    for each in uploads[:_SHOWN_UPLOADS]:
-        lines.append(f"  {each.target}: {each.name} ({each.size} bytes, {each.host})")
-    if len(uploads) > _SHOWN_UPLOADS:
-        lines.append(f"  and {len(uploads) - _SHOWN_UPLOADS} more")
-    return lines
+    shown = [f"  {each.target}: {each.name} ({each.size} bytes, {each.host})" for each in uploads[:_SHOWN_UPLOADS]]
+    rest = len(uploads) - len(shown)
+    return ["SageMaker would upload:", *shown, *([f"  and {rest} more"] if rest else [])]

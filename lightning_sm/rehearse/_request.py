@@ -1,35 +1,38 @@
-"""The request of one rehearsal: a CreateTrainingJob request, resolved to this machine, as a frozen value."""
+"""The request of a rehearsal: the CreateTrainingJob body that runs, and what is local to this machine, as one value.
+
+Nothing is started or written here.
+"""
 
 import dataclasses
 import json
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from lightning_sm.errors import RehearsalError
+from lightning_sm.launch import Account, create_job_request, settings_of
+from lightning_sm.rehearse._sdk_v3 import MODEL_TRAINER_COMMAND, driver_scripts, drivers_folder
 
 __all__ = [
-    "DEFAULT_CHECKPOINT_PATH",
-    "HOMOGENEOUS_CLUSTER",
-    "TOOLKIT_COMMAND",
     "Distribution",
     "HostGroup",
     "InputChannel",
     "Isolation",
-    "Limits",
-    "NetworkLink",
+    "PROCESSES_PER_HOST",
+    "RehearsalOptions",
     "RehearsalRequest",
-    "Sdk",
     "TextEnum",
+    "create_request",
+    "request_from_body",
 ]
 
-#: ``CheckpointConfig.LocalPath`` of a request that does not set it.
-DEFAULT_CHECKPOINT_PATH = "/opt/ml/checkpoints"
+#: The hyperparameter from which the toolkit takes the number of processes per host.
+PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
 
-#: The group name that SageMaker writes when a request has no instance groups.
-HOMOGENEOUS_CLUSTER = "homogeneousCluster"
-
-#: The command of the training toolkit's images.
-TOOLKIT_COMMAND = ("train",)
+_BODY_HINT = "Give the arguments of boto3's create_training_job, as JSON."
 
 
 class TextEnum(str, Enum):
@@ -60,17 +63,13 @@ class Distribution(TextEnum):
         return self in (Distribution.PYTORCHDDP, Distribution.SMDISTRIBUTED, Distribution.MPI)
 
 
-class Sdk(TextEnum):
-    """The SageMaker Python SDK whose requests are rehearsed: ``v2`` (estimators) or ``v3`` (``ModelTrainer``).
-
-    Example::
-
-        >>> str(Sdk("v3"))
-        'v3'
-    """
-
-    V2 = "v2"
-    V3 = "v3"
+# In the order in which the PyTorch toolkit checks them.
+_FLAGS = (
+    ("sagemaker_mpi_enabled", Distribution.MPI),
+    ("sagemaker_pytorch_ddp_enabled", Distribution.PYTORCHDDP),
+    ("sagemaker_torch_distributed_enabled", Distribution.TORCH_DISTRIBUTED),
+    ("sagemaker_distributed_dataparallel_enabled", Distribution.SMDISTRIBUTED),
+)
 
 
 class Isolation(TextEnum):
@@ -126,17 +125,13 @@ class InputChannel:
 
     Example::
 
-        >>> InputChannel("training", "/data").path
+        >>> InputChannel("training", "/data", {"TrainingInputMode": "File"}).path
         PosixPath('/data')
     """
 
     name: str
     source: str
-    settings: Tuple[Tuple[str, str], ...] = (
-        ("TrainingInputMode", "File"),
-        ("S3DistributionType", "FullyReplicated"),
-        ("RecordWrapperType", "None"),
-    )
+    settings: Mapping[str, str]
 
     @property
     def path(self) -> Path:
@@ -145,132 +140,213 @@ class InputChannel:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How long a rehearsal may take and what interrupts it. All times are seconds.
+class RehearsalOptions:
+    """What a rehearsal decides beside the body of the job: folders of this machine, the network, interruptions.
+
+    They are options of ``lightning-sm rehearse``, where times have a unit (``90s``, ``10m``).
 
     Args:
-        timeout: The rehearsal is ended after this long.
-        abort_after: The other hosts are ended this long after one failed.
-        interrupt_after: When the (spot) instances are taken away, once; the job is then started again.
-        stop_after: When the job is stopped as StopTrainingJob does: SIGTERM, then SIGKILL.
-        stop_at: The job is stopped when a line of its log contains this text.
-        stop_grace: Time from SIGTERM to SIGKILL.
-        names_after: Hosts can resolve each other's names only after this long.
+        source_dir: Folder with the program, in place of the body's source archive.
+        processes: Processes per host (default: GPUs, else 1, as SageMaker counts).
+        channels: Local folder or file for an input channel, in place of the body's or in addition.
+        environment: Environment variables, which win over the body's; a ``PATH`` goes in front of the container's.
+        allow_files: Files of the source folder that are packed although they are large or look like secrets.
+        requirements: ``requirements.txt`` is installed, into a Python environment of the rehearsal's own, unless this
+            is off.
+        checkpoint_dir: Folder that is read and written in place of the checkpoints' S3 prefix.
+        output_dir: Folder that gets ``model.tar.gz``, ``output.tar.gz`` and the checkpoints.
+        upload: Write results and checkpoints to the body's places in S3, over what is there, instead of a local folder.
+        keep: Leave the rehearsal's own folder and print its path.
+        host_names: Names of the hosts, group by group (default: algo-1, algo-2 and so on).
+        local_mode_files: Write the configuration files of SDK v2's local mode, which have no groups.
+        isolation: How hosts are separated. ``loopback``: no rights needed, hosts are 127.0.0.K, only ``none`` and
+            ``torch_distributed``; ``userns``: Linux namespaces without root; ``netns``: namespaces as root, needed for
+            ``mpi``, ``pytorchddp`` and ``smdistributed`` (default: the best one here).
+        bandwidth: Bits per second of each namespaced host, as ``1gbit`` (the kernel's ``tbf``).
+        latency: Time that a packet takes one way between namespaced hosts, as ``1ms`` (the kernel's ``netem``).
+        spot_interrupt_after: Take all hosts away then, once, and start the job again with its checkpoints.
+        stop_after: Stop the job then, as StopTrainingJob does: SIGTERM to process 1.
+        stop_at: Stop the job when a line of its log contains this text.
+        stop_grace: Time from that to SIGKILL.
+        abort_after: End the other hosts this long after one failed.
+        timeout: End the rehearsal then.
+
+    Raises:
+        RehearsalError: Two of them exclude each other, or a channel's folder does not exist.
 
     Example::
 
-        >>> Limits(timeout=600, stop_after=60).stop_grace
+        >>> RehearsalOptions(timeout=600, stop_after=60).stop_grace
         120.0
     """
 
-    timeout: float = 1800.0
-    abort_after: float = 10.0
-    interrupt_after: Optional[float] = None
+    source_dir: Optional[str] = None
+    processes: Optional[int] = None
+    channels: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    allow_files: Tuple[str, ...] = ()
+    requirements: bool = True
+    checkpoint_dir: Optional[str] = None
+    output_dir: Optional[str] = None
+    upload: bool = False
+    keep: bool = False
+    host_names: Tuple[str, ...] = ()
+    local_mode_files: bool = False
+    isolation: Optional[Isolation] = None
+    bandwidth: Optional[int] = None
+    latency: Optional[float] = None
+    spot_interrupt_after: Optional[float] = None
     stop_after: Optional[float] = None
     stop_at: Optional[str] = None
     stop_grace: float = 120.0
-    names_after: float = 0.0
+    abort_after: float = 10.0
+    timeout: float = 1800.0
 
-
-@dataclass(frozen=True)
-class NetworkLink:
-    """The network between two hosts. ``None`` leaves it as fast as the machine allows.
-
-    Args:
-        bits_per_second: Bandwidth of each host, limited by the kernel's ``tbf`` queueing discipline.
-        latency: Seconds that a packet takes one way, added by the kernel's ``netem``, which not every kernel has.
-
-    Example::
-
-        >>> NetworkLink(bits_per_second=10**9, latency=0.001).is_shaped
-        True
-    """
-
-    bits_per_second: Optional[int] = None
-    latency: Optional[float] = None
-
-    @property
-    def is_shaped(self) -> bool:
-        """Whether bandwidth or latency is set."""
-        return self.bits_per_second is not None or self.latency is not None
+    def __post_init__(self) -> None:
+        if sum(value is not None for value in (self.spot_interrupt_after, self.stop_after, self.stop_at)) > 1:
+            raise RehearsalError(
+                "--stop-after, --stop-at and --spot-interrupt-after exclude each other.", hint="Give one of them."
+            )
+        if (self.stop_after is not None or self.stop_at is not None) and not sys.platform.startswith("linux"):
+            raise RehearsalError(
+                f"--stop-after and --stop-at need Linux: {sys.platform} does not show which signals a process handles.",
+                hint="Run the rehearsal on Linux, in a container for example.",
+            )
+        if self.upload and self.output_dir is not None:
+            raise RehearsalError("--upload and --output-dir exclude each other.", hint="Leave one of them out.")
+        if self.processes is not None and self.processes < 1:
+            raise RehearsalError(
+                f"--processes {self.processes} must be 1 or more.", hint="Leave it out for the number of GPUs."
+            )
+        for name, path in self.channels.items():
+            if not Path(path).exists():
+                raise RehearsalError(f"--channel {name}: {path} does not exist.", hint="Give a local folder or file.")
 
 
 @dataclass(frozen=True)
 class RehearsalRequest:
-    """A training job to rehearse, after every argument and file was read and checked.
-
-    :func:`create_request` and :func:`request_from_body` make one.
+    """A training job to rehearse. :func:`create_request` and :func:`request_from_body` make one.
 
     Args:
-        job_name: The training job's name.
-        sdk: The SDK that sends the request.
-        distribution: The launcher.
-        groups: The hosts, in groups; without instance groups there is one group.
-        hyperparameters: The final strings, framework entries included, exactly as SageMaker writes them.
-        entry_point: The program in the source directory; ``None`` if only the container command knows it.
-        command: The container's entry point and arguments.
-        code: The folder with the user's program; ``None`` if it comes from ``archive_uri`` or a channel.
-        allow_files: Files of it that are packed although they are large or look like secrets.
-        image: The training image, where the request has one.
-        channels: The input channels.
-        environment: Variables of the request; they win over those of the image and the platform.
-        checkpoint_path: ``CheckpointConfig.LocalPath``.
-        checkpoint_dir: A local folder in place of ``CheckpointConfig.S3Uri``.
-        output_dir: A local folder that gets ``model.tar.gz``, ``output.tar.gz`` and the checkpoints.
-        limits: Times and interruptions.
-        link: The network between the hosts.
-        local_mode_files: Write the configuration files of SDK v2's local mode, which have no groups.
-        checkpoint_config: Whether the request has a ``CheckpointConfig``.
-        processes: Processes per host; ``None`` lets the toolkit count.
-        mpi_options: ``custom_mpi_options`` of the distribution.
-        install_requirements: Whether ``requirements.txt`` is installed.
-        archive_uri: ``s3://`` address of the source archive.
-        output_uri: ``s3://`` prefix of the results.
-        checkpoint_uri: ``s3://`` prefix of the checkpoints, which are downloaded first.
-        upload: Whether results are written to ``output_uri`` and ``checkpoint_uri`` instead of a local folder.
-        isolation: How hosts are separated; ``None`` takes the best that this machine allows.
-        keep: Whether the rehearsal's own folder is left, for debugging.
+        body: The body of the CreateTrainingJob request, as JSON.
+        options: What is local.
+        scripts: The scripts that SDK v3 generates into the channel ``sm_drivers``, where no upload has them.
 
-    Example::
-
-        >>> group = HostGroup("homogeneousCluster", "ml.m5.xlarge", ("algo-1", "algo-2"))
-        >>> RehearsalRequest("job", Sdk.V2, Distribution.NONE, (group,), (("lr", "0.1"),), "train.py").hosts
-        ('algo-1', 'algo-2')
+    Raises:
+        RehearsalError: Something in the body cannot be rehearsed.
     """
 
-    job_name: str
-    sdk: Sdk
-    distribution: Distribution
-    groups: Tuple[HostGroup, ...]
-    hyperparameters: Tuple[Tuple[str, str], ...]
-    entry_point: Optional[str]
-    command: Tuple[str, ...] = TOOLKIT_COMMAND
-    code: Optional[Path] = None
-    allow_files: Tuple[str, ...] = ()
-    image: Optional[str] = None
-    channels: Tuple[InputChannel, ...] = ()
-    environment: Tuple[Tuple[str, str], ...] = ()
-    checkpoint_path: str = DEFAULT_CHECKPOINT_PATH
-    checkpoint_dir: Optional[Path] = None
-    output_dir: Optional[Path] = None
-    limits: Limits = Limits()
-    link: NetworkLink = NetworkLink()
-    local_mode_files: bool = False
-    checkpoint_config: bool = False
-    processes: Optional[int] = None
-    mpi_options: str = ""
-    install_requirements: bool = True
-    archive_uri: Optional[str] = None
-    output_uri: Optional[str] = None
-    checkpoint_uri: Optional[str] = None
-    upload: bool = False
-    isolation: Optional[Isolation] = None
-    keep: bool = False
+    body: str
+    options: RehearsalOptions = RehearsalOptions()
+    scripts: Tuple[Tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if "ResourceConfig" not in self._body:
+            raise RehearsalError(
+                "This is not the body of a CreateTrainingJob request: no ResourceConfig.", hint=_BODY_HINT
+            )
+        for key in ("HyperParameters", "Environment"):
+            for name, value in (self._body.get(key) or {}).items():
+                if not isinstance(value, str):
+                    raise RehearsalError(
+                        f"{key}: the value of {name!r} is not a string.", hint="The service takes only strings."
+                    )
+        if self.options.processes is not None and self.distribution is Distribution.NONE and self.options.processes > 1:
+            raise RehearsalError(
+                f"--processes {self.options.processes} has no meaning with --distribution none: each host runs one.",
+                hint="Let Lightning start them (--trainer.devices N after the entry point), or name a distribution.",
+            )
+        if not self.checkpoint_path.startswith("/opt/ml/"):
+            raise RehearsalError(
+                f"CheckpointConfig.LocalPath {self.checkpoint_path!r} cannot be rehearsed.",
+                hint="Use a folder below /opt/ml.",
+            )
+        # Both raise where the body cannot be rehearsed.
+        _ = self.groups, self.channels
+
+    @cached_property
+    def _body(self) -> Dict[str, Any]:
+        return self.as_body()
+
+    def as_body(self) -> Dict[str, Any]:
+        """The arguments of boto3's ``create_training_job``."""
+        read: Dict[str, Any] = json.loads(self.body)
+        return read
+
+    def with_options(self, **changes: Any) -> "RehearsalRequest":
+        """The same job with other options."""
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, **changes))
 
     @property
-    def has_checkpoints(self) -> bool:
-        """Whether checkpoint files are uploaded, and downloaded again at the next start."""
-        return self.checkpoint_config or self.checkpoint_dir is not None or self.limits.interrupt_after is not None
+    def job_name(self) -> str:
+        """The training job's name."""
+        return str(self._body.get("TrainingJobName", "rehearsal"))
+
+    @property
+    def sdk(self) -> str:
+        """The SageMaker Python SDK that makes such requests: ``v2`` (estimators) or ``v3`` (``ModelTrainer``)."""
+        return "v3" if any(each["ChannelName"] == "sm_drivers" for each in self._inputs) else "v2"
+
+    @property
+    def image(self) -> str:
+        """The training image."""
+        return str(self._algorithm.get("TrainingImage", ""))
+
+    @property
+    def command(self) -> Tuple[str, ...]:
+        """The container's entry point and arguments."""
+        given = (*self._algorithm.get("ContainerEntrypoint", ()), *self._algorithm.get("ContainerArguments", ()))
+        return given or ("train",)
+
+    @property
+    def hyperparameters(self) -> Dict[str, str]:
+        """The strings of ``hyperparameters.json``, framework entries included."""
+        found: Dict[str, str] = dict(self._body.get("HyperParameters") or {})
+        if self.options.processes is not None and self.sdk == "v2":
+            found[PROCESSES_PER_HOST] = json.dumps(self.options.processes)
+        return found
+
+    @property
+    def environment(self) -> Dict[str, str]:
+        """The request's environment variables, which win over those of the image and the platform."""
+        return {**(self._body.get("Environment") or {}), **self.options.environment}
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """The launcher that the PyTorch toolkit, or SDK v3's script, chooses."""
+        script = dict(self.scripts).get("sm_train.sh", "")
+        for driver, distribution in (
+            ("torchrun_driver.py", Distribution.TORCH_DISTRIBUTED),
+            ("mpi_driver.py", Distribution.MPI),
+        ):
+            if driver in script:
+                return distribution
+        sent = self._body.get("HyperParameters") or {}
+        return next((found for flag, found in _FLAGS if _value(sent.get(flag))), Distribution.NONE)
+
+    @cached_property
+    def groups(self) -> Tuple[HostGroup, ...]:
+        """The hosts, in groups; without instance groups there is one group."""
+        resources = self._body["ResourceConfig"]
+        homogeneous = {**resources, "InstanceGroupName": "homogeneousCluster"}
+        found: List[HostGroup] = []
+        first = 0
+        for group in resources.get("InstanceGroups") or [homogeneous]:
+            count = int(group.get("InstanceCount", 0))
+            if not group.get("InstanceType") or count < 1:
+                raise RehearsalError(
+                    f"ResourceConfig: {group} has no InstanceType or no InstanceCount.", hint="Each group has both."
+                )
+            numbered = tuple(f"algo-{number}" for number in range(first + 1, first + count + 1))
+            names = self.options.host_names[first : first + count] if self.options.host_names else numbered
+            found.append(HostGroup(group["InstanceGroupName"], group["InstanceType"], names))
+            first += count
+        if len({host for group in found for host in group.hosts}) != first:
+            raise RehearsalError(
+                f"--host-names {','.join(self.options.host_names)} are not names of {first} hosts.",
+                hint="Name each host once, group by group.",
+            )
+        return tuple(found)
 
     @property
     def hosts(self) -> Tuple[str, ...]:
@@ -280,48 +356,214 @@ class RehearsalRequest:
     @property
     def distribution_hosts(self) -> Tuple[str, ...]:
         """The hosts that mpirun is given, in its order: those of the distribution's groups, each in its own order."""
-        named = json.loads(self.hyperparameter("sagemaker_distribution_instance_groups") or "null")
+        named = json.loads(self.hyperparameters.get("sagemaker_distribution_instance_groups", "null"))
         return tuple(host for group in self.groups if not named or group.name in named for host in group.hosts)
 
     def group_of(self, host: str) -> HostGroup:
         """The group that ``host`` belongs to."""
         return next(group for group in self.groups if host in group.hosts)
 
-    def hyperparameter(self, name: str) -> Optional[str]:
-        """The string sent for ``name``, or ``None``."""
-        return dict(self.hyperparameters).get(name)
-
-    def with_hosts(self, names: Mapping[str, str]) -> "RehearsalRequest":
-        """The same request with other host names, for an isolation in which there is no ``algo-1``."""
-        groups = tuple(
-            dataclasses.replace(group, hosts=tuple(names[host] for host in group.hosts)) for group in self.groups
-        )
-        return dataclasses.replace(self, groups=groups)
-
-    def with_hyperparameters(self, changes: Mapping[str, str]) -> "RehearsalRequest":
-        """The same request with some hyperparameter strings replaced or added."""
-        return dataclasses.replace(self, hyperparameters=tuple({**dict(self.hyperparameters), **changes}.items()))
-
-    def resource_config(self, host: str, interface: str) -> Dict[str, object]:
-        """The content of ``resourceconfig.json`` on ``host``."""
-        if self.local_mode_files:
-            # SDK v2's local mode writes neither groups nor a group name.
-            return {
-                "current_host": host,
-                "hosts": list(self.hosts),
-                "network_interface_name": interface,
-                "current_instance_type": "local",
+    @cached_property
+    def channels(self) -> Tuple[InputChannel, ...]:
+        """The input channels."""
+        local = {name: str(Path(path).resolve()) for name, path in self.options.channels.items()}
+        if self.sdk == "v3" and self.options.source_dir is not None:
+            local["code"] = str(Path(self.options.source_dir).resolve())
+        default_mode = self._algorithm.get("TrainingInputMode", "File")
+        found: List[InputChannel] = []
+        for entry in (*self._inputs, *({"ChannelName": name} for name in local)):
+            name = entry["ChannelName"]
+            if any(channel.name == name for channel in found):
+                continue
+            data = entry.get("DataSource", {}).get("S3DataSource", {})
+            settings = {
+                "TrainingInputMode": entry.get("InputMode", default_mode),
+                "S3DistributionType": data.get("S3DataDistributionType", "FullyReplicated"),
+                "RecordWrapperType": entry.get("RecordWrapperType", "None"),
             }
-        group = self.group_of(host)
-        groups: List[Dict[str, object]] = [
-            {"instance_group_name": each.name, "instance_type": each.instance_type, "hosts": list(each.hosts)}
-            for each in self.groups
-        ]
-        return {
-            "current_host": host,
-            "current_instance_type": group.instance_type,
-            "current_group_name": group.name,
-            "hosts": list(self.hosts),
-            "instance_groups": groups,
-            "network_interface_name": interface,
-        }
+            if "ContentType" in entry:
+                settings["ContentType"] = entry["ContentType"]
+            source = local.get(name) or _address(name, data, settings["TrainingInputMode"])
+            found.append(InputChannel(name, source, settings))
+        return tuple(found)
+
+    @property
+    def checkpoint_path(self) -> str:
+        """``CheckpointConfig.LocalPath``."""
+        path: str = (self._body.get("CheckpointConfig") or {}).get("LocalPath", "/opt/ml/checkpoints")
+        return path
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether checkpoint files are uploaded, and downloaded again at the next start."""
+        return self._body.get("CheckpointConfig") is not None or self.options.checkpoint_dir is not None
+
+    @property
+    def archive_uri(self) -> Optional[str]:
+        """The ``s3://`` address of the source archive that the hosts get, if it is not made of a local folder."""
+        if self.options.source_dir is not None:
+            return None
+        # Text is written as JSON by SDK v2, and unchanged by others.
+        return _in_s3(_value(self.hyperparameters.get("sagemaker_submit_directory")))
+
+    @property
+    def output_uri(self) -> Optional[str]:
+        """The ``s3://`` prefix of the results."""
+        return _in_s3((self._body.get("OutputDataConfig") or {}).get("S3OutputPath"))
+
+    @property
+    def checkpoint_uri(self) -> Optional[str]:
+        """The ``s3://`` prefix of the checkpoints, which are downloaded first, if no local folder replaces it."""
+        given = (self._body.get("CheckpointConfig") or {}).get("S3Uri")
+        return None if self.options.checkpoint_dir is not None else _in_s3(given)
+
+    @property
+    def _algorithm(self) -> Dict[str, Any]:
+        return self._body.get("AlgorithmSpecification") or {}
+
+    @property
+    def _inputs(self) -> Sequence[Dict[str, Any]]:
+        return self._body.get("InputDataConfig") or ()
+
+
+def create_request(
+    entry_point: str,
+    options: Optional[RehearsalOptions] = None,
+    *,
+    hosts: int = 1,
+    distribution: str = "none",
+    sdk: str = "v2",
+    instance_type: str = "ml.m5.xlarge",
+    instance_groups: Sequence[str] = (),
+    distribution_groups: Sequence[str] = (),
+    mpi_options: str = "",
+    image: str = "rehearsal/image",
+    forward_sigterm: bool = True,
+    job_name: str = "rehearsal",
+    hyperparameters: Optional[Mapping[str, Any]] = None,
+) -> RehearsalRequest:
+    """Return the request of a job from a local folder, with the body that ``lightning-sm launch`` would send for it.
+
+    Args:
+        entry_point: Program in the source folder: ``.py`` or ``.sh``.
+        options: What is local, such as the source folder (by default the current one).
+        hosts: Number of instances.
+        distribution: The launcher: ``none``, ``torch_distributed``, ``pytorchddp``, ``smdistributed`` or ``mpi``.
+        sdk: ``v2``: the training toolkit; ``v3``: the drivers of ``ModelTrainer``.
+        instance_type: What the files say. It also decides what the SDK accepts.
+        instance_groups: Groups of a heterogeneous cluster, each as ``NAME=COUNT:TYPE``.
+        distribution_groups: Groups that the distribution is for (default: all).
+        mpi_options: ``custom_mpi_options`` of the distribution.
+        image: Training image, as for ``launch``: the summary compares its versions with those here, and AWS's own are
+            started by their script.
+        forward_sigterm: The container is started by a script that forwards SIGTERM to the program, as ``launch`` does,
+            unless this is off.
+        job_name: Name of the training job.
+        hyperparameters: Names and values of any JSON type.
+
+    Raises:
+        RehearsalError: An argument cannot be used, or two exclude each other.
+        LaunchError: ``lightning-sm launch`` would refuse an argument.
+
+    Example::
+
+        >>> import pathlib, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = pathlib.Path(folder.name, "train.py").write_text("print('hello')")
+        >>> request = create_request("train.py", RehearsalOptions(source_dir=folder.name, timeout=600), hosts=2,
+        ...                          distribution="torch_distributed", hyperparameters={"trainer.max_epochs": 2})
+        >>> request.hosts, request.hyperparameters["trainer.max_epochs"]
+        (('algo-1', 'algo-2'), '2')
+        >>> folder.cleanup()
+    """
+    options = options or RehearsalOptions()
+    source = Path(options.source_dir or ".").resolve()
+    options = dataclasses.replace(options, source_dir=str(source))
+    if not (source / entry_point).is_file():
+        raise RehearsalError(
+            f"The entry point {entry_point!r} is not a file in {source}.",
+            hint="Its path is relative to --source-dir.",
+        )
+    if options.upload:
+        raise RehearsalError("--upload is for --request, whose body names places in S3.", hint="Use --output-dir.")
+    if instance_groups and hosts != 1:
+        raise RehearsalError("--hosts and --instance-groups exclude each other.", hint="The groups say how many hosts.")
+    settings: Dict[str, Any] = {
+        "image": image,
+        # Nothing is sent.
+        "role": "arn:aws:iam::000000000000:role/rehearsal",
+        "instance_groups": list(instance_groups),
+        "instance_type": "" if instance_groups else instance_type,
+        "instances": hosts,
+        "distribution": distribution,
+        "distribution_groups": list(distribution_groups),
+        "mpi_options": mpi_options,
+        "source_dir": str(source),
+        "entry_point": entry_point,
+        "hyperparameters": dict(hyperparameters or {}),
+        "forward_sigterm": forward_sigterm,
+    }
+    body = create_job_request(settings_of(settings), Account("us-east-1", "rehearsal"), name=job_name).as_body()
+    # There is nothing at the other addresses in S3.
+    del body["OutputDataConfig"], body["CheckpointConfig"]["S3Uri"]
+    if sdk == "v2":
+        return RehearsalRequest(json.dumps(body), options)
+    scripts = driver_scripts(distribution, entry_point, processes=options.processes, mpi_options=mpi_options)
+    body["AlgorithmSpecification"].update(ContainerEntrypoint=list(MODEL_TRAINER_COMMAND), ContainerArguments=[])
+    drivers = {"S3DataSource": {"S3Uri": f"file://{drivers_folder()}"}}
+    body["InputDataConfig"] = [{"ChannelName": "code"}, {"ChannelName": "sm_drivers", "DataSource": drivers}]
+    # ModelTrainer leaves strings unchanged.
+    values = (hyperparameters or {}).items()
+    body["HyperParameters"] = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values}
+    return RehearsalRequest(json.dumps(body), options, scripts)
+
+
+def request_from_body(body: Mapping[str, Any], options: Optional[RehearsalOptions] = None) -> RehearsalRequest:
+    """Return the request that a CreateTrainingJob body describes. Options replace its S3 folders by local ones.
+
+    What the body names in S3 is only read, unless ``options.upload`` is set. Results are collected in
+    ``options.output_dir``, or in a new temporary folder.
+
+    Args:
+        body: The body, as boto3's ``create_training_job`` is given it, or what ``describe_training_job`` returns.
+        options: What is local.
+
+    Raises:
+        RehearsalError: Something in the body cannot be rehearsed.
+
+    Example::
+
+        >>> body = {"TrainingJobName": "job-1", "HyperParameters": {"sagemaker_program": "train.py"},
+        ...         "ResourceConfig": {"InstanceCount": 2, "InstanceType": "ml.g5.xlarge"}}
+        >>> request = request_from_body(body, RehearsalOptions(source_dir="."))
+        >>> request.job_name, request.hosts
+        ('job-1', ('algo-1', 'algo-2'))
+    """
+    # describe_training_job has times in it.
+    return RehearsalRequest(json.dumps(dict(body), default=str), options or RehearsalOptions())
+
+
+def _value(text: Optional[str]) -> Any:
+    """The value of a hyperparameter as the toolkit reads it: JSON, or else text."""
+    try:
+        return json.loads(text or "null")
+    except ValueError:
+        return text
+
+
+def _in_s3(uri: Optional[str]) -> Optional[str]:
+    return uri if uri is not None and str(uri).startswith("s3://") else None
+
+
+def _address(name: str, data: Mapping[str, Any], mode: str) -> str:
+    """The ``s3://`` prefix, or the local folder, of a channel of the body."""
+    hint = f"Give a local folder: --channel {name}=PATH"
+    if data.get("S3DataType", "S3Prefix") != "S3Prefix" or mode == "Pipe":
+        raise RehearsalError(f"Channel {name}: only S3Prefix in File or FastFile mode can be fetched.", hint=hint)
+    uri = str(data.get("S3Uri", ""))
+    if _in_s3(uri):
+        return uri
+    path = Path(uri[len("file://") :] if uri.startswith("file://") else uri).resolve()
+    if not uri or not path.exists():
+        raise RehearsalError(f"Channel {name}: {uri!r} is neither an s3:// prefix nor an existing folder.", hint=hint)
+    return str(path)

@@ -11,17 +11,16 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._outcome import Upload
-from lightning_sm.rehearse._plan import RehearsalFolder
-from lightning_sm.rehearse._request import InputChannel, RehearsalRequest
-from lightning_sm.rehearse._sdk import distribution_in_drivers
+from lightning_sm.rehearse._plan import RehearsalFolder, RehearsalPlan
+from lightning_sm.rehearse._request import RehearsalRequest
+from lightning_sm.rehearse._sdk_v3 import write_drivers
 
 __all__ = [
     "collect_results",
-    "copy_results",
+    "deliver_results",
     "download_inputs",
     "fetch_checkpoints",
     "send_checkpoints",
-    "upload_results",
 ]
 
 _ARCHIVES = (("model.tar.gz", "model"), ("output.tar.gz", "output/data"))
@@ -65,15 +64,14 @@ def _snapshot(folder: Path) -> Dict[str, Tuple[int, int]]:
     return found
 
 
-def collect_results(
-    request: RehearsalRequest, folder: RehearsalFolder, bucket: Optional[Path]
-) -> Tuple[Tuple[Upload, ...], Tuple[str, ...]]:
+def collect_results(plan: RehearsalPlan, bucket: Optional[Path]) -> Tuple[Tuple[Upload, ...], Tuple[str, ...]]:
     """Write the archives of all hosts' models and outputs. Return what is uploaded, and warnings of name clashes."""
+    folder, hosts = plan.folder, plan.request.hosts
     folder.collected.mkdir(parents=True, exist_ok=True)
     uploads: List[Upload] = []
     warnings: List[str] = []
     for archive, source in _ARCHIVES:
-        found = [(host, name, path) for host in request.hosts for name, path in _files(folder.opt_ml(host) / source)]
+        found = [(host, name, path) for host in hosts for name, path in _files(folder.opt_ml(host) / source)]
         if not found:
             continue
         with tarfile.open(str(folder.collected / archive), "w:gz", compresslevel=1) as packed:
@@ -104,24 +102,6 @@ def _clashes(archive: str, found: List[Tuple[str, str, Path]]) -> List[str]:
     ]
 
 
-def copy_results(request: RehearsalRequest, folder: RehearsalFolder) -> Optional[str]:
-    """Copy archives and checkpoints to a local folder, and return its path.
-
-    Without ``output_dir`` it is a new temporary folder if the job would write to S3. ``None`` if nothing is copied.
-    """
-    found = list(_files(folder.collected))
-    target = request.output_dir
-    if target is None and found and (request.output_uri or request.checkpoint_uri):
-        target = Path(tempfile.mkdtemp(prefix="lightning-sm-results-"))
-    if target is None or not folder.collected.is_dir():
-        return None
-    target.mkdir(parents=True, exist_ok=True)
-    for name, path in found:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target / name)
-    return str(target)
-
-
 def download_inputs(request: RehearsalRequest, folder: RehearsalFolder) -> RehearsalRequest:
     """Download source archive, channels and earlier checkpoints, before the hosts lose the network.
 
@@ -131,35 +111,53 @@ def download_inputs(request: RehearsalRequest, folder: RehearsalFolder) -> Rehea
     Raises:
         RehearsalError: boto3 is missing, or an object cannot be downloaded.
     """
-    channels: List[InputChannel] = []
+    local: Dict[str, str] = dict(request.options.channels)
     for channel in request.channels:
+        target = folder.fetched / channel.name
         if channel.source.startswith("s3://"):
-            local = folder.fetched / "channels" / channel.name
-            _download(channel.source, local)
-            channel = dataclasses.replace(channel, source=str(local))
-        channels.append(channel)
-    request = dataclasses.replace(request, channels=tuple(channels))
-    if request.archive_uri is not None and request.archive_uri.startswith("s3://"):
+            _download(channel.source, target)
+            local[channel.name] = str(target)
+        elif channel.name == "sm_drivers" and request.scripts:
+            write_drivers(target, request.scripts)
+            local[channel.name] = str(target)
+    request = request.with_options(channels=local)
+    if request.sdk == "v3" and not request.scripts:
+        (drivers,) = (channel.path for channel in request.channels if channel.name == "sm_drivers")
+        script = (drivers / "sm_train.sh").read_text(encoding="utf-8")
+        request = dataclasses.replace(request, scripts=(("sm_train.sh", script),))
+    if request.archive_uri is not None:
         _download(request.archive_uri, folder.archive.parent, name=folder.archive.name)
-    if request.checkpoint_uri is not None and request.checkpoint_dir is None:
+    if request.checkpoint_uri is not None:
         _download(request.checkpoint_uri, folder.checkpoints, needed=False)
-    drivers = [channel.path for channel in request.channels if channel.name == "sm_drivers"]
-    if drivers:
-        request = dataclasses.replace(request, distribution=distribution_in_drivers(drivers[0]))
     return request
 
 
-def upload_results(request: RehearsalRequest, folder: RehearsalFolder) -> Optional[str]:
-    """Upload archives and checkpoints as the request says; return the archives' prefix, or ``None`` without one."""
-    prefix = None
-    if request.output_uri is not None and folder.collected.is_dir():
-        prefix = f"{request.output_uri.rstrip('/')}/{request.job_name}/output"
-        for path in sorted(folder.collected.glob("*.tar.gz")):
-            _upload(path, f"{prefix}/{path.name}")
-    if request.checkpoint_uri is not None and request.checkpoint_dir is None:
-        for name, path in _files(folder.checkpoints):
-            _upload(path, f"{request.checkpoint_uri.rstrip('/')}/{name}")
-    return prefix
+def deliver_results(request: RehearsalRequest, folder: RehearsalFolder) -> Optional[str]:
+    """Copy archives and checkpoints to where the request says, and return the place of the archives.
+
+    That is S3 with ``upload``, else ``output_dir``, else a new temporary folder if the job would write to S3. ``None``
+    if nothing is copied.
+
+    Raises:
+        RehearsalError: An object cannot be uploaded.
+    """
+    found = list(_files(folder.collected))
+    checkpoints: Optional[str]
+    if request.options.upload:
+        output = request.output_uri and f"{request.output_uri.rstrip('/')}/{request.job_name}/output"
+        checkpoints = request.checkpoint_uri
+    else:
+        output = request.options.output_dir
+        if output is None and found and (request.output_uri or request.checkpoint_uri):
+            output = tempfile.mkdtemp(prefix="lightning-sm-results-")
+        checkpoints = output and f"{output}/{folder.checkpoints.name}"
+    for name, path in found:
+        is_archive = path.parent == folder.collected
+        target = output if is_archive else checkpoints
+        inner = name if is_archive else str(path.relative_to(folder.checkpoints))
+        if target is not None:
+            _put(path, f"{target.rstrip('/')}/{inner}")
+    return output
 
 
 def _client() -> Any:
@@ -201,11 +199,14 @@ def _download(uri: str, folder: Path, *, name: Optional[str] = None, needed: boo
         )
 
 
-def _upload(path: Path, uri: str) -> None:
-    bucket, key = _split(uri)
+def _put(path: Path, target: str) -> None:
+    if not target.startswith("s3://"):
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)
+        return
     try:
-        _client().upload_file(str(path), bucket, key)
+        _client().upload_file(str(path), *_split(target))
     except Exception as error:
         raise RehearsalError(
-            f"{path.name} cannot be uploaded to {uri}: {error}.", hint="--output-dir takes a local folder instead."
+            f"{path.name} cannot be uploaded to {target}: {error}.", hint="--output-dir takes a local folder instead."
         ) from error

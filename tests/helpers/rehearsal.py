@@ -15,7 +15,7 @@ import pytest
 
 from lightning_sm.rehearse import Isolation, RehearsalRequest
 from lightning_sm.rehearse._checks import probe_isolation, probe_qdisc
-from lightning_sm.rehearse._command import request_from_arguments
+from lightning_sm.rehearse._command import read_arguments
 from tests.helpers.environ import without_launcher
 
 __all__ = ["Rehearsed", "cli_request", "command_line", "needs", "no_netem", "processes_with", "run_rehearsal"]
@@ -33,7 +33,7 @@ class Rehearsed:
 def command_line(source: Path, *arguments: object) -> List[str]:
     """The command that rehearses a program of this folder."""
     command = (sys.executable, "-m", "lightning_sm.rehearse", "--source-dir", source, "--env", "OMP_NUM_THREADS=1")
-    return [str(word) for word in (*command, *arguments)]
+    return [str(each) for each in (*command, *arguments)]
 
 
 def run_rehearsal(command: Sequence[str], *, timeout: float = 170, **variables: str) -> Rehearsed:
@@ -44,7 +44,7 @@ def run_rehearsal(command: Sequence[str], *, timeout: float = 170, **variables: 
 
 def cli_request(source: Path, *arguments: object) -> RehearsalRequest:
     """The request that a command line describes."""
-    return request_from_arguments(["--source-dir", str(source), *map(str, arguments)])
+    return read_arguments(["--source-dir", str(source), *map(str, arguments)])
 
 
 @functools.lru_cache(maxsize=None)

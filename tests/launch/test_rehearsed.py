@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from lightning_sm.rehearse import rehearse, request_from_body
+from lightning_sm.rehearse import RehearsalOptions, rehearse, request_from_body
 from tests.helpers.rehearsal import command_line, needs, run_rehearsal
 from tests.launch.conftest import ROLE
 
@@ -37,7 +37,7 @@ CPU = ("--image", "pytorch-2.8-cpu", "--instance-type", "ml.m5.xlarge", "--role"
 def rehearsed(session, name):
     """Run a job that was sent, and return the file ``seen.json`` of its model."""
     body = session.client("sagemaker").describe_training_job(TrainingJobName=name)
-    outcome = rehearse(request_from_body(body, upload=True))
+    outcome = rehearse(request_from_body(body, RehearsalOptions(upload=True)))
     assert outcome.exit_code == 0, outcome.failure_reason
     model = session.client("s3").get_object(Bucket="bucket", Key=f"{name}/output/model.tar.gz")["Body"].read()
     with tarfile.open(fileobj=io.BytesIO(model)) as archive:

@@ -11,7 +11,9 @@ PLAIN = """
 import os, sys
 host = os.environ["SM_CURRENT_HOST"]
 print("arguments", sys.argv[1:], flush=True)
-print("files", sorted(os.listdir(".")), flush=True)
+print(f"files {sorted(os.listdir('.'))}", flush=True)
+data = os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "input", "data")
+print(f"data {sorted(os.listdir(data))}", flush=True)
 with open(os.path.join(os.environ["SM_MODEL_DIR"], "by-" + host), "w") as file:
     file.write(os.environ.get("GREETING", ""))
 """

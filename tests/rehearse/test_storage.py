@@ -10,10 +10,10 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
-from lightning_sm.rehearse import RehearsalError, RehearsalRequest, request_from_body
+from lightning_sm.rehearse import RehearsalError, RehearsalOptions, RehearsalRequest, request_from_body
 from lightning_sm.rehearse import _storage as s3
 from lightning_sm.rehearse._plan import RehearsalFolder
-from tests.helpers.rehearsal import cli_request, needs
+from tests.helpers.rehearsal import needs
 from tests.helpers.s3 import S3, s3_server
 
 
@@ -59,36 +59,50 @@ def files(folder: Path) -> List[str]:
 
 def test_inputs_come_and_results_go(bucket: Bucket, tmp_path: Path) -> None:
     bucket.update({"code.tar.gz": b"c", "data/1": b"1", "data/sub/2": b"2", "data/": b"", "checkpoints/last": b"3"})
-    tree = RehearsalFolder(tmp_path / "tree")
-    fetched = s3.download_inputs(request(), tree)
-    assert tree.archive.read_bytes() == b"c"
+    folder = RehearsalFolder(tmp_path / "rehearsal")
+    fetched = s3.download_inputs(request_from_body(BODY, RehearsalOptions(upload=True)), folder)
+    assert folder.archive.read_bytes() == b"c"
     assert files(fetched.channels[0].path) == ["1", "sub/2"]
-    assert files(tree.checkpoints) == ["last"]
+    assert files(folder.checkpoints) == ["last"]
 
-    (tree.checkpoints / "last").write_bytes(b"4")
-    (tree.collected / "model.tar.gz").write_bytes(b"m")
-    assert s3.upload_results(fetched, tree) == "s3://logs/out/job-1/output"
+    (folder.checkpoints / "last").write_bytes(b"4")
+    (folder.collected / "model.tar.gz").write_bytes(b"m")
+    assert s3.deliver_results(fetched, folder) == "s3://logs/out/job-1/output"
     assert bucket["out/job-1/output/model.tar.gz"] == b"m"
     assert bucket["checkpoints/last"] == b"4"
 
 
-def test_one_object_is_a_channel_too(bucket: Bucket, tmp_path: Path) -> None:
-    bucket.update({"code.tar.gz": b"c", "data": b"1"})
-    fetched = s3.download_inputs(request(), RehearsalFolder(tmp_path))
-    assert files(fetched.channels[0].path) == ["data"]
+@pytest.mark.parametrize("has_data", [True, False])
+def test_one_object_is_a_channel_and_none_is_an_error(bucket: Bucket, tmp_path: Path, has_data: bool) -> None:
+    bucket.update({"code.tar.gz": b"c", **({"data": b"1"} if has_data else {})})
+    if has_data:
+        fetched = s3.download_inputs(request(), RehearsalFolder(tmp_path))
+        assert files(fetched.channels[0].path) == ["data"]
+    else:
+        with pytest.raises(RehearsalError, match="s3://logs/data is empty"):
+            s3.download_inputs(request(), RehearsalFolder(tmp_path))
 
 
-def test_an_empty_channel_is_refused(bucket: Bucket, tmp_path: Path) -> None:
-    bucket.update({"code.tar.gz": b"c"})
-    with pytest.raises(RehearsalError, match="s3://logs/data is empty"):
-        s3.download_inputs(request(), RehearsalFolder(tmp_path))
+def test_only_changed_checkpoints_travel(tmp_path: Path) -> None:
+    store, leader, worker = (tmp_path / name for name in ("store", "leader", "worker"))
+    store.mkdir()
+    for name in ("last", "old"):
+        (store / name).write_text("1")
+    before = {each: s3.fetch_checkpoints(store, each) for each in (leader, worker)}
+    (leader / "last").write_text("two")
+    (leader / "old").unlink()
+    (leader / "sub").mkdir()
+    (leader / "sub" / "new").write_text("3")
+    for each in (leader, worker):
+        s3.send_checkpoints(each, before[each], store)
+    assert {name: (store / name).read_text() for name in files(store)} == {"last": "two", "sub/new": "3"}
 
 
 def test_v3_drivers_tell_their_launcher(bucket: Bucket, tmp_path: Path) -> None:
     script = b"$SM_PYTHON_CMD /opt/ml/input/data/sm_drivers/distributed_drivers/mpi_driver.py\n"
     bucket.update({"drivers/sm_train.sh": script})
     channel = {"ChannelName": "sm_drivers", "DataSource": {"S3DataSource": {"S3Uri": "s3://logs/drivers"}}}
-    made = request(InputDataConfig=[channel], HyperParameters={}, CheckpointConfig=None)
+    made = request(InputDataConfig=[channel], HyperParameters={}, CheckpointConfig={})
     assert s3.download_inputs(made, RehearsalFolder(tmp_path)).distribution == "mpi"
 
 
@@ -127,13 +141,15 @@ def test_the_bucket_is_written_only_when_asked(
     body = {**BODY, "HyperParameters": {"sagemaker_program": "goes_on.py"}}
     (tmp_path / "body.json").write_text(json.dumps(body))
     options = ("--request", tmp_path / "body.json", "--no-requirements", *["--upload"] * upload)
-    done = rehearse("--keep", *options, **bucket.variables)
+    done = rehearse("--keep", *options, **bucket.variables, AWS_SESSION_TOKEN="hunter2-hunter2")
     assert done.exit_code == 0, done.log
     with contextlib.ExitStack() as stack:
         kept, collected = Path(done.summary["kept"]), done.summary["collected"]
         stack.callback(shutil.rmtree, kept)
-        # The plan had the credentials.
-        assert not list(kept.glob("*.pickle"))
+        # The containers had the credentials.
+        contents = [path.read_bytes() for path in kept.rglob("*") if path.is_file()]
+        assert contents
+        assert not [content for content in contents if b"hunter2" in content]
         if upload:
             assert collected == "s3://logs/out/job-1/output"
             assert bucket["checkpoints/last"] == b"34"
@@ -144,10 +160,3 @@ def test_the_bucket_is_written_only_when_asked(
             assert files(Path(collected)) == ["checkpoints/last", "model.tar.gz"]
             with tarfile.open(Path(collected, "model.tar.gz")) as archive:
                 assert archive.getnames() == ["model"]
-
-
-def test_upload_is_refused_where_it_has_no_meaning(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(RehearsalError, match="--upload is for --request"):
-        cli_request(source, "--upload", "plain.py")
-    with pytest.raises(RehearsalError, match="exclude each other"):
-        request_from_body(BODY, upload=True, output_dir=tmp_path)

@@ -31,7 +31,10 @@ _TWO = (("algo-1", "algo-2"),)
 _ONE = (("algo-1",),)
 # The main host of the second group is neither the first of the cluster nor the first by name.
 _GROUPS = (("algo-1",), ("algo-3", "algo-2"))
-_GROUP_OPTIONS = ("--instance-groups", "head=1,workers=algo-3+algo-2")
+_GROUP_OPTIONS = (
+    *("--instance-groups", "head=1:ml.m5.xlarge,workers=2:ml.m5.xlarge"),
+    *("--host-names", "algo-1,algo-3,algo-2"),
+)
 _PER_HOST, _MPI = "one process per host", "mpirun"
 
 LAUNCHES: Dict[str, Launch] = {
@@ -40,7 +43,9 @@ LAUNCHES: Dict[str, Launch] = {
     "none_local_mode": Launch(("--hosts", 2, "--local-mode-files"), _TWO, launcher=_PER_HOST),
     # The toolkit names the first of the sorted hosts as the master, whatever the group's order and however many groups.
     "none_unsorted_group": Launch(
-        ("--instance-groups", "workers=algo-2+algo-1"), (("algo-2", "algo-1"),), launcher=_PER_HOST
+        ("--instance-groups", "workers=2:ml.m5.xlarge", "--host-names", "algo-2,algo-1"),
+        (("algo-2", "algo-1"),),
+        launcher=_PER_HOST,
     ),
     "none_two_groups": Launch(_GROUP_OPTIONS, _GROUPS, launcher=_PER_HOST),
     "torchrun_two_hosts": Launch(("--hosts", 2, "--distribution", "torch_distributed"), _TWO),

@@ -12,7 +12,7 @@ import tarfile
 import pytest
 
 from lightning_sm.rehearse import request_from_body
-from lightning_sm.rehearse._sdk import MODEL_TRAINER_COMMAND, drivers_folder, write_drivers
+from lightning_sm.rehearse._sdk_v3 import MODEL_TRAINER_COMMAND, drivers_folder
 from tests.helpers.environ import without_launcher
 from tests.helpers.rehearsal import cli_request, needs
 
@@ -56,16 +56,11 @@ print("told " + json.dumps(told), flush=True)
 
 def test_a_captured_body_becomes_a_request():
     made = request_from_body(BODY)
-    assert (made.sdk, made.hosts, made.command, made.entry_point) == (
-        "v3",
-        ("algo-1", "algo-2"),
-        MODEL_TRAINER_COMMAND,
-        None,
-    )
+    assert (made.sdk, made.hosts, made.command) == ("v3", ("algo-1", "algo-2"), MODEL_TRAINER_COMMAND)
     assert [channel.name for channel in made.channels] == ["training", "code", "sm_drivers"]
     assert all(channel.source.startswith(f"s3://staging/captured/{made.job_name}/") for channel in made.channels)
-    assert dict(made.hyperparameters)["mapping"] == '{"deep": true}'
-    assert made.environment == (("GREETING", "hello"),)
+    assert made.hyperparameters["mapping"] == '{"deep": true}'
+    assert made.environment == {"GREETING": "hello"}
     assert (made.output_uri, made.checkpoint_uri) == ("s3://results/out", "s3://results/checkpoints")
 
 
@@ -81,10 +76,8 @@ def _installed():
 def test_our_drivers_are_those_that_were_captured(tmp_path):
     (tmp_path / "train.py").write_text("")
     options = ["--sdk", "v3", "--hosts", 2, "--processes", 1, "--distribution", "torch_distributed", "train.py"]
-    write_drivers(tmp_path / "drivers", cli_request(tmp_path, *options))
-    ours, sent = (
-        {name: (folder / name).read_text() for name in GENERATED} for folder in (tmp_path / "drivers", CAPTURED)
-    )
+    ours = dict(cli_request(tmp_path, *options).scripts)
+    sent = {name: (CAPTURED / name).read_text() for name in GENERATED}
     assert ours["sm_train.sh"] == sent["sm_train.sh"]
     assert json.loads(ours["distributed.json"]) == json.loads(sent["distributed.json"])
     assert json.loads(ours["sourcecode.json"])["entry_script"] == json.loads(sent["sourcecode.json"])["entry_script"]
@@ -126,15 +119,8 @@ def test_a_captured_body_runs_from_bucket_to_bucket(s3):
     done = subprocess.run(
         [
             *(sys.executable, "-m", "lightning_sm.rehearse", "--json", "--timeout", "120s"),
-            *(
-                "--isolation",
-                "netns",
-                "--env",
-                "OMP_NUM_THREADS=1",
-                "--upload",
-                "--request",
-                str(CAPTURED / "body.json"),
-            ),
+            *("--isolation", "netns", "--env", "OMP_NUM_THREADS=1"),
+            *("--upload", "--request", str(CAPTURED / "body.json")),
         ],
         capture_output=True,
         env=without_launcher(os.environ),

@@ -1,9 +1,8 @@
-"""A job that is stopped: with the entry point that ``lightning-sm entrypoint`` prints its training ends in time."""
+"""A job that is stopped: with the entry point that ``launch`` sends its training ends in time."""
 
+import functools
 import json
 import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -15,12 +14,11 @@ from .running import rehearse
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
 
-_HERE = Path(__file__).parent
-_PROGRAM = _HERE.parent / "processes" / "train_until_stopped.py"
+_PROGRAM = Path(__file__).parents[1] / "processes" / "train_until_stopped.py"
 _TORCHRUN = ("--processes", 2, "--distribution", "torch_distributed")
 _MPI = ("--hosts", 2, "--processes", 1, "--distribution", "mpi")
-# As the image is started, then the launcher.
-_TOOLKIT, _DLC = (), ("--dlc",)
+# AWS's images are started by a script of theirs.
+_DLC = ("--image", "pytorch-2.8-cpu", "--env", f"PATH={Path(__file__).parent / 'standin_bin'}")
 
 
 @pytest.fixture
@@ -33,18 +31,8 @@ def source(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, source):
-    """Return a function that rehearses a job; ``words`` are for ``lightning-sm entrypoint``, or ``None``."""
-
-    def run_job(words, *options):
-        if words is not None:
-            entrypoint = tmp_path / "entrypoint.json"
-            command = [sys.executable, "-m", "lightning_sm", "entrypoint", *words]
-            entrypoint.write_bytes(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-            # The image's start script is on its PATH before there is any code of the job.
-            options = ("--entrypoint", entrypoint, "--env", f"PATH={_HERE / 'standin_bin'}", *options)
-        return rehearse(source, tmp_path / "out", "--checkpoint-dir", tmp_path / "checkpoints", *options)
-
-    return run_job
+    """Return a function that rehearses a job."""
+    return functools.partial(rehearse, source, tmp_path / "out", "--checkpoint-dir", tmp_path / "checkpoints")
 
 
 def saves(folder):
@@ -57,15 +45,15 @@ def codes(done):
 
 
 @pytest.mark.parametrize(
-    ("words", "launch"),
+    "launch",
     [
-        pytest.param(_TOOLKIT, (), id="toolkit-none", marks=[needs("netns", torch=True), pytest.mark.extended]),
-        pytest.param(_DLC, _TORCHRUN, id="dlc-torchrun", marks=needs("netns", torch=True)),
-        pytest.param(_TOOLKIT, _MPI, id="toolkit-mpi", marks=needs("netns", torch=True, mpi=True)),
+        pytest.param((), id="toolkit-none", marks=[needs("netns", torch=True), pytest.mark.extended]),
+        pytest.param((*_DLC, *_TORCHRUN), id="dlc-torchrun", marks=needs("netns", torch=True)),
+        pytest.param(_MPI, id="toolkit-mpi", marks=needs("netns", torch=True, mpi=True)),
     ],
 )
-def test_with_the_entry_point_a_stopped_job_saves_and_exports(run, tmp_path, words, launch):
-    done = run(words, *launch, "--stop-at", "at step 20", _PROGRAM.name, "--workers", "1")
+def test_with_the_entry_point_a_stopped_job_saves_and_exports(run, tmp_path, launch):
+    done = run(*launch, "--stop-at", "at step 20", _PROGRAM.name, "--workers", "1")
     assert done.exit_code == 143, done.log[-8000:]
     assert done.summary["status"] == "Stopped"
     assert set(codes(done)) == {143}
@@ -81,7 +69,7 @@ def test_with_the_entry_point_a_stopped_job_saves_and_exports(run, tmp_path, wor
 
 @needs("netns", torch=True)
 def test_without_it_the_training_goes_on_until_it_is_killed(run, tmp_path):
-    done = run(None, "--stop-at", "at step 20", "--stop-grace", "4s", _PROGRAM.name)
+    done = run("--no-forward-sigterm", "--stop-at", "at step 20", "--stop-grace", "4s", _PROGRAM.name)
     assert done.exit_code == 143
     assert codes(done) == [None]
     assert "process 1 has no handler for SIGTERM" in done.log

@@ -1,0 +1,124 @@
+"""The Python of the containers: a virtual environment with all packages of the Python that runs the rehearsal.
+
+That one is never changed: the job's requirements are installed into the environment, before the hosts start, which have
+no route to the internet.
+"""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+from pathlib import Path
+from typing import List, Tuple
+
+from lightning_sm.errors import RehearsalError
+from lightning_sm.rehearse._plan import RehearsalFolder, container_path
+from lightning_sm.rehearse._request import RehearsalRequest
+
+__all__ = ["create_python_env"]
+
+_REQUIREMENTS = "requirements.txt"
+_HOSTNAME_SCRIPT = "start_with_right_hostname.sh"
+# AWS's own builds and preloads a library that sets the host name, and starts the toolkit.
+_STAND_IN = '#!/usr/bin/env bash\nif [ "$1" = train ]; then train; else "$@"; fi\n'
+
+
+def create_python_env(request: RehearsalRequest, folder: RehearsalFolder) -> Tuple[str, ...]:
+    """Create the environment, install the requirements of the source archive, and return notes for the summary.
+
+    ``requirements.txt`` is then removed from the archive, unless the source directory is a package, whose ``setup.py``
+    may read it.
+
+    Raises:
+        RehearsalError: They cannot be installed.
+    """
+    _create_venv(folder.python)
+    notes: List[str] = []
+    is_needed = any(_HOSTNAME_SCRIPT in word for word in request.command)
+    if is_needed and shutil.which(_HOSTNAME_SCRIPT, path=container_path(request, os.environ)) is None:
+        _write_script(folder.python / "bin" / _HOSTNAME_SCRIPT, _STAND_IN)
+        notes.append(f"{_HOSTNAME_SCRIPT} is a stand-in here, which only starts the toolkit.")
+    if not folder.archive.exists():
+        return tuple(notes)
+    with tarfile.open(str(folder.archive)) as packed:
+        names = tuple(os.path.normpath(name) for name in packed.getnames())
+    source_dir = request.options.source_dir
+    if _REQUIREMENTS not in names:
+        return tuple(notes)
+    if source_dir is not None and not Path(source_dir, _REQUIREMENTS).exists():
+        # It names the wheel that was made of this package, which the environment has.
+        _remove_requirements(folder.archive)
+        return tuple(notes)
+    if request.options.requirements:
+        _install(folder)
+        notes.append(
+            f"{_REQUIREMENTS} was installed before the hosts started, into a Python environment of the rehearsal's "
+            "own; on SageMaker each host installs it, which takes time there."
+        )
+    else:
+        notes.append(f"{_REQUIREMENTS} was not installed (--no-requirements); on SageMaker each host installs it.")
+    if "setup.py" not in names or not request.options.requirements:
+        _remove_requirements(folder.archive)
+    return tuple(notes)
+
+
+def _create_venv(target: Path) -> None:
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(str(target))
+    python = target / "bin" / "python"
+    known = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    # By name, since the default scheme of Debian's Python is another one.
+    site = sysconfig.get_path("purelib", "posix_prefix", vars={"base": str(target), "platbase": str(target)})
+    # With their own .pth files, so that editable installs are found too.
+    lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in known)
+    Path(site, "lightning_sm_rehearsal.pth").write_text(lines, encoding="utf-8")
+    # Commands name their Python in their first line: train, torchrun, pip.
+    for distribution in importlib.metadata.distributions():
+        for command in distribution.entry_points:
+            script = target / "bin" / command.name
+            if command.group == "console_scripts" and not script.exists():
+                module, _, function = command.value.partition("[")[0].strip().partition(":")
+                code = f"import importlib, operator, sys\nfound = importlib.import_module({module.strip()!r})\n"
+                code += f"sys.exit(operator.attrgetter({function.strip()!r})(found)())\n"
+                _write_script(script, f"#!{python}\n{code}")
+
+
+def _write_script(path: Path, content: str) -> None:
+    path.write_text(content, encoding="utf-8")
+    path.chmod(0o755)
+
+
+def _install(folder: RehearsalFolder) -> None:
+    source = folder.root / "requirements"
+    with tarfile.open(str(folder.archive)) as packed:
+        # All of it, since a requirement may be a file beside requirements.txt. It is the user's own archive.
+        packed.extractall(str(source))
+    done = subprocess.run(
+        [str(folder.python / "bin" / "python"), "-m", "pip", "install", "-q", "-r", _REQUIREMENTS],
+        cwd=str(source),
+        env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_USER": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    shutil.rmtree(source, ignore_errors=True)
+    if done.returncode != 0:
+        lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
+        error = next((line for line in reversed(lines) if line.startswith("ERROR:")), lines[-1] if lines else "")
+        raise RehearsalError(
+            f"pip cannot install {_REQUIREMENTS}: {error}",
+            hint="On SageMaker the job would fail too. --no-requirements rehearses without it.",
+        )
+
+
+def _remove_requirements(archive: Path) -> None:
+    whole = archive.with_suffix(".whole")
+    archive.rename(whole)
+    with tarfile.open(str(whole)) as packed, tarfile.open(str(archive), "w:gz", compresslevel=1) as changed:
+        for member in packed:
+            if os.path.normpath(member.name) != _REQUIREMENTS:
+                changed.addfile(member, packed.extractfile(member) if member.isreg() else None)
+    whole.unlink()

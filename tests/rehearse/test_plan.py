@@ -1,0 +1,175 @@
+"""What a request becomes on this machine: checks, files, variables and commands, as values."""
+
+import importlib.util
+import re
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import Any, Callable, List
+
+import pytest
+
+from lightning_sm.launch import pack_source
+from lightning_sm.rehearse import Isolation, RehearsalError, RehearsalOptions, request_from_body
+from lightning_sm.rehearse import _checks as checks
+from lightning_sm.rehearse._comparison import differences, unused_package
+from lightning_sm.rehearse._container import other_mounts, prepare_container
+from lightning_sm.rehearse._network import host_commands, shaping_commands
+from lightning_sm.rehearse._plan import RehearsalFolder, RehearsalPlan, create_plan
+from tests.helpers.rehearsal import cli_request
+
+
+@pytest.fixture
+def plan(source: Path, tmp_path: Path) -> Callable[..., RehearsalPlan]:
+    def run(*arguments: object, isolation: Isolation = Isolation.NETNS, **variables: str) -> RehearsalPlan:
+        return create_plan(cli_request(source, *arguments, "plain.py"), isolation, variables, RehearsalFolder(tmp_path))
+
+    return run
+
+
+def test_a_port_in_use() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(RehearsalError, match="is in use"):
+            checks.check_port(port=taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("module", ["mpi4py", "sagemaker_training"])
+def test_what_is_missing_names_the_extra(source: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else object())
+    with pytest.raises(
+        RehearsalError, match=rf"{module} is not installed.*HINT: pip install 'lightning-sm\[rehearse\]'"
+    ):
+        checks.check_software(cli_request(source, "--distribution", "mpi", "plain.py"))
+
+
+_TWO_GROUPS = ["--instance-groups", "a=1:ml.m5.large,b=1:ml.m5.large"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "isolation", "told"),
+    [
+        (["--distribution", "mpi"], "loopback", "ssh on port 22.*HINT.*netns"),
+        (["--distribution", "mpi"], "userns", "sshd needs real users"),
+        (["--bandwidth", "1gbit"], "loopback", "network of their own"),
+        ([*_TWO_GROUPS, "--distribution", "torch_distributed"], "loopback", "world of its own"),
+    ],
+)
+def test_an_isolation_that_does_not_fit(source: Path, arguments: List[str], isolation: str, told: str) -> None:
+    with pytest.raises(RehearsalError, match=told):
+        checks.choose_isolation(cli_request(source, "--isolation", isolation, *arguments, "plain.py"))
+
+
+@pytest.mark.parametrize(("option", "tried"), [("--latency 1ms", "netem"), ("--bandwidth 1gbit", "tbf")])
+def test_what_the_kernel_lacks_is_said_before_anything_starts(
+    source: Path, monkeypatch: pytest.MonkeyPatch, option: str, tried: str
+) -> None:
+    monkeypatch.setattr(checks, "probe_isolation", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: name)
+    monkeypatch.setattr(checks, "probe_qdisc", lambda _, discipline: "why" if tried in discipline else None)
+    told = f"{option.split()[0]} is not available: this kernel has no {tried} .why.*HINT.*modprobe sch_{tried}"
+    with pytest.raises(RehearsalError, match=told):
+        checks.choose_isolation(cli_request(source, *option.split(), "plain.py"))
+    assert checks.choose_isolation(cli_request(source, "plain.py")) is Isolation.NETNS
+
+
+def test_config_files(plan: Callable[..., RehearsalPlan], source: Path) -> None:
+    files = plan("--hosts", 2, "--channel", f"training={source}").config_files("algo-2")
+    group = {"instance_type": "ml.m5.xlarge", "hosts": ["algo-1", "algo-2"]}
+    assert files["resourceconfig.json"] == {
+        "current_host": "algo-2",
+        "current_instance_type": "ml.m5.xlarge",
+        "current_group_name": "homogeneousCluster",
+        "hosts": ["algo-1", "algo-2"],
+        "instance_groups": [{"instance_group_name": "homogeneousCluster", **group}],
+        "network_interface_name": "eth0",
+    }
+    expected = {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"}
+    assert files["inputdataconfig.json"] == {"training": expected}
+    assert files["checkpointconfig.json"]["LocalPath"] == "/opt/ml/checkpoints"
+    local_mode = plan("--local-mode-files").config_files("algo-1")["resourceconfig.json"]
+    assert set(local_mode) == {"current_host", "current_instance_type", "hosts", "network_interface_name"}
+
+
+def test_loopback_hosts_keep_their_order(plan: Callable[..., RehearsalPlan]) -> None:
+    made = plan("--hosts", 10, isolation=Isolation.LOOPBACK)
+    assert made.request.groups[0].hosts[1] == "127.0.0.2"
+    assert made.request.groups[0].hosts[9] == "127.0.0.10"
+    assert made.variables("127.0.0.2")["SAGEMAKER_BASE_DIR"].endswith("127.0.0.2/ml")
+    path = made.config_files("127.0.0.2")["checkpointconfig.json"]["LocalPath"]
+    assert path.endswith("127.0.0.2/ml/checkpoints")
+
+
+def test_a_stray_rank_stays_out_and_the_requests_path_comes_first(plan: Callable[..., RehearsalPlan]) -> None:
+    found = plan("--env", "PATH=/mine", RANK="3", SM_HOSTS="x", AWS_REGION="eu", PATH="/p").variables("algo-1")
+    assert {"RANK", "SM_HOSTS"}.isdisjoint(found)
+    assert (found["AWS_REGION"], found["HOME"]) == ("eu", "/root")
+    folders = found["PATH"].split(":")
+    assert folders[0] == "/mine"
+    assert {"/p", str(Path(sys.executable).parent)} <= set(folders)
+
+
+def test_mounts(tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    points = ("/", "/proc", "/sys/fs/cgroup", "/dev/shm", str(tmp_path), "/nowhere/at/all", f"{tmp_path}/a\\040b")
+    info = "\n".join(f"1 1 0:1 / {point} rw - ext4 x rw" for point in points)
+    assert other_mounts(info, Path("/tree")) == (str(tmp_path), f"{tmp_path}/a b")
+    assert other_mounts(info, tmp_path) == ()
+
+
+def test_only_a_host_with_files_of_its_own_removes_any(plan: Callable[..., RehearsalPlan], tmp_path: Path) -> None:
+    # Outside its overlays a rootless host sees the files of this machine.
+    made = plan(isolation=Isolation.USERNS)
+    assert prepare_container(made, "algo-1")[-1] == str(tmp_path / "hosts" / "algo-1" / "start.sh")
+    script = (tmp_path / "hosts" / "algo-1" / "start.sh").read_text()
+    assert ".ssh" not in script
+    removing = [line for line in script.splitlines() if re.search(r"\brm\b|--remove-destination", line)]
+    assert len(removing) == 2
+    assert "/tmp/done.*" in removing[0]
+    assert removing[1].endswith(f"{tmp_path}/hosts/algo-1/files/etc {tmp_path}/hosts/algo-1/image")
+
+
+def test_network_commands() -> None:
+    commands = [" ".join(each) for each in host_commands("algo-1", "10.0.0.2", latency=0.0005, bandwidth=10**6)]
+    assert "ip link add eth0 type veth peer name palgo1 netns 1" in commands
+    assert "nsenter --net=/proc/1/ns/net ip link set palgo1 master bridge0 up" in commands
+    assert commands[-2] == "tc qdisc add dev eth0 root handle 1: netem delay 0.5ms limit 100000"
+    assert "parent 1:1 handle 10: tbf rate 1000000bit" in commands[-1]
+    (command,) = shaping_commands(None, 10**9)
+    assert " ".join(command) == (
+        "tc qdisc add dev eth0 root handle 10: tbf rate 1000000000bit burst 1250000 latency 100ms"
+    )
+    # The kernel takes 15 characters.
+    assert all(len(each) < 16 for each in host_commands("algo-100000000000", "10.0.0.2")[1] if "palgo" in each)
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "told"),
+    [
+        ("import lightning_sm", {}, None),
+        ("import torch", {"LIGHTNING_SM_AUTO": "1"}, "LIGHTNING_SM_AUTO=1 in the job's environment gives"),
+        ("import torch", {}, "train together only if the program itself"),
+    ],
+)
+def test_a_source_that_does_not_import_the_package(tmp_path: Path, text: str, variables: Any, told: Any) -> None:
+    pytest.importorskip("pathspec")
+    (tmp_path / "train.py").write_text(text)
+    body = {
+        "ResourceConfig": {"InstanceCount": 2, "InstanceType": "ml.g5.xlarge"},
+        "HyperParameters": {"sagemaker_torch_distributed_enabled": "true"},
+    }
+    made = request_from_body(body, RehearsalOptions(processes=2, environment=variables))
+    folder = RehearsalFolder(tmp_path / "rehearsal")
+    folder.archive.parent.mkdir(parents=True)
+    pack_source(tmp_path, folder.archive)
+    said = unused_package(made, folder)
+    assert said is None if told is None else told in str(said)
+
+
+def test_torch_distributed_on_cpu_is_a_difference(source: Path) -> None:
+    for instance_type, refused in (("ml.m5.xlarge", True), ("ml.g5.xlarge", False)):
+        options = ("--distribution", "torch_distributed", "--instance-type", instance_type)
+        told = differences(cli_request(source, *options, "plain.py"), Isolation.NETNS)
+        assert any(f"SDK v2 refuses torch_distributed on {instance_type}" in text for text in told) is refused

@@ -1,0 +1,454 @@
+"""Real processes: the toolkits and torchrun on hosts that this machine makes. With mpirun: ``tests/toolkits``.
+
+However a rehearsal ends, the reason is reported and no process, mount, interface or file is left.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Tuple
+
+import pytest
+
+from lightning_sm.rehearse import EndedBy, Isolation, RehearsalOptions, Status, create_request
+from lightning_sm.rehearse import rehearse as run_request
+from lightning_sm.rehearse._host import kill_marked
+from tests.helpers.rehearsal import needs, no_netem, processes_with
+
+pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
+
+
+def isolations(*extended: str) -> List[Any]:
+    """All isolations; those that show what the others show are extended."""
+    return [
+        pytest.param(name, marks=[needs(name), *([pytest.mark.extended] if name in extended else [])])
+        for name in ("loopback", "userns", "netns")
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a rehearsal could leave on this machine is gone."""
+    folder = tmp_path / "t"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+    def left() -> List[str]:
+        mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(folder) in line]
+        interfaces = [name for name in os.listdir("/sys/class/net") if name.startswith(("palgo", "bridge0"))]
+        return [*map(str, folder.glob("lightning-sm-rehearsal-*")), *mounts, *interfaces]
+
+    yield
+    deadline = time.monotonic() + 10
+    while left() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left() == []
+
+
+def told(summary: Dict[str, Any]) -> List[Tuple[str, int, int, float]]:
+    """Host, rank, world size and sum over the ranks, as each rank told."""
+    return sorted(
+        (host["host"], each["global_rank"], each["world_size"], each["sum"])
+        for host in summary["attempts"][-1]["hosts"]
+        for each in host["topologies"]
+    )
+
+
+@needs("loopback")
+def test_loopback_runs_the_program_once_on_each_host(rehearse, source: Path, tmp_path: Path) -> None:
+    (source / ".gitignore").write_text("*.log\n")
+    (source / "old.log").write_text("")
+    done = rehearse(
+        "--isolation", "loopback", "--hosts", 2, "--env", "GREETING=hello", "--output-dir", tmp_path / "out",
+        "--channel", f"training={source}",
+        "plain.py", "fit", "--trainer.max_epochs", "2", "--config", "c.yaml", "--+x", "null",
+    )  # fmt: skip
+    assert done.exit_code == 0
+    assert done.summary["status"] == "Completed"
+    assert done.log.startswith("isolation: loopback")
+    assert done.log.count("'--+x', '', '--config', 'c.yaml', '--trainer.max_epochs', '2'") == 2
+    # What `launch` packs: nothing that git ignores, and a wheel of this package.
+    (names,) = {line.partition("files ")[2] for line in done.log.splitlines() if "] files " in line}
+    assert "old.log" not in names
+    assert "'plain.py'" in names
+    assert "-py3-none-any.whl'" in names
+    assert "data ['training']" in done.log
+    assert [each["name"] for each in done.summary["uploads"]] == ["by-127.0.0.1", "by-127.0.0.2"]
+    with tarfile.open(tmp_path / "out" / "model.tar.gz") as archive:
+        member = archive.extractfile("by-127.0.0.2")
+        assert member is not None
+        assert member.read() == b"hello"
+    assert any("share this machine" in warning for warning in done.summary["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks"),
+    [
+        pytest.param(
+            ("--isolation", "userns", "--hosts", 2, "--processes", 2),
+            [("algo-1", 0, 4, 10.0), ("algo-1", 1, 4, 10.0), ("algo-2", 2, 4, 10.0), ("algo-2", 3, 4, 10.0)],
+            marks=[needs("userns", torch=True), pytest.mark.extended],
+            id="userns",
+        ),
+        # A world for each group; the first of a group's own list is its master, sorted or not.
+        pytest.param(
+            ("--instance-groups", "head=1:ml.m5.large,workers=2:ml.m5.large", "--host-names", "algo-1,algo-3,algo-2"),
+            [("algo-1", 0, 1, 1.0), ("algo-2", 1, 2, 3.0), ("algo-3", 0, 2, 3.0)],
+            marks=needs("netns", torch=True),
+            id="groups",
+        ),
+        pytest.param(
+            ("--sdk", "v3", "--hosts", 2, "--processes", 1),
+            [("algo-1", 0, 2, 3.0), ("algo-2", 1, 2, 3.0)],
+            marks=needs("netns", torch=True, v3=True),
+            id="v3",
+        ),
+    ],
+)
+def test_torchrun(rehearse, options: Tuple[object, ...], ranks: List[Tuple[str, int, int, float]]) -> None:
+    args = ("--flag", "null", "--map", '{"a": true}')
+    done = rehearse(*options, "--distribution", "torch_distributed", "ranks.py", *args)
+    assert done.exit_code == 0, done.log
+    assert told(done.summary) == ranks
+    if "v3" in options:
+        assert done.summary["attempts"][0]["hosts"][0]["topologies"][0]["argv"] == list(args)
+
+
+@needs("netns", v3=True)
+@pytest.mark.extended
+def test_v3_ends_at_a_hyperparameter_with_a_dot(rehearse) -> None:
+    done = rehearse("--sdk", "v3", "plain.py", "--trainer.max_epochs", "2")
+    assert done.exit_code == 1
+    assert "not a valid identifier" in done.log
+
+
+@needs("netns")
+def test_hosts_share_nothing(rehearse, source: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    source.joinpath("writes.py").write_text(
+        "import glob, os, time\n"
+        "host = os.environ['SM_CURRENT_HOST']\n"
+        "folders = ('/tmp', '/root', '/etc', '/dev/shm', '/opt/ml', os.environ['SM_CHANNEL_TRAINING'])\n"
+        "for folder in folders:\n"
+        "    open(f'{folder}/seen-{host}', 'w').close()\n"
+        "    time.sleep(0.2)\n"
+        "time.sleep(2)\n"
+        "seen = [path for folder in folders for path in glob.glob(f'{folder}/seen-*') if not path.endswith(host)]\n"
+        "assert not seen, seen\n"
+        "assert len([name for name in os.listdir('/proc') if name.isdigit()]) < 15\n"
+    )
+    done = rehearse("--hosts", 2, "--channel", f"training={data}", "writes.py")
+    assert done.exit_code == 0, done.log
+    assert list(data.iterdir()) == []
+    assert not list(Path("/tmp").glob("seen-*"))
+
+
+@needs("netns")
+def test_from_python(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    options = RehearsalOptions(
+        source_dir=str(source), environment={"GREETING": "hello"}, output_dir=str(tmp_path / "out"), keep=True
+    )
+    outcome = run_request(create_request("plain.py", options, hosts=2, hyperparameters={"flag": None}))
+    assert (outcome.exit_code, outcome.status, outcome.failure_reason) == (0, Status.COMPLETED, None)
+    assert (outcome.isolation, outcome.collected) == (Isolation.NETNS, str(tmp_path / "out"))
+    assert [(host.host, host.exit_code) for host in outcome.hosts] == [("algo-1", 0), ("algo-2", 0)]
+    assert [each.name for each in outcome.uploads] == ["by-algo-1", "by-algo-2"]
+    assert (tmp_path / "out" / "model.tar.gz").exists()
+    log = capfd.readouterr().out
+    assert log.startswith("isolation: netns")
+    assert log.count("'--flag', ''") == 2
+    assert outcome.kept is not None
+    try:
+        assert (Path(outcome.kept) / "hosts" / "algo-1" / "ml" / "model" / "by-algo-1").exists()
+    finally:
+        shutil.rmtree(outcome.kept)
+
+
+@pytest.mark.parametrize("isolation", isolations("userns"))
+def test_a_failing_host_ends_the_others(source: Path, isolation: str, capfd: pytest.CaptureFixture) -> None:
+    options = RehearsalOptions(source_dir=str(source), abort_after=1, isolation=Isolation(isolation))
+    outcome = run_request(create_request("fail.py", options, hosts=2), log_to_stderr=True)
+    assert (outcome.exit_code, outcome.status) == (1, Status.FAILED)
+    assert str(outcome.failure_reason).startswith("ExecuteUserScriptError:\nExitCode 1\n")
+    assert "no such column" in str(outcome.failure_reason)
+    (attempt,) = outcome.attempts
+    assert (attempt.ended_by, attempt.failed_host) == (EndedBy.EXIT, outcome.hosts[1])
+    assert [(host.exit_code, host.ended_because) for host in outcome.hosts] == [
+        (None, "another host failed"),
+        (1, None),
+    ]
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("isolation", isolations("userns")[1:])
+def test_a_host_that_cannot_be_set_up(command: List[str], tmp_path: Path, isolation: str) -> None:
+    stub = tmp_path / "bin" / "chmod"
+    stub.parent.mkdir()
+    stub.write_text("#!/bin/sh\necho no such luck\nexit 1\n")
+    stub.chmod(0o755)
+    done = subprocess.run(
+        [*command, "--isolation", isolation, "plain.py"],
+        capture_output=True,
+        env={**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"Host algo-1 was not started: `chmod" in done.stderr
+    assert b"no such luck" in done.stderr
+
+
+@pytest.mark.parametrize("isolation", isolations("userns", "netns"))
+def test_timeout(rehearse, isolation: str) -> None:
+    mark = uuid.uuid4().hex
+    done = rehearse("--isolation", isolation, "--hosts", 2, "--timeout", "15s", "sleep.py", "--mark", mark)
+    assert done.exit_code == 124
+    assert done.summary["failure_reason"].startswith("Still running after 1")
+    assert processes_with(mark) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "isolation"),
+    [
+        pytest.param(number, *each.values, marks=each.marks, id=f"{number.name}-{each.values[0]}")
+        for number, extended in (
+            (signal.SIGINT, ("userns", "netns")),
+            (signal.SIGTERM, ("loopback", "userns")),
+            (signal.SIGKILL, ("userns",)),
+        )
+        for each in isolations(*extended)
+    ],
+)
+def test_a_signal_to_the_command(command: List[str], isolation: str, number: signal.Signals) -> None:
+    mark = uuid.uuid4().hex
+    with _started([*command, "--isolation", isolation, "--hosts", "2", "sleep.py", "--mark", mark]) as process:
+        process.send_signal(number)
+        assert process.wait(timeout=30) == (-9 if number == signal.SIGKILL else 130)
+    _gone(mark)
+
+
+@pytest.mark.parametrize("isolation", isolations("userns")[1:])
+def test_a_holder_that_is_killed(command: List[str], isolation: str) -> None:
+    mark = uuid.uuid4().hex
+    with _started([*command, "--isolation", isolation, "sleep.py", "--mark", mark]) as process:
+        holder = subprocess.check_output(["pgrep", "-P", str(process.pid), "-f", "_holder"]).decode().split()
+        os.kill(int(holder[0]), signal.SIGKILL)
+        assert process.wait(timeout=30) == 2
+    _gone(mark)
+
+
+def test_processes_are_found_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("ps") is None:
+        pytest.skip("ps is not installed")
+    monkeypatch.setattr(os.path, "isdir", lambda _: False)
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "BASE": "/nowhere/marked"}) as process:
+        kill_marked("/nowhere/else")
+        assert process.poll() is None
+        # Until it is waited for, it is listed without its environment.
+        kill_marked("/nowhere/marked")
+        assert process.wait(10) == -signal.SIGKILL
+
+
+@needs("netns")
+@pytest.mark.parametrize("attempt", [0, *(pytest.param(number, marks=pytest.mark.extended) for number in (1, 2))])
+def test_spot_interruption_restarts_with_the_checkpoints(rehearse, tmp_path: Path, attempt: int) -> None:
+    bucket = tmp_path / "checkpoints"
+    # With a shaped network, where the kernel has netem: it is set up anew as well.
+    latency = () if no_netem(Isolation.NETNS) else ("--latency", "1ms")
+    options = ("--hosts", 2, "--spot-interrupt-after", "20s", "--checkpoint-dir", bucket, *latency)
+    mark = uuid.uuid4().hex
+    with _networks_kept(mark):
+        done = rehearse(*options, "count.py", "--mark", mark)
+    assert done.exit_code == 0, done.log
+    assert [attempt["ended_by"] for attempt in done.summary["attempts"]] == ["interruption", "exit"]
+    starts = [int(line.rsplit(" ", 1)[1]) for line in done.log.splitlines() if "starts at" in line]
+    assert starts[:2] == [0, 0]
+    assert starts[2] == starts[3]
+    assert 0 < starts[2] < 100
+    assert (bucket / "count").read_text() == "100"
+
+
+# Knows nothing of this package. With num_nodes its processes join, without they train alone.
+SCRIPT = """
+import os
+import lightning.pytorch as pl
+from lightning.pytorch.demos.boring_classes import BoringModel
+together = {"num_nodes": 2, "devices": 1, "strategy": "ddp"}
+alone = {"devices": 1}
+pl.Trainer(
+    max_epochs=1, limit_train_batches=2, limit_val_batches=0, accelerator="cpu", logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    **(together if "TOGETHER" in os.environ else alone),
+).fit(BoringModel())
+"""
+
+
+@needs("loopback", torch=True)
+@pytest.mark.parametrize("together", [False, pytest.param(True, marks=pytest.mark.extended)])
+def test_processes_that_trained_alone_are_told(rehearse, source: Path, together: bool) -> None:
+    pytest.importorskip("lightning")
+    source.joinpath("train.py").write_text(SCRIPT)
+    variables = ("--env", "LIGHTNING_SM_AUTO=0", *(("--env", "TOGETHER=1") if together else ()))
+    launch = ("--isolation", "loopback", "--hosts", 2, "--distribution", "torch_distributed")
+    done = rehearse(*launch, *variables, "train.py")
+    assert done.exit_code == 0, done.log
+    assert "No file of the source imports lightning_sm: the 2 processes train together only if" in done.log
+    assert [
+        [text.partition(",")[0] for text in done.summary["problems"]],
+        [host["worlds"] for host in done.summary["attempts"][0]["hosts"]],
+    ] == ([[], [[2], [2]]] if together else [["2 processes were started as one job"], [[], []]])
+
+
+LISTEN = """
+import signal, sys, time
+def heard(*_):
+    print("heard it", flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, heard)
+print("listening", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("isolation", isolations("userns", "netns"))
+def test_the_toolkit_alone_hears_nothing_and_is_killed(rehearse, source: Path, isolation: str) -> None:
+    source.joinpath("listen.py").write_text(LISTEN)
+    stop = ("--stop-after", "6s") if isolation == "loopback" else ("--stop-at", "listening")
+    options = ("--isolation", isolation, "--no-forward-sigterm", *stop, "--stop-grace", "3s")
+    done = rehearse(*options, "listen.py")
+    assert done.exit_code == 143
+    assert (done.summary["status"], done.summary["failure_reason"]) == ("Stopped", None)
+    (attempt,) = done.summary["attempts"]
+    assert attempt["ended_by"] == "stopped"
+    (host,) = attempt["hosts"]
+    assert (host["exit_code"], host["ended_because"]) == (None, "SIGKILL 3 s after SIGTERM")
+    assert "process 1 has no handler for SIGTERM" in done.log
+    assert "heard it" not in done.log
+
+
+@pytest.mark.parametrize("isolation", isolations("loopback", "userns"))
+def test_the_entry_point_of_launch_hands_the_signal_on(rehearse, source: Path, isolation: str) -> None:
+    source.joinpath("listen.py").write_text(LISTEN)
+    done = rehearse("--isolation", isolation, "--hosts", 2, "--stop-at", "listening", "listen.py")
+    assert done.exit_code == 143
+    assert done.summary["status"] == "Stopped"
+    (attempt,) = done.summary["attempts"]
+    assert [host["exit_code"] for host in attempt["hosts"]] == [143, 143]
+    assert attempt["seconds"] < 100
+    assert "heard it" in done.log
+
+
+# Measures the round trip between two hosts, and how long one MiB takes.
+PING = """
+import json, os, socket, time
+is_first = os.environ["SM_CURRENT_HOST"] == "algo-1"
+deadline = time.monotonic() + 20
+while True:
+    try:
+        peer = socket.create_server(("", 5000)).accept()[0] if is_first else socket.create_connection(("algo-1", 5000))
+        break
+    except OSError:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def receive(size):
+    while size:
+        size -= len(peer.recv(size))
+def measure(size):
+    if is_first:
+        receive(size)
+        peer.sendall(b"x")
+        return 0
+    start = time.monotonic()
+    peer.sendall(bytes(size))
+    receive(1)
+    return (time.monotonic() - start) * 1000
+took = {"trip": min(measure(1) for _ in range(10)), "mebibyte": measure(2**20)}
+if not is_first:
+    print("measured " + json.dumps(took), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "latency", "bandwidth"),
+    [
+        pytest.param("netns", None, "50mbit", marks=needs("netns")),
+        pytest.param("netns", "5ms", "50mbit", marks=needs("netns", netem=True)),
+        pytest.param("userns", "5ms", None, marks=needs("userns", netem=True)),
+    ],
+)
+def test_the_network_is_as_slow_as_asked(rehearse, source: Path, name: str, latency: Any, bandwidth: Any) -> None:
+    source.joinpath("ping.py").write_text(PING)
+    given = (("--latency", latency), ("--bandwidth", bandwidth))
+    options = [text for option, value in given if value is not None for text in (option, value)]
+    done = rehearse("--isolation", name, "--hosts", 2, "--timeout", "60s", *options, "ping.py")
+    assert done.exit_code == 0, done.log
+    (seen,) = [json.loads(line.split("measured ", 1)[1]) for line in done.log.splitlines() if "measured {" in line]
+    if latency is None:
+        assert seen["trip"] < 5
+    else:
+        assert 10 <= seen["trip"] < 30
+    # 1 MiB at 50 Mbit/s takes 168 ms, of which the bucket saves 10.
+    assert (seen["mebibyte"] > 140) == (bandwidth is not None)
+
+
+@contextlib.contextmanager
+def _networks_kept(mark: str) -> Iterator[None]:
+    """Keep the network namespaces of the first processes with this mark, which a busy kernel removes late."""
+    kept: List[int] = []
+    over = threading.Event()
+
+    def keep() -> None:
+        while not kept and not over.wait(0.1):
+            listed = subprocess.run(["pgrep", "-af", mark], stdout=subprocess.PIPE, check=False).stdout.decode()
+            for process, line in (line.split(" ", 1) for line in listed.splitlines()):
+                if "lightning_sm" not in line:
+                    with contextlib.suppress(OSError):
+                        kept.append(os.open(f"/proc/{process}/ns/net", os.O_RDONLY))
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        assert kept
+        for file in kept:
+            os.close(file)
+
+
+def _gone(mark: str) -> None:
+    deadline = time.monotonic() + 15
+    while processes_with(mark) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert processes_with(mark) == []
+
+
+@contextlib.contextmanager
+def _started(command: List[str]) -> Iterator["subprocess.Popen[bytes]"]:
+    """A rehearsal that is under way: its program has said so."""
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        # A test run in a shell's background ignores Ctrl-C, and what it starts would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert any(b"asleep" in line for line in process.stdout)
+            yield process
+        finally:
+            process.kill()

@@ -1,0 +1,205 @@
+"""From options, folders and bodies to a request; what cannot be rehearsed is refused there."""
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+
+from lightning_sm import launch, rehearse
+from lightning_sm.errors import LightningSMError
+from lightning_sm.rehearse import (
+    Isolation,
+    RehearsalError,
+    RehearsalOptions,
+    create_request,
+    main,
+    request_from_body,
+)
+from tests.helpers.rehearsal import cli_request, needs
+
+BODY: Dict[str, Any] = {
+    "TrainingJobName": "job-1",
+    "AlgorithmSpecification": {"TrainingInputMode": "File"},
+    "HyperParameters": {
+        "sagemaker_program": '"train.py"',
+        "sagemaker_submit_directory": '"s3://bucket/sourcedir.tar.gz"',
+        "sagemaker_torch_distributed_enabled": "true",
+    },
+    "ResourceConfig": {"InstanceCount": 2, "InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 30},
+    "Environment": {"A": "b"},
+    "OutputDataConfig": {"S3OutputPath": "s3://bucket/out"},
+    "CheckpointConfig": {"S3Uri": "s3://bucket/checkpoints"},
+    "InputDataConfig": [{"ChannelName": "training", "DataSource": {"S3DataSource": {"S3Uri": "s3://bucket/data"}}}],
+}
+
+
+@pytest.mark.parametrize("args", [["fit", "--config", "c.yaml", "--+trainer.x", "20"], ["--lr=0.1", "--a", "[1]"]])
+def test_the_body_is_that_of_launch(source: Path, args: List[str]) -> None:
+    settings = {
+        "image": "a/b", "role": "arn:aws:iam::000000000000:role/rehearsal", "instance_type": "ml.m5.xlarge",
+        "instances": 2, "source_dir": str(source), "entry_point": "plain.py", "distribution": "smdistributed",
+    }  # fmt: skip
+    account = launch.Account("us-east-1", "rehearsal")
+    sent = launch.create_job_request(
+        launch.settings_of(settings), account, name="rehearsal", hyperparameters=launch.hyperparameters_of(args)
+    ).as_body()
+    made = cli_request(source, "--hosts", 2, "--distribution", "smdistributed", "--image", "a/b", "plain.py", *args)
+    # Nothing is at the addresses in S3.
+    del sent["OutputDataConfig"], sent["CheckpointConfig"]["S3Uri"]
+    assert made.as_body() == sent
+
+
+@needs(v3=True)
+def test_v3_sends_text_as_it_is(source: Path) -> None:
+    values = {"text": "a", "number": 1, "none": None, "map": {"a": True}}
+    options = RehearsalOptions(source_dir=str(source))
+    made = create_request("plain.py", options, sdk="v3", distribution="mpi", hyperparameters=values)
+    assert (made.sdk, made.distribution, made.hyperparameters) == (
+        "v3", "mpi", {"text": "a", "number": "1", "none": "null", "map": '{"a": true}'}
+    )  # fmt: skip
+    assert next(each.source for each in made.channels if each.name == "code") == str(source)
+    with pytest.raises(RehearsalError, match="SDK v3 has no launcher for smdistributed"):
+        create_request("plain.py", options, sdk="v3", distribution="smdistributed")
+
+
+@pytest.mark.parametrize(
+    ("sent", "distribution"),
+    [
+        ({"sagemaker_pytorch_ddp_enabled": "true"}, "pytorchddp"),
+        ({"sagemaker_distributed_dataparallel_enabled": '"true"'}, "smdistributed"),
+        ({"sagemaker_mpi_enabled": "false"}, "none"),
+    ],
+)
+def test_flags_of_other_sdks(sent: Dict[str, str], distribution: str) -> None:
+    assert request_from_body({**BODY, "HyperParameters": sent}).distribution == distribution
+
+
+def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
+    options = RehearsalOptions(
+        source_dir=str(source), processes=2, channels={"training": str(source)}, environment={"A": "b=c"},
+        allow_files=("a", "b"), requirements=False, checkpoint_dir=str(tmp_path), keep=True, isolation=Isolation.NETNS,
+        host_names=("algo-1", "algo-3", "algo-2"), bandwidth=10**9, latency=0.001, stop_at="step 5", timeout=60,
+    )  # fmt: skip
+    groups = ("head=1:ml.c5.large", "workers=2:ml.m5.xlarge")
+    made = create_request(
+        "plain.py", options, distribution="mpi", instance_groups=groups, distribution_groups=["workers"],
+        mpi_options="-x A", forward_sigterm=False, job_name="job", hyperparameters={"lr": 0.1, "map": {"a": 1}},
+    )  # fmt: skip
+    assert made == cli_request(
+        source, "--processes", 2, "--distribution", "mpi", "--instance-groups", ",".join(groups), "--keep",
+        "--distribution-groups", "workers", "--mpi-options", "-x A", "--channel", f"training={source}",
+        "--env", "A=b=c", "--allow-file", "a", "--allow-file", "b", "--no-forward-sigterm",
+        "--job-name", "job", "--no-requirements",
+        "--checkpoint-dir", tmp_path, "--host-names", "algo-1,algo-3,algo-2", "--timeout", "1m", "--stop-at", "step 5",
+        "--bandwidth", "1gbit", "--latency", "1ms", "--isolation", "netns", "plain.py", "--lr", "0.1", "--map={a: 1}",
+    )  # fmt: skip
+    assert [(group.name, group.instance_type, group.hosts) for group in made.groups] == [
+        ("head", "ml.c5.large", ("algo-1",)),
+        ("workers", "ml.m5.xlarge", ("algo-3", "algo-2")),
+    ]
+    assert (made.hosts, made.distribution_hosts) == (("algo-1", "algo-2", "algo-3"), ("algo-3", "algo-2"))
+    assert made.hyperparameters["sagemaker_mpi_num_of_processes_per_host"] == "2"
+    assert made.environment == {"LIGHTNING_SM_AUTO": "1", "A": "b=c"}
+    assert (made.channels[0].path, made.command, made.job_name) == (source, ("train",), "job")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "No entry point"),
+        (["nope.py"], "'nope.py' is not a file"),
+        (["fit", "--config", "c.yaml"], "'train.py' is not a file"),
+        (["--hosts", "0", "plain.py"], "no InstanceCount"),
+        (["--processes", "0", "--distribution", "mpi", "plain.py"], "--processes 0 must be"),
+        (["--processes", "2", "plain.py"], "no meaning with --distribution none"),
+        (["--channel", "training=/nowhere/at/all", "plain.py"], "does not exist"),
+        (["--instance-groups", "a=1", "plain.py"], "NAME=COUNT:TYPE"),
+        (["--instance-groups", "a=1:ml.m5.large", "--hosts", "2", "plain.py"], "exclude each other"),
+        (["--host-names", "algo-1", "--hosts", "2", "plain.py"], "not names of 2 hosts"),
+        (["--stop-after", "20s", "--spot-interrupt-after", "5s", "plain.py"], "exclude each other"),
+        (["--upload", "plain.py"], "--upload is for --request"),
+        (["--request", "/nowhere.json"], "cannot be read as JSON"),
+        (["--request", "/nowhere.json", "--hosts", "2"], "--request and --hosts exclude each other"),
+        (["--request", "/nowhere.json", "plain.py"], "--request and an entry point exclude each other"),
+    ],
+)
+def test_bad_arguments_say_what_is_wrong(source: Path, arguments: List[str], told: str) -> None:
+    with pytest.raises(LightningSMError, match=told):
+        cli_request(source, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--distribution", "ddp"], "torch_distributed"),
+        (["--channel", "training"], "is not NAME=VALUE"),
+        (["--timeout", "soon"], "'soon' is not a duration"),
+        (["--bandwidth", "5"], "is not a bandwidth"),
+        (["--hosst", "2"], "hosst"),
+    ],
+)
+def test_usage_errors(arguments: List[str], told: str, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "plain.py"])
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_main_ends_with_2_and_one_line(source: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["--source-dir", str(source), "nope.py"]) == 2
+    assert capsys.readouterr().err.startswith("lightning-sm rehearse: The entry point 'nope.py' is not a file")
+
+
+def test_dir_shows_what_is_public() -> None:
+    assert dir(rehearse) == sorted(rehearse.__all__)
+    assert all(getattr(rehearse, name).__doc__ for name in rehearse.__all__)
+
+
+def test_a_body_and_the_local_folders_in_its_place(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "body.json").write_text(json.dumps(BODY))
+    made = cli_request(source, "--request", tmp_path / "body.json")
+    assert (made.job_name, made.sdk, made.distribution, made.hosts) == (
+        "job-1", "v2", "torch_distributed", ("algo-1", "algo-2")
+    )  # fmt: skip
+    assert made.channels[0].source == "s3://bucket/data"
+    assert (made.archive_uri, made.output_uri, made.checkpoint_uri) == (
+        None,
+        "s3://bucket/out",
+        "s3://bucket/checkpoints",
+    )
+    assert (made.command, made.has_checkpoints) == (("train",), True)
+    assert request_from_body(BODY).archive_uri == "s3://bucket/sourcedir.tar.gz"
+    options = RehearsalOptions(channels={"training": str(source), "more": str(source)}, checkpoint_dir=str(tmp_path))
+    local = request_from_body(BODY, options)
+    assert [(each.name, each.source) for each in local.channels] == [("training", str(source)), ("more", str(source))]
+    assert (local.checkpoint_uri, local.has_checkpoints) == (None, True)
+
+
+def test_v3_is_known_by_its_drivers(source: Path) -> None:
+    channel = {"ChannelName": "sm_drivers", "DataSource": {"S3DataSource": {"S3Uri": f"file://{source}"}}}
+    algorithm = {"ContainerEntrypoint": ["/bin/bash"], "ContainerArguments": ["-c", "run"]}
+    made = request_from_body({**BODY, "InputDataConfig": [channel], "AlgorithmSpecification": algorithm})
+    assert (made.sdk, made.command, made.channels[0].source) == ("v3", ("/bin/bash", "-c", "run"), str(source))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"HyperParameters": {"a": 1}}, "is not a string"),
+        ({"ResourceConfig": {"InstanceCount": 1}}, "no InstanceType"),
+        ({"InputDataConfig": [{"ChannelName": "a", "InputMode": "Pipe"}]}, "only S3Prefix"),
+        ({"InputDataConfig": [{"ChannelName": "a"}]}, "neither an s3://"),
+        ({"CheckpointConfig": {"LocalPath": "/data"}}, "'/data' cannot be rehearsed"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_refused(changes: Dict[str, Any], told: str) -> None:
+    with pytest.raises(RehearsalError, match=told):
+        request_from_body({**BODY, **changes})
+
+
+def test_what_is_no_body_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RehearsalError, match="not the body of a CreateTrainingJob request"):
+        request_from_body({})
+    with pytest.raises(RehearsalError, match="exclude each other"):
+        request_from_body(BODY, RehearsalOptions(upload=True, output_dir=str(tmp_path)))
