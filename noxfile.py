@@ -214,10 +214,5 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def rows(session: nox.Session) -> None:
-    """Run the suite on the oldest, a middle and the newest Lightning, or on rows that are named."""
-    session.run(
-        sys.executable,
-        "-m",
-        "tools.matrix",
-        *(session.posargs or ["--ci", "--again", *(["--short"] if _SHORT else [])]),
-    )
+    """Run the tests of each level on its rows of Lightning, or on rows that are named."""
+    session.run(sys.executable, "-m", "tools.matrix", *(session.posargs or ["--all", "--again"]))

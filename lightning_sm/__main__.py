@@ -9,7 +9,7 @@ from lightning_sm._version import __version__
 
 __all__ = ["main"]
 
-# The function that takes the words behind each command (``main`` by default).
+# The function that takes the arguments behind each command (``main`` by default).
 _COMMANDS = {
     "launch": "lightning_sm.launch",
     "tune": "lightning_sm.launch:tune",
@@ -23,7 +23,7 @@ _COMMANDS = {
     "metrics": "lightning_sm._observe.metrics_command",
     "plan": "lightning_sm._plan",
 }
-# Commands of LightningCLI, which takes them with the words behind them.
+# Commands of LightningCLI, which takes them with the arguments behind them.
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
 
 _HELP = """usage: lightning-sm COMMAND ...
@@ -73,8 +73,8 @@ example:
 
 def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
     """Run the command that the first word names; what only LightningCLI can answer goes to the CLI."""
-    words = list(sys.argv[1:] if args is None else args)
-    first = words[0] if words else ""
+    args = list(sys.argv[1:] if args is None else args)
+    first = args[0] if args else ""
     if first in ("-h", "--help"):
         print(_HELP)
         return 0
@@ -84,12 +84,12 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
     if first in _COMMANDS:
         module, _, function = _COMMANDS[first].partition(":")
         command: Callable[[Sequence[str]], Optional[int]] = getattr(importlib.import_module(module), function or "main")
-        return command(words[1:])
-    if first in _SUBCOMMANDS and words[1:] in (["-h"], ["--help"]):
+        return command(args[1:])
+    if first in _SUBCOMMANDS and args[1:] in (["-h"], ["--help"]):
         print(_SUBCOMMAND_HELP.format(first))
         return 0
     if not _is_in_job():
-        if not words:
+        if not args:
             print(_HELP, file=sys.stderr)
             return 2
         if not first.startswith("-") and first not in (*_COMMANDS, *_SUBCOMMANDS):
@@ -99,7 +99,7 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
             print("Loading torch and Lightning …", file=sys.stderr, flush=True)
     from lightning_sm.cli import main as cli
 
-    cli(["--help" if word == "--help-all" else word for word in words])
+    cli(["--help" if word == "--help-all" else word for word in args])
     return None
 
 

@@ -30,7 +30,7 @@ _PYTHON = """# SDK v2: Estimator(..., metric_definitions=metric_definitions)
 metric_definitions = ["""
 
 
-def main(words: Optional[Sequence[str]] = None) -> int:
+def main(args: Optional[Sequence[str]] = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(
         prog="lightning-sm metrics",
@@ -44,12 +44,14 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     forms = parser.add_argument("--format", choices=("json", "yaml", "sdk"), default="json")
     forms.help = "default: json; sdk is Python for the SDK"
     parser.add_argument(
-        "words", nargs=argparse.REMAINDER, help="with --run: the script and its words, such as train.py fit --config "
-        "config.yaml; without a script those of lightning-sm fit"
-    )  # fmt: skip
-    given, rest = parser.parse_known_args(words)
+        "args",
+        nargs=argparse.REMAINDER,
+        help="with --run: the script and its arguments, such as train.py fit --config config.yaml; without a script "
+        "those of lightning-sm fit",
+    )
+    given, rest = parser.parse_known_args(args)
     try:
-        definitions = metric_definitions(given.names or _names_of_run([*rest, *given.words]))
+        definitions = metric_definitions(given.names or _names_of_run([*rest, *given.args]))
     except LightningSMError as error:
         print(f"lightning-sm metrics: {error}", file=sys.stderr)
         return 1
@@ -57,9 +59,9 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     return 0
 
 
-def _names_of_run(words: List[str]) -> List[str]:
+def _names_of_run(args: List[str]) -> List[str]:
     """The names of what is logged when one batch is trained in a job of one host, whose directories are temporary."""
-    program = words if words and words[0].endswith(".py") else ["-m", "lightning_sm.cli", "fit", *words]
+    program = args if args and args[0].endswith(".py") else ["-m", "lightning_sm.cli", "fit", *args]
     with tempfile.TemporaryDirectory() as base:
         config = Path(base, "input", "config")
         config.mkdir(parents=True)

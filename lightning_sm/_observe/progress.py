@@ -33,7 +33,7 @@ _EVALUATIONS = {
     "test": ("test_dataloaders", "num_test_batches", "test"),
     "predict": ("predict_dataloaders", "num_predict_batches", "prediction"),
 }
-_Words = Dict[str, Optional[str]]
+_Fields = Dict[str, Optional[str]]
 
 
 class _Stage:
@@ -88,7 +88,7 @@ class Progress:
         self._fit: Optional[_Stage] = None
         self._evaluation: Optional[_Stage] = None
         self._writes = False
-        self._ended: Optional[_Words] = None
+        self._ended: Optional[_Fields] = None
         self._epoch = self._start_step = 0
         self._epoch_started = 0.0
         self._epoch_mark = self._line_mark = Mark()
@@ -172,18 +172,18 @@ class Progress:
             self._detector.beat()
         if self.training.latest >= self._next_line:
             epoch_eta, fit_eta = self._estimates(trainer, self._fit)
-            words = {
-                **self._training_words(trainer, self._fit),
+            fields = {
+                **self._training_fields(trainer, self._fit),
                 "percent": _percent(self._fit),
                 "step": f"{trainer.global_step}",
-                **_rate_words(self.training.since(self._line_mark)),
+                **_rate_fields(self.training.since(self._line_mark)),
                 "gpu_memory": _gpu_memory(trainer),
                 "eta_epoch": _seconds(epoch_eta),
                 "eta_fit": _seconds(fit_eta),
             }
-            self._write("train", words, bar_metrics(trainer, within_epoch=True))
+            self._write("train", fields, bar_metrics(trainer, within_epoch=True))
 
-    def _training_words(self, trainer: Any, fit: _Stage) -> _Words:
+    def _training_fields(self, trainer: Any, fit: _Stage) -> _Fields:
         return {"epoch": self._epoch_of(trainer), "batch": _of(fit.batch, fit.batches)}
 
     def _epoch_of(self, trainer: Any) -> str:
@@ -197,9 +197,9 @@ class Progress:
         if self._writes and self._fit is not None:
             rates = self.training.since(self._epoch_mark)
             self._ended = {
-                **self._training_words(trainer, self._fit),
+                **self._training_fields(trainer, self._fit),
                 "step": f"{trainer.global_step}",
-                **_rate_words(rates, is_end=True),
+                **_rate_fields(rates, is_end=True),
                 "gpu_memory": _gpu_memory(trainer),
                 "time": _seconds(time.monotonic() - self._epoch_started),
                 "eta_fit": _seconds(self._estimates(trainer, self._fit)[1]),
@@ -225,14 +225,14 @@ class Progress:
         fit, self._fit = self._fit, None
         if fit is not None and self._writes:
             total = self.training.total
-            words = {
+            fields = {
                 "batch": f"{total.batches}",
                 "step": f"{trainer.global_step}",
-                **_rate_words(total, is_end=True),
+                **_rate_fields(total, is_end=True),
                 "time": _seconds(time.monotonic() - fit.started),
                 "reason": None if error is None else type(error).__name__,
             }
-            self._write("fit end" if error is None else "fit interrupted", words)
+            self._write("fit end" if error is None else "fit interrupted", fields)
 
     def _estimates(self, trainer: Any, fit: _Stage) -> Tuple[Optional[float], Optional[float]]:
         """The seconds to the end of the epoch, and of ``fit``. Validation is taken to go on with each batch."""
@@ -276,9 +276,9 @@ class Progress:
         if stage is not None:
             stage.count(batch, stage.batch + 1, loader)
             if stage.counter.latest >= self._next_line:
-                rates, memory = _rate_words(stage.counter.total), {"gpu_memory": _gpu_memory(trainer)}
-                words = {**self._evaluation_words(trainer, stage), "percent": _percent(stage), **rates, **memory}
-                self._write(stage.name, words)
+                rates, memory = _rate_fields(stage.counter.total), {"gpu_memory": _gpu_memory(trainer)}
+                fields = {**self._evaluation_fields(trainer, stage), "percent": _percent(stage), **rates, **memory}
+                self._write(stage.name, fields)
 
     @harmless(_LINES)
     def end_evaluation(self, trainer: Any) -> None:
@@ -289,13 +289,15 @@ class Progress:
         if stage is not None and self._writes:
             logged = callback_metrics(trainer)
             metrics = {name: value for name, value in logged.items() if stage.metrics_before.get(name) is not value}
-            rates = _rate_words(stage.counter.total, is_end=True)
+            rates = _rate_fields(stage.counter.total, is_end=True)
             time_taken = {"time": _seconds(time.monotonic() - stage.started)}
-            self._write(f"{stage.name} end", {**self._evaluation_words(trainer, stage), **rates, **time_taken}, metrics)
+            self._write(
+                f"{stage.name} end", {**self._evaluation_fields(trainer, stage), **rates, **time_taken}, metrics
+            )
         if trainer.state.fn != "fit":
             self._stop_watching()
 
-    def _evaluation_words(self, trainer: Any, stage: _Stage) -> _Words:
+    def _evaluation_fields(self, trainer: Any, stage: _Stage) -> _Fields:
         is_in_fit = stage.name == "validation" and self._fit is not None
         epoch = self._epoch_of(trainer) if is_in_fit else None
         return {"epoch": epoch, "batch": _of(stage.batch, stage.batches)}
@@ -313,8 +315,8 @@ class Progress:
             self._undo()
         self._reset()
 
-    def _write(self, head: str, words: _Words, metrics: Mapping[str, Any] = {}) -> None:
-        text = " ".join(f"{name}={word}" for name, word in words.items() if word is not None)
+    def _write(self, head: str, fields: _Fields, metrics: Mapping[str, Any] = {}) -> None:
+        text = " ".join(f"{name}={word}" for name, word in fields.items() if word is not None)
         log.info("progress %s: %s%s", head, text, f" | {_metrics(metrics)}" if metrics else "")
         self._line_mark = self.training.mark()
         self._set_next_line()
@@ -373,15 +375,15 @@ def _gpu_memory(trainer: Any) -> Optional[str]:
     return f"{torch.cuda.memory_reserved(device) / 2**30:.1f}/{total / 2**30:.1f}GiB"
 
 
-def _rate_words(rates: Rates, is_end: bool = False) -> _Words:
-    words: _Words = {"samples": f"{rates.samples}" if is_end and rates.samples is not None else None}
+def _rate_fields(rates: Rates, is_end: bool = False) -> _Fields:
+    fields: _Fields = {"samples": f"{rates.samples}" if is_end and rates.samples is not None else None}
     if rates.samples_per_second is not None:
-        words["samples/s"] = _number(rates.samples_per_second)
+        fields["samples/s"] = _number(rates.samples_per_second)
     elif rates.batches_per_second is not None:
-        words["batches/s"] = _number(rates.batches_per_second)
-    words["step_time"] = None if rates.step_time is None else f"{_number(rates.step_time * 1000)}ms"
-    words["data_wait"] = None if rates.data_wait is None else f"{round(rates.data_wait * 100)}%"
-    return words
+        fields["batches/s"] = _number(rates.batches_per_second)
+    fields["step_time"] = None if rates.step_time is None else f"{_number(rates.step_time * 1000)}ms"
+    fields["data_wait"] = None if rates.data_wait is None else f"{round(rates.data_wait * 100)}%"
+    return fields
 
 
 def _of(number: int, total: Optional[int]) -> str:
@@ -415,9 +417,9 @@ def _metrics(metrics: Mapping[str, Any]) -> str:
         >>> _metrics({"loss": 0.123456789, "n\\n": 3})
         'loss=0.12346, n =3'
     """
-    words = [f"{_one_line(name)}={_value(value)}" for name, value in islice(metrics.items(), _MAX_METRICS)]
-    more = len(metrics) - len(words)
-    return ", ".join([*words, f"and {more} more"] if more else words)
+    fields = [f"{_one_line(name)}={_value(value)}" for name, value in islice(metrics.items(), _MAX_METRICS)]
+    more = len(metrics) - len(fields)
+    return ", ".join([*fields, f"and {more} more"] if more else fields)
 
 
 def _value(value: Any) -> str:

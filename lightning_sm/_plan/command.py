@@ -31,9 +31,9 @@ __all__ = ["PlanOptions", "main"]
 
 _DESCRIPTION = """Predict throughput, hours and dollars of a training on several hosts, and what limits it.
 
-Each process keeps its batch; with more hosts an epoch has fewer steps. With --measure, the words behind the options are
-a training of yours (train.py --config config.yaml, or fit and the words behind `lightning-sm fit`): it runs on this
-machine until some steps are measured, and leaves nothing behind."""
+Each process keeps its batch; with more hosts an epoch has fewer steps. With --measure, the arguments behind the options
+are a training of yours (train.py --config config.yaml, or fit and the arguments behind `lightning-sm fit`): it runs on
+this machine until some steps are measured, and leaves nothing behind."""
 
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 

@@ -183,14 +183,14 @@ class TrainingJob:
             log.info("The job has no channel %r; using the default %s", name, default)
         return default
 
-    def hydra_overrides(self, words: Sequence[str]) -> List[str]:
+    def hydra_overrides(self, args: Sequence[str]) -> List[str]:
         """Return the arguments that Hydra is to parse.
 
         SageMaker passes ``--key value``, which Hydra does not accept. In a training job these arguments are replaced
         by the hyperparameters as ``key=value``; other arguments are returned unchanged.
 
         Args:
-            words: ``sys.argv[1:]``.
+            args: ``sys.argv[1:]``.
 
         Example::
 
@@ -198,10 +198,10 @@ class TrainingJob:
             >>> TrainingJob.resolve(environ).hydra_overrides(["--lr", "0.1"])
             ['lr=0.1']
         """
-        by_sagemaker = self.in_container and bool(words) and words[0].startswith("-")
+        by_sagemaker = self.in_container and bool(args) and args[0].startswith("-")
         # Lightning starts further local processes with the first one's arguments and some of Hydra's.
-        by_lightning = any(word.startswith("hydra.") for word in words)
-        return self.hyperparameters.as_hydra() if by_sagemaker and not by_lightning else list(words)
+        by_lightning = any(word.startswith("hydra.") for word in args)
+        return self.hyperparameters.as_hydra() if by_sagemaker and not by_lightning else list(args)
 
     @property
     def data_channels(self) -> Mapping[str, Channel]:

@@ -11,6 +11,7 @@ The body of the API's request is made first, a value that can be printed, checke
 from typing import List
 
 from lightning_sm.errors import LaunchError
+from lightning_sm.launch._arguments import hyperparameters_of
 from lightning_sm.launch._command import check_arguments, check_project, main, tune
 from lightning_sm.launch._images import Image, find_image
 from lightning_sm.launch._jobs import artifacts, jobs, logs, stop
@@ -20,7 +21,6 @@ from lightning_sm.launch._project import Problem
 from lightning_sm.launch._request import Account, JobRequest, create_job_request
 from lightning_sm.launch._settings import LaunchSettings, TuningSettings, settings_of, tuning_settings_of
 from lightning_sm.launch._tuning import create_tuning_request, draw
-from lightning_sm.launch._words import hyperparameters_of
 
 __all__ = [
     "Account",

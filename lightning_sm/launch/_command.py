@@ -15,6 +15,7 @@ from jsonargparse import ArgumentParser
 
 from lightning_sm._observe.metrics import metric_definitions
 from lightning_sm.errors import LaunchError, LightningSMError
+from lightning_sm.launch._arguments import command_parser, hyperparameters_of, split_command
 from lightning_sm.launch._limits import check_limits
 from lightning_sm.launch._options import parse
 from lightning_sm.launch._package import pack_source
@@ -25,12 +26,11 @@ from lightning_sm.launch._settings import LaunchSettings, TuningSettings, settin
 from lightning_sm.launch._tuning import create_tuning_request, draw
 from lightning_sm.launch._upload import address_of_content
 from lightning_sm.launch._watch import follow
-from lightning_sm.launch._words import command_parser, hyperparameters_of, split_command
 
 __all__ = ["check_arguments", "check_project", "exit_status", "main", "tune"]
 
 # With the body of a request only these have a meaning: where the source is, where it is sent, and what is shown.
-_WITH_BODY = ("request", "name", "region", "source_dir", "allow_files", "channels", "dry_run", "wait", "json", "words")
+_WITH_BODY = ("request", "name", "region", "source_dir", "allow_files", "channels", "dry_run", "wait", "json", "args")
 _WHAT_TO_GIVE = {
     "--image": "an image is a short name such as pytorch-2.8-gpu, or an address",
     "--instance-type": "an instance type is one such as ml.g5.xlarge",
@@ -43,19 +43,19 @@ _WHAT_TO_GIVE = {
 }
 
 
-def main(words: Optional[Sequence[str]] = None) -> int:
+def main(args: Optional[Sequence[str]] = None) -> int:
     """Run ``lightning-sm launch`` and return its exit status: 0, or 1 after an error, which is one line on stderr.
 
     Args:
-        words: The words behind ``lightning-sm launch`` instead of those of the command line.
+        args: The arguments behind ``lightning-sm launch`` instead of those of the command line.
     """
-    given = list(sys.argv[1:] if words is None else words)
+    given = list(sys.argv[1:] if args is None else args)
     return exit_status("lightning-sm launch", lambda: _run("launch", given))
 
 
-def tune(words: Sequence[str]) -> int:
+def tune(args: Sequence[str]) -> int:
     """Run ``lightning-sm tune``, as :func:`main` runs ``lightning-sm launch``."""
-    return exit_status("lightning-sm tune", lambda: _run("tune", words))
+    return exit_status("lightning-sm tune", lambda: _run("tune", args))
 
 
 def check_arguments(args: Sequence[str]) -> List[Problem]:
@@ -73,7 +73,7 @@ def check_project(settings: LaunchSettings, hyperparameters: Optional[Mapping[st
 
     Args:
         settings: What the job is asked to be. It needs neither a role nor, by default, an image and an instance type.
-        hyperparameters: The words of the job, by :func:`hyperparameters_of`.
+        hyperparameters: The arguments of the job, by :func:`hyperparameters_of`.
 
     Raises:
         LaunchError: The settings or the folder cannot be read.
@@ -84,13 +84,13 @@ def check_project(settings: LaunchSettings, hyperparameters: Optional[Mapping[st
     return problems_of(settings, create_job_request(settings, account, name="check", hyperparameters=hyperparameters))
 
 
-def _run(command: str, words: Sequence[str]) -> int:
+def _run(command: str, args: Sequence[str]) -> int:
     parser = command_parser(command)
-    settings, tuning, hyperparameters, options = _read(parser, words)
+    settings, tuning, hyperparameters, options = _read(parser, args)
     account: Optional[Account] = None
     session = session_in(settings.region)
     if options.get("request"):
-        _refuse_beside_body(parser, words)
+        _refuse_beside_body(parser, args)
         request = _written(options["request"], settings.name)
     else:
         _refuse_missing(settings, tuning, session.region_name)
@@ -120,11 +120,11 @@ def _run(command: str, words: Sequence[str]) -> int:
 
 
 def _read(
-    parser: ArgumentParser, words: Sequence[str]
+    parser: ArgumentParser, args: Sequence[str]
 ) -> Tuple[LaunchSettings, Optional[TuningSettings], Dict[str, Any], Dict[str, Any]]:
     """Return the settings, those of a search, the hyperparameters of the command, and all options."""
-    options = parse(parser, words)
-    program, run = split_command(options["words"], parser)
+    options = parse(parser, args)
+    program, run = split_command(options["args"], parser)
     options["entry_point"] = program or options["entry_point"]
     tuning = TuningSettings(**options["tuning"]) if "draw" in options else None
     return settings_in(options), tuning, hyperparameters_of(run), options
@@ -200,10 +200,10 @@ def _pack_and_send(
         return send(request, archive, session, owner=owner, start=settings.from_checkpoint, data=data)
 
 
-def _refuse_beside_body(parser: ArgumentParser, words: Sequence[str]) -> None:
-    given = parser.parse_args(list(words), defaults=False).as_dict()
+def _refuse_beside_body(parser: ArgumentParser, args: Sequence[str]) -> None:
+    given = parser.parse_args(list(args), defaults=False).as_dict()
     wrong = sorted(name.replace("typed_", "") for name, value in given.items() if value)
-    wrong = [name for name in wrong if name not in _WITH_BODY] + list(given.get("words") or ())
+    wrong = [name for name in wrong if name not in _WITH_BODY] + list(given.get("args") or ())
     if wrong:
         raise LaunchError(
             f"--request and {' '.join(wrong)} exclude each other: the body contains it.", hint="Change the body."

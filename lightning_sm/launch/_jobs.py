@@ -20,30 +20,30 @@ __all__ = ["artifacts", "jobs", "logs", "stop"]
 _KINDS = {"TrainingJob": "list_training_jobs", "HyperParameterTuningJob": "list_hyper_parameter_tuning_jobs"}
 
 
-def jobs(words: Sequence[str]) -> int:
+def jobs(args: Sequence[str]) -> int:
     """Run ``lightning-sm jobs``."""
-    return _run("jobs", _list, words)
+    return _run("jobs", _list, args)
 
 
-def logs(words: Sequence[str]) -> int:
+def logs(args: Sequence[str]) -> int:
     """Run ``lightning-sm logs``."""
-    return _run("logs", _logs, words)
+    return _run("logs", _logs, args)
 
 
-def stop(words: Sequence[str]) -> int:
+def stop(args: Sequence[str]) -> int:
     """Run ``lightning-sm stop``."""
-    return _run("stop", _stop, words)
+    return _run("stop", _stop, args)
 
 
-def artifacts(words: Sequence[str]) -> int:
+def artifacts(args: Sequence[str]) -> int:
     """Run ``lightning-sm artifacts``."""
-    return _run("artifacts", _artifacts, words)
+    return _run("artifacts", _artifacts, args)
 
 
-def _run(name: str, command: Callable[..., int], words: Sequence[str]) -> int:
+def _run(name: str, command: Callable[..., int], args: Sequence[str]) -> int:
     parser = new_parser(f"lightning-sm {name}", str(command.__doc__).partition("\n")[0])
     add_options(parser, command)
-    return exit_status(parser.prog, lambda: command(**parse(parser, words)))
+    return exit_status(parser.prog, lambda: command(**parse(parser, args)))
 
 
 def _list(contains: Optional[str] = None, limit: int = 20, region: Optional[str] = None, json: bool = False) -> int:

@@ -21,7 +21,7 @@ from lightning_sm.errors import HyperparameterError, JobConfigError, LaunchError
 __all__ = ["ReadLine", "read_line"]
 
 _TIMEOUT = 120.0
-# Programs that read their words by a parser that can be stopped when it is done. Others would be run.
+# Programs that read their arguments by a parser that can be stopped when it is done. Others would be run.
 _PARSERS = re.compile(r"\w*CLI\b|ArgumentParser|argparse|lightning_sm\.cli|from lightning_sm import .*cli")
 
 
@@ -59,7 +59,7 @@ def read_line(source_dir: str, entry_point: str, body: Mapping[str, Any], *, loc
     with tempfile.TemporaryDirectory() as base:
         _write_job(Path(base), body, encoded, local)
         answer = Path(base, "answer.json")
-        command = [sys.executable, "-m", "lightning_sm.launch._line", str(answer), entry_point, *_words(encoded)]
+        command = [sys.executable, "-m", "lightning_sm.launch._line", str(answer), entry_point, *_to_args(encoded)]
         environ = {
             **os.environ,
             **body.get("Environment", {}),
@@ -109,18 +109,18 @@ def _write_job(base: Path, body: Mapping[str, Any], encoded: Mapping[str, str], 
         (config / file).write_text(json.dumps(content), encoding="utf-8")
 
 
-def _words(encoded: Mapping[str, str]) -> List[str]:
-    """The words that the toolkit makes of hyperparameters: ``to_cmd_args`` of ``sagemaker_training/mapping.py``."""
-    words: List[str] = []
+def _to_args(encoded: Mapping[str, str]) -> List[str]:
+    """The arguments that the toolkit makes of hyperparameters: ``to_cmd_args`` of ``sagemaker_training/mapping.py``."""
+    args: List[str] = []
     for name, value in sorted((name, json.loads(text)) for name, text in encoded.items()):
         text = ",".join(f"{key}={value[key]}" for key in value) if isinstance(value, dict) else str(value)
-        words += [f"-{name}" if len(name) == 1 else f"--{name}", "" if value is None else text]
-    return words
+        args += [f"-{name}" if len(name) == 1 else f"--{name}", "" if value is None else text]
+    return args
 
 
-def _run(path: str, program: str, *words: str) -> None:
+def _run(path: str, program: str, *args: str) -> None:
     """Run the program until its parser is done."""
-    sys.argv = [program, *words]
+    sys.argv = [program, *args]
     text = Path(program).read_text(encoding="utf-8", errors="replace")
     if "CLI" in text or "lightning_sm" in text:
         _stop_before_objects(path)
@@ -148,7 +148,7 @@ def _answer(path: str, **found: Any) -> NoReturn:
 
 
 def _stop_after(cls: Type[Any], method: str, depth: List[None], stop: Callable[[], NoReturn]) -> None:
-    """End the process when the outermost call of a parser's methods has read the words of the process."""
+    """End the process when the outermost call of a parser's methods has read the arguments of the process."""
     original = getattr(cls, method)
 
     def parse(self: Any, args: Any = None, *rest: Any, **named: Any) -> Any:

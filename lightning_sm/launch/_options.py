@@ -97,7 +97,7 @@ def options_of(parser: jsonargparse.ArgumentParser) -> List[str]:
 
 
 def parse(parser: jsonargparse.ArgumentParser, given: Union[Sequence[str], Mapping[str, Any]]) -> Dict[str, Any]:
-    """Return what words, or the content of a config file, set, with what they leave at its default.
+    """Return what arguments, or the content of a config file, set, with what they leave at its default.
 
     Raises:
         LaunchError: An option is unknown, or a value has another type.

@@ -31,7 +31,7 @@ class LaunchSettings:
         instance_type: The instance type, such as ``ml.g5.xlarge``.
         source_dir: The folder with the program, its config files and ``requirements.txt``.
         entry_point: The program in it.
-        hyperparameters: Hyperparameters, beside those that the words of the command mean.
+        hyperparameters: Hyperparameters, beside those that the arguments of the command mean.
         environment: Environment variables of the container. ``LIGHTNING_SM_AUTO`` is ``1`` unless it is set: with it a
             program that does not import ``lightning_sm`` takes its world and directories from the job.
         allow_files: Files that are uploaded although they are large or look like secrets.

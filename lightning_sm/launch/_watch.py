@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 from lightning_sm.launch._send import api_errors, call, is_transient
 
-__all__ = ["LogReader", "follow", "patiently"]
+__all__ = ["LogReader", "follow", "call_with_retries"]
 
 _GROUP = "/aws/sagemaker/TrainingJobs"
 _ENDED = ("Completed", "Failed", "Stopped", "DeleteFailed")
@@ -62,7 +62,7 @@ class LogReader:
         while True:
             more = {"nextToken": token} if token else {}
             try:
-                page = patiently(
+                page = call_with_retries(
                     self.client.describe_log_streams,
                     persists=self.persists,
                     logGroupName=_GROUP,
@@ -82,7 +82,7 @@ class LogReader:
         while True:
             token = self._tokens[stream]
             more = {"nextToken": token} if token else {}
-            page = patiently(
+            page = call_with_retries(
                 self.client.get_log_events,
                 persists=self.persists,
                 logGroupName=_GROUP,
@@ -146,7 +146,7 @@ def _lines(session: Any, name: str, kind: str, poll_seconds: float, wait: bool) 
     quiet = 0
     while True:
         with api_errors(f"sagemaker:Describe{kind} for {name}"):
-            job = patiently(describe, persists=reader.persists, **{f"{kind}Name": name})
+            job = call_with_retries(describe, persists=reader.persists, **{f"{kind}Name": name})
             state = str(job[f"{kind}Status"])
         quiet += 1
         # SageMaker writes the message of a state again while it lasts.
@@ -186,7 +186,9 @@ def _numbers(job: Dict[str, Any]) -> Iterator[Tuple[str, str]]:
         yield "best", f"Best so far: {best['TrainingJobName']}, {metric['MetricName']}={metric['Value']:g} ({values})"
 
 
-def patiently(method: Callable[..., Dict[str, Any]], *, persists: bool = True, **arguments: Any) -> Dict[str, Any]:
+def call_with_retries(
+    method: Callable[..., Dict[str, Any]], *, persists: bool = True, **arguments: Any
+) -> Dict[str, Any]:
     """Make a call of the API again, later each time, as long as there are too many, or nothing answers.
 
     Args:

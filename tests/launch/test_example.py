@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lightning_sm.launch import check_limits, create_job_request
+from lightning_sm.launch._arguments import command_parser
 from lightning_sm.launch._command import _read
-from lightning_sm.launch._words import command_parser
 from tests.launch.test_request import ACCOUNT, ROLE
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

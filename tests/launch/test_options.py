@@ -5,8 +5,8 @@ from dataclasses import fields
 import pytest
 
 from lightning_sm.launch import LaunchError, LaunchSettings, TuningSettings
+from lightning_sm.launch._arguments import command_parser, hyperparameters_of
 from lightning_sm.launch._command import _read
-from lightning_sm.launch._words import command_parser, hyperparameters_of
 
 
 @pytest.fixture(autouse=True)

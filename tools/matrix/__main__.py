@@ -50,10 +50,7 @@ _TESTS = {
         "tests/callbacks",
         "tests/cli",
         "tests/export",
-        "tests/loggers",
-        "tests/metrics",
-        "tests/progress",
-        "tests/report",
+        "tests/observe",
     ),
     SupportLevel.FULL: ("tests/fits", "tests/processes", "tests/resume"),
 }

@@ -1,4 +1,4 @@
-"""The words of ``launch`` and ``tune``: their own options, and behind them the command that the job runs."""
+"""The arguments of ``launch`` and ``tune``: their own options, and behind them the command that the job runs."""
 
 import argparse
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -48,38 +48,38 @@ def command_parser(command: str) -> ArgumentParser:
             "--request", type=str, metavar="FILE", help="send the request that --dry-run printed; --name renames it"
         )
     # From the first word that is no option on, all are the program's.
-    group.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    group.add_argument("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
-def split_command(words: Sequence[str], parser: ArgumentParser) -> Tuple[Optional[str], List[str]]:
-    """Return the program, if the words name one, and the words of its command line.
+def split_command(args: Sequence[str], parser: ArgumentParser) -> Tuple[Optional[str], List[str]]:
+    """Return the program, if the arguments name one, and the arguments of its command line.
 
     Options of ``launch`` among them would be sent as hyperparameters; a script that has such an option stands behind
     ``--``.
 
     Raises:
-        LaunchError: An option of the parser is among the words of the program, or they begin with none.
+        LaunchError: An option of the parser is among the arguments of the program, or they begin with none.
     """
-    program = words[0] if words and words[0].endswith((".py", ".sh")) else None
-    if words and program is None and words[0] not in (*_SUBCOMMANDS, "--"):
+    program = args[0] if args and args[0].endswith((".py", ".sh")) else None
+    if args and program is None and args[0] not in (*_SUBCOMMANDS, "--"):
         raise LaunchError(
-            f"{words[0]!r} is no option.",
+            f"{args[0]!r} is no option.",
             hint=f"The command of the job begins with a script, with one of {', '.join(_SUBCOMMANDS)}, or behind --.",
         )
-    run, taken = list(words[1:] if program else words), options_of(parser)
+    run, taken = list(args[1:] if program else args), options_of(parser)
     own = run.index("--") if "--" in run else len(run)
     for name in (word.partition("=")[0] for word in run[:own]):
         if name in taken:
             raise LaunchError(
-                f"{name} behind {words[0]!r} would be an argument of the program.",
-                hint=f"Write it before {words[0]!r}; an option {name} of the program itself stands behind `--`.",
+                f"{name} behind {args[0]!r} would be an argument of the program.",
+                hint=f"Write it before {args[0]!r}; an option {name} of the program itself stands behind `--`.",
             )
     return program, run[:own] + run[own + 1 :]
 
 
 def hyperparameters_of(command: Sequence[str]) -> Dict[str, Any]:
-    """Return the hyperparameters that the words of a command of LightningCLI mean.
+    """Return the hyperparameters that the arguments of a command of LightningCLI mean.
 
     Args:
         command: Such as ``fit --config config.yaml --trainer.max_epochs 5``.
@@ -92,25 +92,25 @@ def hyperparameters_of(command: Sequence[str]) -> Dict[str, Any]:
         >>> hyperparameters_of(["fit", "--trainer.max_epochs=5", "--model.lr", "1e-3"])
         {'trainer.max_epochs': 5, 'model.lr': 0.001}
     """
-    words = list(command)
+    args = list(command)
     found: Dict[str, Any] = {}
-    is_cli = bool(words) and words[0] in _SUBCOMMANDS
+    is_cli = bool(args) and args[0] in _SUBCOMMANDS
     if is_cli:
-        subcommand = words.pop(0)
+        subcommand = args.pop(0)
         if subcommand != "fit":
             found["subcommand"] = subcommand
     configs: List[str] = []
-    while words:
-        word = words.pop(0)
+    while args:
+        word = args.pop(0)
         name, equals, text = word[2:].partition("=")
         if word == "-c":
             name = "config"
         elif not word.startswith("--") or not name:
             raise LaunchError(f"{word!r} is no setting.", hint="Write --name value, as --trainer.max_epochs 5.")
         if not equals:
-            if not words or words[0].startswith("--"):
+            if not args or args[0].startswith("--"):
                 raise LaunchError(f"{word} has no value.", hint="Write it behind the name; flags are --name=true.")
-            text = words.pop(0)
+            text = args.pop(0)
         if name == "config":
             if is_cli and set(found) - {"subcommand"}:
                 raise LaunchError(
