@@ -32,9 +32,13 @@ _MAY_STAY = (
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
 
+# Of several workers of pytest-xdist; their controller looks for what all of them left behind.
+_IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 # What is started inherits it, and so is known by it however far from its parent it has gone.
-_MARK = f"LIGHTNING_SM_TEST_RUN={os.getpid()}"
-os.environ.update([_MARK.split("=")])
+_RUN = "LIGHTNING_SM_TEST_RUN"
+if not _IS_WORKER:
+    os.environ[_RUN] = str(os.getpid())
+_MARK = f"{_RUN}={os.environ[_RUN]}"
 # Helpers that end with this process: Python's own, and Open MPI's, which Lightning starts where mpi4py is installed.
 _END_WITH_IT = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"--singleton-died-pipe")
 # A guard, or a launcher that ends its workers, needs a moment.
@@ -42,12 +46,15 @@ _SECONDS = 10.0
 _left = []
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
     """Fail a run that leaves processes behind, and end them."""
     # Reports of fits that failed in this process are due when it ends, with the folders and streams of tests gone.
     reports = sys.modules.get("lightning_sm._observe.report_writer")
     if reports is not None:
         reports._writers.clear()
+    if _IS_WORKER:
+        return
     deadline = time.monotonic() + _SECONDS
     while _processes() and time.monotonic() < deadline:
         time.sleep(0.1)

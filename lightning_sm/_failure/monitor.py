@@ -131,11 +131,14 @@ class FailureMonitor:
         """Leave the other ranks and end the thread: this process exits by itself, or has reported its failure."""
         self._stopped.set()
         self._started.set()
+        self._leave()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(2 * _IO_TIMEOUT)
+
+    def _leave(self) -> None:
         if self._guard is not None:
             self._guard.send(Kind.LEAVE)
             self._guard.end()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(2 * _IO_TIMEOUT)
 
     def set_training(self, is_training: bool, *, is_failing: bool = False) -> None:
         """Tell whether this process trains; if not, no collective of Lightning waits for it.
@@ -208,6 +211,10 @@ class FailureMonitor:
             except OSError as error:
                 log.warning("The failure guard process could not be started: %s", error)
                 break
+            if self._stopped.is_set():
+                # `stop` has seen no guard: this one was being started.
+                self._leave()
+                return
             self._send_state()
             self._listen(self._guard.connection)
             if not self._stopped.is_set():

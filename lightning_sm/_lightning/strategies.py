@@ -20,7 +20,6 @@ __all__ = [
     "register_strategy",
     "registered_strategy",
     "replace_infinite_barrier",
-    "saves_by_itself",
     "sharded_base_path",
     "sharded_format",
     "shards_of",
@@ -108,11 +107,6 @@ def is_sharded(trainer: Trainer) -> bool:
     """Whether the trainer's strategy shards or wraps the weights of its module."""
     strategy = strategy_of(trainer)
     return bool(strategy_kind(strategy) or _FAIRSCALE & _class_names(strategy))
-
-
-def saves_by_itself(trainer: Trainer) -> bool:
-    """Whether the strategy writes checkpoints itself, with more than Lightning's own code puts into them."""
-    return strategy_kind(strategy_of(trainer)) == "deepspeed"
 
 
 def bypasses_checkpoint_io(strategy: Any) -> bool:

@@ -6,7 +6,7 @@ import zlib
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-__all__ = ["MANIFEST", "CheckpointRecord", "CorruptedError", "FitRecord", "SavedFile", "has_manifest", "read_manifest"]
+__all__ = ["MANIFEST", "CheckpointRecord", "CorruptedError", "FitRecord", "SavedFile", "read_manifest"]
 
 #: The name of the record in the folder of a sharded checkpoint. Where hosts have no file system in common, each writes
 #: its own shards, and SageMaker copies the folders of all hosts to one prefix, file by file. The record, the same in
@@ -183,11 +183,6 @@ class FitRecord:
         weights = content["weights"]
         record = cls(**{**content, "present": tuple(content["present"]), "weights": None})
         return record if weights is None else replace(record, weights=SavedFile.from_json(weights))
-
-
-def has_manifest(path: str) -> bool:
-    """Whether a path is a sharded checkpoint with a record, also with one that cannot be read."""
-    return os.path.isfile(os.path.join(path, MANIFEST))
 
 
 def read_manifest(folder: str) -> Optional[CheckpointRecord]:

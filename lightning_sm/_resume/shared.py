@@ -5,14 +5,14 @@ what differs, a small part, is a file of its own: ``step-N.rest``.
 """
 
 import os
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from lightning_sm._logging import log
 from lightning_sm._resume.record import SavedFile
 from lightning_sm._resume.series import STATE_KEY
 from lightning_sm._resume.storage import is_remote
 
-__all__ = ["link_file", "link_folder", "merge_rest", "source_to_share", "write_rest"]
+__all__ = ["link_file", "merge_rest", "source_to_share", "write_rest"]
 
 #: What a save shares. Learning rates stand among the states of optimizers, and may have been changed in between.
 SHARED = ("state_dict", "optimizer_states", "current_model_state")
@@ -45,16 +45,6 @@ def _say_once(source: str, target: str, reason: str) -> None:
     if not _has_said:
         _has_said = True
         log.info("The weights are written twice, to %s and to %s: %s. HINT: %s", source, target, reason, _HINT)
-
-
-def link_folder(source: str, target: str, names: List[str]) -> bool:
-    """Make hard links to the files of a folder; return whether that was possible for all of them."""
-    for name in names:
-        path = os.path.join(target, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        if not link_file(os.path.join(source, name), path):
-            return False
-    return True
 
 
 def write_rest(checkpoint: Mapping[str, Any], directory: str, name: str) -> SavedFile:

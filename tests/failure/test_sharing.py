@@ -34,6 +34,24 @@ def test_publish_returns_when_every_host_has_the_reason(cluster):
     assert second.reason is None
 
 
+def test_a_guard_that_is_being_started_while_its_process_leaves_ends_too(cluster, monkeypatch):
+    begun, started = threading.Event(), []
+
+    def start_slowly(*args, _popen=subprocess.Popen, **options):
+        begun.set()
+        time.sleep(0.3)
+        started.append(_popen(*args, **options))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", start_slowly)
+    cluster.ranks.append(Rank(cluster, 0))
+    begun.wait(5)
+    cluster.ranks[0].monitor.stop()
+    until(lambda: bool(started))
+    assert started[0].wait(5) == 0
+    assert cluster.ranks[0].reason is None
+
+
 def test_before_the_ranks_have_joined_a_failure_waits_for_hosts_that_start_later(cluster):
     first, second = cluster.start(2, 3, joined=False, joining=False)
     waiting = threading.Thread(target=second.monitor.publish, args=(REASON,))
