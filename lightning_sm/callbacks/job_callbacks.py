@@ -113,7 +113,7 @@ def monitor_callbacks(
     Raises:
         OptionError: ``sagemaker.log_every`` is no duration.
     """
-    if not context.job.in_container or not _has_level("LogProgress", context):
+    if not context.job.in_container or not _has_level("TrainingMonitor", context):
         return []
     options, is_terminal = context.options, _is_terminal(sys.stdout) or _is_terminal(sys.stderr)
     drop_tips()

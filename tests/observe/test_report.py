@@ -169,7 +169,7 @@ def test_a_resumed_fit_shows_what_was_before(trainer, tmp_path):
     last, lowest, highest, count = page.values["loss by step"]
     assert (int(lowest), int(highest) - int(lowest)) == (1, int(last) - int(lowest))
     assert int(count) in (int(last) - int(lowest), int(last) - int(lowest) + 1)
-    # Without DataPosition, Lightning's versions train different numbers of batches in a resumed epoch.
+    # Without AutoResume, versions of Lightning train different numbers of batches in a resumed epoch.
     assert int(last) > 8
 
 
