@@ -20,8 +20,8 @@ os.environ.update(SAGEMAKER_PYTHON_SDK_TELEMETRY="false", PIP_DISABLE_PIP_VERSIO
 _FORMATTED = ("lightning_sm", "tests", "tools", "examples", "benchmarks", "noxfile.py")
 # What failed at first and was run again is added to the file that this variable names.
 _FAILED_FIRST = "LIGHTNING_SM_FAILED_FIRST"
-# Set by ``.ci/run``, which has one machine for everything: leave out tests marked ``extended``, in rows most of those
-# marked ``slow``, and more than half of the campaign's runs.
+# Set by ``.ci/run``, which has one machine for everything: leave out tests marked ``extended`` and more than half of the
+# campaign's runs.
 _SHORT = bool(os.environ.get("LIGHTNING_SM_SHORT"))
 
 
