@@ -71,7 +71,7 @@ def test_loopback_runs_the_program_once_on_each_host(rehearse, source: Path, tmp
     done = rehearse(
         "--isolation", "loopback", "--hosts", 2, "--env", "GREETING=hello", "--output-dir", tmp_path / "out",
         "--channel", f"training={source}",
-        "plain.py", "fit", "--trainer.max_epochs", "2", "--config", "c.yaml", "--+x", "null",
+        "plain.py", "fit", "--config", "c.yaml", "--trainer.max_epochs", "2", "--+x", "null",
     )  # fmt: skip
     assert done.exit_code == 0
     assert done.summary["status"] == "Completed"
