@@ -195,6 +195,14 @@ def exports(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu(session: nox.Session) -> None:
+    """Show on one GPU all that one can, in 15 minutes at most, and the same on the CPU; print a table."""
+    _prepare(session)
+    _install(session, "deepspeed", *_extra("export"))
+    session.run("python", "-m", "pytest", "-m", "gpu", "--session-timeout", "900", "tests/gpu", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation, and check the tables that are made from the code."""
     _prepare(session)
