@@ -20,8 +20,8 @@ os.environ.update(SAGEMAKER_PYTHON_SDK_TELEMETRY="false", PIP_DISABLE_PIP_VERSIO
 _FORMATTED = ("lightning_sm", "tests", "tools", "examples", "benchmarks", "noxfile.py")
 # What failed at first and was run again is added to the file that this variable names.
 _FAILED_FIRST = "LIGHTNING_SM_FAILED_FIRST"
-# Set by ``.ci/run``, which has one machine for everything: leave out tests marked ``extended`` and more than half of the
-# campaign's runs.
+# Set by ``.ci/run``, which has one machine for everything: leave out tests marked ``extended`` and most runs of the
+# campaign.
 _SHORT = bool(os.environ.get("LIGHTNING_SM_SHORT"))
 
 
@@ -192,6 +192,14 @@ def exports(session: nox.Session) -> None:
     _prepare(session)
     _install(session, *_extra("export"), "sagemaker-inference", "sagemaker-pytorch-inference")
     session.run("python", "-m", "pytest", "-rs", "tests/export", *session.posargs)
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Show on one GPU all that one can, in 15 minutes at most, and the same on the CPU; print a table."""
+    _prepare(session)
+    _install(session, "deepspeed", *_extra("export"))
+    session.run("python", "-m", "pytest", "-m", "gpu", "--session-timeout", "900", "tests/gpu", *session.posargs)
 
 
 @nox.session

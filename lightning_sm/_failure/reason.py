@@ -188,7 +188,8 @@ def is_lost_peer_error(error: BaseException) -> bool:
     raised by torch. An error of a data loader's worker, which torch raises again, quotes a traceback.
     """
     if type(error).__name__ in _LOST_PEER_CLASSES:
-        return True
+        # A port that this rank cannot listen on is no other rank's failure.
+        return "failed to listen" not in str(error)
     if not isinstance(error, RuntimeError):
         return False
     message = _message_of(error)

@@ -1,5 +1,6 @@
 """The callbacks that a job adds to a ``Trainer``, and the job's checkpoint directory for those that are there."""
 
+import os
 import sys
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence
@@ -115,7 +116,7 @@ def monitor_callbacks(
     """
     if not context.job.in_container or not _has_level("TrainingMonitor", context):
         return []
-    options, is_terminal = context.options, _is_terminal(sys.stdout) or _is_terminal(sys.stderr)
+    options, is_terminal = context.options, _is_in_terminal()
     drop_tips()
     own: List[Any] = []
     monitor = _absent("TrainingMonitor", present, context)
@@ -133,6 +134,11 @@ def monitor_callbacks(
             )
     has_summary = arguments.get("enable_model_summary") is not False and not arguments.get("barebones")
     return [*own, *(plain_model_summary(context.namespace, present) if has_summary and not is_terminal else ())]
+
+
+def _is_in_terminal() -> bool:
+    # Open MPI gives the standard output of its processes a pseudo-terminal, and reads it as the job's log.
+    return "OMPI_COMM_WORLD_RANK" not in os.environ and (_is_terminal(sys.stdout) or _is_terminal(sys.stderr))
 
 
 def _is_terminal(stream: Any) -> bool:

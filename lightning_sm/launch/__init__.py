@@ -19,8 +19,10 @@ from lightning_sm.launch._limits import check_limits
 from lightning_sm.launch._package import PackedSource, pack_source
 from lightning_sm.launch._project import Problem
 from lightning_sm.launch._request import Account, JobRequest, create_job_request
+from lightning_sm.launch._send import send
 from lightning_sm.launch._settings import LaunchSettings, TuningSettings, settings_of, tuning_settings_of
 from lightning_sm.launch._tuning import create_tuning_request, draw
+from lightning_sm.launch._watch import follow
 
 __all__ = [
     "Account",
@@ -39,11 +41,13 @@ __all__ = [
     "create_tuning_request",
     "draw",
     "find_image",
+    "follow",
     "hyperparameters_of",
     "jobs",
     "logs",
     "main",
     "pack_source",
+    "send",
     "settings_of",
     "stop",
     "tune",

@@ -325,6 +325,7 @@ def test_errors_of_those_who_lost_a_peer(error):
         ConnectionResetError("Connection reset by peer"),
         ValueError(_GLOO),
         Silent(),
+        DistBackendError("The server socket has failed to listen on any local network address. port: 7777"),
         raised_in("data", "Broken pipe"),
         raised_in("torchdata.nodes", "connection refused"),
         raised_in("torch._utils", _QUOTED),

@@ -19,6 +19,7 @@ __all__ = [
     "KINDS",
     "cpu_class",
     "cpu_strategy",
+    "cuda_strategy",
     "prepare_deepspeed",
     "runs_here",
     "save_after",
@@ -82,16 +83,29 @@ def cpu_strategy(kind: str, strategies: Any, **arguments: Any) -> Any:
         strategies: Lightning's module of strategies, or a dict of classes by the names in :data:`KINDS`.
         **arguments: Further arguments of the strategy.
     """
-    name, own = KINDS[kind]
-    found = strategies[name] if isinstance(strategies, dict) else getattr(strategies, name)
     if kind.startswith("deepspeed"):
         prepare_deepspeed()
+    return cpu_class(_class_of(kind, strategies))(**{**_arguments_of(kind), **arguments})
+
+
+def cuda_strategy(kind: str, strategies: Any, **arguments: Any) -> Any:
+    """A strategy of a kind of :data:`KINDS` on GPUs, with the arguments of :func:`cpu_strategy`."""
+    return _class_of(kind, strategies)(**{**_arguments_of(kind), **arguments})
+
+
+def _class_of(kind: str, strategies: Any) -> Any:
+    name, _ = KINDS[kind]
+    return strategies[name] if isinstance(strategies, dict) else getattr(strategies, name)
+
+
+def _arguments_of(kind: str) -> Dict[str, Any]:
+    name, own = KINDS[kind]
     if kind.startswith("fsdp2"):
         # Lightning's "auto" is tensor parallel within a host.
         own = {**own, "data_parallel_size": int(os.environ.get("WORLD_SIZE", 1)), "tensor_parallel_size": 1}
     if name == "FSDPStrategy":
         own = {**own, "auto_wrap_policy": {torch.nn.Linear}}
-    return cpu_class(found)(**{**own, **arguments})
+    return own
 
 
 def sharded_model(pl):

@@ -12,6 +12,7 @@ import pytest
 
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.errors import OptionError
+from tests.helpers.environ import mpirun
 from tests.helpers.processes import ROOT, Job
 from tests.helpers.rehearsal import needs
 from tests.observe.form import FORBIDDEN, progress_lines
@@ -156,6 +157,16 @@ def test_in_a_terminal_the_normal_bar_stays(container, stream, monkeypatch):
     assert len(shown(trainer)[0]) == 1
     assert shown(trainer)[1] == [None]
     assert progress_lines(lines) == []
+
+
+@pytest.mark.usefixtures("one_namespace")
+def test_mpiruns_pseudo_terminal_is_none(container, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    for name, value in mpirun(0, 1, 0, 1, MASTER_ADDR="127.0.0.1").items():
+        monkeypatch.setenv(name, value)
+    trainer, lines = here(container, "fit", *SHOWN)
+    assert shown(trainer) == ([], [30])
+    assert progress_lines(lines)
 
 
 @pytest.mark.usefixtures("one_namespace")

@@ -51,8 +51,8 @@ def run(tmp_path, source):
     return play
 
 
-def _words(kinds, epochs):
-    return "train_rehearsed.py", "--kinds", ",".join(kinds), "--max-epochs", epochs
+def _words(kinds):
+    return "train_rehearsed.py", "--kinds", ",".join(kinds)
 
 
 def _packed(archive, name):
@@ -72,11 +72,11 @@ def _packed(archive, name):
 def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, distribution, kinds):
     pytest.importorskip("deepspeed")
     last = kinds[-1]
-    # The first attempt ends amid the last kind's training; the others have done half of theirs, since the limit of
-    # epochs is the one word that differs afterwards.
+    # The first attempt ends amid the last kind's training; the others have done half of theirs. The restart has the
+    # same arguments, as SageMaker's have, and another limit of epochs.
     stopping = ("--stop-at", f"{last} has done step {_STEPS + 1}", "--stop-grace", "1s")
-    waiting = ("--waiting", last)
-    done = run(distribution, *stopping, *_words((*kinds, "ddp"), 2), *waiting)
+    words = (*_words((*kinds, "ddp")), "--waiting", last)
+    done = run(distribution, *stopping, "--env", "EPOCHS=2", *words)
     assert done.exit_code == 143, done.log[-6000:]
     for kind in kinds:
         # The oldest, whose save nothing cut off.
@@ -86,7 +86,7 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, di
         assert here == {*files, "manifest.json"}, f"{kind}: both hosts have uploaded theirs"
         ranks = {name for name in files if any(mark in name for mark in ("__1_0", "rank_1_"))}
         assert ranks, f"{kind}: the second host writes shards of its own"
-    done = run(distribution, *_words((*kinds, "ddp"), 4), *waiting)
+    done = run(distribution, "--env", "EPOCHS=4", *words)
     assert done.exit_code == 0, done.log[-6000:]
     assert "Skipped" not in done.log
     for rank in (0, 1):
@@ -112,7 +112,7 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, di
 @pytest.mark.parametrize("kinds", [pytest.param(("fsdp", "fsdp2"), marks=needs("netns", torch=True, mpi=True))])
 def test_smdistributed_gathers_over_the_library(run, tmp_path, kinds):
     """A job with AWS's distribution, by stand-ins for its wrapper and library, on an instance type of its AllGather."""
-    words = (*_words(kinds, 2), "--backend", "smddp")
+    words = ("--env", "EPOCHS=2", *_words(kinds), "--backend", "smddp")
     done = run("smdistributed", *words, instance_type="ml.p4d.24xlarge")
     assert done.exit_code == 0, done.log[-6000:]
     for rank in (0, 1):

@@ -79,12 +79,11 @@ def library():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kinds", help="with commas")
-    parser.add_argument("--max-epochs", type=int)
     parser.add_argument("--waiting", help="the kind in whose training this process waits to be stopped")
     parser.add_argument("--backend", help="asked for by name; without, Lightning's own strategies are used")
     options = parser.parse_args()
-    backend, kinds = options.backend, options.kinds.split(",")
-    found = {kind: train(kind, options.max_epochs, kind == options.waiting, backend) for kind in kinds}
+    backend, kinds, epochs = options.backend, options.kinds.split(","), int(os.environ["EPOCHS"])
+    found = {kind: train(kind, epochs, kind == options.waiting, backend) for kind in kinds}
     found["library"] = library()
     rank = torch.distributed.get_rank()
     with open(os.path.join(os.environ["SM_OUTPUT_DATA_DIR"], f"rank-{rank}.json"), "w", encoding="utf-8") as file:

@@ -1,0 +1,58 @@
+"""The device of these tests, and the table that a run of them prints."""
+
+import functools
+from datetime import date
+
+import pytest
+import torch
+
+from tests.helpers.processes import ROOT, Job
+
+_SCRIPT = ROOT / "tests" / "gpu" / "train.py"
+
+
+@pytest.fixture(params=["cuda", "cpu"])
+def device(request):
+    """A GPU, and the CPU, on which the same parts run without one."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device is here")
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def played(tmp_path_factory):
+    """Return a function: what a part of ``train.py`` found in a process of its own, played once for all tests."""
+
+    @functools.lru_cache(maxsize=None)
+    def run(part, *words):
+        job = Job(tmp_path_factory.mktemp(part), _SCRIPT, part, *words, timeout=500, CUBLAS_WORKSPACE_CONFIG=":4096:8")
+        return job.torchrun(1, 1).results(1)[0]
+
+    return run
+
+
+@pytest.fixture
+def figure(record_property):
+    """Return a function that adds a figure to the test's row of the table."""
+    return record_property
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print one row for each test, for docs/verified.md."""
+    reports = [
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport)
+        and report.nodeid.startswith("tests/gpu/")
+        and (report.when == "call" or report.outcome != "passed")
+    ]
+    if not reports:
+        return
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    terminalreporter.section(f"{name}, torch {torch.__version__}, CUDA {torch.version.cuda}, {date.today()}")
+    terminalreporter.write_line("| What | Outcome | Figures |\n|---|---|---|")
+    for report in sorted(reports, key=lambda report: report.nodeid):
+        figures = ", ".join(f"{key} {value}" for key, value in report.user_properties)
+        why = report.longrepr[2].partition("Skipped: ")[2] if report.skipped else figures
+        terminalreporter.write_line(f"| {report.nodeid.partition('::test_')[2]} | {report.outcome} | {why} |")

@@ -1,0 +1,293 @@
+"""What one GPU can show, each part in a process of its own under torchrun: ``train.py FOLDER PART DEVICE …``.
+
+With the device ``cpu`` the same parts run without a GPU.
+"""
+
+import gc
+import importlib.util
+import json
+import os
+import statistics
+import sys
+import time
+import traceback
+from pathlib import Path
+from unittest import mock
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import lightning_sm
+from lightning_sm._resume.fits import forget_fits
+from tests.helpers.sharded import cpu_strategy, cuda_strategy, save_after, shard
+from tests.helpers.sharded_cases import gathered_weights
+
+_OURS = {
+    "DDPStrategy": lightning_sm.SMDDPStrategy,
+    "FSDPStrategy": lightning_sm.SMDDPFSDPStrategy,
+    "ModelParallelStrategy": lightning_sm.SMDDPModelParallelStrategy,
+    "DeepSpeedStrategy": lightning_sm.SMDDPDeepSpeedStrategy,
+}
+_EPOCH, _EPOCHS = 8, 2
+# The save that a fit is continued from, and the step at which it is interrupted.
+_SAVED, _CRASHED = 5, 7
+
+
+class Crash(BaseException):
+    """Ends a fit as the loss of its container does."""
+
+
+class Net(pl.LightningModule):
+    """Layers with dropout, whose steps draw random numbers on the device.
+
+    Args:
+        width: The width of the layers.
+        crash: The step before which the fit ends.
+        first_drawn: How many random numbers of the device are drawn before the fit.
+    """
+
+    def __init__(self, width=16, crash=None, first_drawn=0):
+        super().__init__()
+        torch.manual_seed(7)
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.3), nn.Tanh(), nn.Linear(width, width))
+        self.crash, self.first_drawn = crash, first_drawn
+        self.first, self.losses, self.weights, self.ends, self.data = None, [], {}, [], loader(width)
+
+    def configure_model(self):
+        shard(self, [self.layers[0], self.layers[3]])
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+    def on_train_start(self):
+        self.first = self.trainer.global_step
+
+    def training_step(self, batch, batch_index):
+        if self.trainer.global_step == self.crash:
+            raise Crash
+        (inputs,) = batch
+        outputs = self.layers(inputs + 0.1 * torch.rand_like(inputs)).float()
+        loss = nn.functional.mse_loss(outputs, inputs.float().flip(1))
+        self.log("loss", loss)
+        return loss
+
+    def on_train_batch_end(self, outputs, *_):
+        # The last step of the device has ended.
+        self.losses.append(float(outputs["loss"]))
+        self.ends.append(time.perf_counter())
+
+    def on_train_end(self):
+        self.weights = gathered_weights(self.trainer.strategy, self)
+
+    def configure_optimizers(self):
+        # With 1e-8, which is zero in fp16, the first step would give NaN.
+        return torch.optim.Adam(self.parameters(), lr=0.01, eps=1e-4)
+
+
+def loader(width=16, samples=32, batch_size=4):
+    inputs = torch.randn(samples, width, generator=torch.Generator().manual_seed(5))
+    return DataLoader(TensorDataset(inputs), batch_size=batch_size)
+
+
+def strategy_of(kind, device, strategies):
+    return (cpu_strategy if device == "cpu" else cuda_strategy)(kind, strategies)
+
+
+def fit(module, kind, device, own=None, **arguments):
+    """Train, by Lightning alone unless ``own`` has the settings of the ``sagemaker`` group; return the trainer."""
+    pl.seed_everything(3)
+    if own is not None:
+        forget_fits()  # as in a new process
+    if module.first_drawn:
+        torch.rand(module.first_drawn, device=device)
+    given = {
+        "accelerator": "gpu" if device == "cuda" else "cpu",
+        "devices": 1,
+        "strategy": strategy_of(kind, device, pl.strategies if own is None else _OURS),
+        "max_epochs": _EPOCHS,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "deterministic": True,
+        **arguments,
+    }
+    if own is not None:
+        del given["devices"], given["enable_checkpointing"]  # the launcher, and the job
+        given = lightning_sm.trainer_settings(sagemaker={"export": False, "report": False, **own}, **given)
+    trainer = pl.Trainer(**given)
+    trainer.fit(module, module.data)
+    return trainer
+
+
+def group(folder, device):
+    """What the process group of one rank is, and what its collectives give."""
+    trainer = fit(Net(), "ddp", device, {"checkpoint_dir": f"{folder}/saves"})
+    strategy = trainer.strategy
+    value = torch.tensor([1.5, 2.5], device=strategy.root_device)
+    dist.all_reduce(value)
+    strategy.barrier()
+    return {
+        "backend": dist.get_backend(),
+        "device": strategy.root_device.type,
+        "sum": value.tolist(),
+        "mean": strategy.reduce(torch.tensor(2.5, device=strategy.root_device), reduce_op="mean").item(),
+        "gathered": strategy.all_gather(value).flatten().tolist(),
+        "object": strategy.broadcast({"step": trainer.global_step}),
+    }
+
+
+def equal(folder, device, kind, precisions):
+    """The numbers of fits by Lightning alone and with us, for each precision."""
+    return {each: _told(_equal, folder, device, kind, each) for each in precisions.split(",")}
+
+
+def _equal(folder, device, kind, precision):
+    found = {}
+    for whose, own in (("plain", None), ("ours", {"checkpoint_dir": f"{folder}/saves-{precision}"})):
+        module = Net()
+        fit(module, kind, device, own, precision=precision)
+        found[whose] = {"losses": module.losses, "weights": module.weights}
+    return found
+
+
+def resume(folder, device, kind):
+    """Fits that nothing interrupts, and such as are continued from a save within an epoch, by the way of saving."""
+    save_after(_SAVED)
+    return {way: _told(_resume, folder, device, kind, way) for way in ("sync", "async")}
+
+
+def _resume(folder, device, kind, way):
+    found, own = {}, {"async_save": way == "async"}
+    for name, crash, place in (("whole", None, "whole"), ("crashed", _CRASHED, "saves"), ("continued", None, "saves")):
+        # A new process has drawn another number of random numbers.
+        module = Net(crash=crash, first_drawn=3 * (name == "continued"))
+        try:
+            trainer = fit(module, kind, device, {**own, "checkpoint_dir": f"{folder}/{way}-{place}"})
+        except Crash:
+            continue
+        drawn = float(torch.rand((), device=device))
+        found[name] = {"weights": module.weights, "drawn": drawn, "first": module.first, "step": trainer.global_step}
+    return found
+
+
+def _told(play, *given):
+    """What a case has found, or its error: the next one is played all the same."""
+    try:
+        return play(*given)
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def async_content(folder, device):
+    """The weights at the step of a save, and those that a background save has written while training went on."""
+    save_after(_SAVED)
+    seen = {}
+
+    class Wide(Net):
+        def on_train_batch_end(self, *given):
+            super().on_train_batch_end(*given)
+            if self.trainer.global_step == _SAVED:
+                seen["weights"] = {name: value.cpu().clone() for name, value in self.state_dict().items()}
+
+    module = Wide(2048)
+    with mock.patch("lightning_sm._resume.series.Series.remove_replaced"):
+        fit(module, "ddp", device, {"checkpoint_dir": f"{folder}/saves", "async_save": True})
+    (path,) = Path(folder, "saves").glob(f"*/fit-0/step-{_SAVED}.ckpt")
+    saved = torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
+    return {
+        "megabytes": round(path.stat().st_size / 1e6),
+        "equal": all(torch.equal(value, seen["weights"][name]) for name, value in saved.items()),
+        "went_on": any(
+            not torch.equal(value.cpu(), seen["weights"][name]) for name, value in module.state_dict().items()
+        ),
+    }
+
+
+def export(folder, device):
+    """For each format whether what was written gives on a CPU what the model gives on its device."""
+    found = {}
+    formats = dict.fromkeys(("state_dict", "checkpoint", "torchscript", "exported_program"), "torch")
+    for name, package in {**formats, "safetensors": "safetensors", "onnx": "onnxruntime"}.items():
+        if importlib.util.find_spec(package) is None:
+            found[name] = f"{package} is not installed"
+            continue
+        found[name] = _told(_export, folder, device, name)
+    return found
+
+
+def _export(folder, device, name):
+    module, place = Net(), f"{folder}/model-{name}"
+    own = {"checkpoint_dir": f"{folder}/saves-{name}", "model_dir": place, "export": name}
+    fit(module, "ddp", device, {**own, "export_example_input": [4, 16]})
+    return _difference(name, place, module)
+
+
+def _difference(name, place, module):
+    """The largest difference of a weight or an output."""
+    summary = json.loads(Path(place, "model.json").read_text())
+    path, inputs = os.path.join(place, summary["file"]), torch.randn(4, 16)
+    module.eval()
+    with torch.no_grad():
+        expected = module(inputs.to(module.device)).cpu()
+    state = {key: value.detach().cpu() for key, value in module.state_dict().items()}
+    if name == "torchscript":
+        return float((torch.jit.load(path)(inputs) - expected).abs().max())
+    if name == "exported_program":
+        return float((torch.export.load(path).module()(inputs) - expected).abs().max())
+    if name == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        (written,) = session.run(None, {session.get_inputs()[0].name: inputs.numpy()})
+        return float((torch.from_numpy(written) - expected).abs().max())
+    if name == "safetensors":
+        from safetensors.torch import load_file
+
+        written = load_file(path)
+    else:
+        written = torch.load(path, weights_only=False)
+        written = written.get("state_dict", written)
+    assert written.keys() == state.keys()
+    # A checkpoint is Lightning's own, with its tensors where they were.
+    assert name == "checkpoint" or {value.device.type for value in written.values()} == {"cpu"}
+    return max(float((written[key].cpu() - state[key]).abs().max()) for key in state)
+
+
+def cost(folder, device):
+    """Memory and the time of a step, with everything that a job gets, over those of Lightning alone."""
+    width, samples = (2048, 25_600) if device == "cuda" else (256, 3_200)
+    data = loader(width, samples, 128)
+    steps, memory = {}, {}
+    for turn in range(6):
+        whose = "ours" if turn % 2 else "plain"
+        own = {"checkpoint_dir": f"{folder}/saves-{turn}", "report": True} if turn % 2 else None
+        module = Net(width)
+        module.data = data
+        gc.collect()
+        if device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        fit(module, "ddp", device, own, max_epochs=1, deterministic=False)
+        seconds = [after - before for before, after in zip(module.ends[10:], module.ends[11:])]
+        steps.setdefault(whose, []).append(statistics.median(seconds))
+        if device == "cuda":
+            memory.setdefault(whose, []).append(torch.cuda.max_memory_allocated())
+    return {
+        "milliseconds": 1000 * statistics.median(steps["plain"]),
+        "step": statistics.median(steps["ours"]) / statistics.median(steps["plain"]),
+        "memory": max(memory["ours"]) / max(memory["plain"]) if memory else None,
+    }
+
+
+PARTS = {each.__name__: each for each in (group, equal, resume, async_content, export, cost)}
+
+
+if __name__ == "__main__":
+    where, part, on_device, *rest = sys.argv[1:]
+    result = PARTS[part](where, on_device, *rest)
+    Path(where, f"rank-{dist.get_rank()}.json").write_text(json.dumps(result))

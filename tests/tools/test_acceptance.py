@@ -1,0 +1,183 @@
+"""The six jobs that a real account is to accept: what they would be, what is found wrong, and all of them rehearsed."""
+
+import importlib.util
+import json
+import logging
+import urllib.request
+from dataclasses import replace
+
+import pytest
+
+from lightning_sm.launch import Account
+from tests.helpers.rehearsal import needs
+from tools.acceptance.__main__ import main
+from tools.acceptance.checks import cost_of, problems_of
+from tools.acceptance.jobs import STOP_AT, Expected, planned_jobs
+from tools.acceptance.project.regression import loss_of, trained
+from tools.acceptance.seen import Seen, SeenTraining
+
+ROLE = "arn:aws:iam::123456789012:role/Trainer"
+WORDS = ("--role", ROLE, "--bucket", "bucket", "--region", "us-east-1")
+EXPECTED = Expected(hosts=2, processes=1)
+needs_boto3 = pytest.mark.skipif(importlib.util.find_spec("boto3") is None, reason="the extra launch is not installed")
+
+
+@needs_boto3
+def test_dry_run_shows_all_that_would_be_sent(capsys):
+    assert main([*WORDS, "--dry-run"]) == 0
+    shown = {job["title"]: job for job in json.loads(capsys.readouterr().out)}
+    assert list(shown) == ["none", "torchrun", "mpi", "smddp", "spot", "tuning"]
+    assert {job["operation"] for job in shown.values()} == {"CreateTrainingJob", "CreateHyperParameterTuningJob"}
+    sent = {title: job["request"] for title, job in shown.items()}
+    assert sent["torchrun"]["ResourceConfig"]["InstanceCount"] == 2
+    assert sent["mpi"]["HyperParameters"]["sagemaker_mpi_num_of_processes_per_host"] == "2"
+    assert "2.5.1-gpu" in sent["smddp"]["AlgorithmSpecification"]["TrainingImage"]
+    assert sent["spot"]["EnableManagedSpotTraining"]
+    assert shown["spot"]["stop_at"] == STOP_AT
+    assert sent["tuning"]["HyperParameterTuningJobConfig"]["Strategy"] == "Grid"
+    assert main([*WORDS, "--jobs", "mpi", "--dry-run"]) == 0
+    assert [job["title"] for job in json.loads(capsys.readouterr().out)] == ["mpi"]
+
+
+@needs_boto3
+def test_names_are_short_enough_for_the_api():
+    assert all(len(job.request.name) <= 32 for job in planned_jobs(ROLE, Account("us-east-1", "bucket"), "1124080302"))
+
+
+def said(rank, **changes):
+    found = {
+        "rank": rank,
+        "world_size": 2,
+        "local_rank": 0,
+        "host": f"algo-{rank + 1}",
+        "gpus": 0,
+        "backend": "gloo",
+        "step": 24,
+        "weights": trained(24, 0.05),
+        "versions": {},
+        **changes,
+    }
+    return f"[algo-{rank + 1}] acceptance: {json.dumps(found)}"
+
+
+SEEN = SeenTraining(
+    name="job",
+    status="Completed",
+    failure_reason="",
+    lr=None,
+    log=("[algo-1] metrics at step 24, epoch 23: val_loss=0.1", said(0), said(1)),
+    metrics={"val_loss": loss_of(trained(24, 0.05))},
+    checkpoints=("job/checkpoints/fit-0/step-20.json", "job/checkpoints/fit-0/step-24.json"),
+    model=tuple(trained(24, 0.05)),
+    instances=("ml.m5.xlarge", 2),
+    billable_seconds=90,
+)
+
+
+def test_nothing_is_wrong_with_a_right_job():
+    assert set(problems_of(EXPECTED, Seen((SEEN,))).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("aspect", "changes"),
+    [
+        ("status", {"status": "Stopped"}),
+        ("failure reason", {"failure_reason": "ExitCode 1"}),
+        ("ranks", {"log": (*SEEN.log[:1], said(0, world_size=1), said(0, world_size=1, host="algo-2"))}),
+        ("ranks", {"log": (*SEEN.log[:2], said(1, host="algo-1"))}),
+        ("ranks", {"log": tuple(line.replace("gloo", "mpi") for line in SEEN.log)}),
+        ("ranks", {"log": (*SEEN.log[:2], said(1, weights=trained(24, 0.051)))}),
+        ("ranks", {"log": (*SEEN.log[:1], said(0, step=12), said(1, step=12))}),
+        ("ranks", {"log": SEEN.log[:2]}),
+        ("log", {"log": tuple(line.replace("[algo-2]", "[algo-1]") for line in SEEN.log)}),
+        ("log", {"log": SEEN.log[1:]}),
+        ("metrics", {"metrics": {}}),
+        ("metrics", {"metrics": {"val_loss": 0.5}}),
+        ("checkpoints", {"checkpoints": SEEN.checkpoints[:1]}),
+        ("model", {"model": None}),
+        ("model", {"model": tuple(trained(20, 0.05))}),
+    ],
+)
+def test_what_is_wrong_is_found(aspect, changes):
+    assert problems_of(EXPECTED, Seen((replace(SEEN, **changes),)))[aspect]
+
+
+def test_a_job_that_must_fail_says_why():
+    failing = replace(EXPECTED, status="Failed", failure="on purpose")
+    seen = replace(SEEN, status="Failed", failure_reason="RuntimeError: on purpose", model=None)
+    assert set(problems_of(failing, Seen((seen,))).values()) == {None}
+    assert problems_of(failing, Seen((replace(seen, failure_reason="ExitCode 1"),)))["failure reason"]
+
+
+def test_the_best_of_a_search_has_the_lowest_loss():
+    tuned = replace(EXPECTED, trainings=2)
+    better = replace(
+        SEEN,
+        name="better",
+        lr=0.1,
+        log=(SEEN.log[0], *(said(rank, weights=trained(24, 0.1)) for rank in (0, 1))),
+        metrics={"val_loss": loss_of(trained(24, 0.1))},
+        model=tuple(trained(24, 0.1)),
+    )
+    assert set(problems_of(tuned, Seen((SEEN, better), "better")).values()) == {None}
+    assert problems_of(tuned, Seen((SEEN, better), "job"))["metrics"]
+    assert problems_of(tuned, Seen((better,), "better"))["status"]
+
+
+def test_cost():
+    assert cost_of(Seen((SEEN, SEEN)), {"ml.m5.xlarge": 0.2}) == pytest.approx(2 * 90 * 2 * 0.2 / 3600)
+    assert cost_of(Seen((SEEN,)), {}) is None
+
+
+@pytest.fixture
+def service(tmp_path, monkeypatch):
+    moto = pytest.importorskip("moto.server", reason="moto stands in for AWS's API")
+    pytest.importorskip("sagemaker_training", reason="the extra rehearse is not installed")
+    import boto3
+
+    from tests.tools.sagemaker_service import Service
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    variables = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "testing"}
+    variables.update(AWS_SECRET_ACCESS_KEY="testing", AWS_DEFAULT_REGION="us-east-1")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    reset = urllib.request.Request(f"http://{host}:{port}/moto-api/reset", method="POST")
+    urllib.request.urlopen(reset, timeout=30).close()
+    session = boto3.Session()
+    session.client("s3").create_bucket(Bucket="bucket")
+    service = Service(session, tmp_path, STOP_AT, monkeypatch)
+    yield service
+    service.close()
+    server.stop()
+
+
+@pytest.mark.rehearsal
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "titles",
+    [
+        pytest.param(("none", "spot"), marks=needs("netns", torch=True)),
+        pytest.param(("torchrun", "tuning"), marks=needs("netns", torch=True)),
+        pytest.param(("mpi", "smddp"), marks=needs("netns", torch=True, mpi=True)),
+    ],
+    ids="-".join,
+)
+def test_jobs_that_are_sent_run_and_are_accepted(service, capfd, titles):
+    status = main([*WORDS, "--jobs", *titles, "--price", "ml.m5.xlarge=0.23"])
+    shown = capfd.readouterr()
+    assert status == 0, f"{shown.out}\n{shown.err[-6000:]}"
+    rows = [line.split(" | ") for line in shown.out.splitlines() if "| ok | " in line]
+    assert [row[0].strip("| ") for row in rows] == list(titles)
+    assert "WRONG" not in shown.out
+    # Nothing of the jobs is left.
+    assert service.session.client("s3").list_objects_v2(Bucket="bucket")["KeyCount"] == 0
+    streams = service.session.client("logs").describe_log_streams(logGroupName="/aws/sagemaker/TrainingJobs")
+    assert streams["logStreams"] == []
+    assert len(service.deleted) == len(titles) + ("tuning" in titles)
+    assert len(service.stopped) == ("spot" in titles)
