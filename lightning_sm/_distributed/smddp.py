@@ -11,7 +11,7 @@ from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.legacy import add_names_of_strategy, ddp_base_path
 from lightning_sm._lightning.strategies import register_strategy
 from lightning_sm._logging import log
-from lightning_sm.errors import StrategyUnavailableError
+from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
 
 if TYPE_CHECKING:
     from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
@@ -141,6 +141,12 @@ class SMDDPMixin(StrategyMixin):
 
     def setup(self, trainer: Any) -> None:
         """Set the model and its optimizers up."""
+        if self._ddp_kwargs.get("static_graph") and trainer.accumulate_grad_batches > 1:
+            raise HyperparameterError(
+                f"SMDDPStrategy: static_graph with accumulate_grad_batches={trainer.accumulate_grad_batches} fails in "
+                "torch, whose DDP must send in its first backward then.",
+                hint="Leave static_graph out.",
+            )
         super().setup(trainer)
         if self._communication is not None:
             self._communication.setup(self)

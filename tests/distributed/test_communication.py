@@ -154,6 +154,12 @@ def group(tmp_path):
     torch.distributed.destroy_process_group()
 
 
+def test_static_graph_with_accumulation():
+    trainer = types.SimpleNamespace(accumulate_grad_batches=4)
+    with pytest.raises(HyperparameterError, match=r"static_graph with accumulate_grad_batches=4 fails in torch.* HINT"):
+        _strategy(static_graph=True).setup(trainer)
+
+
 @pytest.mark.parametrize(
     ("optimizers", "scaler", "message"),
     [
