@@ -101,9 +101,10 @@ def all_gather_problem() -> Optional[str]:
 
 def _require_smddp(job: TrainingJob, gathers: bool, problem: Optional[str]) -> None:
     if problem is not None:
+        more = f"; {_OPTIMIZE_SDP}=true belongs in the job's environment" if gathers else ""
         raise SMDDPUnavailableError(
             f"process_group_backend='smddp' was requested, but {problem}.",
-            hint=f"Leave process_group_backend out to use NCCL; {_OPTIMIZE_SDP}=true belongs in the job's environment.",
+            hint=f"Leave process_group_backend out to use NCCL{more}.",
         )
     failed = _import_smddp(gathers)
     if failed is not None:

@@ -1,10 +1,20 @@
 """``SMDDPStrategy``: Lightning's DDP in the launcher's world, over AWS's SMDDP collectives where they are available."""
 
+from typing import TYPE_CHECKING, Any, Dict, Literal, Mapping, Optional
+
 from lightning_sm import _lightning
+from lightning_sm._distributed.communication import Communication, CommunicationOptions, SentAs
+from lightning_sm._distributed.local_steps import LocalSteps
 from lightning_sm._distributed.mixin import StrategyMixin
+from lightning_sm._distributed.powersgd import PowerSGD
 from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.legacy import add_names_of_strategy, ddp_base_path
 from lightning_sm._lightning.strategies import register_strategy
+from lightning_sm._logging import log
+from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
+
+if TYPE_CHECKING:
+    from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 
 __all__ = ["SMDDP_MIXIN", "SMDDPMixin", "register_strategies", "smddp_strategy_class"]
 
@@ -36,15 +46,33 @@ class SMDDPMixin(StrategyMixin):
     ``MASTER_ADDR``, ``MASTER_PORT``
       Written, not read, before the process group is initialized under ``smddp``.
 
+    What is sent can be made less, on each device and backend but ``smddp``, for which AWS documents none of it: there
+    the backend is NCCL then. ``gradient_compression`` and ``local_steps`` change what is learned, which a log line
+    says. What they keep between steps is saved and restored by :class:`~lightning_sm.callbacks.AutoResume`.
+
     Args:
         process_group_backend: ``smddp``, ``nccl`` or ``gloo``; ``None`` chooses as described above.
         cluster_environment: An environment to use instead, which then determines ranks and sizes.
-        **kwargs: The arguments of Lightning's ``DDPStrategy``.
+        gradient_compression: How gradients are sent: ``bf16`` or ``fp16``, in half of the bytes; ``powersgd``, by
+            matrices of low rank, with error feedback. By default as they are.
+        powersgd_rank: The rank of PowerSGD's matrices, 4 by default.
+        local_steps: Optimizer steps after which processes average their weights, instead of gradients in each step
+            (post-local SGD). Weights are averaged also before a validation, in each checkpoint and at the end.
+        communication_warmup_steps: Optimizer steps with plain DDP before PowerSGD or local steps begin, 1,000 by
+            default.
+        gradient_as_bucket_view: DDP's own argument, which is on here: gradients are views of what is sent, instead of
+            copies. The numbers are the same.
+        **kwargs: The arguments of Lightning's ``DDPStrategy`` and of torch's ``DistributedDataParallel``, such as
+            ``bucket_cap_mb``, ``static_graph`` and ``find_unused_parameters``.
 
     Raises:
         JobConfigError: A file or variable of the job is malformed.
         TopologyError: The launcher's variables are inconsistent, or the ``Trainer`` requests another world.
-        SMDDPUnavailableError: ``smddp`` was requested by name and its library cannot be imported (raised in ``fit``).
+        HyperparameterError: Options of communication contradict each other or the model.
+        SMDDPUnavailableError: ``smddp`` was requested by name and cannot be used (raised in ``fit``).
+        StrategyUnavailableError: Options of communication need Lightning 2.1, or the backend cannot sum the type.
+
+    Sources: ``torch.distributed.algorithms.ddp_comm_hooks``; AWS, API reference of SMDDP.
 
     Example::
 
@@ -54,12 +82,114 @@ class SMDDPMixin(StrategyMixin):
     """
 
     strategy_name = "smddp"
+    model: Any
+    _ddp_kwargs: Dict[str, Any]
+
+    def __init__(
+        self,
+        process_group_backend: Optional[str] = None,
+        cluster_environment: "Optional[ClusterEnvironment]" = None,
+        *,
+        gradient_compression: Optional[Literal["bf16", "fp16", "powersgd"]] = None,
+        powersgd_rank: Optional[int] = None,
+        local_steps: Optional[int] = None,
+        communication_warmup_steps: Optional[int] = None,
+        gradient_as_bucket_view: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        options = CommunicationOptions(gradient_compression, powersgd_rank, local_steps, communication_warmup_steps)
+        options.check(kwargs)
+        if options.are_set and _lightning.support_level(self.namespace) < _lightning.SupportLevel.EPOCH:
+            version = ".".join(map(str, self.namespace.version))
+            raise StrategyUnavailableError(
+                "gradient_compression and local_steps need Lightning 2.1 or newer, and "
+                f"{self.namespace.name} {version} is installed.",
+                hint="Install a newer Lightning, or leave them out.",
+            )
+        self._options = options
+        self._communication: Optional[Communication] = None
+        super().__init__(
+            process_group_backend, cluster_environment, gradient_as_bucket_view=gradient_as_bucket_view, **kwargs
+        )
+
+    def _smddp_problem(self) -> Optional[str]:
+        return self._options.smddp_problem(self._ddp_kwargs)
 
     def setup_distributed(self) -> None:
         """Choose the backend, log why, and initialize the process group."""
         self._prepare_group()
         super().setup_distributed()
         destroy_at_exit()
+
+    def configure_ddp(self) -> None:
+        """Wrap the model, and register the hook of the options, which Lightning does on GPUs only."""
+        super().configure_ddp()
+        if self._ddp_comm_hook is not None and self.root_device.type != "cuda" and self.global_rank == 0:
+            log.warning("Lightning does not register ddp_comm_hook on %s: it has no effect.", self.root_device.type)
+        self._communication = self._communication_of(self.model)
+        told = self._options.describe()
+        if told is not None and self.global_rank == 0:
+            log.info("%s: %s.", self._name, told)
+
+    def _communication_of(self, model: Any) -> Optional[Communication]:
+        options = self._options
+        if options.local_steps is not None:
+            return LocalSteps(model, options.local_steps, options.warmup_steps)
+        if options.gradient_compression == "powersgd":
+            return PowerSGD(model, options.rank, options.warmup_steps)
+        return None if options.gradient_compression is None else SentAs(model, options.gradient_compression)
+
+    def setup(self, trainer: Any) -> None:
+        """Set the model and its optimizers up."""
+        if self._ddp_kwargs.get("static_graph") and trainer.accumulate_grad_batches > 1:
+            raise HyperparameterError(
+                f"SMDDPStrategy: static_graph with accumulate_grad_batches={trainer.accumulate_grad_batches} fails in "
+                "torch, whose DDP must send in its first backward then.",
+                hint="Leave static_graph out.",
+            )
+        super().setup(trainer)
+        if self._communication is not None:
+            self._communication.setup(self)
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Step, and average the weights if that is due."""
+        output = super().optimizer_step(*args, **kwargs)
+        if self._communication is not None:
+            self._communication.after_step()
+        return output
+
+    def on_validation_start(self) -> None:
+        """Validate the same weights on all processes."""
+        super().on_validation_start()
+        self._average_weights()
+
+    def on_train_end(self) -> None:
+        """Leave the same weights on all processes."""
+        super().on_train_end()
+        self._average_weights()
+
+    def _average_weights(self) -> None:
+        if self._communication is not None:
+            self._communication.average_weights()
+
+    def lightning_module_state_dict(self) -> Dict[str, Any]:
+        """The state of the model, with the average of the weights where processes have their own. Collective then."""
+        state_dict: Dict[str, Any] = super().lightning_module_state_dict()
+        return state_dict if self._communication is None else self._communication.average_state_dict(state_dict)
+
+    def communication_state(self) -> Optional[Dict[str, Any]]:
+        """What this process must keep of its communication to continue after a restart; ``None`` if nothing."""
+        return None if self._communication is None else self._communication.state()
+
+    def load_communication_state(self, state: Mapping[str, Any], *, is_same_world: bool) -> None:
+        """Continue with the state of this process, or of any other if the number of processes has changed."""
+        if self._communication is not None:
+            self._communication.load(state, is_same_world)
+
+    def teardown(self) -> None:
+        """Tear down, and release what the options keep of the model."""
+        super().teardown()
+        self._communication = None
 
 
 def smddp_strategy_class(namespace: _lightning.Namespace) -> type:

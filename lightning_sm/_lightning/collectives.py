@@ -18,6 +18,7 @@ __all__ = [
     "destroy_at_exit",
     "gather",
     "gather_objects",
+    "gather_on_main",
     "sums",
 ]
 
@@ -67,6 +68,19 @@ def gather_objects(trainer: Trainer, value: _Value) -> List[_Value]:
         return [value]
     content = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
     return [pickle.loads(part.numpy().tobytes()) for part in gather(trainer, content)]
+
+
+def gather_on_main(trainer: Trainer, value: _Value) -> List[_Value]:
+    """The objects of all ranks, in the memory of global rank 0 only. Collective: every rank must call it.
+
+    They are sent one after another, as each may be as large as the model.
+    """
+    parts: List[_Value] = []
+    for rank in range(trainer.world_size):
+        part = broadcast(trainer, value if rank == trainer.global_rank else None, rank)
+        if trainer.is_global_zero:
+            parts.append(part)  # type: ignore[arg-type]
+    return parts
 
 
 def any_true(trainer: Trainer, flag: bool) -> bool:

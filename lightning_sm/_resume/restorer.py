@@ -34,7 +34,13 @@ from lightning_sm._resume.data import (
 from lightning_sm._resume.model_state import FinderResults, PruningState
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
-from lightning_sm._resume.state import restore_logged, restore_random_state, restore_samplers, stateful_loaders
+from lightning_sm._resume.state import (
+    restore_communication,
+    restore_logged,
+    restore_random_state,
+    restore_samplers,
+    stateful_loaders,
+)
 
 __all__ = ["FitRestorer"]
 
@@ -153,6 +159,8 @@ class FitRestorer:
             return
         if self._saved["should_stop"] and self._point is not SavePoint.END:
             trainer.should_stop = True
+        same_world = self._saved["data"].get("world size") == trainer.world_size
+        restore_communication(trainer, self._saved["communication"], is_same_world=same_world)
         changes = describe_changes(self._saved["data"], describe_data(trainer.world_size, loaders_of(trainer)))
         if trainer.is_global_zero:
             self._tell(trainer, changes)

@@ -16,7 +16,7 @@ from lightning_sm._resume.data import describe_data
 from lightning_sm._resume.model_state import FinderResults, PruningState, are_equal, sums_of
 from lightning_sm._resume.record import CheckpointRecord, FitRecord
 from lightning_sm._resume.series import STATE_KEY, Series
-from lightning_sm._resume.state import rank_state
+from lightning_sm._resume.state import communication_states, rank_state
 from lightning_sm._resume.storage import is_remote
 
 __all__ = ["SeriesSaver"]
@@ -142,6 +142,7 @@ class SeriesSaver:
             "finders": self._finders.read(trainer),
             "pruning": PruningState.read(trainer),
             "ranks": gather_objects(trainer, rank_state(trainer, point)),
+            "communication": communication_states(trainer),
             "share": self._checkpoint_to_share(trainer, record.step),
             "optimizer_groups": _optimizer_groups(trainer),
         }

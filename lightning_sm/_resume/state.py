@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, List, Mapping
 
+from lightning_sm._lightning.collectives import gather_on_main
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.restart import SavePoint, loaders_of
 from lightning_sm._lightning.results import (
@@ -15,7 +16,15 @@ from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.data import is_stateful, sampler_of
 from lightning_sm._resume.random_state import get_process_state, get_sampler_state, set_process_state, set_sampler_state
 
-__all__ = ["rank_state", "restore_logged", "restore_random_state", "restore_samplers", "stateful_loaders"]
+__all__ = [
+    "communication_states",
+    "rank_state",
+    "restore_communication",
+    "restore_logged",
+    "restore_random_state",
+    "restore_samplers",
+    "stateful_loaders",
+]
 
 
 def rank_state(trainer: Trainer, point: SavePoint) -> Dict[str, Any]:
@@ -30,6 +39,24 @@ def rank_state(trainer: Trainer, point: SavePoint) -> Dict[str, Any]:
     }
     copied: Dict[str, Any] = _on_cpu(state)
     return copied
+
+
+def communication_states(trainer: Trainer) -> List[Any]:
+    """What each rank's ``SMDDPStrategy`` needs, such as errors of PowerSGD. Collective if its options need anything.
+
+    They are on global rank 0 only, as each may be as large as the model.
+    """
+    strategy = strategy_of(trainer)
+    state = strategy.communication_state() if hasattr(strategy, "communication_state") else None
+    return [] if state is None else gather_on_main(trainer, _on_cpu(state))
+
+
+def restore_communication(trainer: Trainer, states: List[Any], *, is_same_world: bool) -> None:
+    """Give the strategy of this rank what :func:`communication_states` has returned."""
+    strategy = strategy_of(trainer)
+    if states and hasattr(strategy, "load_communication_state"):
+        own = states[trainer.global_rank] if is_same_world else states[0]
+        strategy.load_communication_state(own, is_same_world=is_same_world)
 
 
 def _on_cpu(value: Any) -> Any:

@@ -211,7 +211,8 @@ class Storage:
 
 
 def _lacks_bucket(error: FileNotFoundError) -> bool:
-    return "bucket" in str(error)
+    # A directory may have the word in its name.
+    return "bucket does not exist" in str(error)
 
 
 def storage_error(url: str, problem: str, error: Exception) -> CheckpointError:

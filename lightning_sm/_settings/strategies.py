@@ -3,8 +3,10 @@
 import difflib
 import math
 import re
+from dataclasses import fields
 from typing import Any, Dict, Iterator, Mapping, NoReturn, Optional, Sequence
 
+from lightning_sm._distributed.communication import CommunicationOptions
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.strategies import registered_strategy
 from lightning_sm._settings.classes import STRATEGY, find_class, init_parameters
@@ -58,12 +60,16 @@ def _path(cls: type) -> str:
 
 
 def check_strategy(context: RunContext) -> None:
-    """Refuse a class of modules as a wrap policy, which the parser takes, and which then fails with no hint.
+    """Refuse what the parser takes and what then fails with no hint, or with one in the middle of the parser's words.
 
     Raises:
-        HyperparameterError: A wrap policy is a module.
+        HyperparameterError: A wrap policy is a module, or options of communication contradict each other.
     """
     given = context.given
+    arguments = given.get(STRATEGY)
+    if isinstance(arguments, Mapping):
+        options = {field.name: given.get(f"{STRATEGY}.{field.name}") for field in fields(CommunicationOptions)}
+        CommunicationOptions(**options).check(arguments)
     for name in _POLICIES:
         key = f"{STRATEGY}.{name}"
         policy = given.get(key)

@@ -148,6 +148,50 @@ def test_arguments_of_fsdp(parsed, container, name, place):
     assert is_right(found["strategy"])
 
 
+SMDDP = {
+    "gradient_compression": ("powersgd", lambda made: made._options.gradient_compression == "powersgd"),
+    "powersgd_rank": (2, lambda made: made._options.rank == 2),
+    "communication_warmup_steps": (50, lambda made: made._options.warmup_steps == 50),
+    "bucket_cap_mb": (5, lambda made: made._ddp_kwargs["bucket_cap_mb"] == 5),
+    "static_graph": (True, lambda made: made._ddp_kwargs["static_graph"] is True),
+}
+
+
+@pytest.mark.parametrize("place", ["config", "hyperparameters", "words", "a registered name"])
+def test_options_of_communication(parsed, container, place):
+    given = {name: value for name, (value, _) in SMDDP.items()}
+    if place == "config":
+        content = {"class_path": "lightning_sm.SMDDPStrategy", "init_args": given}
+        container.config(yaml.safe_dump({"trainer": {"strategy": content}}), "more.yaml")
+        found = parsed(config=["config.yaml", "more.yaml"])
+    elif place == "words":
+        words = [f"--trainer.strategy.{name}={value}" for name, value in given.items()]
+        found = parsed("--trainer.strategy=SMDDPStrategy", *words)
+    else:
+        values = {f"trainer.strategy.{name}": value for name, value in given.items()}
+        found = parsed(values={"trainer.strategy": "smddp" if "name" in place else "SMDDPStrategy", **values})
+    assert all(is_right(found["strategy"]) for _, is_right in SMDDP.values())
+    assert found["strategy"]._ddp_kwargs["gradient_as_bucket_view"] is True
+    # What the job saves as its config sets the strategy in the same way.
+    assert found["config"]["init_args"]["bucket_cap_mb"] == 5
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"gradient_compression": "int8"}, "gradient_compression"),
+        ({"local_steps": 8, "gradient_compression": "bf16"}, "local_steps with gradient_compression=bf16 contradict"),
+        ({"gradient_compresion": "bf16"}, "did you mean 'gradient_compression'?"),
+    ],
+    ids=str,
+)
+def test_bad_options_of_communication(parsed, container, values, message):
+    values = {f"trainer.strategy.{name}": value for name, value in values.items()}
+    with pytest.raises(HyperparameterError, match=message):
+        parsed(values={"trainer.strategy": "SMDDPStrategy", **values})
+    assert "HINT: " in container.failure
+
+
 @pytest.mark.parametrize(
     ("strategy", "arguments"),
     [

@@ -35,11 +35,20 @@ _LACKS = {
     "SMDDPDeepSpeedStrategy": importlib.util.find_spec("deepspeed") is None,
 }
 _SHARDED = [name for name in SHARDED if sharded_base_path(_NAMESPACE, SHARDED[name][0]) and not _LACKS[name]]
+
+
+def _ddp_kwargs(find_unused_parameters):
+    return {"gradient_as_bucket_view": True, "find_unused_parameters": find_unused_parameters}
+
+
 _REGISTERED: Dict[str, Tuple[str, Dict[str, Any]]] = {
     "smddp": ("SMDDPStrategy", {}),
     "SMDDP": ("SMDDPStrategy", {}),  # Lightning lower-cases names
-    "smddp_find_unused_parameters_true": ("SMDDPStrategy", {"_ddp_kwargs": {"find_unused_parameters": True}}),
-    "smddp_find_unused_parameters_false": ("SMDDPStrategy", {"_ddp_kwargs": {"find_unused_parameters": False}}),
+    "smddp_find_unused_parameters_true": ("SMDDPStrategy", {"_ddp_kwargs": _ddp_kwargs(True)}),
+    "smddp_find_unused_parameters_false": (
+        "SMDDPStrategy",
+        {"_ddp_kwargs": _ddp_kwargs(False)},
+    ),
     "smddp_fsdp": ("SMDDPFSDPStrategy", {}),
     "smddp_fsdp2": (_MODEL_PARALLEL, {"_data_parallel_size": "auto", "_tensor_parallel_size": 1}),
     "smddp_deepspeed": ("SMDDPDeepSpeedStrategy", {"zero_stage_3": False}),

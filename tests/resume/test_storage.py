@@ -150,6 +150,10 @@ def test_s3_takes_and_returns_large_files(s3, tmp_path):
     assert [file.name for file in storage.files()] == ["x.ckpt"]
 
 
+def test_a_directory_that_is_not_there_has_no_files_whatever_it_is_called(tmp_path):
+    assert Storage(str(tmp_path / "my-bucket")).names() == []
+
+
 @pytest.mark.services
 def test_what_lightning_sees_is_not_older_than_the_upload(s3):
     """Lightning lists the directory first, and s3fs remembers listings."""

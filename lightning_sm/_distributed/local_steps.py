@@ -1,0 +1,126 @@
+"""``LocalSteps``: processes train by themselves and average their weights every few steps (post-local SGD)."""
+
+from functools import partial
+from typing import Any, Dict, Mapping
+
+from lightning_sm._distributed.communication import Communication
+from lightning_sm.errors import HyperparameterError
+
+__all__ = ["LocalSteps"]
+
+
+class LocalSteps(Communication):
+    """Post-local SGD (Lin et al. 2018), by torch's ``post_localSGD_hook`` without a reduction within hosts.
+
+    Between two averages the weights of processes differ. So a checkpoint of any callback gets their average, and the
+    job's own saves hold weights and optimizer of each process, so that a restart continues from these.
+
+    Args:
+        model: The ``DistributedDataParallel`` of the fit.
+        period: Optimizer steps between two averages.
+        warmup_steps: Optimizer steps with plain DDP before.
+    """
+
+    def __init__(self, model: Any, period: int, warmup_steps: int) -> None:
+        super().__init__(model)
+        from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as post_local
+
+        self._period, self._warmup_steps = period, warmup_steps
+        self._steps = 0
+        self._differ = False
+        self._optimizer: Any = None
+        self._parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
+        self._state: Any = post_local.PostLocalSGDState(
+            None, None, start_localSGD_iter=warmup_steps, post_local_gradient_allreduce=False
+        )
+        self.register(partial(post_local.post_localSGD_hook, self._state))
+
+    def setup(self, strategy: Any) -> None:
+        """Check the optimizer and the precision.
+
+        Raises:
+            HyperparameterError: There is not one optimizer, it is sharded, or each process would scale its own loss.
+        """
+        optimizers = strategy.optimizers
+        problem = None
+        if len(optimizers) != 1:
+            problem = f"the model has {len(optimizers)} optimizers, whose steps cannot be told apart"
+        elif type(optimizers[0]).__name__ == "ZeroRedundancyOptimizer":
+            problem = "ZeroRedundancyOptimizer keeps one state for all processes"
+        elif getattr(strategy.precision_plugin, "scaler", None) is not None:
+            problem = "with precision=16-mixed each process would scale its loss, and skip steps, by itself"
+        if problem is not None:
+            raise HyperparameterError(
+                f"SMDDPStrategy: local_steps={self._period} cannot be used: {problem}.",
+                hint="Leave local_steps out and set gradient_compression=bf16, or use one plain optimizer and "
+                "precision=bf16-mixed.",
+            )
+        self._optimizer = optimizers[0]
+
+    def after_step(self) -> None:
+        """Count the step, and average the weights every ``period`` steps."""
+        self._steps += 1
+        # The hook counts backward passes, of which a closure may make several in a step.
+        self._state.iter = self._steps
+        local = self._steps - self._warmup_steps
+        if local <= 0:
+            return
+        self._differ = True
+        if local % self._period == 0:
+            self.average_weights()
+            self._differ = False
+
+    def average_weights(self) -> None:
+        """Replace the weights of all processes by their average, if they differ."""
+        if self._differ:
+            for parameter, average in self._averages().items():
+                parameter.data.copy_(average)
+
+    def average_state_dict(self, state_dict: Dict[str, Any]) -> Dict[str, Any]:
+        """The state dict with averages in the place of the weights, which stay as they are."""
+        if not self._differ:
+            return state_dict
+        averages = {parameter.data_ptr(): average for parameter, average in self._averages().items()}
+
+        def averaged(value: Any) -> Any:
+            average = averages.get(value.data_ptr()) if hasattr(value, "data_ptr") else None
+            return value if average is None or average.shape != value.shape else average
+
+        # A plain copy would lose the attributes of torch's state dicts.
+        for name in list(state_dict):
+            state_dict[name] = averaged(state_dict[name])
+        return state_dict
+
+    def _averages(self) -> Dict[Any, Any]:
+        """The average of each parameter. Collective."""
+        import torch
+        import torch.distributed as dist
+
+        averages: Dict[Any, Any] = {}
+        for dtype in sorted({parameter.dtype for parameter in self._parameters}, key=str):
+            same = [parameter for parameter in self._parameters if parameter.dtype == dtype]
+            flat = torch.cat([parameter.detach().reshape(-1) for parameter in same]).div_(dist.get_world_size())
+            dist.all_reduce(flat)
+            parts = flat.split([parameter.numel() for parameter in same])
+            # Copies, as checkpoints of views would hold all of the flat tensor.
+            averages.update((each, part.view(each.shape).clone()) for each, part in zip(same, parts))
+        return averages
+
+    def state(self) -> Dict[str, Any]:
+        """The number of steps; after the warm-up also this process's weights and the state of its optimizer."""
+        state: Dict[str, Any] = {"steps": self._steps}
+        if self._steps > self._warmup_steps:
+            weights = [parameter.detach() for parameter in self._parameters] if self._differ else []
+            state.update(weights=weights, optimizer=self._optimizer.state_dict()["state"])
+        return state
+
+    def load(self, state: Mapping[str, Any], is_same_world: bool) -> None:
+        """Continue; with another number of processes from the average of the weights."""
+        self._steps = self._state.iter = state.get("steps", 0)
+        if not is_same_world or "optimizer" not in state:
+            return
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
+        self._differ = bool(state["weights"])
+        for parameter, weights in zip(self._parameters, state["weights"]):
+            parameter.data.copy_(weights)

@@ -1,0 +1,258 @@
+"""The options of ``SMDDPStrategy`` for communication, in one process. They train in ``tests/processes``."""
+
+import gc
+import sys
+import time
+import types
+
+import pytest
+import torch
+
+from lightning_sm._distributed.communication import CommunicationOptions
+from lightning_sm._distributed.local_steps import LocalSteps
+from lightning_sm._distributed.powersgd import PowerSGD, _matrices
+from lightning_sm._distributed.smddp import smddp_strategy_class
+from lightning_sm._lightning import SupportLevel, installed_namespaces, support_level
+from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm.errors import HyperparameterError, SMDDPUnavailableError, StrategyUnavailableError
+from tests.helpers.environ import torchrun
+
+_NAMESPACE = installed_namespaces()[0]
+_MODULE = "smdistributed.dataparallel.torch.torch_smddp"
+each_namespace = pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
+needs_epoch = pytest.mark.skipif(
+    support_level(_NAMESPACE) < SupportLevel.EPOCH, reason="the options need Lightning 2.1"
+)
+
+
+def _strategy(namespace=_NAMESPACE, **arguments):
+    return smddp_strategy_class(namespace)(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"gradient_compression": "int8"}, r"'int8' is unknown\. HINT: It is one of bf16, fp16"),
+        (
+            {"powersgd_rank": 2},
+            "powersgd_rank=2 has no meaning with gradient_compression=None. HINT: Set grad",
+        ),
+        ({"powersgd_rank": 2, "gradient_compression": "bf16"}, "no meaning with gradient_compression=bf16"),
+        ({"powersgd_rank": 0, "gradient_compression": "powersgd"}, "powersgd_rank=0 is less than 1. HINT: Take"),
+        ({"communication_warmup_steps": 1, "gradient_compression": "powersgd"}, "is less than 2: DDP arranges"),
+        ({"communication_warmup_steps": 9}, "communication_warmup_steps=9 has no meaning without local_steps"),
+        ({"communication_warmup_steps": -1, "local_steps": 4}, "is less than 0"),
+        ({"local_steps": 1}, "local_steps=1 is less than 2. HINT: Leave local_steps out"),
+        ({"local_steps": 4, "gradient_compression": "bf16"}, "contradict each other: .* HINT: Choose one"),
+        (
+            {"find_unused_parameters": True, "gradient_compression": "powersgd"},
+            "find_unused_parameters with gradient_compression=powersgd makes weights not-a-number",
+        ),
+        (
+            {"ddp_comm_hook": print, "gradient_compression": "bf16"},
+            "gradient_compression beside ddp_comm_hook would be two hooks of one model. HINT: Leave ddp_comm_hook or",
+        ),
+        ({"model_averaging_period": 4, "local_steps": 4}, "local_steps beside model_averaging_period"),
+    ],
+    ids=str,
+)
+def test_options_that_contradict_each_other(arguments, message):
+    with pytest.raises(HyperparameterError, match=f"^SMDDPStrategy: .*{message}"):
+        _strategy(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "described"),
+    [
+        (CommunicationOptions(), None),
+        (CommunicationOptions("bf16"), "gradients are sent as bf16, which rounds them; what is learned differs from"),
+        (
+            CommunicationOptions("powersgd"),
+            "PowerSGD of rank 4 approximates gradients after 1000 steps; what is",
+        ),
+        (
+            CommunicationOptions(local_steps=16, communication_warmup_steps=0),
+            "after 0 steps each process trains by itself, and weights are averaged every 16 steps; what is learned",
+        ),
+    ],
+    ids=str,
+)
+def test_what_changes_the_training_says_so(options, described):
+    assert str(options.describe()).startswith(str(described))
+
+
+@each_namespace
+def test_ddps_own_arguments_pass_through_and_views_are_on(namespace):
+    given = {"bucket_cap_mb": 5, "static_graph": True, "find_unused_parameters": False}
+    assert _strategy(namespace, **given)._ddp_kwargs == {**given, "gradient_as_bucket_view": True}
+    assert _strategy(namespace, gradient_as_bucket_view=False)._ddp_kwargs == {"gradient_as_bucket_view": False}
+
+
+def test_an_older_lightning_says_what_it_lacks(monkeypatch):
+    monkeypatch.setattr("lightning_sm._lightning.support_level", lambda namespace: SupportLevel.CORE)
+    _strategy(bucket_cap_mb=5)
+    with pytest.raises(StrategyUnavailableError, match=r"need Lightning 2.1 or newer, and .* HINT: Install a newer"):
+        _strategy(gradient_compression="bf16")
+
+
+@pytest.mark.parametrize("option", [{"gradient_compression": "bf16"}, {"local_steps": 4}, {"static_graph": True}])
+@needs_epoch
+def test_what_aws_does_not_document_is_not_used_over_smddp(in_environ, monkeypatch, option):
+    monkeypatch.setitem(sys.modules, _MODULE, types.ModuleType("smddp"))
+    in_environ(torchrun(0, 2, 0, 2, 0))
+    made = _NAMESPACE.module().Trainer(
+        accelerator="cpu", logger=False, strategy=_strategy(process_group_backend="smddp", **option)
+    )
+    (name,) = option
+    with pytest.raises(SMDDPUnavailableError, match=rf"AWS does not document {name} for SMDDP\. HINT: Leave .*NCCL\. "):
+        strategy_of(made)._prepare_group()
+
+
+class _Bucket:
+    """What a hook is given by DDP, with random gradients."""
+
+    def __init__(self, index, parameters, is_last, generator):
+        self._index, self._parameters, self._last = index, parameters, is_last
+        self._buffer = torch.randn(sum(each.numel() for each in parameters), generator=generator)
+
+    def index(self):
+        return self._index
+
+    def parameters(self):
+        return self._parameters
+
+    def is_last(self):
+        return self._last
+
+    def buffer(self):
+        return self._buffer
+
+    def gradients(self):
+        parts = self._buffer.split([each.numel() for each in self._parameters])
+        return [part.view(each.shape) for part, each in zip(parts, self._parameters)]
+
+
+class _Model(torch.nn.Module):
+    """As ``DistributedDataParallel`` keeps a module and registers a hook."""
+
+    def __init__(self):
+        super().__init__()
+        shapes = [(40, 30), (7,), (20, 50), (40, 30), (20, 50), (64, 3, 3)]
+        self.module = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes])
+
+    def register_comm_hook(self, state, hook):
+        self.hook = hook
+
+
+@pytest.fixture
+def group(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    # A thread of gloo that still held the group would destroy it, and wait for itself.
+    gc.collect()
+    time.sleep(0.1)
+    torch.distributed.destroy_process_group()
+
+
+def test_static_graph_with_accumulation():
+    trainer = types.SimpleNamespace(accumulate_grad_batches=4)
+    with pytest.raises(HyperparameterError, match=r"static_graph with accumulate_grad_batches=4 fails in torch.* HINT"):
+        _strategy(static_graph=True).setup(trainer)
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "scaler", "message"),
+    [
+        (2, None, "the model has 2 optimizers, whose steps"),
+        (0, None, "the model has 0 optimizers"),
+        (1, object(), "with precision=16-mixed each process would scale its loss"),
+    ],
+    ids=str,
+)
+def test_what_local_steps_cannot_train(group, optimizers, scaler, message):
+    local = LocalSteps(_Model(), period=4, warmup_steps=0)
+    strategy = types.SimpleNamespace(optimizers=[object()] * optimizers, precision_plugin=_Precision(scaler))
+    with pytest.raises(HyperparameterError, match=f"local_steps=4 cannot be used: {message}.* HINT: Leave local_steps"):
+        local.setup(strategy)
+
+
+class _Precision:
+    def __init__(self, scaler):
+        self.scaler = scaler
+
+
+def test_powersgd_cannot_send_a_parameter_without_dimensions(group):
+    model = _Model()
+    model.module.append(torch.nn.Parameter(torch.ones(())))
+    with pytest.raises(HyperparameterError, match=r"cannot send 6, a parameter without dimensions\. HINT: Give it"):
+        PowerSGD(model, rank=3, warmup_steps=2)
+
+
+# The buckets of the first step, of all later steps, and of other models' later steps.
+_LAYOUTS = [[[0, 1, 2, 3, 4, 5]], [[5, 4], [3, 2, 1], [0]], [[5, 4], [3], [0, 2, 1]], [[0], [1, 2], [4, 3, 5]]]
+
+
+def _steps(powersgd, model, layouts, seed=0):
+    """The gradients that PowerSGD makes of the same gradients in these layouts of buckets, by parameter."""
+    generator = torch.Generator().manual_seed(seed)
+    parameters = list(model.module)
+    found = []
+    for layout in layouts:
+        given = [torch.randn(each.shape, generator=generator) for each in parameters]
+        made = {}
+        for index, members in enumerate(layout):
+            bucket = _Bucket(index, [parameters[each] for each in members], index == len(layout) - 1, generator=None)
+            for position, gradient in zip(members, bucket.gradients()):
+                gradient.copy_(given[position])
+            model.hook(None, bucket).wait()
+            made.update(zip(members, [gradient.clone() for gradient in bucket.gradients()]))
+        found.append([made[each] for each in range(len(parameters))])
+    return found
+
+
+@pytest.mark.parametrize("later", _LAYOUTS[1:], ids=str)
+def test_powersgd_goes_on_in_other_buckets_as_if_they_were_the_same(group, later):
+    """All but the buckets is equal: the state is begun in one bucket, so that random numbers are, too."""
+    first = _LAYOUTS[0]
+    one, other = _Model(), _Model()
+    whole = _steps(PowerSGD(one, rank=3, warmup_steps=2), one, [first] * 7)
+    parts = _steps(PowerSGD(other, rank=3, warmup_steps=2), other, [first] * 4 + [later] * 2 + [first])
+    for expected, found in zip(whole, parts):
+        for mine, theirs in zip(expected, found):
+            torch.testing.assert_close(theirs, mine, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(whole[0][0], whole[4][0])
+
+
+def test_powersgd_continues_from_its_state(group):
+    model, resumed = _Model(), _Model()
+    powersgd = PowerSGD(model, rank=3, warmup_steps=2)
+    _steps(powersgd, model, [_LAYOUTS[0], *[_LAYOUTS[1]] * 4])
+    state = powersgd.state()
+    assert state["steps"] >= 2
+    assert {name for name, each in state["parameters"].items() if each["q"] is None} == {"1"}
+    expected = _steps(powersgd, model, [_LAYOUTS[1]] * 2, seed=1)
+    continued = PowerSGD(resumed, rank=3, warmup_steps=2)
+    continued.load(state, is_same_world=True)
+    # The first step of a process has other buckets.
+    found = _steps(continued, resumed, [_LAYOUTS[0], _LAYOUTS[1]], seed=1)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [{"is_same_world": False}, {"rank": 2}], ids=str)
+def test_powersgd_does_not_warm_up_again_where_its_state_cannot_be_used(group, change):
+    model, other = _Model(), _Model()
+    powersgd = PowerSGD(model, rank=3, warmup_steps=2)
+    _steps(powersgd, model, [_LAYOUTS[0]] * 3)
+    continued = PowerSGD(other, rank=change.get("rank", 3), warmup_steps=2)
+    continued.load(powersgd.state(), is_same_world=change.get("is_same_world", True))
+    assert continued.state()["parameters"] == {}
+    (approximated,) = _steps(continued, other, [_LAYOUTS[0]])
+    assert torch.linalg.matrix_rank(approximated[0]) == change.get("rank", 3)
+
+
+def test_matrices_are_in_the_order_in_which_torch_keeps_them():
+    shapes = [(40, 30), (7,), (20, 50), (40, 30), (2, 2), (64, 3, 3)]
+    parameters = [torch.zeros(shape) for shape in shapes]
+    assert [each.position for each in _matrices(parameters, 3)] == [0, 3, 2, 5]
+    sizes = [(each.p_size, each.q_size) for each in _matrices(parameters, 3)]
+    assert sizes == [(120, 90), (120, 90), (60, 150), (192, 27)]

@@ -1,0 +1,70 @@
+"""Two processes with the options of ``SMDDPStrategy`` for communication: what they learn, send, save and resume."""
+
+from pathlib import Path
+
+import pytest
+
+from lightning_sm._lightning import SupportLevel, installed_namespaces, support_level
+from tests.helpers.processes import Job
+
+_SCRIPT = Path(__file__).parent / "train_communication.py"
+_FIRST, _LAST = installed_namespaces()[0], installed_namespaces()[-1]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.slow,
+    pytest.mark.skipif(support_level(_FIRST) < SupportLevel.EPOCH, reason="the options need Lightning 2.1"),
+]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("communication")
+    return Job(folder, _SCRIPT, _FIRST.name, folder / "saves", "all").torchrun(1, 2)
+
+
+def test_defaults_give_the_weights_of_plain_ddp_bit_for_bit_after_200_steps(ranks):
+    for rank in ranks:
+        assert rank["default"]["weights"] == rank["plain"]["weights"]
+        assert (rank["default"]["steps"], rank["default"]["metrics"]) == (200, rank["plain"]["metrics"])
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_gradients_are_sent_in_half_of_the_bytes(ranks, name):
+    for rank in ranks:
+        sent = rank[name]["sent"]
+        assert {dtype for _, dtype in sent} == {{"bf16": "torch.bfloat16", "fp16": "torch.float16"}[name]}
+        assert sum(size for size, _ in sent) == pytest.approx(30 * 2 * rank[name]["parameters"], rel=0.01)
+        assert rank[name]["weights"] != rank["default"]["weights"]
+        assert rank[name]["own_weights"] == 0
+
+
+@pytest.mark.parametrize("name", ["powersgd", "powersgd in one bucket"])
+def test_powersgd_sends_little_after_its_warm_up(ranks, name):
+    for rank in ranks:
+        assert rank[name]["weights"] == ranks[0][name]["weights"] != rank["default"]["weights"]
+        assert rank[name]["own_weights"] == 0
+        sent = sum(size for size, _ in rank[name]["sent"]) / rank[name]["parameters"] / 4
+        # Four steps as they are, then matrices of 216 x 160, 160 x 160 and smaller ones by those of rank 2.
+        assert 4 < sent < 4 + 26 / 20
+
+
+def test_local_steps_average_the_weights_every_four_steps_before_a_validation_and_at_the_end(ranks):
+    # Two batches a step, five steps with DDP and validations after each five. Of the 25 local steps six end in an
+    # average, so 19 end with own weights; so does the first batch of the next step, but in the last and after three
+    # validations.
+    for rank in ranks:
+        assert rank["local"]["own_weights"] == 19 + 19 - 1 - 3
+        assert rank["local"]["weights"] == ranks[0]["local"]["weights"] == rank["local"]["saved"]
+        assert sum(dtype == "torch.float32" for _, dtype in rank["local"]["sent"]) == 5 + 6 + 3 + 2 + 1
+
+
+@pytest.mark.parametrize(("name", "namespace"), [("powersgd", _FIRST), ("local", _LAST)], ids=["powersgd", "local"])
+def test_a_killed_job_ends_with_the_weights_of_one_that_was_not(ranks, tmp_path, name, namespace):
+    # Between two averages, and long after PowerSGD has begun.
+    killed = Job(tmp_path / "killed", _SCRIPT, namespace.name, tmp_path / "saves", name, 19).torchrun(1, 2)
+    assert 0 not in killed.codes
+    resumed = Job(tmp_path / "resumed", _SCRIPT, namespace.name, tmp_path / "saves", name).torchrun(1, 2).results(2)
+    for rank, whole in zip(resumed, ranks):
+        assert rank["resumed"]
+        assert (rank["steps"], rank["metrics"]) == (30, whole[name]["metrics"])
+        assert rank["weights"] == whole[name]["weights"]

@@ -1,0 +1,134 @@
+"""Trains on two processes with the options of ``SMDDPStrategy`` for communication.
+
+Arguments: results folder, namespace, folder of the saves, and what to train: ``all``, each set-up from start to end, or
+one set-up, which then is killed at the step that follows, or resumes.
+"""
+
+import importlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+import lightning_sm
+from lightning_sm._lightning import Namespace
+from lightning_sm._resume.fits import forget_fits
+from lightning_sm._resume.identity import ProgramIdentity
+from lightning_sm.callbacks import callback_class
+from tests.helpers.tiny import weights
+
+POWERSGD = {"gradient_compression": "powersgd", "powersgd_rank": 2, "communication_warmup_steps": 4}
+# With 0.1 MB there are several buckets, which are others than in the first step.
+SETUPS = {
+    "plain": {},
+    "default": {},
+    "bf16": {"gradient_compression": "bf16"},
+    "fp16": {"gradient_compression": "fp16", "bucket_cap_mb": 0.1, "static_graph": True},
+    "powersgd": {**POWERSGD, "bucket_cap_mb": 0.1},
+    "powersgd in one bucket": {**POWERSGD, "static_graph": True},
+    "local": {"local_steps": 4, "communication_warmup_steps": 5},
+}
+STEPS = {"plain": 200, "default": 200}
+FEW_STEPS = 30
+
+
+def _model(pl):
+    class Model(pl.LightningModule):
+        """A batch norm, layers of different shapes, and a parameter that is no matrix."""
+
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(3)
+            nn = torch.nn
+            self.scale = nn.Parameter(torch.ones(1))
+            self.layers = nn.Sequential(
+                nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(),
+                nn.Linear(216, 160), nn.ReLU(), nn.Dropout(0.1), nn.Linear(160, 160), nn.ReLU(), nn.Linear(160, 3),
+            )  # fmt: skip
+
+        def training_step(self, batch, batch_index):
+            inputs, targets = batch
+            return torch.nn.functional.cross_entropy(self.layers(inputs) * self.scale, targets)
+
+        def validation_step(self, batch, batch_index):
+            self.log("val_loss", self.training_step(batch, batch_index), sync_dist=True)
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+    return Model()
+
+
+def _loader():
+    inputs = torch.randn(80, 1, 8, 8, generator=torch.Generator().manual_seed(11))
+    return DataLoader(TensorDataset(inputs, torch.arange(80) % 3), batch_size=4, shuffle=True)
+
+
+def _differs(numbers):
+    """Whether a number of this process is another one on the other."""
+    both = [torch.empty_like(numbers) for _ in range(2)]
+    dist.all_gather(both, numbers)
+    return not torch.equal(*both)
+
+
+def train(pl, name, folder, killed_at=None):
+    """Train a set-up, and return how it ended."""
+    forget_fits()
+    pl.seed_everything(5)
+    model = _model(pl)
+    own_weights, sizes, torchs = [], [], dist.all_reduce
+
+    class Steps(pl.Callback):
+        def on_train_batch_end(self, trainer, *args):
+            own_weights.append(_differs(torch.cat([value.detach().flatten() for value in model.parameters()])))
+            if trainer.global_step == killed_at:
+                dist.barrier()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def counting(tensor, *args, **kwargs):
+        sizes.append((tensor.numel() * tensor.element_size(), str(tensor.dtype)))
+        return torchs(tensor, *args, **kwargs)
+
+    resume = callback_class(Namespace(pl.__name__), "AutoResume")(
+        str(folder), "auto", ProgramIdentity("job"), save_every=0.01 if killed_at else 600.0
+    )
+    strategy = lightning_sm.SMDDPStrategy(**SETUPS[name]) if name != "plain" else pl.strategies.DDPStrategy()
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=2, strategy=strategy, max_steps=STEPS.get(name, FEW_STEPS), max_epochs=-1,
+        callbacks=[Steps(), resume], enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        num_sanity_val_steps=0, logger=False, accumulate_grad_batches=2 if name == "local" else 1,
+    )  # fmt: skip
+    dist.all_reduce = counting  # what torch's hooks call; DDP's own all-reduce is not seen
+    try:
+        trainer.fit(model, _loader(), _loader())
+    finally:
+        dist.all_reduce = torchs
+    saved = torch.load(next(Path(folder).glob("*/fit-0/step-*.ckpt")), weights_only=True)["state_dict"]
+    return {
+        "weights": weights(model),
+        "saved": [number for key, _ in model.named_parameters() for number in saved[key].flatten().tolist()],
+        "metrics": float(trainer.callback_metrics["val_loss"]),
+        "steps": trainer.global_step,
+        "own_weights": sum(own_weights),
+        "sent": [size for size in sizes if size[0] > 1000],
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "resumed": resume.resumed_from is not None,
+    }
+
+
+def main(folder, namespace, saves, what, killed_at=None):
+    pl = importlib.import_module(namespace)
+    if what == "all":
+        seen = {name: train(pl, name, Path(saves, name)) for name in SETUPS}
+    else:
+        seen = train(pl, what, Path(saves, what), killed_at and int(killed_at))
+    Path(folder, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
