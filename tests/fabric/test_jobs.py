@@ -83,12 +83,3 @@ def test_fabric_run_in_a_container(tmp_path, plain):
     for seen in started.results(2):
         assert seen["weights"] == plain
         assert seen["strategy"] == "SMDDPStrategy"
-
-
-@needs_click
-def test_fabric_run_on_each_host_alone_trains_nowhere(tmp_path):
-    started = fabric_run(job(tmp_path, "--how", "command"), 2)
-    assert not {0, None} & set(started.codes)
-    reason = (tmp_path / "algo-2" / "output" / "failure").read_text()
-    assert "fabric run has started processes on 1 host(s), and the job has 2" in reason
-    assert "--num-nodes=2 --node-rank=1 --main-address=algo-1 --main-port=7777" in reason
