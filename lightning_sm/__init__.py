@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from lightning_sm._auto import auto
     from lightning_sm._distributed.environment import SageMakerEnvironment
     from lightning_sm._observe.metrics import metric_definitions
+    from lightning_sm._resume.fabric import latest_checkpoint
     from lightning_sm._sagemaker.hyperparameters import Hyperparameters
     from lightning_sm._sagemaker.job import Channel, InstanceGroup, TrainingJob
     from lightning_sm._sagemaker.topology import Launcher, Topology
     from lightning_sm._settings.options import SageMakerOptions
-    from lightning_sm._trainer_defaults import job, trainer_settings
+    from lightning_sm._trainer_defaults import fabric_settings, job, trainer_settings
     from lightning_sm.callbacks import ModelExport
     from lightning_sm.cli import SageMakerCLI
     from lightning_sm.strategies import (
@@ -49,7 +50,9 @@ __all__ = [
     "Topology",
     "TrainingJob",
     "auto",
+    "fabric_settings",
     "job",
+    "latest_checkpoint",
     "metric_definitions",
     "trainer_settings",
 ]
@@ -72,7 +75,9 @@ _MODULES = {
     "Topology": "_sagemaker.topology",
     "TrainingJob": "_sagemaker.job",
     "auto": "_auto",
+    "fabric_settings": "_trainer_defaults",
     "job": "_trainer_defaults",
+    "latest_checkpoint": "_resume.fabric",
     "metric_definitions": "_observe.metrics",
     "trainer_settings": "_trainer_defaults",
 }

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Dict, Mapping
 
 from lightning_sm._failure import failure_reported, read_job
-from lightning_sm._lightning import NAMESPACES, Namespace
+from lightning_sm._lightning import FABRICS, NAMESPACES, Namespace
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.trainer import callbacks_of, is_fast_dev_run
 from lightning_sm._lightning.wrapped_method import (
@@ -33,7 +33,6 @@ __all__ = ["auto", "auto_by_variable", "protect"]
 
 _VARIABLE = "LIGHTNING_SM_AUTO"
 _LINE = "import lightning_sm; lightning_sm.auto()"
-_FABRICS = ("lightning.fabric", "lightning_fabric")
 # The options of auto(); None before its first call.
 _options: Any = None
 _is_protected = False
@@ -100,8 +99,8 @@ def _complete_all(why: str, sagemaker: Mapping[str, Any]) -> None:
     _options = dict(sagemaker)
     for namespace in NAMESPACES:
         wrap_method(trainer_of(namespace), "__init__", _construct_trainer)
-    for name in _FABRICS:
-        wrap_method(fabric_of(name), "__init__", _construct_fabric)
+    for namespace in FABRICS:
+        wrap_method(fabric_of(namespace), "__init__", _construct_fabric)
 
 
 def _construct_trainer(constructor: Any, trainer: Any, *args: Any, **kwargs: Any) -> None:
@@ -165,11 +164,12 @@ def protect(name: str) -> None:
             _VARIABLE,
         )
     _is_protected = True
-    if name in _FABRICS:
+    namespace = Namespace(name)
+    if namespace in FABRICS:
         for method in ("launch", "setup", "setup_module"):
-            wrap_method(fabric_of(name), method, _start_fabric)
+            wrap_method(fabric_of(namespace), method, _start_fabric)
     else:
-        wrap_method(trainer_of(Namespace(name)), "fit", _fit)
+        wrap_method(trainer_of(namespace), "fit", _fit)
 
 
 def _start_fabric(method: Any, fabric: Any, *args: Any, **kwargs: Any) -> Any:

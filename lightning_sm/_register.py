@@ -10,14 +10,11 @@ from lightning_sm._lightning.import_hook import (
     check_before_import,
     explain_failed_import,
 )
-from lightning_sm._lightning.namespaces import NAMESPACES, Namespace, mark_unsupported, set_rank_zero_rank
+from lightning_sm._lightning.namespaces import FABRICS, NAMESPACES, Namespace, mark_unsupported, set_rank_zero_rank
 from lightning_sm._logging import log
 from lightning_sm.errors import LightningSMError
 
 __all__ = ["register_on_import"]
-
-# Lightning Fabric, which can be used without the Trainer, in both namespaces.
-_FABRICS = (Namespace("lightning.fabric"), Namespace("lightning_fabric"))
 
 
 def register_on_import() -> None:
@@ -29,7 +26,7 @@ def register_on_import() -> None:
             explain=explain_failed_import,
         )
         add_import_hook(namespace.name, hook)
-    for namespace in _FABRICS:
+    for namespace in FABRICS:
         after = functools.partial(_try, _register_fabric, namespace)
         add_import_hook(namespace.name, ImportHook(lambda: None, after, explain_failed_import))
 
@@ -84,8 +81,11 @@ def _register(namespace: Namespace) -> None:
 
 def _register_fabric(namespace: Namespace) -> None:
     from lightning_sm._distributed.environment import SageMakerEnvironment
+    from lightning_sm._distributed.fabric import register_fabric_strategies
 
+    _watch_failures()
     namespace.module("plugins.environments").ClusterEnvironment.register(SageMakerEnvironment)
+    register_fabric_strategies(namespace)
     _set_rank()
 
 

@@ -6,16 +6,16 @@
 import functools
 import os
 from dataclasses import replace
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 from lightning_sm._distributed.environment import SageMakerEnvironment
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
-from lightning_sm._lightning import Namespace, choose_namespace, namespace_of
+from lightning_sm._lightning import SupportLevel, choose_fabric, choose_namespace, namespace_of, support_level
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm._sagemaker.topology import DEFAULT_PORT, Launcher, Topology
 from lightning_sm._settings.given import Given, RunContext
 from lightning_sm._settings.line import SCRIPT, Part
 from lightning_sm._settings.options import options_of
@@ -23,6 +23,7 @@ from lightning_sm._settings.redirect import as_list, complete_loggers, redirect
 from lightning_sm._settings.routed import Routing
 from lightning_sm._settings.routing import build_routing, route_world
 from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks
+from lightning_sm.errors import TopologyError
 
 __all__ = [
     "add_environment",
@@ -142,9 +143,8 @@ def trainer_settings(
     this_job = read_job()
     with failure_reported(this_job):
         topology = Topology.resolve(job=this_job)
-        named = [trainer_arguments.get(name) for name in ("callbacks", "strategy", "logger", "plugins")]
-        objects = (type(entry) for value in named for entry in as_list(value))
-        namespace = namespace_of(trainer_class, *objects) or choose_namespace()
+        classes = _classes(trainer_arguments, "callbacks", "strategy", "logger", "plugins")
+        namespace = namespace_of(trainer_class, *classes) or choose_namespace()
         context = RunContext(this_job, topology, namespace, _given(trainer_arguments), options_of(sagemaker))
         if context.options.doctor:
             check_host(this_job, topology)
@@ -163,6 +163,11 @@ def trainer_settings(
     return arguments
 
 
+def _classes(arguments: Mapping[str, Any], *names: str) -> Iterator[type]:
+    """The classes of the objects among some arguments."""
+    return (type(entry) for name in names for entry in as_list(arguments.get(name)))
+
+
 def _given(arguments: Mapping[str, Any]) -> Given:
     """What a script gives; an argument that is ``None`` is open."""
     values = {f"trainer.{name}": value for name, value in arguments.items() if value is not None}
@@ -179,30 +184,80 @@ def _log_table(table: str) -> None:
     log.info("%s", table)
 
 
-def fabric_settings(*, sagemaker: Mapping[str, Any], fabric_class: type, **fabric_arguments: Any) -> Dict[str, Any]:
+def fabric_settings(
+    *, sagemaker: Optional[Mapping[str, Any]] = None, fabric_class: Optional[type] = None, **fabric_arguments: Any
+) -> Dict[str, Any]:
     """Return the arguments of a ``Fabric``, completed with the job's world and the directories of its loggers.
 
+    ``Fabric(**fabric_settings(precision="bf16-mixed"))`` trains in as many processes as the launcher started, with the
+    strategy ``smddp`` where these are several, and its loggers write below the output directory. Arguments that are
+    given here win, but for a local ``root_dir`` of a logger. Outside a container the arguments are returned unchanged,
+    except for ``num_nodes`` and ``devices`` under an external launcher (``torchrun``).
+
+    Files and variables that are read: see :class:`~lightning_sm.TrainingJob` and :class:`~lightning_sm.Topology`; and:
+
+    ``LT_ACCELERATOR``, ``LT_STRATEGY``, ``LT_DEVICES``, ``LT_NUM_NODES``, ``LT_PRECISION``, ``LT_CLI_USED``
+      Arguments of ``Fabric``, and that they are used; set by ``fabric run``.
+
     Args:
-        sagemaker: As in :func:`trainer_settings`.
-        fabric_class: The ``Fabric`` that the arguments are for.
-        **fabric_arguments: Its arguments.
+        sagemaker: As in :func:`~lightning_sm.trainer_settings`; ``output_dir`` has an effect.
+        fabric_class: The ``Fabric`` that the arguments are for, which tells ``lightning_fabric`` from
+            ``lightning.fabric`` in a program that imports both; by default the arguments tell, as far as they can.
+        **fabric_arguments: Arguments of the ``Fabric``.
 
     Raises:
         JobConfigError: A file or variable of the job is broken.
-        TopologyError: Another number of hosts or processes is asked for than the job has.
+        TopologyError: The launcher's variables contradict each other, or another number of hosts or processes is asked
+            for than the job has, by ``fabric run``, too.
+        OptionError: ``sagemaker`` is no mapping of known options.
+
+    Example::
+
+        >>> from lightning_sm import fabric_settings
+        >>> fabric_settings(precision="bf16-mixed")  # outside a container
+        {'precision': 'bf16-mixed'}
     """
     this_job = read_job()
     with failure_reported(this_job):
-        names = {base.__module__.partition(".fabric")[0] for base in fabric_class.__mro__}
-        namespace = Namespace("lightning.fabric" if "lightning" in names else "lightning_fabric")
-        topology, given = Topology.resolve(job=this_job), _given(fabric_arguments)
+        topology = Topology.resolve(job=this_job)
+        namespace = choose_fabric(fabric_class, *_classes(fabric_arguments, "strategy", "loggers", "plugins"))
+        by_command = _arguments_of_command(this_job, topology)
+        given = _given({**by_command, **fabric_arguments})
         context = RunContext(this_job, topology, namespace, given, options_of(sagemaker))
-        # A Fabric chooses DDP by itself, and knows no strategy of ours.
-        routed = [each for each in route_world(context) if each.key != "trainer.strategy"]
-        routed = [replace(each, key=each.key.replace("trainer.", "fabric.")) for each in routed]
-        arguments = {**fabric_arguments, **_arguments(Routing(tuple(routed)))}
-        add_environment(arguments, context)
-        routed += redirect(fabric_arguments.get("loggers"), "fabric.loggers", context)
+        routed = [
+            replace(each, key=each.key.replace("trainer.", "fabric."))
+            for each in route_world(context)
+            if each.key.partition(".")[2] not in by_command
+            # The level core has no strategies for Fabric.
+            and (each.key != "trainer.strategy" or support_level(namespace) > SupportLevel.CORE)
+        ]
+        arguments = {**by_command, **fabric_arguments, **_arguments(Routing(tuple(routed)))}
+        if this_job.in_container:
+            add_environment(arguments, context)
+            routed += redirect(fabric_arguments.get("loggers"), "fabric.loggers", context)
     if routed and topology.is_rank_zero:
         _log_table(Routing(tuple(routed)).table())
-    return arguments
+    return {name: value for name, value in arguments.items() if name in fabric_arguments or name not in by_command}
+
+
+def _arguments_of_command(job: TrainingJob, topology: Topology) -> Dict[str, str]:
+    """The arguments of ``Fabric`` that ``fabric run`` has set, which starts torchrun on this host.
+
+    Source: ``_set_env_variables`` in ``lightning/fabric/cli.py``.
+
+    Raises:
+        TopologyError: The job has other hosts than the world that it has started; each host would train alone.
+    """
+    if os.environ.get("LT_CLI_USED") != "1":
+        return {}
+    hosts = job.world_hosts
+    if job.current_host is not None and topology.num_nodes != len(hosts):
+        node_rank = hosts.index(job.current_host)
+        raise TopologyError(
+            f"fabric run has started processes on {topology.num_nodes} host(s), and the job has {len(hosts)}.",
+            hint=f"Start fabric run --num-nodes={len(hosts)} --node-rank={node_rank} --main-address={hosts[0]} "
+            f"--main-port={DEFAULT_PORT} on this host, or launch the script with the distribution torch_distributed.",
+        )
+    names = ("accelerator", "strategy", "devices", "num_nodes", "precision")
+    variables = {name: os.environ.get(f"LT_{name.upper()}") for name in names}
+    return {name: value for name, value in variables.items() if value is not None}

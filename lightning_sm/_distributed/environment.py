@@ -146,6 +146,8 @@ class SageMakerEnvironment:
         if self.topology.is_external or self._trainer_world_size is not None:
             set_joining(TrainingJob.resolve(), self.topology, rank=self._global_rank, world_size=self._world_size)
             self._log_wait(f"{address}:{self.main_port}")
+        # Fabric never calls teardown.
+        destroy_at_exit()
 
     def _log_wait(self, main: str) -> None:
         """From now on log for whom this process waits: global rank 0, and the first process of each other host."""

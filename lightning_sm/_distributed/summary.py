@@ -13,6 +13,7 @@ from lightning_sm._version import __version__
 __all__ = ["describe_topology", "installed_software", "shortened"]
 
 _MAX_NAMES = 8
+_PARAMETER_SERVER = "parameter_server, for which PyTorch's container starts no servers: Lightning trains by all-reduce"
 _RANKS = ("global_rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
 
 
@@ -38,6 +39,7 @@ def describe_topology(
     local = "" if topology.local_world_size is None else f"{topology.local_world_size} on this host, "
     facts = {
         "job": job.name,
+        "distribution": _PARAMETER_SERVER if job.asks_for_parameter_server else None,
         "launcher": _with_sources(str(topology.launcher), topology, _RANKS),
         "world": f"{_count(world_size, 'process')}, {local}{_count(len(hosts) or 1, 'host')}",
         "hosts": shortened(hosts),

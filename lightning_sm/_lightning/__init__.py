@@ -5,9 +5,11 @@ Importing it imports neither Lightning nor torch.
 
 from lightning_sm._lightning.levels import SupportLevel, describe_level, support_level
 from lightning_sm._lightning.namespaces import (
+    FABRICS,
     NAMESPACES,
     LazyClass,
     Namespace,
+    choose_fabric,
     choose_namespace,
     installed_namespaces,
     namespace_of,
@@ -17,10 +19,12 @@ from lightning_sm._lightning.namespaces import (
 )
 
 __all__ = [
+    "FABRICS",
     "LazyClass",
     "NAMESPACES",
     "Namespace",
     "SupportLevel",
+    "choose_fabric",
     "choose_namespace",
     "describe_level",
     "installed_namespaces",

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from lightning_sm._lightning.namespaces import Namespace
+from lightning_sm._lightning.namespaces import FABRICS, Namespace
 
 __all__ = [
     "add_any_data_module",
@@ -61,7 +61,8 @@ def registry_of_strategies(namespace: Namespace) -> Tuple[Any, Any, str]:
         module: Any = namespace.module("plugins")
         return module.TrainingTypePluginsRegistry, module.TrainingTypePlugin, "plugin"
     module = namespace.module("strategies")
-    return module.StrategyRegistry, module.Strategy, "strategy"
+    registry = module.STRATEGY_REGISTRY if namespace in FABRICS else module.StrategyRegistry
+    return registry, module.Strategy, "strategy"
 
 
 def add_names_of_environment(namespace: Namespace, environment: Any) -> None:

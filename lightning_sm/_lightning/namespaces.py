@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     import inspect
 
 __all__ = [
+    "FABRICS",
     "NAMESPACES",
     "RANK_ZERO_MODULES",
     "LazyClass",
     "Namespace",
     "check_supported",
+    "choose_fabric",
     "choose_namespace",
     "installed_namespaces",
     "mark_unsupported",
@@ -37,7 +39,7 @@ class Namespace(NamedTuple):
     """One of Lightning's namespaces.
 
     Args:
-        name: ``pytorch_lightning`` or ``lightning.pytorch``.
+        name: ``pytorch_lightning`` or ``lightning.pytorch``; for Fabric ``lightning_fabric`` or ``lightning.fabric``.
     """
 
     name: str
@@ -87,6 +89,8 @@ def _version(namespace: Namespace) -> Tuple[int, int]:
 
 # The first is preferred where both are installed and nothing else decides, as in Lightning's documentation.
 NAMESPACES = (Namespace("lightning.pytorch"), Namespace("pytorch_lightning"))
+# Lightning Fabric, which can be used without the Trainer, in both namespaces.
+FABRICS = (Namespace("lightning.fabric"), Namespace("lightning_fabric"))
 
 # The error that registering with a namespace ended with, by the name of the namespace.
 _unsupported: Dict[str, str] = {}
@@ -146,6 +150,23 @@ def choose_namespace(model_class: Optional[type] = None) -> Namespace:
     if len(loaded) > 1:
         loaded.sort(key=lambda namespace: not _is_imported_by_program(namespace))
     return (loaded or list(installed))[0]
+
+
+def choose_fabric(*classes: Optional[type]) -> Namespace:
+    """Choose Fabric's namespace: that of the first class that is defined in one, else the only one imported.
+
+    Otherwise it is the one of the Trainer's namespace that :func:`choose_namespace` chooses.
+
+    Args:
+        *classes: Classes of what the program uses with its Fabric.
+
+    Raises:
+        LightningImportError: No Lightning is installed.
+    """
+    owners = [space for cls in classes for space in FABRICS if cls is not None and space.owns(cls)]
+    loaded = [namespace for namespace in FABRICS if namespace.is_loaded]
+    found = owners or (loaded if len(loaded) == 1 else [])
+    return found[0] if found else Namespace(choose_namespace().fabric)
 
 
 def _is_imported_by_program(namespace: Namespace) -> bool:

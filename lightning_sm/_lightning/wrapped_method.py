@@ -24,13 +24,9 @@ def trainer_of(namespace: Namespace) -> ClassPath:
     return f"{namespace.name}.trainer.trainer", "Trainer"
 
 
-def fabric_of(name: str) -> ClassPath:
-    """Module and name of ``Fabric``.
-
-    Args:
-        name: ``lightning.fabric`` or ``lightning_fabric``.
-    """
-    return f"{name}.fabric", "Fabric"
+def fabric_of(namespace: Namespace) -> ClassPath:
+    """Module and name of ``Fabric``."""
+    return f"{namespace.name}.fabric", "Fabric"
 
 
 @functools.lru_cache(maxsize=None)

@@ -225,3 +225,8 @@ class TrainingJob:
     def asks_for_smddp(self) -> bool:
         """Whether the job's ``distribution`` is ``smdistributed.dataparallel`` (or ``pytorchddp`` of a newer SDK)."""
         return self.hyperparameters.enabled("sagemaker_distributed_dataparallel_enabled")
+
+    @property
+    def asks_for_parameter_server(self) -> bool:
+        """Whether the job's ``distribution`` is ``parameter_server``, which PyTorch's containers start like none."""
+        return self.hyperparameters.enabled("sagemaker_parameter_server_enabled")

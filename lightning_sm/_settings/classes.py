@@ -9,7 +9,7 @@ import typing
 from pathlib import PurePath
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
-from lightning_sm._lightning import Namespace
+from lightning_sm._lightning import FABRICS, Namespace
 from lightning_sm._lightning.strategies import find_strategy
 
 __all__ = [
@@ -65,6 +65,8 @@ def find_class(namespace: Namespace, name: str) -> Optional[type]:
     """
     if "." in name:
         return import_class(name)
+    if namespace in FABRICS:
+        return find_strategy(namespace, name)
     for place in ("loggers", "callbacks"):
         found = getattr(namespace.module(place), name, None)
         if isinstance(found, type):

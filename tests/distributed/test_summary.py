@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lightning_sm import Launcher, SageMakerEnvironment, Topology, TrainingJob
+from lightning_sm import Hyperparameters, Launcher, SageMakerEnvironment, Topology, TrainingJob
 from lightning_sm._distributed import environment
 from lightning_sm._distributed.summary import describe_topology, installed_software
 from lightning_sm._lightning import installed_namespaces
@@ -50,6 +50,14 @@ def test_all_of_it_as_lines():
         "topology: instances: 2 x ml.p4d.24xlarge (8 GPUs on this host)",
     ]
     assert re.match(r"topology: versions: lightning_sm \d.*, Python 3\.\d", versions)
+
+
+def test_a_parameter_server_is_answered_by_one_line():
+    job = TrainingJob(hyperparameters=Hyperparameters(reserved={"sagemaker_parameter_server_enabled": True}))
+    found = describe_topology(job, Topology(Launcher.HOST, num_nodes=2), 2)
+    (line,) = [line for line in found.splitlines() if "parameter_server" in line]
+    assert line.startswith("topology: distribution: parameter_server")
+    assert line.endswith("Lightning trains by all-reduce")
 
 
 def test_groups_that_train_together_are_counted_by_type():

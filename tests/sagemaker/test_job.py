@@ -54,7 +54,9 @@ def test_data_channels_leave_out_the_sdks_own():
     ],
 )
 def test_asks_for_smddp(reserved, asks):
-    assert TrainingJob(hyperparameters=Hyperparameters(reserved=reserved)).asks_for_smddp is asks
+    job = TrainingJob(hyperparameters=Hyperparameters(reserved=reserved))
+    assert job.asks_for_smddp is asks
+    assert not job.asks_for_parameter_server
 
 
 def test_a_channel_in_a_job_and_elsewhere(opt_ml):

@@ -48,6 +48,10 @@ LAUNCHES: Dict[str, Launch] = {
         launcher=_PER_HOST,
     ),
     "none_two_groups": Launch(_GROUP_OPTIONS, _GROUPS, launcher=_PER_HOST),
+    # The toolkit reads this flag in TensorFlow's containers only.
+    "none_parameter_server": Launch(
+        ("--hosts", 2), _TWO, arguments=("--sagemaker_parameter_server_enabled", "true"), launcher=_PER_HOST
+    ),
     "torchrun_two_hosts": Launch(("--hosts", 2, "--distribution", "torch_distributed"), _TWO),
     "torchrun_two_by_two": Launch(("--hosts", 2, "--processes", 2, "--distribution", "torch_distributed"), _TWO, 2),
     "torchrun_groups": Launch((*_GROUP_OPTIONS, "--distribution", "torch_distributed"), _GROUPS),

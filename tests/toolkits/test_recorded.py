@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lightning_sm import Topology, TrainingJob
+from lightning_sm._distributed.summary import describe_topology
 from lightning_sm.errors import JobConfigError
 
 from .launches import LAUNCHES
@@ -80,3 +81,11 @@ def test_variables_that_were_cut_are_named_where_there_are_no_files(tmp_path):
     assert seen["variables"]["SM_HPS"] == '{"backend":"smddp","note":"before'
     with pytest.raises(JobConfigError, match="SM_HPS"):
         TrainingJob.resolve({**seen["variables"], **moved_to(tmp_path)})
+
+
+def test_the_toolkit_starts_a_parameter_server_job_like_one_without_a_distribution(resolve):
+    (seen, _) = [case.values[2] for case in _RANKS if case.values[0] == "none_parameter_server"]
+    job, topology = resolve(seen)
+    assert job.asks_for_parameter_server
+    lines = describe_topology(job, topology, 2).splitlines()
+    assert sum("Lightning trains by all-reduce" in line for line in lines) == 1

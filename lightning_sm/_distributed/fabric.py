@@ -1,0 +1,137 @@
+"""The strategies of Lightning Fabric: the mixins of the Trainer's strategies over Fabric's classes.
+
+Fabric has classes and a registry of its own, in which the same methods have other names.
+"""
+
+from typing import Any, Dict, Optional, Tuple
+
+from lightning_sm import _lightning
+from lightning_sm._distributed.sharded import FSDPMixin
+from lightning_sm._distributed.smddp import SMDDPMixin
+from lightning_sm._lightning.strategies import register_strategy
+from lightning_sm.errors import StrategyUnavailableError
+
+__all__ = ["FABRIC_STRATEGIES", "FabricFSDPMixin", "FabricSMDDPMixin", "fabric_class", "register_fabric_strategies"]
+
+# Fabric of 1.9 and 2.0 has the level core.
+_SINCE = (2, 1)
+
+
+class _FabricMethods:
+    """Fabric's names for methods of our mixins: what Fabric calls."""
+
+    setup_distributed: Any
+    set_world_ranks: Any
+    reduce: Any
+    job_num_nodes: Any
+    _num_nodes: int
+
+    def _setup_distributed(self) -> None:
+        self.setup_distributed()
+
+    def _set_world_ranks(self) -> None:
+        # Fabric has set this past the property.
+        self._num_nodes = self.job_num_nodes(self._num_nodes)
+        self.set_world_ranks()
+
+    def all_reduce(self, tensor: Any, group: Optional[Any] = None, reduce_op: Any = "mean") -> Any:
+        return self.reduce(tensor, group, reduce_op)
+
+
+class _TrainerMethods:
+    """The Trainer's names for methods of Fabric's strategies: what our mixins call."""
+
+    def setup_distributed(self) -> None:
+        super()._setup_distributed()  # type: ignore[misc]
+
+    def set_world_ranks(self) -> None:
+        super()._set_world_ranks()  # type: ignore[misc]
+
+    def reduce(self, tensor: Any, group: Optional[Any] = None, reduce_op: Any = "mean") -> Any:
+        return super().all_reduce(tensor, group, reduce_op)  # type: ignore[misc]
+
+
+class FabricSMDDPMixin(_FabricMethods, SMDDPMixin, _TrainerMethods):
+    """Lightning Fabric's ``DDPStrategy`` with what :class:`lightning_sm.SMDDPStrategy` adds to the Trainer's.
+
+    Registered with Fabric as ``smddp``, ``smddp_find_unused_parameters_false`` and
+    ``smddp_find_unused_parameters_true``. Needs Lightning 2.1.
+
+    Args:
+        process_group_backend: ``smddp``, ``nccl`` or ``gloo``; ``None`` chooses as described there.
+        cluster_environment: An environment to use instead, which then determines ranks and sizes.
+        **kwargs: The arguments of Fabric's ``DDPStrategy``.
+
+    Raises:
+        JobConfigError: A file or variable of the job is malformed.
+        TopologyError: The launcher's variables are inconsistent, or the ``Fabric`` requests another world.
+        SMDDPUnavailableError: ``smddp`` was requested by name and its library cannot be imported (raised in
+            ``launch``).
+        StrategyUnavailableError: This Lightning is older than 2.1.
+
+    Example::
+
+        >>> from lightning_fabric import Fabric
+        >>> fabric = Fabric(accelerator="cpu", strategy="smddp")  # doctest: +SKIP
+        >>> fabric = Fabric(strategy=SMDDPStrategy(find_unused_parameters=True))  # doctest: +SKIP
+    """
+
+
+class FabricFSDPMixin(_FabricMethods, FSDPMixin, _TrainerMethods):
+    """Lightning Fabric's ``FSDPStrategy`` with what :class:`lightning_sm.SMDDPFSDPStrategy` adds to the Trainer's.
+
+    Registered with Fabric as ``smddp_fsdp``. Needs Lightning 2.1.
+
+    Args:
+        process_group_backend: ``smddp``, ``nccl`` or ``gloo``; ``None`` chooses as described there.
+        cluster_environment: An environment to use instead, which then determines ranks and sizes.
+        **kwargs: The arguments of Fabric's ``FSDPStrategy``.
+
+    Raises:
+        JobConfigError: A file or variable of the job is malformed.
+        TopologyError: The launcher's variables are inconsistent, or the ``Fabric`` requests another world.
+        SMDDPUnavailableError: ``smddp`` was requested by name and cannot be used (raised in ``launch``).
+        StrategyUnavailableError: This Lightning is older than 2.1.
+
+    Example::
+
+        >>> from lightning_fabric import Fabric
+        >>> fabric = Fabric(strategy=SMDDPFSDPStrategy(state_dict_type="sharded"))  # doctest: +SKIP
+    """
+
+
+#: The classes: where the mixin of each is, as ``module:name``, and Fabric's class.
+FABRIC_STRATEGIES = {
+    "SMDDPStrategy": (f"{__name__}:FabricSMDDPMixin", "strategies:DDPStrategy"),
+    "SMDDPFSDPStrategy": (f"{__name__}:FabricFSDPMixin", "strategies:FSDPStrategy"),
+}
+
+
+def fabric_class(fabric: _lightning.Namespace, name: str) -> type:
+    """Return a class of :data:`FABRIC_STRATEGIES` for one of Fabric's namespaces.
+
+    Raises:
+        StrategyUnavailableError: This Lightning is older than 2.1.
+    """
+    if fabric.version < _SINCE:
+        found = ".".join(map(str, fabric.version))
+        raise StrategyUnavailableError(
+            f"{name} of lightning_sm.fabric needs Lightning 2.1 or newer, and {fabric.name} {found} is installed.",
+            hint="Install a newer Lightning, or use Fabric(plugins=[lightning_sm.SageMakerEnvironment()]).",
+        )
+    return _lightning.namespaced_class(fabric, name, *FABRIC_STRATEGIES[name])
+
+
+def register_fabric_strategies(fabric: _lightning.Namespace) -> None:
+    """Register the strategies with Fabric by the names that the Trainer knows; nothing before Lightning 2.1."""
+    if fabric.version < _SINCE:
+        return
+    names: Dict[str, Tuple[str, Dict[str, Any]]] = {
+        "smddp": ("SMDDPStrategy", {}),
+        "smddp_find_unused_parameters_true": ("SMDDPStrategy", {"find_unused_parameters": True}),
+        "smddp_find_unused_parameters_false": ("SMDDPStrategy", {"find_unused_parameters": False}),
+        "smddp_fsdp": ("SMDDPFSDPStrategy", {}),
+    }
+    description = "DDP or FSDP over AWS's SMDDP collectives where available, else over NCCL or gloo"
+    for name, (class_name, arguments) in names.items():
+        register_strategy(fabric, name, fabric_class(fabric, class_name), description, **arguments)

@@ -1,0 +1,27 @@
+"""Strategies of Lightning Fabric for SageMaker. Their classes are built on first use."""
+
+import functools
+from typing import TYPE_CHECKING, Any, List
+
+from lightning_sm._distributed.fabric import FABRIC_STRATEGIES, fabric_class
+from lightning_sm._lightning import Namespace, resolve_class
+
+if TYPE_CHECKING:
+    from lightning_sm._distributed.fabric import FabricFSDPMixin as SMDDPFSDPStrategy
+    from lightning_sm._distributed.fabric import FabricSMDDPMixin as SMDDPStrategy
+
+__all__ = ["SMDDPFSDPStrategy", "SMDDPStrategy"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in FABRIC_STRATEGIES:
+        return resolve_class(name, functools.partial(_class_for, name=name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _class_for(namespace: Namespace, name: str) -> type:
+    return fabric_class(Namespace(namespace.fabric), name)
+
+
+def __dir__() -> List[str]:
+    return sorted(__all__)

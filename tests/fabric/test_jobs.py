@@ -1,0 +1,85 @@
+"""Programs with Fabric as jobs of real processes: plain Fabric's weights, restarts, failures, ``fabric run``."""
+
+import importlib.util
+import shutil
+
+import pytest
+
+from tests.fabric.conftest import NAMESPACES, job
+from tests.helpers.processes import extended, free_port
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+needs_click = pytest.mark.skipif(importlib.util.find_spec("click") is None, reason="click is not installed")
+
+
+@pytest.mark.parametrize(
+    ("start", "words", "nodes"),
+    [
+        (lambda job: job.torchrun(1, 2), (), 1),
+        (lambda job: job.torchrun(2, 1), (), 2),
+        extended(lambda job: job.mpirun(2), (), 1),
+        (lambda job: job.one_per_host(2), ("--devices", 1), 2),
+        extended(lambda job: job.one_per_host(1), ("--devices", 2), 1),
+    ],
+    ids=["torchrun", "torchrun_two_hosts", "mpirun", "one_process_on_two_hosts", "one_process_on_one_host"],
+)
+def test_weights_are_those_of_plain_fabric(tmp_path, plain, start, words, nodes):
+    started = start(job(tmp_path, *words, namespace=NAMESPACES[0 if nodes == 2 else -1]))
+    results = started.results(2)
+    for rank, seen in enumerate(results):
+        assert seen["weights"] == plain
+        assert seen["world"] == [2, nodes, rank if nodes == 2 else 0]
+        assert seen["strategy"] == "SMDDPStrategy"
+        assert seen["resumed"] == [None, 0]
+    assert results[0]["logger"] == str(tmp_path / "algo-1" / "output" / "data")
+    assert "fabric.num_nodes" in started.output
+    assert "SMDDPStrategy: backend gloo, because" in started.output
+
+
+@pytest.mark.parametrize("name", ["step-{}.ckpt", "last.ckpt"])
+def test_a_restart_goes_on_from_the_latest_checkpoint_on_all_hosts(tmp_path, plain, name):
+    variables = {"TRAINING_JOB_NAME": "job-1"}
+    stopped = job(tmp_path, "--name", name, STOP_BEFORE=4, **variables).torchrun(2, 1)
+    assert 0 not in stopped.codes
+    saved = tmp_path / "algo-1" / "output" / "data" / "checkpoints"
+    latest = saved / name.format(3)
+    if name != "last.ckpt":  # killed while it wrote another file
+        shutil.copy(latest, saved / "step-9.ckpt")
+        latest.write_bytes(latest.read_bytes()[:-10])
+        latest = saved / name.format(2)
+    for config in tmp_path.glob("algo-*/input"):
+        shutil.rmtree(config)
+    restarted = job(tmp_path, "--name", name, **variables).torchrun(2, 1)
+    first, second = restarted.results(2)
+    assert first["weights"] == second["weights"] == plain
+    assert first["resumed"] == [str(latest), 4 if name == "last.ckpt" else 3]
+    assert second["resumed"][0] == str(latest).replace("algo-1", "algo-2")
+    assert ("Skipped step-3.ckpt in" in restarted.output) == (name != "last.ckpt")
+    assert not list(tmp_path.rglob(".*partial*"))
+
+
+@pytest.mark.parametrize("start", [lambda job: job.torchrun(2, 1), extended(lambda job: job.torchrun(1, 2))])
+def test_a_failing_rank_is_the_reason_on_all_hosts_and_ends_all(tmp_path, start):
+    failed = start(job(tmp_path, "--fail", 2))
+    assert not {0, None} & set(failed.codes)
+    files = list(tmp_path.glob("algo-*/output/failure"))
+    assert len(files) == len(failed.codes)
+    for file in files:
+        assert "ValueError: no step 2 on rank 1" in file.read_text()
+    assert not list(tmp_path.glob("rank-*.json"))
+
+
+def fabric_run(started, hosts, *words):
+    """``fabric run`` on each host of a job."""
+    main = ["--main-address", "127.0.0.1", "--main-port", str(free_port())]
+    starts = [["-m", f"{NAMESPACES[-1]}.cli", *main, *words, "--node-rank", str(rank)] for rank in range(hosts)]
+    return started._finish(list(zip(starts, started._hosts(hosts))))
+
+
+@needs_click
+def test_fabric_run_in_a_container(tmp_path, plain):
+    started = fabric_run(job(tmp_path, "--how", "command"), 2, "--num-nodes", "2", "--accelerator", "cpu")
+    for seen in started.results(2):
+        assert seen["weights"] == plain
+        assert seen["strategy"] == "SMDDPStrategy"
