@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         SMDDPModelParallelStrategy,
         SMDDPPlugin,
         SMDDPStrategy,
+        SMPStrategy,
     )
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "SMDDPModelParallelStrategy",
     "SMDDPPlugin",
     "SMDDPStrategy",
+    "SMPStrategy",
     "SageMakerCLI",
     "SageMakerEnvironment",
     "SageMakerOptions",
@@ -66,6 +68,7 @@ _MODULES = {
     "SMDDPModelParallelStrategy": "strategies",
     "SMDDPPlugin": "strategies",
     "SMDDPStrategy": "strategies",
+    "SMPStrategy": "strategies",
     "SageMakerCLI": "cli",
     "SageMakerEnvironment": "_distributed.environment",
     "SageMakerOptions": "_settings.options",
