@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         SMDDPModelParallelStrategy,
         SMDDPPlugin,
         SMDDPStrategy,
+        SMPFSDPStrategy,
         SMPStrategy,
     )
 
@@ -44,6 +45,7 @@ __all__ = [
     "SMDDPModelParallelStrategy",
     "SMDDPPlugin",
     "SMDDPStrategy",
+    "SMPFSDPStrategy",
     "SMPStrategy",
     "SageMakerCLI",
     "SageMakerEnvironment",
@@ -68,6 +70,7 @@ _MODULES = {
     "SMDDPModelParallelStrategy": "strategies",
     "SMDDPPlugin": "strategies",
     "SMDDPStrategy": "strategies",
+    "SMPFSDPStrategy": "strategies",
     "SMPStrategy": "strategies",
     "SageMakerCLI": "cli",
     "SageMakerEnvironment": "_distributed.environment",

@@ -19,6 +19,7 @@ _STRATEGIES = (
     "SMDDPModelParallelStrategy",
     "SMDDPPlugin",
     "SMDDPStrategy",
+    "SMPFSDPStrategy",
     "SMPStrategy",
 )
 _NEED_LIGHTNING = ("ModelExport", *_STRATEGIES, "SageMakerCLI")

@@ -1,4 +1,4 @@
-"""``SMPParameters``: what a job asks of AWS's model parallel library, by the hyperparameter ``mp_parameters``."""
+"""What a job asks of AWS's model parallel libraries 1.x and 2.x, by the hyperparameter ``mp_parameters``."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any, Dict, Mapping, Optional
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import JobConfigError
 
-__all__ = ["SMPParameters", "read_mp_parameters"]
+__all__ = ["SMPParameters", "TSMParameters", "read_mp_parameters"]
 
 _NAME = "mp_parameters"
 _VARIABLE = "SM_HP_MP_PARAMETERS"
@@ -91,20 +91,7 @@ class SMPParameters:
         Raises:
             JobConfigError: A value has another type, or two names of one parameter have different values.
         """
-        values: Dict[str, Any] = {}
-        known = {each.name: type(each.default) for each in fields(cls) if each.name != "given"}
-        for name, value in given.items():
-            current = _ALIASES.get(name, name)
-            if current not in known:
-                continue
-            converted = _converted(value, known[current])
-            if converted is None:
-                raise JobConfigError(
-                    f"{name} of {_NAME} is {value!r}, which is no {known[current].__name__}.", hint=_HINT
-                )
-            if values.setdefault(current, converted) != converted:
-                raise JobConfigError(f"{_NAME} sets {name} and {current} to different values.", hint="Leave one out.")
-        return cls(**values, given=dict(given))
+        return cls(**_known(cls, given), given=dict(given))
 
     @property
     def mp_size(self) -> int:
@@ -131,6 +118,80 @@ class SMPParameters:
             )
 
 
+@dataclass(frozen=True)
+class TSMParameters:
+    """The parameters of AWS's model parallel library 2.x (``torch.sagemaker``) that a training loop must know.
+
+    Source: AWS, SageMaker developer guide, "SMP v2 core feature configuration parameters".
+
+    Args:
+        hybrid_shard_degree: Processes over which FSDP shards; 0 and 1 leave that to FSDP.
+        tensor_parallel_degree: Processes that share the tensors of a layer, and read the same data.
+        context_parallel_degree: Processes that share a sequence, and read the same data.
+        expert_parallel_degree: Processes that share the experts of a layer.
+
+    Example::
+
+        >>> parameters = TSMParameters.parse({"tensor_parallel_degree": 2, "context_parallel_degree": 2})
+        >>> parameters.same_data, parameters.is_plain
+        (4, False)
+    """
+
+    hybrid_shard_degree: int = 0
+    tensor_parallel_degree: int = 1
+    context_parallel_degree: int = 1
+    expert_parallel_degree: int = 1
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> "TSMParameters":
+        """Take the parameters of a job.
+
+        Raises:
+            JobConfigError: A value is not a whole number.
+        """
+        return cls(**_known(cls, given))
+
+    @property
+    def same_data(self) -> int:
+        """Processes that read the same data."""
+        return self.tensor_parallel_degree * self.context_parallel_degree
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the model is that of FSDP alone, so that torch's checkpoints hold it."""
+        return self.same_data * self.expert_parallel_degree == 1
+
+    def check_world(self, world_size: int) -> None:
+        """Check the degrees in a world of this many processes.
+
+        Raises:
+            JobConfigError: They do not divide it.
+        """
+        for degree in (self.same_data, self.expert_parallel_degree, max(1, self.hybrid_shard_degree)):
+            if world_size % degree:
+                raise JobConfigError(
+                    f"{_NAME} has degrees of {degree} processes, which do not divide the {world_size} of the job: "
+                    f"{self}.",
+                    hint="Set the degrees to divisors of the number of processes.",
+                )
+
+
+def _known(cls: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
+    """The fields of a class that are given, by their current names and with their types."""
+    values: Dict[str, Any] = {}
+    known = {each.name: type(each.default) for each in fields(cls) if each.name != "given"}
+    for name, value in given.items():
+        current = _ALIASES.get(name, name)
+        if current not in known:
+            continue
+        converted = _converted(value, known[current])
+        if converted is None or (converted == 0 and known[current] is int and name != "hybrid_shard_degree"):
+            raise JobConfigError(f"{name} of {_NAME} is {value!r}, which is no {known[current].__name__}.", hint=_HINT)
+        if values.setdefault(current, converted) != converted:
+            raise JobConfigError(f"{_NAME} sets {name} and {current} to different values.", hint="Leave one out.")
+    return values
+
+
 def _converted(value: Any, kind: type) -> Optional[Any]:
     """A value of a JSON object, or of an API call in which each is a string; ``None`` if it is of another type."""
     if isinstance(value, str) and kind is not str:
@@ -138,6 +199,6 @@ def _converted(value: Any, kind: type) -> Optional[Any]:
             value = json.loads(value.lower())
         except ValueError:
             return None
-    if kind is int and type(value) is int and value > 0:
+    if kind is int and type(value) is int and value >= 0:
         return value
     return value if kind is not int and type(value) is kind else None

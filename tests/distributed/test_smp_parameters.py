@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_sm._distributed.smp_parameters import SMPParameters, read_mp_parameters
+from lightning_sm._distributed.smp_parameters import SMPParameters, TSMParameters, read_mp_parameters
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import JobConfigError
 
@@ -72,3 +72,18 @@ def test_where_they_come_from(in_environ, opt_ml):
     in_environ({"SM_HP_MP_PARAMETERS": "partitions=2", "SAGEMAKER_BASE_DIR": "/nowhere"})
     with pytest.raises(JobConfigError, match="is 'partitions=2', which is not a JSON object"):
         read_mp_parameters(TrainingJob.resolve())
+
+
+def test_degrees_of_the_second_library():
+    plain = TSMParameters.parse({"hybrid_shard_degree": 0, "sm_activation_offloading": True})
+    assert plain == TSMParameters()
+    assert plain.is_plain
+    parameters = TSMParameters.parse(
+        {"hybrid_shard_degree": 4, "expert_parallel_degree": "2", "context_parallel_degree": 2}
+    )
+    assert (parameters.same_data, parameters.is_plain) == (2, False)
+    parameters.check_world(8)
+    with pytest.raises(JobConfigError, match="degrees of 4 processes, which do not divide the 6 of the job"):
+        parameters.check_world(6)
+    with pytest.raises(JobConfigError, match="tensor_parallel_degree of mp_parameters is 0"):
+        TSMParameters.parse({"tensor_parallel_degree": 0})

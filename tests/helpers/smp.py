@@ -53,7 +53,8 @@ class SMPModel(pl.LightningModule):
         return self.net(batch["x"])
 
     def configure_optimizers(self):
-        optimizer = torch.optim.Adam(self.parameters(), lr=0.02)
+        # Adam would make almost the same of clipped gradients.
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5), "interval": "step"},
