@@ -12,7 +12,7 @@ from tests.helpers.skips import installed_version
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(installed_version("pytorch-lightning") < (2, 1), reason="SMPStrategy needs Lightning 2.1"),
 ]
 
@@ -57,7 +57,7 @@ def ranks(tmp_path_factory):
     cases.update(script={"parameters": _PIPELINE}, refused={"parameters": _PIPELINE})
     folder = tmp_path_factory.mktemp("smp")
     return (
-        Job(folder, _HERE / "train_smp.py", json.dumps(cases), path=[STANDINS], timeout=400).torchrun(1, 2).results(2)
+        Job(folder, _HERE / "train_smp.py", json.dumps(cases), path=[STANDINS], timeout=700).torchrun(1, 2).results(2)
     )
 
 
