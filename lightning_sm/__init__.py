@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         SMDDPModelParallelStrategy,
         SMDDPPlugin,
         SMDDPStrategy,
+        SMPFSDPStrategy,
+        SMPStrategy,
     )
 
 __all__ = [
@@ -44,6 +46,8 @@ __all__ = [
     "SMDDPModelParallelStrategy",
     "SMDDPPlugin",
     "SMDDPStrategy",
+    "SMPFSDPStrategy",
+    "SMPStrategy",
     "SageMakerCLI",
     "SageMakerEnvironment",
     "SageMakerOptions",
@@ -69,6 +73,8 @@ _MODULES = {
     "SMDDPModelParallelStrategy": "strategies",
     "SMDDPPlugin": "strategies",
     "SMDDPStrategy": "strategies",
+    "SMPFSDPStrategy": "strategies",
+    "SMPStrategy": "strategies",
     "SageMakerCLI": "cli",
     "SageMakerEnvironment": "_distributed.environment",
     "SageMakerOptions": "_settings.options",

@@ -66,6 +66,8 @@ def _register(namespace: Namespace) -> None:
     from lightning_sm._distributed.environment import SageMakerEnvironment
     from lightning_sm._distributed.sharded import register_sharded
     from lightning_sm._distributed.smddp import register_strategies
+    from lightning_sm._distributed.smp import register_smp
+    from lightning_sm._distributed.smp_fsdp import register_smp_fsdp
     from lightning_sm._lightning.legacy import add_names_of_environment
     from lightning_sm._lightning.strategies import check_single_device_environment
 
@@ -75,6 +77,8 @@ def _register(namespace: Namespace) -> None:
     add_names_of_environment(namespace, SageMakerEnvironment)
     register_strategies(namespace)
     register_sharded(namespace)
+    register_smp(namespace)
+    register_smp_fsdp(namespace)
     check_single_device_environment(namespace, _check_single_device)
     _set_rank()
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any, List
 
 from lightning_sm._distributed.sharded import SHARDED, sharded_class
 from lightning_sm._distributed.smddp import smddp_strategy_class
+from lightning_sm._distributed.smp import smp_strategy_class
+from lightning_sm._distributed.smp_fsdp import smp_fsdp_strategy_class
 from lightning_sm._lightning import resolve_class
 
 if TYPE_CHECKING:
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from lightning_sm._distributed.sharded import FSDPMixin as SMDDPFSDPStrategy
     from lightning_sm._distributed.sharded import ModelParallelMixin as SMDDPModelParallelStrategy
     from lightning_sm._distributed.smddp import SMDDPMixin as SMDDPStrategy
+    from lightning_sm._distributed.smp import SMPMixin as SMPStrategy
+    from lightning_sm._distributed.smp_fsdp import SMPFSDPMixin as SMPFSDPStrategy
 
     SMDDPPlugin = SMDDPStrategy
 
@@ -21,12 +25,18 @@ __all__ = [
     "SMDDPModelParallelStrategy",
     "SMDDPPlugin",
     "SMDDPStrategy",
+    "SMPFSDPStrategy",
+    "SMPStrategy",
 ]
+
+_SMP = {"SMPFSDPStrategy": smp_fsdp_strategy_class, "SMPStrategy": smp_strategy_class}
 
 
 def __getattr__(name: str) -> Any:
     if name in SHARDED:
         return resolve_class(name, functools.partial(sharded_class, name=name))
+    if name in _SMP:
+        return resolve_class(name, _SMP[name])
     # Lightning 1.5 has plugins instead of strategies; both names are the same class in every version.
     if name in __all__:
         return resolve_class("SMDDPStrategy", smddp_strategy_class)

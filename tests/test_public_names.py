@@ -19,6 +19,8 @@ _STRATEGIES = (
     "SMDDPModelParallelStrategy",
     "SMDDPPlugin",
     "SMDDPStrategy",
+    "SMPFSDPStrategy",
+    "SMPStrategy",
 )
 _NEED_LIGHTNING = ("ModelExport", *_STRATEGIES, "SageMakerCLI")
 _NAMES = [namespace.name for namespace in installed_namespaces()]

@@ -13,7 +13,15 @@ from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.strategies import SHARDED_BASES, register_strategy, sharded_base_path
 from lightning_sm.errors import StrategyUnavailableError, TopologyError
 
-__all__ = ["SHARDED", "DeepSpeedMixin", "FSDPMixin", "ModelParallelMixin", "register_sharded", "sharded_class"]
+__all__ = [
+    "SHARDED",
+    "DeepSpeedMixin",
+    "FSDPMixin",
+    "ModelParallelMixin",
+    "register_sharded",
+    "sharded_class",
+    "unavailable_class",
+]
 
 
 class _FullyShardedMixin(StrategyMixin):
@@ -223,13 +231,20 @@ def sharded_class(namespace: _lightning.Namespace, name: str) -> type:
     technique, mixin_path = SHARDED[name]
     base_path = sharded_base_path(namespace, technique)
     if base_path is None:
-        return _unavailable_class(namespace, name)
+        return unavailable_class(namespace, name, technique)
     return _lightning.namespaced_class(namespace, name, mixin_path, base_path)
 
 
 @lru_cache(maxsize=None)
-def _unavailable_class(namespace: _lightning.Namespace, name: str) -> type:
-    since = SHARDED_BASES[SHARDED[name][0]].since
+def unavailable_class(namespace: _lightning.Namespace, name: str, technique: str) -> type:
+    """Return a class that raises when it is used, where Lightning lacks what a technique needs.
+
+    Args:
+        namespace: Lightning's namespace.
+        name: The name of the class.
+        technique: A key of :data:`~lightning_sm._lightning.strategies.SHARDED_BASES`.
+    """
+    since = SHARDED_BASES[technique].since
 
     def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
         raise StrategyUnavailableError(

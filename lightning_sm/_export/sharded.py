@@ -16,6 +16,8 @@ __all__ = ["folder_problem", "read_folder"]
 
 # torch.distributed.checkpoint (DCP), by which FSDP and FSDP2 save, and DeepSpeed.
 _INDEX, _LATEST = ".metadata", "latest"
+# What smp.save_checkpoint names the newest part of a checkpoint by.
+_NEWEST = "newest"
 # Everything but the state of model and optimizers: ``lightning/fabric/strategies/fsdp.py``.
 _META = "meta.pt"
 # What Lightning gives to DeepSpeed, which puts its own entries beside it: ``strategies/deepspeed.py``.
@@ -64,6 +66,8 @@ def read_folder(folder: str, last: Dict[str, Any]) -> Dict[str, Any]:
 
     read = _read_dcp if os.path.isfile(os.path.join(folder, _INDEX)) else _read_deepspeed
     try:
+        if os.path.isfile(os.path.join(folder, _NEWEST)):
+            raise CorruptedError("it is a folder of AWS's model parallel library, which only that library reads")
         return read(folder, last)
     except (Exception, CheckpointException) as error:  # torch's is no Exception
         raise ExportError(

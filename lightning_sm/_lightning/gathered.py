@@ -43,8 +43,9 @@ def full_state_dict(trainer: Any) -> Dict[str, Any]:
 def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> Dict[str, Any]:
     """What ``Trainer.save_checkpoint`` saves, unsharded on global rank 0. Collective: every rank must call it.
 
-    The states of optimizers are gathered as well, in the form of an unsharded training. Those of DeepSpeed are left
-    out, which a log line says: it partitions them as flat buffers, which only its own format can restore.
+    The states of optimizers are gathered as well, in the form of an unsharded training. Those that only their own
+    format can restore are left out, which a log line says: DeepSpeed's flat buffers, and those of AWS's model parallel
+    library with tensor parallelism or a sharded optimizer.
 
     Args:
         namespace: Lightning's namespace.
@@ -53,10 +54,13 @@ def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> D
     """
     strategy = strategy_of(trainer)
     is_deepspeed = strategy_kind(strategy) == "deepspeed"
+    # AWS's library gathers no state of an optimizer where it saves folders.
+    has_no_state = is_deepspeed or (strategy_kind(strategy) == "smp" and strategy._save_distributed_checkpoint)
     replaced = []
     if is_deepspeed:
         state_dict = full_state_dict(trainer)
         replaced.append(ReplacedMethod(strategy, "lightning_module_state_dict", lambda _: state_dict))
+    if has_no_state:
         replaced.append(ReplacedMethod(strategy, "optimizer_state", lambda _, optimizer: {}))
     try:
         with _full_state(strategy):
@@ -65,10 +69,11 @@ def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> D
     finally:
         for method in replaced:
             method.undo()
-    if is_deepspeed:
+    if has_no_state:
         checkpoint.pop("optimizer_states", None)
         if trainer.is_global_zero:
-            log.info("The gathered checkpoint has no optimizer states: DeepSpeed keeps them in a format of its own")
+            owner = "DeepSpeed" if is_deepspeed else "AWS's model parallel library"
+            log.info("The gathered checkpoint has no optimizer states: %s keeps them in a format of its own", owner)
     if has_ended:
         checkpoint["global_step"] -= excess_step(namespace)
     return checkpoint

@@ -44,6 +44,7 @@ SHARDED_BASES = {
     "FSDP": ShardedBase("FSDPStrategy", (2, 1)),
     "FSDP2": ShardedBase("ModelParallelStrategy", (2, 3)),
     "DeepSpeed": ShardedBase("DeepSpeedStrategy", (2, 1)),
+    "SMP": ShardedBase("DDPStrategy", (2, 1)),
 }
 
 
@@ -89,6 +90,7 @@ _KINDS = {
     "fsdp": frozenset({"DDPFullyShardedNativeStrategy", "FSDPStrategy"}),
     "fsdp2": frozenset({"ModelParallelStrategy"}),
     "deepspeed": frozenset({"DeepSpeedPlugin", "DeepSpeedStrategy"}),
+    "smp": frozenset({"SMPStrategy"}),  # ours
 }
 _FAIRSCALE = frozenset({"DDPFullyShardedPlugin", "DDPFullyShardedStrategy"})
 
@@ -98,7 +100,7 @@ def _class_names(strategy: Any) -> FrozenSet[str]:
 
 
 def strategy_kind(strategy: Any) -> str:
-    """``fsdp``, ``fsdp2`` or ``deepspeed`` for a strategy or a subclass of it; an empty string for any other."""
+    """``fsdp``, ``fsdp2``, ``deepspeed`` or ``smp`` for a strategy or a subclass of it; empty for any other."""
     names = _class_names(strategy)
     return next((kind for kind, own in _KINDS.items() if names & own), "")
 
@@ -112,8 +114,11 @@ def is_sharded(trainer: Trainer) -> bool:
 def bypasses_checkpoint_io(strategy: Any) -> bool:
     """Whether Lightning's class of a strategy writes checkpoints without its ``CheckpointIO``.
 
-    FSDP (``state_dict_type``) and FSDP2 (``save_distributed_checkpoint``) do so for sharded checkpoints only.
+    FSDP (``state_dict_type``) and FSDP2 (``save_distributed_checkpoint``) do so for sharded checkpoints only, and so
+    does ours over AWS's model parallel library.
     """
+    if strategy_kind(strategy) == "smp":
+        return bool(strategy._save_distributed_checkpoint)
     packages = ("lightning", "pytorch_lightning")
     classes = [cls for cls in type(strategy).__mro__ if cls.__module__.split(".")[0] in packages]
     saver = next(cls for cls in classes if "save_checkpoint" in vars(cls))

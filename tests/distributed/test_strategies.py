@@ -304,7 +304,7 @@ def test_a_lightning_without_it_says_so_when_it_is_used(name, version, needed):
     older = SimpleNamespace(name="pytorch_lightning", version=version)
     says = rf"{name} needs Lightning {needed} or newer, and pytorch_lightning {version[0]}.{version[1]} is .* HINT: "
     with pytest.raises(StrategyUnavailableError, match=says):
-        sharded._unavailable_class.__wrapped__(older, name)()
+        sharded.unavailable_class.__wrapped__(older, name, SHARDED[name][0])()
 
 
 @pytest.mark.sharded

@@ -1,0 +1,196 @@
+"""``SMPStrategy`` over the stand-in for AWS's model parallel library: the weights are those of plain Lightning."""
+
+import json
+from pathlib import Path
+from typing import Any, Dict, Tuple
+
+import pytest
+
+from tests.helpers.processes import STANDINS, Job
+from tests.helpers.skips import installed_version
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(installed_version("pytorch-lightning") < (2, 1), reason="SMPStrategy needs Lightning 2.1"),
+]
+
+_HERE = Path(__file__).parent
+_BATCH = 8
+_CLIPPED = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.05}
+_PIPELINE = {"partitions": 2, "microbatches": 2, "ddp": True}
+_TENSOR = {"pipeline_parallel_degree": 1, "tensor_parallel_degree": 2, "microbatches": 2, "ddp": True}
+# The parameters of the job, how many ranks read data of their own, and arguments of the Trainer.
+_CASES: Dict[str, Tuple[Dict[str, Any], int, Dict[str, Any]]] = {
+    "pipeline": ({"partitions": 2, "microbatches": 2}, 1, _CLIPPED),
+    "tensor": (_TENSOR, 2, {"gradient_clip_val": 0.05}),
+    "data": ({"ddp": True, "microbatches": 4}, 2, {"accumulate_grad_batches": 3}),
+    "prescaled": (
+        {"tensor_parallel_degree": 2, "prescaled_batch": True, "ddp": True},
+        1,
+        {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
+    ),
+}
+_BOTH = {"partitions": 2, "microbatches": 2, "ddp": True, "placement_strategy": "spread"}, 2, {**_CLIPPED}
+_RESUMED: Dict[str, Dict[str, Any]] = {"full": _PIPELINE, "partial": _TENSOR}
+_HALF: Dict[str, Dict[str, Any]] = {
+    "scaler": {"parameters": _PIPELINE, "mixed": True},
+    "fp16": {"parameters": {**_PIPELINE, "fp16": True}, "late": True},
+}
+
+
+def _case(parameters, replicas, arguments):
+    return {"parameters": parameters, "trainer": arguments, "batch_size": _BATCH // replicas}
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    cases = {name: _case(*case) for name, case in _CASES.items()}
+    cases["tensor"]["ours"] = True
+    cases.update(
+        {name: {**_case(case["parameters"], 1, {"gradient_clip_val": 0.5}), **case} for name, case in _HALF.items()}
+    )
+    for name, parameters in _RESUMED.items():
+        replicas = parameters.get("tensor_parallel_degree", 1)
+        cases[name] = {**_case(parameters, replicas, {"gradient_clip_val": 0.05}), "resume": True}
+    cases.update(script={"parameters": _PIPELINE}, refused={"parameters": _PIPELINE})
+    folder = tmp_path_factory.mktemp("smp")
+    return (
+        Job(folder, _HERE / "train_smp.py", json.dumps(cases), path=[STANDINS], timeout=700).torchrun(1, 2).results(2)
+    )
+
+
+@pytest.fixture(scope="module", params=_CASES)
+def case(request, ranks):
+    from tests.helpers.smp import fit_plain
+
+    _, _, arguments = _CASES[request.param]
+    return request.param, [found[request.param] for found in ranks], fit_plain(_BATCH, **arguments)
+
+
+def _assert_equal(found, expected, **tolerance):
+    assert list(found) == list(expected)
+    for name, numbers in expected.items():
+        assert found[name] == pytest.approx(numbers, **tolerance), name
+
+
+def test_weights_are_those_of_plain_lightning(case):
+    _, ranks, plain = case
+    for found in ranks:
+        _assert_equal(found["weights"], plain["weights"], abs=1e-7)
+
+
+def test_logged_values_are_means_over_microbatches_on_every_rank(case):
+    _, ranks, plain = case
+    for found in ranks:
+        assert set(found["metrics"]) == set(plain["metrics"])
+        assert found["tested"] == pytest.approx(plain["tested"], abs=1e-6)
+        for name in ("train_loss_epoch", "val_loss", "val_mean"):
+            assert found["metrics"][name] == pytest.approx(plain["metrics"][name], abs=1e-6)
+    mean = [sum(each) / len(ranks) for each in zip(*(found["hooks"] for found in ranks))]
+    assert mean == pytest.approx(plain["hooks"], abs=1e-6)
+
+
+def test_data_goes_by_the_data_parallel_rank(case):
+    name, ranks, _ = case
+    replicas = _CASES[name][1]
+    assert {found["sampler"]["num_replicas"] for found in ranks} == {replicas}
+    assert {found["sampler"]["rank"] for found in ranks} == set(range(replicas))
+    for found in ranks:  # predictions of a whole batch
+        assert {tuple(shape) for shape in found["predicted"]} == {(_BATCH // replicas, 2)}
+        assert found["strategy"] == "SMPStrategy"
+
+
+def test_the_steps_are_those_of_aws(case):
+    name, ranks, _ = case
+    passes = _CASES[name][2].get("accumulate_grad_batches", 1)
+    marked = [["set_tensor_parallelism", True]] if "tensor_parallel_degree" in _CASES[name][0] else []
+    for found in ranks:
+        calls = [call for call in found["calls"] if call[0] != "model_creation"]
+        steps = [["init"], *marked, ["DistributedModel", passes], ["DistributedOptimizer", False]]
+        assert [call for call in calls if call[0] != "step"] == steps
+        assert [call for call in calls if call[0] == "step"] == [["step", "step"]] * 4
+
+
+def test_the_librarys_scaler_trains_as_lightnings(ranks):
+    from tests.helpers.smp import fit_plain
+
+    plain = fit_plain(_BATCH, mixed=True, gradient_clip_val=0.5)
+    for found in ranks:
+        _assert_equal(found["scaler"]["weights"], plain["weights"], abs=2e-3)
+        assert ["DistributedOptimizer", False] in found["scaler"]["calls"]
+
+
+def test_the_librarys_own_half_precision_scales_its_loss(ranks):
+    from tests.helpers.smp import fit_plain
+
+    plain = fit_plain(_BATCH, gradient_clip_val=0.5)
+    for found in ranks:
+        _assert_equal(found["fp16"]["weights"], plain["weights"], abs=2e-2)
+        assert ["DistributedOptimizer", True] in found["fp16"]["calls"]
+        assert ["model_creation", False, "torch.float16"] in found["fp16"]["calls"]
+
+
+@pytest.mark.parametrize("name", _RESUMED)
+def test_a_job_continues_from_its_own_checkpoint_and_exports_the_whole_model(ranks, name):
+    from tests.helpers.smp import fit_plain
+
+    plain = fit_plain(_BATCH, gradient_clip_val=0.05)
+    for found in (each[name] for each in ranks):
+        assert found["resumed_from"].endswith("/fit-0/step-3.ckpt")
+        _assert_equal(found["weights"], plain["weights"], abs=1e-7)
+        _assert_equal(found["exported"], plain["weights"], abs=1e-7)
+        inside = [file.rpartition("fit-0/")[2] for file in found["files"] if "/step-12.ckpt" in file]
+        parts = [f"lightning_partial/{kind}_0_{rank}.pt" for kind in ("model", "optimizer") for rank in (0, 1)]
+        folder = ["manifest.json", *parts, "lightning_partial/user_content.pt", "newest"]
+        expected = ["step-12.ckpt"] if name == "full" else [f"step-12.ckpt/{file}" for file in folder]
+        assert sorted(inside) == sorted(expected)
+
+
+def test_a_script_of_aws_runs_on_the_stand_in(ranks):
+    for found in (each["script"] for each in ranks):
+        _assert_equal(found["weights"], found["plain"], abs=1e-7)
+        assert found["microbatches"] == 2
+        assert found["shapes"] == [[[10, 2], [2, 5, 2], 2]] * 4
+        assert all(total == pytest.approx(2 * mean) for mean, total in found["losses"])
+        assert found["partial"] in ([True, ["0.weight", "2.weight"]], [True, ["0.bias", "2.bias"]])
+        assert found["evaluated"] == [10, 2]
+        assert set(found["refused"]) == {"twice", "outside", "early", "indivisible", "other"}
+
+
+_REFUSED = {
+    "manual": "manual optimization (automatic_optimization=False), and so with several optimizers",
+    "two_networks": "parameters are in: net, head",
+    "own_parameter": "parameters of the LightningModule outside its network",
+    "compiled": "cannot train with torch.compile",
+    "bf16": "of precision bf16-mixed",
+    "sync_batchnorm": "sync_batchnorm=True",
+    "indivisible": "batch_size=5 cannot be split into 2 microbatches",
+    "last_batch": "The last batch has 3 samples",
+    "remainder": "An epoch has 6 batches and accumulate_grad_batches=4",
+    "other_accumulation": "accumulate_grad_batches is 2",
+    "clip_sharded": "sdp_gradient_clipping",
+    "no_parameters": "needs the hyperparameter mp_parameters",
+    "three_partitions": "do not divide the 2 of the job",
+    "no_ddp": 'Add "ddp": True',
+}
+
+
+def test_what_cannot_work_is_refused_by_name(ranks):
+    for found in (each["refused"] for each in ranks):
+        assert {name: text for name, text in _REFUSED.items() if text not in found.get(name, "")} == {}, found
+        assert all("HINT: " in error for error in found.values())
+
+
+@pytest.mark.extended
+def test_pipelines_that_read_data_of_their_own(tmp_path_factory):
+    from tests.helpers.smp import fit_plain
+
+    cases = json.dumps({"both": _case(*_BOTH)})
+    job = Job(tmp_path_factory.mktemp("smp_both"), _HERE / "train_smp.py", cases, path=[STANDINS], timeout=300)
+    plain = fit_plain(_BATCH, **_BOTH[2])
+    for rank, found in enumerate(job.torchrun(1, 4).results(4)):
+        _assert_equal(found["both"]["weights"], plain["weights"], abs=1e-7)
+        # Spread: ranks 0 and 1 are the first stage of two pipelines.
+        assert found["both"]["sampler"] == {"num_replicas": 2, "rank": rank % 2}
