@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         SMDDPModelParallelStrategy,
         SMDDPPlugin,
         SMDDPStrategy,
+        TorchrunXLAStrategy,
     )
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "SageMakerEnvironment",
     "SageMakerOptions",
     "Topology",
+    "TorchrunXLAStrategy",
     "TrainingJob",
     "auto",
     "job",
@@ -70,6 +72,7 @@ _MODULES = {
     "SageMakerEnvironment": "_distributed.environment",
     "SageMakerOptions": "_settings.options",
     "Topology": "_sagemaker.topology",
+    "TorchrunXLAStrategy": "strategies",
     "TrainingJob": "_sagemaker.job",
     "auto": "_auto",
     "job": "_trainer_defaults",

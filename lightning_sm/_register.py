@@ -67,8 +67,10 @@ def _watch_failures() -> None:
 
 def _register(namespace: Namespace) -> None:
     from lightning_sm._distributed.environment import SageMakerEnvironment
+    from lightning_sm._distributed.neuron import register_neuron
     from lightning_sm._distributed.sharded import register_sharded
     from lightning_sm._distributed.smddp import register_strategies
+    from lightning_sm._distributed.xla import register_xla
     from lightning_sm._lightning.legacy import add_names_of_environment
     from lightning_sm._lightning.strategies import check_single_device_environment
 
@@ -78,6 +80,8 @@ def _register(namespace: Namespace) -> None:
     add_names_of_environment(namespace, SageMakerEnvironment)
     register_strategies(namespace)
     register_sharded(namespace)
+    register_neuron(namespace)
+    register_xla(namespace)
     check_single_device_environment(namespace, _check_single_device)
     _set_rank()
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, List
 
 from lightning_sm._distributed.sharded import SHARDED, sharded_class
 from lightning_sm._distributed.smddp import smddp_strategy_class
+from lightning_sm._distributed.xla import torchrun_xla_class
 from lightning_sm._lightning import resolve_class
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from lightning_sm._distributed.sharded import FSDPMixin as SMDDPFSDPStrategy
     from lightning_sm._distributed.sharded import ModelParallelMixin as SMDDPModelParallelStrategy
     from lightning_sm._distributed.smddp import SMDDPMixin as SMDDPStrategy
+    from lightning_sm._distributed.xla import TorchrunXLAMixin as TorchrunXLAStrategy
 
     SMDDPPlugin = SMDDPStrategy
 
@@ -21,12 +23,15 @@ __all__ = [
     "SMDDPModelParallelStrategy",
     "SMDDPPlugin",
     "SMDDPStrategy",
+    "TorchrunXLAStrategy",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in SHARDED:
         return resolve_class(name, functools.partial(sharded_class, name=name))
+    if name == "TorchrunXLAStrategy":
+        return resolve_class(name, torchrun_xla_class)
     # Lightning 1.5 has plugins instead of strategies; both names are the same class in every version.
     if name in __all__:
         return resolve_class("SMDDPStrategy", smddp_strategy_class)

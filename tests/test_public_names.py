@@ -19,6 +19,7 @@ _STRATEGIES = (
     "SMDDPModelParallelStrategy",
     "SMDDPPlugin",
     "SMDDPStrategy",
+    "TorchrunXLAStrategy",
 )
 _NEED_LIGHTNING = ("ModelExport", *_STRATEGIES, "SageMakerCLI")
 _NAMES = [namespace.name for namespace in installed_namespaces()]

@@ -2,16 +2,16 @@
 
 import importlib
 import os
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
 from lightning_sm import _lightning
 from lightning_sm._distributed.build_locks import extensions_folder, remove_left_locks
 from lightning_sm._distributed.mixin import StrategyMixin
+from lightning_sm._distributed.unavailable import unavailable_class
 from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.strategies import SHARDED_BASES, register_strategy, sharded_base_path
-from lightning_sm.errors import StrategyUnavailableError, TopologyError
+from lightning_sm.errors import TopologyError
 
 __all__ = ["SHARDED", "DeepSpeedMixin", "FSDPMixin", "ModelParallelMixin", "register_sharded", "sharded_class"]
 
@@ -223,28 +223,8 @@ def sharded_class(namespace: _lightning.Namespace, name: str) -> type:
     technique, mixin_path = SHARDED[name]
     base_path = sharded_base_path(namespace, technique)
     if base_path is None:
-        return _unavailable_class(namespace, name)
+        return unavailable_class(namespace, name, SHARDED_BASES[technique].since, "SMDDPStrategy")
     return _lightning.namespaced_class(namespace, name, mixin_path, base_path)
-
-
-@lru_cache(maxsize=None)
-def _unavailable_class(namespace: _lightning.Namespace, name: str) -> type:
-    since = SHARDED_BASES[SHARDED[name][0]].since
-
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
-        raise StrategyUnavailableError(
-            f"{name} needs Lightning {_text(since)} or newer, and {namespace.name} {_text(namespace.version)} is "
-            "installed.",
-            hint="Install a newer Lightning, or use SMDDPStrategy.",
-        )
-
-    # Lightning's registries read the last two.
-    body = {"__init__": refuse, "__module__": "lightning_sm", "strategy_name": name, "distributed_backend": name}
-    return type(name, (), body)
-
-
-def _text(version: Tuple[int, int]) -> str:
-    return ".".join(map(str, version))
 
 
 def register_sharded(namespace: _lightning.Namespace) -> None:
