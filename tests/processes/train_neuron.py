@@ -48,7 +48,7 @@ def train(way):
 
 
 def cast(_):
-    """The types of the output under each precision, and of the scale of the loss."""
+    """The types of the output under each precision, and whether and where the loss is scaled."""
     seen = {}
     for precision in ("bf16-mixed", "16-mixed", "32-true"):
         model = tiny_model(pl)
@@ -56,7 +56,7 @@ def cast(_):
         trainer = _trainer(max_steps=2, precision=precision, logger=False, enable_checkpointing=False)
         trainer.fit(model, loader())
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        seen[precision] = [str(seen[precision].dtype), scaler and [scaler.get_scale(), str(scaler._device)]]
+        seen[precision] = [str(seen[precision].dtype), scaler and [scaler.is_enabled(), str(scaler._device)]]
     return seen
 
 
@@ -70,7 +70,7 @@ def drop_out(way, folder):
     """The weights of a model with dropout, whose random numbers are the device's."""
     model = tiny_model(pl)
     model.layers.insert(1, torch.nn.Dropout(0.5))
-    settings = {"save_every": "2steps", "checkpoint_dir": str(Path(folder).parent / way.partition("-")[0])}
+    settings = {"save_every": "1ms", "checkpoint_dir": str(Path(folder).parent / way.partition("-")[0])}
     callbacks = [_Stop()] if way.endswith("-stopped") else []
     trainer = _trainer(max_epochs=2, sagemaker=settings, callbacks=callbacks, logger=False)
     # Another state than that of the first try, as in any other process.
