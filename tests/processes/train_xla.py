@@ -1,6 +1,6 @@
 """Trains by torch_xla on the CPU in the processes of torchrun, as a job on Trn1 does, and writes what came out.
 
-Arguments: results folder, way (``xla``; ``cpu`` for the same by Lightning alone; ``stopped`` and ``resumed`` for a job
+Arguments: results folder, way (``xla``; ``cpu`` for the same by Lightning's DDP alone; ``stopped`` and ``resumed`` for a job
 that fails in its second epoch, and its next try).
 """
 
@@ -26,7 +26,8 @@ class _Stop(pl.Callback):
 def main(folder, way):
     arguments = {**_QUIET, "max_epochs": 3, "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
     if way == "cpu":
-        trainer = pl.Trainer(accelerator="cpu", devices=1, enable_checkpointing=False, **arguments)
+        # DDP, because Lightning shuffles for each distributed strategy, and not for a single device.
+        trainer = pl.Trainer(accelerator="cpu", devices=1, strategy="ddp", enable_checkpointing=False, **arguments)
     else:
         options = {"checkpoint_dir": str(Path(folder).parent / "checkpoints") if way != "xla" else None}
         callbacks = [_Stop()] if way == "stopped" else []
