@@ -88,4 +88,5 @@ def main(folder, way):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    given, sys.argv[1:] = sys.argv[1:], []  # a job that is restarted has the arguments of the first try
+    main(*given)

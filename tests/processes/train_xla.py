@@ -1,7 +1,7 @@
 """Trains by torch_xla on the CPU in the processes of torchrun, as a job on Trn1 does, and writes what came out.
 
-Arguments: results folder, way (``xla``; ``cpu`` for the same by Lightning's DDP alone; ``stopped`` and ``resumed`` for a job
-that fails in its second epoch, and its next try).
+Arguments: results folder, way (``xla``; ``cpu`` for the same by Lightning's DDP alone; ``stopped`` and ``resumed`` for
+a job that fails in its second epoch, and its next try).
 """
 
 import json
@@ -47,4 +47,5 @@ def main(folder, way):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    given, sys.argv[1:] = sys.argv[1:], []  # a job that is restarted has the arguments of the first try
+    main(*given)
