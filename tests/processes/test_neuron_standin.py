@@ -81,15 +81,3 @@ def test_mixed_precision_casts_and_scales_on_the_device(train):
     assert seen["bf16-mixed"] == ["torch.bfloat16", None]
     assert seen["16-mixed"] == ["torch.float16", [True, "neuron"]]
     assert seen["32-true"] == ["torch.float32", None]
-
-
-def test_a_resumed_training_draws_the_numbers_of_the_device_that_an_uninterrupted_one_draws(train):
-    (whole,) = train("dropout_whole", 1).results(1)
-    stopped = train("dropout-stopped", 1)
-    assert 0 not in stopped.codes
-    assert "stopped after step 6" in stopped.output
-    resumed = train("dropout-resumed", 1)
-    (rank,) = resumed.results(1)
-    assert "Resuming fit" in resumed.output
-    assert rank["weights"] == whole["weights"]
-    assert rank["device"] == "neuron:0"

@@ -43,16 +43,6 @@ def test_weights_and_metrics_are_those_of_lightning_on_the_cpu(train, cpu):
     assert rank["objects"] == [{"a": [1, None]}, "x"]
 
 
-def test_a_job_resumes_from_what_was_saved_on_the_device(train, cpu):
-    stopped = train("stopped")
-    assert 0 not in stopped.codes
-    assert "stopped in epoch 1" in stopped.output
-    resumed = train("resumed")
-    (rank,) = resumed.results(1)
-    assert rank["weights"] == pytest.approx(cpu["weights"], abs=1e-6)
-    assert "Resuming fit" in resumed.output
-
-
 def test_processes_that_torch_xla_does_not_take_for_one_world_are_refused(train):
     job = train("xla", 2)
     assert 0 not in job.codes

@@ -1,7 +1,6 @@
 """Trains on the stand-in for TorchNeuron as a job on Trn2 does, and writes what went through its group.
 
-Arguments: results folder, way (``neuron``, ``cpu`` for the same with Lightning's own DDP over gloo, ``precision``,
-``dropout_whole``, ``dropout-stopped`` in its first epoch, ``dropout-resumed``).
+Arguments: results folder, way (``neuron``, ``cpu`` for the same with Lightning's own DDP over gloo, ``precision``).
 """
 
 import importlib
@@ -60,33 +59,13 @@ def cast(_):
     return seen
 
 
-class _Stop(pl.Callback):
-    def on_train_batch_end(self, trainer, *_):
-        if trainer.global_step == 6:
-            raise RuntimeError("stopped after step 6")
-
-
-def drop_out(way, folder):
-    """The weights of a model with dropout, whose random numbers are the device's."""
-    model = tiny_model(pl)
-    model.layers.insert(1, torch.nn.Dropout(0.5))
-    settings = {"save_every": "1ms", "checkpoint_dir": str(Path(folder).parent / way.partition("-")[0])}
-    callbacks = [_Stop()] if way.endswith("-stopped") else []
-    trainer = _trainer(max_epochs=2, sagemaker=settings, callbacks=callbacks, logger=False)
-    # Another state than that of the first try, as in any other process.
-    pl.seed_everything(99 if way.endswith("-resumed") else 3, verbose=False)
-    trainer.fit(model, loader())
-    return {"weights": weights(model), "steps": trainer.global_step, **_world(trainer)}
-
-
 def main(folder, way):
     ways = {"cpu": train, "neuron": train, "precision": cast}
-    seen = ways[way](way) if way in ways else drop_out(way, folder)
+    seen = ways[way](way)
     if way != "cpu":
         seen["calls"] = standin.calls
     Path(folder, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
 
 
 if __name__ == "__main__":
-    given, sys.argv[1:] = sys.argv[1:], []  # a job that is restarted has the arguments of the first try
-    main(*given)
+    main(*sys.argv[1:])

@@ -1,7 +1,6 @@
 """Trains by torch_xla on the CPU in the processes of torchrun, as a job on Trn1 does, and writes what came out.
 
-Arguments: results folder, way (``xla``; ``cpu`` for the same by Lightning's DDP alone; ``stopped`` and ``resumed`` for
-a job that fails in its second epoch, and its next try).
+Arguments: results folder, way (``xla``; ``cpu`` for the same by Lightning's DDP alone).
 """
 
 import json
@@ -17,21 +16,13 @@ pl = installed_namespaces()[0].module()
 _QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
 
 
-class _Stop(pl.Callback):
-    def on_train_epoch_end(self, trainer, *_):
-        if trainer.current_epoch == 1:
-            raise RuntimeError("stopped in epoch 1")
-
-
 def main(folder, way):
     arguments = {**_QUIET, "max_epochs": 3, "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
     if way == "cpu":
         # DDP, because Lightning shuffles for each distributed strategy, and not for a single device.
         trainer = pl.Trainer(accelerator="cpu", devices=1, strategy="ddp", enable_checkpointing=False, **arguments)
     else:
-        options = {"checkpoint_dir": str(Path(folder).parent / "checkpoints") if way != "xla" else None}
-        callbacks = [_Stop()] if way == "stopped" else []
-        trainer = pl.Trainer(**lightning_sm.trainer_settings(sagemaker=options, callbacks=callbacks, **arguments))
+        trainer = pl.Trainer(**lightning_sm.trainer_settings(**arguments))
     model = tiny_model(pl)
     trainer.fit(model, loader(), loader())
     seen = {
@@ -47,5 +38,4 @@ def main(folder, way):
 
 
 if __name__ == "__main__":
-    given, sys.argv[1:] = sys.argv[1:], []  # a job that is restarted has the arguments of the first try
-    main(*given)
+    main(*sys.argv[1:])
