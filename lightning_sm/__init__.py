@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         SMDDPStrategy,
         SMPFSDPStrategy,
         SMPStrategy,
+        TorchrunXLAStrategy,
     )
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "SageMakerEnvironment",
     "SageMakerOptions",
     "Topology",
+    "TorchrunXLAStrategy",
     "TrainingJob",
     "auto",
     "fabric_settings",
@@ -79,6 +81,7 @@ _MODULES = {
     "SageMakerEnvironment": "_distributed.environment",
     "SageMakerOptions": "_settings.options",
     "Topology": "_sagemaker.topology",
+    "TorchrunXLAStrategy": "strategies",
     "TrainingJob": "_sagemaker.job",
     "auto": "_auto",
     "fabric_settings": "_trainer_defaults",

@@ -64,10 +64,12 @@ def _watch_failures() -> None:
 
 def _register(namespace: Namespace) -> None:
     from lightning_sm._distributed.environment import SageMakerEnvironment
+    from lightning_sm._distributed.neuron import register_neuron
     from lightning_sm._distributed.sharded import register_sharded
     from lightning_sm._distributed.smddp import register_strategies
     from lightning_sm._distributed.smp import register_smp
     from lightning_sm._distributed.smp_fsdp import register_smp_fsdp
+    from lightning_sm._distributed.xla import register_xla
     from lightning_sm._lightning.legacy import add_names_of_environment
     from lightning_sm._lightning.strategies import check_single_device_environment
 
@@ -79,6 +81,8 @@ def _register(namespace: Namespace) -> None:
     register_sharded(namespace)
     register_smp(namespace)
     register_smp_fsdp(namespace)
+    register_neuron(namespace)
+    register_xla(namespace)
     check_single_device_environment(namespace, _check_single_device)
     _set_rank()
 

@@ -7,6 +7,7 @@ from lightning_sm._distributed.sharded import SHARDED, sharded_class
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._distributed.smp import smp_strategy_class
 from lightning_sm._distributed.smp_fsdp import smp_fsdp_strategy_class
+from lightning_sm._distributed.xla import torchrun_xla_class
 from lightning_sm._lightning import resolve_class
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from lightning_sm._distributed.smddp import SMDDPMixin as SMDDPStrategy
     from lightning_sm._distributed.smp import SMPMixin as SMPStrategy
     from lightning_sm._distributed.smp_fsdp import SMPFSDPMixin as SMPFSDPStrategy
+    from lightning_sm._distributed.xla import TorchrunXLAMixin as TorchrunXLAStrategy
 
     SMDDPPlugin = SMDDPStrategy
 
@@ -27,6 +29,7 @@ __all__ = [
     "SMDDPStrategy",
     "SMPFSDPStrategy",
     "SMPStrategy",
+    "TorchrunXLAStrategy",
 ]
 
 _SMP = {"SMPFSDPStrategy": smp_fsdp_strategy_class, "SMPStrategy": smp_strategy_class}
@@ -37,6 +40,8 @@ def __getattr__(name: str) -> Any:
         return resolve_class(name, functools.partial(sharded_class, name=name))
     if name in _SMP:
         return resolve_class(name, _SMP[name])
+    if name == "TorchrunXLAStrategy":
+        return resolve_class(name, torchrun_xla_class)
     # Lightning 1.5 has plugins instead of strategies; both names are the same class in every version.
     if name in __all__:
         return resolve_class("SMDDPStrategy", smddp_strategy_class)

@@ -21,6 +21,7 @@ _STRATEGIES = (
     "SMDDPStrategy",
     "SMPFSDPStrategy",
     "SMPStrategy",
+    "TorchrunXLAStrategy",
 )
 _NEED_LIGHTNING = ("ModelExport", *_STRATEGIES, "SageMakerCLI")
 _NAMES = [namespace.name for namespace in installed_namespaces()]

@@ -29,6 +29,12 @@ class Backend(str, Enum):
     SMDDP = "smddp"
     NCCL = "nccl"
     GLOO = "gloo"
+    NEURON = "neuron"
+    XLA = "xla"
+
+
+# The backend for each type of device, but for SMDDP.
+_BACKENDS = {"cuda": Backend.NCCL, "cpu": Backend.GLOO, "neuron": Backend.NEURON, "xla": Backend.XLA}
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,11 @@ class BackendChoice:
     def is_smddp(self) -> bool:
         """Whether AWS's library was chosen."""
         return self.backend == Backend.SMDDP.value
+
+    @property
+    def has_documented_sums_only(self) -> bool:
+        """Whether neither means nor collectives of objects nor a device of the group are documented for the backend."""
+        return self.backend in (Backend.SMDDP.value, Backend.NEURON.value)
 
 
 def choose_backend(
@@ -75,7 +86,7 @@ def choose_backend(
         if requested == Backend.SMDDP.value:
             _require_smddp(job, gathers, problem)
         return BackendChoice(requested, "it was requested")
-    fallback = {"cuda": Backend.NCCL.value, "cpu": Backend.GLOO.value}.get(device_type)
+    fallback = _BACKENDS[device_type].value if device_type in _BACKENDS else None
     if not job.in_container:
         return BackendChoice(fallback, "this is not a SageMaker training container")
     if not job.asks_for_smddp:

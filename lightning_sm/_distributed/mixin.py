@@ -5,9 +5,11 @@ import pickle
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
 
 from lightning_sm import _lightning
-from lightning_sm._distributed.backend import Backend, BackendChoice, all_gather_problem, choose_backend
+from lightning_sm._distributed.backend import BackendChoice, all_gather_problem, choose_backend
 from lightning_sm._distributed.environment import SageMakerEnvironment
+from lightning_sm._distributed.neuron import NEURON, current_neuron_core
 from lightning_sm._failure import set_training
+from lightning_sm._lightning.collectives import rounded_up
 from lightning_sm._lightning.legacy import backend_variable
 from lightning_sm._lightning.strategies import replace_infinite_barrier
 from lightning_sm._logging import log
@@ -46,6 +48,8 @@ def one_device_per_process(devices: "List[torch.device]", local_size: int) -> "L
         return devices[:local_size]
     if is_number and devices[0].type == "cuda" and torch.cuda.device_count() >= local_size:
         return [torch.device("cuda", index) for index in range(local_size)]
+    if is_number and devices[0].type in (NEURON, "xla"):  # a process may see no core but its own
+        return [torch.device(devices[0].type, index) for index in range(local_size)]
     raise TopologyError(
         f"The launcher started {local_size} processes on this host, for which there are {len(devices)} devices: "
         f"{[str(device) for device in devices]}.",
@@ -58,8 +62,8 @@ class StrategyMixin(_Base):
     """What our strategies have in common.
 
     They train in the launcher's world, choose the backend of the process group and log why, and use only what AWS
-    documents for SMDDP where that is the backend: the group is initialized without a device, a mean is a sum and a
-    division, and objects are broadcast as tensors.
+    documents where the backend is SMDDP or TorchNeuron's: the group is initialized without a device, a mean is a sum
+    and a division, and objects are broadcast as tensors.
     """
 
     namespace: _lightning.Namespace
@@ -139,6 +143,13 @@ class StrategyMixin(_Base):
         return len(self.parallel_devices or ())
 
     @property
+    def root_device(self) -> "torch.device":
+        """The device of this process; under a launcher the NeuronCore that TorchNeuron has assigned to it."""
+        device = super().root_device
+        is_assigned = device.type == NEURON and self._topology is not None and self._topology.is_external
+        return current_neuron_core() if is_assigned else device
+
+    @property
     def distributed_sampler_kwargs(self) -> Dict[str, Any]:
         """Replicas are the processes of the world, even if hosts have unequal numbers of them."""
         return {"num_replicas": self.world_size, "rank": self.global_rank}
@@ -150,22 +161,27 @@ class StrategyMixin(_Base):
         else:
             super().set_world_ranks(*args, **kwargs)
 
-    def _prepare_group(self) -> None:
-        """Choose the backend, log why, and initialize the process group under ``smddp``."""
+    def _prepare_group(self, device_type: Optional[str] = None) -> None:
+        """Choose the backend, log why, and initialize the process group under ``smddp`` and ``neuron``.
+
+        Args:
+            device_type: The type of the device of this process, where it is not known before there is a group.
+        """
         self.set_world_ranks()
         set_training(True)
         if self._choice is None:
             requested = self._requested_backend or backend_variable(self.namespace)
+            device_type = device_type or self.root_device.type
             self._choice = choose_backend(
-                requested, self.root_device.type, self._job, gathers=self._gathers, problem=self._smddp_problem()
+                requested, device_type, self._job, gathers=self._gathers, problem=self._smddp_problem()
             )
             if self.global_rank == 0:
                 log.info("%s: backend %s, because %s.", self._name, self._choice.backend, self._choice.reason)
             environment: Any = self.cluster_environment
             if isinstance(environment, SageMakerEnvironment):
                 environment.set_backend(self._choice.backend, self._choice.reason)
-        if self._choice.is_smddp:
-            self._init_smddp()
+        if self._choice.has_documented_sums_only:
+            self._init_group(str(self._choice.backend))
 
     def _smddp_problem(self) -> Optional[str]:
         """Why this strategy cannot train over SMDDP here, or ``None``."""
@@ -177,8 +193,8 @@ class StrategyMixin(_Base):
         """The name of our class, of which this may be a subclass."""
         return next(cls.__name__ for cls in type(self).__mro__ if cls.__module__ == "lightning_sm")
 
-    def _init_smddp(self) -> None:
-        """Initialize the group before Lightning, which since 2.5.5 passes a ``device_id``, undocumented for SMDDP."""
+    def _init_group(self, backend: str) -> None:
+        """Initialize the group before Lightning, which since 2.5.5 passes a ``device_id``, undocumented for these."""
         import torch.distributed as dist
 
         if dist.is_initialized():
@@ -188,7 +204,7 @@ class StrategyMixin(_Base):
         os.environ["MASTER_ADDR"] = environment.main_address
         os.environ["MASTER_PORT"] = str(environment.main_port)
         timeout: Dict[str, Any] = {"timeout": self._timeout} if getattr(self, "_timeout", None) is not None else {}
-        dist.init_process_group(Backend.SMDDP.value, rank=self.global_rank, world_size=self.world_size, **timeout)
+        dist.init_process_group(backend, rank=self.global_rank, world_size=self.world_size, **timeout)
 
     def _get_process_group_backend(self) -> str:
         return (self._choice.backend if self._choice else None) or super()._get_process_group_backend()
@@ -197,20 +213,24 @@ class StrategyMixin(_Base):
     def _is_smddp(self) -> bool:
         return self._choice is not None and self._choice.is_smddp
 
+    @property
+    def _has_documented_sums_only(self) -> bool:
+        return self._choice is not None and self._choice.has_documented_sums_only
+
     def reduce(self, tensor: Any, group: Optional[Any] = None, reduce_op: Optional[Union[Any, str]] = "mean") -> Any:
-        """Reduce a tensor over all processes; under ``smddp`` a mean is computed as a sum and a division."""
+        """Reduce a tensor over all processes; under ``smddp`` and ``neuron`` a mean is a sum and a division."""
         import torch
 
         mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
-        if not (self._is_smddp and mean and isinstance(tensor, torch.Tensor)):
+        if not (self._has_documented_sums_only and mean and isinstance(tensor, torch.Tensor)):
             return super().reduce(tensor, group, reduce_op)
         total = super().reduce(tensor, group, "sum")
         size = torch.distributed.get_world_size(group) if group is not None else self.world_size
         return total.div_(size) if total.is_floating_point() else total.copy_(total / size)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """Broadcast an object; under ``smddp`` as a tensor on the device, its object collectives are undocumented."""
-        if not self._is_smddp:
+        """Broadcast an object; as a tensor where collectives of objects are undocumented for the backend."""
+        if not self._has_documented_sums_only:
             return super().broadcast(obj, src)
         return _broadcast_object(obj, src, self.global_rank, self.root_device)
 
@@ -232,9 +252,9 @@ def _broadcast_object(obj: Any, src: int, rank: int, device: "torch.device") -> 
     payload = bytearray(pickle.dumps(obj)) if rank == src else bytearray()
     size = torch.tensor([len(payload)], dtype=torch.int64, device=device)
     dist.broadcast(size, src)
-    content = torch.zeros(int(size.item()), dtype=torch.uint8)
+    content = torch.zeros(rounded_up(int(size.item())), dtype=torch.uint8)
     if rank == src:
-        content = torch.frombuffer(payload, dtype=torch.uint8)
+        content[: len(payload)] = torch.frombuffer(payload, dtype=torch.uint8)
     content = content.to(device)
     dist.broadcast(content, src)
     return obj if rank == src else pickle.loads(content.cpu().numpy().tobytes())

@@ -2,16 +2,16 @@
 
 import importlib
 import os
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
 from lightning_sm import _lightning
 from lightning_sm._distributed.build_locks import extensions_folder, remove_left_locks
 from lightning_sm._distributed.mixin import StrategyMixin
+from lightning_sm._distributed.unavailable import unavailable_class
 from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.strategies import SHARDED_BASES, register_strategy, sharded_base_path
-from lightning_sm.errors import StrategyUnavailableError, TopologyError
+from lightning_sm.errors import TopologyError
 
 __all__ = [
     "SHARDED",
@@ -20,7 +20,6 @@ __all__ = [
     "ModelParallelMixin",
     "register_sharded",
     "sharded_class",
-    "unavailable_class",
 ]
 
 
@@ -231,35 +230,8 @@ def sharded_class(namespace: _lightning.Namespace, name: str) -> type:
     technique, mixin_path = SHARDED[name]
     base_path = sharded_base_path(namespace, technique)
     if base_path is None:
-        return unavailable_class(namespace, name, technique)
+        return unavailable_class(namespace, name, SHARDED_BASES[technique].since, "SMDDPStrategy")
     return _lightning.namespaced_class(namespace, name, mixin_path, base_path)
-
-
-@lru_cache(maxsize=None)
-def unavailable_class(namespace: _lightning.Namespace, name: str, technique: str) -> type:
-    """Return a class that raises when it is used, where Lightning lacks what a technique needs.
-
-    Args:
-        namespace: Lightning's namespace.
-        name: The name of the class.
-        technique: A key of :data:`~lightning_sm._lightning.strategies.SHARDED_BASES`.
-    """
-    since = SHARDED_BASES[technique].since
-
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
-        raise StrategyUnavailableError(
-            f"{name} needs Lightning {_text(since)} or newer, and {namespace.name} {_text(namespace.version)} is "
-            "installed.",
-            hint="Install a newer Lightning, or use SMDDPStrategy.",
-        )
-
-    # Lightning's registries read the last two.
-    body = {"__init__": refuse, "__module__": "lightning_sm", "strategy_name": name, "distributed_backend": name}
-    return type(name, (), body)
-
-
-def _text(version: Tuple[int, int]) -> str:
-    return ".".join(map(str, version))
 
 
 def register_sharded(namespace: _lightning.Namespace) -> None:

@@ -28,9 +28,9 @@ class SMDDPMixin(StrategyMixin):
     On a laptop and under plain ``torchrun`` it is Lightning's ``DDPStrategy``. In a SageMaker container it uses a
     :class:`~lightning_sm.SageMakerEnvironment` and takes ``devices`` and ``num_nodes`` from the launcher; otherwise
     each process would train alone and exit with code 0. The backend is ``smddp`` if the job's distribution requests it,
-    the device is a GPU and the library can be imported; else NCCL on GPUs and gloo on CPUs. One log line tells which
-    and why. Under ``smddp`` a mean is computed as a sum and a division, and no second process group is created: AWS
-    documents neither for that library.
+    the device is a GPU and the library can be imported; else NCCL on GPUs, ``neuron`` on NeuronCores and gloo on CPUs.
+    One log line tells which and why. Under ``smddp`` a mean is computed as a sum and a division, and no second process
+    group is created: AWS documents neither for that library. Under ``neuron`` a mean is computed so as well.
 
     Registered with Lightning as ``smddp``, ``smddp_find_unused_parameters_false`` and
     ``smddp_find_unused_parameters_true``. It reads the files and variables that :class:`~lightning_sm.TrainingJob` and
@@ -114,6 +114,10 @@ class SMDDPMixin(StrategyMixin):
 
     def _smddp_problem(self) -> Optional[str]:
         return self._options.smddp_problem(self._ddp_kwargs)
+
+    def determine_ddp_device_ids(self) -> Any:
+        """Only GPUs have some: for any other device that has, Lightning would make a stream of CUDA."""
+        return super().determine_ddp_device_ids() if self.root_device.type == "cuda" else None
 
     def setup_distributed(self) -> None:
         """Choose the backend, log why, and initialize the process group."""

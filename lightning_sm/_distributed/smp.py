@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Mapping, Option
 
 from lightning_sm import _lightning
 from lightning_sm._distributed.mixin import StrategyMixin
-from lightning_sm._distributed.sharded import unavailable_class
 from lightning_sm._distributed.smp_parameters import SMPParameters, read_mp_parameters
+from lightning_sm._distributed.unavailable import unavailable_class
 from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.replaced_method import ReplacedMethod
-from lightning_sm._lightning.strategies import register_strategy, sharded_base_path
+from lightning_sm._lightning.strategies import SHARDED_BASES, register_strategy, sharded_base_path
 from lightning_sm._logging import log
 from lightning_sm.errors import JobConfigError, StrategyUnavailableError, TopologyError
 
@@ -24,7 +24,7 @@ else:
 __all__ = ["SMPMixin", "SMPPrecisionMixin", "register_smp", "smp_strategy_class"]
 
 _MODULE = "smdistributed.modelparallel.torch"
-_SINCE = "SMP"
+_TECHNIQUE = "SMP"
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 # What a step of a microbatch has logged. The library may run several microbatches in turns.
 _logged: "ContextVar[Optional[Dict[str, Any]]]" = ContextVar("lightning_sm_logged", default=None)
@@ -626,9 +626,9 @@ def _import_library() -> Any:
 
 def smp_strategy_class(namespace: _lightning.Namespace) -> type:
     """Return ``SMPStrategy`` for one of Lightning's namespaces; with an older Lightning a class that raises."""
-    base_path = sharded_base_path(namespace, _SINCE)
+    base_path = sharded_base_path(namespace, _TECHNIQUE)
     if base_path is None:
-        return unavailable_class(namespace, "SMPStrategy", _SINCE)
+        return unavailable_class(namespace, "SMPStrategy", SHARDED_BASES[_TECHNIQUE].since, "SMDDPStrategy")
     return _lightning.namespaced_class(namespace, "SMPStrategy", f"{__name__}:SMPMixin", base_path)
 
 

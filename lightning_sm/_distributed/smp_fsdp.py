@@ -5,10 +5,11 @@ import importlib
 from typing import Any, ContextManager, Dict, Optional, Set
 
 from lightning_sm import _lightning
-from lightning_sm._distributed.sharded import FSDPMixin, unavailable_class
+from lightning_sm._distributed.sharded import FSDPMixin
 from lightning_sm._distributed.smp_parameters import TSMParameters, read_mp_parameters
+from lightning_sm._distributed.unavailable import unavailable_class
 from lightning_sm._lightning.replaced_method import ReplacedMethod
-from lightning_sm._lightning.strategies import register_strategy, sharded_base_path
+from lightning_sm._lightning.strategies import SHARDED_BASES, register_strategy, sharded_base_path
 from lightning_sm._logging import log
 from lightning_sm.errors import StrategyUnavailableError
 
@@ -165,7 +166,7 @@ def smp_fsdp_strategy_class(namespace: _lightning.Namespace) -> type:
     """Return ``SMPFSDPStrategy`` for one of Lightning's namespaces; with an older Lightning a class that raises."""
     base_path = sharded_base_path(namespace, "FSDP")
     if base_path is None:
-        return unavailable_class(namespace, "SMPFSDPStrategy", "FSDP")
+        return unavailable_class(namespace, "SMPFSDPStrategy", SHARDED_BASES["FSDP"].since, "SMDDPFSDPStrategy")
     return _lightning.namespaced_class(namespace, "SMPFSDPStrategy", f"{__name__}:SMPFSDPMixin", base_path)
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Iterator, Optional, Tuple
 
 from lightning_sm._doctor.finding import Check, Finding, Machine
@@ -61,7 +62,7 @@ def variables(machine: Machine) -> Iterator[Finding]:
 
 
 def idle_accelerators(machine: Machine) -> Iterator[Finding]:
-    """GPUs for which the launcher starts no process, and Neuron cores, which lightning-sm does not use.
+    """GPUs for which the launcher starts no process, and Neuron cores for which the image has no software.
 
     Saves: most of the job's price: one process on a host with eight GPUs takes eight times as long.
     """
@@ -73,10 +74,10 @@ def idle_accelerators(machine: Machine) -> Iterator[Finding]:
         yield Finding("idle accelerators", text, f"Start {seen} processes per host.")
     kind = job.current_instance_type or ""
     devices = any(name.startswith("neuron") for name in names_in(machine.path("/dev")))
-    if kind.startswith(("ml.trn", "ml.inf")) or devices:
-        text = f"{kind or 'This host'} has Neuron cores, which lightning-sm does not use."
-        hint = "Use AWS's neuronx_distributed.lightning for Trn1, TorchNeuron for Trn2; or a GPU instance."
-        yield Finding("idle accelerators", text, hint)
+    software = [name for name in ("torch_neuronx", "torch_xla") if find_spec(name) is not None]
+    if (kind.startswith(("ml.trn", "ml.inf")) or devices) and not software:
+        text = f"{kind or 'This host'} has Neuron cores, and neither torch_neuronx nor torch_xla is installed."
+        yield Finding("idle accelerators", text, "Use AWS's training image for Neuron, or a GPU instance.")
 
 
 def hyperparameters(machine: Machine) -> Iterator[Finding]:

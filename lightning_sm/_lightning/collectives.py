@@ -19,6 +19,7 @@ __all__ = [
     "gather",
     "gather_objects",
     "gather_on_main",
+    "rounded_up",
     "sums",
 ]
 
@@ -46,6 +47,15 @@ def sums(trainer: Trainer, values: Sequence[float]) -> List[float]:
     return [float(value) for value in total.tolist()]
 
 
+def rounded_up(length: int) -> int:
+    """The next power of two. A NeuronCore compiles each collective anew for each length of its tensors.
+
+    >>> [rounded_up(length) for length in (0, 1, 5, 8)]
+    [1, 1, 8, 8]
+    """
+    return int(2 ** max(length - 1, 0).bit_length())
+
+
 def gather(trainer: Trainer, value: Any) -> List[Any]:
     """All-gather one-dimensional ``uint8`` tensors of different lengths. Collective: every rank must call it."""
     import torch
@@ -54,7 +64,7 @@ def gather(trainer: Trainer, value: Any) -> List[Any]:
         return [value]
     strategy = strategy_of(trainer)
     lengths = strategy.all_gather(torch.tensor([len(value)], device=strategy.root_device)).flatten().tolist()
-    padded = torch.zeros(max(lengths), dtype=torch.uint8, device=strategy.root_device)
+    padded = torch.zeros(rounded_up(max(lengths)), dtype=torch.uint8, device=strategy.root_device)
     padded[: len(value)] = value
     rows = strategy.all_gather(padded).reshape(len(lengths), -1).cpu()
     return [row[:length].clone() for row, length in zip(rows, lengths)]

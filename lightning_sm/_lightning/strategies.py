@@ -24,6 +24,7 @@ __all__ = [
     "sharded_format",
     "shards_of",
     "strategy_kind",
+    "xla_base_path",
 ]
 
 
@@ -53,6 +54,11 @@ def sharded_base_path(namespace: Namespace, technique: str) -> Optional[str]:
     name, since = SHARDED_BASES[technique]
     is_there = namespace.version >= since and support_level(namespace) >= SupportLevel.EPOCH
     return f"strategies:{name}" if is_there else None
+
+
+def xla_base_path(namespace: Namespace) -> Optional[str]:
+    """The module and name of ``XLAStrategy``; ``None`` below the level *epoch*."""
+    return "strategies:XLAStrategy" if support_level(namespace) >= SupportLevel.EPOCH else None
 
 
 def register_strategy(namespace: Namespace, name: str, cls: type, description: str, **init_params: Any) -> None:
@@ -124,7 +130,7 @@ def bypasses_checkpoint_io(strategy: Any) -> bool:
     saver = next(cls for cls in classes if "save_checkpoint" in vars(cls))
     is_full = getattr(strategy, "_state_dict_type", None) == "full"
     in_one_file = is_full or getattr(strategy, "_save_distributed_checkpoint", None) is False
-    return saver.__name__ not in ("Strategy", "TrainingTypePlugin") and not in_one_file
+    return saver.__name__ not in ("Strategy", "TrainingTypePlugin", "XLAStrategy") and not in_one_file
 
 
 def shards_of(strategy: Any) -> str:

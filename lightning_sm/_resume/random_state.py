@@ -13,23 +13,29 @@ _ARGUMENTS = frozenset({"batch_size", "num_workers", "prefetch_factor", "timeout
 
 
 def get_process_state() -> Dict[str, Any]:
-    """Return the states of Python's, numpy's, torch's and the current GPU's generators of this process."""
-    import torch
-
+    """Return the states of Python's, numpy's and torch's generators of this process, and of its GPU or NeuronCore."""
     state = {name: _get(generator) for name, generator in _of_process().items()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state()
+    for name, device in _of_devices().items():
+        if name != "cuda" or device.is_initialized():
+            state[name] = device.get_rng_state()
     return state
 
 
 def set_process_state(state: Mapping[str, Any]) -> None:
     """Set what :func:`get_process_state` returned."""
-    import torch
-
     for name, generator in _of_process().items():
         _set(generator, state[name])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"].cpu())
+    for name, device in _of_devices().items():
+        if name in state:
+            device.set_rng_state(state[name].cpu())
+
+
+def _of_devices() -> Dict[str, Any]:
+    """The modules of torch for the kinds of devices that are here and whose generators Lightning leaves to us."""
+    import torch
+
+    modules = {name: getattr(torch, name, None) for name in ("cuda", "neuron")}
+    return {name: module for name, module in modules.items() if module is not None and module.is_available()}
 
 
 def _of_process() -> Dict[str, Any]:

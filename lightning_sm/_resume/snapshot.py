@@ -45,11 +45,11 @@ class Snapshot:
                     copies.append((buffer, tensor.detach()))
                 memo[id(tensor)] = self._buffers[key]
             for buffer, tensor in copies:
-                if tensor.is_cuda:  # after what this thread's stream still computes
+                if tensor.device.type != "cpu":  # after what this thread's stream still computes
                     buffer.copy_(tensor)
             # One thread does not use the full memory bandwidth, and torchrun sets OMP_NUM_THREADS=1.
             with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
-                list(threads.map(lambda pair: pair[1].is_cuda or pair[0].copy_(pair[1]), copies))
+                list(threads.map(lambda pair: pair[1].device.type != "cpu" or pair[0].copy_(pair[1]), copies))
             return copy.deepcopy(checkpoint, memo)
 
 

@@ -4,9 +4,11 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
+from lightning_sm._distributed.neuron import NEURON, XLA, installed_neuron_accelerator
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._settings.channels import Consumer, route_channels, unrouted_channels
+from lightning_sm._settings.classes import STRATEGY
 from lightning_sm._settings.given import Given, RunContext
 from lightning_sm._settings.line import plain_key
 from lightning_sm._settings.routed import RoutedSetting, Routing, may_replace
@@ -100,13 +102,29 @@ def _world(job: TrainingJob, topology: Topology, given: Given) -> Iterator[Tuple
         yield _DEVICES, gpus, "SM_NUM_GPUS"
     if not job.in_container:
         return
-    if job.num_gpus:
-        yield _ACCELERATOR, "gpu", "SM_NUM_GPUS"
-    elif job.num_gpus == 0 and not job.num_neurons:
-        yield _ACCELERATOR, "cpu", "SM_NUM_GPUS"
+    if job.num_neurons and not job.num_gpus:
+        yield from _neuron_cores(given)
+        return
+    if job.num_gpus is not None:
+        yield _ACCELERATOR, "gpu" if job.num_gpus else "cpu", "SM_NUM_GPUS"
     processes = _processes(job, topology, given)
-    if processes is not None and processes > 1 and not job.num_neurons:
-        yield "trainer.strategy", "smddp", f"{processes} processes by {topology.launcher}"
+    if processes is not None and processes > 1:
+        yield STRATEGY, "smddp", f"{processes} processes by {topology.launcher}"
+
+
+def _neuron_cores(given: Given) -> Iterator[Tuple[str, Any, str]]:
+    """Accelerator and strategy for NeuronCores, also for one of them, on which Lightning's own strategy does not train.
+
+    Nothing where the image has no software for them, or where the program brings a strategy for them along.
+    """
+    found, strategy = installed_neuron_accelerator(), given.get(STRATEGY)
+    if found is None or getattr(strategy, "_accelerator", None) is not None:
+        return
+    fitting = {NEURON: "smddp", XLA: XLA}[found]
+    if found == NEURON or _is_open(STRATEGY, strategy) or strategy == fitting:
+        yield _ACCELERATOR, found, "SM_NUM_NEURONS"
+    if _is_open(_ACCELERATOR, given.get(_ACCELERATOR)) or given.get(_ACCELERATOR) == found:
+        yield STRATEGY, fitting, "SM_NUM_NEURONS"
 
 
 def _gpus(job: TrainingJob, given: Given) -> Optional[int]:

@@ -37,8 +37,11 @@ def absent(monkeypatch):
         (None, "cuda", _LAPTOP, "nccl", "this is not a SageMaker training container"),
         (None, "cpu", _WANTS, "gloo", "SMDDP needs GPUs and the device is cpu"),
         (None, "cpu", _LAPTOP, "gloo", "this is not a SageMaker training container"),
+        (None, "neuron", _PLAIN, "neuron", "the job's distribution is not smdistributed.dataparallel"),
+        (None, "neuron", _WANTS, "neuron", "SMDDP needs GPUs and the device is neuron"),
+        (None, "xla", _LAPTOP, "xla", "this is not a SageMaker training container"),
         # A device whose backend Lightning knows better than we do.
-        (None, "xla", _PLAIN, None, "the job's distribution is not smdistributed.dataparallel"),
+        (None, "hpu", _PLAIN, None, "the job's distribution is not smdistributed.dataparallel"),
         ("smddp", "cuda", _PLAIN, "smddp", "it was requested"),
         ("smddp", "cpu", _LAPTOP, "smddp", "it was requested"),
         ("nccl", "cuda", _WANTS, "nccl", "it was requested"),

@@ -14,6 +14,8 @@ _CPU = [torch.device("cpu")]
         (_CPU, 4, [torch.device("cpu")] * 4),
         (_CPU * 8, 2, [torch.device("cpu")] * 2),
         (_CUDA, 2, _CUDA[:2]),
+        # Where each process sees its own NeuronCore only, devices="auto" is one.
+        ([torch.device("xla", 0)], 2, [torch.device("xla", 0), torch.device("xla", 1)]),
         # `devices` left out gives one; the host has as many as the launcher started processes.
         (_CUDA[:1], 8, _CUDA),
     ],

@@ -15,7 +15,8 @@ from lightning_sm import SageMakerEnvironment, Topology
 from lightning_sm._distributed import mixin, sharded
 from lightning_sm._distributed.sharded import SHARDED, register_sharded, sharded_class
 from lightning_sm._distributed.smddp import register_strategies, smddp_strategy_class
-from lightning_sm._lightning import installed_namespaces
+from lightning_sm._distributed.xla import torchrun_xla_class
+from lightning_sm._lightning import Namespace, installed_namespaces, namespaces
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.strategies import sharded_base_path
 from lightning_sm._logging import log
@@ -298,13 +299,20 @@ def test_sizes_of_the_mesh(in_environ, monkeypatch, data, tensor, resolved):
 
 @pytest.mark.parametrize(
     ("name", "version", "needed"),
-    [("SMDDPFSDPStrategy", (1, 9), "2.1"), (_MODEL_PARALLEL, (2, 2), "2.3"), ("SMDDPDeepSpeedStrategy", (1, 5), "2.1")],
+    [
+        ("SMDDPFSDPStrategy", (1, 9), "2.1"),
+        (_MODEL_PARALLEL, (2, 2), "2.3"),
+        ("SMDDPDeepSpeedStrategy", (1, 5), "2.1"),
+        ("TorchrunXLAStrategy", (1, 9), "2.1"),
+    ],
 )
-def test_a_lightning_without_it_says_so_when_it_is_used(name, version, needed):
-    older = SimpleNamespace(name="pytorch_lightning", version=version)
+def test_a_lightning_without_it_says_so_when_it_is_used(monkeypatch, name, version, needed):
+    monkeypatch.setattr(namespaces, "_version", lambda namespace: version)
+    older = Namespace("pytorch_lightning")
     says = rf"{name} needs Lightning {needed} or newer, and pytorch_lightning {version[0]}.{version[1]} is .* HINT: "
+    cls: Any = torchrun_xla_class(older) if name == "TorchrunXLAStrategy" else sharded_class(older, name)
     with pytest.raises(StrategyUnavailableError, match=says):
-        sharded.unavailable_class.__wrapped__(older, name, SHARDED[name][0])()
+        cls()
 
 
 @pytest.mark.sharded

@@ -70,7 +70,7 @@ def one_process_for_eight_gpus(host):
     host.environ.update(torchrun(0, 1, 0, 1, 0, 1), SM_NUM_GPUS="8")
 
 
-@trap("idle accelerators", "ml.trn1.32xlarge has Neuron cores")
+@trap("idle accelerators", "ml.trn1.32xlarge has Neuron cores, and neither torch_neuronx nor torch_xla is installed")
 def trainium(host):
     host.two_hosts(kind="ml.trn1.32xlarge")
 

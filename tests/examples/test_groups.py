@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lightning_sm.launch import create_job_request
+from lightning_sm.launch._arguments import command_parser
 from lightning_sm.launch._command import _read
-from lightning_sm.launch._words import command_parser
 from tests.docs.pages import blocks
 from tests.helpers.processes import ROOT
 from tests.helpers.rehearsal import command_line, needs, run_rehearsal

@@ -117,7 +117,7 @@ def test_means_over_smddp_are_a_sum_and_a_division(monkeypatch):
     base = next(cls for cls in type(strategy).__mro__ if cls.__module__.startswith(_NAMESPACES[-1].name))
     asked = []
     monkeypatch.setattr(base, "all_reduce", lambda self, tensor, group, how: asked.append(how) or tensor * 4)
-    monkeypatch.setattr(type(strategy), "_is_smddp", True)
+    monkeypatch.setattr(type(strategy), "_has_documented_sums_only", True)
     monkeypatch.setattr(type(strategy), "world_size", 4)
     assert strategy.all_reduce(torch.tensor(3.0), reduce_op="mean") == 3
     assert asked == ["sum"]

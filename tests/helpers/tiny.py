@@ -32,7 +32,7 @@ def tiny_model(pl):
 
         def validation_step(self, batch, batch_index):
             self.log("val_loss", self._loss(batch), sync_dist=True)
-            self.log("val_count", torch.tensor(batch_index), sync_dist=True, reduce_fx="sum")
+            self.log("val_count", torch.tensor(batch_index, device=self.device), sync_dist=True, reduce_fx="sum")
 
         def test_step(self, batch, batch_index):
             self.log("test_loss", self._loss(batch), sync_dist=True)

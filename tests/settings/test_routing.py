@@ -2,6 +2,7 @@ import pytest
 
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
+from lightning_sm._settings import routing
 from lightning_sm._settings.routing import route_world
 from lightning_sm.errors import TopologyError
 from tests.settings.given import context_of, given_of
@@ -44,8 +45,39 @@ def test_one_process_per_host(nodes, gpus, expected):
     assert world(topology(Launcher.HOST, nodes), num_gpus=gpus) == expected
 
 
-def test_neuron_cores_are_no_gpus():
-    assert world(topology(Launcher.HOST, 2), num_gpus=0, num_neurons=2) == {"num_nodes": 2}
+class _Brought:
+    """A strategy that has an accelerator, as those of ``neuronx_distributed.lightning`` have."""
+
+    _accelerator = object()
+
+
+@pytest.mark.parametrize(
+    ("installed", "given", "expected"),
+    [
+        ("neuron", {}, {"accelerator": "neuron", "strategy": "smddp"}),
+        ("neuron", {"accelerator": "auto", "strategy": "auto"}, {"accelerator": "neuron", "strategy": "smddp"}),
+        ("neuron", {"strategy": "smddp_fsdp2"}, {"accelerator": "neuron"}),
+        ("neuron", {"accelerator": "neuron"}, {"strategy": "smddp"}),
+        ("neuron", {"accelerator": "cpu"}, {}),
+        ("neuron", {"strategy": _Brought()}, {}),
+        ("torchrun_xla", {}, {"accelerator": "torchrun_xla", "strategy": "torchrun_xla"}),
+        ("torchrun_xla", {"strategy": "torchrun_xla"}, {"accelerator": "torchrun_xla"}),
+        ("torchrun_xla", {"strategy": "ddp"}, {}),
+        # The image has software for no NeuronCore, and Lightning decides.
+        (None, {}, {}),
+    ],
+)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_neuron_cores_train_by_what_the_image_has_for_them(monkeypatch, installed, given, expected, processes):
+    monkeypatch.setattr(routing, "installed_neuron_accelerator", lambda: installed)
+    found = world(topology(Launcher.TORCHRUN, 1, processes), given_of(**trainer(**given)), num_gpus=0, num_neurons=2)
+    assert found == {"num_nodes": 1, "devices": processes, **expected}
+
+
+def test_neuron_cores_beside_no_launcher_are_counted_by_lightning(monkeypatch):
+    monkeypatch.setattr(routing, "installed_neuron_accelerator", lambda: "neuron")
+    found = world(topology(Launcher.HOST, 2), num_gpus=0, num_neurons=2)
+    assert found == {"num_nodes": 2, "accelerator": "neuron", "strategy": "smddp"}
 
 
 def test_one_process_needs_no_strategy():

@@ -1,0 +1,96 @@
+"""The accelerators for NeuronCores in one process. They train in ``tests/processes``."""
+
+import types
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_sm._distributed.neuron import installed_neuron_accelerator, parse_core_numbers
+from lightning_sm._distributed.xla import TorchrunXLAMixin
+from lightning_sm._lightning import SupportLevel, installed_namespaces, support_level
+from lightning_sm._lightning.accelerators import retarget_mixed_precision
+from lightning_sm._resume.random_state import get_process_state, set_process_state
+from lightning_sm.errors import StrategyUnavailableError, TopologyError
+from tests.helpers.skips import installed_version
+
+_NAMESPACE = installed_namespaces()[0]
+pytestmark = pytest.mark.skipif(
+    support_level(_NAMESPACE) is SupportLevel.CORE, reason="the accelerators need Lightning 2.1"
+)
+
+
+@pytest.fixture
+def torch_neuron(monkeypatch):
+    """``torch.neuron`` on a host with two NeuronCores, whose random state is a number."""
+    module: Any = types.ModuleType("torch.neuron")
+    module.seed = 3
+    module.is_available = lambda: True
+    module.device_count = lambda: 2
+    module.get_rng_state = lambda: torch.tensor([module.seed], dtype=torch.uint8)
+    module.set_rng_state = lambda state: setattr(module, "seed", int(state))
+    monkeypatch.setattr(torch, "neuron", module, raising=False)
+    return module
+
+
+def _registered(name):
+    return _NAMESPACE.module("accelerators").AcceleratorRegistry.get(name)
+
+
+def _trainer(**arguments):
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    return _NAMESPACE.module().Trainer(**quiet, **arguments)
+
+
+def test_without_torch_neuron_lightning_says_what_is_there():
+    assert installed_neuron_accelerator() in (None, "torchrun_xla")
+    with pytest.raises(Exception, match=r"can not run on your system.*'cpu'"):
+        _trainer(accelerator="neuron")
+
+
+@pytest.mark.usefixtures("torch_neuron")
+def test_neuron_cores_are_counted_and_chosen():
+    assert installed_neuron_accelerator() == "neuron"
+    accelerator = _registered("neuron")
+    assert (accelerator.auto_device_count(), accelerator.name()) == (2, "neuron")
+    assert parse_core_numbers("2") == [0, 1]
+    with pytest.raises(TopologyError, match=r"devices='all'\) names no NeuronCores\. HINT: Leave devices out"):
+        accelerator.parse_devices("all")
+
+
+@pytest.mark.usefixtures("torch_neuron")
+def test_lightnings_strategy_for_one_process_would_train_on_the_cpu():
+    with pytest.raises(StrategyUnavailableError, match=r"would train on cpu\. HINT: Set strategy='smddp'"):
+        _registered("neuron").setup_device(torch.device("cpu"))
+
+
+@pytest.mark.skipif(installed_version("torch") < (2, 4), reason="before torch 2.4 the only scaler is CUDA's")
+def test_mixed_precision_is_moved_from_cuda_and_no_other_is():
+    scaler = SimpleNamespace()
+    mixed = type("MixedPrecision", (), {})
+    plugin: Any = mixed()
+    plugin.device, plugin.scaler = "cuda", scaler
+    retarget_mixed_precision(plugin, "neuron")
+    assert (plugin.device, plugin.scaler._device) == ("neuron", "neuron")
+    plugin.device, plugin.scaler = "cpu", scaler
+    retarget_mixed_precision(plugin, "neuron")
+    assert (plugin.device, plugin.scaler) == ("cpu", scaler)
+    retarget_mixed_precision(object(), "neuron")
+
+
+def test_the_random_state_of_the_device_is_kept(torch_neuron):
+    state = get_process_state()
+    torch_neuron.seed = 5
+    set_process_state(state)
+    assert torch_neuron.seed == 3
+
+
+def test_a_strategy_for_xla_knows_the_launchers_ranks_before_it_has_a_device():
+    environment = SimpleNamespace(
+        world_size=lambda: 8, global_rank=lambda: 5, local_rank=lambda: 1, node_rank=lambda: 2
+    )
+    strategy: Any = TorchrunXLAMixin.__new__(TorchrunXLAMixin)
+    strategy.cluster_environment = environment
+    ranks = (strategy.world_size, strategy.global_rank, strategy.local_rank, strategy.node_rank)
+    assert ranks == (8, 5, 1, 2)

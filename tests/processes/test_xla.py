@@ -1,0 +1,49 @@
+"""Training by ``torch_xla`` under torchrun, on its CPU: Trn1 without the instance. There it knows one process."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes import Job
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed"),
+]
+
+_SCRIPT = Path(__file__).parent / "train_xla.py"
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory):
+    """Runs the script in one way, in a number of processes, and returns the job."""
+    folder = tmp_path_factory.mktemp("xla")
+
+    def run(way, processes=1):
+        variables = {"PJRT_DEVICE": "CPU", "SM_NUM_GPUS": 0, "SM_NUM_NEURONS": processes}
+        return Job(folder / f"{way}-{processes}", _SCRIPT, way, timeout=250, **variables).torchrun(1, processes)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def cpu(train):
+    return train("cpu").results(1)[0]
+
+
+def test_weights_and_metrics_are_those_of_lightning_on_the_cpu(train, cpu):
+    (rank,) = train("xla").results(1)
+    assert rank["weights"] == pytest.approx(cpu["weights"], abs=1e-6)
+    assert rank["metrics"] == pytest.approx(cpu["metrics"], abs=1e-5)
+    assert rank["tested"] == pytest.approx(cpu["tested"], abs=1e-5)
+    names = (rank["accelerator"], rank["strategy"])
+    assert names == ("TorchrunXLAAccelerator", "TorchrunXLAStrategy")
+    assert rank["objects"] == [{"a": [1, None]}, "x"]
+
+
+def test_processes_that_torch_xla_does_not_take_for_one_world_are_refused(train):
+    job = train("xla", 2)
+    assert 0 not in job.codes
+    assert "torch_xla takes this process for rank 0 of 1 on CPU, and it is rank" in job.output

@@ -1,0 +1,71 @@
+"""Trains on the stand-in for TorchNeuron as a job on Trn2 does, and writes what went through its group.
+
+Arguments: results folder, way (``neuron``, ``cpu`` for the same with Lightning's own DDP over gloo, ``precision``).
+"""
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import lightning_sm
+from lightning_sm._lightning import installed_namespaces
+from tests.helpers.tiny import loader, tiny_model, weights
+
+pl = installed_namespaces()[0].module()
+# The real one is loaded by torch.
+standin: Any = importlib.import_module("torch_neuronx") if sys.argv[2] != "cpu" else None
+_QUIET = {"enable_progress_bar": False, "enable_model_summary": False}
+
+
+def _trainer(**arguments):
+    return pl.Trainer(**lightning_sm.trainer_settings(**_QUIET, **arguments))
+
+
+def _world(trainer):
+    strategy = trainer.strategy
+    names = {"accelerator": type(trainer.accelerator).__name__, "strategy": type(strategy).__name__}
+    return {**names, "device": str(strategy.root_device), "size": trainer.world_size}
+
+
+def train(way):
+    """Two epochs, a test, and collectives of objects, and of tensors that have a mean."""
+    cpu = {"accelerator": "cpu", "devices": 2, "strategy": "ddp"} if way == "cpu" else {}
+    model, trainer = tiny_model(pl), _trainer(max_epochs=2, accumulate_grad_batches=2, logger=False, **cpu)
+    trainer.fit(model, loader(), loader())
+    seen = {"weights": weights(model), "metrics": {k: float(v) for k, v in trainer.callback_metrics.items()}}
+    seen["tested"] = trainer.test(model, loader(), verbose=False)[0]["test_loss"]
+    strategy, rank = trainer.strategy, trainer.global_rank
+    seen["objects"] = [strategy.broadcast(value if rank == 0 else "mine") for value in ({"a": [1, None]}, "x" * 1000)]
+    mean = strategy.reduce(torch.tensor([1.0 + rank], device=strategy.root_device), reduce_op="mean")
+    seen["mean"] = mean.tolist()
+    return {**seen, **_world(trainer)}
+
+
+def cast(_):
+    """The types of the output under each precision, and whether and where the loss is scaled."""
+    seen = {}
+    for precision in ("bf16-mixed", "16-mixed", "32-true"):
+        model = tiny_model(pl)
+        model.layers.register_forward_hook(lambda module, inputs, output, name=precision: seen.update({name: output}))
+        trainer = _trainer(max_steps=2, precision=precision, logger=False, enable_checkpointing=False)
+        trainer.fit(model, loader())
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        seen[precision] = [str(seen[precision].dtype), scaler and [scaler.is_enabled(), str(scaler._device)]]
+    return seen
+
+
+def main(folder, way):
+    ways = {"cpu": train, "neuron": train, "precision": cast}
+    seen = ways[way](way)
+    if way != "cpu":
+        seen["calls"] = standin.calls
+    Path(folder, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
