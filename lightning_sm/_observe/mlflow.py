@@ -185,6 +185,7 @@ class _JobLogger:
     _job_directory: str
     _job_tags: Dict[str, str]
     _experiment_name: str
+    _tracking_uri: str
     _run_id: Optional[str]
     _initialized: bool
     tags: Any
@@ -201,10 +202,15 @@ class _JobLogger:
             try:
                 self._begin_run(self._sender.client)
             except Exception as error:
-                raise describe_failure(self._sender.uri, error) from error
+                # The error itself has the address with its password.
+                raise describe_failure(self._sender.uri, error) from None
         return self._logger.experiment
 
     def _begin_run(self, client: Any) -> None:
+        import mlflow
+
+        # As Lightning's logger does before its first request: sagemaker-mlflow signs requests for this address.
+        mlflow.set_tracking_uri(self._tracking_uri)
         if self._run_id is None and self._job_tags:
             self._run_id = self._find_run(client)
         if self._run_id is not None:

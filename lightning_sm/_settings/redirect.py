@@ -83,6 +83,10 @@ def redirect(entries: Any, key: str, context: RunContext) -> Iterator[RoutedSett
     routes = CheckpointRoutes(context.checkpoint_dir[0], olds if key == CALLBACKS else ())
     chosen = {os.path.realpath(path) for path in context.given.explicit_texts(argument)}
     for index, (entry, old) in enumerate(zip(listed, olds)):
+        if key == LOGGER and _is_described(entry) and is_mlflow_class(_class_of(entry, context)):
+            # MLflow from 3.17 on refuses to be constructed with its default, a local directory.
+            at = f"{key}[{index}]" if isinstance(entries, (list, tuple)) else key
+            yield from _complete_mlflow(entry, f"{at}.init_args", _mlflow_arguments(context), context.given)
         place = _place_of(entry, old, key, routes, context)
         is_kept = not may_replace(old, context.job) or (old is not None and os.path.realpath(str(old)) in chosen)
         if place is None or (is_kept and not (place.url is not None and is_remote(old))):
@@ -110,6 +114,13 @@ def _is_described(entry: Any) -> bool:
     return hasattr(entry, "as_dict")
 
 
+def _class_of(entry: Any, context: RunContext) -> Optional[type]:
+    if not _is_described(entry):
+        return type(entry)
+    path = entry.get("class_path")
+    return context.find_class(path) if path else None
+
+
 def _argument(entry: Any, name: str) -> Any:
     if _is_described(entry):
         return (entry.get("init_args") or {}).get(name)  # a dict before jsonargparse has read all of it
@@ -120,8 +131,7 @@ def _argument(entry: Any, name: str) -> Any:
 
 def _place_of(entry: Any, old: Any, key: str, routes: "CheckpointRoutes", context: RunContext) -> Optional[_Place]:
     """Where an entry is to write; ``None`` for one that writes to no directory."""
-    path = entry.get("class_path") if _is_described(entry) else None
-    cls = type(entry) if not _is_described(entry) else context.find_class(path) if path else None
+    cls = _class_of(entry, context)
     if cls is None:
         return None
     if key == CALLBACKS:
@@ -282,13 +292,23 @@ def _mlflow_arguments(context: RunContext) -> Dict[str, Tuple[str, str]]:
 def _complete_mlflow(
     logger: Any, place: str, wanted: Mapping[str, Tuple[str, str]], given: Given
 ) -> Iterator[RoutedSetting]:
-    for name, old in settable(logger).items():
+    olds: Mapping[str, Any]
+    if _is_described(logger):
+        logger["init_args"] = arguments = logger.get("init_args") or {}
+        is_new = not arguments.get("run_id")
+        olds = {name: arguments.get(name) for name in ("tracking_uri", "experiment_name", "run_name") if is_new}
+    else:
+        olds = settable(logger)
+    for name, old in olds.items():
         value, source = wanted.get(name, (old, ""))
         if value == old or not is_open(name, old) or old in given.explicit_texts(name):
             continue
         if name == "tracking_uri":
             check_server(value)
-        set_in_place(logger, {name: value})
+        if _is_described(logger):
+            arguments[name] = value
+        else:
+            set_in_place(logger, {name: value})
         setter = given.source_in(LOGGER, name, str(old)) or SCRIPT
         before = f"replaces {redact_patterns(old)} from {setter}" if old is not None else None
         yield RoutedSetting(f"{place}.{name}", redact_patterns(value), source, before)

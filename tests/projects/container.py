@@ -107,6 +107,8 @@ class Container:
     def run(self, *command, **variables):
         """Run a command in another process, as the toolkit does."""
         environ = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+        # This program is the job's, and not a helper of the process of these tests.
+        environ.pop("LIGHTNING_SM_RANK_PROCESS", None)
         return subprocess.run(
             [sys.executable, *command], env=environ, capture_output=True, text=True, timeout=120, check=False
         )
