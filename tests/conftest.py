@@ -39,8 +39,14 @@ _RUN = "LIGHTNING_SM_TEST_RUN"
 if not _IS_WORKER:
     os.environ[_RUN] = str(os.getpid())
 _MARK = f"{_RUN}={os.environ[_RUN]}"
-# Helpers that end with this process: Python's own, and Open MPI's, which Lightning starts where mpi4py is installed.
-_END_WITH_IT = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"--singleton-died-pipe")
+# Helpers that end with this process: Python's own, those that compile for torch, and Open MPI's, which Lightning starts
+# where mpi4py is installed.
+_END_WITH_IT = (
+    b"multiprocessing.resource_tracker",
+    b"multiprocessing.forkserver",
+    b"torch/_inductor/compile_worker",
+    b"--singleton-died-pipe",
+)
 # A guard, or a launcher that ends its workers, needs a moment.
 _SECONDS = 10.0
 _left = []

@@ -141,18 +141,20 @@ def run_row(
         quick = f"{_QUICK} and not processes" if row == ROWS[-1] else _QUICK
         command += ["-m", _MARKS if slow else quick, *extra]
         status = subprocess.run(command, env=tests, cwd=ROOT, check=False, stdout=output, stderr=output).returncode
-        if status == 1 and again:
-            _note_failed(row, cache)
+        # Without a test that failed, the run has left processes behind.
+        failed = cache / "v" / "cache" / "lastfailed"
+        if status == 1 and again and failed.exists():
+            _note_failed(row, failed)
             command += ["--last-failed", "--last-failed-no-failures", "none"]
             status = subprocess.run(command, env=tests, cwd=ROOT, check=False, stdout=output, stderr=output).returncode
         return status, installed - started, time.monotonic() - installed
 
 
-def _note_failed(row: Row, cache: Path) -> None:
-    failed = re.findall(r'"(tests/[^"]*)"', (cache / "v" / "cache" / "lastfailed").read_text(encoding="utf-8"))
+def _note_failed(row: Row, lastfailed: Path) -> None:
+    names = re.findall(r'"(tests/[^"]*)"', lastfailed.read_text(encoding="utf-8"))
     if os.environ.get(_FAILED_FIRST):
         with open(os.environ[_FAILED_FIRST], "a", encoding="utf-8") as file:
-            file.writelines(f"{row.name}: FAILED {name}\n" for name in failed)
+            file.writelines(f"{row.name}: FAILED {name}\n" for name in names)
 
 
 def keeps_torch(row: Row, python: str, environ: Dict[str, str]) -> bool:
