@@ -114,6 +114,8 @@ def lint(session: nox.Session) -> None:
     options = ("--config-file=", "--check-untyped-defs", "--ignore-missing-imports", "--follow-imports=silent")
     for scripts in (
         "examples/cifar10",
+        "examples/fabric",
+        "examples/groups",
         "examples/hydra",
         "examples/kfold",
         "examples/transformer",

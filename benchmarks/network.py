@@ -226,7 +226,8 @@ def _measure(options: argparse.Namespace) -> None:
 
         def training_step(self, batch: Any, index: int) -> Any:
             value = torch.ones(1, requires_grad=True)
-            for layer in self.layers:
+            layers: Any = self.layers
+            for layer in layers:
                 value = Asleep.apply(value, options.compute_ms / 1000 / len(self.layers), *layer)
             return value.sum()
 
@@ -270,7 +271,8 @@ def _measure(options: argparse.Namespace) -> None:
             max_steps=_WARMUP_STEPS + steps, enable_progress_bar=False, enable_model_summary=False,
             enable_checkpointing=False,
         )  # fmt: skip
-        trainer.fit(Model(_MODELS[options.model]()), torch.utils.data.DataLoader(range(1000 * options.hosts)))
+        samples: Any = range(1000 * options.hosts)
+        trainer.fit(Model(_MODELS[options.model]()), torch.utils.data.DataLoader(samples))
         return clock.measured
 
     is_main = os.environ["RANK"] == "0"

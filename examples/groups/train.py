@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Iterator, List, Sequence, Tuple
+from typing import Any, Iterator, Sequence, Tuple
 
 import lightning.pytorch as pl  # or: import pytorch_lightning as pl
 import torch
@@ -66,7 +66,7 @@ class Batches(IterableDataset):
     def __init__(self, servers: Sequence[str], rank: int, world_size: int) -> None:
         self.servers, self.indices = servers, range(rank, BATCHES, world_size)
 
-    def __iter__(self) -> Iterator[List[torch.Tensor]]:
+    def __iter__(self) -> Iterator[Any]:
         for index in self.indices:
             if not self.servers:
                 yield prepare(index)
