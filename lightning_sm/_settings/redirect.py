@@ -295,8 +295,8 @@ def _complete_mlflow(
     olds: Mapping[str, Any]
     if _is_described(logger):
         logger["init_args"] = arguments = logger.get("init_args") or {}
-        is_new = not arguments.get("run_id")
-        olds = {name: arguments.get(name) for name in ("tracking_uri", "experiment_name", "run_name") if is_new}
+        # The rest is set in place.
+        olds = {} if arguments.get("run_id") else {"tracking_uri": arguments.get("tracking_uri")}
     else:
         olds = settable(logger)
     for name, old in olds.items():

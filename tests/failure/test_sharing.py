@@ -225,7 +225,7 @@ def test_a_forks_child_keeps_no_connection(cluster):
 
 
 _CODE = """
-import os, signal, sys
+import os, signal, sys, time
 from lightning_sm._failure.address import Address
 from lightning_sm._failure.messages import GuardSettings, ProcessInfo
 from lightning_sm._failure.monitor import FailureMonitor
@@ -234,7 +234,8 @@ settings = GuardSettings(process, Address("127.0.0.1", (9,), "token"), sys.argv[
 monitor = FailureMonitor(settings)
 monitor.start()
 monitor.set_joining(0)
-while not monitor._is_in_group: pass
+while not monitor._is_in_group: time.sleep(0.01)
+time.sleep(0.3)  # the guard is told
 """
 
 

@@ -9,7 +9,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-from lightning_sm._failure import report_noted
+from lightning_sm._failure import monitor, report_noted
 from lightning_sm._lightning import Namespace
 from lightning_sm.cli import sagemaker_cli_class
 
@@ -56,6 +56,8 @@ class Container:
         monkeypatch.chdir(self.code)
         monkeypatch.syspath_prepend(str(self.code))
         monkeypatch.setattr(sys, "argv", ["train.py"])
+        # The hosts of this job that there are not will not start later.
+        monkeypatch.setattr(monitor, "_LATE_HOSTS_TIMEOUT", 0.1)
         self.variables = {"SAGEMAKER_BASE_DIR": str(self.base), "SM_NUM_GPUS": "0"}
         for name, value in self.variables.items():
             monkeypatch.setenv(name, value)

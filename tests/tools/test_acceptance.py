@@ -163,8 +163,8 @@ def service(tmp_path, monkeypatch):
     "titles",
     [
         pytest.param(("none", "spot"), marks=needs("netns", torch=True)),
-        pytest.param(("torchrun", "tuning"), marks=needs("netns", torch=True)),
-        pytest.param(("mpi", "smddp"), marks=needs("netns", torch=True, mpi=True)),
+        pytest.param(("torchrun", "tuning"), marks=[needs("netns", torch=True), pytest.mark.extended]),
+        pytest.param(("mpi", "smddp"), marks=[needs("netns", torch=True, mpi=True), pytest.mark.extended]),
     ],
     ids="-".join,
 )
