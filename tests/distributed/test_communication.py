@@ -165,7 +165,7 @@ def test_static_graph_with_accumulation():
     [
         (2, None, "the model has 2 optimizers, whose steps"),
         (0, None, "the model has 0 optimizers"),
-        (1, object(), "with precision=16-mixed each process would scale its loss"),
+        (1, "a scaler", "with precision=16-mixed each process would scale its loss"),
     ],
     ids=str,
 )
