@@ -98,7 +98,7 @@ def _play_faults(session: nox.Session, *words: str) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests that take seconds."""
     _prepare(session)
-    session.run("python", "-m", "pytest", *session.posargs)
+    session.run("python", "-m", "pytest", "-n", "2", *session.posargs)
 
 
 @nox.session

@@ -34,6 +34,8 @@ def test_a_run_that_leaves_processes_behind_fails_and_ends_them(tmp_path):
     (tmp_path / "test_leaves.py").write_text(_TESTS % (seconds, seconds))
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # It is a run of its own, and not a worker of this one.
+    environ.pop("PYTEST_XDIST_WORKER", None)
     ended = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1, ended.stdout
     assert "3 passed" in ended.stdout
