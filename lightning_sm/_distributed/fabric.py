@@ -3,13 +3,15 @@
 Fabric has classes and a registry of its own, in which the same methods have other names.
 """
 
+from dataclasses import fields
 from typing import Any, Dict, Optional, Tuple
 
 from lightning_sm import _lightning
+from lightning_sm._distributed.communication import CommunicationOptions
 from lightning_sm._distributed.sharded import FSDPMixin
-from lightning_sm._distributed.smddp import SMDDPMixin
+from lightning_sm._distributed.smddp import DataParallelMixin
 from lightning_sm._lightning.strategies import register_strategy
-from lightning_sm.errors import StrategyUnavailableError
+from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
 
 __all__ = ["FABRIC_STRATEGIES", "FabricFSDPMixin", "FabricSMDDPMixin", "fabric_class", "register_fabric_strategies"]
 
@@ -51,7 +53,7 @@ class _TrainerMethods:
         return super().all_reduce(tensor, group, reduce_op)  # type: ignore[misc]
 
 
-class FabricSMDDPMixin(_FabricMethods, SMDDPMixin, _TrainerMethods):
+class FabricSMDDPMixin(_FabricMethods, DataParallelMixin, _TrainerMethods):
     """Lightning Fabric's ``DDPStrategy`` with what :class:`lightning_sm.SMDDPStrategy` adds to the Trainer's.
 
     Registered with Fabric as ``smddp``, ``smddp_find_unused_parameters_false`` and
@@ -68,6 +70,7 @@ class FabricSMDDPMixin(_FabricMethods, SMDDPMixin, _TrainerMethods):
         SMDDPUnavailableError: ``smddp`` was requested by name and its library cannot be imported (raised in
             ``launch``).
         StrategyUnavailableError: This Lightning is older than 2.1.
+        HyperparameterError: An argument is one of the Trainer's strategy only, such as ``gradient_compression``.
 
     Example::
 
@@ -75,6 +78,15 @@ class FabricSMDDPMixin(_FabricMethods, SMDDPMixin, _TrainerMethods):
         >>> fabric = Fabric(accelerator="cpu", strategy="smddp")  # doctest: +SKIP
         >>> fabric = Fabric(strategy=SMDDPStrategy(find_unused_parameters=True))  # doctest: +SKIP
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = next((each.name for each in fields(CommunicationOptions) if each.name in kwargs), None)
+        if given is not None:
+            raise HyperparameterError(
+                f"{given} is an option of the Trainer's SMDDPStrategy, and a Fabric calls none of its hooks.",
+                hint="Register a hook of torch.distributed.algorithms.ddp_comm_hooks on the model, or leave it out.",
+            )
+        super().__init__(*args, **kwargs)
 
 
 class FabricFSDPMixin(_FabricMethods, FSDPMixin, _TrainerMethods):

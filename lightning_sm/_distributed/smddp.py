@@ -16,13 +16,46 @@ from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
 if TYPE_CHECKING:
     from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 
-__all__ = ["SMDDP_MIXIN", "SMDDPMixin", "register_strategies", "smddp_strategy_class"]
+__all__ = ["SMDDP_MIXIN", "DataParallelMixin", "SMDDPMixin", "register_strategies", "smddp_strategy_class"]
 
 #: Where the mixin of ``SMDDPStrategy`` is, as ``module:name``.
 SMDDP_MIXIN = f"{__name__}:SMDDPMixin"
 
 
-class SMDDPMixin(StrategyMixin):
+class DataParallelMixin(StrategyMixin):
+    """What the strategies over DDP have in common, the Trainer's and Fabric's."""
+
+    strategy_name = "smddp"
+    _options = CommunicationOptions()
+    _ddp_kwargs: Dict[str, Any]
+
+    def __init__(
+        self,
+        process_group_backend: Optional[str] = None,
+        cluster_environment: "Optional[ClusterEnvironment]" = None,
+        *,
+        gradient_as_bucket_view: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            process_group_backend, cluster_environment, gradient_as_bucket_view=gradient_as_bucket_view, **kwargs
+        )
+
+    def _smddp_problem(self) -> Optional[str]:
+        return self._options.smddp_problem(self._ddp_kwargs)
+
+    def determine_ddp_device_ids(self) -> Any:
+        """Only GPUs have some: for any other device that has, Lightning would make a stream of CUDA."""
+        return super().determine_ddp_device_ids() if self.root_device.type == "cuda" else None
+
+    def setup_distributed(self) -> None:
+        """Choose the backend, log why, and initialize the process group."""
+        self._prepare_group()
+        super().setup_distributed()
+        destroy_at_exit()
+
+
+class SMDDPMixin(DataParallelMixin):
     """Distributed data parallel training on SageMaker, over AWS's SMDDP collectives where they are available.
 
     On a laptop and under plain ``torchrun`` it is Lightning's ``DDPStrategy``. In a SageMaker container it uses a
@@ -81,9 +114,7 @@ class SMDDPMixin(StrategyMixin):
         >>> trainer = Trainer(strategy=SMDDPStrategy(find_unused_parameters=False))  # doctest: +SKIP
     """
 
-    strategy_name = "smddp"
     model: Any
-    _ddp_kwargs: Dict[str, Any]
 
     def __init__(
         self,
@@ -94,7 +125,6 @@ class SMDDPMixin(StrategyMixin):
         powersgd_rank: Optional[int] = None,
         local_steps: Optional[int] = None,
         communication_warmup_steps: Optional[int] = None,
-        gradient_as_bucket_view: bool = True,
         **kwargs: Any,
     ) -> None:
         options = CommunicationOptions(gradient_compression, powersgd_rank, local_steps, communication_warmup_steps)
@@ -108,22 +138,7 @@ class SMDDPMixin(StrategyMixin):
             )
         self._options = options
         self._communication: Optional[Communication] = None
-        super().__init__(
-            process_group_backend, cluster_environment, gradient_as_bucket_view=gradient_as_bucket_view, **kwargs
-        )
-
-    def _smddp_problem(self) -> Optional[str]:
-        return self._options.smddp_problem(self._ddp_kwargs)
-
-    def determine_ddp_device_ids(self) -> Any:
-        """Only GPUs have some: for any other device that has, Lightning would make a stream of CUDA."""
-        return super().determine_ddp_device_ids() if self.root_device.type == "cuda" else None
-
-    def setup_distributed(self) -> None:
-        """Choose the backend, log why, and initialize the process group."""
-        self._prepare_group()
-        super().setup_distributed()
-        destroy_at_exit()
+        super().__init__(process_group_backend, cluster_environment, **kwargs)
 
     def configure_ddp(self) -> None:
         """Wrap the model, and register the hook of the options, which Lightning does on GPUs only."""

@@ -6,7 +6,7 @@ import lightning_sm
 from lightning_sm import SageMakerEnvironment
 from lightning_sm._distributed.fabric import FABRIC_STRATEGIES, fabric_class
 from lightning_sm._lightning import FABRICS, Namespace, choose_fabric
-from lightning_sm.errors import StrategyUnavailableError, TopologyError
+from lightning_sm.errors import HyperparameterError, StrategyUnavailableError, TopologyError
 from tests.helpers.environ import torchrun
 
 _NAMESPACES = [each for each in FABRICS if each.is_installed]
@@ -108,6 +108,14 @@ def test_an_older_fabric_is_named(monkeypatch):
     monkeypatch.setattr(Namespace, "version", (2, 0))
     with pytest.raises(StrategyUnavailableError, match=r"needs Lightning 2\.1 or newer, and lightning_fabric 2\.0"):
         fabric_class(Namespace("lightning_fabric"), "SMDDPStrategy")
+
+
+@each_namespace
+@pytest.mark.parametrize("option", [{"gradient_compression": "bf16"}, {"local_steps": 4}])
+def test_options_that_a_fabric_would_not_follow_are_refused(namespace, option):
+    with pytest.raises(HyperparameterError, match=r"is an option of the Trainer's SMDDPStrategy.* HINT"):
+        fabric_class(namespace, "SMDDPStrategy")(**option)
+    assert fabric_class(namespace, "SMDDPStrategy")()._ddp_kwargs == {"gradient_as_bucket_view": True}
 
 
 def test_means_over_smddp_are_a_sum_and_a_division(monkeypatch):
