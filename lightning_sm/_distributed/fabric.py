@@ -4,12 +4,12 @@ Fabric has classes and a registry of its own, in which the same methods have oth
 """
 
 from dataclasses import fields
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
 from lightning_sm import _lightning
 from lightning_sm._distributed.communication import CommunicationOptions
 from lightning_sm._distributed.sharded import FSDPMixin
-from lightning_sm._distributed.smddp import DataParallelMixin
+from lightning_sm._distributed.smddp import REGISTERED, DataParallelMixin
 from lightning_sm._lightning.strategies import register_strategy
 from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
 
@@ -126,9 +126,9 @@ def fabric_class(fabric: _lightning.Namespace, name: str) -> type:
         StrategyUnavailableError: This Lightning is older than 2.1.
     """
     if fabric.version < _SINCE:
-        found = ".".join(map(str, fabric.version))
         raise StrategyUnavailableError(
-            f"{name} of lightning_sm.fabric needs Lightning 2.1 or newer, and {fabric.name} {found} is installed.",
+            f"{name} of lightning_sm.fabric needs Lightning 2.1 or newer, and {fabric.name} {fabric.version_text} is "
+            "installed.",
             hint="Install a newer Lightning, or use Fabric(plugins=[lightning_sm.SageMakerEnvironment()]).",
         )
     return _lightning.namespaced_class(fabric, name, *FABRIC_STRATEGIES[name])
@@ -138,12 +138,7 @@ def register_fabric_strategies(fabric: _lightning.Namespace) -> None:
     """Register the strategies with Fabric by the names that the Trainer knows; nothing before Lightning 2.1."""
     if fabric.version < _SINCE:
         return
-    names: Dict[str, Tuple[str, Dict[str, Any]]] = {
-        "smddp": ("SMDDPStrategy", {}),
-        "smddp_find_unused_parameters_true": ("SMDDPStrategy", {"find_unused_parameters": True}),
-        "smddp_find_unused_parameters_false": ("SMDDPStrategy", {"find_unused_parameters": False}),
-        "smddp_fsdp": ("SMDDPFSDPStrategy", {}),
-    }
     description = "DDP or FSDP over AWS's SMDDP collectives where available, else over NCCL or gloo"
-    for name, (class_name, arguments) in names.items():
-        register_strategy(fabric, name, fabric_class(fabric, class_name), description, **arguments)
+    for name, arguments in REGISTERED.items():
+        register_strategy(fabric, name, fabric_class(fabric, "SMDDPStrategy"), description, **arguments)
+    register_strategy(fabric, "smddp_fsdp", fabric_class(fabric, "SMDDPFSDPStrategy"), description)

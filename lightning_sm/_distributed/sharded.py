@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional, Tuple
 from lightning_sm import _lightning
 from lightning_sm._distributed.build_locks import extensions_folder, remove_left_locks
 from lightning_sm._distributed.mixin import StrategyMixin
-from lightning_sm._distributed.unavailable import unavailable_class
+from lightning_sm._distributed.requirements import strategy_class
 from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.strategies import SHARDED_BASES, register_strategy, sharded_base_path
 from lightning_sm.errors import TopologyError
@@ -228,10 +228,8 @@ def sharded_class(namespace: _lightning.Namespace, name: str) -> type:
     Where Lightning lacks the base class, it is a class that raises when it is used.
     """
     technique, mixin_path = SHARDED[name]
-    base_path = sharded_base_path(namespace, technique)
-    if base_path is None:
-        return unavailable_class(namespace, name, SHARDED_BASES[technique].since, "SMDDPStrategy")
-    return _lightning.namespaced_class(namespace, name, mixin_path, base_path)
+    base_path, since = sharded_base_path(namespace, technique), SHARDED_BASES[technique].since
+    return strategy_class(namespace, name, mixin_path, base_path, since=since, alternative="SMDDPStrategy")
 
 
 def register_sharded(namespace: _lightning.Namespace) -> None:

@@ -16,10 +16,23 @@ from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
 if TYPE_CHECKING:
     from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 
-__all__ = ["SMDDP_MIXIN", "DataParallelMixin", "SMDDPMixin", "register_strategies", "smddp_strategy_class"]
+__all__ = [
+    "REGISTERED",
+    "SMDDP_MIXIN",
+    "DataParallelMixin",
+    "SMDDPMixin",
+    "register_strategies",
+    "smddp_strategy_class",
+]
 
 #: Where the mixin of ``SMDDPStrategy`` is, as ``module:name``.
 SMDDP_MIXIN = f"{__name__}:SMDDPMixin"
+#: The names by which it is registered, as Lightning does for ``ddp``, with the arguments that each stands for.
+REGISTERED: Mapping[str, Mapping[str, bool]] = {
+    "smddp": {},
+    "smddp_find_unused_parameters_true": {"find_unused_parameters": True},
+    "smddp_find_unused_parameters_false": {"find_unused_parameters": False},
+}
 
 
 class DataParallelMixin(StrategyMixin):
@@ -130,10 +143,9 @@ class SMDDPMixin(DataParallelMixin):
         options = CommunicationOptions(gradient_compression, powersgd_rank, local_steps, communication_warmup_steps)
         options.check(kwargs)
         if options.are_set and _lightning.support_level(self.namespace) < _lightning.SupportLevel.EPOCH:
-            version = ".".join(map(str, self.namespace.version))
             raise StrategyUnavailableError(
                 "gradient_compression and local_steps need Lightning 2.1 or newer, and "
-                f"{self.namespace.name} {version} is installed.",
+                f"{self.namespace.name} {self.namespace.version_text} is installed.",
                 hint="Install a newer Lightning, or leave them out.",
             )
         self._options = options
@@ -221,7 +233,5 @@ def register_strategies(namespace: _lightning.Namespace) -> None:
     """Register ``smddp`` and ``smddp_find_unused_parameters_{true,false}``, as Lightning does for ``ddp``."""
     cls = smddp_strategy_class(namespace)
     description = "DDP over AWS's SMDDP collectives where available, else over NCCL or gloo"
-    register_strategy(namespace, "smddp", cls, description)
-    for value in (True, False):
-        name = f"smddp_find_unused_parameters_{str(value).lower()}"
-        register_strategy(namespace, name, cls, description, find_unused_parameters=value)
+    for name, arguments in REGISTERED.items():
+        register_strategy(namespace, name, cls, description, **arguments)

@@ -1,15 +1,14 @@
 """``SMPStrategy``: Lightning's loop over AWS's model parallel library 1.x, by pipeline and by tensor parallelism."""
 
 import contextlib
-import importlib
 import os
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
 from lightning_sm import _lightning
 from lightning_sm._distributed.mixin import StrategyMixin
+from lightning_sm._distributed.requirements import import_library, strategy_class
 from lightning_sm._distributed.smp_parameters import SMPParameters, read_mp_parameters
-from lightning_sm._distributed.unavailable import unavailable_class
 from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.strategies import SHARDED_BASES, register_strategy, sharded_base_path
@@ -24,6 +23,10 @@ else:
 __all__ = ["SMPMixin", "SMPPrecisionMixin", "register_smp", "smp_strategy_class"]
 
 _MODULE = "smdistributed.modelparallel.torch"
+_WITHOUT_IT = (
+    "Use an image that has it, PyTorch 1.6 to 2.0 of AWS, or train with FSDP2 (SMDDPModelParallelStrategy) on a newer "
+    "one."
+)
 _TECHNIQUE = "SMP"
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 # What a step of a microbatch has logged. The library may run several microbatches in turns.
@@ -147,7 +150,7 @@ class SMPMixin(StrategyMixin):
         environment: Any = self.cluster_environment
         os.environ["MASTER_ADDR"] = environment.main_address
         os.environ["MASTER_PORT"] = str(environment.main_port)
-        self._smp = _import_library()
+        self._smp = import_library(_MODULE, "smp", _WITHOUT_IT)
         if not self._smp.is_initialized():
             # The library prefers the variable that the toolkit sets.
             self._smp.init(given)
@@ -613,23 +616,11 @@ def _combined(value: Any) -> Any:
     return value.reduce_mean() if value.outputs[0].dim() == 0 else value.concat()
 
 
-def _import_library() -> Any:
-    try:
-        return importlib.import_module(_MODULE)
-    except ImportError as error:
-        raise StrategyUnavailableError(
-            f"The strategy smp needs AWS's library {_MODULE}, which cannot be imported ({error}).",
-            hint="Use an image that has it, PyTorch 1.6 to 2.0 of AWS, or train with FSDP2 "
-            "(SMDDPModelParallelStrategy) on a newer one.",
-        ) from error
-
-
 def smp_strategy_class(namespace: _lightning.Namespace) -> type:
     """Return ``SMPStrategy`` for one of Lightning's namespaces; with an older Lightning a class that raises."""
-    base_path = sharded_base_path(namespace, _TECHNIQUE)
-    if base_path is None:
-        return unavailable_class(namespace, "SMPStrategy", SHARDED_BASES[_TECHNIQUE].since, "SMDDPStrategy")
-    return _lightning.namespaced_class(namespace, "SMPStrategy", f"{__name__}:SMPMixin", base_path)
+    base_path, since = sharded_base_path(namespace, _TECHNIQUE), SHARDED_BASES[_TECHNIQUE].since
+    mixin_path = f"{__name__}:SMPMixin"
+    return strategy_class(namespace, "SMPStrategy", mixin_path, base_path, since=since, alternative="SMDDPStrategy")
 
 
 def register_smp(namespace: _lightning.Namespace) -> None:

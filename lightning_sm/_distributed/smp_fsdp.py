@@ -5,9 +5,9 @@ import importlib
 from typing import Any, ContextManager, Dict, Optional, Set
 
 from lightning_sm import _lightning
+from lightning_sm._distributed.requirements import import_library, strategy_class
 from lightning_sm._distributed.sharded import FSDPMixin
 from lightning_sm._distributed.smp_parameters import TSMParameters, read_mp_parameters
-from lightning_sm._distributed.unavailable import unavailable_class
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.strategies import SHARDED_BASES, register_strategy, sharded_base_path
 from lightning_sm._logging import log
@@ -16,6 +16,9 @@ from lightning_sm.errors import StrategyUnavailableError
 __all__ = ["SMPFSDPMixin", "register_smp_fsdp", "smp_fsdp_strategy_class"]
 
 _MODULE = "torch.sagemaker"
+_WITHOUT_IT = (
+    "Use AWS's image smdistributed-modelparallel, or train with FSDP2 (SMDDPModelParallelStrategy) on another one."
+)
 
 
 class SMPFSDPMixin(FSDPMixin):
@@ -75,7 +78,7 @@ class SMPFSDPMixin(FSDPMixin):
         self.parameters = TSMParameters.parse(given)
         super().setup_environment()
         self.parameters.check_world(self.world_size)
-        self._tsm = _import_library()
+        self._tsm = import_library(_MODULE, "smp_fsdp", _WITHOUT_IT)
         if not self._tsm.is_initialized():
             self._tsm.init(given)
             if self.global_rank == 0:
@@ -151,23 +154,13 @@ def _class_names(value: Any) -> Set[str]:
     return {cls.__name__ for cls in type(value).__mro__}
 
 
-def _import_library() -> Any:
-    try:
-        return importlib.import_module(_MODULE)
-    except ImportError as error:
-        raise StrategyUnavailableError(
-            f"The strategy smp_fsdp needs AWS's library {_MODULE}, which cannot be imported ({error}).",
-            hint="Use AWS's image smdistributed-modelparallel, or train with FSDP2 (SMDDPModelParallelStrategy) on "
-            "another one.",
-        ) from error
-
-
 def smp_fsdp_strategy_class(namespace: _lightning.Namespace) -> type:
     """Return ``SMPFSDPStrategy`` for one of Lightning's namespaces; with an older Lightning a class that raises."""
-    base_path = sharded_base_path(namespace, "FSDP")
-    if base_path is None:
-        return unavailable_class(namespace, "SMPFSDPStrategy", SHARDED_BASES["FSDP"].since, "SMDDPFSDPStrategy")
-    return _lightning.namespaced_class(namespace, "SMPFSDPStrategy", f"{__name__}:SMPFSDPMixin", base_path)
+    base_path, since = sharded_base_path(namespace, "FSDP"), SHARDED_BASES["FSDP"].since
+    mixin_path = f"{__name__}:SMPFSDPMixin"
+    return strategy_class(
+        namespace, "SMPFSDPStrategy", mixin_path, base_path, since=since, alternative="SMDDPFSDPStrategy"
+    )
 
 
 def register_smp_fsdp(namespace: _lightning.Namespace) -> None:

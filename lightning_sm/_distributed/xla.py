@@ -9,7 +9,7 @@ from typing import Any
 from lightning_sm import _lightning
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._distributed.neuron import XLA, NeuronCoresMixin
-from lightning_sm._distributed.unavailable import unavailable_class
+from lightning_sm._distributed.requirements import strategy_class
 from lightning_sm._lightning.accelerators import register_accelerator
 from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.strategies import register_strategy, xla_base_path
@@ -158,11 +158,15 @@ class TorchrunXLAMixin(StrategyMixin):
 
 def torchrun_xla_class(namespace: _lightning.Namespace) -> type:
     """Return ``TorchrunXLAStrategy`` for one of Lightning's namespaces; below the level *epoch* one that raises."""
-    base_path = xla_base_path(namespace)
-    if base_path is None:
-        return unavailable_class(namespace, "TorchrunXLAStrategy", (2, 1), "AWS's neuronx_distributed.lightning")
     mixin_path = f"{__name__}:{TorchrunXLAMixin.__name__}"
-    return _lightning.namespaced_class(namespace, "TorchrunXLAStrategy", mixin_path, base_path)
+    return strategy_class(
+        namespace,
+        "TorchrunXLAStrategy",
+        mixin_path,
+        xla_base_path(namespace),
+        since=(2, 1),
+        alternative="AWS's neuronx_distributed.lightning",
+    )
 
 
 def register_xla(namespace: _lightning.Namespace) -> None:

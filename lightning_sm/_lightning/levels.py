@@ -64,7 +64,7 @@ _LACKS = {
 
 def describe_level(namespace: Namespace) -> Optional[str]:
     """The line that says what the level of this Lightning lacks, and whether it is verified; ``None`` for all of it."""
-    level, version = support_level(namespace), ".".join(map(str, namespace.version))
+    level, version = support_level(namespace), namespace.version_text
     lightnings = {lightning for lightning, _ in VERIFIED}
     parts = []
     if level in _LACKS:

@@ -72,6 +72,11 @@ class Namespace(NamedTuple):
         return _version(self)
 
     @property
+    def version_text(self) -> str:
+        """The version as messages write it, such as ``2.5``."""
+        return ".".join(map(str, self.version))
+
+    @property
     def fabric(self) -> str:
         """The name of the Fabric that belongs to this namespace."""
         return "lightning.fabric" if self.name.startswith("lightning.") else "lightning_fabric"

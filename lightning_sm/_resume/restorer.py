@@ -190,7 +190,7 @@ class FitRestorer:
             for loss in describe_losses(loaders_of(trainer)):
                 log.warning("Not restored, in %s: %s.", where, loss)
         elif self._point is SavePoint.EPOCH and not resumes_within_epochs(self._namespace):
-            version = ".".join(map(str, self._namespace.version))
+            version = self._namespace.version_text
             log.info("This Lightning (%s) continues at the start of an epoch: epoch %d begins again.", version, epoch)
 
     def start_epoch(self, trainer: Trainer) -> bool:
