@@ -54,6 +54,15 @@ def around_load(trainer: Trainer, found: Callable[[Any], ContextManager[Any]]) -
     connector.resume_start = resume_start
 
 
+def _load_without_code(path: Any) -> None:
+    """Load a file with ``weights_only=True``, which raises where it names code that would be run."""
+    import torch
+    from fsspec import open as open_url
+
+    with open_url(str(path), "rb") as file:
+        torch.load(file, map_location="cpu", weights_only=True)
+
+
 def around_restore(
     trainer: Trainer,
     *,
@@ -70,8 +79,9 @@ def around_restore(
 
     Args:
         trainer: The trainer, before it restores.
-        choose: Takes the user's path. Returns another path and whether to load it with ``weights_only``, which
-            Lightning accepts since 2.6, or ``None`` to leave that to Lightning; ``None`` for no checkpoint.
+        choose: Takes the user's path. Returns another path and whether to load it with ``weights_only``, or ``None`` to
+            leave that to Lightning; ``None`` for no checkpoint. Lightning before 2.6 has no such argument: the file is
+            then first loaded so, which fails for one that needs more.
         loaded: Called with the contents of the chosen checkpoint, before anything of it is restored but what sharded
             strategies load themselves. It may change them.
         explain: Returns the error to raise for an error in restoring the chosen checkpoint.
@@ -94,8 +104,10 @@ def around_restore(
             start(checkpoint_path, **more)
             return
         checkpoint_path, weights_only = chosen
-        if weights_only is not None and "weights_only" in signature(start).parameters:
-            more["weights_only"] = weights_only
+        if "weights_only" in signature(start).parameters:
+            more.update({} if weights_only is None else {"weights_only": weights_only})
+        elif weights_only:
+            explained(lambda: _load_without_code(checkpoint_path))
         connector.restore_model = lambda: explained(original("restore_model"))
         connector.restore_training_state = lambda: explained(original("restore_training_state"))
         # Strategies that shard restore the model and the optimizers here.

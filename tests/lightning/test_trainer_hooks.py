@@ -2,10 +2,12 @@ import copy
 import types
 
 import pytest
+import torch
 
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning.legacy import skips_missing_hooks
 from lightning_sm._lightning.trainer_hooks import around_restore, skip_hooks, skip_unused_hooks
+from tests.helpers.skips import installed_version
 from tests.helpers.tiny import loader, tiny_model
 
 
@@ -43,7 +45,7 @@ class _NewConnector(_Connector):
         self._note("resume_start", checkpoint_path, weights_only)
 
 
-def fit(connector, path=None, *, name="_checkpoint_connector", chosen=("a.ckpt", True), **more):
+def fit(connector, path=None, *, name="_checkpoint_connector", chosen=("a.ckpt", False), **more):
     """What a fit of Lightning's calls, and what we are asked on the way."""
     asked = []
 
@@ -83,6 +85,18 @@ def test_a_newer_lightning_is_told_how_the_file_loads(weights_only):
     assert connector.calls == [("resume_start", "a.ckpt", weights_only), _LOADED, *_AFTER]
 
 
+@pytest.mark.skipif(installed_version("torch") < (1, 13), reason="torch.load cannot restrict what a file may hold")
+def test_an_older_lightning_restores_no_file_that_names_code(tmp_path):
+    connector, path = _Connector(), str(tmp_path / "a.ckpt")
+    torch.save({"value": types.SimpleNamespace()}, path)
+    with pytest.raises(RuntimeError, match=r"explained .*[Ww]eights.only"):
+        fit(connector, chosen=(path, True))
+    assert connector.calls == []
+    torch.save({"value": torch.zeros(1)}, path)
+    fit(connector, chosen=(path, True))
+    assert connector.calls == [("resume_start", path), _LOADED, *_AFTER]
+
+
 def test_where_nothing_is_chosen_all_is_as_without_us():
     connector = _NewConnector(fails=["restore_model"])
     with pytest.raises(ValueError, match="restore_model"):
@@ -116,7 +130,7 @@ def test_a_fit_that_failed_on_the_way_leaves_nothing_for_the_next():
         fit(connector, "given.ckpt", chosen=None)
     connector.fails = ()
     connector.calls.clear()
-    assert fit(connector, chosen=("b.ckpt", True)) == [None]
+    assert fit(connector, chosen=("b.ckpt", False)) == [None]
     assert connector.calls == [("resume_start", "b.ckpt"), _LOADED, *_AFTER]
     connector.fails = ["restore_model"]
     with pytest.raises(RuntimeError, match="explained"):
