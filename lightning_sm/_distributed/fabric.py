@@ -3,15 +3,13 @@
 Fabric has classes and a registry of its own, in which the same methods have other names.
 """
 
-from dataclasses import fields
 from typing import Any, Optional
 
 from lightning_sm import _lightning
-from lightning_sm._distributed.communication import CommunicationOptions
 from lightning_sm._distributed.sharded import FSDPMixin
 from lightning_sm._distributed.smddp import REGISTERED, DataParallelMixin
 from lightning_sm._lightning.strategies import register_strategy
-from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
+from lightning_sm.errors import HyperparameterError, LightningSMError, StrategyUnavailableError
 
 __all__ = ["FABRIC_STRATEGIES", "FabricFSDPMixin", "FabricSMDDPMixin", "fabric_class", "register_fabric_strategies"]
 
@@ -79,14 +77,11 @@ class FabricSMDDPMixin(_FabricMethods, DataParallelMixin, _TrainerMethods):
         >>> fabric = Fabric(strategy=SMDDPStrategy(find_unused_parameters=True))  # doctest: +SKIP
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        given = next((each.name for each in fields(CommunicationOptions) if each.name in kwargs), None)
-        if given is not None:
-            raise HyperparameterError(
-                f"{given} is an option of the Trainer's SMDDPStrategy, and a Fabric calls none of its hooks.",
-                hint="Register a hook of torch.distributed.algorithms.ddp_comm_hooks on the model, or leave it out.",
-            )
-        super().__init__(*args, **kwargs)
+    def _option_error(self, name: str) -> LightningSMError:
+        return HyperparameterError(
+            f"{name} is an option of the Trainer's SMDDPStrategy, and a Fabric calls none of its hooks.",
+            hint="Register a hook of torch.distributed.algorithms.ddp_comm_hooks on the model, or leave it out.",
+        )
 
 
 class FabricFSDPMixin(_FabricMethods, FSDPMixin, _TrainerMethods):

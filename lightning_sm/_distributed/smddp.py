@@ -1,5 +1,6 @@
 """``SMDDPStrategy``: Lightning's DDP in the launcher's world, over AWS's SMDDP collectives where they are available."""
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Dict, Literal, Mapping, Optional
 
 from lightning_sm import _lightning
@@ -11,22 +12,19 @@ from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.legacy import add_names_of_strategy, ddp_base_path
 from lightning_sm._lightning.strategies import register_strategy
 from lightning_sm._logging import log
-from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
+from lightning_sm.errors import HyperparameterError, LightningSMError, StrategyUnavailableError
 
 if TYPE_CHECKING:
     from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 
 __all__ = [
     "REGISTERED",
-    "SMDDP_MIXIN",
     "DataParallelMixin",
     "SMDDPMixin",
     "register_strategies",
     "smddp_strategy_class",
 ]
 
-#: Where the mixin of ``SMDDPStrategy`` is, as ``module:name``.
-SMDDP_MIXIN = f"{__name__}:SMDDPMixin"
 #: The names by which it is registered, as Lightning does for ``ddp``, with the arguments that each stands for.
 REGISTERED: Mapping[str, Mapping[str, bool]] = {
     "smddp": {},
@@ -36,7 +34,11 @@ REGISTERED: Mapping[str, Mapping[str, bool]] = {
 
 
 class DataParallelMixin(StrategyMixin):
-    """What the strategies over DDP have in common, the Trainer's and Fabric's."""
+    """Distributed data parallel training on SageMaker, without options of communication.
+
+    So it is for Fabric, which calls none of their hooks, and for Lightning before 2.1. See ``SMDDPStrategy`` of a newer
+    Lightning for backends, files and variables.
+    """
 
     strategy_name = "smddp"
     _options = CommunicationOptions()
@@ -50,8 +52,19 @@ class DataParallelMixin(StrategyMixin):
         gradient_as_bucket_view: bool = True,
         **kwargs: Any,
     ) -> None:
+        given = next((each.name for each in fields(CommunicationOptions) if each.name in kwargs), None)
+        if given is not None:
+            raise self._option_error(given)
         super().__init__(
             process_group_backend, cluster_environment, gradient_as_bucket_view=gradient_as_bucket_view, **kwargs
+        )
+
+    def _option_error(self, name: str) -> LightningSMError:
+        """Why an option of communication is refused."""
+        return StrategyUnavailableError(
+            f"{name} and the other options of communication need Lightning 2.1 or newer, and {self.namespace.name} "
+            f"{self.namespace.version_text} is installed.",
+            hint="Install a newer Lightning, or leave it out.",
         )
 
     def _smddp_problem(self) -> Optional[str]:
@@ -142,12 +155,6 @@ class SMDDPMixin(DataParallelMixin):
     ) -> None:
         options = CommunicationOptions(gradient_compression, powersgd_rank, local_steps, communication_warmup_steps)
         options.check(kwargs)
-        if options.are_set and _lightning.support_level(self.namespace) < _lightning.SupportLevel.EPOCH:
-            raise StrategyUnavailableError(
-                "gradient_compression and local_steps need Lightning 2.1 or newer, and "
-                f"{self.namespace.name} {self.namespace.version_text} is installed.",
-                hint="Install a newer Lightning, or leave them out.",
-            )
         self._options = options
         self._communication: Optional[Communication] = None
         super().__init__(process_group_backend, cluster_environment, **kwargs)
@@ -225,7 +232,9 @@ class SMDDPMixin(DataParallelMixin):
 
 def smddp_strategy_class(namespace: _lightning.Namespace) -> type:
     """Return ``SMDDPStrategy`` for one of Lightning's namespaces."""
-    cls = _lightning.namespaced_class(namespace, "SMDDPStrategy", SMDDP_MIXIN, ddp_base_path(namespace))
+    has_options = _lightning.support_level(namespace) >= _lightning.SupportLevel.EPOCH
+    mixin_path = f"{__name__}:{(SMDDPMixin if has_options else DataParallelMixin).__name__}"
+    cls = _lightning.namespaced_class(namespace, "SMDDPStrategy", mixin_path, ddp_base_path(namespace))
     return add_names_of_strategy(namespace, cls)
 
 

@@ -227,7 +227,8 @@ def test_what_cannot_be_parsed_reaches_the_failure_reason(container, values, wor
 
 
 @pytest.mark.skipif(
-    Namespace("pytorch_lightning").version < (2, 5),
+    Namespace("pytorch_lightning").version < (2, 5)
+    or not hasattr(Namespace("pytorch_lightning").module("cli").LightningCLI, "_parse_ckpt_path"),
     reason="Lightning parses hyperparameters of checkpoints since 2.5.5",
 )
 def test_a_checkpoint_of_another_model_reaches_the_failure_reason(container, tmp_path):

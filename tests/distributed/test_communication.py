@@ -29,6 +29,7 @@ def _strategy(namespace=_NAMESPACE, **arguments):
     return smddp_strategy_class(namespace)(**arguments)
 
 
+@needs_epoch
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -154,6 +155,7 @@ def group(tmp_path):
     torch.distributed.destroy_process_group()
 
 
+@needs_epoch
 def test_static_graph_with_accumulation():
     trainer = types.SimpleNamespace(accumulate_grad_batches=4)
     with pytest.raises(HyperparameterError, match=r"static_graph with accumulate_grad_batches=4 fails in torch.* HINT"):

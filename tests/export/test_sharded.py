@@ -26,7 +26,7 @@ def folder(tmp_path):
         "part._extra_state": {"notes": ["a"]},
     }
     optimizer = {"state": {"weight": {"step": torch.tensor(1.0)}}}
-    dcp.save({"state_dict": state, "optimizer_0": optimizer}, checkpoint_id=path, no_dist=True)
+    dcp.save({"state_dict": state, "optimizer_0": optimizer}, checkpoint_id=path)
     torch.save({"epoch": 2, "hyper_parameters": {"width": 7}}, path / "meta.pt")
     return path
 

@@ -32,7 +32,6 @@ _MODULES = (
     "torch.nn.parallel",
     "torch.optim.swa_utils",
     "torch.utils.data.distributed",
-    "torch.utils.serialization",
     "torchmetrics",
 )
 
@@ -124,6 +123,8 @@ def _serve(namespace, *modules):
     own = (namespace, f"{namespace}.callbacks", f"{namespace}.strategies", f"{namespace}.loggers")
     for name in (*_MODULES, *own, *modules):
         __import__(name)
+    with suppress(ModuleNotFoundError):  # before torch 2.7
+        __import__("torch.utils.serialization")
     reading, waking = os.pipe()
     os.set_blocking(waking, False)
     signal.set_wakeup_fd(waking)
