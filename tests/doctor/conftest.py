@@ -1,4 +1,6 @@
+import shutil
 import sysconfig
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,6 +73,8 @@ def host(tmp_path, monkeypatch):
     """One host of one job, with nothing wrong."""
     # The name server of the machine that runs the tests may take its time for names that it does not know.
     monkeypatch.setattr(network_checks, "_NAME_TIMEOUT", 0.5)
+    # Nor does it say how full that machine's disk is.
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=100e9))
     examined = Host(tmp_path)
     yield examined
     for closeable in examined.kept:
