@@ -146,15 +146,22 @@ def _of_instances(settings: LaunchSettings, body: Mapping[str, Any], image: Imag
         if wrong:
             text = f"--distribution smdistributed: SMDDP does not run on {', '.join(sorted(wrong))}."
             yield Problem("distribution", text, hint)
+    if settings.distribution == "smp" and image.torch is not None and _numbers(image.torch) > (2, 0):
+        hint = "Use an image up to pytorch-2.0.1-gpu, or FSDP2 (strategy smddp_fsdp2) with torch_distributed."
+        yield Problem("distribution", f"--distribution smp: {image.uri} has no smdistributed.modelparallel.", hint)
     if image.processor == "cpu" and any(map(_GPU_INSTANCE.match, types)):
         text = f"The image {image.uri} is for CPUs, and {types[0]} has GPUs."
         yield Problem("image", text, "Use the -gpu image.")
 
 
+def _numbers(version: str) -> Tuple[int, ...]:
+    return tuple(map(int, version.split(".")[:2]))
+
+
 def _of_world(body: Mapping[str, Any], image: Image, code: Mapping[str, str]) -> Iterator[Problem]:
     """Say what happens to a program that does not import this package."""
     if not any(_IMPORT.search(text) for text in code.values()):
-        old_torch = image.torch is not None and tuple(map(int, image.torch.split(".")[:2])) < (2, 5)
+        old_torch = image.torch is not None and _numbers(image.torch) < (2, 5)
         if old_torch or body.get("Environment", {}).get("LIGHTNING_SM_AUTO") != "1":
             text = (
                 "No file of the source imports lightning_sm: a Trainer that is not given the job's world ends the job."

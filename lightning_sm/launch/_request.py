@@ -128,6 +128,10 @@ def create_job_request(
     if settings.forward_sigterm:
         algorithm.update(make_entrypoint(DLC_COMMAND if image.is_aws else TOOLKIT_COMMAND).as_request())
     run = _seconds(settings.max_run)
+    given = {**settings.hyperparameters, **(hyperparameters or {})}
+    if settings.distribution == "smp" and not given.get("mp_parameters"):
+        hint = """For example --mp_parameters '{"partitions": 2, "microbatches": 4, "ddp": true}' after the program."""
+        raise LaunchError("--distribution smp needs the hyperparameter mp_parameters.", hint=hint)
     body: Dict[str, Any] = {
         "TrainingJobName": name,
         "AlgorithmSpecification": algorithm,
@@ -137,8 +141,7 @@ def create_job_request(
             for key, value in {
                 # Also after an interruption: the job prefers checkpoints of its own.
                 **({"sagemaker.resume": "require"} if settings.from_checkpoint else {}),
-                **settings.hyperparameters,
-                **(hyperparameters or {}),
+                **given,
                 "sagemaker_submit_directory": archive,
                 "sagemaker_program": settings.entry_point,
                 "sagemaker_container_log_level": 20,
@@ -181,7 +184,7 @@ def _framework_hyperparameters(settings: LaunchSettings) -> Dict[str, Any]:
     distribution = settings.distribution
     if settings.distribution_groups:
         sent["sagemaker_distribution_instance_groups"] = settings.distribution_groups
-    if distribution == "mpi":
+    if distribution in ("mpi", "smp"):
         sent["sagemaker_mpi_enabled"] = True
         sent["sagemaker_mpi_custom_mpi_options"] = settings.mpi_options
         if settings.processes_per_host is not None:
@@ -192,6 +195,8 @@ def _framework_hyperparameters(settings: LaunchSettings) -> Dict[str, Any]:
         sent["sagemaker_distributed_dataparallel_custom_mpi_options"] = settings.mpi_options
     elif distribution == "torch_distributed":
         sent["sagemaker_torch_distributed_enabled"] = True
+    if distribution == "smp":
+        sent["sagemaker_distributed_dataparallel_enabled"] = False
     if distribution not in ("none", "mpi"):
         sent["sagemaker_instance_type"] = settings.instance_type or None
     return sent

@@ -44,10 +44,11 @@ class LaunchSettings:
         metrics: Names of the metrics that SageMaker reads from the job's log.
         instances: The number of instances.
         instance_groups: The groups of a heterogeneous cluster, each as ``NAME=COUNT:TYPE``.
-        distribution: How processes are started; ``none`` is one per host, and Lightning starts the others.
+        distribution: How processes are started; ``none`` is one per host, and Lightning starts the others. ``smp`` is
+            ``mpi`` with AWS's model parallel library 1.x, whose parameters are the hyperparameter ``mp_parameters``.
         distribution_groups: The groups that are a part of the distribution; all by default.
-        processes_per_host: Processes per host, for ``mpi``; by default one for each GPU.
-        mpi_options: More options of ``mpirun``, for ``mpi``, ``smdistributed`` and ``pytorchddp``.
+        processes_per_host: Processes per host, for ``mpi`` and ``smp``; by default one for each GPU.
+        mpi_options: More options of ``mpirun``, for ``mpi``, ``smp``, ``smdistributed`` and ``pytorchddp``.
         volume_size: The size of each instance's volume in GB; 0 where the instances have disks of their own.
         spot: Whether to use spot instances.
         max_run: The time limit of the job, such as ``24h``.
@@ -79,7 +80,7 @@ class LaunchSettings:
     metrics: List[str] = field(default_factory=list)
     instances: int = 1
     instance_groups: List[str] = field(default_factory=list)
-    distribution: Literal["none", "torch_distributed", "mpi", "smdistributed", "pytorchddp"] = "none"
+    distribution: Literal["none", "torch_distributed", "mpi", "smp", "smdistributed", "pytorchddp"] = "none"
     distribution_groups: List[str] = field(default_factory=list)
     processes_per_host: Optional[int] = None
     mpi_options: str = ""

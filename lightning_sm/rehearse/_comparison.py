@@ -142,7 +142,7 @@ def differences(request: RehearsalRequest, isolation: Isolation) -> Tuple[str, .
         ),
         f"SDK v2 refuses {distribution} for framework_version above 2.2.0, unless image_uri is given.": is_smddp,
         f"Processes per host come from {PROCESSES_PER_HOST}; SageMaker counts the instance's GPUs, 1 on CPU.": (
-            is_v2 and request.options.processes is not None and distribution is not Distribution.MPI
+            is_v2 and request.options.processes is not None and distribution not in (Distribution.MPI, Distribution.SMP)
         ),
         "There is no smddprun here, so ranks have only OMPI_* variables; images with SMDDP set RANK as well.": (
             is_smddp and not has_smddprun

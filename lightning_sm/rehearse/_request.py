@@ -56,11 +56,12 @@ class Distribution(TextEnum):
     PYTORCHDDP = "pytorchddp"
     SMDISTRIBUTED = "smdistributed"
     MPI = "mpi"
+    SMP = "smp"
 
     @property
     def uses_mpirun(self) -> bool:
         """Whether the hosts reach each other by ssh."""
-        return self in (Distribution.PYTORCHDDP, Distribution.SMDISTRIBUTED, Distribution.MPI)
+        return self not in (Distribution.NONE, Distribution.TORCH_DISTRIBUTED)
 
 
 # In the order in which the PyTorch toolkit checks them.
@@ -322,7 +323,8 @@ class RehearsalRequest:
             if driver in script:
                 return distribution
         sent = self._body.get("HyperParameters") or {}
-        return next((found for flag, found in _FLAGS if _value(sent.get(flag))), Distribution.NONE)
+        found = next((found for flag, found in _FLAGS if _value(sent.get(flag))), Distribution.NONE)
+        return Distribution.SMP if found is Distribution.MPI and _value(sent.get("mp_parameters")) else found
 
     @cached_property
     def groups(self) -> Tuple[HostGroup, ...]:
@@ -448,7 +450,8 @@ def create_request(
         entry_point: Program in the source folder: ``.py`` or ``.sh``.
         options: What is local, such as the source folder (by default the current one).
         hosts: Number of instances.
-        distribution: The launcher: ``none``, ``torch_distributed``, ``pytorchddp``, ``smdistributed`` or ``mpi``.
+        distribution: The launcher: ``none``, ``torch_distributed``, ``pytorchddp``, ``smdistributed``, ``mpi`` or
+            ``smp``.
         sdk: ``v2``: the training toolkit; ``v3``: the drivers of ``ModelTrainer``.
         instance_type: What the files say. It also decides what the SDK accepts.
         instance_groups: Groups of a heterogeneous cluster, each as ``NAME=COUNT:TYPE``.

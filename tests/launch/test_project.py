@@ -141,6 +141,7 @@ def test_config_files_that_are_not_packed(project):
 
 def test_what_the_program_and_the_instances_are(project):
     smddp = {"distribution": "smdistributed", "image": "pytorch-2.5-gpu"}
+    smp = {"distribution": "smp", "image": "pytorch-2.0-gpu", "hyperparameters": {"mp_parameters": {"partitions": 2}}}
     for given, message in (
         ({"entry_point": "none.py"}, "--entry-point none.py is not in the archive"),
         ({"entry_point": "../train.py"}, "is not in the archive"),
@@ -148,11 +149,12 @@ def test_what_the_program_and_the_instances_are(project):
         ({**smddp, "image": "pytorch-2.8-gpu"}, "pytorch-training:2.8.0-gpu-py312 has no SMDDP"),
         (smddp, "SMDDP does not run on ml.m5.xlarge"),
         ({**smddp, "instance_groups": GROUPS, "instance_type": ""}, "SMDDP does not run on ml.m5.large"),
+        ({**smp, "image": "pytorch-2.8-gpu"}, "pytorch-training:2.8.0-gpu-py312 has no smdistributed.modelparallel"),
         ({"image": "pytorch-2.8-cpu", "instance_type": "ml.g5.xlarge"}, "is for CPUs, and ml.g5.xlarge has GPUs"),
     ):
         assert message in said(**given)
     groups = {"instance_groups": GROUPS, "instance_type": "", "distribution_groups": ["workers"]}
-    assert said(**smddp, **groups) == said(image=OWN_IMAGE) == ""
+    assert said(**smddp, **groups) == said(image=OWN_IMAGE) == said(**smp) == ""
     (project / "setup.py").write_text("")
     assert "A setup.py" in said(distribution="torch_distributed")
     assert said() == ""

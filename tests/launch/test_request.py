@@ -148,6 +148,7 @@ def test_a_drawn_job_is_what_the_service_makes_of_the_tuning_job():
         ({"channels": {"training": {"uri": "s3://b/x", "moed": "File"}}}, "uri, mode, sharded"),
         ({"max_run": "soon"}, r"--max-run: 'soon' is not a duration"),
         ({"distribution": "horovod"}, "torch_distributed"),
+        ({"distribution": "smp"}, "needs the hyperparameter mp_parameters"),
         ({"instances": "two"}, "instances"),
         ({"spot": "maybe"}, "not boolean: maybe"),
         ({"environment": ["A=1"]}, "environment"),
