@@ -61,7 +61,7 @@ def test_submodule_is_prepared():
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch.compile came with torch 2.0")
 def test_compiled_submodule_is_exported_uncompiled():
     model = Net()
-    model.encoder = torch.compile(model.encoder)
+    model.encoder = torch.compile(model.encoder, backend="eager")
     ready = prepare_module(copy_module(model), model.state_dict(), None)
     assert type(ready.encoder) is torch.nn.Sequential
     assert type(prepare_module(copy_module(model), model.state_dict(), "encoder")) is torch.nn.Sequential
