@@ -205,6 +205,13 @@ def gpu(session: nox.Session) -> None:
 
 
 @nox.session
+def xla(session: nox.Session) -> None:
+    """Train by torch_xla on its CPU, in an environment of its own: the newest torch_xla needs an older torch."""
+    _install(session, "torch==2.9.0", "torch_xla==2.9.0", "-e", ".[test]")
+    session.run("python", "-m", "pytest", "-m", "", "tests/processes/test_xla.py", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation, and check the tables that are made from the code."""
     _prepare(session)

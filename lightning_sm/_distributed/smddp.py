@@ -119,10 +119,9 @@ class SMDDPMixin(DataParallelMixin):
             (post-local SGD). Weights are averaged also before a validation, in each checkpoint and at the end.
         communication_warmup_steps: Optimizer steps with plain DDP before PowerSGD or local steps begin, 1,000 by
             default.
-        gradient_as_bucket_view: DDP's own argument, which is on here: gradients are views of what is sent, instead of
-            copies. The numbers are the same.
         **kwargs: The arguments of Lightning's ``DDPStrategy`` and of torch's ``DistributedDataParallel``, such as
-            ``bucket_cap_mb``, ``static_graph`` and ``find_unused_parameters``.
+            ``bucket_cap_mb``, ``static_graph`` and ``find_unused_parameters``. ``gradient_as_bucket_view`` is on here:
+            gradients are views of what is sent, instead of copies. The numbers are the same.
 
     Raises:
         JobConfigError: A file or variable of the job is malformed.

@@ -96,10 +96,10 @@ class SMPMixin(StrategyMixin):
     Args:
         network: The attribute of the LightningModule that is partitioned; needed if several children have parameters,
             of which only one may be trained.
-        process_group_backend: ``nccl`` or ``gloo``, where the library initializes no group itself.
-        cluster_environment: An environment to use instead, which then determines ranks and sizes.
-        **kwargs: The arguments of Lightning's ``DDPStrategy``, of which ``timeout`` has an effect, and those of
-            ``smp.DistributedModel``, such as ``trace_device``.
+        **kwargs: ``process_group_backend``, ``nccl`` or ``gloo``, where the library initializes no group itself;
+            ``cluster_environment``, an environment to use instead, which then determines ranks and sizes; the arguments
+            of Lightning's ``DDPStrategy``, of which ``timeout`` has an effect; and those of ``smp.DistributedModel``,
+            such as ``trace_device``.
 
     Raises:
         JobConfigError: ``mp_parameters`` is missing or malformed, or does not fit the world.

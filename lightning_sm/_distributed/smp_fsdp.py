@@ -44,9 +44,7 @@ class SMPFSDPMixin(FSDPMixin):
 
     Args:
         moe_config: ``MoEConfig`` of ``torch.sagemaker.moe``, for ``tsm.transform`` with expert parallelism.
-        process_group_backend: ``smddp``, ``nccl`` or ``gloo``; ``None`` chooses as ``SMDDPFSDPStrategy`` does.
-        cluster_environment: An environment to use instead, which then determines ranks and sizes.
-        **kwargs: The arguments of Lightning's ``FSDPStrategy``.
+        **kwargs: The arguments of :class:`~lightning_sm.SMDDPFSDPStrategy`.
 
     Raises:
         JobConfigError: ``mp_parameters`` is malformed or does not fit the world.

@@ -1,6 +1,7 @@
 """States of random number generators: those of the process, and those that samplers and loaders hold."""
 
 import json
+import os
 import random
 import sys
 from typing import Any, Dict, Iterator, Mapping, Tuple
@@ -10,14 +11,21 @@ __all__ = ["get_process_state", "get_sampler_state", "set_process_state", "set_s
 # Whose samplers and loaders count nothing that Lightning does not restore.
 _LIBRARIES = frozenset({"torch", "lightning", "pytorch_lightning", "lightning_fabric", "torchdata"})
 _ARGUMENTS = frozenset({"batch_size", "num_workers", "prefetch_factor", "timeout"})
+# Set by ``seed_everything``, which may draw another seed in each attempt. Distributed samplers are made with it.
+_SEED = "PL_GLOBAL_SEED"
 
 
 def get_process_state() -> Dict[str, Any]:
-    """Return the states of Python's, numpy's and torch's generators of this process, and of its GPU or NeuronCore."""
+    """Return the states of Python's, numpy's and torch's generators of this process, and of its GPU or NeuronCore.
+
+    And ``PL_GLOBAL_SEED``, where ``seed_everything`` has set it.
+    """
     state = {name: _get(generator) for name, generator in _of_process().items()}
     for name, device in _of_devices().items():
         if name != "cuda" or device.is_initialized():
             state[name] = device.get_rng_state()
+    if _SEED in os.environ:
+        state["seed"] = os.environ[_SEED]
     return state
 
 
@@ -28,6 +36,8 @@ def set_process_state(state: Mapping[str, Any]) -> None:
     for name, device in _of_devices().items():
         if name in state:
             device.set_rng_state(state[name].cpu())
+    if "seed" in state:
+        os.environ[_SEED] = state["seed"]
 
 
 def _of_devices() -> Dict[str, Any]:
@@ -48,7 +58,7 @@ def _of_process() -> Dict[str, Any]:
 def get_sampler_state(loader: Any) -> Dict[str, Any]:
     """Return the generators and the numbers that a loader and its samplers hold as attributes.
 
-    Samplers derive the order of an epoch from a generator, or from the number of epochs that they have counted.
+    Samplers derive the order of an epoch from a generator, from a seed, or from the epochs that they have counted.
     """
     return {path: value if type(value) is int else _get(value) for path, _, _, value in _attributes(loader)}
 
@@ -76,7 +86,8 @@ def _attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
             inner = getattr(value, "inner", value)
             if _is_sampler(inner):
                 owners.append((f"{at}.{name}" if at else name, inner))
-            counts = is_own and type(value) is int and name not in _ARGUMENTS
+            # Of torch's samplers, the one for several processes has a seed.
+            counts = type(value) is int and (name == "seed" or (is_own and name not in _ARGUMENTS))
             if counts or _is_generator(value):
                 yield f"{at}.{name}", owner, name, value
 

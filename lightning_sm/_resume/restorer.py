@@ -4,6 +4,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import broadcast
+from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.restart import (
     SavePoint,
     continue_epoch,
@@ -181,6 +182,9 @@ class FitRestorer:
 
     def _tell(self, trainer: Trainer, changes: Optional[str]) -> None:
         epoch, batches = self._saved["epoch"], self._saved["batches"]
+        # Its generator goes on with each compiled step, also with those before the first batch.
+        if strategy_of(trainer).root_device.type == "xla":
+            log.warning("Not restored: the random numbers of the XLA device, as for dropout.")
         if self._point in (SavePoint.BATCH, SavePoint.VALIDATION):
             where = f"epoch {epoch} after {batches} batches"
             if changes:

@@ -1,6 +1,7 @@
 """Training on Trn2 over the stand-in for AWS's TorchNeuron, a device of torch's in host memory (``PrivateUse1``)."""
 
 import shutil
+from math import isfinite
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,15 @@ def test_mixed_precision_casts_and_scales_on_the_device(train):
     assert seen["bf16-mixed"] == ["torch.bfloat16", None]
     assert seen["16-mixed"] == ["torch.float16", [True, "neuron"]]
     assert seen["32-true"] == ["torch.float32", None]
+
+
+def test_a_resumed_training_draws_the_random_numbers_of_the_device_that_an_uninterrupted_one_draws(train):
+    (whole,) = train("whole", 1).results(1)
+    stopped = train("stopped", 1)
+    assert 0 not in stopped.codes
+    assert "stopped after step 6" in stopped.output
+    resumed = train("resumed", 1)
+    (rank,) = resumed.results(1)
+    assert "Resuming fit" in resumed.output
+    assert all(map(isfinite, whole["weights"]))
+    assert (rank["weights"], rank["steps"], rank["device"]) == (whole["weights"], whole["steps"], "neuron:0")

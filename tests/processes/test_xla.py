@@ -29,18 +29,32 @@ def train(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def whole(train):
+    return train("xla").results(1)[0]
+
+
+@pytest.fixture(scope="module")
 def cpu(train):
     return train("cpu").results(1)[0]
 
 
-def test_weights_and_metrics_are_those_of_lightning_on_the_cpu(train, cpu):
-    (rank,) = train("xla").results(1)
-    assert rank["weights"] == pytest.approx(cpu["weights"], abs=1e-6)
-    assert rank["metrics"] == pytest.approx(cpu["metrics"], abs=1e-5)
-    assert rank["tested"] == pytest.approx(cpu["tested"], abs=1e-5)
-    names = (rank["accelerator"], rank["strategy"])
+def test_weights_and_metrics_are_those_of_lightning_on_the_cpu(whole, cpu):
+    assert whole["weights"] == pytest.approx(cpu["weights"], abs=1e-6)
+    assert whole["metrics"] == pytest.approx(cpu["metrics"], abs=1e-5)
+    assert whole["tested"] == pytest.approx(cpu["tested"], abs=1e-5)
+    names = (whole["accelerator"], whole["strategy"])
     assert names == ("TorchrunXLAAccelerator", "TorchrunXLAStrategy")
-    assert rank["objects"] == [{"a": [1, None]}, "x"]
+    assert whole["objects"] == [{"a": [1, None]}, "x"]
+
+
+def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(train, whole):
+    stopped = train("stopped")
+    assert 0 not in stopped.codes
+    assert "stopped after step 6" in stopped.output
+    resumed = train("resumed")
+    assert "Resuming within an epoch: epoch 1 after 2 batches." in resumed.output
+    assert "Not restored: the random numbers of the XLA device" in resumed.output
+    assert resumed.results(1) == [whole]
 
 
 def test_processes_that_torch_xla_does_not_take_for_one_world_are_refused(train):

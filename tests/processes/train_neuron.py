@@ -1,6 +1,7 @@
 """Trains on the stand-in for TorchNeuron as a job on Trn2 does, and writes what went through its group.
 
-Arguments: results folder, way (``neuron``, ``cpu`` for the same with Lightning's own DDP over gloo, ``precision``).
+Arguments: results folder, way (``neuron``, ``cpu`` for the same with Lightning's own DDP over gloo, ``precision``,
+``whole``, and the same in two tries: ``stopped``, ``resumed``).
 """
 
 import importlib
@@ -59,13 +60,34 @@ def cast(_):
     return seen
 
 
+class _Stop(pl.Callback):
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == 6:
+            raise RuntimeError("stopped after step 6")
+
+
+def drop_out(way, folder):
+    """The weights of a model with dropout, whose random numbers are the device's."""
+    pl.seed_everything(3, verbose=False)
+    model = tiny_model(pl)
+    model.layers.insert(1, torch.nn.Dropout(0.5))
+    # Another state than that of the first try, as in any other process.
+    pl.seed_everything({"resumed": 99}.get(way, 3), verbose=False)
+    settings = {"save_every": "1ms", "checkpoint_dir": str(Path(folder).parent / f"saves-{way == 'whole'}")}
+    callbacks = [_Stop()] if way == "stopped" else []
+    trainer = _trainer(max_epochs=2, gradient_clip_val=0.5, sagemaker=settings, callbacks=callbacks, logger=False)
+    trainer.fit(model, loader())
+    return {"weights": weights(model), "steps": trainer.global_step, **_world(trainer)}
+
+
 def main(folder, way):
     ways = {"cpu": train, "neuron": train, "precision": cast}
-    seen = ways[way](way)
+    seen = ways[way](way) if way in ways else drop_out(way, folder)
     if way != "cpu":
         seen["calls"] = standin.calls
     Path(folder, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    given, sys.argv[1:] = sys.argv[1:], []  # the next try has the arguments of the first
+    main(*given)

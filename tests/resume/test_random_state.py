@@ -1,9 +1,10 @@
+import os
 import random
 
 import numpy
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler
 
 from lightning_sm._resume.random_state import (
     get_process_state,
@@ -83,6 +84,22 @@ def test_the_order_of_the_next_epochs_is_the_same(kind, tmp_path):
     assert start != later[0] != later[1]
     set_sampler_state(second, torch.load(tmp_path / "state.pt", weights_only=True))
     assert [order(second), order(second)] == later
+
+
+def test_a_seed_that_another_attempt_has_drawn_changes_no_order(monkeypatch):
+    def sampler():
+        return DistributedSampler(Numbers(40), num_replicas=2, rank=1, seed=int(os.environ["PL_GLOBAL_SEED"]))
+
+    monkeypatch.setenv("PL_GLOBAL_SEED", "3")
+    loader = DataLoader(Numbers(40), batch_size=4, sampler=sampler())
+    process, samplers = get_process_state(), get_sampler_state(loader)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "9")
+    other = DataLoader(Numbers(40), batch_size=4, sampler=sampler())
+    assert list(other.sampler) != list(loader.sampler)
+    set_sampler_state(other, samplers)
+    set_process_state(process)
+    # Also of a loader that is made later.
+    assert list(other.sampler) == list(loader.sampler) == list(sampler())
 
 
 def test_what_is_no_position_is_left_alone():
