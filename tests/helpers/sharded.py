@@ -119,11 +119,14 @@ def sharded_model(pl):
 
 
 def save_after(*steps):
-    """Let fits of this process save after these steps and at the end, however long they take."""
+    """Let fits of this process save after these steps and at the end, however long they take.
+
+    Where Lightning resumes at the start of epochs only, after the last step of an epoch.
+    """
     from lightning_sm._lightning import collectives
     from lightning_sm._resume.saver import SeriesSaver
 
-    SeriesSaver.is_due = lambda saver, trainer, point: trainer.global_step in steps
+    SeriesSaver.is_due = lambda saver, trainer, point: point is not None and trainer.global_step in steps
     # Otherwise ranks ask each other once in a quarter of a second.
     collectives.StepInterval.next = lambda interval: 1
 

@@ -38,6 +38,11 @@ _HALF: Dict[str, Dict[str, Any]] = {
     "scaler": {"parameters": _PIPELINE, "mixed": True},
     "fp16": {"parameters": {**_PIPELINE, "fp16": True}, "late": True},
 }
+half_precision = pytest.mark.skipif(
+    installed_version("torch") < (2, 3), reason="CPUs compute in half precision and scale losses from torch 2.3 on"
+)
+if half_precision.args[0]:
+    _HALF.clear()
 
 
 def _case(parameters, replicas, arguments):
@@ -113,6 +118,7 @@ def test_the_steps_are_those_of_aws(case):
         assert [call for call in calls if call[0] == "step"] == [["step", "step"]] * 4
 
 
+@half_precision
 def test_the_librarys_scaler_trains_as_lightnings(ranks):
     from tests.helpers.smp import fit_plain
 
@@ -122,6 +128,7 @@ def test_the_librarys_scaler_trains_as_lightnings(ranks):
         assert ["DistributedOptimizer", False] in found["scaler"]["calls"]
 
 
+@half_precision
 def test_the_librarys_own_half_precision_scales_its_loss(ranks):
     from tests.helpers.smp import fit_plain
 
@@ -137,8 +144,10 @@ def test_a_job_continues_from_its_own_checkpoint_and_exports_the_whole_model(ran
     from tests.helpers.smp import fit_plain
 
     plain = fit_plain(_BATCH, gradient_clip_val=0.05)
+    # Within the second epoch, or at its start.
+    step = 8 if installed_version("pytorch-lightning") >= (2, 5) else 6
     for found in (each[name] for each in ranks):
-        assert found["resumed_from"].endswith("/fit-0/step-3.ckpt")
+        assert found["resumed_from"].endswith(f"/fit-0/step-{step}.ckpt")
         _assert_equal(found["weights"], plain["weights"], abs=1e-7)
         _assert_equal(found["exported"], plain["weights"], abs=1e-7)
         inside = [file.rpartition("fit-0/")[2] for file in found["files"] if "/step-12.ckpt" in file]

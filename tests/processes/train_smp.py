@@ -32,7 +32,7 @@ class Stop(BaseException):
 
 class Crash(pl.Callback):
     def on_train_batch_start(self, trainer, *_):
-        if trainer.global_step == 4:
+        if trainer.global_step == 9:
             raise Stop
 
 
@@ -83,7 +83,7 @@ def resume(case, folder):
     def callbacks():
         return callback_class(_SPACE, "AutoResume")(str(folder / "checkpoints"), "auto", ProgramIdentity("this"))
 
-    save_after(3)
+    save_after(6, 8)
     try:
         fit(case, callbacks=[callbacks(), Crash()])
     except Stop:

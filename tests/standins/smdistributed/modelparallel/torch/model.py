@@ -93,7 +93,7 @@ class DistributedModel(torch.nn.Module):
 
     def end_step(self):
         """Send gradients to their owners, and average them when so many backward passes have been made."""
-        made = torch.tensor([any(p.grad is not None for p in self.module.parameters())])
+        made = torch.tensor([any(p.grad is not None for p in self.module.parameters())], dtype=torch.uint8)
         dist.broadcast(made, ranks_of("pp")[0], group("pp"))
         count = state.cfg.microbatches if self._averages else 1
         for index, parameter in enumerate(self.module.parameters()):
