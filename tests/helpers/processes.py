@@ -16,11 +16,18 @@ import pytest
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 
-__all__ = ["Job", "ROOT", "STANDINS", "extended", "free_port", "local_rendezvous", "marked"]
+__all__ = ["Job", "ROOT", "STANDINS", "assert_equal", "extended", "free_port", "local_rendezvous", "marked"]
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins"
 _GUARD = b"lightning_sm._failure.guard"
+
+
+def assert_equal(found, expected, **tolerance):
+    """What a rank wrote are these lists of numbers by these names, in this order."""
+    assert list(found) == list(expected)
+    for name, numbers in expected.items():
+        assert found[name] == pytest.approx(numbers, **tolerance), name
 
 
 def extended(*values):

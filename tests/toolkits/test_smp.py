@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import assert_equal
 from tests.helpers.rehearsal import needs
 
 from .running import rehearse
@@ -33,9 +34,7 @@ def test_a_model_in_two_parts_on_two_hosts_is_that_of_one_process(tmp_path):
     for rank in (0, 1):
         (seen,) = done.on(f"algo-{rank + 1}")
         assert seen["world"] == [rank, 2, "SMPStrategy"]
-        assert seen["weights"].keys() == plain["weights"].keys()
-        for name, values in plain["weights"].items():
-            assert seen["weights"][name] == pytest.approx(values, abs=1e-6)
+        assert_equal(seen["weights"], plain["weights"], abs=1e-6)
         assert seen["metrics"]["val_loss"] == pytest.approx(plain["metrics"]["val_loss"], abs=1e-6)
     with tarfile.open(tmp_path / "out" / "model.tar.gz") as archive:
         assert "model.pt" in archive.getnames()
