@@ -182,7 +182,7 @@ class FitRestorer:
 
     def _tell(self, trainer: Trainer, changes: Optional[str]) -> None:
         epoch, batches = self._saved["epoch"], self._saved["batches"]
-        # Its generator goes on with each compiled step, also with those before the first batch.
+        # Its generator goes on with each compiled graph, also with those before the first batch.
         if strategy_of(trainer).root_device.type == "xla":
             log.warning("Not restored: the random numbers of the XLA device, as for dropout.")
         if self._point in (SavePoint.BATCH, SavePoint.VALIDATION):
