@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import lightning_sm
-from lightning_sm import errors
 from lightning_sm._doctor import CHECKS, name_of
 
 __all__ = ["TABLES", "arguments_of", "main", "out_of_date", "render"]
@@ -88,16 +87,6 @@ def ranks_table() -> str:
     return _table(("", "Present", "`launcher`", *titles), rows)
 
 
-def errors_table() -> str:
-    """Every public error with its bases and the first paragraph of its docstring."""
-    rows = []
-    for name in errors.__all__:
-        error = getattr(errors, name)
-        bases = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
-        rows.append((f"`{name}`", bases, _inline((inspect.getdoc(error) or "").split("\n\n")[0])))
-    return _table(("Error", "Base classes", "Raised when"), rows)
-
-
 def versions_table() -> str:
     """The rows of the version matrix."""
     from tools.matrix.rows import ROWS
@@ -132,7 +121,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "options": options_table,
     "doctor": doctor_table,
     "ranks": ranks_table,
-    "errors": errors_table,
     "versions": versions_table,
     "patches": patches_table,
 }
