@@ -19,7 +19,7 @@ _NO_SPACE = 0.5e9
 def sharded_channels(machine: Machine) -> Iterator[Finding]:
     """Channels whose files SageMaker divides over the hosts, and ``DistributedSampler`` once more.
 
-    Saves: a training on a part of the data: with two hosts a half of it is never read.
+    Saves: a training on a half of the data, or less.
     """
     job = machine.job
     for name in job.data_channels if len(job.world_hosts) > 1 else ():
@@ -32,7 +32,7 @@ def sharded_channels(machine: Machine) -> Iterator[Finding]:
 def file_order(machine: Machine) -> Iterator[Finding]:
     """Directory listings of the project that nothing sorts, whose order may differ between hosts.
 
-    Saves: a training in which ranks read the same files and skip others, without any sign of it.
+    Saves: a training in which ranks read the same files and skip others.
     """
     job = machine.job
     if len(job.world_hosts) < 2 or not any(not is_sharded(job, name) for name in job.data_channels):
@@ -46,7 +46,7 @@ def file_order(machine: Machine) -> Iterator[Finding]:
 def directories(machine: Machine) -> Iterator[Finding]:
     """Checkpoint, model and output directory and that of the failure file are writable; else an error.
 
-    Saves: the time up to the first checkpoint, or to the end, where the model is written.
+    Saves: the time up to the first checkpoint or the model.
     """
     job = machine.job
     named = {
@@ -70,7 +70,7 @@ def directories(machine: Machine) -> Iterator[Finding]:
 def disk_space(machine: Machine) -> Iterator[Finding]:
     """Free space where checkpoints, models and temporary files are written: below 10 GB, below 0.5 GB an error.
 
-    Saves: the hours until a checkpoint does not fit any more.
+    Saves: the hours until a checkpoint does not fit.
     """
     job = machine.job
     temporary = str(machine.path(machine.environ.get("TMPDIR") or "/tmp"))

@@ -43,7 +43,7 @@ def torch_of_the_image(machine: Machine) -> Iterator[Finding]:
     ``SM_DLC_TORCH_VERSION`` is ``torch.__version__`` before ``requirements.txt`` was installed; the training toolkit
     sets it (``sagemaker_pytorch_container/training.py``). Absent under the SDK v3 drivers and in other images.
 
-    Saves: a training on CPUs or without EFA, because a line of ``requirements.txt`` brought another torch.
+    Saves: a training on CPUs or without EFA, by another torch of ``requirements.txt``.
     """
     found = torch_build(machine)
     if found is None:
@@ -63,7 +63,7 @@ def torch_of_the_image(machine: Machine) -> Iterator[Finding]:
 def gpu_driver(machine: Machine) -> Iterator[Finding]:
     """The GPU driver is new enough for the CUDA of torch; else an error.
 
-    Saves: a training on CPUs, which Lightning chooses where torch cannot use the driver.
+    Saves: a training on CPUs, which Lightning chooses otherwise.
     """
     # "NVIDIA UNIX x86_64 Kernel Module  535.183.01  …", "NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  …"
     text = read_text(machine.path("/proc/driver/nvidia/version")) or ""
@@ -82,7 +82,7 @@ def gpu_driver(machine: Machine) -> Iterator[Finding]:
 def threads(machine: Machine) -> Iterator[Finding]:
     """On CPUs, ``OMP_NUM_THREADS=1``, which torchrun sets (``torch/distributed/run.py``).
 
-    Saves: most of a training on CPUs, of which each process would use one.
+    Saves: most of a training on CPUs, of which each process uses one.
     """
     local = machine.topology.local_world_size if machine.topology is not None else None
     each = int((_cpu_limit(machine) or os.cpu_count() or 1) // (local or 1))
@@ -101,7 +101,7 @@ def _cpu_limit(machine: Machine) -> Optional[float]:
 def shared_memory(machine: Machine) -> Iterator[Finding]:
     """The size of ``/dev/shm``, through which loader workers hand over batches: below 1 GiB.
 
-    Saves: the hours until a larger batch ends a worker with a bus error.
+    Saves: the hours until a larger batch ends a worker.
     """
     mounts = re.findall(r"^\S+ /dev/shm \S+ (\S+)", read_text(machine.path("/proc/mounts")) or "", re.MULTILINE)
     found = re.search(r"(?:^|,)size=(\d{1,18})([kKmMgG]?)(?:,|$)", mounts[-1]) if mounts else None

@@ -20,7 +20,7 @@ _STARTERS = ("start_with_right_hostname", "sm_train.sh", "train")
 def world(machine: Machine) -> Iterator[Finding]:
     """Hosts and instance groups that the launcher's world leaves out.
 
-    Saves: a whole job, which ends with 0 while hosts that are paid for idle, or train models of their own.
+    Saves: a whole job, which ends with 0 while hosts idle, or train models of their own.
     """
     job, topology = machine.job, machine.topology
     hosts, groups = job.world_hosts, ", ".join(each.name for each in job.instance_groups)
@@ -39,7 +39,7 @@ def variables(machine: Machine) -> Iterator[Finding]:
     ``SM_*`` under mpirun are the main host's, which also exports no ``RANK``; ``MASTER_ADDR`` is the first host in the
     order of the alphabet, which may be in another group. A finding names the line of the project.
 
-    Saves: a night: hosts that all believe to be the first one read the same files and overwrite each other's.
+    Saves: a night, after which each host has read the same files and overwritten those of others.
     """
     job, environ, topology = machine.job, machine.environ, machine.topology
     named = environ.get("SM_CURRENT_HOST")
@@ -64,7 +64,7 @@ def variables(machine: Machine) -> Iterator[Finding]:
 def idle_accelerators(machine: Machine) -> Iterator[Finding]:
     """GPUs for which the launcher starts no process, and Neuron cores for which the image has no software.
 
-    Saves: most of the job's price: one process on a host with eight GPUs takes eight times as long.
+    Saves: most of the job's price.
     """
     job, topology = machine.job, machine.topology
     seen = job.num_gpus or gpus(machine)
@@ -131,7 +131,7 @@ def _start_of_container(machine: Machine) -> Optional[float]:
 def sigterm(machine: Machine) -> Iterator[Finding]:
     """Process 1 of the container forwards SIGTERM to the training.
 
-    Saves: the time since the last save, at each spot interruption and stop.
+    Saves: the time since the last save, at each interruption and stop.
     """
     command = " ".join((read_text(machine.path("/proc/1/cmdline")) or "").replace("\0", " ").split())
     names = [os.path.basename(each) for each in command.split()]
@@ -146,7 +146,7 @@ def sigterm(machine: Machine) -> Iterator[Finding]:
 def checkpoint_upload(machine: Machine) -> Iterator[Finding]:
     """The job has a CheckpointConfig, so that SageMaker uploads checkpoints while it trains.
 
-    Saves: everything before a spot interruption, after which the job would start afresh.
+    Saves: everything before a spot interruption.
     """
     job = machine.job
     is_local_mode = not job.instance_groups
@@ -159,7 +159,7 @@ def checkpoint_upload(machine: Machine) -> Iterator[Finding]:
 def prepare_data(machine: Machine) -> Iterator[Finding]:
     """Data is prepared on each host, because hosts share no disk.
 
-    Saves: the start of a job on several hosts, of which only the first one finds the data.
+    Saves: the start of a job of which only the first host finds the data.
     """
     values = machine.job.hyperparameters.values
     off = [
@@ -194,7 +194,7 @@ def debugger(machine: Machine) -> Iterator[Finding]:
 def lightning_version(machine: Machine) -> Iterator[Finding]:
     """``requirements.txt`` names a version of Lightning.
 
-    Saves: a job that is restarted weeks later, with a newer Lightning, and cannot load its checkpoint.
+    Saves: a restart, weeks later, whose newer Lightning cannot load the checkpoint.
     """
     text = read_text(source_dir(machine) / "requirements.txt") or ""
     found = re.search(r"^\s*(pytorch[-_.]lightning|lightning)\s*(\[[^\]]*\])?\s*(#.*)?$", text, re.MULTILINE | re.I)

@@ -23,7 +23,7 @@ _CONNECT_FOR = 6.0
 def main_host(machine: Machine) -> Iterator[Finding]:
     """From other hosts, the main host has an address of its own, and answers; else an error.
 
-    Saves: the 10 (NCCL) or 30 minutes (gloo) for which all ranks wait for each other before torch gives up.
+    Saves: the 10 (NCCL) or 30 minutes (gloo) before torch gives up.
     """
     topology = machine.topology
     if topology is None or topology.node_rank == 0 or topology.main_address is None or topology.main_port is None:
@@ -82,7 +82,7 @@ _EFA_TYPES = (
 def efa(machine: Machine) -> Iterator[Finding]:
     """With several hosts, EFA where the instance type has it, and libfabric to use it.
 
-    Saves: a training at a fraction of its speed, because hosts communicate over TCP.
+    Saves: a training at a fraction of its speed, over TCP.
     """
     kind, devices = machine.job.current_instance_type or "", efa_devices(machine)
     if not machine.job.in_container or len(machine.job.world_hosts) < 2:
@@ -150,7 +150,7 @@ _RULES = (
 def nccl_settings(machine: Machine) -> Iterator[Finding]:
     """Settings of NCCL, libfabric, CUDA and torch that slow a training down or hide a failure.
 
-    Saves: hours of a slower training, for a variable that was set once to look for a fault.
+    Saves: hours of a slower training.
     """
     for rule in _RULES:
         value = machine.environ.get(rule.variable, "")
@@ -165,7 +165,7 @@ def smddp_collectives(machine: Machine) -> Iterator[Finding]:
     ``SMDATAPARALLEL_OPTIMIZE_SDP=true``, set by the user, chooses AllGather under ``mpirun``. Source: AWS,
     "Introduction to the SageMaker AI distributed data parallelism library".
 
-    Saves: the speed for which SMDDP was chosen: DDP would run as without it.
+    Saves: the speed for which SMDDP was chosen.
     """
     job = machine.job
     is_switched = machine.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP", "").lower() in ("true", "1")
