@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_sm import Channel, Hyperparameters, InstanceGroup, TrainingJob
+from lightning_sm import Hyperparameters, InstanceGroup, TrainingJob
 from lightning_sm.errors import RoutingError
 from tests.projects.container import log_lines
 
@@ -37,12 +37,6 @@ def test_hosts_that_train_together(current_group, groups, distribution, world):
     assert job.world_hosts == world
 
 
-def test_data_channels_leave_out_the_sdks_own():
-    names = ("training", "code", "sm_drivers", "recipe", "validation")
-    job = TrainingJob(channels={name: Channel(name, f"/data/{name}") for name in names})
-    assert list(job.data_channels) == ["training", "validation"]
-
-
 @pytest.mark.parametrize(
     ("reserved", "asks"),
     [
@@ -73,9 +67,3 @@ def test_a_channel_in_a_job_and_elsewhere(opt_ml):
         job.channel("labels")
     with pytest.raises(RoutingError, match=r"The channel 'empty' at .* does not exist"):
         job.channel("empty", default="./data")
-
-
-def test_a_channel_outside_a_job():
-    assert TrainingJob().channel("training", default="./data") == "./data"
-    with pytest.raises(RoutingError, match=r"No channel .training.: this process does not run in .* HINT: "):
-        TrainingJob().channel("training")
