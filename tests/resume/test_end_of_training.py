@@ -46,10 +46,6 @@ def early_stopping():
     return [pl.callbacks.EarlyStopping("val_loss", patience=1, min_delta=100.0)]
 
 
-def averaging(name, **arguments):
-    return [getattr(pl.callbacks, name)(**arguments)]
-
-
 def swa():
     return [pl.callbacks.StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=1)]
 
@@ -58,7 +54,6 @@ SETUPS = {
     "early stopping and average": lambda: [*early_stopping(), SavedAverage()],
     "average": lambda: [SavedAverage()],
     "swa with batch norm": swa,
-    "EMAWeightAveraging": lambda: averaging("EMAWeightAveraging", decay=0.9),
 }
 
 
@@ -121,8 +116,6 @@ def whole(tmp_path_factory):
     known = {}
 
     def get(name):
-        if "WeightAveraging" in name and not hasattr(pl.callbacks, name):
-            pytest.skip("this Lightning has none")
         if name not in known:
             known[name] = results(Fit(tmp_path_factory.mktemp("whole"), name).run())
         return known[name]
