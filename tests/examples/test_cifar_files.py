@@ -64,13 +64,6 @@ class TestRead:
         ):
             np.testing.assert_array_equal(one, other)
 
-    def test_archive_in_a_readonly_folder(self, cifar, batch, tmp_path, readonly):
-        """As a channel of a training job is. Root may write everywhere, so the listing is looked at as well."""
-        write_tar(tmp_path / cifar.ARCHIVE, [(f"{cifar.FOLDER}/test_batch", batch)])
-        readonly(tmp_path)
-        assert len(cifar.read(cifar.find(tmp_path), cifar.TEST_FILES)[1]) == 4
-        assert [path.name for path in tmp_path.iterdir()] == [cifar.ARCHIVE]
-
     def test_missing_batches_are_named(self, cifar, folder):
         (folder / cifar.FOLDER / "data_batch_2").unlink()
         (folder / cifar.FOLDER / "data_batch_5").unlink()

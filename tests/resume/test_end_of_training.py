@@ -106,8 +106,6 @@ MOMENTS = {
     "before the record of the end": lambda fit: without("_end_fit", fit),
     "before the export": lambda fit: fit.run(Kill("on_fit_end")),
 }
-FIRST, *OTHERS = SETUPS
-names = pytest.mark.parametrize("name", [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +126,9 @@ def results(fit):
     return fit.exported(), metrics, fit.trainer.current_epoch, fit.trainer.global_step, fit.trainer.should_stop
 
 
-@names
+@pytest.mark.parametrize(
+    "name", ["early stopping and average", pytest.param("swa with batch norm", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_at_the_end(tmp_path, name, whole, moment):
     expected, fit = whole(name), Fit(tmp_path, name)
