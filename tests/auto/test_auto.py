@@ -10,7 +10,6 @@ from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning.wrapped_method import constructor_arguments
 from lightning_sm.errors import OptionError
 from tests.helpers.processes import Job
-from tests.helpers.rehearsal import command_line, needs, run_rehearsal
 from tests.projects.container import log_lines
 
 _PROGRAMS = Path(__file__).parent / "programs"
@@ -135,26 +134,6 @@ def test_a_program_that_imports_the_package_is_left_alone(tmp_path):
     (seen,) = job.one_per_host(1).results(1)
     assert "AutoResume" not in seen["callbacks"]
     assert "lightning_sm._auto" not in seen["modules"]
-
-
-@needs("loopback", torch=True)
-@pytest.mark.rehearsal
-def test_an_unchanged_project_is_rehearsed_on_two_hosts(tmp_path):
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "train.py").write_text(
-        f"import {_NAMESPACES[0]} as pl\n"
-        "from tests.helpers.tiny import loader, tiny_model\n"
-        "trainer = pl.Trainer(max_epochs=1)\n"
-        "trainer.fit(tiny_model(pl), loader())\n"
-        "print('WORLD', trainer.world_size)\n"
-    )
-    words = ("--hosts", 2, "--distribution", "torch_distributed", "--output-dir", tmp_path / "out", "--json")
-    environ = ("--env", "LIGHTNING_SM_AUTO=1", "--env", f"PYTHONPATH={Path(__file__).parents[2]}")
-    done = run_rehearsal(command_line(source, *words, *environ, "train.py"), timeout=280)
-    assert done.exit_code == 0, done.log[-3000:]
-    assert "WORLD 2" in done.log
-    assert "topology: world: 2 processes, 1 on this host, 2 hosts" in done.log
 
 
 def test_outside_a_job_auto_does_nothing_but_refuse_unknown_options(monkeypatch, tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from lightning_sm._lightning import NAMESPACES, Namespace
+from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import HyperparameterError, TopologyError
@@ -16,11 +16,6 @@ pytest.importorskip("pytorch_lightning", minversion="2.4", reason="FSDP2's strat
 torch = pytest.importorskip("torch", minversion="2.4")
 pytestmark = pytest.mark.usefixtures("one_namespace")
 
-OTHER = """
-trainer: {max_epochs: 1, enable_progress_bar: false, enable_model_summary: false, logger: false}
-model: {class_path: tiny_lightning.OtherModel}
-data: {class_path: tiny_lightning.OtherData}
-"""
 POLICIES = """
 from torch.nn import Linear, Module
 class Block(Module): pass
@@ -34,9 +29,9 @@ def parsed(container, monkeypatch):
     (container.code / "nets.py").write_text(POLICIES)
     found = {}
 
-    def parse(*words, namespace="pytorch_lightning", **hyperparameters):
+    def parse(*words, **hyperparameters):
         container.hyperparameters(hyperparameters.pop("values", {}), **hyperparameters)
-        cls = sagemaker_cli_class(Namespace(namespace))
+        cls = sagemaker_cli_class(Namespace("pytorch_lightning"))
 
         class CLI(cls):
             def _instantiate_trainer(self, config, callbacks):
@@ -181,22 +176,19 @@ def test_bad_options_of_communication(parsed, container, values, message):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("namespace", [space.name for space in NAMESPACES if space.is_installed])
-def test_a_printed_config_reads_back(parsed, container, strategy, arguments, namespace, capsys):
+def test_a_printed_config_reads_back(parsed, container, strategy, arguments, capsys):
     if strategy.startswith("Deep"):
         pytest.importorskip("deepspeed", reason="deepspeed is not installed")
         (container.code / "ds_config.json").write_text(json.dumps({"zero_optimization": {"stage": 1}}))
-    if namespace != "pytorch_lightning":
-        (container.code / "config.yaml").write_text(OTHER)
-    content = {"class_path": f"{namespace}.strategies.{strategy}", "init_args": arguments}
+    content = {"class_path": f"pytorch_lightning.strategies.{strategy}", "init_args": arguments}
     container.config(yaml.safe_dump({"trainer": {"strategy": content}}), "more.yaml")
-    first = parsed(config=["config.yaml", "more.yaml"], namespace=namespace)
+    first = parsed(config=["config.yaml", "more.yaml"])
     capsys.readouterr()  # DeepSpeed writes a line to stdout when it is imported
     with pytest.raises(SystemExit):
-        parsed("--print_config", config=["config.yaml", "more.yaml"], namespace=namespace)
+        parsed("--print_config", config=["config.yaml", "more.yaml"])
     printed = capsys.readouterr().out
     (container.code / "printed.yaml").write_text(printed)
-    second = parsed(config="printed.yaml", namespace=namespace)
+    second = parsed(config="printed.yaml")
     assert (
         yaml.safe_load(first["cli"]._config_yaml())["trainer"]["strategy"]
         == (yaml.safe_load(second["cli"]._config_yaml())["trainer"]["strategy"])

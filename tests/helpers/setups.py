@@ -242,12 +242,6 @@ def plateau_by_epoch(pl, size):
     return Setup(_scheduled(pl, make=_plateau, monitor="val_loss"), shuffled(size), in_order())
 
 
-@setup
-def plateau_by_step(pl, size):
-    monitored = {"monitor": "val_loss", "interval": "step", "frequency": 3}
-    return Setup(_scheduled(pl, make=_plateau, **monitored), shuffled(size), in_order(), {"val_check_interval": 3})
-
-
 # --- validation
 
 
@@ -425,20 +419,8 @@ def batch_sampler_over_random(pl, size):
 
 
 @setup
-def loader_with_generator(pl, size):
-    return Setup(net(pl)(), shuffled(size, generator=torch.Generator().manual_seed(3)))
-
-
-@setup
 def loader_with_generator_and_workers(pl, size):
     return Setup(net(pl)(), shuffled(size, generator=torch.Generator().manual_seed(3), num_workers=1))
-
-
-@setup
-def sampler_with_generator(pl, size):
-    data = Numbers(size.samples)
-    sampler = RandomSampler(data, generator=torch.Generator().manual_seed(3))
-    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=sampler))
 
 
 class Drawn(Sampler):
@@ -496,12 +478,6 @@ class Counting(Sampler):
 
     def __len__(self):
         return self.count
-
-
-@setup
-def sampler_that_counts_epochs(pl, size):
-    data = Numbers(size.samples)
-    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=Counting(len(data))))
 
 
 class Lazy(Counting):
