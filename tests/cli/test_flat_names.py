@@ -93,3 +93,10 @@ def test_the_target_of_a_link_is_not_meant(container):
     container.hyperparameters(batch_size=4)
     cli = container.cli(cls=LinkingCLI, model_class=TinyModel, datamodule_class=TinyData)
     assert (cli.datamodule.batch_size, cli.model.given["batch_size"]) == (4, 4)
+
+
+@pytest.mark.parametrize("value", ["lr", ["lr"], {"lr": 1}])
+def test_a_mapping_that_is_none(container, value):
+    container.hyperparameters({"lr": 1, "sagemaker.hyperparameters": value})
+    with pytest.raises(HyperparameterError, match=r"sagemaker\.hyperparameters"):
+        container.cli()

@@ -227,3 +227,16 @@ def test_a_later_layer_may_bring_what_a_class_requires(container, layer):
     cli = container.cli(*([f"--{key}={value}" for key, value in values.items()] if layer == "typed" else []))
     assert (cli.model.own, cli.datamodule.batch_size) == ((4, 5), 2)
     assert cli.datamodule.data_dir == str(container.channel("training"))
+
+
+def test_a_parser_that_refuses_a_channel_is_told_to_whom_it_belongs(container):
+    container.config(
+        "import enum\nfrom tiny_data import TinyData\n"
+        "class Part(enum.Enum):\n    one = 1\n"
+        "class Parts(TinyData):\n    def __init__(self, train: 'Part' = Part.one):\n        super().__init__('x')\n",
+        "parts.py",
+    )
+    container.channels("train").hyperparameters({"data": "parts.Parts", "sagemaker.channels.train": "data.train"})
+    with pytest.raises(HyperparameterError, match=r"HINT: The channel 'train' feeds data.init_args.train; set sagemak"):
+        container.cli()
+    assert "or to '' for none" in container.failure

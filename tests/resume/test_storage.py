@@ -212,3 +212,8 @@ def _new_storage(url):
     """A storage whose file system reads the environment again."""
     forget_systems()
     return Storage(url)
+
+
+def test_an_unknown_kind_of_url_is_a_checkpoint_error():
+    with pytest.raises(CheckpointError, match="Protocol not known"):
+        Storage("unknown://a").files()

@@ -67,3 +67,9 @@ def test_a_channel_in_a_job_and_elsewhere(opt_ml):
         job.channel("labels")
     with pytest.raises(RoutingError, match=r"The channel 'empty' at .* does not exist"):
         job.channel("empty", default="./data")
+
+
+def test_a_channel_outside_a_job():
+    assert TrainingJob().channel("training", default="./data") == "./data"
+    with pytest.raises(RoutingError, match=r"No channel .training.: this process does not run in .* HINT: "):
+        TrainingJob().channel("training")
