@@ -16,15 +16,6 @@ def _run(code):
     return done.stdout.strip()
 
 
-def test_import_loads_neither_torch_nor_lightning():
-    loaded = _run(
-        "import sys, lightning_sm; "
-        "print([m for m in ('torch', 'lightning', 'pytorch_lightning', 'lightning_fabric', 'jsonargparse', 'yaml') "
-        "if m in sys.modules])"
-    )
-    assert loaded == "[]"
-
-
 def test_import_loads_little_of_the_standard_library():
     """``typing`` and ``logging`` are half of what the import takes, and are needed by every program with torch."""
     code = f"""
@@ -58,12 +49,6 @@ def test_reading_the_job_loads_neither_torch_nor_lightning():
     assert loaded == "[]"
 
 
-@pytest.mark.parametrize("name", lightning_sm.__all__)
-def test_public_name_resolves(name):
-    assert getattr(lightning_sm, name) is not None
-    assert name in dir(lightning_sm)
-
-
 def test_unknown_name():
     with pytest.raises(AttributeError, match="'lightning_sm' has no attribute 'Nothing'"):
         _ = lightning_sm.Nothing
@@ -75,7 +60,3 @@ def test_version_is_the_installed_one():
     except PackageNotFoundError:
         pytest.skip("the package is used from its folder, without installation")
     assert lightning_sm.__version__ == installed
-
-
-def test_is_marked_as_typed():
-    assert (Path(lightning_sm.__file__).parent / "py.typed").is_file()

@@ -35,13 +35,6 @@ def test_other_words_are_the_clis(monkeypatch):
     assert received == [["fit", "--config", "a.yaml"], ["test"]]
 
 
-def test_rehearse_is_its_own_room(monkeypatch):
-    received = []
-    monkeypatch.setattr("lightning_sm.rehearse.main", lambda words: received.append(words) or 3)
-    assert entry.main(["rehearse", "--hosts", "2"]) == 3
-    assert received == [["--hosts", "2"]]
-
-
 @pytest.mark.parametrize(
     ("words", "begins"),
     [
@@ -117,17 +110,10 @@ def test_help_shows_every_command(capsys):
     assert {*SUBCOMMANDS, *entry._COMMANDS, *entry._SUBCOMMANDS, "--version"} <= set(shown)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["-m", "lightning_sm"],
-        pytest.param(["-c", "from lightning_sm.__main__ import main; main()"], marks=pytest.mark.slow),
-    ],
-)
-def test_the_console_script_fits(command, opt_ml, monkeypatch):
+def test_the_module_fits(opt_ml, monkeypatch):
     from tests.projects.container import Container
 
     container = Container(opt_ml, monkeypatch)
-    ran = container.run(*command, "fit", "--trainer.fast_dev_run=true")
+    ran = container.run("-m", "lightning_sm", "fit", "--trainer.fast_dev_run=true")
     assert ran.returncode == 0, ran.stderr
     assert container.summary["class_path"] == "tiny_model.TinyModel"

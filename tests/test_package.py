@@ -1,15 +1,12 @@
 """What ``python -m build`` makes of this folder, and that SageMaker's SDK v2 takes what the documentation tells it."""
 
 import email
-import functools
-import http.server
 import json
 import os
 import re
 import subprocess
 import sys
 import tarfile
-import threading
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -120,27 +117,6 @@ def test_the_wheel_works_where_nothing_else_is(wheel, tmp_path):
         assert shown in done.stdout
 
 
-def test_pip_installs_it_from_an_index(built, tmp_path):
-    """An index as static files; an extra is taken from what the index says of the wheel."""
-    project = tmp_path / "simple" / "lightning-sm"
-    project.mkdir(parents=True)
-    for path in built.iterdir():
-        (project / path.name).write_bytes(path.read_bytes())
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        index = f"http://127.0.0.1:{server.server_port}/simple/"
-        words = ["--isolated", "install", "--no-deps", "--index-url", index, "--target", str(tmp_path / "to")]
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", *words, "lightning-sm[launch]"], cwd=tmp_path, capture_output=True, text=True
-        )
-        server.shutdown()
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"Successfully installed lightning-sm-{lightning_sm.__version__}" in done.stdout
-    assert "does not provide the extra" not in done.stdout + done.stderr
-    assert _version_shown(tmp_path / "to", tmp_path) == f"lightning-sm {lightning_sm.__version__}\n"
-
-
 @pytest.mark.parametrize("page", ["README.md", "docs/usage.md"])
 def test_the_documented_line_makes_the_wheel_that_the_page_names(page, built, tmp_path):
     (sources,) = built.glob("*.tar.gz")
@@ -154,23 +130,6 @@ def test_the_documented_line_makes_the_wheel_that_the_page_names(page, built, tm
     assert (clone / "examples" / "cifar10" / named).is_file()
 
 
-def test_pip_takes_the_extra_that_a_message_names_of_the_installed_package():
-    """It asks no index for a package that is installed, so that a ``HINT: pip install 'lightning-sm[s3]'`` works."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--isolated",
-        "install",
-        "--dry-run",
-        "--no-index",
-        "lightning-sm[tensorboard]",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Would install" not in done.stdout
-
-
 def test_the_release_is_published_by_trust_and_with_the_version_of_its_tag():
     yaml = pytest.importorskip("yaml")
     workflow = yaml.safe_load((_ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
@@ -181,12 +140,6 @@ def test_the_release_is_published_by_trust_and_with_the_version_of_its_tag():
     assert not [step for step in publish["steps"] if "run" in step or "password" in step.get("with", {})]
     (check,) = [step["run"] for step in workflow["jobs"]["build"]["steps"] if "GITHUB_REF_NAME" in step.get("run", "")]
     assert check == 'test -f "dist/lightning_sm-${GITHUB_REF_NAME#v}.tar.gz"'
-
-
-def _version_shown(packages, folder):
-    environ = {**os.environ, "PYTHONPATH": str(packages)}
-    command = [sys.executable, "-m", "lightning_sm", "--version"]
-    return subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 # Distribution, and the newest version and the instance type with which SDK v2 (2.257) takes it.

@@ -1,5 +1,4 @@
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -8,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from lightning_sm import _shutdown
-from lightning_sm._sagemaker.exit_codes import STOPPED
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm._shutdown import Deadline, SigtermHandler, have_equal_batches, process_age, read_deadline
+from lightning_sm._shutdown import Deadline, have_equal_batches, read_deadline
 from lightning_sm.errors import JobConfigError
 
 
@@ -59,10 +57,6 @@ def test_in_a_container_time_counts_from_the_start_of_process_1(monkeypatch):
     assert asked == [1, os.getpid(), os.getpid()]
 
 
-def test_the_age_of_a_process_that_does_not_exist():
-    assert process_age(2**22 + 1) == 0.0
-
-
 @pytest.mark.parametrize("text", ["soon", "0", "-5"])
 def test_text_that_is_not_a_duration(text):
     with pytest.raises(JobConfigError, match="HINT: Write a number of seconds"):
@@ -78,36 +72,6 @@ def test_infinite_or_unequal_numbers_of_batches(monkeypatch):
     monkeypatch.setattr(_shutdown, "broadcast", lambda _, value: value)
     assert not have_equal_batches(many, [float("inf")])
     assert have_equal_batches(SimpleNamespace(world_size=1), [float("inf")])
-
-
-# Lightning restores no handler before it has installed its own.
-_TRAINER = SimpleNamespace(_signal_connector=SimpleNamespace(_original_handlers={}))
-
-
-@pytest.fixture
-def stop():
-    before = signal.getsignal(signal.SIGTERM)
-    made = SigtermHandler()
-    made.prepare()
-    yield made
-    made.restore(_TRAINER)
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_a_signal_is_received(stop):
-    stop.install(exits_at_once=False)
-    assert not stop.received
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.received
-
-
-def test_a_signal_can_end_the_program_at_once(stop):
-    stop.install(exits_at_once=True)
-    with pytest.raises(SystemExit) as left:
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert left.value.code == STOPPED == 143
-    stop.install(exits_at_once=False)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 _CHILDREN = """
@@ -136,13 +100,3 @@ print(stop.received, alive, ended, os.WEXITSTATUS(os.waitpid(plain, 0)[1]))
 def test_forked_children_survive_a_signal_to_the_process_group_and_can_be_terminated():
     done = subprocess.run([sys.executable, "-c", _CHILDREN], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert done.stdout == "True [True, True] [15, 15] 0\n"
-
-
-def test_the_handler_stays_until_restore_when_lightning_restores_handlers(stop):
-    own = signal.getsignal(signal.SIGTERM)
-    connector = SimpleNamespace(_original_handlers={signal.SIGTERM: own})
-    stop.install(exits_at_once=False)
-    stop.keep_installed(SimpleNamespace(_signal_connector=connector))
-    assert connector._original_handlers[signal.SIGTERM] == signal.getsignal(signal.SIGTERM) != own
-    stop.restore(SimpleNamespace(_signal_connector=connector))
-    assert connector._original_handlers[signal.SIGTERM] == signal.getsignal(signal.SIGTERM) == own

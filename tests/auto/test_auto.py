@@ -9,8 +9,7 @@ import lightning_sm
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning.wrapped_method import constructor_arguments
 from lightning_sm.errors import OptionError
-from tests.helpers.processes import Job, extended
-from tests.helpers.rehearsal import command_line, needs, run_rehearsal
+from tests.helpers.processes import Job
 from tests.projects.container import log_lines
 
 _PROGRAMS = Path(__file__).parent / "programs"
@@ -33,17 +32,14 @@ def assert_trained_together(results, nodes):
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("kind", "mode", "words"),
+    ("kind", "mode", "words", "nodes"),
     [
-        ("script", "variable", ()),
-        pytest.param("script", "line", (), marks=[pytest.mark.slow, pytest.mark.extended]),
-        pytest.param("cli", "variable", ("fit", "--trainer.max_epochs=1"), marks=pytest.mark.slow),
-        pytest.param("cli", "line", ("fit", "--trainer.max_epochs=1"), marks=[pytest.mark.slow, pytest.mark.extended]),
-        pytest.param("hydra_app", "variable", (), marks=pytest.mark.slow),
-        pytest.param("hydra_app", "line", (), marks=[pytest.mark.slow, pytest.mark.extended]),
+        ("script", "variable", (), 2),
+        pytest.param("script", "line", (), 1, marks=pytest.mark.slow),
+        pytest.param("cli", "variable", ("fit", "--trainer.max_epochs=1"), 2, marks=pytest.mark.slow),
+        pytest.param("hydra_app", "line", (), 2, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("nodes", [2, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.extended])])
 def test_an_unchanged_trainer_trains_in_the_jobs_world(tmp_path, kind, mode, words, nodes):
     # The other namespace with the line than with the variable, where both are installed.
     job = start(tmp_path, kind, mode, *words, namespace=_NAMESPACES[-1 if mode == "line" else 0])
@@ -65,17 +61,15 @@ def test_an_unchanged_trainer_trains_in_the_jobs_world(tmp_path, kind, mode, wor
 
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["variable", extended("line")])
-def test_one_process_on_each_of_two_hosts(tmp_path, mode):
-    assert_trained_together(start(tmp_path, "script", mode).one_per_host(2).results(2), 2)
+def test_one_process_on_each_of_two_hosts(tmp_path):
+    assert_trained_together(start(tmp_path, "script", "variable").one_per_host(2).results(2), 2)
 
 
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "nodes"), [("variable", 2), extended("line", 1)])
-def test_a_fabric_gets_world_and_directories(tmp_path, mode, nodes):
-    results = start(tmp_path, "fabric_loop", mode).torchrun(nodes, 2 // nodes).results(2)
-    assert_trained_together(results, nodes)
+def test_a_fabric_gets_world_and_directories(tmp_path):
+    results = start(tmp_path, "fabric_loop", "variable").torchrun(2, 1).results(2)
+    assert_trained_together(results, 2)
     assert results[0]["logger"] == str(tmp_path / "algo-1" / "output" / "data")
 
 
@@ -140,26 +134,6 @@ def test_a_program_that_imports_the_package_is_left_alone(tmp_path):
     (seen,) = job.one_per_host(1).results(1)
     assert "AutoResume" not in seen["callbacks"]
     assert "lightning_sm._auto" not in seen["modules"]
-
-
-@needs("loopback", torch=True)
-@pytest.mark.rehearsal
-def test_an_unchanged_project_is_rehearsed_on_two_hosts(tmp_path):
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "train.py").write_text(
-        f"import {_NAMESPACES[0]} as pl\n"
-        "from tests.helpers.tiny import loader, tiny_model\n"
-        "trainer = pl.Trainer(max_epochs=1)\n"
-        "trainer.fit(tiny_model(pl), loader())\n"
-        "print('WORLD', trainer.world_size)\n"
-    )
-    words = ("--hosts", 2, "--distribution", "torch_distributed", "--output-dir", tmp_path / "out", "--json")
-    environ = ("--env", "LIGHTNING_SM_AUTO=1", "--env", f"PYTHONPATH={Path(__file__).parents[2]}")
-    done = run_rehearsal(command_line(source, *words, *environ, "train.py"), timeout=280)
-    assert done.exit_code == 0, done.log[-3000:]
-    assert "WORLD 2" in done.log
-    assert "topology: world: 2 processes, 1 on this host, 2 hosts" in done.log
 
 
 def test_outside_a_job_auto_does_nothing_but_refuse_unknown_options(monkeypatch, tmp_path):

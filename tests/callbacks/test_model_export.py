@@ -1,7 +1,5 @@
-import json
 import math
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,9 +28,6 @@ def exported(container):
 def assert_equal(first, second):
     assert set(first) == set(second)
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-BEST = {"class_path": "ModelCheckpoint", "init_args": {"monitor": "val_loss", "mode": "max", "filename": "best"}}
 
 
 def test_last_weights_without_a_monitored_metric(container):
@@ -78,32 +73,9 @@ def test_exported_config_runs_outside_a_container(container):
     assert cli.trainer.global_step == 4
 
 
-def test_log_names_the_reason_for_the_last_weights(container):
-    for options, why in (
-        ({}, "no ModelCheckpoint monitors a metric"),
-        ({"sagemaker.export_weights": "last", "trainer.callbacks": [BEST]}, "sagemaker.export_weights is last"),
-    ):
-        with log_lines() as said:
-            fit(container, **{"sagemaker.resume": "never", **options})
-        assert any(line.startswith(f"Exported the last model ({why}) to ") for line in said)
-
-
-def test_summary_has_the_json_serializable_hparams(container):
-    model, data = nets("state_dict")
-    model.hparams.unusual = object()
-    fit_net(container, model, data)
-    assert container.summary["hparams"] == {"lr": 0.1, "width": 5}
-
-
 def test_the_export_can_be_turned_off(container):
     fit(container, **{"sagemaker.export": False})
     assert not container.model.exists()
-
-
-def test_fast_dev_run_exports(container):
-    cli = fit(container, "--trainer.fast_dev_run=true")
-    assert_equal(exported(container), cli.model.state_dict())
-    assert container.summary["checkpoint"] is None
 
 
 def test_a_diverged_training_exports_a_readable_summary(container):
@@ -134,20 +106,6 @@ def test_outside_a_container_only_with_a_model_dir(container, tmp_path):
     assert sorted(os.listdir(tmp_path / "there")) == ["model.json", "model.pt"]
 
 
-def test_fit_test_and_fit_again(container):
-    callback = callback_class(PL, "ModelExport")()
-    trainer = a_trainer(container, callback)
-    model, data = tiny()
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
-    written = os.stat(container.model / "model.pt").st_mtime_ns
-    trainer.fit_loop.max_epochs = 2
-    trainer.fit(model, data)
-    assert os.stat(container.model / "model.pt").st_mtime_ns > written
-    assert json.loads((container.model / "model.json").read_text())["epoch"] == 2
-    assert_equal(exported(container), model.state_dict())
-
-
 def test_unwritable_model_directory_fails_before_training(container):
     (container.base / "model").write_text("a file")
     model, data = tiny()
@@ -156,18 +114,6 @@ def test_unwritable_model_directory_fails_before_training(container):
     assert "OutputError: The model directory" in container.failure
     trainer = a_trainer(container, callback_class(PL, "ModelExport")())
     trainer.validate(model, data, verbose=False)
-
-
-def test_other_ranks_gather_and_write_nothing(container):
-    gathered = []
-    strategy = SimpleNamespace(lightning_module_state_dict=lambda: gathered.append(1) or {})
-    trainer = SimpleNamespace(is_global_zero=False, strategy=strategy)
-    callback = callback_class(PL, "ModelExport")()
-    callback.setup(trainer, None, "fit")
-    callback.on_train_end(trainer, None)
-    callback.on_fit_end(trainer, None)
-    assert gathered == [1]
-    assert not container.model.exists()
 
 
 @pytest.mark.processes
@@ -179,14 +125,6 @@ def test_two_processes_write_one_model(container):
     assert ran.stderr.count("SageMaker settings:") == 1
     assert sorted(os.listdir(container.model)) == ["config.resolved.yaml", "config.yaml", "model.json", "model.pt"]
     assert container.summary["global_step"] == 1
-
-
-def test_own_model_export_is_not_added_again(container):
-    cli = container.cli(trainer_defaults={"callbacks": [callback_class(PL, "ModelExport")(config="own")]})
-    exports = [
-        callback for callback in cli.trainer.callbacks if isinstance(callback, callback_class(PL, "ModelExport"))
-    ]
-    assert [vars(callback)["config"] for callback in exports] == ["own"]
 
 
 WEIGHTS_ONLY = ["state_dict", "checkpoint", "safetensors"]
@@ -312,26 +250,6 @@ def test_invalid_option_is_the_failure_reason(container):
     assert container.failure.startswith("ExportError: sagemaker.export is 'pickle'.")
 
 
-def test_the_options_of_a_job(container):
-    values = {
-        "sagemaker.export": "checkpoint",
-        "sagemaker.export_weights": "last",
-        "sagemaker.export_serving": True,
-        "trainer.callbacks": [BEST],
-    }
-    cli = fit(container, **values)
-    assert sorted(os.listdir(container.model)) == [
-        "code",
-        "config.resolved.yaml",
-        "config.yaml",
-        "model.ckpt",
-        "model.json",
-    ]
-    assert container.summary["checkpoint"] is None
-    found = _export.load_file(str(container.model / "model.ckpt"), weights_only=False)
-    assert_equal(found["state_dict"], cli.model.state_dict())
-
-
 def test_failed_export_keeps_checkpoints_and_the_previous_model(container):
     model, data = nets("torchscript")
     fit_net(container, model, data, export="state_dict")
@@ -346,23 +264,6 @@ def test_failed_export_keeps_checkpoints_and_the_previous_model(container):
     assert sorted(os.listdir(container.model)) == ["model.json", "model.pt"]
 
 
-@pytest.mark.slow
-def test_job_with_a_failed_export_exits_with_an_error(container):
-    (container.code / "odd_model.py").write_text(
-        "from tiny_model import TinyModel\n"
-        "class OddModel(TinyModel):\n"
-        "    def forward(self, samples): raise ValueError('no input suits me')\n"
-    )
-    container.hyperparameters({"sagemaker.export": "torchscript", "model": "odd_model.OddModel"})
-    ran = container.run("train.py")
-    assert ran.returncode != 0
-    assert container.failure.startswith("ExportError: The model could not be written to")
-    assert "no input suits me" in container.failure
-    checkpoints = container.base / "output" / "data" / "checkpoints"
-    assert [path for path in os.listdir(checkpoints) if path.endswith(".ckpt")]
-    assert os.listdir(container.model) == []
-
-
 class ExportsInValidation(PL.module().Callback):
     """Exports and exits during validation, as a job whose time is over does."""
 
@@ -373,7 +274,7 @@ class ExportsInValidation(PL.module().Callback):
             raise SystemExit
 
 
-@pytest.mark.parametrize("name", [*WEIGHTS_ONLY, *GRAPHS])
+@pytest.mark.parametrize("name", ["state_dict", "onnx"])
 def test_export_during_validation(container, name):
     model, data = nets(name)
     with pytest.raises(SystemExit):
@@ -398,50 +299,3 @@ def test_best_checkpoint_that_is_not_a_file(container, tmp_path):
         assert f"Best checkpoint {path} {words}; exporting the last weights instead" in lines[0]
         assert container.summary["checkpoint"] is None
     assert_equal(exported(container), model.state_dict())
-
-
-def trainer_of(strategy, **fit_loop):
-    """A trainer after ``fit``."""
-    return SimpleNamespace(
-        is_global_zero=True,
-        world_size=2,
-        global_step=0,
-        current_epoch=1,
-        callback_metrics={},
-        checkpoint_callbacks=[],
-        strategy=strategy,
-        fit_loop=SimpleNamespace(epoch_progress=SimpleNamespace(total=SimpleNamespace(completed=0)), **fit_loop),
-    )
-
-
-def test_export_after_a_fit_without_a_batch(container):
-    """A restarted job that had finished: no batch is trained, and ``on_train_end`` is not called."""
-    model, _ = nets("torchscript")
-    callback = callback_class(PL, "ModelExport")(export="torchscript")
-    strategy = SimpleNamespace(lightning_module_state_dict=model.state_dict)
-    trainer = trainer_of(strategy, _data_source=SimpleNamespace(dataloader=loader))
-    callback.on_fit_start(trainer, model)
-    # What the fit had measured is there when it is over.
-    trainer.callback_metrics = {"val_loss": torch.tensor(0.5)}
-    callback.on_fit_end(trainer, model)
-    assert container.summary["metrics"] == {"val_loss": 0.5}
-    assert container.summary["example"]["source"] == "first batch"
-    assert_equal(torch.jit.load(str(container.model / "model.pt")).state_dict(), model.state_dict())
-
-
-def test_model_of_a_sharded_strategy_is_rebuilt(container):
-    class DDPFullyShardedStrategy:
-        """The model is sharded over the ranks, so the module's own tensors are incomplete."""
-
-        def lightning_module_state_dict(self):
-            return whole
-
-    model, _ = nets("torchscript")
-    whole = Net().state_dict()
-    callback = callback_class(PL, "ModelExport")(export="torchscript", export_example_input=[2, 4])
-    trainer = trainer_of(DDPFullyShardedStrategy())
-    for parameter in model.parameters():
-        parameter.data = torch.empty(0)
-    callback.on_fit_start(trainer, model)
-    callback.on_fit_end(trainer, model)
-    assert_equal(torch.jit.load(str(container.model / "model.pt")).state_dict(), whole)

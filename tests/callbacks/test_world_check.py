@@ -1,13 +1,10 @@
 """A trainer whose world is not the job's does not train, whatever the way there."""
 
-import os
-
 import pytest
 
 from lightning_sm import Launcher, SageMakerEnvironment, Topology, trainer_settings
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.legacy import strategy_of
-from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import LightningSMError, TopologyError
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.tiny import loader, tiny_model
@@ -57,14 +54,6 @@ def test_a_printed_config_leaves_the_world_open(container, in_environ, capsys, l
     assert type(strategy_of(trainer)).__name__ == "SMDDPStrategy"
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "one_per_host"])
-def test_what_lightning_would_print_as_arguments_of_a_script(container, in_environ, launcher):
-    launch(container, in_environ, launcher)
-    settings = trainer_settings(accelerator="auto", devices="auto", num_nodes=1, strategy="auto")
-    assert (settings["num_nodes"], settings["strategy"]) == (2 if launcher == "one_per_host" else 1, "smddp")
-    assert PL.module().Trainer(**settings).world_size == 2
-
-
 def test_a_config_that_a_job_of_two_hosts_saved_is_accepted_on_one(container, in_environ, capsys):
     printed(container, capsys, "--trainer.num_nodes=2", "--trainer.devices=4", "--trainer.strategy=smddp")
     in_environ(_LAUNCHERS["torchrun"])
@@ -93,15 +82,6 @@ def test_a_config_of_two_hosts_on_a_laptop(container, capsys, monkeypatch):
     assert container.cli(*words).trainer.world_size == 1
     monkeypatch.delenv("LIGHTNING_SM_ONE_HOST")
     assert container.cli(*words).trainer.world_size == 2
-
-
-def test_a_foreign_launcher_of_two_hosts_is_left_to_lightning(container, in_environ):
-    container.leave()
-    in_environ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "NODE_RANK": "1", **_HERE})
-    words = ("--config=config.yaml", "--data.data_dir=here", "--trainer.num_nodes=2", "--trainer.devices=1")
-    trainer = container.cli(*words, "--trainer.strategy=ddp", "--trainer.accelerator=cpu").trainer
-    assert (trainer.world_size, trainer.global_rank, trainer.node_rank) == (2, 1, 1)
-    assert type(strategy_of(trainer).cluster_environment).__name__ == "LightningEnvironment"
 
 
 @pytest.mark.parametrize("in_container", [True, False])
@@ -134,13 +114,6 @@ def test_an_environment_beside_a_single_device(container, in_environ, launcher):
     assert trainer.global_step == 0
     # Lightning recommends to test on one device, also in a job of several processes.
     assert trainer.test(model, loader(), verbose=False)
-
-
-def test_one_process_is_a_world(container, in_environ):
-    in_environ(_HERE)
-    trainer = PL.module().Trainer(**quiet(devices=1, plugins=[SageMakerEnvironment()], enable_checkpointing=False))
-    trainer.fit(tiny_model(PL.module()), loader())
-    assert trainer.global_step == 8
 
 
 def test_without_us_one_line_says_that_a_process_trains_alone(container, in_environ):
@@ -180,12 +153,3 @@ def test_check_world(topology, world, fits):
     else:
         with pytest.raises(TopologyError, match="the job has this world"):
             topology.check_world(*world)
-
-
-def test_it_checks_fit_only():
-    callback = callback_class(PL, "WorldCheck")(Topology(Launcher.HOST, num_nodes=2))
-    trainer = PL.module().Trainer(**quiet(devices=1, enable_checkpointing=False))
-    callback.setup(trainer, None, "test")
-    with pytest.raises(TopologyError):
-        callback.setup(trainer, None, "fit")
-    assert "LIGHTNING_SM_ONE_HOST" not in os.environ

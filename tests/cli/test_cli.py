@@ -34,14 +34,6 @@ def calls(monkeypatch):
     return called
 
 
-def test_the_module_is_a_command(container):
-    words = ["--config", "config.yaml", "--data.data_dir=x", "--trainer.default_root_dir=out"]
-    ran = container.leave().run("-m", "lightning_sm.cli", "fit", *words)
-    assert ran.returncode == 0, ran.stderr
-    assert "SageMaker settings" not in ran.stderr
-    assert not container.model.exists()
-
-
 @pytest.mark.parametrize("subcommand", ["validate", "test", "predict"])
 def test_the_other_subcommands_run(container, subcommand):
     main([subcommand])
@@ -57,13 +49,6 @@ def test_two_lines_are_a_complete_entry_point(container):
     assert container.failure is None
     again = container.run("train.py", "--config", "config.yaml")
     assert again.returncode == 0, again.stderr
-
-
-def test_a_job_fails_with_a_reason(container):
-    container.hyperparameters({"trainer.max_epoch": 2})
-    ran = container.run("train.py", "--config", "config.yaml", "--trainer.max_epoch", "2")
-    assert ran.returncode == 1
-    assert "did you mean 'trainer.max_epochs'?" in container.failure
 
 
 @pytest.mark.parametrize("name", ["hyperparameters.json", "resourceconfig.json", "inputdataconfig.json"])
@@ -83,12 +68,6 @@ def test_the_hyperparameter_subcommand(container, calls, subcommand):
     container.hyperparameters(subcommand=subcommand)
     main(["--config", "config.yaml", "--subcommand", subcommand])
     assert calls == [subcommand]
-
-
-def test_a_typed_subcommand_wins(container, calls):
-    container.hyperparameters(subcommand="test")
-    main(["validate"])
-    assert calls == ["validate"]
 
 
 def test_no_subcommand_outside_a_container_is_lightnings_own_error(container, capsys):
@@ -144,27 +123,6 @@ def test_arguments_as_a_mapping_count_as_typed(container, calls, with_subcommand
     assert cli.datamodule.data_dir == str(container.channel("training"))
 
 
-def test_arguments_as_a_list(container):
-    cli = container.cli(args=["--model.lr", "3"])
-    assert cli.model.given["lr"] == 3
-    assert cli.datamodule.data_dir == str(container.channel("training"))
-
-
-def test_arguments_as_a_mapping_without_subcommands(container):
-    cli = container.cli(args={"data": {"class_path": "tiny_data.TinyData", "init_args": {"data_dir": "here"}}})
-    assert cli.datamodule.data_dir == "here"
-    with pytest.raises(LightningSMError, match=r"did you mean 'trainer\.max_epochs'"):
-        container.cli(args={"trainer": {"max_epoch": 1}})
-
-
-@pytest.mark.parametrize("words", [["--config", "sections.yaml"], ["fit", "--config", "sections.yaml"]])
-def test_a_config_in_sections(container, calls, words):
-    container.config("fit: {model: {class_path: tiny_model.TinyModel, init_args: {size: 8}}}\n", "sections.yaml")
-    container.hyperparameters(config=None, data="tiny_data.TinyData")
-    cli = container.cli(*words, run=True)
-    assert cli.model.given["size"] == 8
-
-
 def test_help_shows_the_group(container, capsys):
     for words in (["fit", "--help"], ["--help"]):
         with pytest.raises(SystemExit) as caught:
@@ -177,13 +135,6 @@ def test_help_shows_the_group(container, capsys):
     with pytest.raises(SystemExit):
         container.cli("fit", "--help", run=True)
     assert "--sagemaker.model_dir" in capsys.readouterr().out
-
-
-def test_print_config_shows_what_was_routed(container, capsys):
-    with pytest.raises(SystemExit) as caught:
-        container.cli("fit", "--print_config", run=True)
-    assert caught.value.code in (0, None)
-    assert f"data_dir: {container.channel('training')}" in capsys.readouterr().out
 
 
 def test_outside_a_container_it_is_lightning_cli(container):
@@ -202,16 +153,3 @@ def test_outside_a_container_it_is_lightning_cli(container):
         type(each).__name__ for each in theirs.trainer.callbacks
     ]
     assert not ours.routing
-
-
-@pytest.mark.slow
-def test_no_garbage_is_collected_while_the_project_is_imported(container):
-    code = (
-        "import gc, sys; from lightning_sm import cli; find = cli.find_model_class;"
-        "seen = [gc.get_freeze_count() < 10_000];"
-        "cli.find_model_class = lambda *given: (seen.append(gc.isenabled()), find(*given))[1];"
-        "cli.main(); print(seen, gc.isenabled(), gc.get_freeze_count() > 100_000)"
-    )
-    ran = container.run("-c", code, "fit", "--trainer.fast_dev_run=true")
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[-1] == "[True, False] True True"

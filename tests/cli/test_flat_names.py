@@ -70,19 +70,6 @@ def test_an_explicit_key_takes_a_name_of_the_users(container):
     assert container.cli().model.given["lr"] == 0.5
 
 
-def test_what_is_typed_wins_and_the_table_does_not_say_otherwise(container):
-    container.hyperparameters(lr=0.5)
-    cli = container.cli("--model.lr=0.25")
-    assert cli.model.given["lr"] == 0.25
-    assert "hyperparameter 'lr'" not in cli.routing.table()
-
-
-def test_a_name_that_no_key_ends_in_is_refused_with_the_closest_key(container):
-    container.hyperparameters(epochs=3)
-    with pytest.raises(HyperparameterError, match=r"did you mean 'trainer\.max_epochs'"):
-        container.cli()
-
-
 def test_a_key_of_the_project_itself_is_meant(container):
     class OwnCLI(sagemaker_cli_class(Namespace("pytorch_lightning"))):
         def add_arguments_to_parser(self, parser):
@@ -113,15 +100,3 @@ def test_a_mapping_that_is_none(container, value):
     container.hyperparameters({"lr": 1, "sagemaker.hyperparameters": value})
     with pytest.raises(HyperparameterError, match=r"sagemaker\.hyperparameters"):
         container.cli()
-
-
-def test_a_script_with_argparse_keeps_its_own_words(container):
-    (container.code / "script.py").write_text(
-        "import argparse, lightning_sm\n"
-        "parser = argparse.ArgumentParser()\n"
-        "parser.add_argument('--lr', type=float)\n"
-        "print('words', parser.parse_args().lr, lightning_sm.job().hyperparameters['lr'])\n"
-    )
-    container.raw_hyperparameters(lr="0.5")
-    finished = container.run("script.py", "--lr", "0.5")
-    assert "words 0.5 0.5" in finished.stdout, finished.stderr

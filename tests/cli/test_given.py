@@ -1,15 +1,10 @@
 """In a job each way of setting something means what it means to the same parser on a laptop."""
 
 import os
-import sys
-from dataclasses import asdict
-from inspect import signature
 
 import pytest
 
-from lightning_sm import SageMakerOptions
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.legacy import save_config_arguments
 from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import HyperparameterError, TopologyError
 from tests.helpers.environ import torchrun
@@ -43,17 +38,6 @@ def test_a_config_adds_to_callbacks_and_loggers(container, before):
     assert loggers_of(cli.trainer)[0].save_dir == str(container.base / "output" / "data")
 
 
-def test_a_hyperparameter_adds_to_callbacks_and_loggers(container):
-    container.config("trainer: {callbacks: [{class_path: ModelCheckpoint, init_args: {dirpath: kept}}]}", "save.yaml")
-    stop = {"class_path": "EarlyStopping", "init_args": {"monitor": "val_loss"}}
-    values = {"config": ["config.yaml", "save.yaml"], "trainer.callbacks+": [stop], "trainer.logger+": ["CSVLogger"]}
-    cli = container.hyperparameters(values).cli()
-    assert len(named(cli, "EarlyStopping")) == 1
-    assert loggers_of(cli.trainer)[0].save_dir == str(container.base / "output" / "data")
-    (table,) = [line for line in cli.routing.table().splitlines() if "trainer.callbacks[0]" in line]
-    assert table.endswith("(replaces kept from save.yaml)")
-
-
 def test_what_a_person_adds_stays_and_the_rest_is_routed(container):
     container.config("trainer: {logger: [{class_path: CSVLogger, init_args: {save_dir: logs}}]}", "log.yaml")
     cli = container.cli(
@@ -83,14 +67,6 @@ def test_config_files_apply_in_their_order_with_and_without_sections(container, 
     assert container.cli("fit", run=True).trainer.max_epochs == expected
 
 
-def test_a_section_of_a_later_file_has_paths_beside_it(container, no_fit):
-    (container.code / "below").mkdir()
-    container.config("class_path: tiny_model.TinyModel\ninit_args: {size: 17}\n", "below/model.yaml")
-    container.config("fit: {model: model.yaml}", "below/sectioned.yaml")
-    container.hyperparameters(config=["config.yaml", "below/sectioned.yaml"])
-    assert container.cli("fit", run=True).model.given["size"] == 17
-
-
 WITH_PATHS = """
 import os
 from typing import Optional
@@ -99,11 +75,9 @@ from tiny_model import TinyModel
 
 
 class WithPath(TinyModel):
-    def __init__(self, file: Optional[Path_fr] = None, hidden: int = 3, tag: str = "t", maybe_tag: Optional[str] = None,
-                 number: Optional[int] = None):
+    def __init__(self, file: Optional[Path_fr] = None):
         super().__init__()
         self.file = file and os.path.realpath(file if isinstance(file, str) else str(file.absolute))
-        self.own = {"tag": tag, "maybe_tag": maybe_tag, "number": number, "hidden": hidden}
 """
 
 
@@ -165,84 +139,6 @@ def test_a_variable_of_lightning_cli_is_set_for_this_run(container, monkeypatch,
     assert "trainer.default_root_dir" in container.cli().routing.sources  # LightningCLI does not read it then
 
 
-def test_a_config_named_by_a_variable_is_a_config(container, monkeypatch):
-    container.config("data: {class_path: tiny_data.TinyData, init_args: {data_dir: x, batch_size: 2}}", "more.yaml")
-    monkeypatch.setenv("PL_CONFIG", "more.yaml")
-    cli = container.cli(parser_kwargs={"default_env": True})
-    assert (cli.datamodule.batch_size, cli.datamodule.data_dir) == (2, str(container.channel("training")))
-
-
-def test_a_variable_is_above_a_file_that_the_project_always_reads(container, monkeypatch):
-    container.config("trainer: {max_epochs: 5, default_root_dir: kept}", "always.yaml")
-    monkeypatch.setenv("PL_TRAINER__DEFAULT_ROOT_DIR", "/data/mine")
-    files = [str(container.code / "always.yaml")]
-    cli = container.cli(parser_kwargs={"default_env": True, "default_config_files": files})
-    assert config_of(cli)["trainer"]["default_root_dir"] == "/data/mine"
-    assert cli.trainer.max_epochs == 1  # config.yaml
-
-
-def test_the_projects_default_loggers_take_more_and_are_routed(container):
-    logger = [{"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}}]
-    cli = container.cli("--trainer.logger+=CSVLogger", trainer_defaults={"logger": logger})
-    output = str(container.base / "output" / "data")
-    assert [each.save_dir for each in loggers_of(cli.trainer)] == [output, output]
-
-
-@pytest.mark.parametrize("class_mode", ["named", "fixed"])
-@pytest.mark.parametrize(
-    ("name", "written", "expected"),
-    [
-        ("tag", 123, "123"),
-        ("tag", 1.5, "1.5"),
-        ("tag", True, "true"),
-        ("maybe_tag", 20240101, "20240101"),
-        ("hidden", 7, 7),
-        ("number", 8, 8),
-    ],
-)
-def test_a_number_for_a_parameter_of_text_is_its_text(container, class_mode, name, written, expected):
-    container.config(WITH_PATHS, "with_paths.py")
-    values = {f"model.{name}": written, "note": 5}
-    if class_mode == "named":
-        cli = container.hyperparameters({"model": "with_paths.WithPath", **values}).cli(cls=noting())
-    else:
-        import with_paths
-
-        container.config("data: {class_path: tiny_data.TinyData}", "data.yaml").hyperparameters(
-            config="data.yaml", **values
-        )
-        cli = container.cli(cls=noting(), model_class=with_paths.WithPath)
-        sys.modules.pop("with_paths")
-    assert cli.model.own[name] == expected
-    assert config_of(cli)["note"] == "5"
-
-
-def noting():
-    class NotingCLI(sagemaker_cli_class(PL)):
-        def add_arguments_to_parser(self, parser):
-            parser.add_argument("--note", type=str, default="")
-
-    return NotingCLI
-
-
-def test_an_error_has_one_hint(container):
-    with pytest.raises(HyperparameterError) as caught:
-        container.hyperparameters({"model.flag": "perhaps"}).cli()
-    assert str(caught.value).count("HINT: ") == 1
-    assert str(caught.value).startswith('Parser key "model"')
-
-
-@pytest.mark.parametrize("how", ["config", "hyperparameter", "laptop"])
-def test_an_empty_group_sets_nothing(container, how):
-    if how == "hyperparameter":
-        container.hyperparameters(sagemaker=None)
-    else:
-        container.config("sagemaker:\n").hyperparameters()
-    words = ["--config", "config.yaml", "--data.data_dir=x"] if how == "laptop" else []
-    cli = (container.leave() if how == "laptop" else container).cli(*words)
-    assert config_of(cli)["sagemaker"] == asdict(SageMakerOptions())
-
-
 def test_the_scripts_own_hyperparameters(container):
     container.hyperparameters({"run-name": "a", "fold": 3, "model.size": 9})
     words = ["--run-name", "a", "--fold", "3", "--model.size", "9"]
@@ -250,24 +146,6 @@ def test_the_scripts_own_hyperparameters(container):
     assert cli.model.given["size"] == 9
     with pytest.raises(HyperparameterError, match="ignore_hyperparameters"):
         container.cli(*words, ignore_hyperparameters="fold")
-
-
-@pytest.mark.parametrize("name", ["save_config_kwargs", "save_config_overwrite"])
-def test_arguments_by_position(container, name):
-    if name not in save_config_arguments(PL):
-        pytest.skip("this Lightning names the argument otherwise")
-    own = {"overwrite": True, "config_filename": "mine.yaml"} if name == "save_config_kwargs" else False
-    make = sagemaker_cli_class(PL)
-    container.monkeypatch.setattr("sys.argv", ["train.py", "--trainer.logger=False"])
-    callback = signature(make.__mro__[2].__init__).parameters["save_config_callback"].default
-    names = list(signature(make.__mro__[2].__init__).parameters)[1:]
-    values = {"save_config_callback": callback, name: own}
-    before = [values.get(each) for each in names[: names.index(name) + 1]]
-    cli = make(*before, run=False)
-    kept = getattr(cli, name)
-    assert kept == own
-    with pytest.raises(TypeError):
-        make(*before, **{name: own}, run=False)
 
 
 def test_a_subcommand_of_the_project_that_trains_is_resumable_and_exports(container):
@@ -293,22 +171,6 @@ def test_a_subcommand_of_the_project_that_trains_is_resumable_and_exports(contai
     assert (container.model / "model.pt").exists()
 
 
-@pytest.mark.parametrize(
-    ("subcommand", "setting", "shown"),
-    [("fit", None, ["checkpoints in", "trained model in"]), ("validate", None, []),
-     ("fit", "trainer.enable_checkpointing", ["trained model in"])],
-)  # fmt: skip
-def test_the_table_shows_what_is_passed_on(container, monkeypatch, no_fit, subcommand, setting, shown):
-    def validate(self, *_, **__):
-        """Look at nothing."""
-
-    monkeypatch.setattr(PL.module().Trainer, "validate", validate)
-    container.hyperparameters({"subcommand": subcommand, **({setting: False} if setting else {})})
-    table = container.cli(run=True).routing.table()
-    lines = ("checkpoints in", "trained model in")
-    assert [line for line in lines if line in table] == shown
-
-
 def test_print_config_prints_the_whole(container, capsys):
     words = ["--print_config", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=mine"]
     with pytest.raises(SystemExit):
@@ -317,26 +179,6 @@ def test_print_config_prints_the_whole(container, capsys):
     assert "dirpath: mine" in printed
     assert "lightning-sm-mark" not in printed
     assert f"data_dir: {container.channel('training')}" in printed
-
-
-def test_values_that_only_the_parser_can_read_stay_in_a_routed_list(container):
-    container.config(
-        "from typing import Callable\nfrom pytorch_lightning.callbacks import Callback\n"
-        "def note(*args):\n    pass\n"
-        "class Hook(Callback):\n    def __init__(self, function: Callable = note):\n        self.function = function\n",
-        "hooks.py",
-    )
-    hook, save = "{class_path: hooks.Hook, init_args: {function: hooks.note}}", "{class_path: ModelCheckpoint}"
-    container.config(f"trainer: {{callbacks: [{hook}, {save}]}}", "hooks.yaml")
-    cli = container.hyperparameters(config=["config.yaml", "hooks.yaml"]).cli()
-    assert named(cli, "Hook")[0].function.__name__ == "note"
-    assert "trainer.callbacks[1].dirpath" in cli.routing.sources
-
-
-def test_a_value_that_a_config_sets_too_is_still_the_hyperparameters(container):
-    container.config("data: {class_path: tiny_data.TinyData, init_args: {data_dir: here}}", "here.yaml")
-    container.hyperparameters({"config": ["config.yaml", "here.yaml"], "data.data_dir": "here"})
-    assert container.cli().datamodule.data_dir == "here"
 
 
 @pytest.mark.parametrize("nodes", ["2", "3"])
@@ -385,20 +227,6 @@ def test_a_later_layer_may_bring_what_a_class_requires(container, layer):
     cli = container.cli(*([f"--{key}={value}" for key, value in values.items()] if layer == "typed" else []))
     assert (cli.model.own, cli.datamodule.batch_size) == ((4, 5), 2)
     assert cli.datamodule.data_dir == str(container.channel("training"))
-
-
-@pytest.mark.parametrize("later", ["model: {init_args: {size: 3}}", "fit: {model: {init_args: {size: 3}}}"])
-def test_the_table_names_the_file_whose_section_routing_replaces(container, no_fit, later):
-    container.config("fit: {trainer: {default_root_dir: kept}}", "first.yaml").config(later, "later.yaml")
-    cli = container.hyperparameters(config=["first.yaml", "config.yaml", "later.yaml"]).cli("fit", run=True)
-    (line,) = [line for line in cli.routing.table().splitlines() if "default_root_dir" in line]
-    assert line.endswith("(replaces kept from first.yaml)")
-
-
-def test_a_variable_of_a_subcommand(container, no_fit, monkeypatch):
-    monkeypatch.setenv("PL_FIT__TRAINER__DEFAULT_ROOT_DIR", "/data/mine")
-    cli = container.cli("fit", run=True, parser_kwargs={"default_env": True})
-    assert cli.trainer.default_root_dir == "/data/mine"
 
 
 def test_a_parser_that_refuses_a_channel_is_told_to_whom_it_belongs(container):

@@ -42,13 +42,6 @@ def test_a_source_that_was_set_stays(container, how):
     assert "data_root" not in cli.routing.sources
 
 
-def test_a_local_path_in_a_config_gives_way_and_is_named(container):
-    container.config("data_root: local", "root.yaml").hyperparameters(config=["config.yaml", "root.yaml"])
-    cli = container.cli(cls=linking("data_root"))
-    assert cli.datamodule.data_dir == str(container.channel("training"))
-    assert "(replaces local from root.yaml)" in cli.routing.table()
-
-
 def test_a_link_that_computes_stops_the_job_and_says_how_to_go_on(container):
     cls = linking("data_root", "part", compute_fn=lambda root, part: os.path.join(root, part))
     with pytest.raises(RoutingError, match=r"computed from data_root and part\. HINT: .*sagemaker\.channels"):
@@ -67,9 +60,3 @@ def test_a_source_may_be_an_argument_of_another_class(container):
     cls = linking("model.init_args.cache_dir")
     cli = container.hyperparameters(model="reads.Reads").cli(cls=cls)
     assert cli.model.cache_dir == cli.datamodule.data_dir == str(container.channel("training"))
-
-
-def test_the_root_directory_by_a_link(container):
-    cli = container.cli(cls=linking("run_dir", target="trainer.default_root_dir"))
-    assert cli.trainer.default_root_dir == str(container.base / "output" / "data")
-    assert "run_dir" in cli.routing.sources

@@ -40,15 +40,6 @@ def test_an_abbreviation_is_no_key(container):
         container.cli("--trainer.max_ep=3")
 
 
-def test_config_beats_config_in_their_order(container):
-    container.config("model: {init_args: {lr: 2, size: 2}}", "b.yaml")
-    container.config("model: {init_args: {lr: 1}}", "a.yaml")
-    container.hyperparameters(config=["config.yaml", "a.yaml", "b.yaml"])
-    assert container.cli().model.given["lr"] == 2
-    given = container.cli("--config", "a.yaml").model.given
-    assert (given["lr"], given["size"]) == (1, 2)
-
-
 @pytest.mark.parametrize("in_job", [True, False])
 @pytest.mark.parametrize(
     ("words", "expected"),

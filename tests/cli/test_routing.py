@@ -10,7 +10,7 @@ from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import OutputError, RoutingError
 from tests.helpers.environ import torchrun
-from tests.projects.container import config_of, log_lines, loggers_of
+from tests.projects.container import config_of, log_lines
 
 PL = Namespace("pytorch_lightning")
 
@@ -37,15 +37,6 @@ def resuming(cli):
     return [each.directory for each in found]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("value", [None, True])
-def test_the_default_logger_goes_to_the_output(container, value):
-    if value is not None:
-        container.hyperparameters({"trainer.logger": value})
-    (logger,) = loggers_of(container.cli().trainer)
-    assert type(logger).__name__ in ("TensorBoardLogger", "CSVLogger")
-    assert logger.save_dir == output(container)
-
-
 SAVE = "{class_path: ModelCheckpoint, init_args: {monitor: val_loss, dirpath: ckpts}}"
 
 
@@ -63,14 +54,6 @@ def test_checkpoints_of_a_config_go_there(container, callbacks, below):
     config = config_of(cli)["trainer"]["callbacks"]
     last = config[-1] if isinstance(config, list) else config
     assert last["init_args"]["dirpath"] == directory
-
-
-@pytest.mark.parametrize("flag", ["--trainer.callbacks+=", "--trainer.callbacks="])
-def test_typed_checkpoints_go_there(container, flag):
-    cli = container.cli(f"{flag}ModelCheckpoint", "--trainer.callbacks.monitor=val_loss")
-    assert checkpoints(cli) == [os.path.join(output(container), "checkpoints")]
-    assert cli.trainer.checkpoint_callback.monitor == "val_loss"
-    assert resuming(cli) == checkpoints(cli)
 
 
 @pytest.mark.parametrize("as_list", [True, False])
@@ -135,19 +118,6 @@ def test_two_candidates_say_how_to_choose(container, capsys):
     assert container.cli().datamodule.data_dir == str(container.channel("training"))
     container.hyperparameters({"data": "two_ways.TwoWays", "sagemaker.channels.training": "data.data_dir"})
     assert config_of(container.cli())["data"]["init_args"]["data_dir"] == str(container.channel("training"))
-
-
-@pytest.mark.parametrize("kind", ["empty", "missing", "pipe"])
-def test_a_channel_without_files_is_a_reason(container, kind):
-    if kind == "pipe":
-        container.channels(training="Pipe")
-    else:
-        os.unlink(container.channel("training") / "sample.txt")
-    if kind == "missing":
-        os.rmdir(container.channel("training"))
-    with pytest.raises(RoutingError):
-        container.cli()
-    assert container.failure.startswith("RoutingError: The channel 'training' at ")
 
 
 def test_the_table_is_printed_once_with_sources(container, lines):

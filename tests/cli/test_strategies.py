@@ -1,12 +1,11 @@
 """Strategies and their arguments, in config files, hyperparameters and words, in the process of the tests."""
 
 import json
-import os
 
 import pytest
 import yaml
 
-from lightning_sm._lightning import NAMESPACES, Namespace
+from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import HyperparameterError, TopologyError
@@ -17,11 +16,6 @@ pytest.importorskip("pytorch_lightning", minversion="2.4", reason="FSDP2's strat
 torch = pytest.importorskip("torch", minversion="2.4")
 pytestmark = pytest.mark.usefixtures("one_namespace")
 
-OTHER = """
-trainer: {max_epochs: 1, enable_progress_bar: false, enable_model_summary: false, logger: false}
-model: {class_path: tiny_lightning.OtherModel}
-data: {class_path: tiny_lightning.OtherData}
-"""
 POLICIES = """
 from torch.nn import Linear, Module
 class Block(Module): pass
@@ -35,9 +29,9 @@ def parsed(container, monkeypatch):
     (container.code / "nets.py").write_text(POLICIES)
     found = {}
 
-    def parse(*words, namespace="pytorch_lightning", **hyperparameters):
+    def parse(*words, **hyperparameters):
         container.hyperparameters(hyperparameters.pop("values", {}), **hyperparameters)
-        cls = sagemaker_cli_class(Namespace(namespace))
+        cls = sagemaker_cli_class(Namespace("pytorch_lightning"))
 
         class CLI(cls):
             def _instantiate_trainer(self, config, callbacks):
@@ -79,32 +73,16 @@ def test_a_class_needs_no_path(parsed, values, expected):
     )
 
 
-@pytest.mark.parametrize("place", ["hyperparameters", "words", "separate words", "config and hyperparameter"])
+@pytest.mark.parametrize("place", ["separate words", "config and hyperparameter"])
 def test_a_registered_name_takes_arguments(parsed, container, place):
     key, value = "trainer.strategy.sharding_strategy", "SHARD_GRAD_OP"
-    if place == "hyperparameters":
-        found = parsed(values={"trainer.strategy": "fsdp_cpu_offload", key: value})
-    elif place == "words":
-        found = parsed("--trainer.strategy=fsdp_cpu_offload", f"--{key}={value}")
-    elif place == "separate words":
+    if place == "separate words":
         found = parsed("--trainer.strategy", "fsdp_cpu_offload", f"--{key}", value)
     else:
         container.config("trainer: {strategy: fsdp_cpu_offload}\n", "more.yaml")
         found = parsed(values={"config": ["config.yaml", "more.yaml"], "trainer__strategy__sharding_strategy": value})
     assert found["strategy"].sharding_strategy.name == value
     assert found["strategy"].cpu_offload.offload_params is True
-
-
-def test_the_config_file_loses_to_hyperparameters_and_they_to_words(parsed, container):
-    container.config(
-        "trainer: {strategy: {class_path: FSDPStrategy, init_args: {cpu_offload: false, state_dict_type: sharded}}}\n",
-        "more.yaml",
-    )
-    values = {"config": ["config.yaml", "more.yaml"], "trainer.strategy.init_args.cpu_offload": True}
-    strategy = parsed(values=values)["strategy"]
-    assert (strategy.cpu_offload.offload_params, strategy._state_dict_type) == (True, "sharded")
-    strategy = parsed("--trainer.strategy.cpu_offload=false", values=values)["strategy"]
-    assert (strategy.cpu_offload.offload_params, strategy._state_dict_type) == (False, "sharded")
 
 
 FSDP = {
@@ -130,22 +108,10 @@ FSDP = {
 
 
 @pytest.mark.parametrize("name", FSDP)
-@pytest.mark.parametrize("place", ["config", "hyperparameter", "words"])
-def test_arguments_of_fsdp(parsed, container, name, place):
+def test_arguments_of_fsdp(parsed, name):
     text, is_right = FSDP[name]
     key = f"trainer.strategy.init_args.{name.strip()}"
-    if place == "config":
-        content = {
-            "class_path": "pytorch_lightning.strategies.FSDPStrategy",
-            "init_args": {name.strip(): yaml.safe_load(text)},
-        }
-        container.config(yaml.safe_dump({"trainer": {"strategy": content}}), "more.yaml")
-        found = parsed(config=["config.yaml", "more.yaml"])
-    elif place == "hyperparameter":
-        found = parsed(values={"trainer.strategy": "FSDPStrategy", key: yaml.safe_load(text)})
-    else:
-        found = parsed("--trainer.strategy=FSDPStrategy", f"--{key}={text.strip(chr(39))}")
-    assert is_right(found["strategy"])
+    assert is_right(parsed(values={"trainer.strategy": "FSDPStrategy", key: yaml.safe_load(text)})["strategy"])
 
 
 SMDDP = {
@@ -210,22 +176,19 @@ def test_bad_options_of_communication(parsed, container, values, message):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("namespace", [space.name for space in NAMESPACES if space.is_installed])
-def test_a_printed_config_reads_back(parsed, container, strategy, arguments, namespace, capsys):
+def test_a_printed_config_reads_back(parsed, container, strategy, arguments, capsys):
     if strategy.startswith("Deep"):
         pytest.importorskip("deepspeed", reason="deepspeed is not installed")
         (container.code / "ds_config.json").write_text(json.dumps({"zero_optimization": {"stage": 1}}))
-    if namespace != "pytorch_lightning":
-        (container.code / "config.yaml").write_text(OTHER)
-    content = {"class_path": f"{namespace}.strategies.{strategy}", "init_args": arguments}
+    content = {"class_path": f"pytorch_lightning.strategies.{strategy}", "init_args": arguments}
     container.config(yaml.safe_dump({"trainer": {"strategy": content}}), "more.yaml")
-    first = parsed(config=["config.yaml", "more.yaml"], namespace=namespace)
+    first = parsed(config=["config.yaml", "more.yaml"])
     capsys.readouterr()  # DeepSpeed writes a line to stdout when it is imported
     with pytest.raises(SystemExit):
-        parsed("--print_config", config=["config.yaml", "more.yaml"], namespace=namespace)
+        parsed("--print_config", config=["config.yaml", "more.yaml"])
     printed = capsys.readouterr().out
     (container.code / "printed.yaml").write_text(printed)
-    second = parsed(config="printed.yaml", namespace=namespace)
+    second = parsed(config="printed.yaml")
     assert (
         yaml.safe_load(first["cli"]._config_yaml())["trainer"]["strategy"]
         == (yaml.safe_load(second["cli"]._config_yaml())["trainer"]["strategy"])
@@ -282,14 +245,6 @@ def test_sizes_that_contradict_the_job(parsed, container, in_environ, sizes):
     assert container.failure.startswith("TopologyError: ")
 
 
-def test_hosts_and_devices_stay_the_jobs_beside_a_strategy(parsed, in_environ):
-    in_environ(torchrun(3, 4, 1, 2, 1, 2))
-    with pytest.raises(TopologyError, match="sets num_nodes=5"):
-        parsed(values={"trainer.strategy": "FSDPStrategy", "trainer.num_nodes": 5})
-    with pytest.raises(TopologyError, match="sets devices=8"):
-        parsed(values={"trainer.strategy": "FSDPStrategy", "trainer.devices": 8})
-
-
 def test_the_trainer_gets_the_strategy_and_the_environment(container, in_environ):
     in_environ(torchrun(1, 2, 0, 1, 1, 2))
     container.hyperparameters({"trainer.strategy": "ModelParallelStrategy", "trainer.strategy.tensor_parallel_size": 1})
@@ -297,15 +252,3 @@ def test_the_trainer_gets_the_strategy_and_the_environment(container, in_environ
     assert type(strategy_of(trainer)).__name__ == "ModelParallelStrategy"
     assert type(strategy_of(trainer).cluster_environment).__name__ == "SageMakerEnvironment"
     assert (trainer.world_size, trainer.global_rank) == (2, 1)
-
-
-@pytest.mark.parametrize("name", ["FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy", "SMDDPStrategy"])
-def test_help(container, name, capsys):
-    words = [
-        f"--trainer.strategy.help={'lightning_sm' if name[0:2] == 'SM' else 'pytorch_lightning.strategies'}.{name}"
-    ]
-    with pytest.raises(SystemExit) as ended:
-        container.cli(*words)
-    assert ended.value.code == 0
-    assert "process_group_backend" in capsys.readouterr().out
-    assert not os.path.exists(container.base / "output" / "failure")

@@ -1,56 +1,21 @@
-import os
 import re
 
 import pytest
 
-from lightning_sm import SageMakerEnvironment
-from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import Namespace, SupportLevel, support_level
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._settings import redirect
 from lightning_sm._settings.options import SageMakerOptions
-from lightning_sm._settings.redirect import as_list
-from lightning_sm._trainer_defaults import add_environment
 from lightning_sm.callbacks import callback_class, job_callbacks
 from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks
 from lightning_sm.errors import CheckpointError
 from tests.helpers.failure_file import reason as reason_of
-from tests.settings.given import context_of, given_of
+from tests.settings.given import context_of
 
 PL = Namespace("pytorch_lightning")
 LAPTOP = Topology(Launcher.LOCAL)
 ONE_HOST = Topology(Launcher.HOST, main_address="127.0.0.1", main_port=7777)
-HOST = context_of(topology=ONE_HOST)
-
-
-@pytest.mark.parametrize("given", [None, [], "an object"])
-def test_an_environment_joins_the_plugins(given):
-    arguments = {"plugins": given, "strategy": "ddp"}
-    add_environment(arguments, HOST)
-    *before, environment = arguments["plugins"]
-    assert before == as_list(given)
-    assert environment.topology is ONE_HOST
-
-
-@pytest.mark.parametrize("strategy", ["smddp", "smddp_find_unused_parameters_true", "object"])
-def test_smddp_brings_its_own(strategy):
-    arguments = {"strategy": smddp_strategy_class(PL)() if strategy == "object" else strategy}
-    add_environment(arguments, HOST)
-    assert "plugins" not in arguments
-
-
-def test_no_environment_on_a_laptop_or_beside_another():
-    arguments = {}
-    add_environment(arguments, context_of())
-    assert arguments == {}
-    given = [PL.module("plugins.environments").LightningEnvironment()]
-    arguments = {"plugins": given}
-    add_environment(arguments, HOST)
-    assert arguments["plugins"] == given
-    arguments = {"plugins": SageMakerEnvironment(ONE_HOST)}
-    add_environment(arguments, HOST)
-    assert isinstance(arguments["plugins"], SageMakerEnvironment)
 
 
 @pytest.fixture
@@ -100,18 +65,6 @@ def test_the_level_core_adds_what_it_names(job, monkeypatch):
     assert list(redirect.redirect(logger, "trainer.logger", context_of(job))) == []
 
 
-@pytest.mark.skipif(support_level(PL) is SupportLevel.CORE, reason="a job adds TrainingMonitor from the level epoch on")
-def test_few_hooks_are_called_for_each_step(job):
-    names = ("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward",
-             "on_before_optimizer_step", "on_train_batch_end")  # fmt: skip
-    callbacks = own_callbacks({}, [], context_of(job, None, SageMakerOptions(), LAPTOP))
-    ours = [callback for callback in callbacks if type(callback).__module__ == "lightning_sm"]
-    called = [(type(each).__name__, name) for each in ours for name in names if callable(getattr(each, name))]
-    assert ("TrainingMonitor", "on_train_batch_end") in called
-    assert not [name for name, _ in called if name == "AutoResume"]
-    assert len(called) <= 8
-
-
 @pytest.mark.parametrize(
     ("arguments", "options", "expected"),
     [({"enable_checkpointing": False}, {}, 0), ({"barebones": True}, {"checkpoint_dir": "memory://bucket/x"}, 0),
@@ -133,22 +86,3 @@ def test_a_resume_that_cannot_be_is_a_reason(job, options, reason):
     with pytest.raises(CheckpointError, match=reason):
         own(job, **options)
     assert re.match(rf"CheckpointError: .*{reason}", reason_of(job))
-
-
-def test_outside_a_container(tmp_path):
-    checkpoint = PL.module("callbacks").ModelCheckpoint(dirpath=str(tmp_path))
-    assert own(TrainingJob(), [checkpoint]) == []
-    assert own(TrainingJob(), [checkpoint], model_dir="there") == ["ModelExport"]
-    assert own(TrainingJob(), [checkpoint], model_dir="there", export=False) == []
-    assert checkpoint.dirpath == str(tmp_path)
-
-
-def test_explicit_directories_stay(job, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    checkpoint_class = PL.module("callbacks").ModelCheckpoint
-    first, second, third = (checkpoint_class(dirpath=path) for path in ("one", "two", "three"))
-    given = given_of(trainer={"callbacks": [{"init_args": {"dirpath": "one"}}]}, my_save={"dirpath": "two"})
-    own(job, [first, second, third], given=given)
-    kept = [os.path.realpath(callback.dirpath) for callback in (first, second)]
-    assert kept == [str(tmp_path / "one"), str(tmp_path / "two")]
-    assert third.dirpath == os.path.join(job.checkpoint_dir, "three")

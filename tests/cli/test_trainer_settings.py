@@ -1,15 +1,12 @@
 import os
-from inspect import signature
 
 import pytest
-import torch
 
-from lightning_sm import SageMakerEnvironment, _export, trainer_settings
+from lightning_sm import SageMakerEnvironment, trainer_settings
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.legacy import strategy_of
-from lightning_sm.callbacks import callback_class
-from lightning_sm.errors import JobConfigError, OutputError, TopologyError
+from lightning_sm.errors import TopologyError
 from tests.helpers.environ import torchrun
 from tests.projects.container import log_lines
 
@@ -26,10 +23,6 @@ def names(callbacks):
 
 def quiet(**arguments):
     return {"max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False, **arguments}
-
-
-def loaded(path):
-    return _export.load_file(str(path), weights_only=False)
 
 
 def test_a_script_gets_what_the_cli_gives(container):
@@ -68,31 +61,6 @@ def test_checkpoints_of_the_script_go_to_the_jobs_directory(container):
     assert (added.count("AutoResume"), added.count("ModelCheckpoint"), added.count("ModelExport")) == (1, 0, 1)
 
 
-def test_callbacks_of_one_file_name_keep_files_of_their_own_and_the_first_best_is_exported(container):
-    from tiny_data import TinyData
-    from tiny_model import TinyModel
-
-    checkpoint_class = PL.module("callbacks").ModelCheckpoint
-    unnumbered = {"enable_version_counter"} & signature(checkpoint_class).parameters.keys()
-    same = {"filename": "best", "monitor": "val_loss", **dict.fromkeys(unnumbered, False)}
-    directory = container.base / "output" / "data" / "checkpoints" / "runs"
-    for fold in ("fold0", "fold1"):  # with trainers of their own, of which none knows the others' callbacks
-        callbacks = [
-            checkpoint_class(f"runs/{fold}/first", mode="max", **same),
-            checkpoint_class(f"runs/{fold}/second", mode="min", **same),
-        ]
-        arguments = quiet(max_epochs=3, sagemaker={"resume": "never"}, num_sanity_val_steps=0, callbacks=callbacks)
-        PL.module().Trainer(**trainer_settings(**arguments)).fit(TinyModel(), TinyData("x"))
-        first, second = (loaded(directory / fold / name / "best.ckpt") for name in ("first", "second"))
-        assert first["epoch"] < second["epoch"]  # the loss falls
-        assert container.summary["checkpoint"] == str(directory / fold / "first" / "best.ckpt")
-        exported = loaded(container.model / "model.pt")
-        assert all(torch.equal(exported[name], value) for name, value in first["state_dict"].items())
-    assert sorted(str(path.relative_to(directory)) for path in directory.rglob("*.ckpt")) == [
-        f"{fold}/{name}/best.ckpt" for fold in ("fold0", "fold1") for name in ("first", "second")
-    ]
-
-
 @pytest.mark.parametrize(
     "arguments", [{"monitor": "val_loss"}, {"monitor": "val_loss", "save_last": True}, {}], ids=str
 )
@@ -114,25 +82,6 @@ def test_checkpoints_of_the_model_go_to_the_jobs_directory_and_the_jobs_own_stay
     assert list(directory.glob("ckpts/epoch=*.ckpt"))
     assert list(directory.rglob("last.ckpt")) or "save_last" not in arguments
     assert not (container.code / "ckpts").exists()
-
-
-def test_one_callback_need_not_be_a_list(container):
-    export = callback_class(PL, "ModelExport")()
-    settings = trainer_settings(callbacks=export)
-    assert settings["callbacks"][0] is export
-    assert names(settings["callbacks"]).count("ModelExport") == 1
-    assert names(settings["callbacks"]).count("AutoResume") == 1
-
-
-def test_the_group(container, tmp_path):
-    group = {"output_dir": str(tmp_path / "o"), "checkpoint_dir": str(tmp_path / "c"), "model_dir": str(tmp_path / "m")}
-    settings = trainer_settings(sagemaker=group)
-    (resume,) = (found for found in settings["callbacks"] if isinstance(found, callback_class(PL, "AutoResume")))
-    (export,) = (found for found in settings["callbacks"] if isinstance(found, callback_class(PL, "ModelExport")))
-    assert (settings["logger"].save_dir, resume.directory) == (group["output_dir"], group["checkpoint_dir"])  # type: ignore[attr-defined]
-    assert export.model_dir == group["model_dir"]  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match="chanels"):
-        trainer_settings(sagemaker={"chanels": {}})
 
 
 def test_outside_a_container_nothing_changes(container):
@@ -166,15 +115,6 @@ def test_a_strategy_of_the_scripts_own_gets_the_environment(container, in_enviro
     assert trainer_settings(strategy="ddp", plugins=[plugin])["plugins"] == [plugin]
 
 
-@pytest.mark.parametrize("namespace", [space for space in NAMESPACES if space.is_installed], ids=str)
-def test_either_namespace(container, monkeypatch, namespace):
-    monkeypatch.setattr("lightning_sm._trainer_defaults.choose_namespace", lambda: namespace)
-    settings = trainer_settings(**quiet())
-    assert namespace.owns(type(settings["logger"]))
-    assert all(namespace.owns(type(callback)) for callback in settings["callbacks"])
-    assert namespace.module().Trainer(**settings).log_dir.startswith(str(container.base))
-
-
 def test_none_leaves_a_setting_open(container, in_environ):
     in_environ(torchrun(3, 4, 1, 2, 1, 2))
     settings = trainer_settings(devices=None, num_nodes=1, strategy=None)
@@ -196,51 +136,6 @@ def test_the_namespace_is_that_of_what_is_given(container):
             settings = trainer_settings(**arguments, sagemaker={"max_runtime": "1h"})
             assert "trainer_class" not in settings
             assert all(namespace.owns(type(callback)) for callback in settings["callbacks"])
-
-
-def test_the_table_is_printed_once(container):
-    with log_lines() as lines:
-        trainer_settings()
-    (table,) = (line for line in lines if "has the level" not in line)
-    assert table.startswith("SageMaker settings:")
-    assert "trainer.default_root_dir = " in table
-    assert "checkpoints in " in table
-    assert "channel" not in table
-    container.leave()
-    with log_lines() as lines:
-        trainer_settings()
-    assert lines == []
-
-
-def test_errors_are_reasons(container):
-    (container.code / "file").write_text("")
-    with pytest.raises(OutputError):
-        trainer_settings(sagemaker={"checkpoint_dir": str(container.code / "file" / "below")})
-    assert container.failure.startswith("OutputError: The checkpoint directory")
-    os.unlink(container.base / "output" / "failure")
-    container.opt_ml.write("resourceconfig.json", "{")
-    with pytest.raises(JobConfigError):
-        trainer_settings()
-    assert container.failure.startswith("JobConfigError: ")
-
-
-@pytest.mark.parametrize("kind", ["CSVLogger", "TensorBoardLogger"])
-def test_loggers_of_the_script_write_to_the_output_directory(container, kind):
-    logger_class = getattr(PL.module("loggers"), kind)
-    loggers = [logger_class("logs", name="mine"), logger_class(str(container.base / "output" / "data" / "own"))]
-    with log_lines() as lines:
-        settings = trainer_settings(**quiet(logger=loggers))
-    output = str(container.base / "output" / "data")
-    assert settings["logger"] == loggers
-    assert [logger.save_dir for logger in loggers] == [output, os.path.join(output, "own")]
-    assert any(
-        f"trainer.logger[0].save_dir = {output} ←" in line and "(replaces logs from the script)" in line
-        for line in lines
-    )
-    loggers[0].log_metrics({"loss": 1.0}, step=0)
-    loggers[0].save()
-    assert os.listdir(os.path.join(output, "mine", "version_0"))
-    assert not os.path.exists("logs")
 
 
 def test_a_logger_that_has_begun_to_write_is_named(container):

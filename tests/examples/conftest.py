@@ -1,7 +1,6 @@
 """Fixtures for the tests of ``examples/``."""
 
 import importlib
-import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -34,18 +33,3 @@ def example() -> Iterator[Callable[[str], ModuleType]]:
 def cifar(example: Callable[[str], ModuleType]) -> ModuleType:
     """The example's reader of CIFAR-10."""
     return example("cifar_files")
-
-
-@pytest.fixture
-def readonly() -> Iterator[Callable[[Path], Path]]:
-    """Take away the right to write into a folder, and give it back at the end."""
-    folders = []
-
-    def take(folder: Path) -> Path:
-        folder.chmod(0o555)
-        folders.append(folder)
-        return folder
-
-    yield take
-    for folder in folders:
-        os.chmod(folder, 0o755)

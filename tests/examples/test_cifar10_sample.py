@@ -1,12 +1,7 @@
 """The bundled sample: what its README says, in the format that torchvision reads, and made by its script."""
 
-import gzip
-import pickle
-import struct
-import sys
 import tarfile
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -25,11 +20,6 @@ def test_counts_shapes_and_classes(cifar, sample, split, count):
     assert Counter(labels.tolist()) == {label: count // 10 for label in range(10)}
     assert pictures.std(axis=(1, 2, 3)).min() > 0
     np.testing.assert_array_equal(pictures[:, 0], pictures[:, 2])
-
-
-def test_no_picture_twice(cifar, sample):
-    pictures, _ = cifar.read(sample, cifar.TRAIN_FILES + cifar.TEST_FILES)
-    assert len(np.unique(pictures.reshape(len(pictures), -1), axis=0)) == len(pictures)
 
 
 def test_it_is_small_and_names_source_and_licence(sample):
@@ -56,47 +46,3 @@ def test_torchvision_reads_the_same(cifar, sample, tmp_path, monkeypatch):
     np.testing.assert_array_equal(theirs.data, pictures.transpose(0, 2, 3, 1))
     assert theirs.targets == labels.tolist()
     assert theirs.classes[9] == "Ankle boot"
-
-
-@pytest.fixture
-def source(cifar, sample, tmp_path):
-    """Fashion-MNIST's files as far as the sample tells of them; the pictures that it leaves out are of no class."""
-    for name, batches in (("train", cifar.TRAIN_FILES), ("t10k", cifar.TEST_FILES)):
-        pictures, labels = cifar.read(sample, batches)
-        indices = [_index(found) for batch in _batches(sample, batches) for found in batch[b"filenames"]]
-        every_picture = np.zeros((max(indices) + 1, 28, 28), np.uint8)
-        every_label = np.full(len(every_picture), 255, np.uint8)
-        every_picture[indices] = pictures[:, 0, 2:-2, 2:-2]
-        every_label[indices] = labels
-        _write_idx(tmp_path / f"{name}-images-idx3-ubyte.gz", every_picture)
-        _write_idx(tmp_path / f"{name}-labels-idx1-ubyte.gz", every_label)
-    return tmp_path
-
-
-def _batches(sample, names):
-    with tarfile.open(sample) as tar:
-        for member in tar:
-            if Path(member.name).name in names:
-                yield pickle.loads(tar.extractfile(member).read(), encoding="bytes")
-
-
-def _index(name):
-    return int(name.decode().rpartition("-")[2].partition(".")[0])
-
-
-def _write_idx(path, array):
-    head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    path.write_bytes(gzip.compress(head + array.tobytes()))
-
-
-class TestTheScript:
-    def test_makes_the_same_files(self, example, sample, source):
-        with tarfile.open(sample) as tar:
-            files = {Path(member.name).name: tar.extractfile(member).read() for member in tar}
-        assert dict(example("make_sample").make_files(source)) == files
-
-    @pytest.mark.skipif(sys.version_info < (3, 9), reason="tarfile of Python 3.8 writes device numbers for files, too")
-    def test_makes_the_same_archive(self, example, sample, source):
-        """Compared unpacked: how gzip packs may change with zlib's version."""
-        make_sample = example("make_sample")
-        assert make_sample.pack(make_sample.make_files(source)) == gzip.decompress(sample.read_bytes())

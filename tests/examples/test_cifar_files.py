@@ -49,33 +49,12 @@ class TestFind:
     def test_the_published_folder(self, cifar, folder):
         assert cifar.find(folder) == folder / cifar.FOLDER
 
-    def test_the_folder_is_data_dir_itself(self, cifar, folder):
-        assert cifar.find(folder / cifar.FOLDER) == folder / cifar.FOLDER
-
-    def test_the_archive(self, cifar, tmp_path):
-        archive = write_tar(tmp_path / cifar.ARCHIVE, [])
-        assert cifar.find(tmp_path) == archive
-
     def test_the_folder_goes_before_the_archive(self, cifar, folder):
         write_tar(folder / cifar.ARCHIVE, [])
         assert cifar.find(folder) == folder / cifar.FOLDER
 
-    def test_nothing(self, cifar, tmp_path):
-        assert cifar.find(tmp_path) is None
-        assert cifar.find(tmp_path / "absent") is None
-
-    def test_a_pipe_is_no_file(self, cifar, tmp_path):
-        os.mkfifo(str(tmp_path / "data_batch_1"))
-        assert cifar.find(tmp_path) is None
-
 
 class TestRead:
-    def test_folder(self, cifar, folder):
-        pictures, labels = cifar.read(folder / cifar.FOLDER, cifar.TRAIN_FILES)
-        assert pictures.shape == (20, 3, 32, 32)
-        assert pictures.dtype == np.uint8
-        assert labels.tolist() == [0, 1, 2, 3] * 5
-
     def test_folder_and_archive_give_the_same(self, cifar, batch, folder, tmp_path):
         archive = write_tar(
             tmp_path / cifar.ARCHIVE, [(f"./{cifar.FOLDER}/{name}", batch) for name in cifar.TEST_FILES]
@@ -84,13 +63,6 @@ class TestRead:
             cifar.read(archive, cifar.TEST_FILES), cifar.read(folder / cifar.FOLDER, cifar.TEST_FILES)
         ):
             np.testing.assert_array_equal(one, other)
-
-    def test_archive_in_a_readonly_folder(self, cifar, batch, tmp_path, readonly):
-        """As a channel of a training job is. Root may write everywhere, so the listing is looked at as well."""
-        write_tar(tmp_path / cifar.ARCHIVE, [(f"{cifar.FOLDER}/test_batch", batch)])
-        readonly(tmp_path)
-        assert len(cifar.read(cifar.find(tmp_path), cifar.TEST_FILES)[1]) == 4
-        assert [path.name for path in tmp_path.iterdir()] == [cifar.ARCHIVE]
 
     def test_missing_batches_are_named(self, cifar, folder):
         (folder / cifar.FOLDER / "data_batch_2").unlink()
@@ -102,12 +74,6 @@ class TestRead:
     def test_broken_archive(self, cifar, tmp_path, content):
         archive = tmp_path / cifar.ARCHIVE
         archive.write_bytes(content)
-        with pytest.raises(cifar.CIFARFilesError, match="HINT"):
-            cifar.read(archive, cifar.TEST_FILES)
-
-    def test_cut_archive(self, cifar, batch, tmp_path):
-        archive = write_tar(tmp_path / cifar.ARCHIVE, [(f"{cifar.FOLDER}/test_batch", batch)])
-        archive.write_bytes(archive.read_bytes()[:-2000])
         with pytest.raises(cifar.CIFARFilesError, match="HINT"):
             cifar.read(archive, cifar.TEST_FILES)
 
@@ -134,12 +100,6 @@ class TestHostileArchive:
         with pytest.raises(cifar.CIFARFilesError, match="lacks test_batch"):
             cifar.read(archive, cifar.TEST_FILES)
 
-    def test_huge_member(self, cifar, batch, tmp_path, monkeypatch):
-        archive = write_tar(tmp_path / cifar.ARCHIVE, [(f"{cifar.FOLDER}/test_batch", batch)])
-        monkeypatch.setattr(cifar, "MAX_FILE_BYTES", 1000)
-        with pytest.raises(cifar.CIFARFilesError, match=f"test_batch claims to have {len(batch)} bytes"):
-            cifar.read(archive, cifar.TEST_FILES)
-
 
 class Caller:
     """Pickles as a call."""
@@ -154,7 +114,7 @@ class Caller:
 class TestBatch:
     DATA = np.arange(2 * 3072).reshape(2, 3072).astype(np.uint8)
 
-    @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+    @pytest.mark.parametrize("protocol", [0, pickle.HIGHEST_PROTOCOL])
     @pytest.mark.parametrize("keys", [("data", "labels"), (b"data", b"labels")])
     def test_written_by_python_3(self, cifar, protocol, keys):
         """Cut-down copies of CIFAR-10 come from whatever Python and NumPy their author has."""
@@ -163,21 +123,12 @@ class TestBatch:
         np.testing.assert_array_equal(pictures.reshape(2, 3072), self.DATA)
         assert labels.tolist() == [3, 9]
 
-    @pytest.mark.parametrize("home", [b"numpy.core", b"numpy._core"])
-    def test_numpy_1_and_2(self, cifar, batch, home):
-        raw = batch.replace(b"numpy.core.multiarray", home + b".multiarray")
-        assert len(cifar.parse_batch(raw, "here")[0]) == 4
-
     def test_hostile_pickle_calls_nothing(self, cifar, tmp_path):
         target = tmp_path / "touched"
         raw = pickle.dumps({b"data": Caller(os.mkdir, str(target)), b"labels": [1]})
         with pytest.raises(cifar.CIFARFilesError, match=r"here .* asks for posix\.mkdir.*HINT"):
             cifar.parse_batch(raw, "here")
         assert not target.exists()
-
-    def test_hostile_pickle_asks_for_memory(self, cifar):
-        with pytest.raises(cifar.CIFARFilesError, match="memo index"):
-            cifar.parse_batch(b"\x80\x02}r\xff\xff\xff\x7f.", "here")
 
     @pytest.mark.parametrize(
         ("content", "message"),
@@ -201,20 +152,7 @@ class TestBatch:
         with pytest.raises(cifar.CIFARFilesError, match=f"here .*{message}.*HINT"):
             cifar.parse_batch(pickle.dumps(content), "here")
 
-    @hypothesis.settings(max_examples=300, deadline=None)
-    @hypothesis.given(cut=st.integers(0, 4 * 3072 + 500))
-    def test_truncated(self, cifar, batch, cut):
-        hypothesis.assume(cut < len(batch))
-        with pytest.raises(cifar.CIFARFilesError):
-            cifar.parse_batch(batch[:cut], "here")
-
-    @hypothesis.settings(max_examples=300, deadline=None)
-    @hypothesis.given(raw=st.binary(max_size=200))
-    def test_garbage(self, cifar, raw):
-        with pytest.raises(cifar.CIFARFilesError):
-            cifar.parse_batch(raw, "here")
-
-    @hypothesis.settings(max_examples=500, deadline=None)
+    @hypothesis.settings(max_examples=100, deadline=None)
     @hypothesis.given(changes=st.lists(st.tuples(st.floats(0, 0.999), st.binary(min_size=1, max_size=9)), min_size=1))
     def test_garbled(self, cifar, batch, changes):
         """Overwritten anywhere outside the pixels, a file is either still a batch or refused by our own error."""

@@ -17,10 +17,6 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 EXAMPLE = ROOT / "examples" / "fabric" / "train.py"
 
 
-def test_the_example_is_short():
-    assert len(EXAMPLE.read_text().splitlines()) <= 80
-
-
 def test_the_example_trains_and_goes_on_after_a_restart(tmp_path):
     opt_ml = OptMl(tmp_path / "ml").host("algo-1")
     (opt_ml.base / "model").mkdir()

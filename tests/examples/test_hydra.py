@@ -73,16 +73,6 @@ def test_in_a_job(program, module):
 
 
 @pytest.mark.jobs
-def test_numbers_that_came_as_text(program):
-    """SDK v3 and plain API calls leave them so."""
-    opt_ml, _, run = program
-    hyperparameters = {"model": "large", "model.lr": "0.01", "trainer.max_epochs": "1"}
-    words, variables = in_job(opt_ml, hyperparameters, encode=str)
-    done = run(*words, **variables)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.jobs
 def test_an_error_is_the_failure_reason(program):
     opt_ml, _, run = program
     words, variables = in_job(opt_ml, {"model.hiden": 3})
@@ -102,15 +92,6 @@ def test_two_processes_that_lightning_starts(program):
     assert "distributed_backend=gloo" in done.stderr
     assert "All distributed processes registered. Starting with 2 processes" in done.stderr
     assert load_file(str(opt_ml.base / "model" / "model.pt"), weights_only=True)["layers.0.weight"].shape == (4, 1)
-
-
-@pytest.mark.jobs
-def test_on_a_laptop(program):
-    _, code, run = program
-    done = run("trainer.max_epochs=1", "model.lr=0.01")
-    assert done.returncode == 0, done.stderr
-    assert (code / "logs").is_dir()
-    assert (code / "outputs" / "hydra").is_dir()
 
 
 VALUES = [
@@ -136,10 +117,6 @@ def test_hydra_reads_the_value_that_was_meant(value):
         # Hydra takes a key that looks like a number for one.
         found = {str(key): entry for key, entry in found.items()}
     assert (found, type(found)) == (value, type(value))
-
-
-def test_names_of_configs_are_flags():
-    assert Hyperparameters({"x": 1, "config-name": "big"}).as_hydra() == ["--config-name=big", "x=1"]
 
 
 def test_only_sagemakers_words_are_replaced():

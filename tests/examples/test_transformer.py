@@ -1,12 +1,9 @@
 """The language model of the examples: its text, data module, model and config files, with Lightning."""
 
-import ast
 import gzip
 import logging
 import math
-import struct
 import sys
-import zlib
 from pathlib import Path
 
 import pytest
@@ -78,53 +75,6 @@ class TestSample:
         assert "Julia Silge" in (data.SAMPLE / "LICENSE").read_text(encoding="utf-8")
         assert (data.SAMPLE / "austen.txt.gz").stat().st_size < 500_000
 
-    def test_the_script_makes_it(self, modules, tmp_path, monkeypatch, capsys):
-        """From a lazy-load database of R's that is written here, as far as the sample tells of it."""
-        novels = _split(gzip.decompress((TRANSFORMER / "sample" / "austen.txt.gz").read_bytes()).decode())
-        _write_database(tmp_path, dict(zip(modules["make_sample"].NOVELS, novels)))
-        out = tmp_path / "austen.txt.gz"
-        monkeypatch.setattr(sys, "argv", ["make_sample.py", str(tmp_path), "--out", str(out)])
-        modules["make_sample"].main()
-        assert "1358459 characters, 79 different ones" in capsys.readouterr().out
-        assert gzip.decompress(out.read_bytes()) == modules["data"].read_text(TRANSFORMER / "sample")
-
-    @pytest.mark.parametrize("raw", [b"A\nlist", b"X\n" + struct.pack(">6i", 2, 0, 0, 14, 1, 0)], ids=["text", "real"])
-    def test_another_object_is_an_error(self, modules, raw):
-        with pytest.raises(ValueError, match=r"binary form|no list of texts"):
-            modules["make_sample"].RSerialization(raw).read()
-
-
-def _split(text):
-    first, marker, second = text.partition("\n\n\nSENSE AND SENSIBILITY")
-    return first, marker.lstrip("\n") + second
-
-
-def _write_database(folder, texts):
-    """Write texts as R's packages hold them: https://cran.r-project.org/doc/manuals/r-release/R-ints.html."""
-
-    def integers(*values):
-        return struct.pack(f">{len(values)}i", *values)
-
-    def characters(text):
-        return integers(9, len(text)) + text.encode()
-
-    def named(kind, entries):
-        names = integers(16, len(entries)) + b"".join(map(characters, entries))
-        values = integers(kind | 0x200, len(entries)) + b"".join(entries.values())
-        return values + integers(2 | 0x400, 1) + characters("names") + names + integers(254)
-
-    head = b"X\n" + integers(3, 0x40201, 0x30500, 5) + b"UTF-8"
-    content, offsets = b"", {}
-    for name, text in texts.items():
-        lines = text.splitlines()
-        raw = head + integers(16, len(lines)) + b"".join(map(characters, lines))
-        entry = integers(len(raw)) + zlib.compress(raw)
-        offsets[name] = integers(13, 2, len(content), len(entry))
-        content += entry
-    (folder / "Rdata.rdb").write_bytes(content)
-    index = named(19, {"variables": named(19, offsets), "compressed": integers(10, 1, 1)})
-    (folder / "Rdata.rdx").write_bytes(gzip.compress(head + index))
-
 
 class TestDataModule:
     def test_the_sample_is_the_default_and_says_so(self, data, caplog):
@@ -159,31 +109,14 @@ class TestDataModule:
         with pytest.raises(data.TextError, match=rf"has {len(content)} bytes, .* holds no window of 64. HINT"):
             data.TextDataModule(str(tmp_path)).setup()
 
-    def test_a_folder_without_text_lists_what_is_there(self, data, tmp_path):
-        for number in range(12):
-            (tmp_path / f"part-{number:02d}.csv").touch()
-        with pytest.raises(data.TextError, match=r"but part-00\.csv, .* part-09\.csv and 2 more\. HINT"):
-            data.TextDataModule(str(tmp_path)).setup()
-        with pytest.raises(data.TextError, match=r"cannot be listed: .* HINT"):
-            data.TextDataModule(str(tmp_path / "absent")).setup()
-
     @pytest.mark.parametrize("cut", [5, 100], ids=["head", "stream"])
     def test_a_broken_file_is_named(self, data, tmp_path, cut):
         (tmp_path / "a.txt.gz").write_bytes(gzip.compress(bytes(range(256)) * 9)[:cut])
         with pytest.raises(data.TextError, match=r"a\.txt\.gz cannot be read: .* HINT"):
             data.TextDataModule(str(tmp_path)).setup()
 
-    def test_context_outside_its_range(self, data):
-        with pytest.raises(ValueError, match=r"context is 0\. HINT"):
-            data.TextDataModule(context=0)
-
 
 class TestModel:
-    def test_an_untrained_model_knows_nothing(self, model):
-        net = model.LitGPT(**SMALL)
-        tokens = torch.randint(256, (4, 17))
-        assert net._loss((tokens[:, :-1], tokens[:, 1:])).item() == pytest.approx(math.log(256), rel=0.01)
-
     def test_no_byte_sees_what_follows(self, model):
         net = model.LitGPT(**SMALL).eval()
         tokens = torch.randint(256, (1, 16))
@@ -275,8 +208,3 @@ def _config_of(built):
 def test_nothing_in_it_knows_where_it_runs(name):
     source = (TRANSFORMER / name).read_text(encoding="utf-8").lower()
     assert not any(word in source for word in ("sagemaker", "lightning_sm", "/opt/ml", "sm_", "environ"))
-
-
-@pytest.mark.parametrize("path", sorted(TRANSFORMER.glob("*.py")), ids=lambda path: path.name)
-def test_python_3_8_can_read_it(path):
-    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))

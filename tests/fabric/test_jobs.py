@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from tests.fabric.conftest import NAMESPACES, job
-from tests.helpers.processes import extended, free_port
+from tests.helpers.processes import free_port
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -18,11 +18,9 @@ needs_click = pytest.mark.skipif(importlib.util.find_spec("click") is None, reas
     [
         (lambda job: job.torchrun(1, 2), (), 1),
         (lambda job: job.torchrun(2, 1), (), 2),
-        extended(lambda job: job.mpirun(2), (), 1),
         (lambda job: job.one_per_host(2), ("--devices", 1), 2),
-        extended(lambda job: job.one_per_host(1), ("--devices", 2), 1),
     ],
-    ids=["torchrun", "torchrun_two_hosts", "mpirun", "one_process_on_two_hosts", "one_process_on_one_host"],
+    ids=["torchrun", "torchrun_two_hosts", "one_process_on_two_hosts"],
 )
 def test_weights_are_those_of_plain_fabric(tmp_path, plain, start, words, nodes):
     started = start(job(tmp_path, *words, namespace=NAMESPACES[0 if nodes == 2 else -1]))
@@ -59,9 +57,8 @@ def test_a_restart_goes_on_from_the_latest_checkpoint_on_all_hosts(tmp_path, pla
     assert not list(tmp_path.rglob(".*partial*"))
 
 
-@pytest.mark.parametrize("start", [lambda job: job.torchrun(2, 1), extended(lambda job: job.torchrun(1, 2))])
-def test_a_failing_rank_is_the_reason_on_all_hosts_and_ends_all(tmp_path, start):
-    failed = start(job(tmp_path, "--fail", 2))
+def test_a_failing_rank_is_the_reason_on_all_hosts_and_ends_all(tmp_path):
+    failed = job(tmp_path, "--fail", 2).torchrun(2, 1)
     assert not {0, None} & set(failed.codes)
     files = list(tmp_path.glob("algo-*/output/failure"))
     assert len(files) == len(failed.codes)

@@ -90,10 +90,10 @@ class Job:
         self._start(0)
         return self._wait(timeout)
 
-    def interrupted(self, *moments, by="kill"):
+    def interrupted(self, *moments):
         """Run the programs in a container for each of these moments, at which they die, and then to their end."""
         for moment in moments:
-            self.run(moment, by).died(TERMINATED if by == "term" else KILLED)
+            self.run(moment).died(KILLED)
         return self.run().ended()
 
     def _fresh_container(self, die_at, by):

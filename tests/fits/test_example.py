@@ -18,14 +18,13 @@ pytest.importorskip("lightning.pytorch", reason="the example uses lightning.pyto
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 FITS = 7
-STARTS = {"plain": (), "torchrun": ("-m", "torch.distributed.run", "--nproc_per_node=2")}
+START = ("-m", "torch.distributed.run", "--nproc_per_node=2")
 
 
 class Example:
-    def __init__(self, folder, start):
+    def __init__(self, folder):
         self.base = folder / "ml"
         self.log = folder / "log.txt"
-        self.start = STARTS[start]
         self.checkpoints = self.base / "checkpoints"
         self.checkpoints.mkdir(parents=True)
 
@@ -36,10 +35,9 @@ class Example:
         environ = {**without_launcher(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         opt_ml = OptMl(self.base).host("algo-1", current_instance_type="local").hyperparameters(save_every="1ms")
         environ.update(opt_ml.environ(TRAINING_JOB_NAME="job-1", SM_NUM_GPUS=0))
-        rendezvous = local_rendezvous() if self.start else ()
         with open(self.log, "wb") as log:
             process = subprocess.Popen(
-                [sys.executable, *self.start, *rendezvous, str(ROOT / "examples" / "kfold" / "train.py")],
+                [sys.executable, *START, *local_rendezvous(), str(ROOT / "examples" / "kfold" / "train.py")],
                 env=environ,
                 cwd=self.base,
                 stdout=log,
@@ -82,12 +80,11 @@ class Example:
         return {name: value.tolist() for name, value in state.items()}
 
 
-@pytest.mark.parametrize("start", STARTS)
-def test_the_example_of_cross_validation(tmp_path, start):
-    whole = Example(tmp_path / "whole", start)
+def test_the_example_of_cross_validation(tmp_path):
+    whole = Example(tmp_path / "whole")
     assert whole.run() == 0, whole.log.read_text()
     assert len(whole.lines) == 3
-    killed = Example(tmp_path / "killed", start)
+    killed = Example(tmp_path / "killed")
     # In the second fit, at the end of the fourth, and in the last one.
     for until in ("**/fit-1/step-*.json", "**/fit-3/fit.json", f"**/fit-{FITS - 1}/step-*.json"):
         assert killed.run(until) != 0, "it ended before it was killed"

@@ -7,8 +7,6 @@ import pytest
 
 from tests.fits.jobs import TERMINATED, same
 
-FITS = ("fit0", "fit1")
-
 
 @pytest.mark.slow
 def test_a_fit_keeps_the_newest_two_saves_and_a_record_of_its_end(job):
@@ -27,14 +25,6 @@ def test_a_fit_keeps_the_newest_two_saves_and_a_record_of_its_end(job):
         assert path.with_suffix(".ckpt").exists()
     names = {path.name for path in several.checkpoints.rglob("*.ckpt")}
     assert not [name for name in names if name.startswith(("last", "resume-", "stopped-"))]
-
-
-@pytest.mark.slow
-def test_require_stops_where_there_is_nothing(job):
-    attempt = job("two_fits", options={"resume": "require"}).run()
-    assert set(attempt.codes) == {1}
-    assert "CheckpointError" in attempt.failure
-    assert attempt.steps("fit0") == []
 
 
 @pytest.mark.slow

@@ -23,42 +23,34 @@ KILLED_FAST = [
     ("writes_files", ["end"], ["fit"]),
 ]
 KILLED_SLOW = [
-    *((f"kfold {where}", ["end"], (*FOLDS, "final")) for where in ("directories", "callbacks", "one")),
     ("kfold one", ["fold0:5", "fold1:11", "fold2:validation", "final:13"], FOLDS),
     ("kfold callbacks", ["fold0:on_train_end", "fold1:on_fit_end", "final:on_fit_end"], FOLDS),
     ("two_stages one", ["pretrain:7", "pretrain:on_fit_end", "finetune:2", "end"], ["pretrain", "finetune"]),
     ("raised_limit same", ["first:12", "longer:19", "longer:on_train_end"], ["first"]),
     ("raised_limit new", ["longer:21", "end"], ["first", "longer"]),
-    ("choose", ["width4:5", "width8:validation", "width16:3", "width16:on_fit_end"], WIDTHS),
-    ("choose", ["chosen:10", "end"], (*WIDTHS, "chosen")),
+    ("choose", ["width4:5", "width8:validation", "width16:3", "width16:on_fit_end", "chosen:10", "end"], WIDTHS),
     ("writes_files", ["fit:7", "fit:on_train_end", "fit:on_fit_end"], ["fit"]),
-    ("own_checkpoint", ["saved"], ["fit"]),
-    ("own_checkpoint", ["second:13", "end"], ["fit"]),
-    ("pruning", ["fit:12", "fit:21"], []),
-    ("pruning", ["end"], ["fit"]),
+    ("own_checkpoint", ["saved", "second:13", "end"], ["fit"]),
+    ("pruning", ["fit:12", "fit:21", "end"], ["fit"]),
     ("caught_error", ["batches of 10:4", "batches of 5:13", "end"], []),
-    ("pretrain + finetune", ["pretrain:5", "between"], ["pretrain"]),
-    ("pretrain + finetune", ["pretrain:on_fit_end", "finetune:on_fit_end"], ["pretrain"]),
+    ("pretrain + finetune", ["pretrain:5", "pretrain:on_fit_end", "between", "finetune:on_fit_end"], ["pretrain"]),
     ("experiment 0 + experiment 1", ["fold1:11", "end"], ["fold0"]),
-    *((f"searches {search}", ["end"], ["after"]) for search in SEARCHES[1:]),
-    *((f"searches {search}", ["searched:9", "after:3"], []) for search in SEARCHES),
+    *((f"searches {search}", ["searched:9", "after:3", "end"], ["after"]) for search in SEARCHES),
 ]
 # With the directory of the fit that is stopped, where one tells it.
 STOPPED = [
     ("kfold one", "fold1:13", "fit-1", ["fold0"]),
     ("kfold directories", "fold1:13", "fold1/fit-0", ["fold0"]),
-    ("two_stages directory", "finetune:3", "finetune/fit-0", ["pretrain"]),
     ("raised_limit same", "longer:27", "fit-1", ["first"]),
     ("choose", "width8:11", "fit-1", ["width4"]),
     ("pretrain + finetune", "finetune:12", None, ["pretrain"]),
-    *((f"searches {search}", "searched:7", "fit-0", []) for search in SEARCHES),
+    *((f"searches {search}", "searched:7", "fit-0", []) for search in ("lr_find", "BatchSizeFinder")),
 ]
 TOGETHER = [
     ("kfold directories", ["fold1:7", "final:3", "end"], ["final"]),
     ("choose", ["width8:3", "end"], WIDTHS),
     ("pretrain + finetune", ["pretrain:5", "finetune:6"], []),
     ("searches lr_find", ["searched:6", "end"], []),
-    ("searches LearningRateFinder", ["searched:6", "end"], []),
 ]
 
 

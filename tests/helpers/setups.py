@@ -242,12 +242,6 @@ def plateau_by_epoch(pl, size):
     return Setup(_scheduled(pl, make=_plateau, monitor="val_loss"), shuffled(size), in_order())
 
 
-@setup
-def plateau_by_step(pl, size):
-    monitored = {"monitor": "val_loss", "interval": "step", "frequency": 3}
-    return Setup(_scheduled(pl, make=_plateau, **monitored), shuffled(size), in_order(), {"val_check_interval": 3})
-
-
 # --- validation
 
 
@@ -270,7 +264,7 @@ def early_stopping(pl, size):
 # --- what is logged in an epoch
 
 
-def _logging(pl, scheduler=None, **log):
+def _logging(pl, **log):
     class Net(net(pl)):
         def training_step(self, batch, batch_idx):
             loss = self.loss(batch)
@@ -278,12 +272,6 @@ def _logging(pl, scheduler=None, **log):
             if batch_idx == 0:
                 self.log("first_loss", loss, on_step=False, on_epoch=True, sync_dist=True)
             return loss
-
-        def configure_optimizers(self):
-            optimizer = torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
-            if scheduler is None:
-                return optimizer
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": _plateau(optimizer), **scheduler}}
 
     return Net()
 
@@ -312,46 +300,6 @@ def epoch_mean_of_uneven_batches(pl, size):
 def early_stopping_on_epoch_mean(pl, size):
     stop = pl.callbacks.EarlyStopping("train_loss_epoch", patience=1, min_delta=0.5)
     return Setup(_logging(pl), shuffled(size), arguments={"callbacks": [stop]})
-
-
-@setup
-def plateau_on_epoch_mean(pl, size):
-    return Setup(_logging(pl, scheduler={"monitor": "train_loss_epoch"}), shuffled(size))
-
-
-@setup
-def metric_objects(pl, size):
-    import torchmetrics
-
-    class Net(net(pl)):
-        def __init__(self):
-            super().__init__()
-            pair = {"mse": torchmetrics.MeanSquaredError(), "mae": torchmetrics.MeanAbsoluteError()}
-            self.train_metrics = torchmetrics.MetricCollection(pair)
-            self.own = torchmetrics.MeanSquaredError()
-            self.kept = torchmetrics.CatMetric()
-            self.val_error = torchmetrics.MeanSquaredError()
-
-        def training_step(self, batch, batch_idx):
-            predicted = self.layers(batch[0])
-            for metric in self.train_metrics.values():
-                metric(predicted.detach(), batch[1])
-            self.log("train_mse", self.train_metrics["mse"], on_step=True, on_epoch=True)
-            self.log("train_mae", self.train_metrics["mae"], on_step=False, on_epoch=True)
-            self.own.update(predicted.detach(), batch[1])
-            self.kept.update(predicted.detach().flatten())
-            return nn.functional.mse_loss(predicted, batch[1])
-
-        def on_train_epoch_end(self):
-            self.log_dict({"own": self.own.compute(), "kept": self.kept.compute().std()})
-            self.own.reset()
-            self.kept.reset()
-
-        def validation_step(self, batch, batch_idx):
-            self.val_error(self.layers(batch[0]), batch[1])
-            self.log("val_error", self.val_error, on_step=False, on_epoch=True)
-
-    return Setup(Net(), shuffled(size), in_order(), {"val_check_interval": 3})
 
 
 @setup
@@ -471,20 +419,8 @@ def batch_sampler_over_random(pl, size):
 
 
 @setup
-def loader_with_generator(pl, size):
-    return Setup(net(pl)(), shuffled(size, generator=torch.Generator().manual_seed(3)))
-
-
-@setup
 def loader_with_generator_and_workers(pl, size):
     return Setup(net(pl)(), shuffled(size, generator=torch.Generator().manual_seed(3), num_workers=1))
-
-
-@setup
-def sampler_with_generator(pl, size):
-    data = Numbers(size.samples)
-    sampler = RandomSampler(data, generator=torch.Generator().manual_seed(3))
-    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=sampler))
 
 
 class Drawn(Sampler):
@@ -542,12 +478,6 @@ class Counting(Sampler):
 
     def __len__(self):
         return self.count
-
-
-@setup
-def sampler_that_counts_epochs(pl, size):
-    data = Numbers(size.samples)
-    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=Counting(len(data))))
 
 
 class Lazy(Counting):

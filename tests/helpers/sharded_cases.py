@@ -85,16 +85,6 @@ def net(pl, optimizer=lambda module: torch.optim.Adam(module.parameters(), lr=0.
 
 
 @case
-def adam(pl):
-    return Case(net(pl))
-
-
-@case
-def sgd_with_momentum(pl):
-    return Case(net(pl, lambda module: torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, nesterov=True)))
-
-
-@case
 def adamw_and_shuffled_data(pl):
     adamw = net(pl, lambda module: torch.optim.AdamW(module.parameters(), lr=0.02, weight_decay=0.1))
     return Case(adamw, shuffle=True)
@@ -117,24 +107,14 @@ def clipped_by_value(pl):
     return Case(net(pl), {"gradient_clip_val": 0.005, "gradient_clip_algorithm": "value"}, _DEEPSPEED)
 
 
-def _scheduled(interval, make):
-    def configure(module):
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": make(optimizer), "interval": interval}}
-
-    return configure
-
-
 @case
 def schedule_by_step(pl):
-    make = lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)  # noqa: E731
-    return Case(net(pl, _scheduled("step", make)))
+    def configure(module):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-
-@case
-def schedule_by_epoch(pl):
-    make = lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)  # noqa: E731
-    return Case(net(pl, _scheduled("epoch", make)))
+    return Case(net(pl, configure))
 
 
 @case

@@ -1,4 +1,3 @@
-import atexit
 import json
 import os
 import signal
@@ -29,13 +28,6 @@ from tests.helpers.processes import ROOT, local_rendezvous
 
 def _trainer(**arguments):
     return pl.Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, **arguments)
-
-
-def test_a_single_process_agrees_with_itself():
-    trainer = _trainer()
-    assert broadcast(trainer, {"name": "last.ckpt"}) == {"name": "last.ckpt"}
-    assert [all_true(trainer, flag) for flag in (True, False)] == [True, False]
-    assert [any_true(trainer, flag) for flag in (True, False)] == [True, False]
 
 
 @pytest.mark.processes
@@ -83,20 +75,6 @@ def _as_two_hosts(folder, port):
     return 0
 
 
-def test_a_group_is_destroyed_at_exit_once(monkeypatch, in_environ):
-    functions = []
-    monkeypatch.setattr(collectives, "_registered", False)
-    monkeypatch.setattr(atexit, "register", functions.append)
-    for _ in range(2):
-        destroy_at_exit()
-    (destroy,) = functions
-    destroy()  # without a group
-    in_environ(torchrun(0, 1, 0, 1, 0, MASTER_ADDR="127.0.0.1", MASTER_PORT=0))
-    dist.init_process_group("gloo", store=vars(dist)["HashStore"](), rank=0, world_size=1)
-    destroy()
-    assert not dist.is_initialized()
-
-
 @pytest.mark.parametrize(
     ("seconds", "intervals"),
     [([1.0] * 3, [1, 1, 1]), ([0.0101] * 7, [2, 4, 8, 16, 24, 24, 24]), ([0.01] * 3 + [5.0], [2, 4, 8, 1])],
@@ -110,10 +88,6 @@ def test_steps_between_two_all_reduces(seconds, intervals):
         steps = interval.next()
         found.append(steps)
     assert found == intervals
-
-
-def test_however_fast_steps_are_some_are_reduced():
-    assert [StepInterval.next(interval) for interval in [StepInterval(lambda: 0.0)] for _ in range(9)][-1] == 64
 
 
 def test_all_ranks_reduce_at_the_same_steps_and_find_the_same(monkeypatch):

@@ -24,13 +24,6 @@ def test_one_class_for_each_namespace(namespace):
     assert cls.__doc__.startswith("Distributed data parallel training on SageMaker")
 
 
-@needs_both
-def test_the_classes_share_nothing_but_our_part():
-    first, second = (smddp_strategy_class(namespace) for namespace in NAMESPACES)
-    assert not issubclass(first, second)
-    assert {base.__name__ for base in first.__mro__} & {"SMDDPMixin"}
-
-
 def test_once_a_lightning_is_loaded_the_class_itself_is_given():
     installed_namespaces()[0].module()
     assert isinstance(resolve_class("SMDDPStrategy", smddp_strategy_class), type)

@@ -89,29 +89,6 @@ def test_owns(module, owner):
     assert _CLASSIC.owns(type("Model", (base,), {"__module__": "train"})) is owner
 
 
-def test_finding_out_imports_nothing(monkeypatch, tmp_path):
-    for package in ("lightning_absent_here", "lightning_present_here"):
-        assert not Namespace(package).is_installed
-        assert not Namespace(f"{package}.pytorch").is_installed
-    below = tmp_path / "lightning_present_here" / "pytorch"
-    below.mkdir(parents=True)
-    (below.parent / "__init__.py").write_text("raise RuntimeError('imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert Namespace("lightning_present_here").is_installed
-    assert Namespace("lightning_present_here.pytorch").is_installed
-    assert not Namespace("lightning_present_here.fabric").is_installed
-
-
-@pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
-def test_real_ones(namespace):
-    module = namespace.module()
-    assert module.__name__ == namespace.name
-    assert namespace.module("plugins").__name__ == f"{namespace.name}.plugins"
-    assert namespace.version == tuple(int(part) for part in module.__version__.split(".")[:2])
-    assert namespace.is_loaded
-    assert namespace.owns(module.LightningModule)
-
-
 @pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
 def test_lightnings_rank_zero_only_is_told_the_rank(namespace):
     old = namespace.version < (1, 6)

@@ -6,7 +6,7 @@ import torch
 
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._lightning.legacy import skips_missing_hooks
-from lightning_sm._lightning.trainer_hooks import around_restore, skip_hooks, skip_unused_hooks
+from lightning_sm._lightning.trainer_hooks import around_restore, skip_unused_hooks
 from tests.helpers.skips import installed_version
 from tests.helpers.tiny import loader, tiny_model
 
@@ -16,14 +16,11 @@ class _Connector:
 
     _loaded_checkpoint = types.MappingProxyType({"state_dict": {}})
 
-    def __init__(self, fails=()):
+    def __init__(self):
         self.calls = []
-        self.fails = fails
 
     def _note(self, name, *details):
         self.calls.append((name, *details))
-        if name in self.fails:
-            raise ValueError(name)
 
     def resume_start(self, checkpoint_path=None):
         self._note("resume_start", checkpoint_path)
@@ -38,14 +35,7 @@ class _Connector:
         self._note("resume_end")
 
 
-class _NewConnector(_Connector):
-    """As since 2.6."""
-
-    def resume_start(self, checkpoint_path=None, weights_only=None):
-        self._note("resume_start", checkpoint_path, weights_only)
-
-
-def fit(connector, path=None, *, name="_checkpoint_connector", chosen=("a.ckpt", False), **more):
+def fit(connector, *, name="_checkpoint_connector", chosen=("a.ckpt", False)):
     """What a fit of Lightning's calls, and what we are asked on the way."""
     asked = []
 
@@ -60,7 +50,7 @@ def fit(connector, path=None, *, name="_checkpoint_connector", chosen=("a.ckpt",
         explain=lambda error: RuntimeError(f"explained {error}"),
         restored=lambda: connector.calls.append(("restored",)),
     )
-    connector.resume_start(path, **more)
+    connector.resume_start(None)
     connector.restore_model()
     connector.restore_training_state()
     connector.resume_end()
@@ -78,13 +68,6 @@ def test_another_path_takes_the_place_of_none(name):
     assert connector.calls == [("resume_start", "a.ckpt"), _LOADED, *_AFTER]
 
 
-@pytest.mark.parametrize("weights_only", [True, False])
-def test_a_newer_lightning_is_told_how_the_file_loads(weights_only):
-    connector = _NewConnector()
-    fit(connector, weights_only=None, chosen=("a.ckpt", weights_only))
-    assert connector.calls == [("resume_start", "a.ckpt", weights_only), _LOADED, *_AFTER]
-
-
 @pytest.mark.skipif(installed_version("torch") < (1, 13), reason="torch.load cannot restrict what a file may hold")
 def test_an_older_lightning_restores_no_file_that_names_code(tmp_path):
     connector, path = _Connector(), str(tmp_path / "a.ckpt")
@@ -95,49 +78,6 @@ def test_an_older_lightning_restores_no_file_that_names_code(tmp_path):
     torch.save({"value": torch.zeros(1)}, path)
     fit(connector, chosen=(path, True))
     assert connector.calls == [("resume_start", path), _LOADED, *_AFTER]
-
-
-def test_where_nothing_is_chosen_all_is_as_without_us():
-    connector = _NewConnector(fails=["restore_model"])
-    with pytest.raises(ValueError, match="restore_model"):
-        fit(connector, "given.ckpt", weights_only=True, chosen=None)
-    assert connector.calls == [("resume_start", "given.ckpt", True), ("restore_model",)]
-
-
-@pytest.mark.parametrize("name", ["restore_model", "restore_training_state"])
-def test_what_does_not_fit_is_explained(name):
-    with pytest.raises(RuntimeError, match=f"explained {name}") as caught:
-        fit(_Connector(fails=[name]))
-    assert isinstance(caught.value.__cause__, ValueError)
-
-
-def test_it_is_over_after_one_fit():
-    connector = _Connector()
-    fit(connector)
-    assert vars(connector).keys() == {"calls", "fails"}
-    connector.calls.clear()
-    connector.resume_start(None)
-    connector.resume_end()
-    assert connector.calls == [("resume_start", None), ("resume_end",)]
-
-
-def test_a_fit_that_failed_on_the_way_leaves_nothing_for_the_next():
-    connector = _Connector(fails=["resume_start"])
-    # Strategies that shard restore there.
-    with pytest.raises(RuntimeError, match="explained resume_start"):
-        fit(connector)
-    with pytest.raises(ValueError, match="resume_start"):
-        fit(connector, "given.ckpt", chosen=None)
-    connector.fails = ()
-    connector.calls.clear()
-    assert fit(connector, chosen=("b.ckpt", False)) == [None]
-    assert connector.calls == [("resume_start", "b.ckpt"), _LOADED, *_AFTER]
-    connector.fails = ["restore_model"]
-    with pytest.raises(RuntimeError, match="explained"):
-        fit(connector)
-    connector.fails = ["restore_training_state"]
-    with pytest.raises(ValueError, match="restore_training_state"):
-        fit(connector, "given.ckpt", chosen=None)
 
 
 def _tells(callback_class):
@@ -184,14 +124,3 @@ def test_hooks_without_a_body_are_skipped_and_no_others(namespace, monkeypatch):
     assert reached.count(untouched) == 3
     assert reached.count(patched) == 3 if skips else 6
     assert (quiet in reached) is not skips
-
-
-def test_skipped_hooks_are_called_again_and_those_of_the_program_stay():
-    namespace = installed_namespaces()[-1]
-    callback, own = namespace.module("callbacks").Callback(), lambda *args: None
-    callback.on_train_batch_end = own
-    names = ("on_train_batch_start", "on_train_batch_end")
-    for skip in (True, False, False):
-        skip_hooks(namespace, callback, names, skip=skip)
-        assert callback.on_train_batch_end is own
-        assert (callback.on_train_batch_start is None) is (skip and skips_missing_hooks(namespace))

@@ -6,7 +6,7 @@ from typing import Dict, NamedTuple
 
 import pytest
 
-from tests.helpers.processes import Job, extended
+from tests.helpers.processes import Job
 from tests.observe.made_up import Page
 
 pytestmark = [pytest.mark.processes, pytest.mark.jobs]
@@ -69,7 +69,7 @@ def run_everywhere(run):
     return run_everywhere
 
 
-@pytest.mark.parametrize("launch", ["torchrun_two_hosts", "mpirun", extended("one_process_on_two_hosts")])
+@pytest.mark.parametrize("launch", ["torchrun_two_hosts", "mpirun"])
 def test_a_rank_that_raises_is_the_reason_on_every_host(run_everywhere, launch):
     host, reasons = run_everywhere(launch, "raise")
     for reason in reasons:
@@ -78,24 +78,19 @@ def test_a_rank_that_raises_is_the_reason_on_every_host(run_everywhere, launch):
         assert reason.endswith(" in fail; then RuntimeError: no layers, said the owner of ***)")
 
 
-@pytest.mark.parametrize("launch", [extended("torchrun_two_hosts"), "one_process_on_two_hosts"])
-def test_a_rank_that_exits_with_a_message_is_the_reason_on_every_host(run_everywhere, launch):
-    host, reasons = run_everywhere(launch, "exit")
+def test_a_rank_that_exits_with_a_message_is_the_reason_on_every_host(run_everywhere):
+    host, reasons = run_everywhere("one_process_on_two_hosts", "exit")
     for reason in reasons:
         assert reason.startswith(f"SystemExit: no data for this rank (rank 1 on {host}; at ")
 
 
-@pytest.mark.parametrize("launch", ["torchrun_one_host", extended("one_process_on_two_hosts")])
-def test_a_rank_that_is_killed_is_the_reason_on_every_host(run_everywhere, launch):
-    host, reasons = run_everywhere(launch, "kill")
+def test_a_rank_that_is_killed_is_the_reason_on_every_host(run_everywhere):
+    host, reasons = run_everywhere("torchrun_one_host", "kill")
     for reason in reasons:
         assert reason.startswith(f"Rank 1 on {host} was killed: it exited without an exception (SIGKILL, ")
 
 
-@pytest.mark.parametrize(
-    "launch",
-    ["torchrun_two_hosts", extended("mpirun"), extended("one_process_on_two_hosts"), "one_process_on_one_host"],
-)
+@pytest.mark.parametrize("launch", ["torchrun_two_hosts", "one_process_on_one_host"])
 def test_an_error_before_the_ranks_have_joined_is_the_reason_on_every_host(run_everywhere, launch):
     host, reasons = run_everywhere(launch, "model")
     for reason in reasons:
@@ -104,9 +99,8 @@ def test_an_error_before_the_ranks_have_joined_is_the_reason_on_every_host(run_e
         assert "fail.py:" in reason
 
 
-@pytest.mark.parametrize("launch", [extended("torchrun_two_hosts"), "one_process_on_two_hosts"])
-def test_rank_zero_killed_in_its_first_second_is_the_reason_on_every_host(run_everywhere, launch):
-    _, reasons = run_everywhere(launch, "main")
+def test_rank_zero_killed_in_its_first_second_is_the_reason_on_every_host(run_everywhere):
+    _, reasons = run_everywhere("one_process_on_two_hosts", "main")
     for reason in reasons:
         assert reason.startswith("Rank 0 on algo-1 was killed: it exited without an exception (SIGKILL, ")
 

@@ -32,7 +32,6 @@ _CASES: Dict[str, Tuple[Dict[str, Any], int, Dict[str, Any]]] = {
         {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
     ),
 }
-_BOTH = {"partitions": 2, "microbatches": 2, "ddp": True, "placement_strategy": "spread"}, 2, {**_CLIPPED}
 _RESUMED: Dict[str, Dict[str, Any]] = {"full": _PIPELINE, "partial": _TENSOR}
 _LACKS_HALF = installed_version("torch") < (2, 3)
 half_precision = pytest.mark.skipif(_LACKS_HALF, reason="CPUs compute and scale in half precision from torch 2.3 on")
@@ -55,7 +54,7 @@ def ranks(tmp_path_factory):
     for name, parameters in _RESUMED.items():
         replicas = parameters.get("tensor_parallel_degree", 1)
         cases[name] = {**_case(parameters, replicas, {"gradient_clip_val": 0.05}), "resume": True}
-    cases.update(script={"parameters": _PIPELINE}, refused={"parameters": _PIPELINE})
+    cases["refused"] = {"parameters": _PIPELINE}
     folder = tmp_path_factory.mktemp("smp")
     return (
         Job(folder, _HERE / "train_smp.py", json.dumps(cases), path=[STANDINS], timeout=700).torchrun(1, 2).results(2)
@@ -147,17 +146,6 @@ def test_a_job_continues_from_its_own_checkpoint_and_exports_the_whole_model(ran
         assert sorted(inside) == sorted(expected)
 
 
-def test_a_script_of_aws_runs_on_the_stand_in(ranks):
-    for found in (each["script"] for each in ranks):
-        assert_equal(found["weights"], found["plain"], abs=1e-7)
-        assert found["microbatches"] == 2
-        assert found["shapes"] == [[[10, 2], [2, 5, 2], 2]] * 4
-        assert all(total == pytest.approx(2 * mean) for mean, total in found["losses"])
-        assert found["partial"] in ([True, ["0.weight", "2.weight"]], [True, ["0.bias", "2.bias"]])
-        assert found["evaluated"] == [10, 2]
-        assert set(found["refused"]) == {"twice", "outside", "early", "indivisible", "other"}
-
-
 _REFUSED = {
     "manual": "manual optimization (automatic_optimization=False), and so with several optimizers",
     "two_networks": "parameters are in: net, head",
@@ -180,16 +168,3 @@ def test_what_cannot_work_is_refused_by_name(ranks):
     for found in (each["refused"] for each in ranks):
         assert {name: text for name, text in _REFUSED.items() if text not in found.get(name, "")} == {}, found
         assert all("HINT: " in error for error in found.values())
-
-
-@pytest.mark.extended
-def test_pipelines_that_read_data_of_their_own(tmp_path_factory):
-    from tests.helpers.smp import fit_plain
-
-    cases = json.dumps({"both": _case(*_BOTH)})
-    job = Job(tmp_path_factory.mktemp("smp_both"), _HERE / "train_smp.py", cases, path=[STANDINS], timeout=300)
-    plain = fit_plain(_BATCH, **_BOTH[2])
-    for rank, found in enumerate(job.torchrun(1, 4).results(4)):
-        assert_equal(found["both"]["weights"], plain["weights"], abs=1e-7)
-        # Spread: ranks 0 and 1 are the first stage of two pipelines.
-        assert found["both"]["sampler"] == {"num_replicas": 2, "rank": rank % 2}

@@ -20,7 +20,6 @@ from tests.helpers.processes import ROOT, local_rendezvous
 pytestmark = [pytest.mark.processes, pytest.mark.jobs]
 
 _SCRIPT = Path(__file__).parent / "train_until_stopped.py"
-_NAMESPACES = [namespace.name for namespace in installed_namespaces()]
 
 
 class Stopping:
@@ -90,9 +89,8 @@ def assert_exported(stopped):
     )
 
 
-@pytest.mark.parametrize("namespace", _NAMESPACES)
-def test_sigterm_in_an_epoch_saves_exports_and_ends_with_143(tmp_path, namespace):
-    stopped = Stopping(tmp_path / "ml", "--namespace", namespace).until("step 5").stop()
+def test_sigterm_in_an_epoch_saves_exports_and_ends_with_143(tmp_path):
+    stopped = Stopping(tmp_path / "ml", "--namespace", installed_namespaces()[0].name).until("step 5").stop()
     assert stopped.end() == 143, stopped.log
     assert stopped.checkpoint["global_step"] >= 5
     assert_exported(stopped)

@@ -12,23 +12,16 @@ pytestmark = pytest.mark.processes
 _SCRIPT = Path(__file__).parent / "join_late.py"
 _LAUNCHES = {
     "torchrun": ("ddp", lambda job: job.torchrun(1, 2), 1),
-    "mpirun": ("smddp", lambda job: job.mpirun(2), 1),
     "one_process_per_host": ("smddp", lambda job: job.one_per_host(2), 1),
     "late_main_host": ("ddp", lambda job: job.one_per_host(2), 0),
 }
 # The others are for -m jobs.
 _DEFAULT = "one_process_per_host"
-_EXTENDED = ("mpirun", "late_main_host")
-
-
-def _marks(launch):
-    marks = [pytest.mark.slow if launch == _DEFAULT else pytest.mark.jobs]
-    return [*marks, pytest.mark.extended] if launch in _EXTENDED else marks
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=_marks(name)) for name in _LAUNCHES],
+    params=[pytest.param(name, marks=pytest.mark.slow if name == _DEFAULT else pytest.mark.jobs) for name in _LAUNCHES],
 )
 def late(request, tmp_path_factory):
     strategy, start, late_rank = _LAUNCHES[request.param]

@@ -21,7 +21,7 @@ from lightning_sm._resume.identity import ProgramIdentity
 from lightning_sm.callbacks import callback_class
 from tests.helpers.sharded import save_after
 from tests.helpers.smp import INITIAL_SCALE, SMPModel, data, flat, mixed_precision, trainer
-from tests.processes import smp_refusals, smp_script
+from tests.processes import smp_refusals
 
 _SPACE = Namespace("pytorch_lightning")
 
@@ -101,9 +101,7 @@ def main(folder, cases):
     seen = {}
     for name, case in json.loads(cases).items():
         new_script(case["parameters"])
-        if name == "script":
-            seen[name] = smp_script.main(Path(folder))
-        elif name == "refused":
+        if name == "refused":
             seen[name] = smp_refusals.main(new_script)
         elif case.get("resume"):
             seen[name] = resume(case, Path(folder, name))

@@ -1,5 +1,4 @@
 import os
-import re
 import resource
 import signal
 import time
@@ -53,14 +52,6 @@ def test_save_load_and_remove(atomic, tmp_path):
     assert os.listdir(tmp_path / "below") == ["last.ckpt"]
     atomic.remove_checkpoint(path)
     assert os.listdir(tmp_path / "below") == []
-
-
-def test_it_is_written_under_a_name_that_nobody_goes_on_from(tmp_path):
-    other = Other()
-    ATOMIC(other).save_checkpoint({"step": torch.tensor(1)}, tmp_path / "last.ckpt")
-    ((written, _),) = other.calls
-    assert os.path.dirname(written) == str(tmp_path)
-    assert re.fullmatch(r"\.last\.ckpt\.partial-[0-9a-f]{16}", os.path.basename(written))
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("unexpected pos 64 vs 0")])
@@ -139,18 +130,6 @@ def test_a_remote_path_is_left_to_the_other_one(tmp_path):
     atomic = ATOMIC(other)
     atomic.save_checkpoint({}, "memory://bucket/last.ckpt", storage_options={"a": 1})
     assert other.calls == [("memory://bucket/last.ckpt", {"a": 1})]
-
-
-def test_a_folder_takes_the_place_of_the_older_one(tmp_path):
-    def save(checkpoint, path):
-        os.mkdir(path)
-        torch.save(checkpoint, os.path.join(path, "part"))
-
-    atomic = ATOMIC(Other(save))
-    for step in (1, 2):
-        atomic.save_checkpoint({"step": torch.tensor(step)}, tmp_path / "sharded.ckpt")
-        assert saved(tmp_path / "sharded.ckpt" / "part") == step
-    assert os.listdir(tmp_path) == ["sharded.ckpt"]
 
 
 def test_a_link_is_replaced_and_not_written_through(atomic, tmp_path):

@@ -78,16 +78,6 @@ def test_a_save_returns_before_it_is_written_and_is_as_it_was(background, slow):
     assert not background.is_pending("a.ckpt")
 
 
-def test_the_older_checkpoint_goes_after_the_newer_one_is_there(background, slow):
-    background.save_checkpoint(step(2), "new.ckpt")
-    background.remove_checkpoint("old.ckpt")
-    assert slow.done == []
-    slow.allowed.set()
-    assert background.load_checkpoint("new.ckpt") == [("save", "new.ckpt", 2), ("remove", "old.ckpt")]
-    background.remove_checkpoint("new.ckpt")
-    assert slow.done[-1] == ("remove", "new.ckpt")  # nothing is waiting, so it is gone at once
-
-
 @pytest.mark.parametrize("what", ["save", "load", "finish"])
 def test_after_an_error_the_older_one_stays_and_what_comes_next_raises_it(background, slow, what):
     slow.error = OSError(28, "No space left on device")
@@ -163,19 +153,6 @@ def test_a_copy_stays_as_it_is_while_everything_changes():
     assert torch.equal(copied["nested"][0]["a"], torch.ones(4))
     assert (copied["epochs"], list(copied["nested"][0])) == ([1, 2], ["a"])
     assert type(copied["state_dict"]) is collections.OrderedDict
-
-
-def test_the_memory_serves_again():
-    snapshot, tensors = Snapshot(), {"a": torch.rand(5), "b": torch.rand(5), "c": torch.rand(2, 3)}
-    first = {name: value.data_ptr() for name, value in snapshot.take(tensors).items()}
-    for value in tensors.values():
-        value.add_(1)
-    second = snapshot.take(tensors)
-    assert {value.data_ptr() for value in second.values()} == set(first.values())
-    assert all(torch.equal(second[name], tensors[name]) for name in tensors)
-    assert not {value.data_ptr() for value in tensors.values()} & set(first.values())
-    snapshot.take({"c": tensors["c"]})
-    assert len(snapshot._buffers) == 1  # the memory of the others is given back
 
 
 def test_tied_weights_stay_tied():

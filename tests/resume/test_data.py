@@ -105,18 +105,6 @@ def test_a_chain_of_restarts_reads_what_one_run_reads(kind, cuts, seed):
     assert epochs == whole
 
 
-def test_a_new_epoch_follows_from_the_state_at_its_start():
-    random.seed(1)
-    sampler = fresh("count of epochs")
-    list(sampler)
-    state, later = sampler.state(), list(sampler)
-    again = fresh("count of epochs")
-    again.resume(state, 3)
-    again.restore(state)
-    assert again.forget() is None
-    assert list(again) == later
-
-
 @within_epochs
 @pytest.mark.parametrize(
     "name",

@@ -46,10 +46,6 @@ def early_stopping():
     return [pl.callbacks.EarlyStopping("val_loss", patience=1, min_delta=100.0)]
 
 
-def averaging(name, **arguments):
-    return [getattr(pl.callbacks, name)(**arguments)]
-
-
 def swa():
     return [pl.callbacks.StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=1)]
 
@@ -58,7 +54,6 @@ SETUPS = {
     "early stopping and average": lambda: [*early_stopping(), SavedAverage()],
     "average": lambda: [SavedAverage()],
     "swa with batch norm": swa,
-    "EMAWeightAveraging": lambda: averaging("EMAWeightAveraging", decay=0.9),
 }
 
 
@@ -111,8 +106,6 @@ MOMENTS = {
     "before the record of the end": lambda fit: without("_end_fit", fit),
     "before the export": lambda fit: fit.run(Kill("on_fit_end")),
 }
-FIRST, *OTHERS = SETUPS
-names = pytest.mark.parametrize("name", [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +114,6 @@ def whole(tmp_path_factory):
     known = {}
 
     def get(name):
-        if "WeightAveraging" in name and not hasattr(pl.callbacks, name):
-            pytest.skip("this Lightning has none")
         if name not in known:
             known[name] = results(Fit(tmp_path_factory.mktemp("whole"), name).run())
         return known[name]
@@ -135,7 +126,9 @@ def results(fit):
     return fit.exported(), metrics, fit.trainer.current_epoch, fit.trainer.global_step, fit.trainer.should_stop
 
 
-@names
+@pytest.mark.parametrize(
+    "name", ["early stopping and average", pytest.param("swa with batch norm", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_at_the_end(tmp_path, name, whole, moment):
     expected, fit = whole(name), Fit(tmp_path, name)

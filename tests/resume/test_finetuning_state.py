@@ -16,7 +16,7 @@ from tests.helpers.processes import ROOT, local_rendezvous
 from tests.helpers.series import LIBRARY
 from tests.helpers.setups import Setup, in_order, shuffled
 from tests.helpers.tiny import loader
-from tests.resume.job import EPOCH, NAMESPACE, Job, pl
+from tests.resume.job import NAMESPACE, Job, pl
 from tests.resume.test_setups import chosen, differences
 
 within_epochs = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at an epoch's start only")
@@ -57,18 +57,6 @@ def test_unfrozen_layers_are_so_after_a_resume(tmp_path, monkeypatch, filtered):
 
     monkeypatch.setitem(LIBRARY, "backbone", setup)
     assert differences("backbone", tmp_path, chosen) == {}
-
-
-@within_epochs
-def test_without_it_they_are_not(tmp_path):
-    results = {}
-    for name, callbacks in (("whole", lambda: []), ("with", lambda: [state()]), ("without", lambda: [])):
-        job = Job(tmp_path / name)
-        if name != "whole":
-            job.interrupted(2 * EPOCH + 2, model=Model(True), callbacks=[finetuning(), *callbacks()])
-        results[name] = job.fit(model=Model(True), callbacks=[finetuning(), *callbacks()]).weights
-    assert results["whole"] == results["with"]
-    assert results["whole"] != results["without"]
 
 
 def test_a_checkpoint_without_the_state_is_told(tmp_path):

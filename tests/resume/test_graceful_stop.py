@@ -1,5 +1,6 @@
 """``GracefulStop`` in one process; ``tests/processes`` has several ranks."""
 
+import functools
 import json
 import os
 import signal
@@ -20,47 +21,34 @@ from tests.resume.job import EPOCH, NAMESPACE, pl
 within_epochs = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at an epoch's start only")
 
 
+# What these tests call the hooks that they record.
+HOOKS = {
+    "on_sanity_check_start": "sanity",
+    "on_train_epoch_start": "epoch",
+    "on_train_batch_start": "step",
+    "on_validation_batch_start": "validation",
+    "on_validation_end": "validated",
+    "on_train_epoch_end": "epoch end",
+    "on_test_batch_start": "test",
+    "on_predict_batch_start": "predict",
+    "on_train_end": "end",
+    "on_fit_end": "fit end",
+}
+
+
 class Kill(pl.Callback):
     """Sends SIGTERM to this process in the given call of a hook, and records the hooks."""
 
     def __init__(self, hook="none", number=0):
-        self.hook, self.number, self.seen = hook, number, []
+        self.hook, self.number, self.seen, self.went_on = hook, number, [], False
+        for method, name in HOOKS.items():
+            setattr(self, method, functools.partial(self._at, name))
 
-    def _at(self, hook):
+    def _at(self, hook, *_, **__):
         self.seen.append(hook)
         if hook == self.hook and self.seen.count(hook) == self.number:
             os.kill(os.getpid(), signal.SIGTERM)
-
-    def on_sanity_check_start(self, *_):
-        self._at("sanity")
-
-    def on_train_epoch_start(self, *_):
-        self._at("epoch")
-
-    def on_train_batch_start(self, *_, **__):
-        self._at("step")
-
-    def on_validation_batch_start(self, *_, **__):
-        self._at("validation")
-
-    def on_validation_end(self, *_):
-        self._at("validated")
-
-    def on_train_epoch_end(self, *_):
-        self._at("epoch end")
-
-    def on_test_batch_start(self, *_, **__):
-        self._at("test")
-
-    def on_predict_batch_start(self, *_, **__):
-        self._at("predict")
-
-    def on_train_end(self, *_):
-        self._at("end")
-
-    def on_fit_end(self, *_):
-        self._at("fit end")
-        self.seen.append("exported")
+            self.went_on = True
 
 
 @pytest.fixture(autouse=True)
@@ -200,7 +188,8 @@ def test_a_signal_after_the_last_step_ends_the_program_after_the_export(trainer,
         assert_stops(143, lambda: fit(run))
     assert run.global_step == 2 * EPOCH
     assert saved(tmp_path)[-1] == ("end", 2 * EPOCH)
-    assert kill.seen[-2:] == ["fit end", "exported"]
+    assert kill.went_on
+    assert kill.seen[-1] == "fit end"
     assert lines[-1].startswith("SIGTERM received after the last step: training is complete")
 
 
@@ -216,16 +205,6 @@ def test_max_runtime_ends_the_program_with_0(trainer, tmp_path, export):
     assert saved(tmp_path) == [("batch", 4)]
     assert not ended(tmp_path, by=reason)
     assert own(run, "GracefulStop").stopped_by == reason
-
-
-@within_epochs
-def test_a_stop_leaves_time_for_the_slowest_save(trainer):
-    run, asked = trainer(max_runtime="1h"), []
-    own(run, "GracefulStop")._deadline = SimpleNamespace(is_near=asked.append)
-    own(run, "AutoResume").save_every = 0.01
-    fit(run)
-    assert asked == sorted(asked)
-    assert asked[0] == 0 < asked[-1] < 10
 
 
 @within_epochs
@@ -300,15 +279,3 @@ def test_the_time_limit_in_a_validation_of_swapped_weights_is_an_error(trainer, 
     own(run, "GracefulStop")._deadline = SimpleNamespace(is_near=lambda seconds: run.validating)
     with pytest.raises(ExportError, match=r"Nothing is exported: this validation has swapped.* HINT: Checkpoints are"):
         fit(run)
-
-
-@within_epochs
-@pytest.mark.skipif(not hasattr(pl.callbacks, "WeightAveraging"), reason="Lightning has WeightAveraging since 2.6")
-@pytest.mark.parametrize("moment", [("step", 3), ("validation", 2)])
-def test_a_stop_with_lightnings_weight_averaging_resumes_to_the_same_weights(trainer, moment):
-    def run(*more, **arguments):
-        return trainer(pl.callbacks.EMAWeightAveraging(decay=0.9), *more, **arguments)
-
-    whole = weights(fit(run(saves=False)))
-    assert_stops(143, lambda: fit(run(Kill(*moment))))
-    assert weights(fit(run())) == whole

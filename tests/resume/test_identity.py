@@ -84,13 +84,6 @@ def test_json_keeps_identities(values, name):
     assert model.differing_texts(model.to_json()) == ()
 
 
-def test_unknown_names_are_no_other_job():
-    one, other, unnamed = ProgramIdentity("a"), ProgramIdentity("b"), ProgramIdentity.from_json({})
-    assert not one.is_same_job(other)
-    assert one.is_same_job(unnamed)
-    assert unnamed.is_same_job(other)
-
-
 class Model:
     def __init__(self, **values):
         self.hparams_initial = values

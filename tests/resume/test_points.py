@@ -9,10 +9,10 @@ pytestmark = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="sa
 
 
 class Asks(pl.Callback):
-    """Notes at which points it was asked, and at which it acted."""
+    """Acts at each point, and notes at which points it was asked and acted."""
 
-    def __init__(self, act_at=lambda point, step: True):
-        self.act_at, self.asked, self.acted = act_at, [], []
+    def __init__(self):
+        self.asked, self.acted = [], []
 
     def on_train_start(self, trainer, pl_module):
         def place(point):
@@ -20,7 +20,7 @@ class Asks(pl.Callback):
 
         def is_due(point):
             self.asked.append(place(point))
-            return self.act_at(*place(point))
+            return True
 
         points = save_points_of(NAMESPACE, trainer)
         points.add(is_due, lambda point: self.acted.append(place(point)))
@@ -75,26 +75,3 @@ def test_the_last_step_is_none():
     asks = Asks()
     fit(asks, validates=True, max_steps=10)
     assert asks.asked == list(expected(2, 1, EPOCH, max_steps=10))
-
-
-def test_nothing_is_asked_where_a_callback_stops_the_fit():
-    class Stops(pl.Callback):
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            trainer.should_stop = trainer.global_step >= 3
-
-    asks = Asks()
-    fit(Stops(), asks, max_epochs=2)
-    assert asks.asked == [("batch", 1), ("batch", 2)]
-
-
-def test_each_request_acts_where_it_is_due_in_their_order():
-    first, second = Asks(lambda point, step: step == 3), Asks(lambda point, step: point == "epoch")
-    trainer = fit(first, second, max_epochs=2)
-    assert first.asked == second.asked
-    assert (first.acted, second.acted) == ([("batch", 3)], [("epoch", EPOCH)])
-    # Another fit begins with no requests.
-    trainer.callbacks.remove(first)
-    trainer.fit_loop.max_epochs = 3
-    trainer.fit(tiny_model(pl), loader())
-    assert first.acted == [("batch", 3)]
-    assert second.acted[-1][0] == "epoch"

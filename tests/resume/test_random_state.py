@@ -70,22 +70,6 @@ def loaders():
     return made
 
 
-@pytest.mark.parametrize("kind", loaders())
-def test_the_order_of_the_next_epochs_is_the_same(kind, tmp_path):
-    def order(loader):
-        return [batch[0].tolist() for batch in loader]
-
-    first, second = loaders()[kind], loaders()[kind]
-    start = order(first)
-    torch.save(get_sampler_state(first), tmp_path / "state.pt")
-    later = [order(first), order(first)]
-    for _ in range(3):  # Lightning makes an iterator before anything can be restored
-        order(second)
-    assert start != later[0] != later[1]
-    set_sampler_state(second, torch.load(tmp_path / "state.pt", weights_only=True))
-    assert [order(second), order(second)] == later
-
-
 def test_a_seed_that_another_attempt_has_drawn_changes_no_order(monkeypatch):
     def sampler():
         return DistributedSampler(Numbers(40), num_replicas=2, rank=1, seed=int(os.environ["PL_GLOBAL_SEED"]))
@@ -100,14 +84,3 @@ def test_a_seed_that_another_attempt_has_drawn_changes_no_order(monkeypatch):
     set_process_state(process)
     # Also of a loader that is made later.
     assert list(other.sampler) == list(loader.sampler) == list(sampler())
-
-
-def test_what_is_no_position_is_left_alone():
-    data = Numbers(8)
-    sampler = Drawn(8, random.SystemRandom().sample)
-    vars(sampler)["flag"] = True
-    loader = DataLoader(data, batch_size=4, num_workers=0, sampler=sampler)
-    assert list(get_sampler_state(loader)) == ["sampler.count"]
-    assert get_sampler_state([1, 2]) == {}
-    set_sampler_state(loader, {"sampler.gone": 3, "sampler.count": 6})
-    assert len(sampler) == 6

@@ -1,5 +1,4 @@
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -7,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, CorruptedError, FitRecord, SavedFile, read_manifest
-from lightning_sm._resume.storage import Storage
 
 NAMES = st.text(st.characters(blacklist_characters="/", blacklist_categories=["Cs"]), min_size=1).filter(
     lambda name: name not in (".", "..")
@@ -64,11 +62,6 @@ def test_what_is_no_record(change):
         CheckpointRecord.from_json({**RECORD.to_json(), **change})
 
 
-def test_a_record_without_its_files_is_none():
-    with pytest.raises(KeyError):
-        CheckpointRecord.from_json({key: value for key, value in RECORD.to_json().items() if key != "files"})
-
-
 @settings(max_examples=30)
 @given(content=st.binary(min_size=1, max_size=300), at=st.integers(0, 299))
 def test_a_file_is_whole_as_long_as_no_byte_changes(tmp_path_factory, content, at):
@@ -86,27 +79,6 @@ def test_a_file_is_whole_as_long_as_no_byte_changes(tmp_path_factory, content, a
     assert file.problem(str(path)) == f"a has {len(content) - 1} bytes instead of {len(content)}"
     path.unlink()
     assert file.problem(str(path)) == "a is missing"
-
-
-def test_the_crc_is_that_of_zip_files(tmp_path):
-    (tmp_path / "file").write_bytes(b"123456789")  # the check value of the CRC catalogue
-    assert SavedFile.read(str(tmp_path), "file").crc32 == 0xCBF43926
-
-
-def test_json_is_replaced_at_once(tmp_path, monkeypatch):
-    storage = Storage(str(tmp_path))
-    storage.write("step-1.json", b"one")
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("lightning_sm._atomic_file.flush", full)
-    with pytest.raises(OSError, match="No space"):
-        storage.write("step-1.json", b"two")
-    assert (tmp_path / "step-1.json").read_bytes() == b"one"
-    monkeypatch.undo()
-    storage.write("step-1.json", b"three")
-    assert os.listdir(tmp_path) == ["step-1.json"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"3", b'{"files": []}', b"\xff\xfe"], ids=repr)

@@ -1,11 +1,9 @@
 """Checkpoints at s3:// URLs in whole trainings, with a real S3 server on this machine."""
 
-import json
 import os
 from unittest import mock
 
 import pytest
-import torch
 
 from lightning_sm import trainer_settings
 from lightning_sm._lightning import installed_namespaces
@@ -166,32 +164,6 @@ def test_the_dirpath_of_a_checkpoint_callback_resumes_without_a_directory_of_sag
     assert (job.steps, weights(job.model)) == (EPOCH - 2, expected)
 
 
-def test_the_best_are_kept_and_others_removed(job):
-    best = PL.callbacks.ModelCheckpoint(job.url, "best-{epoch}", monitor="val_loss", save_top_k=1)
-    job.fit(3, callbacks=[best])
-    kept = [name for name in job.names() if name.startswith("best-")]
-    assert [os.path.basename(best.best_model_path)] == kept
-    assert "the best model" in "\n".join(job.said)
-
-
-@pytest.mark.parametrize(("name", "file"), [("state_dict", "model.pt"), ("checkpoint", "model.ckpt")])
-def test_the_best_is_exported(job, name, file):
-    best = PL.callbacks.ModelCheckpoint(f"{job.url}/best", monitor="val_loss")
-    job.fit(callbacks=[best], options={"export": name})
-    (saved,) = [name for name in job.names() if name.startswith("best/")]
-    expected = torch.load(_file(job.content(saved)), weights_only=False)
-    exported = torch.load(job.opt_ml.base / "model" / file, weights_only=False)
-    found = exported["state_dict"] if name == "checkpoint" else exported
-    assert expected["global_step"] == EPOCH, "the loss rises"
-    assert all(torch.equal(found[key], value) for key, value in expected["state_dict"].items())
-    if name == "checkpoint":
-        assert exported.keys() == expected.keys()
-        momentum = (each["optimizer_states"][0]["state"][0]["momentum_buffer"] for each in (exported, expected))
-        assert torch.equal(*momentum)
-    summary = json.loads((job.opt_ml.base / "model" / "model.json").read_text())
-    assert summary["checkpoint"] == f"{job.url}/{saved}"
-
-
 def test_saves_in_the_background_arrive(job, expected):
     job.interrupted(EPOCH + 3, options={"async_save": True})
     assert len([name for name in job.saves() if name.endswith(".json")]) == 3
@@ -199,13 +171,6 @@ def test_saves_in_the_background_arrive(job, expected):
     assert job.steps < EPOCH
     assert weights(job.model) == expected
     assert {"step-16.ckpt", "step-16.json"} <= set(job.saves())
-
-
-def test_what_is_written_twice_is_said(job):
-    job.monkeypatch.setattr("lightning_sm._resume.shared._has_said", False)
-    job.fit(1)
-    (line,) = [line for line in job.said if "written twice" in line]
-    assert f"{job.url}/" in line
 
 
 def test_a_save_that_fails_in_the_middle_is_an_error_and_the_older_one_stays(job, expected):

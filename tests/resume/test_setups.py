@@ -59,10 +59,3 @@ def test_a_continued_fit_ends_as_the_run_that_saved_it(tmp_path, name):
     different = {key for keys in found.values() for key in keys}
     # Of the limits, what follows from other random numbers.
     assert different <= {"weights", "metrics", "lines"} if name in LIMITS else different == set(), found
-
-
-@pytest.mark.extended
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in LIMITS])
-def test_from_each_save(tmp_path, name):
-    assert differences(name, tmp_path, list) == {}

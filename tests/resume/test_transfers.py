@@ -9,9 +9,7 @@ from typing import Any, List
 import pytest
 
 from lightning_sm._resume import choose, ranks, transfers
-from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile
-from lightning_sm._resume.series import Series
 from lightning_sm._resume.storage import Storage
 from lightning_sm._resume.transfers import (
     LocalFiles,
@@ -102,13 +100,6 @@ def test_each_host_gets_what_it_lacks(hosts, folders):
         assert sorted(os.listdir(folder / "sub")) == ["own-0", "own-1", "own-2"]
 
 
-def test_what_no_host_has_whole_cannot_be_used(hosts, folders):
-    files = listed(folders)
-    (folders[1] / "sub" / "own-1").write_bytes(b"cut")
-    (reason,) = set(fetch(hosts, folders, files))
-    assert reason == "1 of its 4 files cannot be used: sub/own-1 is missing; no host has it whole"
-
-
 @pytest.mark.parametrize("problem", ["cannot write", "changes on the way"])
 def test_an_error_of_one_host_is_one_on_all(hosts, folders, monkeypatch, problem):
     files = listed(folders)
@@ -124,29 +115,6 @@ def test_an_error_of_one_host_is_one_on_all(hosts, folders, monkeypatch, problem
     assert [type(each) for each in results] == [CheckpointError] * HOSTS
     assert all("is not on every host, and could not be sent (global_rank 1: " in str(each) for each in results)
     assert not [name for folder in folders for name in os.listdir(folder) if "partial" in name]
-
-
-@pytest.mark.parametrize("failing", range(HOSTS))
-def test_records_that_one_host_cannot_read(hosts, tmp_path, failing):
-    class Broken(Series):
-        def records(self):
-            raise OSError(5, "Input/output error")
-
-    def choose_on(trainer):
-        series = (Broken if trainer.global_rank == failing else Series)(str(tmp_path), "train-0a1b2c", 0)
-        job, model = ProgramIdentity("job-1"), ModelIdentity("Net")
-        return choose.choose(trainer, series, job, model, choose.ResumeMode.NEVER, LocalFiles())
-
-    results = hosts.run(choose_on)
-    assert [type(each) for each in results] == [CheckpointError] * HOSTS
-    assert {f"global_rank {failing}: OSError: [Errno 5] Input/output error" in str(each) for each in results} == {True}
-
-
-def test_an_error_of_the_program_stays_its_own(hosts):
-    def act(trainer):
-        return ranks.raise_on_all_ranks(trainer, "x", lambda: {}["a"] if trainer.global_rank == 1 else "fine")
-
-    assert [type(each) for each in hosts.run(act)] == [CheckpointError, KeyError, CheckpointError]
 
 
 # --- a given checkpoint

@@ -32,13 +32,6 @@ _VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(_VALUES))
-def test_sdk_v2_encodes_each_value_and_each_comes_back(name):
-    encoded = {key: json.dumps(value) for key, value in _VALUES.items()}
-    read = Hyperparameters.from_file(encoded, "file").values
-    assert (read[name], type(read[name])) == (_VALUES[name], type(_VALUES[name]))
-
-
 @pytest.mark.parametrize(
     ("raw", "value"),
     [
@@ -83,15 +76,6 @@ def test_reserved_names_are_kept_apart(name):
 @pytest.mark.parametrize("name", ["lr", "sage_maker", "my_mp_parameters", "SAGEMAKER_PROGRAM", "trainer.sagemaker_x"])
 def test_other_names_are_the_users(name):
     assert not is_reserved(name)
-
-
-@pytest.mark.parametrize(
-    ("value", "on"),
-    [(True, True), ("true", True), ('"True"', True), (False, False), ("false", False), (1, False), (None, False)],
-)
-def test_switches(value, on):
-    name = "sagemaker_distributed_dataparallel_enabled"
-    assert Hyperparameters(reserved={name: value}).enabled(name) is on
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_sm import Channel, Hyperparameters, InstanceGroup, TrainingJob
+from lightning_sm import Hyperparameters, InstanceGroup, TrainingJob
 from lightning_sm.errors import RoutingError
 from tests.projects.container import log_lines
 
@@ -35,12 +35,6 @@ def test_hosts_that_train_together(current_group, groups, distribution, world):
         distribution_groups=distribution,
     )
     assert job.world_hosts == world
-
-
-def test_data_channels_leave_out_the_sdks_own():
-    names = ("training", "code", "sm_drivers", "recipe", "validation")
-    job = TrainingJob(channels={name: Channel(name, f"/data/{name}") for name in names})
-    assert list(job.data_channels) == ["training", "validation"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import pytest
 
 from lightning_sm import TrainingJob
 from lightning_sm.errors import JobConfigError
-from tests.helpers.opt_ml import group
 
 
 def test_files_come_before_variables(opt_ml):
@@ -69,24 +68,6 @@ def test_variables_where_there_are_no_files(opt_ml):
 )
 def test_no_container(opt_ml, variables):
     assert TrainingJob.resolve(opt_ml.environ(**variables)) == TrainingJob()
-
-
-def test_local_mode_has_no_groups(opt_ml):
-    job = TrainingJob.resolve(opt_ml.local_mode("algo-1-xyz", "algo-1-xyz", "algo-2-xyz").environ())
-    assert job.instance_groups == ()
-    assert job.current_group_name is None
-    assert job.world_hosts == ("algo-1-xyz", "algo-2-xyz")
-
-
-def test_heterogeneous_groups(opt_ml):
-    groups = (group("gpu", "algo-3", "algo-1"), group("cpu", "algo-2", instance_type="ml.c5.large"))
-    opt_ml.host("algo-1", "algo-1", "algo-2", "algo-3", groups=groups)
-    opt_ml.hyperparameters(sagemaker_distribution_instance_groups=["gpu"])
-    job = TrainingJob.resolve(opt_ml.environ())
-    assert [entry.name for entry in job.instance_groups] == ["gpu", "cpu"]
-    assert job.instance_groups[1].instance_type == "ml.c5.large"
-    assert job.distribution_groups == ("gpu",)
-    assert job.world_hosts == ("algo-3", "algo-1")
 
 
 def test_directories_by_default(opt_ml):

@@ -14,7 +14,7 @@ from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.opt_ml import OptMl, group
 
 _quick = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 _FILES = ("resourceconfig.json", "hyperparameters.json", "inputdataconfig.json", "checkpointconfig.json")
 
@@ -118,13 +118,6 @@ def test_any_variables(environ):
     _everything(environ)
 
 
-@given(environ=_environs)
-@_quick
-def test_any_variables_beside_good_files(tree, environ):
-    tree.host("algo-1", "algo-1", "algo-2").hyperparameters(lr=0.1)
-    _everything(tree.environ(**environ))
-
-
 @pytest.mark.parametrize("launcher", [torchrun(1, 2, 0, 1, 1), mpirun(1, 2, 1, 2)], ids=["torchrun", "mpirun"])
 @given(environ=_environs)
 @_quick
@@ -132,7 +125,7 @@ def test_any_variables_over_a_launchers(launcher, environ):
     _everything({**launcher, **environ})
 
 
-@pytest.mark.parametrize("depth", [100, 900, 1_500, 100_000])
+@pytest.mark.parametrize("depth", [900, 100_000])
 @pytest.mark.parametrize("name", _FILES)
 def test_deep_json(tree, name, depth):
     tree.host("algo-1").write(name, "[" * depth + "]" * depth)
@@ -142,17 +135,6 @@ def test_deep_json(tree, name, depth):
         (tree.config / name).unlink()
 
 
-@pytest.mark.parametrize("place", ["base", "config"])
-@pytest.mark.parametrize("name", ["two\nlines", "x" * 300, "ünicode ✓"])
-def test_odd_base_directory(tmp_path, place, name):
-    environ = {"SAGEMAKER_BASE_DIR" if place == "base" else "SM_INPUT_CONFIG_DIR": str(tmp_path / name)}
-    _everything(environ)
-    if len(name) < 100:
-        tree = OptMl(tmp_path / name).host("algo-1").write("hyperparameters.json", "{")
-        environ = tree.environ() if place == "base" else {"SM_INPUT_CONFIG_DIR": str(tree.config)}
-        _everything(environ)
-
-
 @given(values=st.dictionaries(st.text(max_size=10), _json, max_size=5))
 @_quick
 def test_every_value_that_sdk_v2_encodes_comes_back(values):
@@ -160,10 +142,3 @@ def test_every_value_that_sdk_v2_encodes_comes_back(values):
     read = Hyperparameters.from_file(encoded, "file")
     # NaN is not equal to itself; its text is.
     assert repr(sorted({**read.values, **read.reserved}.items())) == repr(sorted(values.items()))
-
-
-@given(values=st.dictionaries(st.text(max_size=10), _json, max_size=5))
-@_quick
-def test_every_value_has_spellings(values):
-    hyperparameters = Hyperparameters(values)
-    assert all(isinstance(text, str) for name in values for text in hyperparameters.spellings(name))

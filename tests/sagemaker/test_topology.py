@@ -1,14 +1,8 @@
 import pytest
 
-from lightning_sm import Launcher, Topology, TrainingJob
+from lightning_sm import Launcher, Topology
 from lightning_sm.errors import TopologyError
 from tests.helpers.environ import torchrun
-
-
-def test_takes_a_job_that_was_read_already():
-    job = TrainingJob(in_container=True, current_host="b", hosts=("a", "b"), sources={"current_host": "file"})
-    topology = Topology.resolve({}, job)
-    assert (topology.launcher, topology.node_rank, topology.main_address) == (Launcher.HOST, 1, "a")
 
 
 def test_text_is_one_line_of_values_and_sources():

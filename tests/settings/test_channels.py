@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lightning_sm._sagemaker.job import Channel, TrainingJob
 from lightning_sm._settings.channels import Consumer, route_channels, unrouted_channels
 from lightning_sm._settings.options import SageMakerOptions
-from lightning_sm.errors import LightningSMError, RoutingError
+from lightning_sm.errors import RoutingError
 from tests.settings.given import context_of, given_of
 
 
@@ -107,14 +105,6 @@ def test_what_may_be_a_path_by_its_type(make_job, annotation):
     assert fed(make_job("train"), f"data_dir, train: {annotation} = None") == {"data.train": "train"}
 
 
-def test_annotations_that_are_text_everywhere(make_job):
-    space = {"__name__": "elsewhere"}
-    source = "from __future__ import annotations\nfrom typing import Optional\n"
-    exec(source + "class Data:\n    def __init__(self, data_dir: str, train: Optional[int] = None): pass", space)
-    (setting,) = route_channels(context_of(make_job("train")), Consumer("data", space["Data"]))
-    assert setting.key == "data.data_dir"
-
-
 def test_an_unfed_channel_names_what_it_could_feed(make_job):
     source = "data_dir: str, label_file: str = '', cache: Optional[Path] = None, size: int = 1, kind: str = '', x=None"
     consumer = Consumer("data", data_class(source))
@@ -137,12 +127,6 @@ def test_the_parameters_behind_keywords_count(make_job):
     (setting,) = route_channels(context_of(make_job("training")), consumer)
     assert setting.key == "data.init_args.data_dir"
     assert setting.source == "channel 'training'"
-
-
-def test_the_model_where_there_is_no_data_module(make_job):
-    consumer = Consumer("model", data_class("data_dir"))
-    (setting,) = route_channels(context_of(make_job("training")), consumer)
-    assert setting.key == "model.data_dir"
 
 
 def test_nothing_that_reads_data(make_job):
@@ -199,21 +183,9 @@ def test_chosen(make_job, class_path, chosen):
     assert str(setting).endswith("← channel 'x' by sagemaker.channels (replaces s3://kept/otherwise from a.yaml)")
 
 
-def test_chosen_for_another_class_or_for_none(make_job):
-    assert fed(make_job("x"), "data_dir", options={"x": "model.weights"}) == {"model.weights": "x"}
-    job, nothing = make_job("x"), {"x": ""}
-    assert fed(job, "data_dir", options=nothing) == {}
-    consumer = Consumer("data", data_class("data_dir"))
-    assert unrouted_channels(context_of(job, options=SageMakerOptions(channels=nothing)), consumer) == ()
-
-
 def test_a_channel_that_the_job_has_not(make_job):
     with pytest.raises(RoutingError, match="names y, z, which the job has not: x"):
         route(make_job("x"), "data_dir", options={"z": "data.data_dir", "y": ""})
-
-
-def test_an_sdk_channel_can_be_chosen(make_job):
-    assert fed(make_job("code"), "data_dir", options={"code": "data.data_dir"}) == {"data.data_dir": "code"}
 
 
 def test_what_was_said_explicitly_stays_even_if_the_channel_is_broken(make_job):
@@ -242,28 +214,3 @@ def test_channels_without_files(tmp_path, kind):
         path = path / "y"
     with pytest.raises(RoutingError, match=r"The channel 'x' at .* HINT: "):
         Channel("x", str(path), mode).validate()
-
-
-def test_channels_with_files(tmp_path):
-    (tmp_path / "file").write_text("1")
-    Channel("x", str(tmp_path), "FastFile").validate()
-    Channel("x", str(tmp_path / "file"), None).validate()
-
-
-_NAMES = st.sampled_from(["training", "train", "val", "code", "x", "x-y"])
-
-
-@given(
-    st.dictionaries(_NAMES, st.sampled_from(["File", "Pipe", None]), max_size=3),
-    st.sets(st.sampled_from(["data_dir", "root", "train", "val_dir", "x", "x_y_path", "size"])),
-    st.dictionaries(_NAMES, st.sampled_from(["", "data.x", "model.y", "data.init_args.x", ".", "data."]), max_size=2),
-    st.sampled_from([None, "m.Data"]),
-)
-def test_only_our_own_errors_escape(modes, parameters, chosen, class_path):
-    channels = {name: Channel(name, "/", mode) for name, mode in modes.items()}
-    job = TrainingJob(in_container=True, base_dir="/nowhere", channels=channels)
-    try:
-        routed = route(job, ", ".join(sorted(parameters)), options=chosen, class_path=class_path)
-    except LightningSMError:
-        return
-    assert {setting.value for setting in routed.values()} <= {"/"}

@@ -6,13 +6,6 @@ from lightning_sm._settings.classes import find_class, import_class
 PL = Namespace("pytorch_lightning")
 
 
-@pytest.mark.parametrize("name", ["CSVLogger", "ModelCheckpoint", "pytorch_lightning.loggers.CSVLogger"])
-def test_lightnings_own(name):
-    found = find_class(PL, name)
-    assert found.__name__ == name.rpartition(".")[2]
-    assert PL.owns(found)
-
-
 def test_a_loaded_subclass_by_its_bare_name():
     class Mine(PL.module().LightningModule):
         pass

@@ -8,21 +8,9 @@ from lightning_sm._settings.options import SageMakerOptions, options_of
 from lightning_sm.errors import OptionError
 
 
-def test_defaults_decide_nothing():
-    options = SageMakerOptions()
-    assert options == SageMakerOptions(channels={}, export=True, resume="auto", save_every="10m")
-    assert options.channels is not SageMakerOptions().channels
-    assert lightning_sm.SageMakerOptions is SageMakerOptions
-
-
 def test_every_option_is_explained():
     for field in fields(SageMakerOptions):
         assert f"    {field.name}: " in inspect.getdoc(SageMakerOptions)
-
-
-def test_options_by_their_names():
-    assert options_of(None) == options_of({}) == SageMakerOptions()
-    assert options_of({"save_every": "5m"}).save_every == "5m"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ JOB = TrainingJob(
     checkpoint_dir="/ml/checkpoints",
     sources={"output_data_dir": "SM_OUTPUT_DATA_DIR", "checkpoint_dir": "checkpointconfig.json", "name": "JOB_NAME"},
 )
-UNNAMED = dataclasses.replace(JOB, name=None)
 BOARD = dataclasses.replace(
     JOB, tensorboard_dir="/ml/output/tensorboard", sources={**JOB.sources, "tensorboard_dir": "tensorboard.json"}
 )
@@ -164,15 +163,6 @@ def test_tensorboard_files_for_s3_are_written_locally_and_uploaded(make, explici
     )
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [("s3://bucket", "bucket"), ("s3://b//../x/./y/", "b/x/y"), ("memory://m/x", "m/x")],
-)
-def test_the_local_directory_of_a_url(url, expected):
-    (setting,) = route(described("TensorBoardLogger", save_dir=url), job=UNNAMED).values()
-    assert setting.value == f"/ml/out/tensorboard/{expected}"
-
-
 def test_a_remote_output_directory_and_one_that_was_chosen_beside_it():
     entries = [described("TensorBoardLogger"), described("CSVLogger"), described("TensorBoardLogger", save_dir="/ml/a")]
     routed = route(entries, output_dir="s3://b/out")
@@ -219,13 +209,6 @@ def test_the_default_logger(monkeypatch, given, is_installed):
     assert type(logger).__name__ == ("TensorBoardLogger" if is_installed else "CSVLogger")
     assert logger.save_dir == "/ml/out"
     assert lines == ["trainer.logger.save_dir = /ml/out ← SM_OUTPUT_DATA_DIR"]
-
-
-def test_default_loggers_for_s3_have_versions_of_their_own():
-    found = [complete(output_dir="memory://b")[0][0] for _ in range(2)]
-    assert [(logger.save_dir, logger.version) for logger in found] == [
-        ("/ml/out/tensorboard/b", NAME), ("/ml/out/tensorboard/b", f"{NAME}-2"),
-    ]  # fmt: skip
 
 
 def arguments_of(logger):
@@ -275,12 +258,6 @@ def test_variables_of_mlflow_add_no_logger_and_the_option_wins(monkeypatch):
     assert f"trainer.logger.tracking_uri = {URI} ← MLFLOW_TRACKING_URI" in lines
     (logger,), _ = complete(MLFlowLogger(), mlflow_arn=ARN)
     assert (logger._tracking_uri, logger._experiment_name) == (ARN, "mine")
-
-
-def test_without_a_server_or_a_name_mlflow_keeps_its_experiment():
-    assert arguments_of(complete(MLFlowLogger())[0][0])["experiment_name"] == "lightning_logs"
-    (logger,), _ = complete(MLFlowLogger(), job=UNNAMED, mlflow_arn=URI)
-    assert arguments_of(logger) == {"tracking_uri": URI, "experiment_name": "lightning_logs", "run_name": None}
 
 
 def test_a_described_mlflow_logger_has_a_directory_only_where_it_writes_there():

@@ -6,20 +6,6 @@ from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._settings.routed import RoutedSetting, Routing, may_replace
 
 
-def test_a_line():
-    setting = RoutedSetting("trainer.num_nodes", 2, "SM_HOSTS")
-    assert str(setting) == "trainer.num_nodes = 2 ← SM_HOSTS"
-    assert str(RoutedSetting("a", "x", "y", "replaces z from c.yaml")) == "a = x ← y (replaces z from c.yaml)"
-
-
-def test_a_table():
-    routing = Routing((RoutedSetting("a", 1, "x"), RoutedSetting("b", 2, "y")), ("a note",))
-    assert routing.table() == "SageMaker settings:\n  a = 1 ← x\n  b = 2 ← y\n  a note"
-    assert routing
-    assert Routing(notes=("a note",))
-    assert not Routing()
-
-
 def test_undone():
     config = {"trainer": {"num_nodes": 2, "logger": [{"init_args": {"save_dir": "d"}}], "precision": 16}, "data": None}
     routing = Routing(

@@ -80,10 +80,6 @@ def test_neuron_cores_beside_no_launcher_are_counted_by_lightning(monkeypatch):
     assert found == {"num_nodes": 2, "accelerator": "neuron", "strategy": "smddp"}
 
 
-def test_one_process_needs_no_strategy():
-    assert "strategy" not in world(topology(Launcher.TORCHRUN, 1, 1), num_gpus=1)
-
-
 def test_a_laptop_decides_itself():
     assert world(topology(Launcher.LOCAL), in_container=False) == {}
 
@@ -147,8 +143,3 @@ def test_another_world_is_refused(name, value):
 )
 def test_processes_that_lightning_starts(given, expected):
     assert world(topology(Launcher.HOST, 1), given_of(**trainer(**given)), num_gpus=4) == expected
-
-
-def test_sources():
-    (nodes, devices) = route_world(context_of(topology=topology(Launcher.TORCHRUN, 2, 4)))
-    assert (nodes.source, devices.source) == ("hosts", "LOCAL_WORLD_SIZE")

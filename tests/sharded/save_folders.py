@@ -1,13 +1,12 @@
 """Saves checkpoints with sharded strategies in several ways, and notes what was there at each time.
 
-Arguments: results folder, kinds of strategies with commas, small disk (a directory) or an empty text.
+Arguments: results folder, kinds of strategies with commas.
 """
 
 import hashlib
 import json
 import os
 import resource
-import shutil
 import signal
 import sys
 import threading
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._resume import sharded
@@ -88,24 +86,18 @@ class Falls(pl.Callback):
         pl_module.log("falls", torch.tensor(1.0 / trainer.global_step))
 
 
-def fit(kind, directory, *callbacks, steps=6, async_save=False, ckpt_path=None, saved_after=(), **arguments):
+def fit(kind, directory, *callbacks, steps=6, async_save=False, saved_after=()):
     """Train, with the job's own series of saves in the folder ``job``."""
     forget_fits()
     resume = callback_class(PL, "AutoResume")(os.path.join(directory, "job"), "never", async_save=async_save)
     save_after(*saved_after)
-    if not callbacks:
-        callbacks = [pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=2, save_top_k=1)]
     trainer = pl.Trainer(
         accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
         max_steps=steps, strategy=cpu_strategy(kind, pl.strategies), callbacks=[resume, *callbacks], logger=False,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, **arguments,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip
-    model = sharded_model(pl)
-    losses = []
-    step = model.training_step
-    model.training_step = lambda *given: losses.append(step(*given)) or losses[-1]
-    trainer.fit(model, loader(), ckpt_path=None if ckpt_path is None else str(ckpt_path))
-    return trainer, [float(loss) for loss in losses]
+    trainer.fit(sharded_model(pl), loader())
+    return trainer
 
 
 def saved_in_each_way(kind, directory):
@@ -119,8 +111,8 @@ def saved_in_each_way(kind, directory):
     own = Actions(step3=lambda trainer: trainer.save_checkpoint(os.path.join(directory, "own.ckpt")))
     # From the process that renames nothing: a thread of the other would look only where that one pauses.
     stop = watched(directory) if RANK == 1 else dict
-    _, losses = fit(kind, directory, Falls(), best, by_time, own, steps=20, saved_after=range(20))
-    found = {"watched": stop(), "names": listed(directory), "losses": losses}
+    fit(kind, directory, Falls(), best, by_time, own, steps=20, saved_after=range(20))
+    found = {"watched": stop(), "names": listed(directory)}
     found["best"] = os.path.basename(best.best_model_path)
     folders = [*Path(directory).glob("*.ckpt"), *Path(directory).glob("job/*/fit-0/*.ckpt")]
     found["problems"] = {path.name: problem_of(path) for path in folders}
@@ -133,17 +125,6 @@ def saved_in_each_way(kind, directory):
     return found
 
 
-def resumed(kind, directory):
-    """The losses of the last steps, in one run and in one that goes on from a saved folder."""
-    _, whole = fit(kind, directory, keep_all(directory), steps=6)
-    _, rest = fit(kind, directory, keep_all(directory), steps=6, ckpt_path=os.path.join(directory, "step=4.ckpt"))
-    return {"whole": whole, "rest": rest}
-
-
-def keep_all(directory):
-    return pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=2, save_top_k=-1)
-
-
 def limited(_):
     """From now on rank 1 cannot write files of more than a few bytes, as on a disk that is full."""
     if RANK == 1:
@@ -151,31 +132,18 @@ def limited(_):
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
 
 
-def failing(kind, directory, at_step_3, **more):
+def failing(kind, directory):
     """The error of a save that fails after another has succeeded, and what is left."""
     error = None
     try:
-        fit(kind, directory, Actions(step3=at_step_3), keep_all(directory), **more)
+        keep_all = pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=2, save_top_k=-1)
+        fit(kind, directory, Actions(step3=limited), keep_all)
     except CheckpointError as caught:
         error = str(caught)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     names = listed(directory)
     return {"error": error, "names": names, "problem": problem_of(Path(directory) / "step=2.ckpt")}
-
-
-def full_disk(kind, directory):
-    def fill(trainer):
-        if trainer.is_global_zero:
-            with open(os.path.join(directory, "filler"), "wb", buffering=0) as filler:
-                try:
-                    while True:
-                        filler.write(b"x" * 1000)
-                except OSError:
-                    pass
-        trainer.strategy.barrier()
-
-    return failing(kind, directory, fill)
 
 
 def in_background(kind, directory):
@@ -208,30 +176,20 @@ def in_background(kind, directory):
     return {**found, "memory": listed(memory)}
 
 
-def in_each_way(kind, folder, disk):
-    where = {name: str(folder / name) for name in ("ways", "resume", "one_rank", "async")}
+def in_each_way(kind, folder):
+    where = {name: str(folder / name) for name in ("ways", "one_rank", "async")}
     for directory in where.values():
         os.makedirs(directory, exist_ok=True)
-    found = {
+    return {
         "ways": saved_in_each_way(kind, where["ways"]),
-        "resume": resumed(kind, where["resume"]),
-        "one_rank": failing(kind, where["one_rank"], limited),
+        "one_rank": failing(kind, where["one_rank"]),
         "async": in_background(kind, where["async"]),
     }
-    if disk:
-        directory = os.path.join(disk, kind)
-        os.makedirs(directory, exist_ok=True)
-        found["disk"] = full_disk(kind, directory)
-        dist.barrier()
-        # The next kind needs the room.
-        if RANK == 0:
-            shutil.rmtree(directory)
-    return found
 
 
-def main(folder, kinds, disk):
+def main(folder, kinds):
     torch.use_deterministic_algorithms(True)
-    results = {kind: in_each_way(kind, Path(folder, kind), disk) for kind in kinds.split(",")}
+    results = {kind: in_each_way(kind, Path(folder, kind)) for kind in kinds.split(",")}
     Path(folder, f"rank-{RANK}.json").write_text(json.dumps(results))
 
 

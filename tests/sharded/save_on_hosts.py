@@ -80,7 +80,7 @@ def main(folder, kind, directory, hosts):
     for case in ("now", "async"):
         below = os.path.join(directory, case)
         saves = pl.callbacks.ModelCheckpoint(below, "{step}", every_n_train_steps=2, save_top_k=1)
-        trainer, _ = fit(kind, below, saves, steps=4, async_save=case == "async")
+        trainer = fit(kind, below, saves, steps=4, async_save=case == "async")
         trainer.strategy.barrier()
         path = Path(below, "step=4.ckpt")
         manifest = json.loads((path / "manifest.json").read_text())

@@ -51,18 +51,6 @@ def test_workers_that_torchrun_starts_again_go_on_where_they_were(tmp_path, whol
     assert "could not be reported" not in job.output
 
 
-@pytest.mark.extended
-def test_a_sharded_job_tells_why_it_failed_when_no_restart_is_left(tmp_path, whole):
-    job = Job(tmp_path, SCRIPT, KIND="fsdp2", EVENTS=EVENTS, timeout=300).torchrun(1, 2, "--max-restarts=1")
-    assert job.codes == [1]
-    assert failure_of(job).startswith("ValueError: no such column (rank 0 on algo-1; ")
-    found = final(steps_of(tmp_path))
-    assert sorted(found) == list(range(10))
-    for step, (loss, rate, samples) in found.items():
-        assert loss == pytest.approx(whole[0][step][0], abs=1e-6)
-        assert (rate, samples) == whole[0][step][1:]
-
-
 def test_another_world_size_and_a_schedule_that_no_longer_fits(tmp_path):
     """After 3 of 16 steps on two ranks, one rank takes 32 more."""
     common = {"timeout": 300, "CHECKPOINTS": tmp_path / "checkpoints", "SCHEDULER": "one_cycle"}

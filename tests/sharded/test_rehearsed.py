@@ -60,23 +60,16 @@ def _packed(archive, name):
         return packed.extractfile(name).read()
 
 
-@pytest.mark.parametrize(
-    ("distribution", "kinds"),
-    [
-        pytest.param("torch_distributed", ("fsdp", "deepspeed_3", "fsdp2"), marks=needs("netns", torch=True)),
-        pytest.param(
-            "mpi", ("deepspeed_2", "fsdp2"), marks=[needs("netns", torch=True, mpi=True), pytest.mark.extended]
-        ),
-    ],
-)
-def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, distribution, kinds):
+@needs("netns", torch=True)
+def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path):
     pytest.importorskip("deepspeed")
+    kinds = ("fsdp", "deepspeed_3", "fsdp2")
     last = kinds[-1]
     # The first attempt ends amid the last kind's training; the others have done half of theirs. The restart has the
     # same arguments, as SageMaker's have, and another limit of epochs.
     stopping = ("--stop-at", f"{last} has done step {_STEPS + 1}", "--stop-grace", "1s")
     words = (*_words((*kinds, "ddp")), "--waiting", last)
-    done = run(distribution, *stopping, "--env", "EPOCHS=2", *words)
+    done = run("torch_distributed", *stopping, "--env", "EPOCHS=2", *words)
     assert done.exit_code == 143, done.log[-6000:]
     for kind in kinds:
         # The oldest, whose save nothing cut off.
@@ -86,7 +79,7 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, di
         assert here == {*files, "manifest.json"}, f"{kind}: both hosts have uploaded theirs"
         ranks = {name for name in files if any(mark in name for mark in ("__1_0", "rank_1_"))}
         assert ranks, f"{kind}: the second host writes shards of its own"
-    done = run(distribution, "--env", "EPOCHS=4", *words)
+    done = run("torch_distributed", "--env", "EPOCHS=4", *words)
     assert done.exit_code == 0, done.log[-6000:]
     assert "Skipped" not in done.log
     for rank in (0, 1):
@@ -109,9 +102,10 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path, di
             assert torch.allclose(weights[kind][name], value, rtol=0, atol=1e-6), (kind, name)
 
 
-@pytest.mark.parametrize("kinds", [pytest.param(("fsdp", "fsdp2"), marks=needs("netns", torch=True, mpi=True))])
-def test_smdistributed_gathers_over_the_library(run, tmp_path, kinds):
+@needs("netns", torch=True, mpi=True)
+def test_smdistributed_gathers_over_the_library(run, tmp_path):
     """A job with AWS's distribution, by stand-ins for its wrapper and library, on an instance type of its AllGather."""
+    kinds = ("fsdp", "fsdp2")
     words = ("--env", "EPOCHS=2", *_words(kinds), "--backend", "smddp")
     done = run("smdistributed", *words, instance_type="ml.p4d.24xlarge")
     assert done.exit_code == 0, done.log[-6000:]

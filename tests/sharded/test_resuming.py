@@ -89,14 +89,12 @@ def test_the_best_folder_is_tested_with_the_shards_of_both_hosts(job, ranks, kin
     [
         ("nothing", 6),
         ("missing", 3),
-        ("truncated", 3),
         ("flipped", 3),
         ("of another save", 3),
         ("flipped on one host", 6),
         ("not on one host", 6),
         ("record on one host", 6),
         ("no record", 3),
-        ("one too many", 6),
         ("given, but not used", 6),
         ("given", 3),
     ],
@@ -112,7 +110,6 @@ def test_the_newest_that_is_whole_is_taken(ranks, kind, case, step):
 @pytest.mark.parametrize("kind", _KINDS)
 def test_errors_before_anything_is_trained(ranks, kind):
     for seen in (each[kind] for each in ranks):
-        assert "was written by the job this, and this is the job other" in seen["another job"]["error"]
         # torch 2.4 loads FSDP's shards into parameters of other sizes.
         if kind != "fsdp" or runs_here("fsdp2"):
             assert "/fit-0/step-6.ckpt does not fit this model or trainer" in seen["changed model"]["error"]

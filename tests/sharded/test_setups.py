@@ -79,13 +79,6 @@ def test_a_time_limit_ends_well_and_is_no_end_of_the_training(ranks, kind):
         assert found["plain"]["steps"] == 8
 
 
-def test_a_limit_of_lightning_ends_the_training(ranks, kind):
-    for found in (rank[kind]["scheduled_and_averaged"] for rank in ranks):
-        assert found["timed"]["steps"] == found["timed again"]["steps"] == len(found["timed"]["batches"]) == 1
-        assert found["timed again"]["batches"] == {}
-        assert found["timed again"]["weights"] == found["timed"]["weights"]
-
-
 @pytest.mark.parametrize(("name", "save"), [("stopped_early", "step-4-2"), ("scheduled_by_epoch", "step-8")])
 def test_the_save_that_is_resumed_shares_the_files_of_a_callback(ranks, kind, name, save):
     found = ranks[0][kind][name]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.processes import STANDINS, Job, extended
+from tests.helpers.processes import STANDINS, Job
 
 pytest.importorskip("deepspeed")
 pytest.importorskip("torch.distributed.fsdp", reason="torch has no FSDP")
@@ -88,9 +88,8 @@ def test_what_goes_through_the_groups(smddp):
         assert "new_group" not in names["fsdp"]
 
 
-@pytest.mark.parametrize("kind", [extended("fsdp"), "fsdp2"])
-def test_lightnings_own_strategies_fail_on_such_a_backend(tmp_path_factory, kind):
-    job = _run(tmp_path_factory, "torchrun", "smddp", "lightnings", kind)
+def test_lightnings_own_strategies_fail_on_such_a_backend(tmp_path_factory):
+    job = _run(tmp_path_factory, "torchrun", "smddp", "lightnings", "fsdp2")
     # Why ours exist: Lightning's means ask for ReduceOp.AVG, and so do FSDP2's gradients.
     assert 0 not in job.codes
     assert None not in job.codes, "it should fail, not hang"

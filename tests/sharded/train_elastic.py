@@ -1,8 +1,7 @@
 """Trains as a job that is started again would, and notes each step of each attempt; for the tests of elastic jobs.
 
-Argument: the results folder. Variables: ``KIND`` of ``tests.helpers.sharded``, ``SCHEDULER``, ``CHECKPOINTS`` (a
-directory), and ``EVENTS``, a JSON list of what happens when a rank has taken a step, such as ``[[0, 1, 5, "kill"]]``
-for attempt 0, rank 1 and step 5.
+Argument: the results folder. Variables: ``SCHEDULER``, ``CHECKPOINTS`` (a directory), and ``EVENTS``, a JSON list of
+what happens when a rank has taken a step, such as ``[[0, 1, 5, "kill"]]`` for attempt 0, rank 1 and step 5.
 """
 
 import json
@@ -16,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import lightning_sm
-from tests.helpers.sharded import cpu_strategy, save_after, sharded_model
+from tests.helpers.sharded import save_after, sharded_model
 
 SAMPLES, BATCH = 32, 2
 RANK = int(os.environ["RANK"])
@@ -61,7 +60,6 @@ def traced_model(folder):
             schedulers = torch.optim.lr_scheduler
             scheduler = {
                 "one_cycle": lambda: schedulers.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps),
-                "cosine": lambda: schedulers.CosineAnnealingLR(optimizer, T_max=steps),
                 "step": lambda: schedulers.StepLR(optimizer, 4, 0.5),
             }[os.environ.get("SCHEDULER", "step")]()
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
@@ -81,7 +79,7 @@ def main(folder):
     checkpoints = os.environ.get("CHECKPOINTS")
     settings = lightning_sm.trainer_settings(
         accelerator="cpu",
-        strategy=cpu_strategy(os.environ.get("KIND", "ddp"), pl.strategies),
+        strategy="ddp",
         max_epochs=2,
         logger=pl.loggers.CSVLogger(str(folder)),
         log_every_n_steps=1,

@@ -1,9 +1,9 @@
-"""Trains with checkpoints at URLs, and writes what happened.
+"""Trains by FSDP2 with checkpoints at URLs, saved by s3torchconnector, and writes what happened.
 
-Arguments: results folder, kind of strategy, URLs to train with one after the other, each with ``=STEP`` where the
+Arguments: results folder, URLs to train with one after the other, each with ``=STEP`` where the
 second process dies at that step. A URL ``export:…`` also exports the best checkpoint. ``given:…`` is a ``ckpt_path``
-for a training whose own checkpoints are local, and ``test:…`` one for a test; their errors are results. In
-``refused:…`` S3 refuses what s3torchconnector sends. With ``CONNECTOR``, checkpoints are saved by s3torchconnector.
+for a training whose own checkpoints are local; its error is a result. In ``refused:…`` S3 refuses what
+s3torchconnector sends.
 """
 
 import json
@@ -13,13 +13,12 @@ import tempfile
 from pathlib import Path
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sm import trainer_settings
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._resume.fits import forget_fits
-from lightning_sm._resume.storage import Storage, forget_systems
+from lightning_sm._resume.storage import Storage
 from lightning_sm.callbacks import ModelExport, auto_resume
 from lightning_sm.errors import CheckpointError
 from tests.helpers.sharded import cpu_strategy, save_after, sharded_model
@@ -65,8 +64,6 @@ def observe_uploads():
 
 
 def plugins(refused):
-    if "CONNECTOR" not in os.environ:
-        return []
     from s3torchconnector import S3ClientConfig
     from s3torchconnector.lightning import S3LightningCheckpoint
 
@@ -80,14 +77,14 @@ def loader():
     return DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=4, shuffle=True)
 
 
-def trainer_for(kind, directory, *callbacks, refused=False):
+def trainer_for(directory, *callbacks, refused=False):
     forget_fits()  # as in a new process
     PL.seed_everything(3)
     trainer = PL.Trainer(
         **trainer_settings(
             sagemaker={"checkpoint_dir": directory, "report": False, "log_metrics": False, "export": False},
             trainer_class=PL.Trainer, max_epochs=EPOCHS, accelerator="cpu", callbacks=list(callbacks),
-            strategy=cpu_strategy(kind, PL.strategies), logger=False, enable_progress_bar=False,
+            strategy=cpu_strategy("fsdp2", PL.strategies), logger=False, enable_progress_bar=False,
             enable_model_summary=False, plugins=plugins(refused),
         )
     )  # fmt: skip
@@ -105,13 +102,13 @@ def model_to_train():
     return model
 
 
-def fit(kind, url, folder, dies_at=None, ckpt_path=None, refused=False):
+def fit(url, folder, dies_at=None, ckpt_path=None, refused=False):
     progress, more = Progress(dies_at), []
     if url.startswith("export:"):
         url = url[len("export:") :]
         best = PL.callbacks.ModelCheckpoint(f"{url}/best", "best-{epoch}", monitor="score", mode="max", save_top_k=1)
         more = [best, ModelExport(os.path.join(folder, "exported"), export="state_dict", export_weights="best")]
-    trainer = trainer_for(kind, url, progress, *more, refused=refused)
+    trainer = trainer_for(url, progress, *more, refused=refused)
     trainer.fit(model_to_train(), loader(), ckpt_path=ckpt_path)
     return {
         "resumed_from": resume_of(trainer).resumed_from,
@@ -122,44 +119,33 @@ def fit(kind, url, folder, dies_at=None, ckpt_path=None, refused=False):
     }
 
 
-def attempt(kind, url, folder):
+def attempt(url, folder):
     what, _, url = url.partition(":")
     try:
         if what == "refused":
-            return fit(kind, url, folder, refused=True)
-        if what == "given":
-            return fit(kind, tempfile.mkdtemp(dir=os.environ["SAGEMAKER_BASE_DIR"]), folder, ckpt_path=url)
-        return trainer_for(kind, folder).test(sharded_model(PL), loader(), ckpt_path=url)[0]
+            return fit(url, folder, refused=True)
+        return fit(tempfile.mkdtemp(dir=os.environ["SAGEMAKER_BASE_DIR"]), folder, ckpt_path=url)
     except CheckpointError as error:
         return str(error)
 
 
 def own(module):
     """Every weight that this rank has."""
-    found = []
-    for parameter in module.parameters():
-        shard = getattr(parameter, "ds_tensor", parameter.detach())
-        shard = (shard.to_local() if isinstance(shard, DTensor) else shard).flatten()
-        # DeepSpeed pads the last shards with whatever is in memory.
-        found += shard[: max(0, getattr(parameter, "ds_numel", sys.maxsize) - RANK * len(shard))].tolist()
-    return found
+    return [number for each in module.parameters() for number in each.detach().to_local().flatten().tolist()]
 
 
-def main(folder, kind, *urls):
+def main(folder, *urls):
     observe_uploads()
     fits, copies = [], []
     for given in urls:
-        if given.startswith(("given:", "test:", "refused:")):
-            fits.append(attempt(kind, given, folder))
-            # Rank 0 removes copies. A training that fails leaves what describes its checkpoints.
-            if RANK == 0 and not any(each.startswith("refused:") for each in urls[: len(fits)]):
+        if given.startswith(("given:", "refused:")):
+            fits.append(attempt(given, folder))
+            # Rank 0 removes copies.
+            if RANK == 0 and given.startswith("given:"):
                 copies += left()
-        elif given == "denied":
-            os.environ["AWS_ENDPOINT_URL"] = os.environ["DENIED"]
-            forget_systems()
         else:
             url, _, step = given.partition("=")
-            fits.append(fit(kind, url, folder, int(step) if step else None))
+            fits.append(fit(url, folder, int(step) if step else None))
     result = {"fits": fits, "before_manifests": before_manifests, "uploaded": sorted(uploaded), "left": copies}
     Path(folder, f"rank-{RANK}.json").write_text(json.dumps(result))
 

@@ -6,7 +6,6 @@ Arguments: results folder, kinds, names of set-ups; the last two with commas.
 import json
 import shutil
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -84,8 +83,8 @@ def train(name, kind, settings, kill_at=None, ckpt_path=None, **more):
 def with_us(name, kind, folder, refused):
     """The job's first start, which its time limit ends, one that is killed, one that ends well, and one more.
 
-    Beside it: a job that ``max_time`` ends, started twice; one of each strategy that reads a file of FSDP or FSDP2 with
-    the whole state; and one that begins with DDP.
+    Beside it: one of each strategy that reads a file of FSDP or FSDP2 with the whole state; and one that begins with
+    DDP.
     """
     import lightning_sm
     from lightning_sm._resume.fits import forget_fits
@@ -112,9 +111,6 @@ def with_us(name, kind, folder, refused):
     found = {}
     if name == "stopped_early":
         found["limited"] = play(limit="1s")
-    if name == "scheduled_and_averaged":
-        timed = {"below": f"{folder}-timed", "max_time": timedelta(microseconds=1)}
-        found["timed"], found["timed again"] = play(**timed), play(**timed)
     found["killed"] = play(KILLED)
     found["killed files"] = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
     is_whole_file = kind.endswith("_full") and name == "scheduled_and_averaged"
