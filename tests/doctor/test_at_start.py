@@ -17,7 +17,7 @@ from lightning_sm.errors import DoctorError
 from tests.helpers.environ import torchrun
 from tests.helpers.failure_file import reason
 from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import Job, extended
+from tests.helpers.processes import Job
 
 _SCRIPT = Path(__file__).parent / "train.py"
 
@@ -115,43 +115,43 @@ def test_a_config_file_stops_before_the_model_is_built(opt_ml, tmp_path, monkeyp
         main(["fit", "--config", str(tmp_path / "config.yaml")])
 
 
+def start(folder, launch, *words, processes=2):
+    if launch == "torchrun":
+        return Job(folder, _SCRIPT, *words).torchrun(2, processes)
+    return Job(folder, _SCRIPT, *words, "--devices", 1).one_per_host(2)
+
+
+def reasons(folder):
+    return [(folder / host / "output" / "failure").read_text() for host in ("algo-1", "algo-2")]
+
+
 @pytest.mark.processes
 @pytest.mark.jobs
-class TestTwoHosts:
-    def start(self, folder, launch, *words, processes=2):
-        if launch == "torchrun":
-            return Job(folder, _SCRIPT, *words).torchrun(2, processes)
-        return Job(folder, _SCRIPT, *words, "--devices", 1).one_per_host(2)
+@pytest.mark.parametrize("launch", ["torchrun", "one_per_host"])
+def test_hosts_with_the_same_files_train(tmp_path, launch):
+    job = start(tmp_path, launch, "--other-files", "none")
+    job.results(4 if launch == "torchrun" else 2)
+    assert job.output.count("no errors.") == 2
 
-    @pytest.mark.parametrize("launch", ["torchrun", "one_per_host"])
-    def test_hosts_with_the_same_files_train(self, tmp_path, launch):
-        job = self.start(tmp_path, launch, "--other-files", "none")
-        job.results(4 if launch == "torchrun" else 2)
-        assert job.output.count("no errors.") == 2
 
-    @pytest.mark.parametrize(
-        ("launch", "host"),
-        [extended("torchrun", "algo-1"), ("torchrun", "algo-2"), ("one_per_host", "algo-1"),
-         extended("one_per_host", "algo-2")],
-    )  # fmt: skip
-    def test_an_error_on_one_host_is_the_reason_on_both(self, tmp_path, launch, host):
-        began = time.monotonic()
-        job = self.start(tmp_path, launch, "--trap", host)
-        assert set(job.codes) == {1}, job.output[-4000:]
-        assert time.monotonic() - began < 60
-        for each in ("algo-1", "algo-2"):
-            reason = (tmp_path / each / "output" / "failure").read_text()
-            assert reason.startswith(
-                f"DoctorError: The doctor found an error on {host}: directories: The model directory "
-            ), reason
+@pytest.mark.processes
+@pytest.mark.jobs
+@pytest.mark.parametrize(("launch", "host"), [("torchrun", "algo-2"), ("one_per_host", "algo-1")])
+def test_an_error_on_one_host_is_the_reason_on_both(tmp_path, launch, host):
+    began = time.monotonic()
+    job = start(tmp_path, launch, "--trap", host)
+    assert set(job.codes) == {1}, job.output[-4000:]
+    assert time.monotonic() - began < 60
+    said = f"DoctorError: The doctor found an error on {host}: directories: The model directory "
+    assert all(text.startswith(said) for text in reasons(tmp_path)), reasons(tmp_path)
 
-    @pytest.mark.parametrize("launch", ["torchrun", extended("one_per_host")])
-    def test_a_host_with_other_files_is_the_reason_on_both(self, tmp_path, launch):
-        job = self.start(tmp_path, launch, "--other-files", "algo-2", processes=1)
-        assert set(job.codes) == {1}, job.output[-4000:]
-        for each in ("algo-1", "algo-2"):
-            reason = (tmp_path / each / "output" / "failure").read_text()
-            assert (
-                "DoctorError: Hosts have different files in the channel 'training': 1 file, 5 bytes, digest " in reason
-            )
-            assert " on node 0, 2 files, 10 bytes, digest " in reason
+
+@pytest.mark.processes
+@pytest.mark.jobs
+def test_a_host_with_other_files_is_the_reason_on_both(tmp_path):
+    job = start(tmp_path, "torchrun", "--other-files", "algo-2", processes=1)
+    assert set(job.codes) == {1}, job.output[-4000:]
+    said = "DoctorError: Hosts have different files in the channel 'training': 1 file, 5 bytes, digest "
+    for text in reasons(tmp_path):
+        assert said in text
+        assert " on node 0, 2 files, 10 bytes, digest " in text

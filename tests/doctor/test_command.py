@@ -78,13 +78,6 @@ def test_the_json_holds_every_finding(run):
     assert _TOKEN not in str(content)
 
 
-def test_arguments_of_a_script_need_its_folder(capsys):
-    with pytest.raises(SystemExit) as exited:
-        _doctor_command.main(["fit"])
-    assert exited.value.code == 2
-    assert "needs --source-dir" in capsys.readouterr().err
-
-
 def test_it_takes_less_than_a_second_and_imports_nothing_heavy():
     began = time.process_time()
     heavy = "{'torch', 'pytorch_lightning', 'lightning', 'yaml', 'boto3', 'importlib.metadata'}"

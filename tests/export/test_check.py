@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lightning_sm._export import ExportFormat, ExportPlan, ExportWeights, check_model, json_round_trip, saved_hparams
+from lightning_sm._export import ExportFormat, ExportPlan, ExportWeights, check_model
 from lightning_sm.errors import ExportError
 from tests.projects.nets import Headless, Net
 
@@ -13,12 +13,6 @@ def check(plan, model, hparams=None, config=None, **situation):
 class Demanding(Net):
     def __init__(self, vocabulary, *, depth, **options):
         super().__init__()
-
-
-@pytest.mark.parametrize("submodule", [None, "encoder", "encoder.0"])
-@pytest.mark.parametrize("name", ["state_dict", "torchscript"])
-def test_exportable_models(name, submodule):
-    check(ExportPlan(ExportFormat(name), submodule=submodule), Net())
 
 
 def test_unknown_submodule():
@@ -74,30 +68,3 @@ def test_model_that_must_be_rebuilt_needs_its_hparams(plan, situation):
     check(plan, model, None, "model:\n  vocabulary: v\n", **situation)
     with pytest.raises(ExportError, match="takes vocabulary, depth"):
         check(plan, model, None, "trainer: {}\n", **situation)
-
-
-class Together(Net):
-    def __init__(self, options, extra=1):
-        super().__init__()
-        self._hparams = {}
-        self.save_hyperparameters(options)
-
-
-def test_saved_hparams():
-    assert saved_hparams(Net(width=3)) == {"width": 3, "lr": 0.1}
-
-
-def test_hparams_saved_as_one_argument():
-    found = saved_hparams(Together({"depth": 2}))
-    assert found["options"]["depth"] == 2
-
-
-def test_a_model_that_saved_nothing():
-    assert saved_hparams(object()) is None
-
-
-def test_json_round_trip():
-    assert json_round_trip({"sizes": (1, 2), "name": "x"}) == {"sizes": [1, 2], "name": "x"}
-    assert json_round_trip({"loss": object()}) is None
-    assert json_round_trip({"lr": float("nan")}) is None
-    assert json_round_trip(None) is None

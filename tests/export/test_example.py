@@ -66,12 +66,6 @@ def test_forward_with_other_inputs_fails_before_training(shape, array, says):
         example_of(Two(array), shape)
 
 
-def test_forward_without_a_signature_is_accepted():
-    model = Model()
-    model.forward = min
-    assert example_of(model) is None
-
-
 @pytest.mark.parametrize("batch", [torch.ones(2, 4), (torch.ones(2, 4), torch.zeros(2)), [torch.ones(2, 4), {}]])
 def test_the_first_tensor_of_a_batch_is_copied(batch):
     (argument,) = example_of_batch(batch).arguments
@@ -79,12 +73,6 @@ def test_the_first_tensor_of_a_batch_is_copied(batch):
     tensor = batch if isinstance(batch, torch.Tensor) else batch[0]
     tensor.zero_()
     assert argument.sum() == 8
-
-
-def test_inference_tensor_in_batch_becomes_a_normal_tensor():
-    with torch.inference_mode():
-        example = example_of_batch([torch.ones(2, 4)])
-    assert not example.arguments[0].is_inference()
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,6 @@ def test_graph_with_another_output_is_not_exported(tmp_path, monkeypatch):
     assert (tmp_path / "model.pt").read_text() == "the older model"
 
 
-class OneSize(Net):
-    def forward(self, samples):
-        return self.head(self.encoder(samples)).view(3, 2)
-
-
 class Wavering(Net):
     def forward(self, samples):
         hidden = self.encoder(samples)
@@ -83,13 +78,6 @@ def test_exported_program_of_one_sample_has_a_dynamic_batch(tmp_path):
     if not about["comparison"]["any_batch_size"]:
         pytest.skip(f"torch {torch.__version__} has no dynamic_shapes")
     assert load_program(path)(SAMPLES).shape == (3, 2)
-
-
-def test_exported_program_with_fixed_batch_size(tmp_path):
-    model = OneSize()
-    path, about = export(tmp_path, "exported_program", model)
-    assert about["comparison"]["any_batch_size"] is False
-    assert torch.allclose(load_program(path)(SAMPLES), prediction(model), atol=1e-6)
 
 
 def test_model_that_torch_export_rejects(tmp_path):

@@ -2,29 +2,8 @@ import importlib.util
 
 import pytest
 
-from lightning_sm._export import ExportFormat, ExportPlan, ExportWeights
-from lightning_sm._settings.options import SageMakerOptions
+from lightning_sm._export import ExportPlan
 from lightning_sm.errors import ExportError
-
-
-def test_default_options():
-    options = SageMakerOptions()
-    plan = ExportPlan.parse(
-        options.export,
-        options.export_weights,
-        options.export_submodule,
-        options.export_example_input,
-        options.export_serving,
-    )
-    assert plan == ExportPlan(ExportFormat.STATE_DICT, ExportWeights.BEST, None, None, False)
-    assert str(plan.format) == "state_dict"
-
-
-@pytest.mark.parametrize(
-    ("export", "name"), [(True, "state_dict"), ("true", "state_dict"), ("checkpoint", "checkpoint")]
-)
-def test_format_of_each_option_value(export, name):
-    assert ExportPlan.parse(export, "last", None, [1, 3], True).format is ExportFormat(name)
 
 
 @pytest.mark.parametrize("export", [False, "false", "False"])

@@ -2,7 +2,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from pytorch_lightning import LightningModule
 
 from lightning_sm._export import ExportFormat, Serving, distribution_versions
 from lightning_sm.errors import ExportError
@@ -73,8 +72,3 @@ def test_a_project_with_a_module_of_that_name(project, monkeypatch):
     monkeypatch.setitem(sys.modules, "inference", SimpleNamespace(__file__=str(folder / "inference.py")))
     with pytest.raises(ExportError, match=r"the project has a module inference at .*inference.py. HINT: Rename"):
         Serving.collect(served, ExportFormat.STATE_DICT, "pytorch-lightning")
-
-
-def test_a_class_of_an_installed_package():
-    serving = Serving.collect(LightningModule, ExportFormat.STATE_DICT, "pytorch-lightning")
-    assert sum(line.startswith("pytorch-lightning==") for line in serving.requirements) == 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lightning_sm._export import ExportFormat, ExportPlan, make_source
-from lightning_sm._export.source import copy_module, prepare_module, submodule_state_dict
+from lightning_sm._export.source import copy_module, prepare_module
 from lightning_sm.errors import ExportError
 from tests.projects.nets import Net, Tied
 
@@ -34,11 +34,6 @@ def test_copy_has_equal_weights_and_no_gradients(model_class):
     assert not torch.equal(ready(samples), model(samples))
 
 
-def test_copy_keeps_shared_parameters():
-    copied = copy_module(Tied())
-    assert copied.decoder.weight is copied.encoder[0].weight
-
-
 def test_trained_model_is_not_changed():
     model = run_once(Net())
     model.losses.append(model.losses)  # whoever looks through it must not go round in circles
@@ -47,15 +42,6 @@ def test_trained_model_is_not_changed():
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.requires_grad for parameter in model.parameters())
-
-
-def test_submodule_is_prepared():
-    model = Net()
-    part = prepare_module(copy_module(model), model.state_dict(), "encoder.0")
-    assert isinstance(part, torch.nn.Linear)
-    assert not part.training
-    assert set(submodule_state_dict(model.state_dict(), "encoder.0")) == {"weight", "bias"}
-    assert set(submodule_state_dict(model.state_dict(), None)) == set(model.state_dict())
 
 
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch.compile came with torch 2.0")

@@ -3,8 +3,6 @@
 import argparse
 import builtins
 import json
-import time
-import traceback
 
 import pytest
 import torch
@@ -55,14 +53,6 @@ def test_cause_then_rank_and_host_then_user_code():
     assert text.endswith(" in forward)")
 
 
-@pytest.mark.parametrize(
-    ("rank", "host", "place"),
-    [(0, None, " (rank 0)"), (None, "algo-1", " (on algo-1)"), (None, None, ""), (1, "algo-2", " (rank 1 on algo-2)")],
-)
-def test_rank_and_host_as_far_as_they_are_known(rank, host, place):
-    assert str(FailureReason("KeyError: 'x'", rank, host)) == f"KeyError: 'x'{place}"
-
-
 class Silent(RuntimeError):
     def __str__(self):
         raise ValueError("no words")
@@ -110,14 +100,6 @@ def test_the_hint_of_an_error_of_ours_stays_whole(hint, said, length):
     assert text.endswith(f"No world. (rank 7 on algo-8) HINT: {said.format(error.link)}")
 
 
-def test_a_long_hint_is_cut_before_the_link():
-    error = raising(TopologyError("long " * 500, hint="Do this. " * 200))
-    text = str(told(error))
-    assert len(text) == MAX_LENGTH
-    assert text.startswith("TopologyError: long long")
-    assert text.endswith(f"… ({error.link})")
-
-
 def test_a_long_cause_keeps_its_end_and_the_innermost_frame(tmp_path):
     path = str(tmp_path / "unsafe.ckpt")
     torch.save({"value": argparse.Namespace()}, path)
@@ -157,15 +139,6 @@ def test_what_a_quoted_traceback_ends_with(message, cause):
 
 def test_the_lines_of_a_data_loaders_worker_are_the_users():
     assert told(raising(ValueError(_WORKER))).frames[-1] == "code/my_data.py:12 in __getitem__"
-
-
-def test_a_real_traceback_that_is_quoted():
-    quoted = "".join(traceback.format_exception(*_info(raising(TopologyError("no world", hint="Count.")))))
-    assert told(raising(RuntimeError(quoted))).cause.startswith("lightning_sm.errors.TopologyError: no world HINT: C")
-
-
-def _info(error):
-    return type(error), error, error.__traceback__
 
 
 class Group(Exception):
@@ -214,12 +187,6 @@ def test_only_what_can_be_written_and_shown():
     assert shown.startswith("ValueError: red, a\\x07bell \\udc80\\u202e é 🙂")
 
 
-def test_a_message_of_many_empty_lines_takes_no_time():
-    began = time.thread_time()
-    told(raising(ValueError("\n" * 200_000)))
-    assert time.thread_time() - began < 1
-
-
 _text = st.text(max_size=1500)
 _frame = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=300)
 
@@ -266,15 +233,6 @@ def test_a_project_that_is_installed_shows_its_innermost_line(tmp_path):
     while trace.tb_frame.f_code.co_filename != str(path):
         trace = trace.tb_next
     assert told(error.with_traceback(trace)).frames == ("project/train.py:2 in step",)
-
-
-def test_the_last_frames_of_many():
-    def deep(level):
-        return 1 / 0 if level == 0 else deep(level - 1)
-
-    frames = told(caught(lambda: deep(20))).frames
-    assert len(frames) == 4
-    assert all(frame.endswith(" in deep") for frame in frames)
 
 
 _GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:6795"

@@ -1,8 +1,6 @@
 import json
 import random
 import string
-import subprocess
-import sys
 import time
 
 import pytest
@@ -224,17 +222,6 @@ def _seconds(text):
     return min(taken)
 
 
-def test_nothing_is_compiled_before_there_is_a_reason():
-    code = (
-        "import re; compiled = []; whole = re.compile\n"
-        "re.compile = lambda pattern, *flags: compiled.append(pattern) or whole(pattern, *flags)\n"
-        "import lightning_sm._failure\n"
-        "from lightning_sm._failure.secret_patterns import PATTERNS\n"
-        "assert not {pattern.pattern for pattern in PATTERNS} & set(compiled)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def redacted(text, hyperparameters=None, **variables):
     return Redactor(TrainingJob(hyperparameters=Hyperparameters(hyperparameters or {})), variables)(text)
 
@@ -249,11 +236,6 @@ def test_hyperparameters_whose_names_sound_secret_nested_too():
     }
     text = "cats 0123456789 somebody 987654 True abc 0.001"
     assert redacted(text, values) == "cats *** *** *** True abc 0.001"
-
-
-def test_variables_whose_names_sound_secret():
-    variables = {"WANDB_API_KEY": "0123456789abcdef", "HF_TOKEN": "auto", "HOME": "/home/me", "AWS_SESSION_TOKEN": ""}
-    assert redacted("0123456789abcdef auto /home/me", **variables) == "*** auto /home/me"
 
 
 def test_a_secret_however_it_is_quoted():

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_sm._failure.address import Address
 from lightning_sm._failure.connection import MAX_LINE
-from lightning_sm._failure.messages import Delays, RendezvousState, decode, read_reason
+from lightning_sm._failure.messages import Delays, RendezvousState
 from lightning_sm._failure.server import FailureServer
 from tests.failure.ranks import REASON, quiet, until
 
@@ -77,14 +77,6 @@ def test_an_invalid_line_closes_its_own_connection_only(cluster, connect, is_mem
     assert first.reason == REASON
 
 
-def test_one_that_says_nothing_disturbs_nobody(cluster, connect):
-    ranks = cluster.start(2)
-    silent = [connect() for _ in range(20)]
-    ranks[1].monitor.publish(REASON)
-    assert ranks[0].reason == REASON
-    assert all(is_closed(each) for each in silent)
-
-
 def test_a_forged_reason_is_one_line_that_can_be_shown(cluster, connect):
     (rank,) = cluster.start(1, 2)
     reason = "\x1b[2J\x1b[31mowned\r\nSUCCESS \udcff\u202e" + "x" * 5000
@@ -118,12 +110,3 @@ def test_workers_of_the_next_attempt_are_refused_by_a_server_that_closes(in_envi
     server._is_closing = True
     in_environ({"TORCHELASTIC_MAX_RESTARTS": "2"})
     assert server._authenticate(hello(), None) is None
-
-
-def test_what_is_read_of_messages():
-    assert decode(b"[" * 20_000) is None
-    assert read_reason({"reason": "a\nb"}) == "a b"
-    state = RendezvousState(frozenset({0, 7}), frozenset({3}), frozenset({"algo-1"}))
-    assert RendezvousState.from_message(json.loads(json.dumps(state.to_message()))) == state
-    odd = {"joined": [0, -1, True, "1", 1 << 40], "starting": {"1": 2}, "hosts": ["a\x1b[2J", 3]}
-    assert RendezvousState.from_message(odd) == RendezvousState(frozenset({0}), frozenset(), frozenset({"a"}))

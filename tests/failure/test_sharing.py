@@ -34,24 +34,6 @@ def test_publish_returns_when_every_host_has_the_reason(cluster):
     assert second.reason is None
 
 
-def test_a_guard_that_is_being_started_while_its_process_leaves_ends_too(cluster, monkeypatch):
-    begun, started = threading.Event(), []
-
-    def start_slowly(*args, _popen=subprocess.Popen, **options):
-        begun.set()
-        time.sleep(0.3)
-        started.append(_popen(*args, **options))
-        return started[0]
-
-    monkeypatch.setattr(subprocess, "Popen", start_slowly)
-    cluster.ranks.append(Rank(cluster, 0))
-    begun.wait(5)
-    cluster.ranks[0].monitor.stop()
-    until(lambda: bool(started))
-    assert started[0].wait(5) == 0
-    assert cluster.ranks[0].reason is None
-
-
 def test_before_the_ranks_have_joined_a_failure_waits_for_hosts_that_start_later(cluster):
     first, second = cluster.start(2, 3, joined=False, joining=False)
     waiting = threading.Thread(target=second.monitor.publish, args=(REASON,))
@@ -65,14 +47,6 @@ def test_before_the_ranks_have_joined_a_failure_waits_for_hosts_that_start_later
     assert not waiting.is_alive()
 
 
-def test_a_failure_of_a_rank_that_has_not_connected_yet(cluster):
-    (first,) = cluster.start(1, 3)
-    for rank in (1, 2):
-        cluster.ranks.append(Rank(cluster, rank))
-    cluster.ranks[1].monitor.publish(REASON)
-    assert first.reason == REASON
-
-
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_rank_is_the_reason_on_every_host_at_once(cluster, killed):
     ranks = cluster.start()
@@ -80,14 +54,6 @@ def test_a_killed_rank_is_the_reason_on_every_host_at_once(cluster, killed):
     rest = [rank for rank in ranks if rank is not ranks[killed]]
     until(lambda: have(rest, lost(killed)), 1.0)
     until(lambda: ranks[killed].reason == lost(killed))
-
-
-def test_a_killed_rank_that_has_just_joined(cluster):
-    ranks = cluster.start(joined=False)
-    ranks[0].joined = True
-    until(lambda: ranks[0].monitor.phase == "training")
-    ranks[1].die()
-    until(lambda: have([ranks[2]], lost(1)), 0.5)
 
 
 def test_a_process_killed_before_it_joined_is_reported_to_ranks_that_wait_for_it(cluster):

@@ -7,7 +7,6 @@ import sys
 import tarfile
 import threading
 import time
-from datetime import datetime
 
 import pytest
 
@@ -70,16 +69,6 @@ def test_lines_of_all_hosts_with_host_and_rank(job):
     assert list(reader.lines()) == ["[algo-2] third"]
 
 
-def test_a_job_of_20_hosts_loses_no_line_and_keeps_the_order(job):
-    for host in range(1, 21):
-        write(job, f"algo-{host}", *(f"{host} line {k}" for k in range(3000)), start=0)
-    seen = list(LogReader(job.client("logs"), "job-1").lines())
-    assert len(seen) == 20 * 3000
-    for host in (1, 7, 20):
-        mine = [line for line in seen if line.startswith(f"[algo-{host}] ")]
-        assert mine == [f"[algo-{host}] {host} line {k}" for k in range(3000)]
-
-
 def followed(session, name="job-1", kind="TrainingJob", **options):
     lines = []
     status = follow(session, name, kind, **{"poll_seconds": 0.01, "write": lines.append, **options})
@@ -97,21 +86,6 @@ def test_states_lines_and_the_end(job):
     assert {"[algo-1] one", "[algo-1] late"} <= set(lines)
     assert lines[-1].startswith("job-1: Completed")
     assert len(lines) == len(set(lines))
-
-
-def test_throttling_does_not_end_it_and_loses_nothing(job, answers):
-    write(job, "algo-1", *(f"line {k}" for k in range(10)))
-    calls = []
-
-    def throttle(call, operation, arguments):
-        calls.append(operation)
-        if len(calls) % 3 == 0:
-            raise refusal()
-        return call()
-
-    answers(throttle)
-    _, lines = followed(job)
-    assert [line for line in lines if line.startswith("[algo")] == [f"[algo-1] line {k}" for k in range(10)]
 
 
 def test_empty_pages_and_a_network_that_is_away(job, answers, capsys):
@@ -142,24 +116,6 @@ def test_empty_pages_and_a_network_that_is_away(job, answers, capsys):
     answers(unreachable)
     with pytest.raises(LaunchError, match="Check the network"):
         followed(job)
-
-
-def test_messages_that_sagemaker_writes_again(job, answers):
-    left = ["Preparing", "Downloading the image 10 %", "Downloading the image 90 %"]
-
-    def answer(call, operation, arguments):
-        found = call()
-        if operation == "DescribeTrainingJob":
-            found["SecondaryStatusTransitions"] = [
-                {"Status": "Pending", "StartTime": datetime(2026, 1, 1), "StatusMessage": "Waiting"},
-                {"Status": "Downloading", "StartTime": datetime(2026, 1, 1), "StatusMessage": left.pop(0)},
-            ]
-        return found
-
-    answers(answer)
-    _, lines = followed(job)
-    seen = ["Waiting", "Preparing", "Downloading the image 10 %", "Downloading the image 90 %"]
-    assert [line.partition(": ")[2] for line in lines[:4]] == seen
 
 
 def best(value):

@@ -12,25 +12,6 @@ from tests.helpers.rehearsal import command_line, needs, run_rehearsal
 from tests.launch.conftest import ROLE
 
 pytestmark = pytest.mark.rehearsal
-PROGRAM = """
-import json, os, sys
-from importlib.metadata import version
-
-import lightning_sm
-
-job = lightning_sm.job()
-folder = os.environ["SM_MODEL_DIR"]
-with open(os.path.join(folder, "seen.json"), "w") as file:
-    json.dump({
-        "words": sys.argv[1:],
-        "values": dict(job.hyperparameters.values),
-        "name": job.name,
-        "place": lightning_sm.__file__,
-        "version": version("lightning-sm"),
-    }, file)
-"""
-
-
 CPU = ("--image", "pytorch-2.8-cpu", "--instance-type", "ml.m5.xlarge", "--role", ROLE, "--bucket", "bucket")
 
 
@@ -45,32 +26,23 @@ def rehearsed(session, name):
         return json.load(archive.extractfile(member))
 
 
-def test_what_was_sent_runs_to_the_end(aws, run, project):
-    pytest.importorskip("sagemaker_training", reason="the extra rehearse is not installed")
-    (project / "train.py").write_text(PROGRAM)
-    (project / "data.log").write_text("x")
-    (project / ".gitignore").write_text("*.log")
-    aws.client("s3").put_object(Bucket="bucket", Key="data/a.txt", Body=b"1")
-    words = ("--name", "job-1", "--channel", "training=s3://bucket/data", "fit", "--model.lr", "0.1", "--text", "it's")
-    assert run("launch", *words, options=CPU).status == 0
-    seen = rehearsed(aws, "job-1")
-    assert seen["values"] == {"model.lr": 0.1, "text": "it's"}
-    assert seen["words"] == ["--model.lr", "0.1", "--text", "it's"]
-    assert seen["name"] == "job-1"
-    assert "site-packages" in seen["place"]
-
-
 COUNTING_NET = """
 import json, os
+import lightning_sm
 from pytorch_lightning.demos.boring_classes import BoringModel
 
 class Net(BoringModel):
+    def __init__(self, text: str):
+        super().__init__()
+
     def on_train_start(self):
         self.first = self.trainer.global_step
 
     def on_fit_end(self):
         with open(os.path.join(os.environ["SM_MODEL_DIR"], "seen.json"), "w") as file:
-            json.dump([self.first, self.trainer.global_step], file)
+            job = lightning_sm.job()
+            words = job.hyperparameters.values["text"]
+            json.dump([self.first, self.trainer.global_step, job.name, words, lightning_sm.__file__], file)
 """
 COUNTING_CONFIG = """
 model: {class_path: net.Net}
@@ -79,7 +51,8 @@ trainer: {limit_train_batches: 3, limit_val_batches: 0, accelerator: cpu}
 
 
 @needs(torch=True)
-def test_a_job_goes_on_where_another_ended(aws, run, project):
+def test_a_job_that_was_sent_runs_and_another_goes_on_where_it_ended(aws, run, project):
+    aws.client("s3").put_object(Bucket="bucket", Key="data/a.txt", Body=b"1")
     (project / "train.py").write_text("from lightning_sm.cli import main\n\nmain()\n")
     (project / "net.py").write_text(COUNTING_NET)
     (project / "config.yaml").write_text(COUNTING_CONFIG)
@@ -88,10 +61,13 @@ def test_a_job_goes_on_where_another_ended(aws, run, project):
         ("job-0", "1", ()),
         ("job-1", "2", ("--from-checkpoint", "s3://bucket/job-0/checkpoints")),
     ):
-        words = ("fit", "--config", "config.yaml", "--trainer.max_epochs", epochs, "--sagemaker.export", "false")
-        shown = run("launch", "--name", name, *start, *words, options=CPU)
+        words = ("fit", "--config", "config.yaml", "--trainer.max_epochs", epochs, "--text", "it's")
+        channel = ("--channel", "training=s3://bucket/data")
+        shown = run("launch", "--name", name, *channel, *start, *words, "--sagemaker.export", "false", options=CPU)
         assert shown.status == 0, shown.err
-        steps[name] = rehearsed(aws, name)
+        *steps[name], seen, text, place = rehearsed(aws, name)
+        assert (seen, text) == (name, "it's")
+        assert "site-packages" in place
     assert steps == {"job-0": [0, 3], "job-1": [3, 6]}
 
 

@@ -55,19 +55,6 @@ def test_a_job_is_created_with_its_source(aws, run):
     assert "3 files" in shown.err
 
 
-def test_a_tuning_job_is_created_with_its_source(aws, run):
-    shown = run("tune", *SEARCH, *LR, "--json", "fit", "--trainer.max_epochs", "5")
-    assert shown.status == 0, shown.err
-    sent = json.loads(shown.out)
-    assert sent["name"].startswith("my-project-2")
-    assert len(sent["name"]) <= 32
-    assert f"#/hyper-tuning-jobs/{sent['name']}" in sent["console"]
-    definition = described(aws, sent["name"], "tuning")["TrainingJobDefinition"]
-    assert definition["StaticHyperParameters"]["trainer.max_epochs"] == "5"
-    assert [each["Name"] for each in definition["AlgorithmSpecification"]["MetricDefinitions"]] == ["val_acc"]
-    assert keys(aws) == [f"{sent['name']}/source/sourcedir.tar.gz"]
-
-
 @pytest.mark.parametrize(("command", "words"), [("launch", ("--metric", "loss")), ("tune", (*SEARCH, *LR))])
 def test_the_dry_run_is_what_is_sent_and_a_name_is_taken_once(aws, run, command, words, project):
     words, kind = ("--name", "job-1", *words), "training" if command == "launch" else "tuning"

@@ -1,11 +1,8 @@
 """Metric definitions from names."""
 
-import re
-
 import pytest
 
 from lightning_sm import metric_definitions
-from lightning_sm._observe.metrics import metric_lines
 from lightning_sm.errors import MetricDefinitionError
 
 
@@ -35,20 +32,3 @@ def test_what_sagemaker_does_not_take(names, problem):
     with pytest.raises(MetricDefinitionError, match=problem.replace("(", r"\(")) as caught:
         metric_definitions(names)
     assert caught.value.hint
-
-
-def test_forty_definitions_find_each_its_own():
-    names = [f"metric{index}" for index in range(40)]
-    definitions = metric_definitions(names)
-    (line,) = metric_lines({name: index / 4 for index, name in enumerate(names)}, 1, 2).lines
-    found = {each["Name"]: float(re.search(each["Regex"], line).group(1)) for each in definitions}
-    assert found == {name: index / 4 for index, name in enumerate(names)}
-
-
-@pytest.mark.services
-def test_what_the_service_accepts():
-    botocore = pytest.importorskip("botocore.session")
-    validate = pytest.importorskip("botocore.validate")
-    shape = botocore.get_session().get_service_model("sagemaker").shape_for("MetricDefinitionList")
-    report = validate.ParamValidator().validate(metric_definitions(["a b", "train/loss", "[x]"]), shape)
-    assert not report.has_errors(), report.generate_report()

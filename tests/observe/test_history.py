@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from lightning_sm._observe.history import MAX_CURVE_POINTS, MAX_CURVES, MAX_POINTS, Attempt, History, Kind, thin
+from lightning_sm._observe.history import MAX_CURVE_POINTS, MAX_CURVES, MAX_POINTS, Attempt, History, Kind
 
 
 def only(history, name=None):
@@ -56,16 +56,6 @@ def test_learning_rate_and_throughput_are_recorded_beside_very_many_metrics():
     assert only(history, "SGD").last == 0.1
 
 
-def test_values_that_are_not_finite_are_counted_and_not_drawn():
-    history = History()
-    for step, value in enumerate([1.0, math.nan, 2.0, math.inf, -math.inf]):
-        history.add("loss", step * 10, value)
-    curve = only(history)
-    assert (curve.steps, curve.values) == ([0, 20], [1.0, 2.0])
-    assert (curve.count, curve.not_finite, curve.first_not_finite) == (2, 3, 10)
-    assert curve.last == -math.inf
-
-
 @pytest.mark.parametrize("value", ["text", {"a": 1}, None, [1, 2], torch.ones(3), object(), 1 << 2_000])
 def test_what_is_no_number_is_left_out(value):
     history = History()
@@ -105,14 +95,3 @@ def test_a_state_that_is_none_gives_an_empty_history(content):
     history = History.from_plain(content)
     assert history.curves() == ()
     assert history.attempts == []
-
-
-def test_thin_keeps_at_most_the_limit():
-    generator = random.Random(1)
-    for size in (10, 100, 5_000):
-        for limit in (4, 10, 99):
-            steps = sorted(generator.randrange(size) for _ in range(size))
-            values = [generator.random() for _ in steps]
-            kept = thin(steps, values, limit)
-            assert len(kept[0]) == len(kept[1]) <= limit
-            assert {max(values), min(values), values[0], values[-1]} <= set(kept[1])

@@ -1,6 +1,6 @@
 """The logs of whole programs in a container: nothing of a terminal in them, and each line once."""
 
-import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
@@ -11,62 +11,31 @@ from pathlib import Path
 import pytest
 
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm.errors import OptionError
 from tests.helpers.environ import mpirun
 from tests.helpers.processes import ROOT, Job
-from tests.helpers.rehearsal import needs
 from tests.observe.form import FORBIDDEN, progress_lines
-from tests.projects.container import TINY, log_lines
-from tests.toolkits.running import rehearse
+from tests.projects.container import log_lines
 
 HERE = Path(__file__).parent
 PL = installed_namespaces()[-1].module()
-_HIDE_RICH = """
-import importlib.metadata, sys
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "rich":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Finder())
-def hide(function):
-    def call(name, *arguments):
-        if name.lower() == "rich":
-            raise importlib.metadata.PackageNotFoundError(name)
-        return function(name, *arguments)
-    return call
-importlib.metadata.version = hide(importlib.metadata.version)
-importlib.metadata.distribution = hide(importlib.metadata.distribution)
-"""
 
 
 @pytest.fixture
-def rich(request, tmp_path):
-    """A folder for the path of a process, with which ``rich`` is installed there, or is not."""
-    folder = tmp_path / "path"
-    folder.mkdir()
-    if not request.param:
-        (folder / "sitecustomize.py").write_text(_HIDE_RICH)
-        return folder
-    try:
-        importlib.metadata.version("rich")
-    except importlib.metadata.PackageNotFoundError:
+def with_rich(tmp_path):
+    """A folder for the path of a process, with which ``rich`` is installed there."""
+    if importlib.util.find_spec("rich") is None:
         # The copy that pip brings along.
         vendored = Path(pytest.importorskip("pip").__file__).parent / "_vendor" / "rich"
         if not vendored.is_dir():
             pytest.skip("neither rich nor a pip with it is installed")
-        shutil.copytree(vendored, folder / "rich")
-        (folder / "rich-13.9.4.dist-info").mkdir()
+        shutil.copytree(vendored, tmp_path / "path" / "rich")
+        (tmp_path / "path" / "rich-13.9.4.dist-info").mkdir()
         metadata = "Metadata-Version: 2.1\nName: rich\nVersion: 13.9.4\n"
-        (folder / "rich-13.9.4.dist-info" / "METADATA").write_text(metadata)
-    return folder
+        (tmp_path / "path" / "rich-13.9.4.dist-info" / "METADATA").write_text(metadata)
+    return tmp_path / "path"
 
 
 SHOWN = ("--config=config.yaml", "--trainer.enable_progress_bar=true", "--trainer.enable_model_summary=true")
-RICH = pytest.mark.parametrize(
-    "rich",
-    [pytest.param(True, id="rich", marks=pytest.mark.slow), pytest.param(False, id="no rich", marks=pytest.mark.jobs)],
-    indirect=True,
-)
 
 
 def run(container, *words, path=""):
@@ -100,9 +69,9 @@ def shown(trainer):
     return [type(bar).__name__ for bar in bars], monitors
 
 
-@RICH
-def test_a_fit(container, rich):
-    log = run(container, "fit", *SHOWN, "--trainer.max_epochs=2", path=str(rich))
+@pytest.mark.slow
+def test_a_fit(container, with_rich):
+    log = run(container, "fit", *SHOWN, "--trainer.max_epochs=2", path=str(with_rich))
     assert FORBIDDEN.search(log) is None, repr(log)
     found = progress_lines(log.splitlines())
     assert [stage for stage, _, _ in found] == [
@@ -177,19 +146,6 @@ def test_outside_a_container_nothing_changes(container):
     assert shown(trainer)[1] == progress_lines(lines) == []
 
 
-@pytest.mark.usefixtures("one_namespace")
-def test_an_interval_that_is_none_is_the_reason_of_the_failure(container):
-    with pytest.raises(OptionError, match=r"sagemaker\.log_every: 'often' is not a duration"):
-        here(container, "fit", *SHOWN, "--sagemaker.log_every=often")
-    assert container.failure.startswith("OptionError: sagemaker.log_every: 'often' is not a duration")
-
-
-@pytest.mark.usefixtures("one_namespace")
-def test_a_hyperparameter_sets_the_interval(container):
-    container.hyperparameters({"sagemaker.log_every": "7s", "trainer.enable_progress_bar": True})
-    assert shown(container.cli().trainer)[1] == [7]
-
-
 @pytest.mark.jobs
 @pytest.mark.processes
 def test_two_processes_write_one_set_of_lines(tmp_path):
@@ -207,24 +163,3 @@ def test_two_processes_write_one_set_of_lines(tmp_path):
     assert re.search(" batch=3 rank=1 of 2, waiting for data, in ", waits)
     (other,) = (line for line in hangs if "rank=0 of 2" in line)
     assert "in the training step" in other
-
-
-@pytest.mark.rehearsal
-@pytest.mark.processes
-@needs("loopback", torch=True)
-def test_the_log_of_a_rehearsed_job(tmp_path):
-    source = tmp_path / "source"
-    shutil.copytree(TINY, source, ignore=shutil.ignore_patterns("__pycache__"))
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "samples").write_text("")
-    words = ("train.py", "--config", "config.yaml", "--trainer.enable_progress_bar", "true", "--trainer.max_epochs", 2)
-    launch = ("--distribution", "torch_distributed", "--processes", 2, "--channel", f"training={data}")
-    done = rehearse(source, tmp_path / "out", *launch, *words, isolation="loopback")
-    assert done.exit_code == 0, done.log[-6000:]
-    assert FORBIDDEN.search(done.log) is None, repr(done.log)
-    ends = [(stage, words["samples"]) for stage, words, _ in progress_lines(done.log.splitlines())]
-    assert ends == [
-        ("sanity check end", "8"), ("validation end", "8"), ("train end", "8"), ("validation end", "8"),
-        ("train end", "8"), ("fit end", "16"),
-    ]  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 
 from lightning_sm import trainer_settings
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._observe.metrics import MetricLog, metric_regex
+from lightning_sm._observe.metrics import metric_regex
 from lightning_sm.callbacks import callback_class
 from tests.helpers.tiny import loader, tiny_model
 from tests.projects.container import log_lines
@@ -128,18 +128,6 @@ def test_the_loggers_of_the_project_get_what_they_get_alone():
     assert calls[0] == calls[1]
 
 
-def test_nothing_is_left_behind_and_a_second_fit_is_observed():
-    for logger in (False, recorder()):
-        trainer, lines = fit(monitor(), logger=logger)
-        before = trainer.loggers
-        assert "log_metrics" not in vars(trainer._logger_connector)
-        trainer.fit_loop.max_epochs = 2
-        with log_lines() as again:
-            trainer.fit(model_of(), loader(), loader())
-        assert len(metric_lines_of(again)) == len(metric_lines_of(lines))
-        assert trainer.loggers == before
-
-
 def test_loggers_that_a_program_goes_through_and_copies():
     class Through(PL.Callback):
         def on_train_batch_end(self, trainer, *_):
@@ -185,15 +173,6 @@ def test_what_no_metrics_of_the_step_follow_is_written_too(fails):
         f"metrics at step {batch + 8 * epoch}, epoch {epoch}: own={value}"
         for epoch in range(2) for batch in range(8) for value in (batch, 100)
     ]  # fmt: skip
-
-
-def test_nan_and_infinity_are_shown_and_not_found():
-    numbers = [math.nan, math.inf, -math.inf, 1e-30]
-    model = model_of(["x"], value=lambda self, index: numbers[index % 4])
-    _, lines = fit(monitor(), model=model, log_every_n_steps=1)
-    shown = [line.partition(" x=")[2] for line in lines if " x=" in line]
-    assert shown == ["nan", "inf", "-inf", "1e-30"] * 2
-    assert values("x", lines) == [1e-30] * 2
 
 
 def test_other_ranks_write_nothing(monkeypatch):
@@ -266,21 +245,6 @@ def test_a_step_that_is_logged_is_the_step():
     ]
 
 
-def test_the_learning_rate_finder_is_not_observed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    class Finder(PL.callbacks.LearningRateFinder):
-        def lr_find(self, trainer, pl_module):
-            super().lr_find(trainer, pl_module)
-            found.append(len(metric_lines_of(lines)))
-
-    found = []
-    with log_lines() as lines:
-        fit(monitor(), Finder(num_training_steps=6, update_attr=False), logger=recorder())
-    assert found == [0]
-    assert metric_lines_of(lines)
-
-
 def objective_lines(objective, **arguments):
     _, lines = fit(monitor(objective=objective), **arguments)
     return [line for line in lines if "The objective" in line], lines
@@ -305,16 +269,6 @@ def test_an_objective_that_is_never_finite():
     assert warning.startswith("The objective 'x' of the tuning job was logged, but never as a finite number")
 
 
-def test_names_that_are_new_each_time_do_not_fill_the_memory():
-    written = MetricLog("late")
-    with log_lines():
-        for step in range(3000):
-            written.write({f"loss_{step}": 0.5}, step, 0)
-        written.write({"late": 0.5}, 3000, 0)
-    assert len(written._seen) <= 1001
-    assert written._seen["late"]
-
-
 def of_job(callbacks):
     return [callback for callback in callbacks if type(callback).__name__ == "TrainingMonitor"]
 
@@ -337,10 +291,3 @@ def test_a_job_without_lines_a_program_outside_and_a_callback_of_the_users_own(c
     container.leave()
     words = ("--config=config.yaml", "--data.init_args.data_dir=.")
     assert of_job(container.cli(*words).trainer.callbacks) == []
-
-
-@pytest.mark.slow
-def test_a_whole_job_of_the_cli_writes_lines(container):
-    done = container.run("-m", "lightning_sm.cli")
-    assert done.returncode == 0, done.stderr
-    assert metric_lines_of((done.stdout + done.stderr).splitlines())

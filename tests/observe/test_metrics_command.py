@@ -73,14 +73,3 @@ def test_names_in_each_form(form, capsys):
     assert definitions == [{"Name": name, "Regex": metric_regex(name)} for name in ("val_loss", "a b")]
     (line,) = metric_lines({"a b": 2.5, "val_loss": 1}, 1, 2).lines
     assert [re.search(each["Regex"], line).group(1) for each in definitions] == ["1", "2.5"]
-
-
-def test_more_than_sagemaker_takes(capsys):
-    assert main(["--names", *(f"m{index}" for index in range(41))]) == 1
-    assert "There are 41 metrics" in capsys.readouterr().err
-
-
-def test_neither_names_nor_a_run(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(_WORDS)
-    assert "one of the arguments --run --names is required" in capsys.readouterr().err

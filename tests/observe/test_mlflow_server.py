@@ -1,22 +1,18 @@
 """Lightning's ``MLFlowLogger`` in a job, against a real MLflow server."""
 
 import contextlib
-import copy
 import os
-import pickle
 import random
 import signal
 import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("mlflow", reason="an MLflow server needs the package mlflow")
 import pytorch_lightning as pl
-import torch
 from mlflow.tracking import MlflowClient
 
 from lightning_sm import trainer_settings
@@ -162,17 +158,6 @@ def test_a_killed_job_goes_on_in_its_run(proxy, runs, tmp_path):
     assert set(steps) == {7, 15, 23}
 
 
-def test_a_job_that_ended_before_its_first_checkpoint_and_another_job(proxy, runs, monkeypatch, job_name):
-    fit(proxy.uri)
-    restart()
-    fit(proxy.uri)
-    assert len(runs()) == 1
-    restart()
-    monkeypatch.setenv("TRAINING_JOB_NAME", f"{job_name[:-3]}777")
-    fit(proxy.uri)
-    assert sorted(run.info.run_name[-3:] for run in runs()) == ["123", "777"]
-
-
 def test_folds_of_one_job_are_runs_of_their_own(proxy, runs, job_name):
     for _ in range(2):
         restart()
@@ -227,19 +212,6 @@ def test_a_server_that_goes_away_and_comes_back(proxy, runs, monkeypatch):
     assert not any("were not logged" in line for line in lines)
 
 
-def test_what_a_model_logs_by_itself(proxy, runs):
-    class Model(type(tiny_model(pl))):
-        def on_train_epoch_end(self):
-            logger = self.trainer.loggers[1]
-            logger.experiment.log_metric(logger.run_id, "own", torch.tensor(2.0), step=self.current_epoch)
-            logger.experiment.log_artifact(logger.run_id, __file__)
-
-    fit(proxy.uri, model=Model(), epochs=2)
-    (run,) = runs()
-    assert runs.history(run, "own") == [(0, 2.0), (1, 2.0)]
-    assert [each.path for each in runs.client.list_artifacts(run.info.run_id)] == [Path(__file__).name]
-
-
 def test_checkpoints_are_logged_and_a_server_that_is_away_then_ends_nothing(proxy, runs, monkeypatch, tmp_path):
     from pytorch_lightning.loggers import MLFlowLogger
 
@@ -266,24 +238,6 @@ def test_the_run_that_a_variable_names(proxy, runs, monkeypatch, job_name):
     found = {run.info.run_id: run for run in runs()}
     assert len(found) == 2
     assert "train_loss" in found[run_id].data.metrics
-
-
-def test_a_server_that_stays_away(proxy, runs, monkeypatch):
-    class Gone(pl.Callback):
-        def on_train_epoch_end(self, trainer, *_):
-            proxy.down = trainer.current_epoch >= 1
-
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with log_lines() as lines:
-        trainer = fit(proxy.uri, epochs=4, callbacks=[Gone()])
-    assert trainer.current_epoch == 4
-    proxy.down = False
-    (run,) = runs()
-    assert run.info.status == "RUNNING"
-    assert "fails, training goes on" in "\n".join(lines)
-    assert lines[-1].endswith(f"values were not logged to MLflow at {proxy.uri}.")
-    # Two rates of requests: one that failed, one at the end of the training, and those of the end.
-    assert proxy.count("runs/log-batch") < 12
 
 
 def test_a_server_that_hangs_at_the_end(proxy, runs, monkeypatch):
@@ -321,28 +275,6 @@ def test_a_password_in_the_address_is_shown_nowhere(container, proxy, runs, monk
     assert result.returncode == 1
     assert "HINT: Check the address" in container.failure
     assert "hunter2pw" not in result.stderr + result.stdout + container.failure
-
-
-def test_a_server_that_is_away_at_the_start(proxy, monkeypatch):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    proxy.down = True
-    with pytest.raises(LoggerError, match=r"No MLflow run can be created at http.*HINT: Check the address"):
-        fit(proxy.uri)
-
-
-def test_a_parameter_that_differs_from_the_first_start(proxy, runs):
-    class Model(type(tiny_model(pl))):
-        def __init__(self, lr, other=1):
-            super().__init__()
-            self.save_hyperparameters()
-
-    fit(proxy.uri, model=Model(0.1))
-    restart()
-    with log_lines() as lines:
-        fit(proxy.uri, model=Model(0.2))
-    (run,) = runs()
-    assert run.data.params == {"lr": "0.1", "other": "1"}
-    assert any("refuses param 'lr', which is left out" in line for line in lines)
 
 
 def test_a_ready_made_logger(proxy, runs, job_name, mlflow_server):
@@ -452,29 +384,3 @@ def test_two_processes_are_one_run(proxy, runs, job_name, tmp_path):
     (run,) = runs()
     assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
     assert proxy.count("runs/create") == 1
-
-
-def test_the_other_namespace(proxy, runs, job_name):
-    other = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
-    options = {"mlflow_arn": proxy.uri, "resume": "never"}
-    arguments = trainer_settings(max_epochs=1, trainer_class=other.Trainer, sagemaker=options, **_QUIET)
-    trainer = other.Trainer(**arguments)
-    trainer.fit(tiny_model(other), loader())
-    assert type(trainer.loggers[1]).__mro__[1] is other.loggers.MLFlowLogger
-    assert [run.info.run_name for run in runs()] == [job_name]
-
-
-def pickled(logger):
-    return pickle.loads(pickle.dumps(logger))
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
-def test_copies_of_a_logger_log_to_its_run(proxy, runs, copied):
-    logger = fit(proxy.uri).loggers[1]
-    other: Any = copied(logger)
-    assert type(logger).__mro__[1] in type(other).__mro__
-    other.log_metrics({"copied": 1.0}, 5)
-    other.finalize("success")
-    (run,) = runs()
-    assert run.data.metrics["copied"] == 1.0
-    assert other.save_dir == logger.save_dir

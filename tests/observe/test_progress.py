@@ -5,17 +5,12 @@ import logging
 import re
 import threading
 import time
-import timeit
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from lightning_sm._lightning import Namespace, installed_namespaces
-from lightning_sm._lightning.observing import drop_tips
-from lightning_sm._observe.progress import Progress
-from lightning_sm._observe.stalls import StallDetector, Waiting
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import OptionError
@@ -90,18 +85,6 @@ def test_the_ends_of_all_stages(namespace):
     assert re.fullmatch(r"val_loss=[\d.e-]+, val_count=[\d.]+", metrics[1])
     assert re.fullmatch(r"loss=[\d.e-]+", metrics[2])
     assert not trainer.progress_bar_callback.is_enabled
-
-
-@NAMESPACES
-def test_lines_within_an_epoch(namespace):
-    _, _, found, _ = run(namespace, val=loader(), every=ALWAYS)
-    train = [words for stage, words, _ in found if stage == "train"]
-    assert [words["batch"] for words in train] == [f"{number}/8" for number in range(1, 9)]
-    assert [words["percent"] for words in train] == ["12", "25", "37", "50", "62", "75", "87", "100"]
-    assert [words["step"] for words in train] == [str(number) for number in range(1, 9)]
-    assert all({"samples/s", "step_time", "data_wait", "eta_epoch", "eta_fit"} <= set(words) for words in train)
-    assert stages(found).count("validation") == 8
-    assert all(metrics.startswith("loss=") for stage, _, metrics in found if stage == "train")
 
 
 class Endless(IterableDataset):
@@ -249,18 +232,6 @@ def test_validate_test_and_predict_of_one_trainer(namespace):
     assert "val_loss" not in found[3][2]
 
 
-def test_two_fits_with_one_trainer():
-    def twice(trainer, model):
-        trainer.fit(model, loader())
-        trainer.fit_loop.max_epochs = 3
-        trainer.fit(model, loader(samples=8))
-
-    trainer, _, found, _ = run(PL, fit=twice)
-    ends = [words for stage, words, _ in found if stage == "fit end"]
-    assert [end["step"] for end in ends] == ["8", str(trainer.global_step)]
-    assert int(ends[1]["samples"]) == 2 * int(ends[1]["batch"])
-
-
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
 def test_an_exception_within_an_epoch(error):
     class Broken(net(PL.module())):
@@ -296,22 +267,6 @@ def test_a_bar_of_the_model_wins(namespace):
     _, _, found, lines = run(namespace, Net(), every=ALWAYS)
     assert found == []
     assert lines == []
-
-
-@pytest.mark.parametrize(
-    "value",
-    [torch.tensor(1e-12), float("nan"), float("inf"), torch.tensor(3), 10**15, torch.tensor(0.5, dtype=torch.float64)],
-    ids=str,
-)
-def test_odd_values(value):
-    class Net(net(PL.module())):
-        def training_step(self, batch, batch_index):
-            self.log("odd\n name | x", value, prog_bar=True)
-            return super().training_step(batch, batch_index)
-
-    _, _, found, lines = run(PL, Net(), every=ALWAYS)
-    assert stages(found).count("train") == 8
-    assert all("\n" not in line and "odd name | x=" in line for line in lines if "train" in line)
 
 
 def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch):
@@ -371,20 +326,6 @@ def test_a_step_and_a_validation_that_hang():
     assert "batch=1 rank=0 of 1, in the validation step, in validation_step (" in hangs[1]
 
 
-def test_a_hang_is_said_again_after_twice_the_time():
-    watch = StallDetector(0.1, lambda: Waiting("train", "epoch=0 batch=3 rank=0 of 1", "in the training step"))
-    with log_lines() as lines:
-        watch.start()
-        watch.start()
-        time.sleep(0.65)
-        watch.beat()
-        watch.stop()
-        time.sleep(0.15)
-    assert len([line for line in lines if "hang" in line]) == 3  # after 0.1, 0.2 and 0.4 s
-    assert lines[-1] == "progress train goes on: after seconds=0 epoch=0 batch=3 rank=0 of 1"
-    assert threads() == []
-
-
 @pytest.mark.skipif(PL.version < (2, 5), reason="older versions go on with the next epoch")
 def test_a_run_that_is_resumed_within_an_epoch(tmp_path):
     class Stop(PL.module().Callback):
@@ -431,48 +372,3 @@ def test_a_tuner_writes_no_lines(tmp_path, monkeypatch):
 def test_an_interval_that_is_none(every):
     with pytest.raises(OptionError, match=r"sagemaker\.log_every: .* is not a duration.* HINT: Write 30s"):
         callback_class(PL, "TrainingMonitor")(every)
-
-
-@pytest.mark.skipif(PL.version < (2, 5), reason="Lightning recommends nothing")
-def test_recommendations_are_dropped_and_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    # The logger of the namespace that was imported last serves both.
-    loggers = [logging.getLogger(f"{name}.utilities.rank_zero") for name in ("lightning.pytorch", "pytorch_lightning")]
-    seen = []
-    handler = logging.Handler()
-    handler.emit = lambda record: seen.append(record.getMessage())
-    before = [list(logger.filters) for logger in loggers]
-    for logger in loggers:
-        logger.addHandler(handler)
-    try:
-        drop_tips()
-        drop_tips()
-        assert all(len(logger.filters) <= len(old) + 1 for logger, old in zip(loggers, before))
-        trainer = PL.module().Trainer(accelerator="cpu", max_steps=1, enable_progress_bar=False)
-        trainer.fit(tiny_model(PL.module()), loader())
-        loggers[0].info("Tip: use tensor cores")
-        loggers[0].info({"litlogger": "Tip:"})
-    finally:
-        for logger, old in zip(loggers, before):
-            logger.removeHandler(handler)
-            logger.filters[:] = old
-    assert any("GPU available" in line for line in seen)
-    assert seen[-2:] == ["Tip: use tensor cores", "{'litlogger': 'Tip:'}"]
-    assert not any("litlogger](" in line or "litmodels](" in line for line in seen)
-
-
-def test_what_is_called_at_each_step_costs_microseconds():
-    progress, batch = Progress(3600), (torch.zeros(2, 4), torch.zeros(2, 1))
-    progress.begin_fit(SimpleNamespace(
-        global_step=0, current_epoch=0, num_training_batches=8, train_dataloader=loader(), world_size=1,
-        strategy=None, fit_loop=SimpleNamespace(batch_idx=-1),
-    ))  # fmt: skip
-
-    def step():
-        progress._fetch_started()
-        progress._fetch_ended()
-        progress.end_batch(None, batch, 0)
-
-    # About 4; the bound allows for a busy machine.
-    assert min(timeit.repeat(step, number=1000, repeat=20)) / 1000 < 20e-6
-    assert progress.training.total.samples >= 20_000

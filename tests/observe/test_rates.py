@@ -31,11 +31,6 @@ def test_a_validation_does_not_count():
     assert (counter.total.data_wait, counter.paused_for) == (0.5, 40.0)
 
 
-def test_rates_of_nothing_are_unknown():
-    rates = Counter(Clock()).total
-    assert (rates.step_time, rates.samples_per_second, rates.batches_per_second, rates.data_wait) == (None,) * 4
-
-
 def test_one_unknown_batch_makes_its_window_unknown_and_no_other():
     clock = Clock()
     counter = Counter(clock)
@@ -75,8 +70,3 @@ def test_the_size_of_a_batch_without_a_loader_that_says_it():
     two = BatchSize([DataLoader([1, 2], batch_size=2), DataLoader([1], batch_size=1)])
     assert two.read({"a": torch.zeros(2), "b": torch.zeros(1)}) == 2
     assert BatchSize([DataLoader([1, 2], batch_size=None)]).read({"a": {"b": {"c": {"d": {"e": "f"}}}}}) is None
-
-
-def test_data_that_is_less_than_one_batch():
-    small = DataLoader(TensorDataset(torch.zeros(3)), batch_size=8)
-    assert BatchSize([small]).read([torch.zeros(3)]) == 3

@@ -116,30 +116,11 @@ def test_an_exit_is_reported(trainer, tmp_path, error, text):
     assert ("stopped" in page.shown) is (text != "failed")
 
 
-def test_an_error_before_the_first_step_is_reported(trainer, tmp_path):
-    class Broken(PL.Callback):
-        def on_train_start(self, *_):
-            raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        trainer(Broken()).fit(tiny_model(PL), loader())
-    assert "ValueError: broken" in page_in(tmp_path).shown
-
-
 def test_only_fit_is_reported(trainer, tmp_path):
     run, model = trainer(), tiny_model(PL)
     run.validate(model, loader(), verbose=False)
     run.test(model, loader(), verbose=False)
     assert not (tmp_path / "report.html").exists()
-
-
-def test_of_two_fits_the_last_one_is_reported(trainer, tmp_path):
-    model = tiny_model(PL)
-    trainer(Logs(), max_epochs=1).fit(model, loader())
-    trainer(max_epochs=2).fit(model, loader())
-    page = page_in(tmp_path)
-    assert "2 epochs, 16 optimizer steps" in page.shown
-    assert "loss by step" not in page.shown
 
 
 @pytest.mark.parametrize("place", ["a file", "missing below a file"])
@@ -203,26 +184,6 @@ def test_a_job_shows_what_sagemaker_determined(container):
     assert ["class_path", "tiny_model.TinyModel"] in page.rows
     assert ["this host", "algo-1"] in page.rows
     assert ["launcher", "one process per host"] in page.rows
-
-
-def test_a_job_that_fails_is_reported_when_the_program_ends(opt_ml, monkeypatch, tmp_path):
-    monkeypatch.setattr(writer, "_writers", {})
-    for name, value in opt_ml.host("algo-1").environ(TRAINING_JOB_NAME="job-1").items():
-        monkeypatch.setenv(name, value)
-    report = monitor(report="s3://bucket/logs")
-    run = PL.Trainer(accelerator="cpu", logger=False, max_epochs=1, callbacks=[report, Raises(RuntimeError("own"))],
-                     enable_checkpointing=False, enable_progress_bar=False, default_root_dir=str(tmp_path))  # fmt: skip
-    with pytest.raises(RuntimeError):
-        run.fit(tiny_model(PL), loader())
-    folder = opt_ml.base / "output" / "data"
-    assert not folder.exists()
-    # What ends the program writes it, and it may be the failure of another rank.
-    (opt_ml.base / "output").mkdir(exist_ok=True)
-    (opt_ml.base / "output" / "failure").write_text("KeyError: 'x' (rank 1 on algo-2)")
-    writer._complete_all()
-    assert "job-1 failed" in page_in(folder).shown
-    assert "KeyError: 'x' (rank 1 on algo-2)" in page_in(folder).shown
-    writer._writers.clear()
 
 
 def test_the_option_leaves_it_out(container):

@@ -1,17 +1,15 @@
 import json
-import os
 import re
 from dataclasses import replace
 
 import pytest
 
-from lightning_sm import Topology, TrainingJob
+from lightning_sm import TrainingJob
 from lightning_sm._observe import report_writer as writer
 from lightning_sm._observe.history import Attempt, History
-from lightning_sm._observe.report import Outcome, rows_of_export, rows_of_job, rows_of_topology
+from lightning_sm._observe.report import Outcome, rows_of_export
 from lightning_sm._observe.report_writer import ReportWriter, version_of_file
 from tests.observe.made_up import Page, report
-from tests.projects.container import log_lines
 
 JOB = TrainingJob()
 
@@ -28,18 +26,6 @@ def _no_writers(monkeypatch):
 
 def shown(path):
     return Page(path.read_text(encoding="utf-8")).shown
-
-
-def test_it_is_written_once(tmp_path):
-    path = tmp_path / "new" / "report.html"
-    written = ReportWriter(str(path), report(), JOB)
-    with log_lines() as lines:
-        written.complete()
-        first = version_of_file(str(path))
-        written.complete()
-    assert version_of_file(str(path)) == first
-    assert [line for line in lines if "Wrote" in line] == [f"Wrote the report of the fit to {path}"]
-    assert os.listdir(path.parent) == ["report.html"]
 
 
 def test_a_failure_that_is_known_later_is_shown(tmp_path):
@@ -68,33 +54,6 @@ def test_a_reason_from_before_the_fit_is_not_shown(tmp_path):
     made = report(outcome=Outcome.FAILED, reason="its own")
     ReportWriter(str(path), made, job_with(failure), version_of_file(str(failure))).complete()
     assert "its own" in shown(path)
-
-
-def test_a_full_disk_leaves_the_earlier_report_and_no_part(tmp_path, monkeypatch):
-    path = tmp_path / "report.html"
-    path.write_text("earlier")
-
-    def full(partial, target):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(writer, "replace_atomically", full)
-    with pytest.raises(OSError, match="No space"):
-        ReportWriter(str(path), report(), JOB).complete()
-    assert os.listdir(tmp_path) == ["report.html"]
-    assert path.read_text() == "earlier"
-
-
-def test_the_child_of_a_fork_writes_nothing(tmp_path, monkeypatch):
-    path = tmp_path / "report.html"
-    monkeypatch.setattr(writer, "_writers", {})
-    ReportWriter(str(path), report(), JOB)
-    child = os.fork()
-    if child == 0:
-        writer._complete_all()
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert not path.exists()
-    writer._writers.clear()
 
 
 def test_secrets_are_redacted_everywhere(tmp_path, opt_ml):
@@ -133,27 +92,3 @@ def test_values_whose_names_say_that_they_are_secrets(tmp_path):
     page = path.read_text(encoding="utf-8")
     assert not [secret for secret in ("plain-enough", "two words", "nested-1") if secret in page]
     assert {"hparams.api_key", "hparams.password", "***", "77777", "hparams.lr"} <= set(re.split("[<>]", page))
-
-
-def test_rows_of_a_job(opt_ml):
-    opt_ml.host("algo-1", "algo-1", "algo-2")
-    environ = opt_ml.environ(TRAINING_JOB_NAME="job-7", SM_NUM_GPUS=8)
-    job = TrainingJob.resolve(environ)
-    rows = dict(rows_of_job(job))
-    assert rows["name"] == "job-7"
-    assert rows["hosts"] == "algo-1, algo-2"
-    assert rows["instance type"] == "ml.p4d.24xlarge"
-    assert rows["GPUs of this host"] == "8"
-    topology = rows_of_topology(Topology.resolve(environ, job=job), world_size=16, num_nodes=2, backend="nccl")
-    assert {"processes": "16", "hosts": "2", "backend": "nccl"}.items() <= dict(topology).items()
-    assert "← " in dict(topology)["num_nodes"]
-    assert rows_of_job(TrainingJob.resolve({})) == ()
-
-
-@pytest.mark.parametrize("text", [None, "", "[]", "{", "3", '{"metrics": 3, "files": null}', "\x00"])
-def test_a_description_of_a_model_that_is_none(tmp_path, text):
-    path = tmp_path / "model.json"
-    if text is not None:
-        path.write_text(text)
-    rows = rows_of_export(str(path))
-    assert rows == () or rows == (("directory", str(tmp_path)),)

@@ -1,6 +1,5 @@
 """Progress lines, metric lines and the report together: a training is the same with and without them."""
 
-import collections
 import copy
 import pickle
 import random
@@ -89,11 +88,6 @@ class Batch:
         self.parts = torch.utils.data.default_collate(samples)
 
 
-class WithShapeMethod(Batch):
-    def shape(self):
-        return 4, 4
-
-
 class WithShapeThatRaises(Batch):
     @property
     def shape(self):
@@ -104,28 +98,11 @@ class WithoutKnownShape(Batch):
     shape = (None, 4)
 
 
-class WithGraphsThatRaise(Batch):
-    @property
-    def num_graphs(self):
-        raise RuntimeError("not batched")
-
-
 class WithAnyAttribute(Batch):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *_: None
-
-
-class WithKeysWithoutValues(Batch, collections.abc.Mapping):
-    def __getitem__(self, key):
-        raise KeyError(key)
-
-    def __iter__(self):
-        return iter(["a"])
-
-    def __len__(self):
-        return 1
 
 
 class Loader:

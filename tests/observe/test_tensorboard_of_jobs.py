@@ -1,7 +1,6 @@
 """TensorBoard in a container of SageMaker's own toolkit: what is uploaded at the end, and what while it trains."""
 
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -34,19 +33,6 @@ def steps_in(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     return [event.step for event in EventAccumulator(str(folder)).Reload().Scalars("loss")]
-
-
-@needs(torch=True)
-def test_a_local_directory_is_uploaded_at_the_end(tmp_path):
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    logger = ("--trainer.logger", "TensorBoardLogger", "--trainer.log_every_n_steps", "1")
-    done = rehearsed(tmp_path, *logger)
-    assert done.exit_code == 0, done.log[-6000:]
-    (name,) = uploaded(done)
-    assert name.startswith("lightning_logs/version_0/events.out.tfevents.")
-    with tarfile.open(tmp_path / "out" / "output.tar.gz") as archive:
-        archive.extractall(tmp_path / "unpacked")
-    assert steps_in(tmp_path / "unpacked" / "lightning_logs" / "version_0") == [0, 1, 2, 3]
 
 
 @needs(torch=True)

@@ -154,23 +154,6 @@ def test_killed_and_restarted_it_goes_on_in_the_same_curve(s3, tmp_path):
     assert set(steps) == set(range(100))
 
 
-def test_run_twice_in_one_container(s3, tmp_path):
-    job = Job(tmp_path, s3)
-    for steps in (5, 8):
-        assert job.run(*TO_S3, f"--trainer.max_steps={steps}").code == 0, job.output
-    assert s3.folders() == ["runs/net/job-1"]
-    assert read_back("runs/net/job-1") == list(range(8))
-
-
-def test_another_job_gets_a_curve_of_its_own_and_a_version_that_is_set_stays(s3, tmp_path):
-    for number, more in enumerate([(), (), ("--trainer.logger.version=7",)]):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        job = Job(folder, s3, name=f"job-{number}").run(*TO_S3, *more, "--trainer.max_steps=3")
-        assert job.code == 0, job.output
-    assert s3.folders() == ["runs/net/job-0", "runs/net/job-1", "runs/net/version_7"]
-
-
 def test_two_loggers(s3, tmp_path):
     config = tmp_path / "loggers.yaml"
     config.write_text("""
@@ -222,37 +205,8 @@ def test_access_denied_from_the_start_is_one_warning_and_the_names_of_what_was_n
     assert list((tmp_path / "output" / "data" / "tensorboard").rglob("*tfevents*"))
 
 
-def test_no_such_bucket_and_an_endpoint_that_nobody_listens_on(s3, tmp_path):
-    for number, (url, variables) in enumerate(
-        [("s3://absent/runs", {}), ("s3://logs/runs", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})]
-    ):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        started = time.monotonic()
-        job = Job(folder, s3, **variables).run(*LOGGER, f"--trainer.logger.save_dir={url}", "--trainer.max_steps=3")
-        assert job.code == 0, job.output
-        assert time.monotonic() - started < 60
-        assert f"Not uploaded to {url}: " in job.output
-        assert ("NoSuchBucket" if number == 0 else "127.0.0.1:9") in job.output
-
-
-def test_a_program_that_fails_and_what_a_script_logs_after_fit(s3, tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    for folder in (first, second):
-        folder.mkdir()
-    job = Job(first, s3, STEPS=first)  # a directory: the third hook of the script fails
-    job.run(*TO_S3, "--trainer.max_steps=3")
-    assert job.code == 1
-    assert "IsADirectoryError" in job.failure
-    assert [name for name in s3.names() if "tfevents" in name]
-    job = Job(second, s3, name="job-2", LOG_AFTER=1).run(*TO_S3, "--trainer.max_steps=3")
-    assert job.code == 0, job.output
-    assert read_back("runs/net/job-2", "after") == [0]
-
-
 def test_stopped_by_sigterm(s3, tmp_path):
     job = Job(tmp_path, s3, STEP_SECONDS=0.05)
-    job.environ["UPLOAD"] = "60s"
     job.start(*TO_S3, "--trainer.max_steps=2000", "--trainer.max_epochs=-1", "--sagemaker.upload_every=60s")
     job.until(lambda: job.steps_done() > 20)
     job.process.send_signal(signal.SIGTERM)
@@ -263,7 +217,7 @@ def test_stopped_by_sigterm(s3, tmp_path):
 
 
 def test_stopped_while_the_endpoint_takes_connections_and_never_answers(s3, proxy, tmp_path):
-    job = Job(tmp_path, s3, AWS_ENDPOINT_URL=proxy.url, STEP_SECONDS=0.05, LOG_AFTER=1)
+    job = Job(tmp_path, s3, AWS_ENDPOINT_URL=proxy.url, STEP_SECONDS=0.05)
     job.start(*TO_S3, "--trainer.max_epochs=-1")
     job.until(lambda: len(read_back("runs/net/job-1")) > 3)
     proxy.status = 0
@@ -297,40 +251,3 @@ def test_two_processes_write_once_and_weights_are_those_without_it(s3, tmp_path)
     assert weights["s3"] == weights["local"]
     assert s3.folders() == ["runs/net/job-1"]
     assert len([name for name in s3.names() if "tfevents" in name]) == 1
-
-
-def test_validation_alone_is_uploaded_too(s3, tmp_path):
-    job = Job(tmp_path, s3, STEPS=tmp_path / "steps")
-    script = tmp_path / "validate.py"
-    script.write_text(
-        SCRIPT.read_text().replace(
-            "    def configure_optimizers",
-            "    val_dataloader = train_dataloader\n\n"
-            "    def validation_step(self, batch, index):\n        self.log('val', 1.0)\n\n"
-            "    def configure_optimizers",
-        )
-    )
-    words = ["validate", *QUIET[:2], *TO_S3]
-    done = subprocess.run([sys.executable, str(script), *words], env=job.environ, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    assert read_back("runs/net/job-1", "val") == [0]
-
-
-def test_missing_packages_are_the_failure_reason_before_anything_is_trained(s3, tmp_path):
-    for name, hidden in (("boto3", ["boto3"]), ("tensorboard", ["tensorboard", "tensorboardX"])):
-        folder = tmp_path / name
-        folder.mkdir()
-        job = Job(folder, s3)
-        script = folder / "hidden.py"
-        script.write_text(
-            "import importlib.util, runpy, sys\n"
-            "find = importlib.util.find_spec\n"
-            f"importlib.util.find_spec = lambda name, *args: None if name in {hidden!r} else find(name, *args)\n"
-            f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
-        )
-        command = [sys.executable, str(script), "fit", *TO_S3]
-        done = subprocess.run(command, env=job.environ, capture_output=True, check=False)
-        assert done.returncode == 1, done.stderr.decode()
-        assert f"TensorBoard files cannot be written to s3://logs/runs: {name} cannot be imported." in job.failure
-        assert "pip install 'lightning-sm[s3]'" in job.failure
-        assert job.steps_done() == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightning_sm._observe import wandb as wandb_logger
-from lightning_sm._observe.wandb import continue_wandb_run, is_wandb_class
+from lightning_sm._observe.wandb import continue_wandb_run
 from tests.helpers.processes import Job
 
 JOB = "cifar-2026-01-31-12-30-59-123"
@@ -57,14 +57,6 @@ def test_runs_that_are_not_ours(monkeypatch):
     assert "settings" not in begun._wandb_init
     monkeypatch.setenv("WANDB_RUN_ID", "mine")
     assert continue_wandb_run(WandbLogger(), JOB, {}) == {}
-
-
-@pytest.mark.parametrize("namespace", ["pytorch_lightning", "lightning.pytorch"])
-def test_lightnings_own_class(namespace):
-    loggers = pytest.importorskip(f"{namespace}.loggers", reason="this namespace is not installed")
-    assert is_wandb_class(loggers.WandbLogger)
-    assert is_wandb_class(type("Own", (loggers.WandbLogger,), {}))
-    assert not is_wandb_class(loggers.CSVLogger)
 
 
 def play(folder, processes=1, **arguments):

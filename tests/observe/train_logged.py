@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, List
 
 import torch
 from pytorch_lightning import LightningModule
@@ -45,14 +44,10 @@ class Net(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def main(run_after=None):
+def main():
     from lightning_sm import SageMakerCLI
 
     cli = SageMakerCLI(Net, seed_everything_default=1, run=True)
-    if os.environ.get("LOG_AFTER"):
-        loggers: List[Any] = list(cli.trainer.loggers)
-        for logger in loggers:
-            logger.experiment.add_scalar("after", 1.0, 0)
     if os.environ.get("RESULT"):
         rank = os.environ.get("RANK", "0")
         Path(f"{os.environ['RESULT']}-{rank}").write_text(repr(cli.model.layer.weight.tolist()))

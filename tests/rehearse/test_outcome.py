@@ -56,17 +56,6 @@ def host(name: str, code: Any, seconds: float = 1.0, **more: Any) -> HostOutcome
     return HostOutcome(name, "homogeneousCluster", code, seconds, **more)
 
 
-@pytest.mark.parametrize(
-    ("reason", "is_shown"),
-    [("", True), ('ExecuteUserScriptError:\nExitCode 2\nErrorMessage ""', True), ("ValueError: x", False)],
-)
-def test_the_summary_points_to_it(reason: str, is_shown: bool) -> None:
-    failed = host("algo-1", 2, failure=reason, error_line='error: Key "model": no.')
-    text = Outcome((Attempt((failed,), EndedBy.EXIT, 1.0),)).as_text()
-    assert ('  Last error in the log of algo-1: error: Key "model": no.\n  HINT: ' in text) is is_shown
-    assert ("lightning_sm.cli" in text) is is_shown
-
-
 def test_the_first_to_fail_gives_the_reason() -> None:
     late = host("algo-1", 1, 9.0, failure="because of the other")
     early = host("algo-2", 1, 2.0, failure="x" * 2000)

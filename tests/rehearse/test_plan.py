@@ -13,8 +13,8 @@ import pytest
 from lightning_sm.launch import pack_source
 from lightning_sm.rehearse import Isolation, RehearsalError, RehearsalOptions, request_from_body
 from lightning_sm.rehearse import _checks as checks
-from lightning_sm.rehearse._comparison import differences, unused_package
-from lightning_sm.rehearse._container import other_mounts, prepare_container
+from lightning_sm.rehearse._comparison import unused_package
+from lightning_sm.rehearse._container import prepare_container
 from lightning_sm.rehearse._network import host_commands, shaping_commands
 from lightning_sm.rehearse._plan import RehearsalFolder, RehearsalPlan, create_plan
 from tests.helpers.rehearsal import cli_request
@@ -93,15 +93,6 @@ def test_config_files(plan: Callable[..., RehearsalPlan], source: Path) -> None:
     assert set(local_mode) == {"current_host", "current_instance_type", "hosts", "network_interface_name"}
 
 
-def test_loopback_hosts_keep_their_order(plan: Callable[..., RehearsalPlan]) -> None:
-    made = plan("--hosts", 10, isolation=Isolation.LOOPBACK)
-    assert made.request.groups[0].hosts[1] == "127.0.0.2"
-    assert made.request.groups[0].hosts[9] == "127.0.0.10"
-    assert made.variables("127.0.0.2")["SAGEMAKER_BASE_DIR"].endswith("127.0.0.2/ml")
-    path = made.config_files("127.0.0.2")["checkpointconfig.json"]["LocalPath"]
-    assert path.endswith("127.0.0.2/ml/checkpoints")
-
-
 def test_a_stray_rank_stays_out_and_the_requests_path_comes_first(plan: Callable[..., RehearsalPlan]) -> None:
     found = plan("--env", "PATH=/mine", RANK="3", SM_HOSTS="x", AWS_REGION="eu", PATH="/p").variables("algo-1")
     assert {"RANK", "SM_HOSTS"}.isdisjoint(found)
@@ -109,14 +100,6 @@ def test_a_stray_rank_stays_out_and_the_requests_path_comes_first(plan: Callable
     folders = found["PATH"].split(":")
     assert folders[0] == "/mine"
     assert {"/p", str(Path(sys.executable).parent)} <= set(folders)
-
-
-def test_mounts(tmp_path: Path) -> None:
-    (tmp_path / "a b").mkdir()
-    points = ("/", "/proc", "/sys/fs/cgroup", "/dev/shm", str(tmp_path), "/nowhere/at/all", f"{tmp_path}/a\\040b")
-    info = "\n".join(f"1 1 0:1 / {point} rw - ext4 x rw" for point in points)
-    assert other_mounts(info, Path("/tree")) == (str(tmp_path), f"{tmp_path}/a b")
-    assert other_mounts(info, tmp_path) == ()
 
 
 def test_only_a_host_with_files_of_its_own_removes_any(plan: Callable[..., RehearsalPlan], tmp_path: Path) -> None:
@@ -166,10 +149,3 @@ def test_a_source_that_does_not_import_the_package(tmp_path: Path, text: str, va
     pack_source(tmp_path, folder.archive)
     said = unused_package(made, folder)
     assert said is None if told is None else told in str(said)
-
-
-def test_torch_distributed_on_cpu_is_a_difference(source: Path) -> None:
-    for instance_type, refused in (("ml.m5.xlarge", True), ("ml.g5.xlarge", False)):
-        options = ("--distribution", "torch_distributed", "--instance-type", instance_type)
-        told = differences(cli_request(source, *options, "plain.py"), Isolation.NETNS)
-        assert any(f"SDK v2 refuses torch_distributed on {instance_type}" in text for text in told) is refused

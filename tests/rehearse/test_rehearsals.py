@@ -27,12 +27,9 @@ from tests.helpers.rehearsal import needs, no_netem, processes_with
 pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
 
 
-def isolations(*extended: str) -> List[Any]:
-    """All isolations; those that show what the others show are extended."""
-    return [
-        pytest.param(name, marks=[needs(name), *([pytest.mark.extended] if name in extended else [])])
-        for name in ("loopback", "userns", "netns")
-    ]
+def isolations(*names: str) -> List[Any]:
+    """Some isolations, as parameters of a test."""
+    return [pytest.param(name, marks=needs(name)) for name in names]
 
 
 @pytest.fixture(autouse=True)
@@ -124,14 +121,6 @@ def test_torchrun(rehearse, options: Tuple[object, ...], ranks: List[Tuple[str, 
         assert done.summary["attempts"][0]["hosts"][0]["topologies"][0]["argv"] == list(args)
 
 
-@needs("netns", v3=True)
-@pytest.mark.extended
-def test_v3_ends_at_a_hyperparameter_with_a_dot(rehearse) -> None:
-    done = rehearse("--sdk", "v3", "plain.py", "--trainer.max_epochs", "2")
-    assert done.exit_code == 1
-    assert "not a valid identifier" in done.log
-
-
 @needs("netns")
 def test_hosts_share_nothing(rehearse, source: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
@@ -154,28 +143,7 @@ def test_hosts_share_nothing(rehearse, source: Path, tmp_path: Path) -> None:
     assert not list(Path("/tmp").glob("seen-*"))
 
 
-@needs("netns")
-def test_from_python(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
-    options = RehearsalOptions(
-        source_dir=str(source), environment={"GREETING": "hello"}, output_dir=str(tmp_path / "out"), keep=True
-    )
-    outcome = run_request(create_request("plain.py", options, hosts=2, hyperparameters={"flag": None}))
-    assert (outcome.exit_code, outcome.status, outcome.failure_reason) == (0, Status.COMPLETED, None)
-    assert (outcome.isolation, outcome.collected) == (Isolation.NETNS, str(tmp_path / "out"))
-    assert [(host.host, host.exit_code) for host in outcome.hosts] == [("algo-1", 0), ("algo-2", 0)]
-    assert [each.name for each in outcome.uploads] == ["by-algo-1", "by-algo-2"]
-    assert (tmp_path / "out" / "model.tar.gz").exists()
-    log = capfd.readouterr().out
-    assert log.startswith("isolation: netns")
-    assert log.count("'--flag', ''") == 2
-    assert outcome.kept is not None
-    try:
-        assert (Path(outcome.kept) / "hosts" / "algo-1" / "ml" / "model" / "by-algo-1").exists()
-    finally:
-        shutil.rmtree(outcome.kept)
-
-
-@pytest.mark.parametrize("isolation", isolations("userns"))
+@pytest.mark.parametrize("isolation", isolations("loopback", "netns"))
 def test_a_failing_host_ends_the_others(source: Path, isolation: str, capfd: pytest.CaptureFixture) -> None:
     options = RehearsalOptions(source_dir=str(source), abort_after=1, isolation=Isolation(isolation))
     outcome = run_request(create_request("fail.py", options, hosts=2), log_to_stderr=True)
@@ -191,7 +159,7 @@ def test_a_failing_host_ends_the_others(source: Path, isolation: str, capfd: pyt
     assert capfd.readouterr().out == ""
 
 
-@pytest.mark.parametrize("isolation", isolations("userns")[1:])
+@pytest.mark.parametrize("isolation", isolations("netns"))
 def test_a_host_that_cannot_be_set_up(command: List[str], tmp_path: Path, isolation: str) -> None:
     stub = tmp_path / "bin" / "chmod"
     stub.parent.mkdir()
@@ -209,7 +177,7 @@ def test_a_host_that_cannot_be_set_up(command: List[str], tmp_path: Path, isolat
     assert b"no such luck" in done.stderr
 
 
-@pytest.mark.parametrize("isolation", isolations("userns", "netns"))
+@pytest.mark.parametrize("isolation", isolations("userns"))
 def test_timeout(rehearse, isolation: str) -> None:
     mark = uuid.uuid4().hex
     done = rehearse("--isolation", isolation, "--hosts", 2, "--timeout", "15s", "sleep.py", "--mark", mark)
@@ -221,13 +189,10 @@ def test_timeout(rehearse, isolation: str) -> None:
 @pytest.mark.parametrize(
     ("number", "isolation"),
     [
-        pytest.param(number, *each.values, marks=each.marks, id=f"{number.name}-{each.values[0]}")
-        for number, extended in (
-            (signal.SIGINT, ("userns", "netns")),
-            (signal.SIGTERM, ("loopback", "userns")),
-            (signal.SIGKILL, ("userns",)),
-        )
-        for each in isolations(*extended)
+        pytest.param(signal.SIGINT, "loopback", marks=needs("loopback")),
+        pytest.param(signal.SIGTERM, "userns", marks=needs("userns")),
+        pytest.param(signal.SIGKILL, "loopback", marks=needs("loopback")),
+        pytest.param(signal.SIGKILL, "netns", marks=needs("netns")),
     ],
 )
 def test_a_signal_to_the_command(command: List[str], isolation: str, number: signal.Signals) -> None:
@@ -238,7 +203,7 @@ def test_a_signal_to_the_command(command: List[str], isolation: str, number: sig
     _gone(mark)
 
 
-@pytest.mark.parametrize("isolation", isolations("userns")[1:])
+@pytest.mark.parametrize("isolation", isolations("netns"))
 def test_a_holder_that_is_killed(command: List[str], isolation: str) -> None:
     mark = uuid.uuid4().hex
     with _started([*command, "--isolation", isolation, "sleep.py", "--mark", mark]) as process:
@@ -261,8 +226,7 @@ def test_processes_are_found_without_proc(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @needs("netns")
-@pytest.mark.parametrize("attempt", [0, *(pytest.param(number, marks=pytest.mark.extended) for number in (1, 2))])
-def test_spot_interruption_restarts_with_the_checkpoints(rehearse, tmp_path: Path, attempt: int) -> None:
+def test_spot_interruption_restarts_with_the_checkpoints(rehearse, tmp_path: Path) -> None:
     bucket = tmp_path / "checkpoints"
     # With a shaped network, where the kernel has netem: it is set up anew as well.
     latency = () if no_netem(Isolation.NETNS) else ("--latency", "1ms")
@@ -279,35 +243,27 @@ def test_spot_interruption_restarts_with_the_checkpoints(rehearse, tmp_path: Pat
     assert (bucket / "count").read_text() == "100"
 
 
-# Knows nothing of this package. With num_nodes its processes join, without they train alone.
+# Knows nothing of this package, nor of other processes.
 SCRIPT = """
-import os
 import lightning.pytorch as pl
 from lightning.pytorch.demos.boring_classes import BoringModel
-together = {"num_nodes": 2, "devices": 1, "strategy": "ddp"}
-alone = {"devices": 1}
 pl.Trainer(
     max_epochs=1, limit_train_batches=2, limit_val_batches=0, accelerator="cpu", logger=False,
-    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    **(together if "TOGETHER" in os.environ else alone),
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, devices=1,
 ).fit(BoringModel())
 """
 
 
 @needs("loopback", torch=True)
-@pytest.mark.parametrize("together", [False, pytest.param(True, marks=pytest.mark.extended)])
-def test_processes_that_trained_alone_are_told(rehearse, source: Path, together: bool) -> None:
+def test_processes_that_trained_alone_are_told(rehearse, source: Path) -> None:
     pytest.importorskip("lightning")
     source.joinpath("train.py").write_text(SCRIPT)
-    variables = ("--env", "LIGHTNING_SM_AUTO=0", *(("--env", "TOGETHER=1") if together else ()))
     launch = ("--isolation", "loopback", "--hosts", 2, "--distribution", "torch_distributed")
-    done = rehearse(*launch, *variables, "train.py")
+    done = rehearse(*launch, "--env", "LIGHTNING_SM_AUTO=0", "train.py")
     assert done.exit_code == 0, done.log
     assert "No file of the source imports lightning_sm: the 2 processes train together only if" in done.log
-    assert [
-        [text.partition(",")[0] for text in done.summary["problems"]],
-        [host["worlds"] for host in done.summary["attempts"][0]["hosts"]],
-    ] == ([[], [[2], [2]]] if together else [["2 processes were started as one job"], [[], []]])
+    (problem,) = done.summary["problems"]
+    assert problem.startswith("2 processes were started as one job, ")
 
 
 LISTEN = """
@@ -321,11 +277,10 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("isolation", isolations("userns", "netns"))
-def test_the_toolkit_alone_hears_nothing_and_is_killed(rehearse, source: Path, isolation: str) -> None:
+@needs("netns")
+def test_the_toolkit_alone_hears_nothing_and_is_killed(rehearse, source: Path) -> None:
     source.joinpath("listen.py").write_text(LISTEN)
-    stop = ("--stop-after", "6s") if isolation == "loopback" else ("--stop-at", "listening")
-    options = ("--isolation", isolation, "--no-forward-sigterm", *stop, "--stop-grace", "3s")
+    options = ("--isolation", "netns", "--no-forward-sigterm", "--stop-at", "listening", "--stop-grace", "3s")
     done = rehearse(*options, "listen.py")
     assert done.exit_code == 143
     assert (done.summary["status"], done.summary["failure_reason"]) == ("Stopped", None)
@@ -335,18 +290,6 @@ def test_the_toolkit_alone_hears_nothing_and_is_killed(rehearse, source: Path, i
     assert (host["exit_code"], host["ended_because"]) == (None, "SIGKILL 3 s after SIGTERM")
     assert "process 1 has no handler for SIGTERM" in done.log
     assert "heard it" not in done.log
-
-
-@pytest.mark.parametrize("isolation", isolations("loopback", "userns"))
-def test_the_entry_point_of_launch_hands_the_signal_on(rehearse, source: Path, isolation: str) -> None:
-    source.joinpath("listen.py").write_text(LISTEN)
-    done = rehearse("--isolation", isolation, "--hosts", 2, "--stop-at", "listening", "listen.py")
-    assert done.exit_code == 143
-    assert done.summary["status"] == "Stopped"
-    (attempt,) = done.summary["attempts"]
-    assert [host["exit_code"] for host in attempt["hosts"]] == [143, 143]
-    assert attempt["seconds"] < 100
-    assert "heard it" in done.log
 
 
 # Measures the round trip between two hosts, and how long one MiB takes.

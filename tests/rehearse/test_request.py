@@ -6,7 +6,7 @@ from typing import Any, Dict, List
 
 import pytest
 
-from lightning_sm import launch, rehearse
+from lightning_sm import launch
 from lightning_sm.errors import LightningSMError
 from lightning_sm.rehearse import (
     Isolation,
@@ -146,16 +146,6 @@ def test_usage_errors(arguments: List[str], told: str, capsys: pytest.CaptureFix
     assert told in capsys.readouterr().err
 
 
-def test_main_ends_with_2_and_one_line(source: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["--source-dir", str(source), "nope.py"]) == 2
-    assert capsys.readouterr().err.startswith("lightning-sm rehearse: The entry point 'nope.py' is not a file")
-
-
-def test_dir_shows_what_is_public() -> None:
-    assert dir(rehearse) == sorted(rehearse.__all__)
-    assert all(getattr(rehearse, name).__doc__ for name in rehearse.__all__)
-
-
 def test_a_body_and_the_local_folders_in_its_place(source: Path, tmp_path: Path) -> None:
     (tmp_path / "body.json").write_text(json.dumps(BODY))
     made = cli_request(source, "--request", tmp_path / "body.json")
@@ -174,13 +164,6 @@ def test_a_body_and_the_local_folders_in_its_place(source: Path, tmp_path: Path)
     local = request_from_body(BODY, options)
     assert [(each.name, each.source) for each in local.channels] == [("training", str(source)), ("more", str(source))]
     assert (local.checkpoint_uri, local.has_checkpoints) == (None, True)
-
-
-def test_v3_is_known_by_its_drivers(source: Path) -> None:
-    channel = {"ChannelName": "sm_drivers", "DataSource": {"S3DataSource": {"S3Uri": f"file://{source}"}}}
-    algorithm = {"ContainerEntrypoint": ["/bin/bash"], "ContainerArguments": ["-c", "run"]}
-    made = request_from_body({**BODY, "InputDataConfig": [channel], "AlgorithmSpecification": algorithm})
-    assert (made.sdk, made.command, made.channels[0].source) == ("v3", ("/bin/bash", "-c", "run"), str(source))
 
 
 @pytest.mark.parametrize(

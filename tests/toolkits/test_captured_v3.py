@@ -15,6 +15,7 @@ from lightning_sm.rehearse import request_from_body
 from lightning_sm.rehearse._sdk_v3 import MODEL_TRAINER_COMMAND, drivers_folder
 from tests.helpers.environ import without_launcher
 from tests.helpers.rehearsal import cli_request, needs
+from tests.helpers.s3 import s3_server
 
 from .capture_v3 import CAPTURED, GENERATED
 
@@ -86,14 +87,10 @@ def test_our_drivers_are_those_that_were_captured(tmp_path):
 @pytest.fixture
 def s3(monkeypatch):
     """A client of an S3 on this machine, which the environment names too."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.get_host_and_port()))
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "none")
-    yield pytest.importorskip("boto3").client("s3")
-    server.stop()
+    with s3_server() as server:
+        for name, value in server.variables.items():
+            monkeypatch.setenv(name, value)
+        yield server.client
 
 
 def stage_inputs(s3):

@@ -56,15 +56,6 @@ def test_a_rank_that_raises(tmp_path):
 
 
 @needs("netns", torch=True)
-@pytest.mark.extended
-def test_a_rank_that_is_killed(tmp_path):
-    done = rehearsed(tmp_path, "kill", *_TORCHRUN)
-    assert codes(done) == {"algo-1": 1, "algo-2": 1}, done.log[-6000:]
-    for reason in (done.summary["failure_reason"], *reasons(done).values()):
-        assert reason.startswith(_KILLED)
-
-
-@needs("netns", torch=True)
 def test_a_rank_that_gloo_aborts(tmp_path):
     # The toolkit calls the end of that host a success; its failure file tells otherwise.
     done = rehearsed(tmp_path, "crash", *_TORCHRUN)

@@ -47,7 +47,6 @@ def codes(done):
 @pytest.mark.parametrize(
     "launch",
     [
-        pytest.param((), id="toolkit-none", marks=[needs("netns", torch=True), pytest.mark.extended]),
         pytest.param((*_DLC, *_TORCHRUN), id="dlc-torchrun", marks=needs("netns", torch=True)),
         pytest.param(_MPI, id="toolkit-mpi", marks=needs("netns", torch=True, mpi=True)),
     ],
@@ -65,15 +64,3 @@ def test_with_the_entry_point_a_stopped_job_saves_and_exports(run, tmp_path, lau
         steps = json.load(archive.extractfile("model.json"))["global_step"]
     assert saved.name == f"step-{steps}.ckpt"
     assert steps >= 20
-
-
-@needs("netns", torch=True)
-def test_without_it_the_training_goes_on_until_it_is_killed(run, tmp_path):
-    done = run("--no-forward-sigterm", "--stop-at", "at step 20", "--stop-grace", "4s", _PROGRAM.name)
-    assert done.exit_code == 143
-    assert codes(done) == [None]
-    assert "process 1 has no handler for SIGTERM" in done.log
-    assert "SIGTERM received" not in done.log
-    assert "at step 60" in done.log
-    assert not saves(tmp_path)
-    assert not (tmp_path / "out" / "model.tar.gz").exists()

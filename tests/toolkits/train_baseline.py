@@ -1,7 +1,6 @@
 """Trains without this package, or with it, for ``test_stock_lightning.py``: ``--way`` says how.
 
-``stock`` is Lightning told the number of hosts, ``bare`` is Lightning told nothing, ``recipe`` is what AWS publishes
-for SMDDP ("Use the SMDDP library in your PyTorch Lightning training script"), with gloo in the place of ``smddp``.
+``bare`` is Lightning told nothing, ``impatient`` ours with an environment that waits for 3 seconds.
 """
 
 import argparse
@@ -14,7 +13,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 
 
-def arguments_of(way, hosts, devices):
+def arguments_of(way, hosts):
     if way == "ours":
         import lightning_sm
 
@@ -27,17 +26,7 @@ def arguments_of(way, hosts, devices):
         Path("/etc/hosts").write_text(own_name)
         environment = lightning_sm.SageMakerEnvironment(resolve_timeout=3)
         return {**common(), "accelerator": "cpu", "num_nodes": hosts, "devices": 1, "plugins": [environment]}
-    if way == "bare":
-        return {"accelerator": "cpu", **common()}
-    told = {"accelerator": "cpu", "num_nodes": hosts, "devices": devices, **common()}
-    if way == "stock":
-        return {"strategy": "ddp", **told}
-    from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-
-    environment = LightningEnvironment()
-    environment.world_size = lambda: int(os.environ["WORLD_SIZE"])
-    environment.global_rank = lambda: int(os.environ["RANK"])
-    return {"strategy": pl.strategies.DDPStrategy(cluster_environment=environment), **told}
+    return {"accelerator": "cpu", **common()}
 
 
 def common():
@@ -55,7 +44,6 @@ def main():
     parser.add_argument("folder", nargs="?", help="where to write rank-N.json")
     parser.add_argument("--way")
     parser.add_argument("--hosts", type=int, default=1)
-    parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--occupy", type=int, help="a port that something else listens on")
     parser.add_argument("--missing", help="a host that does nothing")
     options = parser.parse_args()
@@ -68,7 +56,7 @@ def main():
         if options.occupy:
             other.bind(("", options.occupy))
             other.listen()
-        trainer = pl.Trainer(**arguments_of(options.way, options.hosts, options.devices))
+        trainer = pl.Trainer(**arguments_of(options.way, options.hosts))
         trainer.fit(tiny_model(pl), loader(), loader())
     seen = {"ranks": [trainer.global_rank, trainer.world_size, trainer.node_rank], "steps": trainer.global_step}
     if options.folder:

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_sm.launch import Account
 from tests.helpers.rehearsal import needs
 from tools.acceptance.__main__ import main
-from tools.acceptance.checks import cost_of, problems_of
-from tools.acceptance.jobs import STOP_AT, Expected, planned_jobs
+from tools.acceptance.checks import problems_of
+from tools.acceptance.jobs import STOP_AT, Expected
 from tools.acceptance.project.regression import loss_of, trained
 from tools.acceptance.seen import Seen, SeenTraining
 
@@ -37,11 +36,6 @@ def test_dry_run_shows_all_that_would_be_sent(capsys):
     assert sent["tuning"]["HyperParameterTuningJobConfig"]["Strategy"] == "Grid"
     assert main([*WORDS, "--jobs", "mpi", "--dry-run"]) == 0
     assert [job["title"] for job in json.loads(capsys.readouterr().out)] == ["mpi"]
-
-
-@needs_boto3
-def test_names_are_short_enough_for_the_api():
-    assert all(len(job.request.name) <= 32 for job in planned_jobs(ROLE, Account("us-east-1", "bucket"), "1124080302"))
 
 
 def said(rank, **changes):
@@ -122,11 +116,6 @@ def test_the_best_of_a_search_has_the_lowest_loss():
     assert set(problems_of(tuned, Seen((SEEN, better), "better")).values()) == {None}
     assert problems_of(tuned, Seen((SEEN, better), "job"))["metrics"]
     assert problems_of(tuned, Seen((better,), "better"))["status"]
-
-
-def test_cost():
-    assert cost_of(Seen((SEEN, SEEN)), {"ml.m5.xlarge": 0.2}) == pytest.approx(2 * 90 * 2 * 0.2 / 3600)
-    assert cost_of(Seen((SEEN,)), {}) is None
 
 
 @pytest.fixture

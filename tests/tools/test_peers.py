@@ -36,21 +36,6 @@ def test_expected_difference():
     assert comparison.expected == ["f.py::known"]
 
 
-def test_expected_difference_that_passes_now():
-    comparison = compare({"f.py::known": "passed"}, {"f.py::known": "passed"}, _REASONS)
-    assert not comparison.is_good
-    assert comparison.settled == {"f.py::known": "it passes with us, too"}
-
-
-def test_expected_difference_of_a_test_that_is_gone():
-    assert list(compare({}, {}, _REASONS).settled) == ["f.py::known"]
-
-
-@pytest.mark.parametrize("outcome", ["skipped", "failed"])
-def test_expected_difference_that_cannot_show_here(outcome):
-    assert compare({"f.py::known": outcome}, {"f.py::known": outcome}, _REASONS).is_good
-
-
 def test_failing_without_us_says_nothing_about_us():
     comparison = compare({"f.py::a": "failed"}, {"f.py::a": "passed"}, {})
     assert comparison.is_good
