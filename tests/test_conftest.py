@@ -26,7 +26,6 @@ def test_nothing():
 """
 
 
-@pytest.mark.processes
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="processes are listed by /proc")
 def test_a_run_that_leaves_processes_behind_fails_and_ends_them(tmp_path):
     # A number that no other process has on its command line.

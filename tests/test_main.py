@@ -82,7 +82,7 @@ def test_a_command_that_does_not_exist(typed, hint):
     assert done.stderr == f"lightning-sm: error: There is no command {typed!r}. HINT: {hint}Commands: {commands}.\n"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_all_settings_are_shown_by_lightnings_cli():
     """On a terminal a line says what takes so long."""
     output, terminal = os.openpty()

@@ -17,7 +17,7 @@ import lightning_sm
 
 _ROOT = Path(__file__).parents[1]
 
-pytestmark = [pytest.mark.jobs, pytest.mark.processes]
+pytestmark = pytest.mark.full
 
 _MISSING = [name for name in ("build", "hatchling", "twine") if find_spec(name) is None]
 

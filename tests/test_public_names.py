@@ -103,7 +103,7 @@ def test_a_lightning_whose_import_fails(tmp_path):
 
 @pytest.mark.parametrize(
     "loaded",
-    [[], *(pytest.param(names, marks=pytest.mark.slow) for names in [_NAMES])],
+    [[], *(pytest.param(names, marks=pytest.mark.full) for names in [_NAMES])],
     ids=lambda names: "+".join(names),
 )
 def test_signatures_are_those_of_the_classes(loaded):

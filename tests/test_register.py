@@ -34,7 +34,7 @@ _ORDERS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "order"), [(_NAMES[0], "ours_first"), (_NAMES[-1], "lightning_first")])
 def test_names_are_known_in_either_order(name, order):
     said = run_fresh(
@@ -43,7 +43,7 @@ def test_names_are_known_in_either_order(name, order):
     assert said == [[True, True]] * 3 + [[True], [[1]]]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(len(_NAMES) < 2, reason="needs both of Lightning's namespaces")
 def test_both_namespaces_in_one_program():
     said = run_fresh(
@@ -101,7 +101,7 @@ for use in (
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_lightning_without_the_registry_that_we_know():
     said = run_fresh(
         f"""

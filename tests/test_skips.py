@@ -27,7 +27,7 @@ def collected():
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(installed_version("pytorch-lightning") < (2, 0), reason="what came later is not collected")
 @pytest.mark.parametrize("skip", SKIPS, ids=_IDS)
 def test_each_entry_names_tests_that_exist(skip, collected):

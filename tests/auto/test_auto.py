@@ -30,14 +30,13 @@ def assert_trained_together(results, nodes):
     assert results[0]["weights"] == results[1]["weights"]
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("kind", "mode", "words", "nodes"),
     [
         ("script", "variable", (), 2),
-        pytest.param("script", "line", (), 1, marks=pytest.mark.slow),
-        pytest.param("cli", "variable", ("fit", "--trainer.max_epochs=1"), 2, marks=pytest.mark.slow),
-        pytest.param("hydra_app", "line", (), 2, marks=pytest.mark.slow),
+        pytest.param("script", "line", (), 1, marks=pytest.mark.full),
+        pytest.param("cli", "variable", ("fit", "--trainer.max_epochs=1"), 2, marks=pytest.mark.full),
+        pytest.param("hydra_app", "line", (), 2, marks=pytest.mark.full),
     ],
 )
 def test_an_unchanged_trainer_trains_in_the_jobs_world(tmp_path, kind, mode, words, nodes):
@@ -59,22 +58,19 @@ def test_an_unchanged_trainer_trains_in_the_jobs_world(tmp_path, kind, mode, wor
     assert job.output.count("SageMaker settings:") == 1
 
 
-@pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.full
 def test_one_process_on_each_of_two_hosts(tmp_path):
     assert_trained_together(start(tmp_path, "script", "variable").one_per_host(2).results(2), 2)
 
 
-@pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_fabric_gets_world_and_directories(tmp_path):
     results = start(tmp_path, "fabric_loop", "variable").torchrun(2, 1).results(2)
     assert_trained_together(results, 2)
     assert results[0]["logger"] == str(tmp_path / "algo-1" / "output" / "data")
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("kind", ["script", pytest.param("fabric_loop", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["script", pytest.param("fabric_loop", marks=pytest.mark.full)])
 def test_without_line_and_variable_nobody_trains_alone(tmp_path, kind):
     job = start(tmp_path, kind, "protected").torchrun(2, 1)
     assert 0 not in job.codes
@@ -86,8 +82,7 @@ def test_without_line_and_variable_nobody_trains_alone(tmp_path, kind):
         assert "LIGHTNING_SM_AUTO=1" in reason
 
 
-@pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["protected", "variable"])
 def test_each_of_several_fits_resumes(tmp_path, mode):
     first = start(tmp_path, "script", mode, "--fits", 3).one_per_host(1)
@@ -107,8 +102,7 @@ def test_each_of_several_fits_resumes(tmp_path, mode):
     assert (tmp_path / "algo-1" / "model" / "model.pt").exists()
 
 
-@pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.full
 def test_rank_zeros_own_trainer_stays_its_own(tmp_path):
     first, second = start(tmp_path, "script", "variable", "--test-alone").torchrun(1, 2).results(2)
     assert first["alone"]["world"] == [1, 1]
@@ -117,16 +111,14 @@ def test_rank_zeros_own_trainer_stays_its_own(tmp_path):
     assert first["weights"] == second["weights"]
 
 
-@pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_a_rank_starts_for_something_else_is_left_alone(tmp_path):
     for result in start(tmp_path, "helper", "variable").torchrun(1, 2).results(2):
         assert result["world"] == [2, 1]
         assert result["helpers"] == [[1, []], [1, []]]
 
 
-@pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_program_that_imports_the_package_is_left_alone(tmp_path):
     script = tmp_path / "own.py"
     script.write_text("import sys\nimport lightning_sm\n" + (_PROGRAMS / "script.py").read_text())

@@ -25,14 +25,14 @@ def test_each_group_of_lightning_and_torch_has_an_entry_point():
     assert found["torch.backends"].__name__ == "torch_imported"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_outside_a_job_nothing_of_the_package_is_imported(tmp_path):
     name = installed_namespaces()[0].name
     variables = {"LIGHTNING_SM_AUTO": "1", "SAGEMAKER_BASE_DIR": str(tmp_path)}
     assert run_fresh(_TRAINER.format(name=name), **variables) == [[[], []]]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("variables", "protects"), [({}, True), ({"LIGHTNING_SM_AUTO": "0"}, False)])
 def test_in_a_job_the_package_is_imported_with_the_first_trainer(tmp_path, variables, protects):
     name = installed_namespaces()[0].name

@@ -52,7 +52,7 @@ AutoModelForSequenceClassification, AutoTokenizer = StandInModel, StandInTokeniz
 '''
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_weights_are_in_the_archive_once(tmp_path):
     (example,) = [block for block in blocks(ROOT / "docs" / "unchanged.md", "python") if "transformers" in block]
     (tmp_path / "train.py").write_text(example.replace("lightning.pytorch", installed_namespaces()[0].name))

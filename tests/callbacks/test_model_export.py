@@ -116,8 +116,7 @@ def test_unwritable_model_directory_fails_before_training(container):
     trainer.validate(model, data, verbose=False)
 
 
-@pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_processes_write_one_model(container):
     ran = container.run("-m", "torch.distributed.run", *local_rendezvous(), "--nproc_per_node=2", "train.py")
     assert ran.returncode == 0, ran.stderr

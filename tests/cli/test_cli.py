@@ -40,7 +40,7 @@ def test_the_other_subcommands_run(container, subcommand):
     assert not container.model.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_lines_are_a_complete_entry_point(container):
     ran = container.run("train.py", "--config", "config.yaml")
     assert ran.returncode == 0, ran.stderr
@@ -77,7 +77,7 @@ def test_no_subcommand_outside_a_container_is_lightnings_own_error(container, ca
     assert "usage" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(not LIGHTNING.is_installed, reason="needs the namespace lightning.pytorch")
 def test_the_model_decides_on_the_namespace(container):
     container.config(OTHER, "other.yaml").hyperparameters(config="other.yaml")

@@ -166,7 +166,7 @@ def test_bad_options_of_communication(parsed, container, values, message):
         ("ModelParallelStrategy", {"data_parallel_size": 1, "tensor_parallel_size": 1}),
         ("ModelParallelStrategy", {"data_parallel_size": "auto", "save_distributed_checkpoint": False}),
         *(
-            pytest.param("DeepSpeedStrategy", arguments, marks=pytest.mark.sharded)
+            pytest.param("DeepSpeedStrategy", arguments, marks=pytest.mark.full)
             for arguments in (
                 {"stage": 3, "offload_optimizer": True, "logging_level": 20},
                 {"config": {"zero_optimization": {"stage": 2}, "fp16": {"enabled": "auto"}}},

@@ -315,7 +315,7 @@ def test_a_lightning_without_it_says_so_when_it_is_used(monkeypatch, name, versi
         cls()
 
 
-@pytest.mark.sharded
+@pytest.mark.full
 @pytest.mark.skipif("SMDDPDeepSpeedStrategy" not in _SHARDED, reason="DeepSpeed is not installed")
 @pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "none"])
 def test_what_deepspeed_writes_into_the_environment_is_the_same_world(in_environ, opt_ml, monkeypatch, launcher):

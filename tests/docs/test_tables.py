@@ -11,7 +11,7 @@ from tools import docs
 from tools.docs import arguments_of, render
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_pages_are_up_to_date():
     pytest.importorskip("pytorch_lightning")
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}

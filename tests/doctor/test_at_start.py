@@ -125,8 +125,7 @@ def reasons(folder):
     return [(folder / host / "output" / "failure").read_text() for host in ("algo-1", "algo-2")]
 
 
-@pytest.mark.processes
-@pytest.mark.jobs
+@pytest.mark.full
 @pytest.mark.parametrize("launch", ["torchrun", "one_per_host"])
 def test_hosts_with_the_same_files_train(tmp_path, launch):
     job = start(tmp_path, launch, "--other-files", "none")
@@ -134,8 +133,7 @@ def test_hosts_with_the_same_files_train(tmp_path, launch):
     assert job.output.count("no errors.") == 2
 
 
-@pytest.mark.processes
-@pytest.mark.jobs
+@pytest.mark.full
 @pytest.mark.parametrize(("launch", "host"), [("torchrun", "algo-2"), ("one_per_host", "algo-1")])
 def test_an_error_on_one_host_is_the_reason_on_both(tmp_path, launch, host):
     began = time.monotonic()
@@ -146,8 +144,7 @@ def test_an_error_on_one_host_is_the_reason_on_both(tmp_path, launch, host):
     assert all(text.startswith(said) for text in reasons(tmp_path)), reasons(tmp_path)
 
 
-@pytest.mark.processes
-@pytest.mark.jobs
+@pytest.mark.full
 def test_a_host_with_other_files_is_the_reason_on_both(tmp_path):
     job = start(tmp_path, "torchrun", "--other-files", "algo-2", processes=1)
     assert set(job.codes) == {1}, job.output[-4000:]

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.rehearsal import needs
 from tests.toolkits.running import fill_source, rehearse
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("rehearsals")]
 
 _HERE = Path(__file__).parent
 

@@ -102,7 +102,7 @@ class TestDownload:
 
 
 class TestModel:
-    @pytest.mark.slow
+    @pytest.mark.full
     def test_fit_test_and_predict(self, data, model, tmp_path):
         trainer = fast_trainer(tmp_path, logger=False)
         net = model.LitResNet(cifar_stem=False)

@@ -12,7 +12,7 @@ from tests.helpers.opt_ml import OptMl
 from tests.helpers.processes import ROOT
 
 pytest.importorskip("lightning.fabric", reason="the example uses lightning.fabric")
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.full
 
 EXAMPLE = ROOT / "examples" / "fabric" / "train.py"
 

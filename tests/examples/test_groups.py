@@ -27,8 +27,8 @@ def test_the_page_shows_the_request_that_launch_would_send(monkeypatch):
     assert Path("train.py").is_file()
 
 
-@pytest.mark.rehearsal
-@pytest.mark.processes
+@pytest.mark.full
+@pytest.mark.xdist_group("rehearsals")
 @needs("netns", torch=True)
 def test_one_group_trains_and_the_other_serves_until_it_has_ended(tmp_path):
     pytest.importorskip("lightning.pytorch", reason="the example uses lightning.pytorch")

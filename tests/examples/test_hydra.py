@@ -55,7 +55,7 @@ def in_job(opt_ml, hyperparameters, encode=json.dumps):
     return words, opt_ml.environ(SM_NUM_GPUS=0, SM_MODEL_DIR=opt_ml.base / "model", SM_OUTPUT_DATA_DIR=output)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("module", [False, True])
 def test_in_a_job(program, module):
     opt_ml, code, run = program
@@ -72,7 +72,7 @@ def test_in_a_job(program, module):
     assert "test_loss" in done.stdout
 
 
-@pytest.mark.jobs
+@pytest.mark.full
 def test_an_error_is_the_failure_reason(program):
     opt_ml, _, run = program
     words, variables = in_job(opt_ml, {"model.hiden": 3})
@@ -81,7 +81,7 @@ def test_an_error_is_the_failure_reason(program):
     assert "Key 'hiden' is not in struct" in (opt_ml.base / "output" / "failure").read_text()
 
 
-@pytest.mark.jobs
+@pytest.mark.full
 def test_two_processes_that_lightning_starts(program):
     opt_ml, _, run = program
     hyperparameters = {"trainer.max_epochs": 1, "+trainer.devices": 2, "config-name": "config", "model.hidden": 4}

@@ -30,7 +30,7 @@ def test_policies():
         assert set(statement) <= {"Effect", "Action", "Resource", "Condition"}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_model_is_trained_and_loaded_as_the_page_says(tmp_path):
     pytest.importorskip("torchvision", reason="the extra examples")
     pytest.importorskip("tensorboard", reason="the extra examples")

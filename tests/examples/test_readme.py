@@ -78,7 +78,7 @@ def script(tmp_path):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_in_a_job(script, tmp_path):
     opt_ml = OptMl(tmp_path / "ml").host("algo-1").hyperparameters(lr=0.25, max_epochs=2)
     opt_ml.write("inputdataconfig.json", {"training": {"TrainingInputMode": "File"}})
@@ -92,6 +92,6 @@ def test_in_a_job(script, tmp_path):
     assert load_file(str(last), weights_only=False)["global_step"] in (12, 13)  # batches of the channel, not of ./data
 
 
-@pytest.mark.jobs
+@pytest.mark.full
 def test_on_a_laptop(script):
     assert re.search("lr 0.01, (9|10) of 10 epochs", script().stdout)

@@ -190,7 +190,7 @@ class TestConfig:
         strategy = _config_of(parsed("config.yaml", path.name))
         assert strategy["class_path"].rpartition(".")[2].endswith(("FSDPStrategy", "ModelParallelStrategy"))
 
-    @pytest.mark.sharded
+    @pytest.mark.full
     @pytest.mark.parametrize("path", sorted(TRANSFORMER.glob("*deepspeed*.yaml")), ids=lambda path: path.stem)
     def test_deepspeed(self, parsed, path, monkeypatch):
         pytest.importorskip("deepspeed", reason="deepspeed is not installed")

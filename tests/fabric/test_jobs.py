@@ -8,7 +8,7 @@ import pytest
 from tests.fabric.conftest import NAMESPACES, job
 from tests.helpers.processes import free_port
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.full
 
 needs_click = pytest.mark.skipif(importlib.util.find_spec("click") is None, reason="click is not installed")
 

@@ -193,7 +193,7 @@ def test_the_arguments_that_a_scripts_own_parser_refuses(ended, code, status, to
     assert told is None or text.startswith(("TopologyError", _REFUSED))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("more", "hint"), [("", True), ("import lightning_sm.cli\n", False)])
 def test_what_lightnings_own_cli_refuses(ended, more, hint):
     code = f"import lightning_sm\n{more}from pytorch_lightning.cli import LightningCLI\nLightningCLI()"

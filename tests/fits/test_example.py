@@ -15,7 +15,7 @@ from tests.helpers.opt_ml import OptMl
 from tests.helpers.processes import ROOT, local_rendezvous
 
 pytest.importorskip("lightning.pytorch", reason="the example uses lightning.pytorch")
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.full
 
 FITS = 7
 START = ("-m", "torch.distributed.run", "--nproc_per_node=2")

@@ -14,7 +14,7 @@ def continued_by(job, program, **variables):
     return job.run()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("second", "variables"), [("experiment 1 0.05", {}), ("experiment 0", {"WIDTH": 16})])
 def test_two_experiments_without_a_jobs_name_in_one_directory(job, whole, second, variables):
     first = job("experiment 0", name=None)
@@ -36,7 +36,7 @@ def test_a_checkpoint_of_plain_lightning_is_no_candidate(job, whole, given):
     assert attempt.steps("fold0") == list(range(16))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("moment", ["fold0:11", "end"])
 def test_another_job_is_refused(job, moment):
     other = job("experiment")
@@ -48,7 +48,7 @@ def test_another_job_is_refused(job, moment):
     assert attempt.steps("fold0") == []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("resume", ["always", "require"])
 def test_another_job_continues_where_it_may(job, whole, resume):
     other = job("experiment")

@@ -8,7 +8,7 @@ import pytest
 from tests.fits.jobs import TERMINATED, same
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_fit_keeps_the_newest_two_saves_and_a_record_of_its_end(job):
     several = job("two_fits")
     several.run("fit1:13", "term").died(TERMINATED)
@@ -27,7 +27,7 @@ def test_a_fit_keeps_the_newest_two_saves_and_a_record_of_its_end(job):
     assert not [name for name in names if name.startswith(("last", "resume-", "stopped-"))]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_require_resumes_a_second_fit(job, whole):
     stopped = job("two_fits")
     stopped.run("fit1:13", "term").died(TERMINATED)
@@ -39,7 +39,7 @@ def test_require_resumes_a_second_fit(job, whole):
     assert attempt.steps("fit1") == list(range(attempt.found["fit-1"], 24))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_time_limit_in_the_first_of_two_fits(job, whole):
     limited = job("two_fits", options={"max_runtime": "8s"}, PAUSE=0.5)
     attempt = limited.run().ended()

@@ -67,13 +67,13 @@ def test_killed(job, whole, programs, moments, untrained):
     restarted(job, whole, programs, moments, untrained)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("programs", "moments", "untrained"), KILLED_SLOW, ids=str)
 def test_killed_in_more_places(job, whole, programs, moments, untrained):
     restarted(job, whole, programs, moments, untrained)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("programs", "moments", "untrained"), TOGETHER, ids=str)
 def test_two_processes(job, whole, programs, moments, untrained):
     restarted(job, whole, programs, moments, untrained, processes=2)
@@ -81,7 +81,7 @@ def test_two_processes(job, whole, programs, moments, untrained):
 
 @pytest.mark.parametrize(
     ("programs", "moment", "place", "untrained"),
-    [STOPPED[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in STOPPED[1:])],
+    [STOPPED[0], *(pytest.param(*case, marks=pytest.mark.full) for case in STOPPED[1:])],
     ids=str,
 )
 def test_stopped(job, whole, programs, moment, place, untrained):
@@ -97,7 +97,7 @@ def test_stopped(job, whole, programs, moment, place, untrained):
     assert [attempt.steps(fit) for fit in untrained] == [[]] * len(untrained)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_stop_of_two_processes_in_the_second_fit(job, whole):
     stopped = job("two_stages one", processes=2)
     stopped.run("finetune:6", "term").died(TERMINATED)
@@ -111,7 +111,7 @@ def test_a_stop_of_two_processes_in_the_second_fit(job, whole):
 # --- what makes these programs tell
 
 
-@pytest.mark.parametrize("where", ["directories", pytest.param("one", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("where", ["directories", pytest.param("one", marks=pytest.mark.full)])
 def test_every_fit_of_a_first_attempt_trains(job, where):
     attempt = job(f"kfold {where}", options={"save_every": "10m"}).run().ended()
     assert [attempt.steps(fold) for fold in FOLDS] == [list(range(16))] * 3
@@ -120,7 +120,7 @@ def test_every_fit_of_a_first_attempt_trains(job, where):
     assert attempt.summary["global_step"] == 24
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_the_programs_do(whole):
     for search in SEARCHES:
         result = whole(f"searches {search}").result
@@ -140,7 +140,7 @@ def test_what_the_programs_do(whole):
     assert caught.steps("batches of 5") == list(range(24))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_command_line_of_the_projects_own(job, whole):
     hyperparameters = {"sagemaker.save_every": "1ms", "lr": 0.05}
     moments = ["first:10", "longer:21", "longer:29", "end"]

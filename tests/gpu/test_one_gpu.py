@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.sharded import runs_here
 
 # With the device cpu a loaded machine takes minutes to start a process.
-pytestmark = [pytest.mark.gpu, pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 # By the kind of strategy. Of one rank torch's FSDP shards nothing, and has no sharded state.
 _PRECISIONS = {

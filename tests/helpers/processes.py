@@ -16,7 +16,7 @@ import pytest
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 
-__all__ = ["Job", "ROOT", "STANDINS", "assert_equal", "extended", "free_port", "local_rendezvous", "marked"]
+__all__ = ["Job", "ROOT", "STANDINS", "assert_equal", "free_port", "local_rendezvous", "marked"]
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins"
@@ -28,11 +28,6 @@ def assert_equal(found, expected, **tolerance):
     assert list(found) == list(expected)
     for name, numbers in expected.items():
         assert found[name] == pytest.approx(numbers, **tolerance), name
-
-
-def extended(*values):
-    """Parameters that repeat on another launcher, host or format what a test with other parameters shows."""
-    return pytest.param(*values, marks=pytest.mark.extended)
 
 
 def free_port():

@@ -23,7 +23,7 @@ def test_the_notebook_holds_code_that_compiles_and_no_outputs():
     assert not re.search(r"\d{12}|/home/|/work/|/Users/", json.dumps(notebook))
 
 
-@pytest.mark.services
+@pytest.mark.full
 @pytest.mark.parametrize("example", ["cifar10", "transformer"])
 def test_the_examples_settings_want_a_role_and_nothing_else(monkeypatch, example):
     pytest.importorskip("botocore", reason="the extra launch is not installed")

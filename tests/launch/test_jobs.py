@@ -13,7 +13,7 @@ import pytest
 from lightning_sm.launch import LaunchError
 from lightning_sm.launch._watch import LogReader, follow
 
-pytestmark = pytest.mark.services
+pytestmark = pytest.mark.full
 GROUP = "/aws/sagemaker/TrainingJobs"
 
 

@@ -64,8 +64,7 @@ def said(*words, **given):
     return "\n".join(f"{'!' if each.is_error else ''}{each}" for each in problems)
 
 
-@pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -80,7 +79,6 @@ def test_lines_that_the_projects_parser_refuses(lightning_project, words, messag
     assert bool(message) == ("!" in said(*words))
 
 
-@pytest.mark.processes
 def test_a_script_with_a_parser_of_its_own_is_stopped_behind_it(project):
     (project / "train.py").write_text(SCRIPT)
     assert said("--lr", "0.1") == ""
@@ -90,8 +88,7 @@ def test_a_script_with_a_parser_of_its_own_is_stopped_behind_it(project):
     assert not (project / "trained").exists()
 
 
-@pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.full
 def test_six_faults_of_a_project(lightning_project, capsys):
     (lightning_project / "config.yaml").write_text(CONFIG % ("gpu", "val_lss"))
     words = ("fit", "--config", "config.yaml")
@@ -167,7 +164,7 @@ def test_what_happens_to_a_program_that_does_not_import_the_package(project):
         assert "HINT: Put lightning_sm.auto() at the top of the program" in said(**given)
 
 
-@pytest.mark.services
+@pytest.mark.full
 def test_secrets_are_named_and_not_shown(aws, run):
     secret = "WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567"
     search = ("--objective", "a", "--direction", "maximize", "--max-jobs", "2", "--range", "x=[1, 2]", "--no-check")

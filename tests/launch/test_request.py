@@ -61,7 +61,7 @@ def test_equal_to_what_the_sdk_sends(name):
     assert body == sent
 
 
-@pytest.mark.jobs
+@pytest.mark.full
 def test_the_recorded_requests_are_those_of_the_sdk():
     python = os.environ.get("LIGHTNING_SM_SDK_V2_PYTHON")
     if python is None:
@@ -169,7 +169,7 @@ def test_settings_that_mean_nothing(given, message):
         request_of(**given)
 
 
-@pytest.mark.services
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -13,7 +13,7 @@ import pytest
 
 from tests.launch.conftest import NO_BUCKET, OPTIONS
 
-pytestmark = pytest.mark.services
+pytestmark = pytest.mark.full
 DEFAULT_BUCKET = "sagemaker-us-east-1-123456789012"
 SEARCH = ("--objective", "val_acc", "--direction", "maximize", "--max-jobs", "4", "--no-check")
 LR = ("--range", "model.lr={min: 1e-5, max: 1e-1, scale: log}")

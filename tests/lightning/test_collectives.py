@@ -30,8 +30,7 @@ def _trainer(**arguments):
     return pl.Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, **arguments)
 
 
-@pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_hosts_agree(tmp_path):
     port = local_rendezvous()[-1]
     environ = {**without_launcher(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}

@@ -55,7 +55,7 @@ def test_deferred_is_called_subclassed_and_asked_as_a_class(monkeypatch):
 
 
 @needs_both
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
 def test_name_taken_before_any_lightning_serves_the_one_that_comes(name):
     said = run_fresh(

@@ -19,7 +19,7 @@ def test_each_patch_is_a_function_with_a_link_and_an_end(patch):
     assert patch.ends
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
 def test_infinite_barrier_makes_no_group_beside_smddp_and_stays_elsewhere(namespace):
     if support_level(namespace) is not SupportLevel.FULL:

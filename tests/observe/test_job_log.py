@@ -69,7 +69,7 @@ def shown(trainer):
     return [type(bar).__name__ for bar in bars], monitors
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_fit(container, with_rich):
     log = run(container, "fit", *SHOWN, "--trainer.max_epochs=2", path=str(with_rich))
     assert FORBIDDEN.search(log) is None, repr(log)
@@ -146,8 +146,7 @@ def test_outside_a_container_nothing_changes(container):
     assert shown(trainer)[1] == progress_lines(lines) == []
 
 
-@pytest.mark.jobs
-@pytest.mark.processes
+@pytest.mark.full
 def test_two_processes_write_one_set_of_lines(tmp_path):
     job = Job(tmp_path, HERE / "train_two.py").torchrun(1, 2)
     assert [each["steps"] for each in job.results(2)] == [6, 6]

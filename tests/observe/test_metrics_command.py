@@ -40,7 +40,7 @@ def files_of(folder):
     return {str(path) for path in Path(folder).rglob("*") if "__pycache__" not in path.parts}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("program", [(), ("train.py", "fit")], ids=["fit", "script"])
 def test_a_run(project, capsys, program):
     before = files_of(project.base)
@@ -51,7 +51,7 @@ def test_a_run(project, capsys, program):
     assert files_of(project.base) == before
 
 
-@pytest.mark.jobs
+@pytest.mark.full
 def test_a_run_that_fails_shows_why(project, capfd):
     assert main(["--run", "--config=config.yaml", "--model=tiny_model.Missing"]) == 1
     said = capfd.readouterr().err

@@ -40,8 +40,8 @@ def test_the_captured_log_of_a_job(name):
     check([f"[1,mpirank:0,algo-1]<stderr>:{line}" for line in lines], steps)
 
 
-@pytest.mark.rehearsal
-@pytest.mark.processes
+@pytest.mark.full
+@pytest.mark.xdist_group("rehearsals")
 @needs(torch=True)
 def test_a_job(tmp_path):
     source = tmp_path / "source"

@@ -23,7 +23,7 @@ from tests.helpers.processes import Job
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
 
-pytestmark = pytest.mark.services
+pytestmark = pytest.mark.full
 
 _QUIET = dict(accelerator="cpu", enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1)
 _ARNS = {

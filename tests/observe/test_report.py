@@ -227,7 +227,7 @@ class Jobs:
         return process.returncode, output, Page(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-@pytest.mark.jobs
+@pytest.mark.full
 def test_jobs_that_fail_are_stopped_or_killed(tmp_path):
     jobs = Jobs(tmp_path)
     for name, how in (("killed", "kill"), ("raises", "raise"), ("stopped", "term")):

@@ -75,7 +75,7 @@ def test_a_setup_trains_the_same(name, tmp_path, monkeypatch):
     check(lambda: LIBRARY[name](pl, SIZE), tmp_path, monkeypatch)
 
 
-@pytest.mark.jobs
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(set(LIBRARY).difference(FEW)))
 def test_each_setup_trains_the_same(name, tmp_path, monkeypatch):
     if name.startswith("stateful_loader"):

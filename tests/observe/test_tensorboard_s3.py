@@ -15,7 +15,7 @@ from tests.helpers.opt_ml import OptMl
 from tests.helpers.processes import ROOT, local_rendezvous
 from tests.helpers.s3 import FailingProxy, s3_server
 
-pytestmark = pytest.mark.services
+pytestmark = pytest.mark.full
 
 pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("tensorboard", reason="tensorboard is not installed")

@@ -78,7 +78,7 @@ def play(folder, processes=1, **arguments):
     return [run.name.partition("-run-")[2].partition("-")[2] for run in sorted(Path(folder, "wandb").glob("offline-*"))]
 
 
-@pytest.mark.services
+@pytest.mark.full
 @pytest.mark.parametrize(("processes", "arguments", "run_id"), [(2, {}, JOB), (1, {"id": "own"}, "own")])
 def test_one_run_with_the_same_id_at_each_start(tmp_path, processes, arguments, run_id):
     assert play(tmp_path, processes, **arguments) == [run_id]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.full
 
 _PROJECT = """
 import pathlib, sys, time

@@ -10,8 +10,7 @@ from tests.helpers.processes import Job
 _SCRIPT = Path(__file__).parent / "train_communication.py"
 _FIRST, _LAST = installed_namespaces()[0], installed_namespaces()[-1]
 pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(support_level(_FIRST) < SupportLevel.EPOCH, reason="the options need Lightning 2.1"),
 ]
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.processes import Job
 
-pytestmark = [pytest.mark.processes, pytest.mark.jobs]
+pytestmark = pytest.mark.full
 
 _SCRIPT = Path(__file__).parent / "finish.py"
 # Without us about one finished gloo job in ten aborts; LIGHTNING_SM_EXIT_RUNS=100 makes a long run of it.

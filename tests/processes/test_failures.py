@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.processes import Job
 from tests.observe.made_up import Page
 
-pytestmark = [pytest.mark.processes, pytest.mark.jobs]
+pytestmark = pytest.mark.full
 
 _SCRIPT = Path(__file__).parent / "fail.py"
 # The launch, arguments of the script, and the hosts.

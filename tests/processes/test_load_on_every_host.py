@@ -9,7 +9,7 @@ import pytest
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.processes import ROOT, Job
 
-pytestmark = [pytest.mark.processes, pytest.mark.jobs]
+pytestmark = pytest.mark.full
 
 _SCRIPT = Path(__file__).parent / "load_on_every_host.py"
 

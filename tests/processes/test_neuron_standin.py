@@ -14,8 +14,7 @@ _LACKS = [
     (installed_version("torch") < (2, 4), "the stand-in for TorchNeuron is a device as torch has it from 2.4 on"),
 ]
 pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.slow,
+    pytest.mark.full,
     *(pytest.mark.skipif(lacks, reason=reason) for lacks, reason in _LACKS),
 ]
 

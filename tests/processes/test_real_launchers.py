@@ -8,8 +8,6 @@ from lightning_sm._lightning import Namespace, installed_namespaces
 from lightning_sm._lightning.legacy import ddp_base_path
 from tests.helpers.processes import Job
 
-pytestmark = pytest.mark.processes
-
 _SCRIPT = Path(__file__).parent / "train_each_way.py"
 _WAYS = ("class", "name", "plugin")
 # How it is started, processes per host, hosts, namespace (where it is installed, else the only one).
@@ -28,7 +26,7 @@ _DEFAULT = "torchrun_one_host"
 
 @pytest.fixture(
     scope="module",
-    params=[name if name == _DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in _LAUNCHES],
+    params=[name if name == _DEFAULT else pytest.param(name, marks=pytest.mark.full) for name in _LAUNCHES],
 )
 def launched(request, tmp_path_factory):
     start, processes, hosts, name = _LAUNCHES[request.param]

@@ -9,7 +9,7 @@ from lightning_sm._lightning.restart import resumes_within_epochs
 from tests.helpers.processes import Job
 from tests.processes.resume import SETUPS
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")

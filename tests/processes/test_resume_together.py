@@ -7,7 +7,7 @@ import pytest
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.processes import Job
 
-pytestmark = [pytest.mark.processes, pytest.mark.jobs]
+pytestmark = pytest.mark.full
 
 _SCRIPT = Path(__file__).parent / "resume_together.py"
 # Batches that each rank trains in an epoch.

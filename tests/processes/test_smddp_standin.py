@@ -6,8 +6,6 @@ import pytest
 
 from tests.helpers.processes import STANDINS, Job
 
-pytestmark = pytest.mark.processes
-
 _SCRIPT = Path(__file__).parent / "train_smddp.py"
 
 
@@ -72,7 +70,7 @@ def test_tensors_are_gathered_and_reduced(ours, gloo):
     assert gloo[0]["means"][0] == ours[0]["means"][0]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_lightnings_own_strategy_fails_on_such_a_backend(tmp_path_factory):
     job = _run(tmp_path_factory, "lightnings")
     # Why SMDDPStrategy exists: Lightning makes gloo groups beside the default one, and asks for ReduceOp.AVG.
@@ -89,7 +87,7 @@ def normalized(tmp_path_factory):
     return Job(folder, script, path=[STANDINS], SM_CURRENT_INSTANCE_TYPE="ml.p4d.24xlarge").torchrun(1, 2).results(2)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_batch_norm_over_all_ranks_is_that_of_one_process_over_whole_batches(normalized):
     for result in normalized:
         assert result["layer"] == "CPUSyncBatchNorm"
@@ -98,7 +96,7 @@ def test_batch_norm_over_all_ranks_is_that_of_one_process_over_whole_batches(nor
             assert result["together"][key] == pytest.approx(result["alone"][key], abs=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_batch_norm_goes_through_the_group(normalized):
     # Eight channels and four steps: each rank's means, inverse deviations and count forward, two sums backward.
     for result in normalized:

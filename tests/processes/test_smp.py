@@ -10,8 +10,7 @@ from tests.helpers.processes import STANDINS, Job, assert_equal
 from tests.helpers.skips import installed_version
 
 pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.timeout(900),
     pytest.mark.skipif(installed_version("pytorch-lightning") < (2, 1), reason="SMPStrategy needs Lightning 2.1"),
 ]

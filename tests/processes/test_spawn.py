@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.processes import Job
 
-pytestmark = [pytest.mark.processes, pytest.mark.jobs]
+pytestmark = pytest.mark.full
 
 _SCRIPT = Path(__file__).parent / "spawn.py"
 

@@ -17,7 +17,7 @@ from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 from tests.helpers.processes import ROOT, local_rendezvous
 
-pytestmark = [pytest.mark.processes, pytest.mark.jobs]
+pytestmark = pytest.mark.full
 
 _SCRIPT = Path(__file__).parent / "train_until_stopped.py"
 

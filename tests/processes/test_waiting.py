@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.processes import Job
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.full
 
 _SCRIPT = Path(__file__).parent / "join_late.py"
 _LAUNCHES = {
@@ -15,13 +15,11 @@ _LAUNCHES = {
     "one_process_per_host": ("smddp", lambda job: job.one_per_host(2), 1),
     "late_main_host": ("ddp", lambda job: job.one_per_host(2), 0),
 }
-# The others are for -m jobs.
-_DEFAULT = "one_process_per_host"
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=pytest.mark.slow if name == _DEFAULT else pytest.mark.jobs) for name in _LAUNCHES],
+    params=_LAUNCHES,
 )
 def late(request, tmp_path_factory):
     strategy, start, late_rank = _LAUNCHES[request.param]
@@ -65,7 +63,6 @@ def test_who_is_waited_for(late):
     assert len(lines) <= 6
 
 
-@pytest.mark.jobs
 def test_an_end_before_the_rendezvous_is_still_the_reason(tmp_path):
     job = Job(tmp_path, _SCRIPT, "ddp", 1, 2.5, "ending").one_per_host(2)
     assert 0 not in job.codes

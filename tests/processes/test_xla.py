@@ -8,8 +8,7 @@ import pytest
 from tests.helpers.processes import Job
 
 pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="torch_xla is not installed"),
 ]
 

@@ -102,7 +102,8 @@ def test_the_software_is_compared_with_the_images(source: Path, create: Callable
     assert told in text
 
 
-@pytest.mark.rehearsal
+@pytest.mark.full
+@pytest.mark.xdist_group("rehearsals")
 @needs("loopback")
 def test_requirements_that_cannot_be_had(rehearse, source: Path) -> None:
     source.joinpath("requirements.txt").write_text("./no-such-file-1.0-py3-none-any.whl\n")
@@ -112,8 +113,8 @@ def test_requirements_that_cannot_be_had(rehearse, source: Path) -> None:
     assert "--no-requirements" in done.log
 
 
-@pytest.mark.rehearsal
-@pytest.mark.processes
+@pytest.mark.full
+@pytest.mark.xdist_group("rehearsals")
 @needs("netns")
 def test_a_job_with_requirements(rehearse, with_requirements: Path) -> None:
     # AWS's images are started by a script of theirs.
@@ -128,8 +129,8 @@ def test_a_job_with_requirements(rehearse, with_requirements: Path) -> None:
     assert "the image has Python 3.12, torch 2.8" in told
 
 
-@pytest.mark.rehearsal
-@pytest.mark.processes
+@pytest.mark.full
+@pytest.mark.xdist_group("rehearsals")
 @needs("loopback")
 def test_a_source_folder_that_is_a_package_is_not_installed_into_the_users_python(rehearse, source: Path) -> None:
     source.joinpath("setup.py").write_text(

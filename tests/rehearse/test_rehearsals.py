@@ -24,7 +24,7 @@ from lightning_sm.rehearse import rehearse as run_request
 from lightning_sm.rehearse._host import kill_marked
 from tests.helpers.rehearsal import needs, no_netem, processes_with
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("rehearsals")]
 
 
 def isolations(*names: str) -> List[Any]:
@@ -94,7 +94,7 @@ def test_loopback_runs_the_program_once_on_each_host(rehearse, source: Path, tmp
         pytest.param(
             ("--isolation", "userns", "--hosts", 2, "--processes", 2),
             [("algo-1", 0, 4, 10.0), ("algo-1", 1, 4, 10.0), ("algo-2", 2, 4, 10.0), ("algo-2", 3, 4, 10.0)],
-            marks=[needs("userns", torch=True), pytest.mark.extended],
+            marks=needs("userns", torch=True),
             id="userns",
         ),
         # A world for each group; the first of a group's own list is its master, sorted or not.

@@ -27,7 +27,7 @@ BATCHES = 10
 def first_is_fast(values):
     """Parameters of which all but the first are slow."""
     first, *others = values
-    return [first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
+    return [first, *(pytest.param(value, marks=pytest.mark.full) for value in others)]
 
 
 def more_loaders():

@@ -127,7 +127,7 @@ def results(fit):
 
 
 @pytest.mark.parametrize(
-    "name", ["early stopping and average", pytest.param("swa with batch norm", marks=pytest.mark.slow)]
+    "name", ["early stopping and average", pytest.param("swa with batch norm", marks=pytest.mark.full)]
 )
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_at_the_end(tmp_path, name, whole, moment):

@@ -68,8 +68,7 @@ def test_a_checkpoint_without_the_state_is_told(tmp_path):
     assert line in job.said
 
 
-@pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.full
 def test_processes_train_unfrozen_layers_together(tmp_path):
     environ = {**without_launcher(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", __name__, str(tmp_path), local_rendezvous()[-1]]

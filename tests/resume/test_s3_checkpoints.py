@@ -17,7 +17,7 @@ from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
 from tests.resume.job import CountedSteps, Interrupted
 
-pytestmark = pytest.mark.services
+pytestmark = pytest.mark.full
 
 NAMESPACE = installed_namespaces()[-1]
 PL = NAMESPACE.module()

@@ -22,7 +22,7 @@ REPRESENTATIVE = {
 # What Lightning 1.x does not save, or gives no place for: states of callbacks and samplers.
 OLDEST = {"plain", "accumulation", "early_stopping", "limited_steps", "plateau_by_epoch", "schedule_by_step"}
 NAMES, FAST = (sorted(LIBRARY), REPRESENTATIVE) if resumes_within_epochs(NAMESPACE) else (sorted(OLDEST), OLDEST)
-SOME_SLOW = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES]
+SOME_SLOW = [pytest.param(name, marks=() if name in FAST else pytest.mark.full) for name in NAMES]
 
 
 def chosen(saves):

@@ -23,7 +23,7 @@ def s3():
     forget_systems()
 
 
-@pytest.fixture(scope="module", params=["directory", "memory", pytest.param("s3", marks=pytest.mark.services)])
+@pytest.fixture(scope="module", params=["directory", "memory", pytest.param("s3", marks=pytest.mark.full)])
 def kind(request):
     """A kind of directory; its server is started before the test."""
     return request.param, request.getfixturevalue("s3") if request.param == "s3" else None
@@ -113,7 +113,7 @@ def test_an_error_of_the_local_disk_is_not_the_storage_s(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.services
+@pytest.mark.full
 def test_s3_takes_and_returns_large_files(s3, tmp_path):
     content = os.urandom(120 * 1024**2 + 3)  # a multipart upload
     (tmp_path / "up").write_bytes(content)
@@ -126,7 +126,7 @@ def test_s3_takes_and_returns_large_files(s3, tmp_path):
     assert [file.name for file in storage.files()] == ["x.ckpt"]
 
 
-@pytest.mark.services
+@pytest.mark.full
 def test_what_lightning_sees_is_not_older_than_the_upload(s3):
     """Lightning lists the directory first, and s3fs remembers listings."""
     system, root = fsspec.core.url_to_fs("s3://logs/cached")
@@ -139,7 +139,7 @@ def test_what_lightning_sees_is_not_older_than_the_upload(s3):
     assert not system.exists(f"{root}/a.ckpt")
 
 
-@pytest.mark.services
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("action", "words"),
     [
@@ -155,7 +155,7 @@ def test_a_missing_bucket_is_named(s3, action, words):
     assert "HINT: Create the bucket" in str(caught.value)
 
 
-@pytest.mark.services
+@pytest.mark.full
 def test_refused_access_names_the_permissions(s3, monkeypatch):
     proxy = FailingProxy(s3.port)
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
@@ -165,7 +165,7 @@ def test_refused_access_names_the_permissions(s3, monkeypatch):
     proxy.close()
 
 
-@pytest.mark.services
+@pytest.mark.full
 def test_a_server_that_is_not_there_is_an_error_soon(s3, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     started = time.monotonic()
@@ -174,7 +174,7 @@ def test_a_server_that_is_not_there_is_an_error_soon(s3, monkeypatch):
     assert time.monotonic() - started < 60
 
 
-@pytest.mark.services
+@pytest.mark.full
 def test_a_server_that_never_answers_is_an_error_soon(s3, monkeypatch):
     proxy = FailingProxy(s3.port)
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
@@ -198,7 +198,7 @@ def test_a_server_that_never_answers_is_an_error_soon(s3, monkeypatch):
     proxy.close()
 
 
-@pytest.mark.services
+@pytest.mark.full
 def test_missing_credentials_are_named(s3, monkeypatch, tmp_path):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)

@@ -170,7 +170,7 @@ def test_a_job_that_was_complete_when_it_was_stopped(box):
     assert box.run(until=["user listens"])[0] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_toolkit_that_waits_for_other_hosts_is_not_waited_for(box):
     box.program("train", TRAIN.replace("sys.exit(", "code = (") + "import time; time.sleep(60)")
     began = time.monotonic()
@@ -178,7 +178,7 @@ def test_a_toolkit_that_waits_for_other_hosts_is_not_waited_for(box):
     assert 5 < time.monotonic() - began < 30
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_toolkit_that_waits_beside_a_failure_reason_is_not_waited_for(box):
     """As that of an mpirun job's worker host does when the leader has failed."""
     box.program("train", TRAIN.replace("sys.exit(", "code = (") + "import time; time.sleep(60)")
@@ -196,7 +196,7 @@ def test_a_program_in_the_place_of_the_toolkit(box):
     assert "user heard" not in log
 
 
-@pytest.mark.services
+@pytest.mark.full
 def test_what_the_service_accepts():
     botocore = pytest.importorskip("botocore.session")
     model = botocore.get_session().get_service_model("sagemaker")

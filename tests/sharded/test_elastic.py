@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.processes import ROOT, Job
 
-pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 SCRIPT = ROOT / "tests" / "sharded" / "train_elastic.py"
 # Attempt, rank, step: one rank is killed, and in the attempt after that another one raises an error.

@@ -7,7 +7,7 @@ from tests.helpers.processes import ROOT, Job
 from tests.helpers.sharded import KINDS, runs_here
 from tests.helpers.sharded_cases import CASES
 
-pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 _SCRIPT = ROOT / "tests" / "sharded" / "train_cases.py"
 # With a full state FSDP and FSDP2 differ from those with a sharded one in their checkpoints only.

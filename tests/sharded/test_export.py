@@ -11,7 +11,7 @@ from tests.projects.sharded_nets import Parts
 from tests.sharded.export_each_kind import FORMATS
 
 safetensors = pytest.importorskip("safetensors.torch")
-pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 SHARDED = [kind for kind in KINDS if kind != "ddp" and runs_here(kind)]
 WEIGHTS = ("last", "best")
 # The file that Lightning writes with FSDP and FSDP2 keeps each name of a shared tensor as a tensor of its own.

@@ -8,7 +8,7 @@ from lightning_sm._lightning import installed_namespaces
 from tests.helpers.processes import Job
 from tests.helpers.sharded import runs_here
 
-pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 _SCRIPT = Path(__file__).parent / "resume_folders.py"
 _KINDS = list(filter(runs_here, ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")))

@@ -12,7 +12,7 @@ import torch
 from tests.helpers.processes import Job
 from tests.helpers.s3 import FailingProxy, s3_server
 
-pytestmark = [pytest.mark.sharded, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 
 _SCRIPT = Path(__file__).parent / "train_on_s3.py"
 _EPOCH = 4  # steps of two processes

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.processes import Job, local_rendezvous
 from tests.helpers.sharded import runs_here
 
-pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 STAGES = {"deepspeed_2": "deepspeed_stage_2", "deepspeed_3": "deepspeed_stage_3"}

@@ -7,7 +7,7 @@ from tests.helpers.processes import ROOT, Job
 from tests.helpers.sharded import KINDS, runs_here
 from tests.helpers.sharded_setups import SHARDED_SETUPS
 
-pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 _SCRIPT = ROOT / "tests" / "sharded" / "train_setups.py"
 _SHARDED = [kind for kind in KINDS if kind != "ddp" and runs_here(kind)]

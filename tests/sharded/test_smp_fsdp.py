@@ -8,7 +8,7 @@ from tests.helpers.processes import Job
 from tests.helpers.sharded import runs_here
 
 pytestmark = [
-    pytest.mark.sharded,
+    pytest.mark.full,
     pytest.mark.timeout(600),
     pytest.mark.skipif(not runs_here("fsdp_full"), reason="these versions gather no full state of FSDP on a CPU"),
 ]

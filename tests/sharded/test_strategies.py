@@ -8,7 +8,7 @@ from tests.helpers.processes import STANDINS, Job
 
 pytest.importorskip("deepspeed")
 pytest.importorskip("torch.distributed.fsdp", reason="torch has no FSDP")
-pytestmark = [pytest.mark.sharded, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 _SCRIPT = Path(__file__).parent / "train_strategies.py"
 _KINDS = ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")

@@ -12,8 +12,8 @@ from tests.helpers.rehearsal import needs
 from .running import rehearse
 
 pytestmark = [
-    pytest.mark.rehearsal,
-    pytest.mark.processes,
+    pytest.mark.full,
+    pytest.mark.xdist_group("rehearsals"),
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
 ]
 

@@ -14,8 +14,8 @@ from tests.helpers.rehearsal import needs
 from .running import fill_source, rehearse
 
 pytestmark = [
-    pytest.mark.rehearsal,
-    pytest.mark.processes,
+    pytest.mark.full,
+    pytest.mark.xdist_group("rehearsals"),
     pytest.mark.skipif(importlib.util.find_spec("pytorch_lightning") is None, reason="no pytorch_lightning"),
 ]
 

@@ -8,32 +8,13 @@ from .launches import LAUNCHES
 from .running import needs_launch
 
 pytestmark = [
-    pytest.mark.rehearsal,
-    pytest.mark.processes,
+    pytest.mark.full,
+    pytest.mark.xdist_group("rehearsals"),
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
 ]
 
 
-# Among the others each launcher, several hosts, processes and instance groups, and both SDKs are there.
-_EXTENDED = (
-    "none_two_hosts",
-    "none_two_devices",
-    "none_local_mode",
-    "none_unsorted_group",
-    "torchrun_two_hosts",
-    "torchrun_groups",
-    "pytorchddp_two_processes",
-    "pytorchddp_two_hosts",
-    "mpi_two_by_two",
-    "v3_none_two_devices",
-)
-
-
-def marks(name):
-    return [needs_launch(name), *([pytest.mark.extended] if name in _EXTENDED else [])]
-
-
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=marks(name)) for name in LAUNCHES])
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=needs_launch(name)) for name in LAUNCHES])
 def name(request):
     return request.param
 

@@ -12,7 +12,7 @@ from tests.helpers.rehearsal import needs
 
 from .running import rehearse
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.processes]
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("rehearsals")]
 
 _TESTS = Path(__file__).parents[1]
 _PARAMETERS = {"partitions": 2, "microbatches": 2}

@@ -17,8 +17,8 @@ from tests.helpers.rehearsal import cli_request, needs
 from .running import needs_launch, rehearse
 
 pytestmark = [
-    pytest.mark.rehearsal,
-    pytest.mark.processes,
+    pytest.mark.full,
+    pytest.mark.xdist_group("rehearsals"),
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
 ]
 
@@ -29,7 +29,7 @@ def _torchrun(folder, way):
     return Job(folder, _PROGRAM, "--way", way).torchrun(1, 2)
 
 
-@pytest.mark.extended
+@pytest.mark.full
 def test_stock_lightning_trains_a_model_in_each_of_torchruns_processes(tmp_path):
     stock = _torchrun(tmp_path / "stock", "bare").results(2)
     # Twice the work, no word about it, and exit code 0.
@@ -77,7 +77,7 @@ def test_none_and_dicts_on_their_way_through_the_toolkit(source, tmp_path):
 
 
 @needs("loopback", torch=True)
-@pytest.mark.parametrize("program", ["stock_cli.py", pytest.param("cli.py", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("program", ["stock_cli.py", "cli.py"])
 def test_the_reason_of_a_wrong_hyperparameter(source, program):
     request = cli_request(source, "--isolation", "loopback", "--timeout", "150s", program, "--model.lable", "cat")
     outcome = run_request(request)

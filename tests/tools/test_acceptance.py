@@ -146,14 +146,15 @@ def service(tmp_path, monkeypatch):
     server.stop()
 
 
-@pytest.mark.rehearsal
+@pytest.mark.full
+@pytest.mark.xdist_group("rehearsals")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "titles",
     [
         pytest.param(("none", "spot"), marks=needs("netns", torch=True)),
-        pytest.param(("torchrun", "tuning"), marks=[needs("netns", torch=True), pytest.mark.extended]),
-        pytest.param(("mpi", "smddp"), marks=[needs("netns", torch=True, mpi=True), pytest.mark.extended]),
+        pytest.param(("torchrun", "tuning"), marks=needs("netns", torch=True)),
+        pytest.param(("mpi", "smddp"), marks=needs("netns", torch=True, mpi=True)),
     ],
     ids="-".join,
 )

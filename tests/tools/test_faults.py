@@ -228,7 +228,7 @@ def server():
     made.end()
 
 
-@pytest.mark.jobs
+@pytest.mark.full
 def test_an_end_that_differs_is_told(server):
     expected = reference(server, "validation_within_epochs", 1, 1)
     fault = replace(FAULT, setup="validation_within_epochs", moments=(Moment("validation", 0.4),))

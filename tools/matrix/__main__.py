@@ -2,24 +2,20 @@
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, TextIO, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.levels import SupportLevel
 from tools import ROOT
 from tools.matrix.rows import ROWS, Row
 
 _REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
-# What failed at first and was run again is added to the file that this variable names.
-_FAILED_FIRST = "LIGHTNING_SM_FAILED_FIRST"
-_TOOLS = ("hypothesis", "pytest", "pytest-timeout", "tensorboard")
+_TOOLS = ("hypothesis", "pytest", "pytest-rerunfailures", "pytest-timeout", "pytest-xdist", "tensorboard")
 # What each level adds to what the lower ones run. Core: environment and ranks, strategies, the command line with its
 # routing, failure reasons, the export of the state, graceful stop, and where a restart continues.
 _TESTS = {
@@ -54,9 +50,6 @@ _TESTS = {
     ),
     SupportLevel.FULL: ("tests/fits", "tests/processes", "tests/resume"),
 }
-_MARKS = "not rehearsal and not jobs and not services and not sharded"
-# What is slow is left out, and on the newest row, whose Lightning the README's tests run on another Python, processes.
-_QUICK = f"{_MARKS} and not slow"
 
 
 def find_python(version: str) -> Optional[str]:
@@ -96,22 +89,17 @@ def paths_of(row: Row) -> Tuple[str, ...]:
     return tuple(path for path in chosen if not any(path != other and path.startswith(f"{other}/") for other in chosen))
 
 
-def run_row(
-    row: Row, *, freeze: bool, again: bool, slow: bool, extra: Sequence[str], output: Optional[TextIO] = None
-) -> Tuple[int, float, float]:
+def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float, float]:
     """Install and test one row; return the exit status and the seconds that installing and testing took.
 
     Args:
         row: The row.
         freeze: Whether to resolve it anew and to write the pins.
-        again: Whether to run what failed once more.
-        slow: Whether to run the tests that are marked ``slow``, and on the newest row those marked ``processes``, too.
         extra: Further words for pytest.
-        output: Where everything is printed, other than the terminal.
     """
     python = find_python(row.python)
     if python is None:
-        print(f"There is no Python {row.python} on this machine.", file=output or sys.stderr)
+        print(f"There is no Python {row.python} on this machine.", file=sys.stderr)
         return 127, 0.0, 0.0
     with tempfile.TemporaryDirectory(prefix="lightning-sm-matrix-") as folder:
         started = time.monotonic()
@@ -120,8 +108,7 @@ def run_row(
         pip = [inside, "-m", "pip", "install", "-q"]
 
         def run(*command: str) -> int:
-            done = subprocess.run(command, env=environ, cwd=folder, check=False, stdout=output, stderr=output)
-            return done.returncode
+            return subprocess.run(command, env=environ, cwd=folder, check=False).returncode
 
         status = (
             run(python, "-m", "venv", str(Path(folder) / "venv"))
@@ -136,25 +123,9 @@ def run_row(
             _write_pins(row, inside, environ)
         installed = time.monotonic()
         tests = {**os.environ, "LIGHTNING_SM_ROW": row.name, "OMP_NUM_THREADS": "1"}
-        cache = Path(folder) / "cache"
-        command = [inside, "-m", "pytest", "-q", "-rs", "-o", f"cache_dir={cache}", *paths_of(row)]
-        quick = f"{_QUICK} and not processes" if row == ROWS[-1] else _QUICK
-        command += ["-m", _MARKS if slow else quick, *extra]
-        status = subprocess.run(command, env=tests, cwd=ROOT, check=False, stdout=output, stderr=output).returncode
-        # Without a test that failed, the run has left processes behind.
-        failed = cache / "v" / "cache" / "lastfailed"
-        if status == 1 and again and failed.exists():
-            _note_failed(row, failed)
-            command += ["--last-failed", "--last-failed-no-failures", "none"]
-            status = subprocess.run(command, env=tests, cwd=ROOT, check=False, stdout=output, stderr=output).returncode
+        command = [inside, "-m", "pytest", "-n", "2", "-rs", "-p", "no:cacheprovider", *paths_of(row), *extra]
+        status = subprocess.run(command, env=tests, cwd=ROOT, check=False).returncode
         return status, installed - started, time.monotonic() - installed
-
-
-def _note_failed(row: Row, lastfailed: Path) -> None:
-    names = re.findall(r'"(tests/[^"]*)"', lastfailed.read_text(encoding="utf-8"))
-    if os.environ.get(_FAILED_FIRST):
-        with open(os.environ[_FAILED_FIRST], "a", encoding="utf-8") as file:
-            file.writelines(f"{row.name}: FAILED {name}\n" for name in names)
 
 
 def keeps_torch(row: Row, python: str, environ: Dict[str, str]) -> bool:
@@ -185,11 +156,6 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--all", action="store_true", help="every row")
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     parser.add_argument("--freeze", action="store_true", help="resolve anew and write the pinned requirements")
-    parser.add_argument("--again", action="store_true", help="run what failed once more")
-    parser.add_argument("--slow", action="store_true", help="run the tests that take long, too")
-    parser.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="rows at a time; their output comes at the end"
-    )
     parser.add_argument("--pytest", action="append", default=[], metavar="WORD", help="a further word for pytest")
     chosen = parser.parse_args(arguments)
     names = {row.name: row for row in ROWS}
@@ -199,21 +165,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         print("\n".join([*(f"no such row: {name}" for name in unknown), *names]))
         return 0 if chosen.list else 2
 
-    def run(name: str) -> Tuple[str, int, float, float]:
-        options = {"freeze": chosen.freeze, "again": chosen.again, "slow": chosen.slow, "extra": chosen.pytest}
+    results: List[Tuple[str, int, float, float]] = []
+    for name in wanted:
         print(f"== {name}", flush=True)
-        if chosen.jobs == 1:
-            status, install, test = run_row(names[name], **options)
-        else:
-            with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-                status, install, test = run_row(names[name], **options, output=output)
-                output.seek(0)
-                print(output.read(), flush=True)
+        status, install, test = run_row(names[name], freeze=chosen.freeze, extra=chosen.pytest)
         print(f"== {name}: {'passed' if status == 0 else f'FAILED ({status})'}", flush=True)
-        return name, status, install, test
-
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        results: List[Tuple[str, int, float, float]] = list(pool.map(run, wanted))
+        results.append((name, status, install, test))
     print("\nrow | result | install s | tests s")
     for name, status, install, test in results:
         print(f"{name} | {'passed' if status == 0 else f'FAILED ({status})'} | {install:.0f} | {test:.0f}")
