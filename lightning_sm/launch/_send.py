@@ -183,7 +183,7 @@ def _refuse_taken_name(client: Any, request: JobRequest) -> None:
     except ClientError:
         return
     raise LaunchError(
-        f"There is a job {request.name!r} already ({state}).", hint="Leave --name out, or give another name."
+        f"There is a job {request.name!r} already ({state}).", hint="Give another one with --name."
     )
 
 

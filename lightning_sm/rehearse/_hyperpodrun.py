@@ -34,7 +34,9 @@ def main() -> None:
     parser.add_argument("--master_port", "--master-port", type=int, default=7777)
     world, _ = parser.parse_known_args()
     # What its operator sets in a pod.
-    agent = subprocess.Popen(["hyperpodrun", *sys.argv[1:]], env={**os.environ, "NNODES": str(world.nnodes)})
+    environ = {**os.environ, "NNODES": str(world.nnodes)}
+    # Its server would tell of each question.
+    agent = subprocess.Popen(["hyperpodrun", "--server-log-level", "warning", *sys.argv[1:]], env=environ)
     start = {
         "rank": world.node_rank,
         "nnodes": world.nnodes,
