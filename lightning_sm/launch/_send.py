@@ -182,9 +182,7 @@ def _refuse_taken_name(client: Any, request: JobRequest) -> None:
             state = found[f"{request.kind}Status"]
     except ClientError:
         return
-    raise LaunchError(
-        f"There is a job {request.name!r} already ({state}).", hint="Leave --name out, or give another name."
-    )
+    raise LaunchError(f"There is a job {request.name!r} already ({state}).", hint="Give another one with --name.")
 
 
 def is_missing(error: Any) -> bool:

@@ -49,7 +49,9 @@ def check_software(request: RehearsalRequest) -> None:
     commands: List[Tuple[str, str]] = []
     if request.sdk == "v2":
         modules += ["sagemaker_training", "sagemaker_pytorch_container"]
-    if request.distribution is Distribution.TORCH_DISTRIBUTED:
+    if request.options.launcher is not None:
+        commands.append((request.options.launcher, "pip install hyperpod-elastic-agent (it needs a torch below 2.12)"))
+    elif request.distribution is Distribution.TORCH_DISTRIBUTED:
         commands.append(("torchrun", "It is a part of torch: pip install torch"))
     if request.distribution.uses_mpirun:
         modules.append("mpi4py")
@@ -146,6 +148,8 @@ def _unsuitable(request: RehearsalRequest, isolation: Isolation) -> Optional[str
         return f"{request.distribution} logs in to each host by ssh on port 22, and sshd needs real users"
     if isolation.is_namespaced:
         return None
+    if options.launcher is not None:
+        return f"{options.launcher} writes to /opt/ml and serves port 8080 on each host"
     reads_base_dir = any("SAGEMAKER_BASE_DIR" in word for word in request.command)
     if request.command[-1:] != ("train",) and not reads_base_dir:
         return "this entry point uses /opt/ml by its absolute name"

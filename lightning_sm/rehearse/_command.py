@@ -37,6 +37,7 @@ _JOB = ("hosts", "distribution", "sdk", "instance_type", "instance_groups", "dis
 _CHOICES = {
     "distribution": tuple(map(str, Distribution)),
     "isolation": tuple(map(str, Isolation)),
+    "launcher": ("hyperpodrun",),
     "sdk": ("v2", "v3"),
 }
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")

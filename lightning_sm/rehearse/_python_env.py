@@ -25,6 +25,8 @@ _REQUIREMENTS = "requirements.txt"
 _HOSTNAME_SCRIPT = "start_with_right_hostname.sh"
 # AWS's own builds and preloads a library that sets the host name, and starts the toolkit.
 _STAND_IN = '#!/usr/bin/env bash\nif [ "$1" = train ]; then train; else "$@"; fi\n'
+# Where the toolkit and SDK v3's driver look for torchrun.
+_AGENT = "#!{python}\nfrom lightning_sm.rehearse._hyperpodrun import main\n\nmain()\n"
 
 
 def create_python_env(request: RehearsalRequest, folder: RehearsalFolder) -> Tuple[str, ...]:
@@ -42,6 +44,10 @@ def create_python_env(request: RehearsalRequest, folder: RehearsalFolder) -> Tup
     if is_needed and shutil.which(_HOSTNAME_SCRIPT, path=container_path(request, os.environ)) is None:
         _write_script(folder.python / "bin" / _HOSTNAME_SCRIPT, _STAND_IN)
         notes.append(f"{_HOSTNAME_SCRIPT} is a stand-in here, which only starts the toolkit.")
+    if request.options.launcher is not None:
+        python = folder.python / "bin" / "python"
+        _write_script(folder.python / "bin" / "torchrun", _AGENT.format(python=python))
+        notes.append("hyperpodrun ran in a SageMaker container, told by a stand-in of HyperPod's operator to start.")
     if not folder.archive.exists():
         return tuple(notes)
     with tarfile.open(str(folder.archive)) as packed:

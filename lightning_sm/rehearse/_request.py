@@ -149,6 +149,8 @@ class RehearsalOptions:
     Args:
         source_dir: Folder with the program, in place of the body's source archive.
         processes: Processes per host (default: GPUs, else 1, as SageMaker counts).
+        launcher: ``hyperpodrun``: the agent of HyperPod runs in place of torchrun, in namespaces (``pip install
+            hyperpod-elastic-agent``, which needs a torch below 2.12).
         channels: Local folder or file for an input channel, in place of the body's or in addition.
         environment: Environment variables, which win over the body's; a ``PATH`` goes in front of the container's.
         allow_files: Files of the source folder that are packed although they are large or look like secrets.
@@ -183,6 +185,7 @@ class RehearsalOptions:
 
     source_dir: Optional[str] = None
     processes: Optional[int] = None
+    launcher: Optional[str] = None
     channels: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     allow_files: Tuple[str, ...] = ()
@@ -256,6 +259,12 @@ class RehearsalRequest:
             raise RehearsalError(
                 f"--processes {self.options.processes} has no meaning with --distribution none: each host runs one.",
                 hint="Let Lightning start them (--trainer.devices N after the entry point), or name a distribution.",
+            )
+        if self.options.launcher is not None and self.distribution is not Distribution.TORCH_DISTRIBUTED:
+            raise RehearsalError(
+                f"--launcher {self.options.launcher} takes the place of torchrun, which --distribution "
+                f"{self.distribution} does not start.",
+                hint="Give --distribution torch_distributed.",
             )
         if not self.checkpoint_path.startswith("/opt/ml/"):
             raise RehearsalError(

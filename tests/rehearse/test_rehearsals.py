@@ -4,6 +4,7 @@ However a rehearsal ends, the reason is reported and no process, mount, interfac
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -59,6 +60,31 @@ def told(summary: Dict[str, Any]) -> List[Tuple[str, int, int, float]]:
         for host in summary["attempts"][-1]["hosts"]
         for each in host["topologies"]
     )
+
+
+@pytest.mark.parametrize(
+    ("program", "exit_code", "ranks"),
+    [
+        (
+            "ranks.py",
+            0,
+            [("algo-1", 0, 4, 10.0), ("algo-1", 1, 4, 10.0), ("algo-2", 2, 4, 10.0), ("algo-2", 3, 4, 10.0)],
+        ),
+        pytest.param("fail.py", 1, [], marks=pytest.mark.extended),
+    ],
+)
+@needs("userns", torch=True)
+def test_hyperpods_agent_takes_the_place_of_torchrun(rehearse, program: str, exit_code: int, ranks: List[Any]) -> None:
+    """By the agent itself where it is installed (it needs a torch below 2.12), else by its stand-in."""
+    is_installed = importlib.util.find_spec("hyperpod_elastic_agent") is not None
+    own = () if is_installed else ("--env", f"PATH={Path(__file__).parents[1] / 'standins' / 'hyperpod'}")
+    done = rehearse(
+        "--isolation", "userns", "--launcher", "hyperpodrun", "--distribution", "torch_distributed", *own,
+        "--hosts", 2, "--processes", 2, program, "--lr", "0.1",
+    )  # fmt: skip
+    assert done.exit_code == exit_code, done.log
+    assert told(done.summary) == ranks
+    assert any("stand-in of HyperPod's operator" in warning for warning in done.summary["warnings"])
 
 
 @needs("loopback")

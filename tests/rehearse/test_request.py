@@ -113,6 +113,7 @@ def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
         (["--hosts", "0", "plain.py"], "no InstanceCount"),
         (["--processes", "0", "--distribution", "mpi", "plain.py"], "--processes 0 must be"),
         (["--processes", "2", "plain.py"], "no meaning with --distribution none"),
+        (["--launcher", "hyperpodrun", "plain.py"], "which --distribution none does not start"),
         (["--channel", "training=/nowhere/at/all", "plain.py"], "does not exist"),
         (["--instance-groups", "a=1", "plain.py"], "NAME=COUNT:TYPE"),
         (["--instance-groups", "a=1:ml.m5.large", "--hosts", "2", "plain.py"], "exclude each other"),
