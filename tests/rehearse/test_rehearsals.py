@@ -70,7 +70,7 @@ def told(summary: Dict[str, Any]) -> List[Tuple[str, int, int, float]]:
             0,
             [("algo-1", 0, 4, 10.0), ("algo-1", 1, 4, 10.0), ("algo-2", 2, 4, 10.0), ("algo-2", 3, 4, 10.0)],
         ),
-        pytest.param("fail.py", 1, [], marks=pytest.mark.extended),
+        pytest.param("fail.py", 1, [], marks=pytest.mark.full),
     ],
 )
 @needs("userns", torch=True)
