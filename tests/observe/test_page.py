@@ -146,8 +146,8 @@ def test_values_that_are_not_finite_are_said():
 
 def test_the_page_of_as_many_curves_as_are_recorded_is_small():
     recorded = History()
-    for number in range(3_000):
-        for step in range(100):
+    for number in range(1_100):
+        for step in range(40):
             recorded.add(f"metric {number} " + "x" * 280, step, math.sin(step) * 1e-17)
     recorded.add("SGD", 0, 0.1, Kind.LEARNING_RATE)
     text = render(report(recorded))
