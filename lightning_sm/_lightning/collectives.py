@@ -138,7 +138,7 @@ class ThrottledAllReduce:
         self._interval = StepInterval()
         self._remaining = 1
 
-    def any_true(self, trainer: Trainer, flags: Sequence[bool], *, now: bool = False) -> Tuple[bool, ...]:
+    def any_true(self, trainer: Trainer, flags: Sequence[Callable[[], bool]], *, now: bool = False) -> Tuple[bool, ...]:
         """Return for each flag whether it is true on any rank. Every rank must call it at each step.
 
         At steps without an all-reduce all of them are false. A single process needs none and returns its flags at each
@@ -146,16 +146,16 @@ class ThrottledAllReduce:
 
         Args:
             trainer: The trainer.
-            flags: This rank's flags.
+            flags: Return this rank's flags. They are called at steps with an all-reduce only.
             now: Whether to reduce at this step in any case; the same on all ranks.
         """
         if trainer.world_size == 1:
-            return tuple(flags)
+            return tuple(flag() for flag in flags)
         self._remaining -= 1
         if self._remaining > 0 and not now:
             return tuple(False for _ in flags)
         interval = self._interval.next() if trainer.is_global_zero else 0
-        *found, self._remaining = (int(value) for value in sums(trainer, [*flags, interval]))
+        *found, self._remaining = (int(value) for value in sums(trainer, [*(flag() for flag in flags), interval]))
         return tuple(value > 0 for value in found)
 
 
