@@ -1,9 +1,8 @@
 """How long training stands still for a checkpoint of 500 MB with ``async_save``, over a save that it waits for.
 
-Run ``python benchmarks/async_save.py [KIND]``: one process and one file, or with ``fsdp2`` or ``fsdp`` two gloo
-processes and a folder. Each run is a fit that saves six times, through the callback that a job gets; the median time
-for which ``save_checkpoint`` holds training up is compared, the first save left out.
-"""
+Run ``python benchmarks/async_save.py [KIND] [--pairs N]``: one process and one file, or with ``fsdp2`` or ``fsdp`` two
+gloo processes and a folder. Each run is a fit that saves six times, through the callback that a job gets; the median
+time for which ``save_checkpoint`` holds training up is compared, the first save left out."""
 
 import os
 import shutil
@@ -14,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, List
 
-from _pairs import compare, last_number
+from _pairs import compare, last_number, parser
 from _steps import launch
 
 _SAVES = 6
@@ -91,14 +90,17 @@ def fit(kind: str, in_background: bool, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 3:
-        fit(sys.argv[1], sys.argv[2] == "ours", sys.argv[3])
+    if sys.argv[1:2] == ["worker"]:
+        fit(sys.argv[2], sys.argv[3] == "ours", sys.argv[4])
     else:
-        kind = sys.argv[1] if sys.argv[1:] else "file"
-        program = [sys.executable, os.path.abspath(__file__)] if kind == "file" else launch(os.path.abspath(__file__))
+        words = parser(__doc__)
+        words.add_argument("kind", nargs="?", default="file", choices=("file", "fsdp", "fsdp2"))
+        given = words.parse_args()
+        script = os.path.abspath(__file__)
+        program = [*([sys.executable, script] if given.kind == "file" else launch(script)), "worker", given.kind]
         folder = tempfile.mkdtemp()
         try:
-            ours, theirs = ([*program, kind, which, folder] for which in ("ours", "theirs"))
-            compare(ours, theirs, measure=last_number, runs=5, unit="s per save")
+            ours, theirs = ([*program, which, folder] for which in ("ours", "theirs"))
+            compare(ours, theirs, measure=last_number, unit="s per save", pairs=given.pairs)
         finally:
             shutil.rmtree(folder)

@@ -1,11 +1,10 @@
 """Peak host memory of an export from two processes of a sharded strategy, as a multiple of the model's size of 320 MB.
 
-Run ``python benchmarks/export_memory.py``. Each measurement is a launch of its own, on gloo: ``ModelExport``, from
-gathering to the comparison of what was written, in two formats, and what Lightning offers instead, which is one file
-of ``save_checkpoint`` with FSDP2, and ``convert_zero_checkpoint_to_fp32_state_dict`` with DeepSpeed's stage 3.
+Run ``python benchmarks/export_memory.py [KIND] [FORMAT] [--pairs N]``. Each measurement is a launch of its own, on
+gloo: ``ModelExport``, from gathering to the comparison of what was written, and what Lightning offers instead, which is
+one file of ``save_checkpoint`` with FSDP2, and ``convert_zero_checkpoint_to_fp32_state_dict`` with DeepSpeed's stage 3.
 The peak is of anonymous memory (``RssAnon``), sampled each millisecond, over that before the export. glibc is told to
-return what is freed, as it otherwise keeps some of it, up to its own thresholds, which do not grow with the model.
-"""
+return what is freed, as it otherwise keeps some of it, up to its own thresholds, which do not grow with the model."""
 
 import ctypes
 import json
@@ -136,7 +135,7 @@ def measure(kind: str, how: str, count: int, width: int) -> List[float]:
     with tempfile.TemporaryDirectory() as folder:
         start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={_PROCESSES}"]
         done = subprocess.run(
-            [*start, __file__, kind, how, folder, str(count), str(width)],
+            [*start, __file__, "worker", kind, how, folder, str(count), str(width)],
             env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -148,16 +147,30 @@ def measure(kind: str, how: str, count: int, width: int) -> List[float]:
 
 
 def main() -> None:
-    """Print both ranks' peaks for each way."""
-    for kind in ("fsdp2", "deepspeed_3"):
-        for how in ("state_dict", "safetensors", "lightning"):
-            own = "fsdp2_full" if (kind, how) == ("fsdp2", "lightning") else kind
-            peaks = measure(own, how, _COUNT, _WIDTH)
-            print(f"{kind}, {how}: rank 0 {peaks[0]:.2f}, rank 1 {peaks[1]:.2f} times the model's size", flush=True)
+    """Compare the peaks of global rank 0, and print those of both ranks."""
+    from _pairs import in_turn, parser
+
+    words = parser(__doc__)
+    words.add_argument("kind", nargs="?", default="fsdp2", choices=("fsdp2", "deepspeed_3"))
+    words.add_argument("format", nargs="?", default="state_dict", choices=("state_dict", "safetensors"))
+    given = words.parse_args()
+
+    def peak(kind: str, how: str) -> float:
+        first, second = measure(kind, how, _COUNT, _WIDTH)
+        print(f"{kind}, {how}: rank 0 {first:.2f}, rank 1 {second:.2f} times the model's size", file=sys.stderr)
+        return first
+
+    theirs = "fsdp2_full" if given.kind == "fsdp2" else given.kind
+    in_turn(
+        lambda: peak(given.kind, given.format),
+        lambda: peak(theirs, "lightning"),
+        unit="times the model's size",
+        pairs=given.pairs,
+    )
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        worker(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    if sys.argv[1:2] == ["worker"]:
+        worker(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]), int(sys.argv[6]))
     else:
         main()

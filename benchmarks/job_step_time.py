@@ -1,9 +1,9 @@
 """Step time of a training job with all that a job gets, over Lightning alone, two gloo processes each.
 
-Run ``python benchmarks/job_step_time.py``. Each run is a fit of 400 steps under torchrun; the median step is compared.
-Ours has a job's files and so what a job gets: its environment, saves to resume from, handling of SIGTERM, failure
-monitoring and the export.
-"""
+Run ``python benchmarks/job_step_time.py [--pairs N]``. Each run is a fit of 400 steps under torchrun; the median step
+is compared. Ours has a job's files and so what a job gets: its environment, saves to resume from, handling of SIGTERM,
+failure monitoring, progress lines, the report and the export. Neither has a ``ModelCheckpoint`` of the project or a
+progress bar."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-from _pairs import compare, last_number
+from _pairs import compare, last_number, parser
 from _steps import launch, print_step_time
 
 import lightning_sm
@@ -27,16 +27,16 @@ def job() -> None:
         host = {"current_host": "algo-1", "hosts": ["algo-1"], "network_interface_name": "lo"}
         with open(os.path.join(config, "resourceconfig.json"), "w", encoding="utf-8") as file:
             json.dump(host, file)
-        subprocess.run([*_COMMAND, "ours"], env={**os.environ, "SAGEMAKER_BASE_DIR": base}, check=True)
+        subprocess.run([*_COMMAND, "worker", "ours"], env={**os.environ, "SAGEMAKER_BASE_DIR": base}, check=True)
 
 
 if __name__ == "__main__":
-    if not sys.argv[1:]:
-        ours = [sys.executable, os.path.abspath(__file__), "job"]
-        compare(ours, [*_COMMAND, "theirs"], measure=last_number, runs=9, unit="s per step")
-    elif sys.argv[1] == "job":
+    if sys.argv[1:] == ["worker", "job"]:
         job()
-    elif sys.argv[1] == "ours":
-        print_step_time(lightning_sm.trainer_settings, strategy="ddp")
+    elif sys.argv[1:2] == ["worker"]:
+        complete = lightning_sm.trainer_settings if sys.argv[2] == "ours" else dict
+        print_step_time(complete, strategy="ddp", enable_checkpointing=False)
     else:
-        print_step_time(strategy="ddp", enable_checkpointing=False)
+        given = parser(__doc__).parse_args()
+        ours, theirs = [sys.executable, os.path.abspath(__file__), "worker", "job"], [*_COMMAND, "worker", "theirs"]
+        compare(ours, theirs, measure=last_number, unit="s per step", pairs=given.pairs)

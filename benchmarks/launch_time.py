@@ -1,13 +1,12 @@
 """What ``lightning-sm launch --dry-run`` takes, over ``import boto3``, which it needs.
 
-Run ``python benchmarks/launch_time.py``. Credentials are not read and the bucket is named, so that nothing is asked of
-AWS. Compared are the time until it returns and the CPU time.
-"""
+Run ``python benchmarks/launch_time.py [--pairs N]``. Credentials are not read and the bucket is named, so that nothing
+is asked of AWS. Compared are the time until it returns and the CPU time."""
 
 import os
 import sys
 
-from _pairs import compare, cpu_seconds, wall_seconds
+from _pairs import compare, cpu_seconds, parser, wall_seconds
 
 _SCRIPT = os.path.abspath(__file__)
 _WORDS = (
@@ -17,13 +16,15 @@ _WORDS = (
 )  # fmt: skip
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["ours"]:
+    if sys.argv[1:] == ["worker"]:
         from lightning_sm.__main__ import main
 
         with open("train.py", "w", encoding="utf-8"):
             status = main(["launch", *_WORDS])
         assert "torch" not in sys.modules
         sys.exit(status)
+    given = parser(__doc__).parse_args()
     theirs = [sys.executable, "-c", "import boto3"]
     for measure, unit in ((wall_seconds, "s"), (cpu_seconds, "s of CPU time")):
-        compare([sys.executable, _SCRIPT, "ours"], theirs, measure=measure, runs=21, unit=unit)
+        ours = [sys.executable, _SCRIPT, "worker"]
+        compare(ours, theirs, measure=measure, unit=unit, pairs=given.pairs, default=21, seconds=145)

@@ -1,15 +1,14 @@
 """What the lines of progress and metrics, the report and the search for stalls cost of a training step.
 
-Run ``python benchmarks/monitoring_time.py pairs [PROCESSES] [bar] [cpu]``: the median step of a job's fit with all of
-it, and of the same fit without it, each a program of its own, in turn; several are gloo processes. The other fit has no
-progress bar, or with ``bar`` the one that Lightning has by default. With ``cpu`` it is the CPU time of the thread that
-trains, which other programs on the machine disturb less. Progress lines are written every second, thirty times as often
-as by default.
+Run ``python benchmarks/monitoring_time.py pairs [PROCESSES] [--bar] [--cpu] [--pairs N]``: the median step of a job's
+fit with all of it, and of the same fit without it, each a program of its own, in turn; several are gloo processes. The
+other fit has no progress bar, or with ``--bar`` the one that Lightning has by default. With ``--cpu`` it is the CPU
+time of the thread that trains, which other programs on the machine disturb less. Progress lines are written every
+second, thirty times as often as by default.
 
-Run ``python benchmarks/monitoring_time.py blocks [PROCESSES]`` for the difference within one fit, on global rank 0,
-which other programs on the machine disturb less: blocks of steps with these callbacks and without them follow each
-other, and the medians of neighbouring blocks are compared. It is the CPU time of the thread that trains.
-"""
+Run ``python benchmarks/monitoring_time.py blocks [PROCESSES] [--pairs N]`` for the difference within one fit, on global
+rank 0, which other programs on the machine disturb less: blocks of steps with these callbacks and without them follow
+each other, and the medians of neighbouring blocks are compared. It is the CPU time of the thread that trains."""
 
 import json
 import os
@@ -22,14 +21,14 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import pytorch_lightning as pl
 import torch
-from _pairs import compare, last_number
+from _pairs import Pairs, compare, last_number, parser
 from project import Data, Model
 
 import lightning_sm
 
 _SCRIPT = os.path.abspath(__file__)
-_STEPS, _RUNS = 600, 9
-_BLOCK, _SETTLING, _PAIRS = 60, 5, 120
+_STEPS = 600
+_BLOCK, _SETTLING, _BLOCKS = 60, 5, 120
 _CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 _CALLBACKS = ("TrainingMonitor",)
 
@@ -73,6 +72,8 @@ class _Switch(_Clock):
             names = sorted(type(each).__name__ for each in self.on if each not in self.off)
             print(f"measured: {', '.join(names)}", file=sys.stderr)
         if len(self.ends) % _BLOCK == 0:
+            if len(self.ends) % (20 * _BLOCK) == 0 and trainer.is_global_zero:
+                print(f"step {len(self.ends)} of {trainer.max_steps}", file=sys.stderr, flush=True)
             is_on = len(self.ends) // _BLOCK % 2 == 0
             trainer.callbacks = self.on if is_on else self.off
             for callback in (each for each in self.on if each not in self.off):
@@ -114,7 +115,7 @@ def job(*words: str) -> None:
         start = [sys.executable]
         if words[1] != "1":
             start += ["-m", "torch.distributed.run", "--nproc_per_node", words[1]]
-        subprocess.run([*start, _SCRIPT, *words], env={**os.environ, "SAGEMAKER_BASE_DIR": base}, check=True)
+        subprocess.run([*start, _SCRIPT, "worker", *words], env={**os.environ, "SAGEMAKER_BASE_DIR": base}, check=True)
 
 
 def fit(kind: str, devices: int, measure: str) -> None:
@@ -136,10 +137,10 @@ def _end_group(devices: int) -> None:
         torch.distributed.destroy_process_group()
 
 
-def blocks(devices: int) -> None:
+def blocks(devices: int, count: int) -> None:
     """Train with the callbacks in each second block of steps, and print the difference of a step in microseconds."""
     clock = _Switch()
-    trainer = pl.Trainer(**_settings("with", clock, devices, max_steps=_BLOCK * (2 * _PAIRS + 2)))
+    trainer = pl.Trainer(**_settings("with", clock, devices, max_steps=_BLOCK * (2 * count + 2)))
     trainer.fit(_Logging(width=16), Data(batch_size=4))
     _end_group(devices)
     if not trainer.is_global_zero:
@@ -148,37 +149,38 @@ def blocks(devices: int) -> None:
     # The steps right behind a change are not counted, nor is the first block.
     medians = [
         statistics.median(steps[start + _SETTLING : start + _BLOCK - 1]) for start in range(0, len(steps), _BLOCK)
-    ][1 : 2 * _PAIRS + 1]
-    differences = [1e6 * (on - off) for off, on in zip(medians[::2], medians[1::2])]
-    low, middle, high = statistics.quantiles(differences, n=4)
+    ][1 : 2 * count + 1]
+    pairs = Pairs(
+        "us of CPU time per step", tuple((1e6 * on, 1e6 * off) for off, on in zip(medians[::2], medians[1::2]))
+    )
+    low, middle, high = statistics.quantiles([on - off for on, off in pairs.values], n=4)
+    quartiles = [round(low, 1), round(high, 1)]
     print(
         json.dumps(
-            {
-                "unit": "microseconds per step",
-                "pairs_of_blocks": len(differences),
-                "step_without_median": round(1e6 * statistics.median(medians[::2]), 1),
-                "difference_median": round(middle, 1),
-                "difference_quartiles": [round(low, 1), round(high, 1)],
-                "share_of_5_ms": round(middle / 5000, 4),
-            },
-            indent=2,
+            {**pairs.to_json(), "difference_quartiles": quartiles, "share_of_5_ms": round(middle / 5000, 4)}, indent=2
         )
     )
 
 
 if __name__ == "__main__":
-    words = sys.argv[1:] or ["pairs"]
-    if words[0] == "pairs":
-        count = next((word for word in words if word.isdigit()), "1")
-        rest = [count, "cpu" if "cpu" in words else "wall"]
-        command, other = [sys.executable, _SCRIPT, "job"], "bar" if "bar" in words else "without"
-        unit = f"s of {rest[1]} time per step"
-        compare([*command, "with", *rest], [*command, other, *rest], measure=last_number, runs=_RUNS, unit=unit)
-    elif words[0] == "job":
-        job(*words[1:])
-    elif words[0] == "blocks":
-        job("fit_blocks", *(words[1:] or ["1"]))
-    elif words[0] == "fit_blocks":
-        blocks(int(words[1]))
+    if sys.argv[1:3] == ["worker", "job"]:
+        job(*sys.argv[3:])
+    elif sys.argv[1:3] == ["worker", "blocks"]:
+        blocks(*map(int, sys.argv[3:]))
+    elif sys.argv[1:2] == ["worker"]:
+        fit(sys.argv[2], int(sys.argv[3]), sys.argv[4])
     else:
-        fit(words[0], int(words[1]), words[2])
+        words = parser(__doc__)
+        words.add_argument("way", nargs="?", default="pairs", choices=("pairs", "blocks"))
+        words.add_argument("processes", nargs="?", type=int, default=1)
+        words.add_argument("--bar", action="store_true", help="with Lightning's progress bar in the other program")
+        words.add_argument("--cpu", action="store_true", help="compare CPU time, which other programs disturb less")
+        given = words.parse_args()
+        if given.way == "blocks":
+            job("blocks", str(given.processes), str(given.pairs or _BLOCKS))
+        else:
+            rest = [str(given.processes), "cpu" if given.cpu else "wall"]
+            command, other = [sys.executable, _SCRIPT, "worker", "job"], "bar" if given.bar else "without"
+            unit = f"s of {rest[1]} time per step"
+            ours, theirs = [*command, "with", *rest], [*command, other, *rest]
+            compare(ours, theirs, measure=last_number, unit=unit, pairs=given.pairs)

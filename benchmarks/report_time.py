@@ -1,4 +1,6 @@
-"""Seconds to make and write a report of a million points, and its size: ``python benchmarks/report_time.py``.
+"""Seconds to make and write a report of a million points, and its size.
+
+Run ``python benchmarks/report_time.py [--pairs N]``.
 
 Ours thins the points, draws the curves and writes the page. The reference writes the same points as CSV. Both have them
 in memory before: 20 metrics with 50,000 points each, recorded without thinning.
@@ -13,7 +15,7 @@ import tempfile
 import time
 from typing import List
 
-from _pairs import compare, last_number
+from _pairs import compare, last_number, parser
 
 _METRICS, _STEPS = 20, 50_000
 
@@ -55,14 +57,15 @@ def _measure(kind: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        _measure(sys.argv[1])
+    if sys.argv[1:2] == ["worker"]:
+        _measure(sys.argv[2])
     else:
+        given = parser(__doc__).parse_args()
         here = os.path.abspath(__file__)
         with tempfile.TemporaryDirectory() as work:
             target = os.path.join(work, "report.html")
             _write_report(target)
             print(json.dumps({"bytes_of_the_report": os.path.getsize(target)}))
-        commands = ([sys.executable, here, kind] for kind in ("report", "csv"))
+        commands = ([sys.executable, here, "worker", kind] for kind in ("report", "csv"))
         ours, reference = commands
-        compare(ours, reference, measure=last_number, runs=5, unit="s")
+        compare(ours, reference, measure=last_number, unit="s", pairs=given.pairs)

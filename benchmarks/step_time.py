@@ -1,16 +1,15 @@
 """Step time of a strategy of ours over Lightning's own, two gloo processes each.
 
-Run ``python benchmarks/step_time.py [KIND]`` with ``ddp`` (the default), ``fsdp``, ``fsdp2``, ``deepspeed_2`` or
-``deepspeed_3``. Each run is a fit of 150 steps under torchrun; the median step is compared. FSDP and DeepSpeed run on
-CPUs by subclasses that remove Lightning's checks of the device, on both sides.
-"""
+Run ``python benchmarks/step_time.py [KIND] [--pairs N]`` with ``ddp`` (the default), ``fsdp``, ``fsdp2``,
+``deepspeed_2`` or ``deepspeed_3``. Each run is a fit of 150 steps under torchrun; the median step is compared. FSDP and
+DeepSpeed run on CPUs by subclasses that remove Lightning's checks of the device, on both sides."""
 
 import os
 import sys
 from pathlib import Path
 
 import pytorch_lightning as pl
-from _pairs import compare, last_number
+from _pairs import compare, last_number, parser
 from _steps import launch, print_step_time
 
 import lightning_sm
@@ -26,12 +25,15 @@ _OURS = {
 }
 
 if __name__ == "__main__":
-    kind = sys.argv[1] if sys.argv[1:] else "ddp"
-    if not sys.argv[2:]:
-        command = [*launch(os.path.abspath(__file__)), kind]
-        compare([*command, "ours"], [*command, "theirs"], measure=last_number, runs=9, unit="s per step")
+    if sys.argv[1:2] != ["worker"]:
+        words = parser(__doc__)
+        kinds = ("ddp", "fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")
+        words.add_argument("kind", nargs="?", default="ddp", choices=kinds)
+        given = words.parse_args()
+        command = [*launch(os.path.abspath(__file__)), "worker", given.kind]
+        compare([*command, "ours"], [*command, "theirs"], measure=last_number, unit="s per step", pairs=given.pairs)
     else:
-        ours = sys.argv[2] == "ours"
+        kind, ours = sys.argv[2], sys.argv[3] == "ours"
         strategy = (
             cpu_strategy(kind, _OURS, process_group_backend="gloo") if ours else cpu_strategy(kind, pl.strategies)
         )

@@ -23,6 +23,7 @@ __all__ = [
     "is_failed_write",
     "keep_averages",
     "reasons_of",
+    "save_dcp",
     "saves_with_dcp",
     "state_bytes",
 ]
@@ -245,6 +246,19 @@ def dcp_storage(namespace: Namespace, save: Callable[[Any], None]) -> Iterator[N
     finally:
         for module, function in zip(modules, before):
             setattr(module, _SAVE, function)
+
+
+def save_dcp(state: Any, folder: str, group: Any) -> None:
+    """Save shards as Lightning does, with the collectives of a process group. Collective: every rank must call it.
+
+    Args:
+        state: The state dict of the model and the optimizers.
+        folder: Where to.
+        group: The process group; ``None`` for the default one, or none in a single process.
+    """
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    save(state, checkpoint_id=folder, process_group=group)
 
 
 def _modules(namespace: Namespace) -> List[Any]:

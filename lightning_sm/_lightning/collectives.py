@@ -10,6 +10,7 @@ from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.trainer import Trainer
 
 __all__ = [
+    "RanksOfThread",
     "StepInterval",
     "ThrottledAllReduce",
     "all_true",
@@ -93,6 +94,47 @@ def gather_on_main(trainer: Trainer, value: _Value) -> List[_Value]:
     return parts
 
 
+class RanksOfThread:
+    """A trainer's ranks with a process group of their own, for :func:`gather_objects` in a thread.
+
+    The collectives of two threads in one group would meet each other in another order on each rank. Collective: every
+    rank must make one, and call collectives from one thread.
+
+    Args:
+        trainer: The trainer, whose process group exists.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        import torch
+
+        self.world_size, self.global_rank = int(trainer.world_size), int(trainer.global_rank)
+        self.root_device = torch.device("cpu")
+        self.strategy = self
+        #: The group; ``None`` in a single process.
+        self.group: Any = None
+        if self.world_size > 1:
+            import torch.distributed as dist
+
+            self._default = dist.group.WORLD
+            self.group = dist.new_group(backend="gloo")
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the process group is still the one that the trainer uses."""
+        import torch.distributed as dist
+
+        return self.world_size == 1 or dist.group.WORLD is self._default
+
+    def all_gather(self, tensor: Any) -> Any:
+        """The tensors of all ranks, in a new first dimension."""
+        import torch
+        import torch.distributed as dist
+
+        parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(parts, tensor, group=self.group)
+        return torch.stack(parts)
+
+
 def any_true(trainer: Trainer, flag: bool) -> bool:
     """Whether ``flag`` is true on any rank. Collective: every rank must call it."""
     return sums(trainer, [flag])[0] > 0
@@ -138,7 +180,7 @@ class ThrottledAllReduce:
         self._interval = StepInterval()
         self._remaining = 1
 
-    def any_true(self, trainer: Trainer, flags: Sequence[bool], *, now: bool = False) -> Tuple[bool, ...]:
+    def any_true(self, trainer: Trainer, flags: Sequence[Callable[[], bool]], *, now: bool = False) -> Tuple[bool, ...]:
         """Return for each flag whether it is true on any rank. Every rank must call it at each step.
 
         At steps without an all-reduce all of them are false. A single process needs none and returns its flags at each
@@ -146,16 +188,16 @@ class ThrottledAllReduce:
 
         Args:
             trainer: The trainer.
-            flags: This rank's flags.
+            flags: Return this rank's flags. They are called at steps with an all-reduce only.
             now: Whether to reduce at this step in any case; the same on all ranks.
         """
         if trainer.world_size == 1:
-            return tuple(flags)
+            return tuple(flag() for flag in flags)
         self._remaining -= 1
         if self._remaining > 0 and not now:
             return tuple(False for _ in flags)
         interval = self._interval.next() if trainer.is_global_zero else 0
-        *found, self._remaining = (int(value) for value in sums(trainer, [*flags, interval]))
+        *found, self._remaining = (int(value) for value in sums(trainer, [*(flag() for flag in flags), interval]))
         return tuple(value > 0 for value in found)
 
 

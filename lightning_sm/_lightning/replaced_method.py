@@ -42,12 +42,13 @@ class ListenedMethod(ReplacedMethod):
     def __init__(self, owner: Any, name: str) -> None:
         self.first: Any = []
         self.after: Any = []
-        super().__init__(owner, name, self._call)
+        super().__init__(owner, name, getattr(owner, name))
 
-    def _call(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Lightning calls some of these methods at each step.
         for each in self.first:
             each()
-        result = original(*args, **kwargs)
+        result = self.original(*args, **kwargs)
         for each in self.after:
             each()
         return result

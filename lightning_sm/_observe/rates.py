@@ -207,6 +207,8 @@ def _first_length(batch: Any, depth: int) -> Optional[int]:
         # Data classes, and batches of graphs, whose first tensor may be anything: a count of their own is the best.
         graphs = getattr(batch, "num_graphs", None)
         return graphs if isinstance(graphs, int) else None
-    entries = batch.values() if isinstance(batch, Mapping) else batch
-    found = (_first_length(entry, depth - 1) for entry in islice(entries, _ENTRIES))
-    return next((length for length in found if length is not None), None)
+    for entry in islice(batch.values() if isinstance(batch, Mapping) else batch, _ENTRIES):
+        length = _first_length(entry, depth - 1)
+        if length is not None:
+            return length
+    return None

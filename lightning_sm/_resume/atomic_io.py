@@ -9,6 +9,7 @@ torch's asynchronous DCP writes directories, which Lightning loads with some str
 import os
 import secrets
 import tempfile
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -71,6 +72,8 @@ class AtomicCheckpointIOMixin(_Base):
         self._pending: List[str] = []
         # The one that was used last is used first, so that there is a second one only where it is needed.
         self._snapshots: LifoQueue[Snapshot] = LifoQueue()
+        #: How many seconds the slowest save in the thread has taken.
+        self.slowest = 0.0
 
     def start(self) -> None:
         """Save in the background from now on."""
@@ -143,9 +146,11 @@ class AtomicCheckpointIOMixin(_Base):
 
     def _queue(self, task: Callable[[], Any], target: str = "", snapshot: Optional[Snapshot] = None) -> None:
         def run() -> None:
+            started = time.monotonic()
             try:
                 if self._error is None:
                     task()
+                    self.slowest = max(self.slowest, time.monotonic() - started)
             except BaseException as error:
                 self._error = error
             finally:

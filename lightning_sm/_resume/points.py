@@ -1,5 +1,6 @@
 """``SavePoints``: what all ranks of a fit agree to do at the next moment at which it can be saved."""
 
+from functools import partial
 from typing import Any, Callable, List, NamedTuple, Optional
 
 from lightning_sm._lightning import Namespace
@@ -31,6 +32,7 @@ class SavePoints:
         self._owner: Any = None
         self._all_reduce = ThrottledAllReduce()
         self._steps = 0
+        self._saves_within_epochs = False
         self._undo: Callable[[], None] = lambda: None
 
     def add(self, is_due: Callable[[Optional[SavePoint]], bool], act: Callable[[Optional[SavePoint]], Any]) -> None:
@@ -46,6 +48,7 @@ class SavePoints:
         if self._owner is not None:
             return
         self._owner = owner
+        self._saves_within_epochs = resumes_within_epochs(self._namespace)
         self._steps = steps_taken(self._namespace, self._trainer)
         self._undo = after_batch_hooks(self._trainer, self._after_batch)
 
@@ -70,7 +73,7 @@ class SavePoints:
         if steps == self._steps:
             return
         self._steps = steps
-        if not resumes_within_epochs(self._namespace):
+        if not self._saves_within_epochs:
             self._ask(None)
             return
         point = point_after_batch(self._trainer)
@@ -78,7 +81,7 @@ class SavePoints:
             self._ask(point)
 
     def _ask(self, point: Optional[SavePoint]) -> None:
-        flags = [request.is_due(point) for request in self._requests]
+        flags = [partial(request.is_due, point) for request in self._requests]
         # At rare points nobody waits for the next all-reduce.
         due = self._all_reduce.any_true(self._trainer, flags, now=point not in (None, SavePoint.BATCH))
         for request, is_due in zip(list(self._requests), due):

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from lightning_sm._atomic_file import (
     flush,
@@ -34,17 +34,19 @@ from lightning_sm._lightning.checkpoints import (
     has_dcp_storage,
     is_failed_write,
     keep_averages,
+    save_dcp,
     saves_with_dcp,
     state_bytes,
 )
-from lightning_sm._lightning.collectives import any_true, broadcast, gather_objects
-from lightning_sm._lightning.strategies import shards_of
+from lightning_sm._lightning.collectives import RanksOfThread, any_true, broadcast, gather_objects
+from lightning_sm._lightning.strategies import shards_of, strategy_kind
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.ranks import agree_on_error, partition_by_size, raise_on_all_ranks
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile
 from lightning_sm._resume.series import complete_record, saved_record
 from lightning_sm._resume.shared import link_file, source_to_share, write_rest
+from lightning_sm._resume.snapshot import Snapshot
 from lightning_sm._resume.storage import Storage, is_remote, storage_error
 from lightning_sm._resume.transfers import own_checkpoint_io
 from lightning_sm.errors import CheckpointError
@@ -82,6 +84,10 @@ class _Stage:
 class ShardedWriter:
     """Saves and removes the sharded checkpoints of one strategy. Saves are collective.
 
+    In the background, training waits for a copy of what is saved. Shards of FSDP2 are tensors: each rank copies its
+    own, and a thread of each rank does the rest, together with those of the other ranks. Other strategies write files;
+    they write them into memory, and the thread of the rank that acts for its host copies them to the disk.
+
     Args:
         namespace: Lightning's namespace.
         trainer: The trainer.
@@ -92,6 +98,9 @@ class ShardedWriter:
         self.trainer = trainer
         self._namespace, self._strategy = namespace, strategy
         self._is_active = False
+        # Where shards are tensors that a thread can write: its ranks, and its copy of the state.
+        self._ranks: Optional[RanksOfThread] = None
+        self._snapshot = Snapshot()
         # The target of the save that is pending, this host's part of it, and what is removed when it is complete.
         self._pending: Optional[str] = None
         self._copy: Optional[Future[None]] = None
@@ -99,10 +108,16 @@ class ShardedWriter:
         self._cleaned: Set[str] = set()
         self._saved: Dict[str, _Files] = {}
         self._has_said_why = False
+        #: How many seconds the slowest save in a thread has taken.
+        self.slowest = 0.0
 
     def start(self) -> None:
-        """Save in the background from now on, where the memory allows it."""
+        """Save in the background from now on, where the memory allows it. Collective: every rank must call it."""
         self._is_active = True
+        if strategy_kind(self._strategy) != "fsdp2" or not has_dcp_storage(self._namespace):
+            self._ranks = None  # the strategy writes files itself, or shards that are no DTensors
+        elif self._ranks is None or not self._ranks.is_usable:
+            self._ranks = RanksOfThread(self.trainer)
 
     def finish(self) -> None:
         """Wait for the pending save, and save synchronously from now on. Collective: every rank must call it.
@@ -112,6 +127,7 @@ class ShardedWriter:
         """
         self._is_active = False
         self._finish_pending()
+        self._snapshot = Snapshot()
 
     def wait(self) -> Optional[BaseException]:
         """Wait for this rank's part of the pending save without a collective, and return its error, if any.
@@ -151,6 +167,9 @@ class ShardedWriter:
         stage = final = self._stage(target, record)
         try:
             linked = self._link(source, final)
+            if linked is None and self._saves_in_thread(target):
+                self._save_in_thread(write, checkpoint, target, record, final)
+                return
             if linked is None:
                 stage = self._memory_stage(target, record, final) if self._is_active else final
                 files, own = self._write(write, checkpoint, target, stage)
@@ -205,8 +224,8 @@ class ShardedWriter:
             time=time.time(),
         )
 
-    def _on_all_ranks(self, target: str, action: Callable[[], Any]) -> Any:
-        return raise_on_all_ranks(self.trainer, f"The checkpoint {target}", action, _problem_of(target))
+    def _on_all_ranks(self, target: str, action: Callable[[], Any], ranks: Any = None) -> Any:
+        return raise_on_all_ranks(ranks or self.trainer, f"The checkpoint {target}", action, _problem_of(target))
 
     def _finish_pending(self) -> None:
         if self._pending is None:
@@ -282,21 +301,29 @@ class ShardedWriter:
 
         Files that this rank has written to another place are in ``elsewhere`` then.
         """
+        self._let_write(target, lambda: write(checkpoint, stage.path), self.trainer)
+        return self._files_in(stage, target, self.trainer, elsewhere)
+
+    def _let_write(self, target: str, write: Callable[[], Any], ranks: Any) -> None:
+        """Run what writes shards, with collectives of its own, and raise on all ranks if it failed on any."""
         errors: List[BaseException] = []
         try:
             with deferred_write_errors(self._strategy, errors):
-                write(checkpoint, stage.path)
+                write()
         except BaseException as error:
             if not isinstance(error, Exception) and not is_failed_write(error):
                 raise
             errors.append(error)
-        agree_on_error(self.trainer, f"The checkpoint {target}", errors[0] if errors else None, _problem_of(target))
-        own = self._on_all_ranks(target, lambda: Storage(stage.path).files() if stage.leads else [])
-        listed = gather_objects(self.trainer, own)[stage.ranks[0]]
+        agree_on_error(ranks, f"The checkpoint {target}", errors[0] if errors else None, _problem_of(target))
+
+    def _files_in(self, stage: _Stage, target: str, ranks: Any, elsewhere: Sequence[SavedFile] = ()) -> _Files:
+        """Flush and read what has been written to a folder, each rank a part of it."""
+        own = self._on_all_ranks(target, lambda: Storage(stage.path).files() if stage.leads else [], ranks)
+        listed = gather_objects(ranks, own)[stage.ranks[0]]
         mine = partition_by_size(listed, stage.ranks.index(stage.rank), len(stage.ranks))
-        read = self._on_all_ranks(target, lambda: _read(stage.path, mine))
+        read = self._on_all_ranks(target, lambda: _read(stage.path, mine), ranks)
         files: Dict[str, SavedFile] = {}
-        for file in (each for part in gather_objects(self.trainer, [*read, *elsewhere]) for each in part):
+        for file in (each for part in gather_objects(ranks, [*read, *elsewhere]) for each in part):
             if files.setdefault(file.name, file) != file:
                 raise CheckpointError(
                     f"The checkpoint {target} could not be saved: two hosts wrote different contents to {file.name}. "
@@ -311,20 +338,59 @@ class ShardedWriter:
             replace_atomically(stage.path, target)
             complete()
 
+    def _saves_in_thread(self, target: str) -> bool:
+        """Whether a thread of each rank can write a copy of the state, in memory of the process."""
+        if not self._is_active or self._ranks is None:
+            return False
+        trainer, own = self.trainer, state_bytes(self.trainer)
+        sizes = gather_objects(trainer, (trainer.node_rank, own))
+        size = sum(size for host, size in sizes if host == trainer.node_rank)
+        reasons = gather_objects(trainer, _lack_of_memory(size))
+        return self._has_memory(target, next((each for each in reasons if each is not None), None))
+
+    def _save_in_thread(
+        self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, record: CheckpointRecord, stage: _Stage
+    ) -> None:
+        """Copy the state into memory, and let a thread do the rest together with those of the other ranks."""
+        started, ranks, own = time.monotonic(), self._ranks, saved_record(checkpoint)
+        assert ranks is not None
+        states: List[Any] = []
+        with dcp_storage(self._namespace, lambda state: states.append(self._snapshot.take(state))):
+            self._let_write(target, lambda: write(checkpoint, stage.path), self.trainer)
+
+        def complete() -> None:
+            try:
+                for state in states:
+                    self._let_write(target, partial(save_dcp, state, stage.path, ranks.group), ranks)
+                files, names = self._files_in(stage, target, ranks)
+                whole = replace(record, files=files)
+                self._on_all_ranks(target, lambda: _write_manifest(stage, whole), ranks)
+                finish = _completion(own, target, whole)
+                self._on_all_ranks(target, lambda: self._rename(stage, target, whole, finish), ranks)
+                self._saved[target] = files, names
+            except BaseException:
+                self._remove_stages(stage)
+                raise
+            if self.trainer.is_global_zero:
+                megabytes, seconds = sum(file.size for file in files) / 1e6, time.monotonic() - started
+                log.info("Saved %s: %d files, %.1f MB, %.2f s", target, len(files), megabytes, seconds)
+
+        if self.trainer.is_global_zero:
+            text = "Copied the state for %s into memory: %.2f s; a thread writes it"
+            log.info(text, target, time.monotonic() - started)
+        self._run_in_thread(target, complete)
+
     def _completion(
         self, checkpoint: Any, target: str, record: CheckpointRecord, *, shares: bool = False
     ) -> Callable[[], None]:
         """Return what completes a save of the job's series on each host: its record, with the files of all hosts."""
-        own, (directory, _, name) = saved_record(checkpoint), target.rpartition("/")
-        if own is None:
-            return _nothing
-        files, rest = [replace(file, name=f"{name}/{file.name}") for file in record.files], None
-        if shares:
+        own, rest, (directory, _, name) = saved_record(checkpoint), None, target.rpartition("/")
+        if own is not None and shares:
             write = partial(write_rest, checkpoint, directory, name)
             rest = broadcast(
                 self.trainer, self._on_all_ranks(target, write if self.trainer.is_global_zero else _nothing)
             )
-        return partial(complete_record, own, directory, files, rest)
+        return _completion(own, target, record, rest)
 
     def _remove_stages(self, *stages: _Stage) -> None:
         if self.trainer.local_rank == 0:
@@ -335,7 +401,8 @@ class ShardedWriter:
         """Return a folder in the memory of each host; ``final``, and a line in the log, where that is impossible."""
         name = hashlib.sha256(os.path.dirname(target).encode()).hexdigest()[:16]
         sizes = gather_objects(self.trainer, state_bytes(self.trainer))
-        reasons = gather_objects(self.trainer, _lack_of_memory(sum(sizes[rank] for rank in final.ranks) + 2**20))
+        size = sum(sizes[rank] for rank in final.ranks) + 2**20
+        reasons = gather_objects(self.trainer, _lack_of_memory(size, MEMORY))
         reason = next((each for each in reasons if each is not None), None)
         if reason is None:
             stage = self._stage(target, record, os.path.join(MEMORY, f".lightning-sm-{name}"))
@@ -345,10 +412,15 @@ class ShardedWriter:
                 reason = f"several hosts share {os.path.dirname(target)}"
             else:
                 return stage
-        if self.trainer.is_global_zero and not self._has_said_why:
+        self._has_memory(target, reason)
+        return final
+
+    def _has_memory(self, target: str, reason: Optional[str]) -> bool:
+        """Whether there is no reason against a copy in memory; the first one is a line in the log."""
+        if reason is not None and self.trainer.is_global_zero and not self._has_said_why:
             self._has_said_why = True
             log.warning("Saving %s synchronously: %s", target, reason)
-        return final
+        return reason is None
 
     def _begin_copy(
         self,
@@ -359,8 +431,8 @@ class ShardedWriter:
         own: Sequence[str],
         complete: Callable[[], None],
     ) -> None:
-        self._pending = target
         if not final.leads:
+            self._pending = target
             return
         started = time.monotonic()
 
@@ -373,8 +445,18 @@ class ShardedWriter:
             finally:
                 remove(stage.path)
 
+        self._run_in_thread(target, copy)
+
+    def _run_in_thread(self, target: str, complete: Callable[[], None]) -> None:
+        self._pending = target
+        started = time.monotonic()
+
+        def run() -> None:
+            complete()
+            self.slowest = max(self.slowest, time.monotonic() - started)
+
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-sm-folders")
-        self._copy = thread.submit(copy)
+        self._copy = thread.submit(run)
         thread.shutdown(wait=False)
 
     def _save_remote(
@@ -402,7 +484,7 @@ class ShardedWriter:
             shards: ContextManager[Any] = nullcontext()
             if connector is not None:
                 clear()
-                shards = dcp_storage(self._namespace, lambda state: uploaded.extend(_save_dcp(connector, state, url)))
+                shards = dcp_storage(self._namespace, lambda state: uploaded.extend(_send_dcp(connector, state, url)))
             with shards:
                 files, own = self._write(write, checkpoint, url, stage, uploaded)
             record = replace(record, files=files)
@@ -418,6 +500,17 @@ class ShardedWriter:
 
 def _nothing() -> None:
     """What ranks do where another one acts."""
+
+
+def _completion(
+    own: Optional[Mapping[str, Any]], target: str, record: CheckpointRecord, rest: Optional[SavedFile] = None
+) -> Callable[[], None]:
+    """Return what writes the record of a save of the job's series; what does nothing for any other save."""
+    if own is None:
+        return _nothing
+    directory, _, name = target.rpartition("/")
+    files = [replace(file, name=f"{name}/{file.name}") for file in record.files]
+    return partial(complete_record, own, directory, files, rest)
 
 
 def _problem_of(target: str) -> str:
@@ -481,18 +574,19 @@ def _keep_files_of_others(partial: str, target: str, files: Sequence[SavedFile])
                 os.link(old, own)
 
 
-def _lack_of_memory(size: int) -> Optional[str]:
-    """Why files of so many bytes cannot be kept in memory; ``None`` if they can."""
+def _lack_of_memory(size: int, folder: str = "") -> Optional[str]:
+    """Why so many bytes cannot be kept in memory, or in a folder in memory; ``None`` if they can."""
+    where = folder or "the memory"
     try:
-        free = shutil.disk_usage(MEMORY).free
         with open("/proc/meminfo", encoding="ascii") as file:
-            available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+            free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+        # A file system in memory may be larger than the memory that is left.
+        free = min(free, shutil.disk_usage(folder).free) if folder else free
     except (OSError, StopIteration) as error:
-        return f"{MEMORY} cannot be used ({error})"
-    # A file system in memory may be larger than the memory that is left.
-    if min(free, available) < size:
-        return f"{MEMORY} has room for {min(free, available) / 1e6:.0f} MB, and about {size / 1e6:.0f} MB are needed"
-    return None if os.access(MEMORY, os.W_OK) else f"{MEMORY} is not writable"
+        return f"{where} cannot be used ({error})"
+    if free < size:
+        return f"{where} has room for {free / 1e6:.0f} MB, and about {size / 1e6:.0f} MB are needed"
+    return None if not folder or os.access(folder, os.W_OK) else f"{folder} is not writable"
 
 
 def _s3_connector(namespace: Namespace, strategy: Any) -> Any:
@@ -510,7 +604,7 @@ def _s3_connector(namespace: Namespace, strategy: Any) -> Any:
     return checkpoint_io
 
 
-def _save_dcp(connector: Any, state: Any, url: str) -> Iterator[SavedFile]:
+def _send_dcp(connector: Any, state: Any, url: str) -> Iterator[SavedFile]:
     """Save shards by the ``S3StorageWriter`` of s3torchconnector, which sends them to S3 while they are serialized."""
     from s3torchconnector.dcp import S3FileSystem, S3StorageWriter
     from torch.distributed.checkpoint.api import CheckpointException

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
 
@@ -34,7 +35,8 @@ class Snapshot:
         copies: List[Tuple[Any, Any]] = []
         # A callback may save in inference mode; a buffer created there could not be modified later.
         with torch.inference_mode(False), torch.no_grad():
-            for tensor in _copyable_tensors(checkpoint, set()):
+            for owner in _copyable_tensors(checkpoint, set()):
+                tensor = owner if type(owner) is torch.Tensor else owner.to_local().detach()
                 key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
                 if key not in self._buffers:
                     buffer = before.get(key)
@@ -43,7 +45,8 @@ class Snapshot:
                         buffer = torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=tensor.is_cuda)
                     self._buffers[key] = buffer
                     copies.append((buffer, tensor.detach()))
-                memo[id(tensor)] = self._buffers[key]
+                buffer = self._buffers[key]
+                memo[id(owner)] = buffer if owner is tensor else _with_local(owner, buffer)
             for buffer, tensor in copies:
                 if tensor.device.type != "cpu":  # after what this thread's stream still computes
                     buffer.copy_(tensor)
@@ -54,15 +57,29 @@ class Snapshot:
 
 
 def _copyable_tensors(value: Any, seen: Set[int]) -> Iterator[Any]:
-    """Yield the strided tensors in nested containers; parameters and other subclasses are skipped."""
+    """Yield the strided tensors in nested containers, ``DTensor`` among them; other subclasses are skipped."""
     import torch
 
     if id(value) in seen:
         return
     seen.add(id(value))
-    if type(value) is torch.Tensor:
+    if type(value) is torch.Tensor or _is_dtensor(value):
         if value.layout == torch.strided and not value.is_quantized and value.device.type != "meta":
             yield value
     elif isinstance(value, (Mapping, list, tuple)):
         for inner in list(value.values()) if isinstance(value, Mapping) else value:
             yield from _copyable_tensors(inner, seen)
+
+
+def _is_dtensor(value: Any) -> bool:
+    # Since torch 2.5. That of 2.4 is copied as any other object, into new memory.
+    dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return dtensor is not None and type(value) is dtensor
+
+
+def _with_local(dtensor: Any, local: Any) -> Any:
+    """Return the same shard of the same tensor, with its values in another place."""
+    # The constructor differs from version to version; torch's own copies to the CPU do the same.
+    copied = dtensor.detach()
+    copied._local_tensor = local
+    return copied

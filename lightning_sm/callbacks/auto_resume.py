@@ -357,8 +357,9 @@ class AutoResumeMixin(_Base):
 
     @property
     def slowest_save(self) -> float:
-        """How many seconds the slowest save of this fit has taken so far."""
-        return 0.0 if self._saver is None else self._saver.slowest
+        """How many seconds the slowest save of this fit has taken so far, in the training or in the background."""
+        in_background = 0.0 if self._background is None else self._background.slowest
+        return in_background if self._saver is None else max(self._saver.slowest, in_background)
 
     # --- the end
 

@@ -129,7 +129,7 @@ class GracefulStopMixin(_Base):
         """Stop if any rank must."""
         if not self._can_stop_in_validation or trainer.state.fn != "fit" or trainer.sanity_checking:
             return
-        flags = self._all_reduce.any_true(trainer, [self._sigterm.received, self._is_late(trainer)])
+        flags = self._all_reduce.any_true(trainer, [lambda: self._sigterm.received, lambda: self._is_late(trainer)])
         for is_requested, reason in zip(flags, (self._by_sigterm, self._by_deadline)):
             if is_requested:
                 self._stop(trainer, pl_module, reason, None)

@@ -30,6 +30,7 @@ from lightning_sm._lightning.legacy import steps_taken, strategy_of
 from lightning_sm._lightning.strategies import bypasses_checkpoint_io, is_sharded
 from lightning_sm._lightning.train_loop_hooks import first_train_batch
 from lightning_sm._lightning.trainer import callbacks_of
+from lightning_sm._lightning.trainer_hooks import skip_hooks
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 
@@ -39,6 +40,9 @@ else:
     _Base = object
 
 __all__ = ["ModelExportMixin", "exports_of"]
+
+# Those that keep a batch as the example.
+_EXAMPLE_HOOKS = ("on_train_batch_start", "on_validation_batch_start")
 
 
 class ModelExportMixin(_Base):
@@ -169,6 +173,8 @@ class ModelExportMixin(_Base):
             )
             self._serving(pl_module)
             self._example = example_of_model(self.plan, pl_module) if self.plan.format.is_graph else None
+        # At each batch Lightning takes microseconds for a hook that has nothing to do.
+        skip_hooks(self.namespace, self, _EXAMPLE_HOOKS, skip=not self._needs_example)
 
     def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, *_: Any, **__: Any) -> None:
         """Keep the first batch as the example, if one is needed; it may be the sanity check's."""
@@ -228,10 +234,13 @@ class ModelExportMixin(_Base):
             self._last = {"state_dict": full_state_dict(trainer)}
 
     def _observe(self, batch: Any) -> None:
-        needs_example = self.plan is not None and self.plan.format.is_graph and self._example is None
-        if self._is_active and needs_example:
+        if self._is_active and self._needs_example:
             with failure_reported(self._job):
                 self._example = example_of_batch(batch)
+
+    @property
+    def _needs_example(self) -> bool:
+        return self.plan is not None and self.plan.format.is_graph and self._example is None
 
     def _write(self, trainer: Any, pl_module: Any) -> None:
         plan, directory = self.plan, self.model_dir

@@ -62,7 +62,7 @@ def _as_two_hosts(folder, port):
         "any": [any_true(trainer, flag) for flag in (rank == 0, rank == 1, False)],
         "all": [all_true(trainer, flag) for flag in (True, rank == 0, rank == 1)],
         "broadcast": broadcast(trainer, f"of rank {rank}"),
-        "throttled": ThrottledAllReduce().any_true(trainer, [False, rank == 1, False]),
+        "throttled": ThrottledAllReduce().any_true(trainer, [lambda: False, lambda: rank == 1, lambda: False]),
     }
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(found))
     dist.barrier()
@@ -91,15 +91,16 @@ def test_steps_between_two_all_reduces(seconds, intervals):
 
 def test_all_ranks_reduce_at_the_same_steps_and_find_the_same(monkeypatch):
     ranks = [(ThrottledAllReduce(), SimpleNamespace(world_size=2, is_global_zero=rank == 0)) for rank in range(2)]
-    reduced = []
+    reduced, asked = [], []
     for _ in range(100):
         sent = []
         monkeypatch.setattr(collectives, "sums", lambda trainer, values, sent=sent: sent.append(values) or [1, 5])
-        found = [each.any_true(trainer, [True]) for each, trainer in ranks]
+        found = [each.any_true(trainer, [lambda: asked.append(1) or True]) for each, trainer in ranks]
         assert found[0] == found[1]
         assert len(sent) in (0, 2)
         reduced.append(len(sent))
     assert reduced.count(2) == 20
+    assert len(asked) == 40  # twenty times on two ranks
 
 
 if __name__ == "__main__":

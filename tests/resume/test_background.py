@@ -194,3 +194,25 @@ def test_it_can_be_taken_again_after_one_under_inference_mode():
     with torch.inference_mode():
         snapshot.take({"w": weights, "metric": torch.ones(2)})
     assert torch.equal(snapshot.take({"w": weights.add_(1)})["w"], torch.full((3,), 2.0))
+
+
+def test_shards_are_copied_as_shards_into_memory_that_is_used_again(tmp_path):
+    dtensor, device_mesh = map(pytest.importorskip, ("torch.distributed.tensor", "torch.distributed.device_mesh"))
+    if not hasattr(dtensor, "distribute_tensor"):
+        pytest.skip("this torch copies shards as any other object")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = device_mesh.init_device_mesh("cpu", (1,))
+        weights = dtensor.distribute_tensor(torch.arange(8.0), mesh, [dtensor.Shard(0)])
+        snapshot = Snapshot()
+        copied = snapshot.take({"state_dict": {"weights": weights}})["state_dict"]["weights"]
+        weights.to_local().mul_(2)
+        assert type(copied) is dtensor.DTensor
+        assert copied.placements == weights.placements
+        assert copied.to_local().tolist() == list(range(8))
+        place = copied.to_local().data_ptr()
+        again = snapshot.take({"weights": weights})["weights"]
+        assert again.to_local().data_ptr() == place != weights.to_local().data_ptr()
+        assert again.to_local().tolist() == [2.0 * number for number in range(8)]
+    finally:
+        torch.distributed.destroy_process_group()

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -147,33 +148,33 @@ def failing(kind, directory):
 
 
 def in_background(kind, directory):
-    """Steps trained while the copy of the first checkpoint waits, and what is there at the end."""
+    """Steps trained while the thread of the first checkpoint waits, and what is there at the end."""
     steps, seen = [], {}
-    copied = sharded.copy_files
+    originals = {name: getattr(sharded, name) for name in ("copy_files", "save_dcp")}
 
-    def slow(source, target, files):
+    def slow(name, *arguments):
         while len(steps) < 5 and not seen:
             is_waiting.set()
             threading.Event().wait(0.01)
         seen.setdefault("steps", len(steps))
         seen.setdefault("visible", listed(directory))
-        copied(source, target, files)
+        originals[name](*arguments)
 
     class Steps(pl.Callback):
         def on_train_batch_end(self, *_):
             steps.append(1)
 
     is_waiting = threading.Event()
-    vars(sharded)["copy_files"] = slow
+    vars(sharded).update({name: partial(slow, name) for name in originals})
     try:
         saves = pl.callbacks.ModelCheckpoint(directory, "{step}", every_n_train_steps=3, save_top_k=1)
         fit(kind, directory, saves, Steps(), steps=9, async_save=True)
     finally:
-        vars(sharded)["copy_files"] = copied
+        vars(sharded).update(originals)
     found = {"seen": seen, "names": listed(directory), "problem": problem_of(Path(directory) / "step=9.ckpt")}
     # Other jobs of this machine have folders beside it.
     memory = Path(sharded.MEMORY, f".lightning-sm-{hashlib.sha256(directory.encode()).hexdigest()[:16]}")
-    return {**found, "memory": listed(memory)}
+    return {**found, "memory": listed(memory) if memory.exists() else []}
 
 
 def in_each_way(kind, folder):
