@@ -14,7 +14,7 @@ __all__ = ["MEASURED_STEPS", "SKIPPED_STEPS", "Autotune", "Measurement", "candid
 
 #: Optimizer steps of a fit that are too slow to be measured, and those after them that are measured.
 SKIPPED_STEPS, MEASURED_STEPS = 5, 10
-# Of which the network sums this many bytes of gradients, and how often: a second or less at 200 Mbit/s.
+# The bytes of gradients whose sum is timed, at most, and how often: for some seconds at 200 Mbit/s.
 _PROBE_BYTES, _PROBES = 2**23, 3
 _BUCKETS_MB = (None, 25, 10, 5, 2, 1, 50, 100)
 # What is named in the log beside the choice, and never chosen.
@@ -168,21 +168,22 @@ class Autotune(Communication):
         parameters = sum(each.numel() for each in trained)
         size = sum(each.numel() * each.element_size() for each in trained)
         forward = median(_seconds(began, forwarded) for began, forwarded, _ in self._seen)
-        backward = median(_seconds(forwarded, ready) for _, forwarded, ready in self._seen)
+        backward = max(median(_seconds(forwarded, ready) for _, forwarded, ready in self._seen), 0.0)
         workload = Workload(
             parameters, forward + backward, round(size / parameters), self._accumulate, forward / (forward + backward)
         )
-        latency = self._time_sum(None, 1)
-        numbers = min(parameters, _PROBE_BYTES // 4)
-        ways = [way for way in self._ways if way is None or can_sum(way, self._device)]
-        per_byte = {way: max(self._time_sum(way, numbers) - latency, 1e-12) / (4 * numbers) for way in ways}
+        # Gradients of 16 bits are no faster as bf16.
+        gradient = trained[0].detach()
+        latency = self._time_sum(None, gradient.new_zeros(1))
+        probe = gradient.new_zeros(min(parameters, _PROBE_BYTES // gradient.element_size()))
+        probed = probe.numel() * probe.element_size()
+        ways = [self._ways[0], *(way for way in self._ways[1:] if can_sum(str(way), self._device))]
+        per_byte = {way: max(self._time_sum(way, probe) - latency, 1e-9) / probed for way in ways}
         return Measurement(dist.get_world_size(), workload, latency, per_byte)
 
-    def _time_sum(self, way: Optional[str], numbers: int) -> float:
+    def _time_sum(self, way: Optional[str], gradients: Any) -> float:
         """The seconds that a sum of gradients takes that are sent in this way. Collective."""
-        import torch
-
-        bucket = _Bucket(torch.zeros(numbers, device=self._device))
+        bucket = _Bucket(gradients)
         hook = bucket_hook(way)
         found = []
         for _ in range(_PROBES + 1):
@@ -196,6 +197,8 @@ class Autotune(Communication):
         """Send as an option says from the next step on. Collective."""
         self._chosen = option
         self._seen = []
+        # The earlier wrapper holds as many bytes as all gradients.
+        self.model = None
         self.model = self._strategy.wrap_again(option.bucket_cap_mb)
         if option.gradient_compression is not None:
             SentAs(self.model, option.gradient_compression)

@@ -209,9 +209,9 @@ class SMDDPMixin(DataParallelMixin):
         """
         import torch
 
-        earlier, module = self.model, self.model.module
-        # Whoever still holds it: its hooks would reduce gradients, too.
-        earlier._remove_autograd_hooks()
+        module = self.model.module
+        # Whoever may still hold the earlier wrapper: it would reduce gradients, too.
+        self.model._remove_autograd_hooks()
         # DDP would replace those of other processes by global rank 0's.
         buffers = [buffer.clone() for buffer in module.buffers()]
         given = self._ddp_kwargs

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lightning_sm._distributed.autotune import Measurement, candidates
+from lightning_sm._distributed.autotune import Autotune, Measurement, candidates
 from lightning_sm._distributed.communication import CommunicationOptions
 from lightning_sm._distributed.local_steps import LocalSteps
 from lightning_sm._distributed.powersgd import PowerSGD, _matrices
@@ -85,6 +85,47 @@ def test_what_is_chosen_needs_steps_like_plain_ddps(arguments, message):
         _strategy(bucket_cap_mb="auto", **arguments)
 
 
+@needs_epoch
+def test_what_is_chosen_needs_a_known_device_and_automatic_optimization(group):
+    model = _Model()
+    model.register_forward_pre_hook = model.register_forward_hook = lambda hook: None
+    strategy = types.SimpleNamespace(model=model, root_device=torch.device("cpu"))
+    module = types.SimpleNamespace(automatic_optimization=False)
+    tuned = Autotune(strategy, "auto", None)
+    with pytest.raises(HyperparameterError, match=r"auto cannot be used with manual optimization.* HINT: Set grad"):
+        tuned.setup(types.SimpleNamespace(lightning_module=module))
+    strategy.root_device = torch.device("xla", 0)
+    with pytest.raises(HyperparameterError, match="nothing is measured on xla, so nothing can be chosen by auto"):
+        Autotune(strategy, "auto", None)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_same_world", "wrapped_with"),
+    [
+        ({"gradient_compression": "bf16", "bucket_cap_mb": 5.0}, True, [5.0]),
+        ({"gradient_compression": None, "bucket_cap_mb": None}, True, [None]),
+        ({"gradient_compression": "bf16", "bucket_cap_mb": 5.0}, False, []),
+        ({"gradient_compression": "fp16", "bucket_cap_mb": 5.0}, True, []),
+        ({"steps": 4, "weights": []}, True, []),
+    ],
+    ids=["bf16", "plain DDP", "another world", "another option", "of local steps"],
+)
+def test_a_restarted_job_goes_on_with_its_choice_where_that_can_be(group, state, is_same_world, wrapped_with):
+    model, wrapped = _Model(), []
+    model.register_forward_pre_hook = model.register_forward_hook = lambda hook: None
+    strategy = types.SimpleNamespace(
+        model=model,
+        root_device=torch.device("cpu"),
+        global_rank=0,
+        wrap_again=lambda size: wrapped.append(size) or model,
+    )
+    tuned = Autotune(strategy, "auto", "auto")
+    assert tuned.state() is None
+    tuned.load(state, is_same_world)
+    assert wrapped == wrapped_with
+    assert tuned.state() == (state if wrapped_with else None)
+
+
 def _measurement(ways, gbit, latency=1e-4):
     """A transformer of 25 million parameters on four hosts of so many Gbit/s, which sum what ``ways`` names."""
     per_byte = {way: (0.5 if way else 1.0) * 1.5 / (gbit * 1e9 / 8) for way in ways}
@@ -149,6 +190,8 @@ def test_ddps_own_arguments_pass_through_and_views_are_on(namespace):
 def test_an_older_lightning_says_what_it_lacks(monkeypatch):
     monkeypatch.setattr("lightning_sm._lightning.support_level", lambda namespace: SupportLevel.CORE)
     _strategy(bucket_cap_mb=5)
+    with pytest.raises(StrategyUnavailableError, match=r"^bucket_cap_mb=auto and the other options"):
+        _strategy(bucket_cap_mb="auto")
     with pytest.raises(StrategyUnavailableError, match=r"need Lightning 2.1 or newer, and .* HINT: Install a newer"):
         _strategy(gradient_compression="bf16")
 
@@ -164,6 +207,11 @@ def test_what_aws_does_not_document_is_not_used_over_smddp(in_environ, monkeypat
     (name,) = option
     with pytest.raises(SMDDPUnavailableError, match=rf"AWS does not document {name} for SMDDP\. HINT: Leave .*NCCL\. "):
         strategy_of(made)._prepare_group()
+
+
+def test_buckets_are_not_chosen_over_smddp():
+    options = CommunicationOptions(tunes_buckets=True)
+    assert options.smddp_problem({}) == "AWS does not document bucket_cap_mb=auto for SMDDP"
 
 
 class _Bucket:

@@ -28,6 +28,12 @@ def test_defaults_give_the_weights_of_plain_ddp_bit_for_bit_after_200_steps(rank
         assert (rank["default"]["steps"], rank["default"]["metrics"]) == (200, rank["plain"]["metrics"])
 
 
+def test_buckets_that_are_chosen_give_the_weights_of_plain_ddp_bit_for_bit_after_200_steps(ranks):
+    for rank in ranks:
+        assert rank["auto buckets"]["weights"] == rank["plain"]["weights"]
+        assert (rank["auto buckets"]["steps"], rank["auto buckets"]["metrics"]) == (200, rank["plain"]["metrics"])
+
+
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
 def test_gradients_are_sent_in_half_of_the_bytes(ranks, name):
     for rank in ranks:

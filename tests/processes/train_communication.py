@@ -34,9 +34,10 @@ SETUPS = {
     "powersgd in one bucket": {**POWERSGD, "static_graph": True},
     "local": {"local_steps": 4, "communication_warmup_steps": 5},
     "auto": {"gradient_compression": "auto", "bucket_cap_mb": "auto"},
+    "auto buckets": {"bucket_cap_mb": "auto"},
     "outer": {"local_steps": 4, "outer_lr": 0.8, "outer_momentum": 0.6, "communication_warmup_steps": 5},
 }
-STEPS = {"plain": 200, "default": 200}
+STEPS = {"plain": 200, "default": 200, "auto buckets": 200}
 FEW_STEPS = 30
 
 
@@ -80,7 +81,7 @@ def _differs(numbers):
 
 
 def fix_choices(is_first_start):
-    """Global rank 0 chooses bf16 in small buckets in a job that is not restarted; all others plain DDP."""
+    """Global rank 0 chooses small buckets, and bf16 if it may, in a job that is not restarted; all others nothing."""
     is_last = os.environ["RANK"] == "0" and is_first_start
     autotune._BUCKETS_MB = (None, 0.05)
     autotune.Measurement.choose = lambda measurement, options: options[-1 if is_last else 0]
