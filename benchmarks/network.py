@@ -9,6 +9,9 @@ and the network.
 
 In each round all variants train one after the other, in an order that changes. The times of a step are medians over
 rounds with the least and the greatest one, those of global rank 0; bytes are those that its interface has sent.
+
+With ``--losses`` each variant also trains a small transformer on bytes of the standard library's source: the same
+samples and learning rates, PowerSGD and local steps after a tenth of the steps. The loss is that of held-out bytes.
 """
 
 import argparse
@@ -30,6 +33,8 @@ import warnings
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from _bars import Bar, draw
+
 # Of a packet of 1,500 bytes, 52 are headers of IP and TCP; 14 more are Ethernet's.
 _PAYLOAD = 1448 / 1514
 _WARMUP_STEPS = 3
@@ -46,14 +51,18 @@ _VARIANTS: Dict[str, Optional[Dict[str, Any]]] = {
     "powersgd, rank 4": {"gradient_compression": "powersgd", "powersgd_rank": 4},
     "local_steps=8": {"local_steps": 8},
     "local_steps=16": {"local_steps": 16},
+    "auto": {"gradient_compression": "auto", "bucket_cap_mb": "auto"},
+    "local_steps=16, outer": {"local_steps": 16, "outer_lr": 0.7, "outer_momentum": 0.9},
 }
 _DEFAULT = (
     "DDPStrategy",
     "default",
     "bucket_cap_mb=5",
     "bf16, bucket_cap_mb=5",
+    "auto",
     "powersgd, rank 4",
     "local_steps=16",
+    "local_steps=16, outer",
 )
 
 
@@ -132,8 +141,13 @@ def hosts(count: int, rate: str) -> Iterator[List[str]]:
             subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
 
 
-def _measure_on(names: Sequence[str], words: Sequence[str], seconds: float) -> List[Dict[str, Any]]:
-    """Run this script on each host, and return what global rank 0 has measured."""
+def _on_hosts(options: argparse.Namespace, rate: str, what: str, words: Sequence[str]) -> Any:
+    """Run this script on each of the hosts, and return what global rank 0 has found."""
+    with hosts(options.hosts, rate) as names:
+        return _run_on(names, [*words, "--rates", rate, "--on-host", what], seconds=3600)
+
+
+def _run_on(names: Sequence[str], words: Sequence[str], seconds: float) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.json")
         environ = {
@@ -166,8 +180,7 @@ def _measure_on(names: Sequence[str], words: Sequence[str], seconds: float) -> L
                 process.wait()
         if any(codes):
             sys.exit(f"the hosts ended with {codes}")
-        found: List[Dict[str, Any]] = json.loads(results.read_text())
-        return found
+        return json.loads(results.read_text())
 
 
 # --- one host
@@ -186,18 +199,59 @@ def _sent() -> int:
     return int(line.split(":")[1].split()[8])
 
 
-def _measure(options: argparse.Namespace) -> None:
-    """Train all variants, round by round, and write what was measured."""
-    import pytorch_lightning as pl
+def _on_host(options: argparse.Namespace) -> None:
+    """Find what this host is to find, and write it on global rank 0."""
     import torch
     import torch.distributed as dist
-
-    import lightning_sm
 
     warnings.simplefilter("ignore")
     for name in ("pytorch_lightning", "lightning.pytorch", "lightning.fabric", "lightning_sm"):
         logging.getLogger(name).setLevel(logging.ERROR)
     torch.set_num_threads(1)
+    found = {"steps": _measure, "losses": _losses}[options.on_host](options)
+    if _is_main():
+        Path(options.results).write_text(json.dumps(found))
+    dist.barrier()
+    time.sleep(0.2)  # gloo's threads must be through
+    dist.destroy_process_group()
+
+
+def _is_main() -> bool:
+    return os.environ["RANK"] == "0"
+
+
+def _tell(text: str) -> None:
+    if _is_main():
+        print(text, file=sys.stderr, flush=True)
+
+
+def _strategy(name: str, warmup_steps: int) -> Any:
+    """The strategy of a variant."""
+    import pytorch_lightning as pl
+
+    import lightning_sm
+
+    given = _VARIANTS[name]
+    if given is None:
+        return pl.strategies.DDPStrategy()
+    has_warmup = "local_steps" in given or given.get("gradient_compression") == "powersgd"
+    more = {"communication_warmup_steps": warmup_steps} if has_warmup else {}
+    return lightning_sm.SMDDPStrategy(**given, **more)
+
+
+def _steps_before(name: str) -> int:
+    """The steps of a variant that are not timed."""
+    from lightning_sm._distributed.autotune import MEASURED_STEPS, SKIPPED_STEPS
+
+    is_auto = "auto" in (_VARIANTS[name] or {}).values()
+    return _WARMUP_STEPS + (SKIPPED_STEPS + MEASURED_STEPS if is_auto else 0)
+
+
+def _measure(options: argparse.Namespace) -> List[Dict[str, Any]]:
+    """Train all variants, round by round, and return what was measured."""
+    import pytorch_lightning as pl
+    import torch
+    import torch.distributed as dist
 
     class Asleep(torch.autograd.Function):
         """A layer that takes its time without a core, and whose parameters have gradients."""
@@ -237,58 +291,116 @@ def _measure(options: argparse.Namespace) -> None:
     class Clock(pl.Callback):
         """Notes time and bytes when the first steps are done, and what the last one adds to them."""
 
-        steps = 0
+        def __init__(self, steps_before: int) -> None:
+            self.steps, self.steps_before = 0, steps_before
 
         def on_train_batch_end(self, trainer: Any, *args: object) -> None:
             self.steps += 1
-            if self.steps == _WARMUP_STEPS:
+            if self.steps == self.steps_before:
                 dist.barrier()
                 self.began, self.before = time.perf_counter(), _sent()
 
         def on_train_end(self, *args: object) -> None:
-            steps = self.steps - _WARMUP_STEPS
+            steps = self.steps - self.steps_before
             seconds = (time.perf_counter() - self.began) / steps
             peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line)
             self.measured = _Measured(seconds, (_sent() - self.before) / steps, int(peak.split()[1]) / 1024)
 
     def train(name: str) -> _Measured:
-        given = _VARIANTS[name]
-        arguments = dict(given or {})
-        steps = options.steps
-        if "local_steps" in arguments:
-            # Whole periods, each with its average.
-            steps = math.ceil(steps / arguments["local_steps"]) * arguments["local_steps"]
-        if "local_steps" in arguments or arguments.get("gradient_compression") == "powersgd":
-            arguments["communication_warmup_steps"] = _WARMUP_STEPS
-        strategy = pl.strategies.DDPStrategy() if given is None else lightning_sm.SMDDPStrategy(**arguments)
-        clock = Clock()
+        # Whole periods, each with its average.
+        period = (_VARIANTS[name] or {}).get("local_steps", 1)
+        steps = math.ceil(options.steps / period) * period
+        strategy = _strategy(name, _WARMUP_STEPS)
+        clock = Clock(_steps_before(name))
         # The peak of memory begins anew, without what the variant before has left.
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         trainer = pl.Trainer(
             accelerator="cpu", devices=1, num_nodes=options.hosts, strategy=strategy, callbacks=[clock], logger=False,
-            max_steps=_WARMUP_STEPS + steps, enable_progress_bar=False, enable_model_summary=False,
+            max_steps=_steps_before(name) + steps, enable_progress_bar=False, enable_model_summary=False,
             enable_checkpointing=False,
         )  # fmt: skip
         samples: Any = range(1000 * options.hosts)
         trainer.fit(Model(_MODELS[options.model]()), torch.utils.data.DataLoader(samples))
         return clock.measured
 
-    is_main = os.environ["RANK"] == "0"
     variants: List[str] = options.variants
     measured: Dict[str, List[_Measured]] = {name: [] for name in variants}
     for number in range(options.rounds):
         start = number % len(variants)
         for name in variants[start:] + variants[:start]:
             measured[name].append(train(name))
-            if is_main:
-                print(f"round {number + 1}: {name}: {measured[name][-1].seconds * 1000:.0f} ms", file=sys.stderr)
-    if is_main:
-        Path(options.results).write_text(json.dumps([_summary(name, measured, options) for name in variants]))
-    dist.barrier()
-    time.sleep(0.2)  # gloo's threads must be through
-    dist.destroy_process_group()
+            took = measured[name][-1].seconds * 1000
+            _tell(f"{options.rates[0]}, round {number + 1} of {options.rounds}: {name}: {took:.0f} ms a step")
+    return [_summary(name, measured, options) for name in variants]
+
+
+def _losses(options: argparse.Namespace) -> Dict[str, float]:
+    """Train a transformer under each variant, and return the loss of each on bytes that it has not seen."""
+    import pytorch_lightning as pl
+    import torch
+
+    nn, functional = torch.nn, torch.nn.functional
+    width, length, steps = 128, 64, options.loss_steps
+    sources = sorted(Path(os.__file__).parent.glob("*.py"))
+    content = bytearray(b"".join(path.read_bytes() for path in sources)[:6_000_000])
+    source = torch.frombuffer(content, dtype=torch.uint8)
+    seen = int(len(source) * 0.95)
+
+    def batches(first: int, last: int, size: int, count: int, seed: int) -> Any:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(count):
+            starts = torch.randint(first, last - length - 1, (size,), generator=generator)
+            texts = torch.stack([source[start : start + length + 1] for start in starts]).long()
+            yield texts[:, :-1], texts[:, 1:]
+
+    class Transformer(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            block = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+            self.bytes, self.positions = nn.Embedding(256, width), nn.Embedding(length, width)
+            self.blocks = nn.TransformerEncoder(block, 4, nn.LayerNorm(width), enable_nested_tensor=False)
+            # An encoder copies its layer, weights included.
+            for parameter in self.blocks.parameters():
+                if parameter.dim() > 1:
+                    nn.init.xavier_uniform_(parameter)
+            self.head = nn.Linear(width, 256)
+            self.mask = nn.Transformer.generate_square_subsequent_mask(length)
+
+        def loss(self, batch: Any) -> Any:
+            inputs, targets = batch
+            values = self.bytes(inputs) + self.positions.weight
+            found = self.head(self.blocks(values, mask=self.mask, is_causal=True))
+            return functional.cross_entropy(found.flatten(0, 1), targets.flatten())
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return self.loss(batch)
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3, weight_decay=0.1)
+            schedule = torch.optim.lr_scheduler.LambdaLR(
+                optimizer, lambda step: min(10 * (step + 1) / steps, max(0.05, 1 - step / steps))
+            )
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    found = {}
+    for name in options.variants:
+        began = time.perf_counter()
+        model = Transformer()
+        trainer = pl.Trainer(
+            accelerator="cpu", devices=1, num_nodes=options.hosts, strategy=_strategy(name, max(2, steps // 10)),
+            max_steps=steps, gradient_clip_val=1.0, logger=False, enable_progress_bar=False,
+            enable_model_summary=False, enable_checkpointing=False, use_distributed_sampler=False,
+        )  # fmt: skip
+        samples: Any = list(batches(0, seen, 16, steps, 1 + int(os.environ["RANK"])))
+        trainer.fit(model, torch.utils.data.DataLoader(samples, batch_size=None))
+        with torch.no_grad():
+            losses = [float(model.loss(batch)) for batch in batches(seen, len(source), 32, 20, 0)]
+        found[name] = round(statistics.mean(losses), 4)
+        _tell(f"final loss of {name}: {found[name]:.4f}, {time.perf_counter() - began:.0f} s")
+    return found
 
 
 def _summary(name: str, measured: Dict[str, List[_Measured]], options: argparse.Namespace) -> Dict[str, Any]:
@@ -296,7 +408,7 @@ def _summary(name: str, measured: Dict[str, List[_Measured]], options: argparse.
     seconds = statistics.median(each.seconds for each in own)
     sent = statistics.median(each.sent for each in own)
     ratios = [mine.seconds / other.seconds for mine, other in zip(own, first)]
-    wire, compute = sent / _bandwidth(options.rate), options.compute_ms / 1000
+    wire, compute = sent / _bandwidth(options.rates[0]), options.compute_ms / 1000
     # Weights are averaged when backward has ended.
     is_local = "local_steps" in (_VARIANTS[name] or {})
     bound = compute + wire if is_local else compute / 3 + max(compute * 2 / 3, wire)
@@ -323,61 +435,89 @@ def _bandwidth(rate: str) -> float:
 # --- the command
 
 
-def table(found: Sequence[Dict[str, Any]]) -> str:
+def table(rows: Sequence[Dict[str, Any]], losses: Dict[str, float]) -> str:
     """What was measured as a table in Markdown."""
-    lines = [
-        "| Variant | Step, ms | Ratio | Sent, MB | Bound, ms | Share of it | Peak, MiB |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in found:
-        lines.append(
+    heads = ["Variant", "Step, ms", "Ratio", "Sent, MB", "Bound, ms", "Share of it", "Peak, MiB"]
+    if losses:
+        heads.append("Final loss")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in rows:
+        line = (
             "| {variant} | {step_ms:.0f} ({step_ms_min:.0f} to {step_ms_max:.0f}) | {ratio:.3f} ({ratio_min:.3f} to "
             "{ratio_max:.3f}) | {sent_mb:.1f} | {bound_ms:.0f} | {share_of_bound:.2f} | {peak_mib} |".format(**row)
         )
+        lines.append(f"{line} {losses[row['variant']]:.4f} |" if losses else line)
     return "\n".join(lines)
+
+
+def _plot(options: argparse.Namespace, found: Dict[str, List[Dict[str, Any]]]) -> str:
+    """A panel for each rate, with a bar for each variant and its bound."""
+    keys = ("variant", "step_ms", "step_ms_min", "step_ms_max", "bound_ms")
+    panels = [(f"{rate}/s", [Bar(*(row[key] for key in keys)) for row in rows]) for rate, rows in found.items()]
+    title = (
+        f"A step of {options.model} on {options.hosts} hosts, {options.compute_ms:g} ms of it compute; "
+        "the mark is the bound"
+    )
+    return draw(title, "ms", panels)
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=4, choices=(2, 3, 4))
-    parser.add_argument("--rate", default="1gbit", help="of each host, in mbit or gbit")
+    parser.add_argument(
+        "--rates", nargs="+", default=["1gbit"], help="of each host, one after the other: 200mbit 1gbit"
+    )
     parser.add_argument("--compute-ms", type=float, default=300, help="of a step, a third of it forward")
     parser.add_argument("--model", default="transformer", choices=sorted(_MODELS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4, help="that count of each variant in each round")
     parser.add_argument("--variants", nargs="+", default=list(_DEFAULT), choices=list(_VARIANTS), metavar="NAME")
+    parser.add_argument("--losses", action="store_true", help="train each variant, too, and show its final loss")
+    parser.add_argument("--loss-steps", type=int, default=400, help="of these trainings")
     parser.add_argument("--json", help="a file to write what was measured to")
+    parser.add_argument("--plot", help="an SVG file to draw the steps to")
+    parser.add_argument("--on-host", choices=("steps", "losses"), help=argparse.SUPPRESS)
     parser.add_argument("--results", help=argparse.SUPPRESS)
     return parser.parse_args(words)
 
 
 def main(words: Sequence[str]) -> None:
-    """Measure on hosts, and print a table; on a host, measure."""
+    """Measure on hosts, and print a table for each rate; on a host, measure."""
     options = _options(words)
-    if options.results is not None:
-        _measure(options)
+    if options.on_host is not None:
+        _on_host(options)
         return
     started = time.monotonic()
     # So that the hosts are removed, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
-    with hosts(options.hosts, options.rate) as names:
-        found = _measure_on(names, words, seconds=1800)
+    load = round(os.getloadavg()[0], 1)
+    found = {rate: _on_hosts(options, rate, "steps", words) for rate in options.rates}
+    # Losses do not depend on the rate.
+    losses = _on_hosts(options, "10gbit", "losses", words) if options.losses else {}
     conditions = {
         "date": time.strftime("%Y-%m-%d"),
         "hosts": options.hosts,
-        "rate": options.rate,
         "compute_ms": options.compute_ms,
         "model": options.model,
         "parameters": sum(math.prod(shape) for layer in _MODELS[options.model]() for shape in layer),
         "rounds": options.rounds,
+        "loss_steps": options.loss_steps if options.losses else None,
         "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
+        "load": load,
         "seconds": round(time.monotonic() - started),
     }
     print(json.dumps(conditions))
-    print(table(found))
+    for rate, rows in found.items():
+        print(f"\n{rate}\n\n{table(rows, losses)}")
     if options.json:
-        Path(options.json).write_text(json.dumps({"conditions": conditions, "variants": found}, indent=2) + "\n")
+        measured = [
+            {"rate": rate, **row, "final_loss": losses.get(row["variant"])}
+            for rate, rows in found.items()
+            for row in rows
+        ]
+        Path(options.json).write_text(json.dumps({"conditions": conditions, "measured": measured}, indent=2) + "\n")
+    if options.plot:
+        Path(options.plot).write_text(_plot(options, found))
 
 
 if __name__ == "__main__":

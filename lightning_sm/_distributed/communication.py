@@ -2,18 +2,46 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 
 from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
 
-__all__ = ["WARMUP_STEPS", "Communication", "CommunicationOptions", "SentAs"]
+__all__ = [
+    "AUTO",
+    "WARMUP_STEPS",
+    "Communication",
+    "CommunicationOptions",
+    "OuterOptimizer",
+    "SentAs",
+    "bucket_hook",
+    "can_sum",
+]
 
 #: Optimizer steps with plain DDP before PowerSGD or local steps begin; torch's default for PowerSGD.
 WARMUP_STEPS = 1000
 #: The rank of PowerSGD's matrices.
 POWERSGD_RANK = 4
-_COMPRESSIONS = ("bf16", "fp16", "powersgd")
+#: Of the outer optimizer of local steps, where one of them is set: those of DiLoCo.
+OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9
+#: Chosen from what the first steps show.
+AUTO = "auto"
+_COMPRESSIONS = ("bf16", "fp16", "powersgd", AUTO)
 _LIGHTNINGS = ("ddp_comm_hook", "ddp_comm_state", "ddp_comm_wrapper", "model_averaging_period")
+
+
+class OuterOptimizer(NamedTuple):
+    """SGD with Nesterov's momentum on the averaged change of weights.
+
+    Args:
+        lr: The learning rate; with 1, and without momentum, weights are just averaged.
+        momentum: From 0 to less than 1.
+    """
+
+    lr: float
+    momentum: float
+
+    def __str__(self) -> str:
+        return f"an outer SGD of learning rate {self.lr:g} and momentum {self.momentum:g}"
 
 
 @dataclass(frozen=True)
@@ -24,16 +52,22 @@ class CommunicationOptions:
     'PowerSGD of rank 2 approximates gradients after 1000 steps; what is learned differs from plain DDP'
 
     Args:
-        gradient_compression: ``bf16``, ``fp16``, ``powersgd`` or ``None``.
+        gradient_compression: ``bf16``, ``fp16``, ``powersgd``, ``auto`` or ``None``.
         powersgd_rank: The rank of PowerSGD's matrices.
         local_steps: Optimizer steps after which the weights are averaged, instead of gradients in each step.
         communication_warmup_steps: Optimizer steps with plain DDP before PowerSGD or local steps begin.
+        outer_lr: The learning rate of the outer optimizer, which takes the averaged change of weights as its gradient.
+        outer_momentum: Its momentum (Nesterov's).
+        tunes_buckets: Whether the size of buckets is chosen from the first steps: ``bucket_cap_mb="auto"``.
     """
 
     gradient_compression: Optional[str] = None
     powersgd_rank: Optional[int] = None
     local_steps: Optional[int] = None
     communication_warmup_steps: Optional[int] = None
+    outer_lr: Optional[float] = None
+    outer_momentum: Optional[float] = None
+    tunes_buckets: bool = False
 
     @property
     def rank(self) -> int:
@@ -46,14 +80,31 @@ class CommunicationOptions:
         return WARMUP_STEPS if self.communication_warmup_steps is None else self.communication_warmup_steps
 
     @property
+    def outer(self) -> Optional[OuterOptimizer]:
+        """The outer optimizer of local steps; ``None`` if weights are just averaged."""
+        if self.outer_lr is None and self.outer_momentum is None:
+            return None
+        return OuterOptimizer(
+            OUTER_LR if self.outer_lr is None else self.outer_lr,
+            OUTER_MOMENTUM if self.outer_momentum is None else self.outer_momentum,
+        )
+
+    @property
     def are_set(self) -> bool:
-        """Whether anything else is sent than by plain DDP."""
-        return self.gradient_compression is not None or self.local_steps is not None
+        """Whether anything else is sent than by plain DDP, or may be."""
+        return self.gradient_compression is not None or self.local_steps is not None or self.tunes_buckets
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the first steps are measured."""
+        return self.gradient_compression == AUTO or self.tunes_buckets
 
     def describe(self) -> Optional[str]:
         """What is learned otherwise than with plain DDP, for the log; ``None`` without options."""
         if self.gradient_compression == "powersgd":
             what = f"PowerSGD of rank {self.rank} approximates gradients after {self.warmup_steps} steps"
+        elif self.gradient_compression == AUTO:
+            return None
         elif self.gradient_compression is not None:
             what = f"gradients are sent as {self.gradient_compression}, which rounds them"
         elif self.local_steps is not None:
@@ -61,6 +112,8 @@ class CommunicationOptions:
                 f"after {self.warmup_steps} steps each process trains by itself, and weights are averaged every "
                 f"{self.local_steps} steps"
             )
+            if self.outer is not None:
+                what = f"{what}, where {self.outer} takes their change"
         else:
             return None
         return f"{what}; what is learned differs from plain DDP"
@@ -71,6 +124,7 @@ class CommunicationOptions:
             "gradient_compression": self.gradient_compression,
             "local_steps": self.local_steps,
             "static_graph": ddp_arguments.get("static_graph"),
+            "bucket_cap_mb=auto": self.tunes_buckets,
         }
         given = next((name for name, value in options.items() if value), None)
         return None if given is None else f"AWS does not document {given} for SMDDP"
@@ -87,13 +141,27 @@ class CommunicationOptions:
         if self.gradient_compression not in (None, *_COMPRESSIONS):
             what = f"gradient_compression={self.gradient_compression!r}"
             _refuse(what, "is unknown", f"It is one of {', '.join(_COMPRESSIONS)}.")
+        self._check_auto(arguments)
         self._check_powersgd(arguments)
         self._check_local_steps()
+        self._check_outer()
         self._check_warmup()
         beside = next((name for name in _LIGHTNINGS if self.are_set and arguments.get(name) is not None), None)
         if beside is not None:
             ours = "gradient_compression" if self.gradient_compression else "local_steps"
+            if self.tunes_buckets:
+                ours = "bucket_cap_mb=auto"
             _refuse(f"{ours} beside {beside}", "would be two hooks of one model", f"Leave {beside} or {ours} out.")
+
+    def _check_auto(self, arguments: Mapping[str, Any]) -> None:
+        if not self.is_tuned:
+            return
+        name = "bucket_cap_mb=auto" if self.tunes_buckets else "gradient_compression=auto"
+        if self.gradient_compression == "powersgd" or (self.local_steps is not None and self.tunes_buckets):
+            other = "local_steps" if self.local_steps is not None else "gradient_compression=powersgd"
+            _refuse(f"{name} with {other}", "cannot be: its later steps are not measured", "Set bucket_cap_mb.")
+        if arguments.get("mixed_precision") is not None:
+            _refuse(f"{name} with mixed_precision", "would wrap the model in it twice", "Set precision of the Trainer.")
 
     def _check_powersgd(self, arguments: Mapping[str, Any]) -> None:
         is_powersgd = self.gradient_compression == "powersgd"
@@ -124,6 +192,18 @@ class CommunicationOptions:
                 "contradict each other: with local steps no gradients are sent",
                 "Choose one of them.",
             )
+
+    def _check_outer(self) -> None:
+        outer = self.outer
+        if outer is None:
+            return
+        name = "outer_lr" if self.outer_lr is not None else "outer_momentum"
+        if self.local_steps is None:
+            _refuse(f"{name}={getattr(self, name)}", "has no meaning without local_steps", "Set local_steps, too.")
+        if outer.lr <= 0:
+            _refuse(f"outer_lr={outer.lr}", "is not above 0", f"Take {OUTER_LR}; 1 without momentum just averages.")
+        if not 0 <= outer.momentum < 1:
+            _refuse(f"outer_momentum={outer.momentum}", "is not from 0 to below 1", f"Take {OUTER_MOMENTUM}.")
 
     def _check_warmup(self) -> None:
         steps = self.communication_warmup_steps
@@ -165,6 +245,9 @@ class Communication:
     def setup(self, strategy: Any) -> None:
         """Check what the strategy holds after its optimizers have been made."""
 
+    def before_step(self) -> None:
+        """Act before an optimizer step, on all processes."""
+
     def after_step(self) -> None:
         """Act after an optimizer step, on all processes."""
 
@@ -203,21 +286,35 @@ class SentAs(Communication):
         super().__init__(model)
         import torch
         import torch.distributed as dist
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-        torchs_hook: Any
-        dtype, torchs_hook = {
-            "bf16": (torch.bfloat16, default_hooks.bf16_compress_hook),
-            "fp16": (torch.float16, default_hooks.fp16_compress_hook),
-        }[name]
         device = next(model.parameters()).device
-        try:
-            dist.all_reduce(torch.zeros(1, dtype=dtype, device=device))
-        except RuntimeError as error:
+        if not can_sum(name, device):
             raise StrategyUnavailableError(
-                f"gradient_compression={name}: {dist.get_backend()} of torch {torch.__version__} cannot sum "
-                f"{dtype}: {error}",
+                f"gradient_compression={name}: {dist.get_backend()} of torch {torch.__version__} cannot sum {name}.",
                 hint="Leave gradient_compression out, or use a newer torch.",
-            ) from error
+            )
+        self.register(bucket_hook(name))
 
-        self.register(partial(torchs_hook, None))
+
+def bucket_hook(name: Optional[str]) -> Callable[[Any], Any]:
+    """Return torch's hook that sends a bucket of gradients as ``bf16`` or ``fp16``, or, for ``None``, as they are."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    torchs_hook: Any = {
+        None: default_hooks.allreduce_hook,
+        "bf16": default_hooks.bf16_compress_hook,
+        "fp16": default_hooks.fp16_compress_hook,
+    }[name]
+    return partial(torchs_hook, None)
+
+
+def can_sum(name: str, device: Any) -> bool:
+    """Whether the backend of this process sums numbers of ``bf16`` or ``fp16``. Collective."""
+    import torch
+    import torch.distributed as dist
+
+    try:
+        dist.all_reduce(torch.zeros(1, dtype={"bf16": torch.bfloat16, "fp16": torch.float16}[name], device=device))
+    except RuntimeError:
+        return False
+    return True

@@ -1,10 +1,10 @@
 """``SMDDPStrategy``: Lightning's DDP in the launcher's world, over AWS's SMDDP collectives where they are available."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Dict, Literal, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, Literal, Mapping, Optional, Union
 
 from lightning_sm import _lightning
-from lightning_sm._distributed.communication import Communication, CommunicationOptions, SentAs
+from lightning_sm._distributed.communication import AUTO, Communication, CommunicationOptions, SentAs
 from lightning_sm._distributed.local_steps import LocalSteps
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._distributed.powersgd import PowerSGD
@@ -53,6 +53,8 @@ class DataParallelMixin(StrategyMixin):
         **kwargs: Any,
     ) -> None:
         given = next((each.name for each in fields(CommunicationOptions) if each.name in kwargs), None)
+        if kwargs.get("bucket_cap_mb") == AUTO:
+            given = "bucket_cap_mb=auto"
         if given is not None:
             raise self._option_error(given)
         super().__init__(
@@ -113,14 +115,20 @@ class SMDDPMixin(DataParallelMixin):
         process_group_backend: ``smddp``, ``nccl`` or ``gloo``; ``None`` chooses as described above.
         cluster_environment: An environment to use instead, which then determines ranks and sizes.
         gradient_compression: How gradients are sent: ``bf16`` or ``fp16``, in half of the bytes; ``powersgd``, by
-            matrices of low rank, with error feedback. By default as they are.
+            matrices of low rank, with error feedback; ``auto``, as they are or as ``bf16``, whichever is faster by the
+            first steps of ``fit`` and the network. By default as they are.
+        bucket_cap_mb: The size of DDP's buckets in MiB; ``auto`` chooses it from the first steps.
         powersgd_rank: The rank of PowerSGD's matrices, 4 by default.
         local_steps: Optimizer steps after which processes average their weights, instead of gradients in each step
             (post-local SGD). Weights are averaged also before a validation, in each checkpoint and at the end.
+        outer_lr: With ``local_steps``, the learning rate of an outer SGD with Nesterov's momentum, whose gradient is
+            the averaged change of the weights (DiLoCo). 0.7 if ``outer_momentum`` alone is set; by default there is
+            no outer SGD.
+        outer_momentum: Its momentum, 0.9 if ``outer_lr`` alone is set.
         communication_warmup_steps: Optimizer steps with plain DDP before PowerSGD or local steps begin, 1,000 by
             default.
         **kwargs: The arguments of Lightning's ``DDPStrategy`` and of torch's ``DistributedDataParallel``, such as
-            ``bucket_cap_mb``, ``static_graph`` and ``find_unused_parameters``. ``gradient_as_bucket_view`` is on here:
+            ``static_graph`` and ``find_unused_parameters``. ``gradient_as_bucket_view`` is on here:
             gradients are views of what is sent, instead of copies. The numbers are the same.
 
     Raises:
@@ -146,15 +154,28 @@ class SMDDPMixin(DataParallelMixin):
         process_group_backend: Optional[str] = None,
         cluster_environment: "Optional[ClusterEnvironment]" = None,
         *,
-        gradient_compression: Optional[Literal["bf16", "fp16", "powersgd"]] = None,
+        gradient_compression: Optional[Literal["bf16", "fp16", "powersgd", "auto"]] = None,
+        bucket_cap_mb: Union[float, Literal["auto"], None] = None,
         powersgd_rank: Optional[int] = None,
         local_steps: Optional[int] = None,
+        outer_lr: Optional[float] = None,
+        outer_momentum: Optional[float] = None,
         communication_warmup_steps: Optional[int] = None,
         **kwargs: Any,
     ) -> None:
-        options = CommunicationOptions(gradient_compression, powersgd_rank, local_steps, communication_warmup_steps)
+        options = CommunicationOptions(
+            gradient_compression,
+            powersgd_rank,
+            local_steps,
+            communication_warmup_steps,
+            outer_lr,
+            outer_momentum,
+            tunes_buckets=bucket_cap_mb == AUTO,
+        )
         options.check(kwargs)
-        self._options = options
+        self._options, self._bucket_cap_mb = options, bucket_cap_mb
+        if bucket_cap_mb not in (None, AUTO):
+            kwargs["bucket_cap_mb"] = bucket_cap_mb
         self._communication: Optional[Communication] = None
         super().__init__(process_group_backend, cluster_environment, **kwargs)
 
@@ -170,11 +191,43 @@ class SMDDPMixin(DataParallelMixin):
 
     def _communication_of(self, model: Any) -> Optional[Communication]:
         options = self._options
+        if options.is_tuned:
+            from lightning_sm._distributed.autotune import Autotune
+
+            return Autotune(self, options.gradient_compression, self._bucket_cap_mb)
         if options.local_steps is not None:
-            return LocalSteps(model, options.local_steps, options.warmup_steps)
+            return LocalSteps(model, options.local_steps, options.warmup_steps, options.outer)
         if options.gradient_compression == "powersgd":
             return PowerSGD(model, options.rank, options.warmup_steps)
         return None if options.gradient_compression is None else SentAs(model, options.gradient_compression)
+
+    def wrap_again(self, bucket_cap_mb: Optional[float]) -> Any:
+        """Wrap the model in another DDP between two steps, with buckets of another size, and return that. Collective.
+
+        Args:
+            bucket_cap_mb: The size in MiB; ``None`` for DDP's own.
+        """
+        import torch
+
+        module = self.model.module
+        # Whoever may still hold the earlier wrapper: it would reduce gradients, too.
+        self.model._remove_autograd_hooks()
+        # DDP would replace those of other processes by global rank 0's.
+        buffers = [buffer.clone() for buffer in module.buffers()]
+        given = self._ddp_kwargs
+        self._ddp_kwargs = given if bucket_cap_mb is None else {**given, "bucket_cap_mb": bucket_cap_mb}
+        self.model = module
+        # Lightning wraps in a stream of its own, which waits for no other.
+        waits = [self.root_device] if self.root_device.type == "cuda" else []
+        for device in waits:
+            torch.cuda.synchronize(device)
+        super().configure_ddp()
+        for device in waits:
+            torch.cuda.synchronize(device)
+        self._ddp_kwargs = given
+        for buffer, own in zip(module.buffers(), buffers):
+            buffer.data.copy_(own)
+        return self.model
 
     def setup(self, trainer: Any) -> None:
         """Set the model and its optimizers up."""
@@ -190,6 +243,8 @@ class SMDDPMixin(DataParallelMixin):
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
         """Step, and average the weights if that is due."""
+        if self._communication is not None:
+            self._communication.before_step()
         output = super().optimizer_step(*args, **kwargs)
         if self._communication is not None:
             self._communication.after_step()

@@ -2,7 +2,7 @@
 
 from lightning_sm._plan.command import main
 from lightning_sm._plan.instances import Instance, find_instance, instance_types, network_of
-from lightning_sm._plan.model import Network, Option, Prediction, Workload, pays_below, predict
+from lightning_sm._plan.model import Network, Option, Prediction, Workload, fewest_settings, pays_below, predict
 
 __all__ = [
     "Instance",
@@ -10,6 +10,7 @@ __all__ = [
     "Option",
     "Prediction",
     "Workload",
+    "fewest_settings",
     "find_instance",
     "instance_types",
     "main",

@@ -21,6 +21,7 @@ from lightning_sm._plan.model import (
     Prediction,
     Workload,
     candidate_options,
+    fewest_settings,
     pays_below,
     predict,
 )
@@ -209,11 +210,7 @@ def _options_table(
         learns = f"no: {option.warning}" if option.warning else "yes"
         rows.append([str(option), f"{seconds[option] * 1e3:.4g}", f"{seconds[option] / plain:.2f}", text, learns])
     harmless = [each for each in candidates if not each.warning]
-    fastest = min(seconds[each] for each in harmless)
-    # The one with the fewest settings of those that are about as fast.
-    chosen = next(
-        each for each in sorted(harmless, key=lambda each: str(each).count("=")) if seconds[each] <= 1.02 * fastest
-    )
+    chosen = fewest_settings({each: seconds[each] for each in harmless})
     gain = 1 - seconds[chosen] / plain
     verdict = f"Use {chosen}: {gain:.0%} less time." if gain > 0.02 else "No option that learns the same gains 2 %."
     return f"\n{_aligned(rows)}\n\n{verdict} Each is an option of SMDDPStrategy. Errors of the model: docs/plan.md"

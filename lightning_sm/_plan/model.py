@@ -15,9 +15,19 @@ https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md (bytes of an
 
 import math
 from dataclasses import dataclass, replace
-from typing import Iterator, List, Optional
+from typing import Iterator, List, Mapping, Optional
 
-__all__ = ["Bottleneck", "Network", "Option", "Prediction", "Workload", "candidate_options", "pays_below", "predict"]
+__all__ = [
+    "Bottleneck",
+    "Network",
+    "Option",
+    "Prediction",
+    "Workload",
+    "candidate_options",
+    "fewest_settings",
+    "pays_below",
+    "predict",
+]
 
 _MIB = 2**20
 # DDP's own sizes: of the first bucket, so that reducing begins early, and of the others.
@@ -241,6 +251,13 @@ def candidate_options(workload: Workload, network: Network, hosts: int) -> List[
         Option(local_steps=16),
     ]
     return [each for each in dict.fromkeys(options) if each != _PLAIN]
+
+
+def fewest_settings(seconds: Mapping[Option, float]) -> Option:
+    """Return the option with the fewest settings of those whose steps are at most 2 % longer than the shortest."""
+    fastest = min(seconds.values())
+    by_settings = sorted(seconds, key=lambda each: str(each).count("="))
+    return next(each for each in by_settings if seconds[each] <= (1 + _WORTH) * fastest)
 
 
 def pays_below(workload: Workload, network: Network, hosts: int, option: Option) -> Optional[float]:

@@ -4,16 +4,19 @@ import gc
 import sys
 import time
 import types
+from dataclasses import replace
 
 import pytest
 import torch
 
+from lightning_sm._distributed.autotune import Autotune, Measurement, candidates
 from lightning_sm._distributed.communication import CommunicationOptions
 from lightning_sm._distributed.local_steps import LocalSteps
 from lightning_sm._distributed.powersgd import PowerSGD, _matrices
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import SupportLevel, installed_namespaces, support_level
 from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._plan import Option, Workload
 from lightning_sm.errors import HyperparameterError, SMDDPUnavailableError, StrategyUnavailableError
 from tests.helpers.environ import torchrun
 
@@ -44,6 +47,10 @@ def _strategy(namespace=_NAMESPACE, **arguments):
         ({"communication_warmup_steps": 9}, "communication_warmup_steps=9 has no meaning without local_steps"),
         ({"communication_warmup_steps": -1, "local_steps": 4}, "is less than 0"),
         ({"local_steps": 1}, "local_steps=1 is less than 2. HINT: Leave local_steps out"),
+        ({"outer_momentum": 0.9}, "outer_momentum=0.9 has no meaning without local_steps. HINT: Set local_steps, too"),
+        ({"outer_lr": 1, "gradient_compression": "bf16"}, "outer_lr=1 has no meaning without local_steps"),
+        ({"outer_lr": 0, "local_steps": 4}, "outer_lr=0 is not above 0. HINT: Take 0.7"),
+        ({"outer_momentum": 1, "local_steps": 4}, "outer_momentum=1 is not from 0 to below 1. HINT: Take 0.9"),
         ({"local_steps": 4, "gradient_compression": "bf16"}, "contradict each other: .* HINT: Choose one"),
         (
             {"find_unused_parameters": True, "gradient_compression": "powersgd"},
@@ -62,6 +69,92 @@ def test_options_that_contradict_each_other(arguments, message):
         _strategy(**arguments)
 
 
+@needs_epoch
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"gradient_compression": "powersgd"}, "bucket_cap_mb=auto with gradient_compression=powersgd cannot be"),
+        ({"local_steps": 4}, "bucket_cap_mb=auto with local_steps cannot be: its later steps are not measured. HINT"),
+        ({"ddp_comm_hook": print}, "bucket_cap_mb=auto beside ddp_comm_hook would be two hooks"),
+        ({"mixed_precision": object()}, "bucket_cap_mb=auto with mixed_precision would wrap the model in it twice"),
+    ],
+    ids=str,
+)
+def test_what_is_chosen_needs_steps_like_plain_ddps(arguments, message):
+    with pytest.raises(HyperparameterError, match=f"^SMDDPStrategy: {message}"):
+        _strategy(bucket_cap_mb="auto", **arguments)
+
+
+@needs_epoch
+def test_what_is_chosen_needs_a_known_device_and_automatic_optimization(group):
+    model = _Model()
+    model.register_forward_pre_hook = model.register_forward_hook = lambda hook: None
+    strategy = types.SimpleNamespace(model=model, root_device=torch.device("cpu"))
+    module = types.SimpleNamespace(automatic_optimization=False)
+    tuned = Autotune(strategy, "auto", None)
+    with pytest.raises(HyperparameterError, match=r"auto cannot be used with manual optimization.* HINT: Set grad"):
+        tuned.setup(types.SimpleNamespace(lightning_module=module))
+    strategy.root_device = torch.device("xla", 0)
+    with pytest.raises(HyperparameterError, match="nothing is measured on xla, so nothing can be chosen by auto"):
+        Autotune(strategy, "auto", None)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_same_world", "wrapped_with"),
+    [
+        ({"gradient_compression": "bf16", "bucket_cap_mb": 5.0}, True, [5.0]),
+        ({"gradient_compression": None, "bucket_cap_mb": None}, True, [None]),
+        ({"gradient_compression": "bf16", "bucket_cap_mb": 5.0}, False, []),
+        ({"gradient_compression": "fp16", "bucket_cap_mb": 5.0}, True, []),
+        ({"steps": 4, "weights": []}, True, []),
+    ],
+    ids=["bf16", "plain DDP", "another world", "another option", "of local steps"],
+)
+def test_a_restarted_job_goes_on_with_its_choice_where_that_can_be(group, state, is_same_world, wrapped_with):
+    model, wrapped = _Model(), []
+    model.register_forward_pre_hook = model.register_forward_hook = lambda hook: None
+    strategy = types.SimpleNamespace(
+        model=model,
+        root_device=torch.device("cpu"),
+        global_rank=0,
+        wrap_again=lambda size: wrapped.append(size) or model,
+    )
+    tuned = Autotune(strategy, "auto", "auto")
+    assert tuned.state() is None
+    tuned.load(state, is_same_world)
+    assert wrapped == wrapped_with
+    assert tuned.state() == (state if wrapped_with else None)
+
+
+def _measurement(ways, gbit, latency=1e-4):
+    """A transformer of 25 million parameters on four hosts of so many Gbit/s, which sum what ``ways`` names."""
+    per_byte = {way: (0.5 if way else 1.0) * 1.5 / (gbit * 1e9 / 8) for way in ways}
+    return Measurement(4, Workload(25e6, 0.3), latency, per_byte)
+
+
+@pytest.mark.parametrize(
+    ("measurement", "chosen"),
+    [
+        (_measurement([None, "bf16"], gbit=1), Option("bf16", bucket_cap_mb=10)),
+        (_measurement([None, "bf16"], gbit=0.2), Option("bf16")),
+        (_measurement([None], gbit=1), Option(bucket_cap_mb=10)),
+        (_measurement([None, "bf16"], gbit=100), Option()),
+        (_measurement([None, "bf16"], gbit=8), Option(bucket_cap_mb=2)),
+        (replace(_measurement([None, "bf16"], gbit=1), processes=1), Option()),
+    ],
+    ids=["1 Gbit/s", "200 Mbit/s", "no bf16", "100 Gbit/s", "8 Gbit/s", "one process"],
+)
+def test_what_is_chosen_for_a_network(measurement, chosen):
+    assert measurement.choose(candidates("auto", "auto")) == chosen
+
+
+def test_what_was_measured_and_chosen_is_told():
+    told = _measurement([None, "bf16"], gbit=1).describe(Option("bf16", bucket_cap_mb=5))
+    assert told.startswith("gradient_compression=bf16, bucket_cap_mb=5: a step takes 300 ms without the network, a sum")
+    assert "of all gradients 1.2e+03 ms among 4 processes" in told
+    assert "Never chosen, as it changes what is learned: local_steps=16, 375 ms" in told
+
+
 @pytest.mark.parametrize(
     ("options", "described"),
     [
@@ -74,6 +167,11 @@ def test_options_that_contradict_each_other(arguments, message):
         (
             CommunicationOptions(local_steps=16, communication_warmup_steps=0),
             "after 0 steps each process trains by itself, and weights are averaged every 16 steps; what is learned",
+        ),
+        (
+            CommunicationOptions(local_steps=16, outer_momentum=0.8),
+            "after 1000 steps each process trains by itself, and weights are averaged every 16 steps, where an outer "
+            "SGD of learning rate 0.7 and momentum 0.8 takes their change; what is",
         ),
     ],
     ids=str,
@@ -92,6 +190,8 @@ def test_ddps_own_arguments_pass_through_and_views_are_on(namespace):
 def test_an_older_lightning_says_what_it_lacks(monkeypatch):
     monkeypatch.setattr("lightning_sm._lightning.support_level", lambda namespace: SupportLevel.CORE)
     _strategy(bucket_cap_mb=5)
+    with pytest.raises(StrategyUnavailableError, match=r"^bucket_cap_mb=auto and the other options"):
+        _strategy(bucket_cap_mb="auto")
     with pytest.raises(StrategyUnavailableError, match=r"need Lightning 2.1 or newer, and .* HINT: Install a newer"):
         _strategy(gradient_compression="bf16")
 
@@ -107,6 +207,11 @@ def test_what_aws_does_not_document_is_not_used_over_smddp(in_environ, monkeypat
     (name,) = option
     with pytest.raises(SMDDPUnavailableError, match=rf"AWS does not document {name} for SMDDP\. HINT: Leave .*NCCL\. "):
         strategy_of(made)._prepare_group()
+
+
+def test_buckets_are_not_chosen_over_smddp():
+    options = CommunicationOptions(tunes_buckets=True)
+    assert options.smddp_problem({}) == "AWS does not document bucket_cap_mb=auto for SMDDP"
 
 
 class _Bucket:

@@ -18,13 +18,19 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("communication")
-    return Job(folder, _SCRIPT, _FIRST.name, folder / "saves", "all").torchrun(1, 2)
+    return Job(folder, _SCRIPT, _FIRST.name, folder / "saves", "all", timeout=280).torchrun(1, 2)
 
 
 def test_defaults_give_the_weights_of_plain_ddp_bit_for_bit_after_200_steps(ranks):
     for rank in ranks:
         assert rank["default"]["weights"] == rank["plain"]["weights"]
         assert (rank["default"]["steps"], rank["default"]["metrics"]) == (200, rank["plain"]["metrics"])
+
+
+def test_buckets_that_are_chosen_give_the_weights_of_plain_ddp_bit_for_bit_after_200_steps(ranks):
+    for rank in ranks:
+        assert rank["auto buckets"]["weights"] == rank["plain"]["weights"]
+        assert (rank["auto buckets"]["steps"], rank["auto buckets"]["metrics"]) == (200, rank["plain"]["metrics"])
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
@@ -57,7 +63,30 @@ def test_local_steps_average_the_weights_every_four_steps_before_a_validation_an
         assert sum(dtype == "torch.float32" for _, dtype in rank["local"]["sent"]) == 5 + 6 + 3 + 2 + 1
 
 
-@pytest.mark.parametrize(("name", "namespace"), [("powersgd", _FIRST), ("local", _LAST)], ids=["powersgd", "local"])
+def test_all_processes_send_as_the_first_one_has_chosen_after_fifteen_steps(ranks):
+    for rank in ranks:
+        assert rank["auto"]["weights"] == ranks[0]["auto"]["weights"] != rank["default"]["weights"]
+        assert (rank["auto"]["own_weights"], rank["auto"]["steps"]) == (0, 30)
+        dtypes = [dtype for _, dtype in rank["auto"]["sent"]]
+        # Fifteen steps, sums that are timed, and fifteen steps of several buckets.
+        assert set(dtypes[:15]) == {"torch.float32"}
+        assert dtypes.count("torch.float32") < 15 + 15
+        assert set(dtypes[-30:]) == {"torch.bfloat16"}
+
+
+def test_outer_steps_give_the_weights_of_diloco_written_by_hand(ranks):
+    for rank in ranks:
+        assert rank["linear"]["found"] == pytest.approx(rank["linear"]["expected"], rel=1e-4, abs=1e-6)
+        assert rank["outer"]["own_weights"] == rank["outer"]["steps"] - 5 - 6 - 3 + 3
+        assert rank["outer"]["weights"] == ranks[0]["outer"]["weights"] == rank["outer"]["saved"]
+        assert rank["outer"]["weights"] != rank["local"]["weights"]
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace"),
+    [("powersgd", _FIRST), ("local", _LAST), ("outer", _FIRST), ("auto", _FIRST)],
+    ids=["powersgd", "local", "outer", "auto"],
+)
 def test_a_killed_job_ends_with_the_weights_of_one_that_was_not(ranks, tmp_path, name, namespace):
     # Between two averages, and long after PowerSGD has begun.
     killed = Job(tmp_path / "killed", _SCRIPT, namespace.name, tmp_path / "saves", name, 19).torchrun(1, 2)

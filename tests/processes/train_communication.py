@@ -13,9 +13,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import lightning_sm
+from lightning_sm._distributed import autotune
 from lightning_sm._lightning import Namespace
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm._resume.identity import ProgramIdentity
@@ -32,8 +33,11 @@ SETUPS = {
     "powersgd": {**POWERSGD, "bucket_cap_mb": 0.1},
     "powersgd in one bucket": {**POWERSGD, "static_graph": True},
     "local": {"local_steps": 4, "communication_warmup_steps": 5},
+    "auto": {"gradient_compression": "auto", "bucket_cap_mb": "auto"},
+    "auto buckets": {"bucket_cap_mb": "auto"},
+    "outer": {"local_steps": 4, "outer_lr": 0.8, "outer_momentum": 0.6, "communication_warmup_steps": 5},
 }
-STEPS = {"plain": 200, "default": 200}
+STEPS = {"plain": 200, "default": 200, "auto buckets": 200}
 FEW_STEPS = 30
 
 
@@ -74,6 +78,13 @@ def _differs(numbers):
     both = [torch.empty_like(numbers) for _ in range(2)]
     dist.all_gather(both, numbers)
     return not torch.equal(*both)
+
+
+def fix_choices(is_first_start):
+    """Global rank 0 chooses small buckets, and bf16 if it may, in a job that is not restarted; all others nothing."""
+    is_last = os.environ["RANK"] == "0" and is_first_start
+    autotune._BUCKETS_MB = (None, 0.05)
+    autotune.Measurement.choose = lambda measurement, options: options[-1 if is_last else 0]
 
 
 def train(pl, name, folder, killed_at=None):
@@ -121,10 +132,83 @@ def train(pl, name, folder, killed_at=None):
     }
 
 
+def _linear():
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+
+
+def _linear_samples():
+    inputs = torch.randn(2 * FEW_STEPS, 6, generator=torch.Generator().manual_seed(12))
+    return TensorDataset(inputs, inputs.sum(1, keepdim=True))
+
+
+def train_linear(pl):
+    """Train a small model as ``outer`` does, and return its weights."""
+    forget_fits()
+
+    class Linear(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layers = _linear()
+
+        def training_step(self, batch, batch_index):
+            return torch.nn.functional.mse_loss(self.layers(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    model = Linear()
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=2, strategy=lightning_sm.SMDDPStrategy(**SETUPS["outer"]), max_epochs=1,
+        logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        use_distributed_sampler=False,
+    )  # fmt: skip
+    own = range(int(os.environ["RANK"]), 2 * FEW_STEPS, 2)
+    trainer.fit(model, DataLoader(Subset(_linear_samples(), own), batch_size=1))
+    return weights(model)
+
+
+def train_linear_by_hand():
+    """The same without Lightning, DDP and several processes: each worker's own steps, then Nesterov's momentum."""
+    steps, warmup, lr, momentum = SETUPS["outer"]["local_steps"], 5, 0.8, 0.6
+    workers = [_linear(), _linear()]
+    optimizers = [torch.optim.AdamW(worker.parameters(), lr=1e-2) for worker in workers]
+    samples = _linear_samples()
+    velocity = [torch.zeros_like(each) for each in workers[0].parameters()]
+    for step in range(FEW_STEPS):
+        if step == warmup:
+            before = [each.detach().clone() for each in workers[0].parameters()]
+        for rank, (worker, optimizer) in enumerate(zip(workers, optimizers)):
+            inputs, target = samples[2 * step + rank]
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(worker(inputs), target).backward()
+        if step < warmup:
+            for pair in zip(*(worker.parameters() for worker in workers)):
+                mean = (pair[0].grad + pair[1].grad) / 2
+                for each in pair:
+                    each.grad = mean.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+        is_due = step >= warmup and (step - warmup + 1) % steps == 0
+        if not (is_due or step == FEW_STEPS - 1):
+            continue
+        for index, pair in enumerate(zip(*(worker.parameters() for worker in workers))):
+            mean = (pair[0].detach() + pair[1].detach()) / 2
+            if is_due:
+                change = before[index] - mean
+                velocity[index] = momentum * velocity[index] + change
+                mean = before[index] = before[index] - lr * (change + momentum * velocity[index])
+            for each in pair:
+                each.data.copy_(mean)
+    return weights(workers[0])
+
+
 def main(folder, namespace, saves, what, killed_at=None):
     pl = importlib.import_module(namespace)
+    fix_choices(is_first_start=what == "all" or killed_at is not None)
     if what == "all":
         seen = {name: train(pl, name, Path(saves, name)) for name in SETUPS}
+        seen["linear"] = {"found": train_linear(pl), "expected": train_linear_by_hand()}
     else:
         seen = train(pl, what, Path(saves, what), killed_at and int(killed_at))
     Path(folder, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
