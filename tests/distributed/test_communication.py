@@ -76,7 +76,7 @@ def test_options_that_contradict_each_other(arguments, message):
         ({"gradient_compression": "powersgd"}, "bucket_cap_mb=auto with gradient_compression=powersgd cannot be"),
         ({"local_steps": 4}, "bucket_cap_mb=auto with local_steps cannot be: its later steps are not measured. HINT"),
         ({"ddp_comm_hook": print}, "bucket_cap_mb=auto beside ddp_comm_hook would be two hooks"),
-        ({"mixed_precision": object()}, "bucket_cap_mb=auto with mixed_precision would wrap the model in it twice"),
+        ({"mixed_precision": "any"}, "bucket_cap_mb=auto with mixed_precision would wrap the model in it twice"),
     ],
     ids=str,
 )
