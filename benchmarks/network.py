@@ -300,9 +300,11 @@ def _measure(options: argparse.Namespace) -> List[Dict[str, Any]]:
                 dist.barrier()
                 self.began, self.before = time.perf_counter(), _sent()
 
-        def on_train_end(self, *args: object) -> None:
+        def on_train_end(self, trainer: Any, *args: object) -> None:
             steps = self.steps - self.steps_before
             seconds = (time.perf_counter() - self.began) / steps
+            if self.steps_before > _WARMUP_STEPS:
+                _tell(f"auto chose {trainer.strategy.communication_state()}")
             peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line)
             self.measured = _Measured(seconds, (_sent() - self.before) / steps, int(peak.split()[1]) / 1024)
 
