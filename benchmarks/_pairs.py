@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 __all__ = ["Pairs", "compare", "cpu_seconds", "in_turn", "last_number", "parser", "wall_seconds"]
 
@@ -183,7 +183,7 @@ def in_turn(
     _say(f"one run of each that does not count, then {wanted} pairs")
     ours(), theirs()
     slowest = time.monotonic() - started
-    values = []
+    values: List[Tuple[float, float]] = []
     for number in range(wanted):
         begun = time.monotonic()
         if pairs is None and values and begun + slowest - started > seconds:

@@ -235,7 +235,7 @@ def _strategy(name: str, warmup_steps: int) -> Any:
     if given is None:
         return pl.strategies.DDPStrategy()
     has_warmup = "local_steps" in given or given.get("gradient_compression") == "powersgd"
-    more = {"communication_warmup_steps": warmup_steps} if has_warmup else {}
+    more: Dict[str, Any] = {"communication_warmup_steps": warmup_steps} if has_warmup else {}
     return lightning_sm.SMDDPStrategy(**given, **more)
 
 
