@@ -82,7 +82,8 @@ def full(session: nox.Session) -> None:
     session.run("python", "-m", "venv", str(sdk))
     session.run(str(sdk / "bin" / "python"), "-m", "pip", "install", "-q", "sagemaker<3", external=True)
     session.env["LIGHTNING_SM_SDK_V2_PYTHON"] = str(sdk / "bin" / "python")
-    session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-m", "full", "-rs", *session.posargs)
+    words = session.posargs or ("--ignore", "tests/gpu")
+    session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-m", "full", "-rs", *words)
 
 
 @nox.session
