@@ -34,6 +34,16 @@ def _prepare(session: nox.Session) -> None:
         _install(session, "-e", ".[test]")
 
 
+def _test(session: nox.Session, *words: str) -> None:
+    """Run tests; those that fail run once more when all others have, as real processes share a machine's cores."""
+    command = ("python", "-m", "pytest", *words)
+    try:
+        session.run(*command)
+    except nox.command.CommandFailed:
+        # Where no test failed, the run has left processes behind, and this fails, too.
+        session.run(*command, "--last-failed", "--last-failed-no-failures", "none")
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests that take seconds."""
@@ -69,7 +79,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def full(session: nox.Session) -> None:
-    """Run the tests that take longer: jobs, sharded strategies, rehearsals, real servers, two at a time."""
+    """Run the tests that take longer: jobs, sharded strategies, rehearsals, real servers."""
     _prepare(session)
     # s3fs before what requires boto3, too: its aiobotocore takes a few releases of botocore only, which pip finds here
     # at once, and not among all versions of all that is installed later.
@@ -83,7 +93,7 @@ def full(session: nox.Session) -> None:
     session.run(str(sdk / "bin" / "python"), "-m", "pip", "install", "-q", "sagemaker<3", external=True)
     session.env["LIGHTNING_SM_SDK_V2_PYTHON"] = str(sdk / "bin" / "python")
     words = session.posargs or ("--ignore", "tests/gpu")
-    session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-m", "full", "-rs", *words)
+    _test(session, "-m", "full", "-rs", *words)
 
 
 @nox.session
@@ -104,7 +114,7 @@ def examples(session: nox.Session) -> None:
     _prepare(session)
     _install(session, *_extra("examples"))
     words = session.posargs or ("tests/examples", "-k", "cifar10 or quickstart")
-    session.run("python", "-m", "pytest", "-m", "", "-rs", *words)
+    _test(session, "-m", "", "-rs", *words)
 
 
 @nox.session
@@ -112,7 +122,7 @@ def mlflow(session: nox.Session) -> None:
     """Log to a real MLflow server, whose requirements would make each other test import more."""
     _prepare(session)
     _install(session, *_extra("mlflow"), "mlflow", "boto3")
-    session.run("python", "-m", "pytest", "-m", "", "-rs", "tests/observe", "-k", "mlflow", *session.posargs)
+    _test(session, "-m", "", "-rs", "tests/observe", "-k", "mlflow", *session.posargs)
 
 
 @nox.session
@@ -120,7 +130,7 @@ def exports(session: nox.Session) -> None:
     """Serve exported models with SageMaker's inference toolkits."""
     _prepare(session)
     _install(session, *_extra("export"), "sagemaker-inference", "sagemaker-pytorch-inference")
-    session.run("python", "-m", "pytest", "-rs", "tests/export", *session.posargs)
+    _test(session, "-rs", "tests/export", *session.posargs)
 
 
 @nox.session

@@ -104,16 +104,8 @@ def _processes():
     return {pid: commands[pid] for pid in found - {os.getpid()}}
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Skip by name what the installed versions cannot pass, and group tests for ``--dist loadgroup``.
-
-    The tests of a file share what its fixtures have trained. Rehearsals, which start the processes of several hosts,
-    run one at a time.
-    """
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    """Skip by name what the installed versions cannot pass."""
     versions = installed_version("pytorch-lightning"), installed_version("torch")
     for skip in (entry for entry in SKIPS if entry.lacks(*versions)):
         for item in items:

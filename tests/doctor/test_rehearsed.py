@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.rehearsal import needs
 from tests.toolkits.running import fill_source, rehearse
 
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("rehearsals")]
+pytestmark = pytest.mark.full
 
 _HERE = Path(__file__).parent
 

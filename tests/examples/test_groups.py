@@ -28,7 +28,6 @@ def test_the_page_shows_the_request_that_launch_would_send(monkeypatch):
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("rehearsals")
 @needs("netns", torch=True)
 def test_one_group_trains_and_the_other_serves_until_it_has_ended(tmp_path):
     pytest.importorskip("lightning.pytorch", reason="the example uses lightning.pytorch")

@@ -10,7 +10,7 @@ from tests.fabric.conftest import NAMESPACES, SCRIPT
 from tests.helpers.processes import ROOT
 from tests.helpers.rehearsal import command_line, needs, run_rehearsal
 
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("rehearsals"), needs("netns", torch=True)]
+pytestmark = [pytest.mark.full, needs("netns", torch=True)]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from lightning_sm.rehearse import RehearsalOptions, rehearse, request_from_body
 from tests.helpers.rehearsal import command_line, needs, run_rehearsal
 from tests.launch.conftest import ROLE
 
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("rehearsals")]
+pytestmark = pytest.mark.full
 CPU = ("--image", "pytorch-2.8-cpu", "--instance-type", "ml.m5.xlarge", "--role", ROLE, "--bucket", "bucket")
 
 

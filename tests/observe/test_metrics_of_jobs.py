@@ -41,7 +41,6 @@ def test_the_captured_log_of_a_job(name):
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("rehearsals")
 @needs(torch=True)
 def test_a_job(tmp_path):
     source = tmp_path / "source"

@@ -9,7 +9,7 @@ from tests.helpers.rehearsal import needs
 from tests.helpers.s3 import s3_server
 from tests.toolkits.running import fill_source, rehearse
 
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("rehearsals")]
+pytestmark = pytest.mark.full
 
 SCRIPT = Path(__file__).with_name("train_logged.py")
 

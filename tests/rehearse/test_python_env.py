@@ -103,7 +103,6 @@ def test_the_software_is_compared_with_the_images(source: Path, create: Callable
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("rehearsals")
 @needs("loopback")
 def test_requirements_that_cannot_be_had(rehearse, source: Path) -> None:
     source.joinpath("requirements.txt").write_text("./no-such-file-1.0-py3-none-any.whl\n")
@@ -114,7 +113,6 @@ def test_requirements_that_cannot_be_had(rehearse, source: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("rehearsals")
 @needs("netns")
 def test_a_job_with_requirements(rehearse, with_requirements: Path) -> None:
     # AWS's images are started by a script of theirs.
@@ -130,7 +128,6 @@ def test_a_job_with_requirements(rehearse, with_requirements: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("rehearsals")
 @needs("loopback")
 def test_a_source_folder_that_is_a_package_is_not_installed_into_the_users_python(rehearse, source: Path) -> None:
     source.joinpath("setup.py").write_text(

@@ -25,7 +25,7 @@ from lightning_sm.rehearse import rehearse as run_request
 from lightning_sm.rehearse._host import kill_marked
 from tests.helpers.rehearsal import needs, no_netem, processes_with
 
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("rehearsals")]
+pytestmark = pytest.mark.full
 
 
 def isolations(*names: str) -> List[Any]:

@@ -129,7 +129,6 @@ with open(os.path.join(os.environ["SM_MODEL_DIR"], "model"), "w") as file:
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("rehearsals")
 @needs("netns")
 @pytest.mark.parametrize("upload", [False, True])
 def test_the_bucket_is_written_only_when_asked(

@@ -105,7 +105,6 @@ print(json.dumps({k: mapping.to_cmd_args({k: v})[1] for k, v in json.load(sys.st
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("rehearsals")
 @pytest.mark.skipif(
     importlib.util.find_spec("sagemaker_training") is None, reason="needs sagemaker-training, the extra `rehearse`"
 )

@@ -15,7 +15,7 @@ from tests.helpers.rehearsal import command_line, needs, run_rehearsal
 from tests.helpers.sharded import sharded_model
 from tests.helpers.tiny import loader
 
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("rehearsals")]
+pytestmark = pytest.mark.full
 
 _TESTS = ROOT / "tests"
 # An epoch of eight samples for each of two hosts, in batches of two.

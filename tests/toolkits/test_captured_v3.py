@@ -73,7 +73,6 @@ def _installed():
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("rehearsals")
 @pytest.mark.skipif(_installed() != VERSION, reason=f"sagemaker-train is {_installed()}, captured was {VERSION}")
 def test_our_drivers_are_those_that_were_captured(tmp_path):
     (tmp_path / "train.py").write_text("")
@@ -109,7 +108,6 @@ def stage_inputs(s3):
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("rehearsals")
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
 @needs("netns", torch=True, v3=True)
 def test_a_captured_body_runs_from_bucket_to_bucket(s3):

@@ -15,7 +15,6 @@ from .running import fill_source, rehearse
 
 pytestmark = [
     pytest.mark.full,
-    pytest.mark.xdist_group("rehearsals"),
     pytest.mark.skipif(importlib.util.find_spec("pytorch_lightning") is None, reason="no pytorch_lightning"),
 ]
 

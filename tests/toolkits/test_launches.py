@@ -9,7 +9,6 @@ from .running import needs_launch
 
 pytestmark = [
     pytest.mark.full,
-    pytest.mark.xdist_group("rehearsals"),
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
 ]
 

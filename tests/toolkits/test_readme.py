@@ -11,7 +11,7 @@ from tests.docs.pages import ROOT, blocks
 from tests.helpers.environ import without_launcher
 from tests.helpers.rehearsal import needs
 
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("rehearsals")]
+pytestmark = pytest.mark.full
 
 _PAGE = ROOT / "docs" / "rehearse.md"
 

@@ -12,7 +12,7 @@ from tests.helpers.rehearsal import needs
 
 from .running import rehearse
 
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("rehearsals")]
+pytestmark = pytest.mark.full
 
 _TESTS = Path(__file__).parents[1]
 _PARAMETERS = {"partitions": 2, "microbatches": 2}

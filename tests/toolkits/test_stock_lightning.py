@@ -18,7 +18,6 @@ from .running import needs_launch, rehearse
 
 pytestmark = [
     pytest.mark.full,
-    pytest.mark.xdist_group("rehearsals"),
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
 ]
 

@@ -12,7 +12,7 @@ from tests.helpers.rehearsal import needs
 
 from .running import rehearse
 
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("rehearsals")]
+pytestmark = pytest.mark.full
 
 _PROGRAM = Path(__file__).parents[1] / "processes" / "train_until_stopped.py"
 _TORCHRUN = ("--processes", 2, "--distribution", "torch_distributed")

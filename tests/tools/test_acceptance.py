@@ -147,7 +147,6 @@ def service(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("rehearsals")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "titles",
