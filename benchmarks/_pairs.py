@@ -130,34 +130,21 @@ def compare(
     theirs: Sequence[str],
     *,
     measure: Measure,
-    unit: str,
-    pairs: Optional[int] = None,
-    default: int = 9,
-    seconds: float = _SECONDS,
+    **options: Any,
 ) -> Pairs:
-    """Measure two commands in turn; see :func:`in_turn`.
+    """Measure two commands in turn.
 
     Args:
         ours: The command that uses this package.
         theirs: The command that it is compared with.
         measure: Runs a command and returns a number.
-        unit: As of :func:`in_turn`, and so on.
-        pairs: The same.
-        default: The same.
-        seconds: The same.
+        **options: Those of :func:`in_turn`.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PYTHONPATH": here}
     # pip compiles what it installs; a checkout is compiled by the run that does not count, if Python may.
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    return in_turn(
-        lambda: measure(ours, environ),
-        lambda: measure(theirs, environ),
-        unit=unit,
-        pairs=pairs,
-        default=default,
-        seconds=seconds,
-    )
+    return in_turn(lambda: measure(ours, environ), lambda: measure(theirs, environ), **options)
 
 
 def in_turn(
@@ -179,7 +166,7 @@ def in_turn(
         default: How many are measured by default.
         seconds: When a measurement ends by default. Another pair begins only if one like the slowest would fit.
     """
-    wanted, started, slowest = pairs or default, time.monotonic(), 0.0
+    wanted, started = pairs or default, time.monotonic()
     _say(f"one run of each that does not count, then {wanted} pairs")
     ours(), theirs()
     slowest = time.monotonic() - started

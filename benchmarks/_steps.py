@@ -1,15 +1,14 @@
 """A fit under torchrun whose median step is printed."""
 
 import statistics
-import sys
 import time
 from typing import Any, Callable, Dict, List
 
 import pytorch_lightning as pl
-import torch.distributed
+from _two_processes import end_process_group
 from project import Data, Model
 
-__all__ = ["launch", "print_step_time"]
+__all__ = ["print_step_time"]
 
 
 class _Clock(pl.Callback):
@@ -20,11 +19,6 @@ class _Clock(pl.Callback):
 
     def on_train_batch_end(self, *args: object) -> None:
         self.ends.append(time.perf_counter())
-
-
-def launch(script: str) -> List[str]:
-    """Return the command that runs a script in two processes."""
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", script]
 
 
 def print_step_time(complete: Callable[..., Dict[str, Any]] = dict, *, steps: int = 400, **arguments: Any) -> None:
@@ -51,6 +45,4 @@ def print_step_time(complete: Callable[..., Dict[str, Any]] = dict, *, steps: in
     if trainer.is_global_zero:
         seconds = [after - before for before, after in zip(clock.ends[20:], clock.ends[21:])]
         print(statistics.median(seconds), flush=True)
-    # Without it a finished gloo job aborts now and then: Lightning ends NCCL's groups only.
-    time.sleep(0.2)  # gloo's threads must be through
-    torch.distributed.destroy_process_group()
+    end_process_group()

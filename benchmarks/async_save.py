@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, List
 
 from _pairs import compare, last_number, parser
-from _steps import launch
+from _two_processes import launch
 
 _SAVES = 6
 _TENSORS, _SIZE = 25, 5_000_000  # 25 tensors of 20 MB

@@ -22,11 +22,10 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from typing import Dict, List, Sequence
 
 from _pairs import compare, parser
-from _steps import launch
+from _two_processes import end_process_group, launch
 
 _SCRIPT = os.path.abspath(__file__)
 _CONFIG = os.path.join(os.path.dirname(_SCRIPT), "project.yaml")
@@ -50,11 +49,7 @@ def _fit_of(which: str) -> None:
         gc.freeze()
         gc.enable()
         LightningCLI()
-    import torch
-
-    # Without it a finished gloo job aborts now and then: Lightning ends NCCL's groups only.
-    time.sleep(0.2)  # gloo's threads must be through
-    torch.distributed.destroy_process_group()
+    end_process_group()
 
 
 def _main() -> None:

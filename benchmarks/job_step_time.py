@@ -12,7 +12,8 @@ import sys
 import tempfile
 
 from _pairs import compare, last_number, parser
-from _steps import launch, print_step_time
+from _steps import print_step_time
+from _two_processes import launch
 
 import lightning_sm
 

@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import pytorch_lightning as pl
 import torch
 from _pairs import Pairs, compare, last_number, parser
+from _two_processes import end_process_group
 from project import Data, Model
 
 import lightning_sm
@@ -127,14 +128,8 @@ def fit(kind: str, devices: int, measure: str) -> None:
     if trainer.is_global_zero:
         steps = [after - before for before, after in zip(clock.ends[20:], clock.ends[21:])]
         print(statistics.median(steps), flush=True)
-    _end_group(devices)
-
-
-def _end_group(devices: int) -> None:
-    """Without it a finished gloo job aborts now and then: Lightning ends NCCL's groups only."""
     if devices > 1:
-        time.sleep(0.2)  # gloo's threads must be through
-        torch.distributed.destroy_process_group()
+        end_process_group()
 
 
 def blocks(devices: int, count: int) -> None:
@@ -142,7 +137,8 @@ def blocks(devices: int, count: int) -> None:
     clock = _Switch()
     trainer = pl.Trainer(**_settings("with", clock, devices, max_steps=_BLOCK * (2 * count + 2)))
     trainer.fit(_Logging(width=16), Data(batch_size=4))
-    _end_group(devices)
+    if devices > 1:
+        end_process_group()
     if not trainer.is_global_zero:
         return
     steps = [after - before for before, after in zip(clock.ends, clock.ends[1:])]

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from _bars import Bar, draw
+from _two_processes import end_process_group
 
 # Of a packet of 1,500 bytes, 52 are headers of IP and TCP; 14 more are Ethernet's.
 _PAYLOAD = 1448 / 1514
@@ -212,8 +213,7 @@ def _on_host(options: argparse.Namespace) -> None:
     if _is_main():
         Path(options.results).write_text(json.dumps(found))
     dist.barrier()
-    time.sleep(0.2)  # gloo's threads must be through
-    dist.destroy_process_group()
+    end_process_group()
 
 
 def _is_main() -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 from _pairs import compare, last_number, parser
-from _steps import launch, print_step_time
+from _steps import print_step_time
+from _two_processes import launch
 
 import lightning_sm
 
