@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from lightning_sm._distributed.communication import AUTO, Communication, SentAs, bucket_hook, can_sum
+from lightning_sm._distributed.communication import AUTO, Communication, SentAs, bucket_hook, sum_error
 from lightning_sm._logging import log
 from lightning_sm._plan import Network, Option, Workload, fewest_settings, predict
 from lightning_sm.errors import HyperparameterError
@@ -177,7 +177,7 @@ class Autotune(Communication):
         latency = self._time_sum(None, gradient.new_zeros(1))
         probe = gradient.new_zeros(min(parameters, _PROBE_BYTES // gradient.element_size()))
         probed = probe.numel() * probe.element_size()
-        ways = [self._ways[0], *(way for way in self._ways[1:] if can_sum(str(way), self._device))]
+        ways = [self._ways[0], *(way for way in self._ways[1:] if sum_error(str(way), self._device) is None)]
         per_byte = {way: max(self._time_sum(way, probe) - latency, 1e-9) / probed for way in ways}
         return Measurement(dist.get_world_size(), workload, latency, per_byte)
 

@@ -14,7 +14,7 @@ __all__ = [
     "OuterOptimizer",
     "SentAs",
     "bucket_hook",
-    "can_sum",
+    "sum_error",
 ]
 
 #: Optimizer steps with plain DDP before PowerSGD or local steps begin; torch's default for PowerSGD.
@@ -288,11 +288,13 @@ class SentAs(Communication):
         import torch.distributed as dist
 
         device = next(model.parameters()).device
-        if not can_sum(name, device):
+        error = sum_error(name, device)
+        if error is not None:
             raise StrategyUnavailableError(
-                f"gradient_compression={name}: {dist.get_backend()} of torch {torch.__version__} cannot sum {name}.",
+                f"gradient_compression={name}: {dist.get_backend()} of torch {torch.__version__} cannot sum {name}: "
+                f"{error}",
                 hint="Leave gradient_compression out, or use a newer torch.",
-            )
+            ) from error
         self.register(bucket_hook(name))
 
 
@@ -308,13 +310,13 @@ def bucket_hook(name: Optional[str]) -> Callable[[Any], Any]:
     return partial(torchs_hook, None)
 
 
-def can_sum(name: str, device: Any) -> bool:
-    """Whether the backend of this process sums numbers of ``bf16`` or ``fp16``. Collective."""
+def sum_error(name: str, device: Any) -> Optional[RuntimeError]:
+    """Why the backend of this process cannot sum numbers of ``bf16`` or ``fp16``; ``None`` if it can. Collective."""
     import torch
     import torch.distributed as dist
 
     try:
         dist.all_reduce(torch.zeros(1, dtype={"bf16": torch.bfloat16, "fp16": torch.float16}[name], device=device))
-    except RuntimeError:
-        return False
-    return True
+    except RuntimeError as error:
+        return error
+    return None

@@ -207,8 +207,6 @@ class SMDDPMixin(DataParallelMixin):
         Args:
             bucket_cap_mb: The size in MiB; ``None`` for DDP's own.
         """
-        import torch
-
         module = self.model.module
         # Whoever may still hold the earlier wrapper: it would reduce gradients, too.
         self.model._remove_autograd_hooks()
@@ -218,16 +216,19 @@ class SMDDPMixin(DataParallelMixin):
         self._ddp_kwargs = given if bucket_cap_mb is None else {**given, "bucket_cap_mb": bucket_cap_mb}
         self.model = module
         # Lightning wraps in a stream of its own, which waits for no other.
-        waits = [self.root_device] if self.root_device.type == "cuda" else []
-        for device in waits:
-            torch.cuda.synchronize(device)
+        self._synchronize()
         super().configure_ddp()
-        for device in waits:
-            torch.cuda.synchronize(device)
+        self._synchronize()
         self._ddp_kwargs = given
         for buffer, own in zip(module.buffers(), buffers):
             buffer.data.copy_(own)
         return self.model
+
+    def _synchronize(self) -> None:
+        if self.root_device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self.root_device)
 
     def setup(self, trainer: Any) -> None:
         """Set the model and its optimizers up."""

@@ -186,10 +186,7 @@ class ShardedWriter:
         self._saved[target] = files, own
         if stage is not final:
             self._begin_copy(stage, final, target, record, own, complete)
-        if self.trainer.is_global_zero:
-            how = "" if stage is final else " in memory; a thread copies it"
-            megabytes, seconds = sum(file.size for file in files) / 1e6, time.monotonic() - started
-            log.info("Saved %s%s: %d files, %.1f MB, %.2f s", target, how, len(files), megabytes, seconds)
+        self._tell_saved(target, files, started, "" if stage is final else " in memory; a thread copies it")
 
     def remove(self, original: Callable[[Any], None], path: Any) -> None:
         """Remove a checkpoint on every host, after the pending save, such as that of its replacement.
@@ -210,6 +207,11 @@ class ShardedWriter:
             self._removals.append(os.fspath(path))
         elif self.trainer.local_rank == 0:
             remove_at_once(os.fspath(path))
+
+    def _tell_saved(self, target: str, files: Sequence[SavedFile], started: float, how: str = "") -> None:
+        if self.trainer.is_global_zero:
+            megabytes, seconds = sum(file.size for file in files) / 1e6, time.monotonic() - started
+            log.info("Saved %s%s: %d files, %.1f MB, %.2f s", target, how, len(files), megabytes, seconds)
 
     def _new_record(self, target: str) -> CheckpointRecord:
         return CheckpointRecord(
@@ -345,8 +347,7 @@ class ShardedWriter:
         trainer, own = self.trainer, state_bytes(self.trainer)
         sizes = gather_objects(trainer, (trainer.node_rank, own))
         size = sum(size for host, size in sizes if host == trainer.node_rank)
-        reasons = gather_objects(trainer, _lack_of_memory(size))
-        return self._has_memory(target, next((each for each in reasons if each is not None), None))
+        return self._has_memory(target, self._first_reason(_lack_of_memory(size)))
 
     def _save_in_thread(
         self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, record: CheckpointRecord, stage: _Stage
@@ -365,15 +366,13 @@ class ShardedWriter:
                 files, names = self._files_in(stage, target, ranks)
                 whole = replace(record, files=files)
                 self._on_all_ranks(target, lambda: _write_manifest(stage, whole), ranks)
-                finish = _completion(own, target, whole)
+                finish = _record_writer(own, target, whole)
                 self._on_all_ranks(target, lambda: self._rename(stage, target, whole, finish), ranks)
                 self._saved[target] = files, names
             except BaseException:
                 self._remove_stages(stage)
                 raise
-            if self.trainer.is_global_zero:
-                megabytes, seconds = sum(file.size for file in files) / 1e6, time.monotonic() - started
-                log.info("Saved %s: %d files, %.1f MB, %.2f s", target, len(files), megabytes, seconds)
+            self._tell_saved(target, files, started)
 
         if self.trainer.is_global_zero:
             text = "Copied the state for %s into memory: %.2f s; a thread writes it"
@@ -390,7 +389,7 @@ class ShardedWriter:
             rest = broadcast(
                 self.trainer, self._on_all_ranks(target, write if self.trainer.is_global_zero else _nothing)
             )
-        return _completion(own, target, record, rest)
+        return _record_writer(own, target, record, rest)
 
     def _remove_stages(self, *stages: _Stage) -> None:
         if self.trainer.local_rank == 0:
@@ -402,8 +401,7 @@ class ShardedWriter:
         name = hashlib.sha256(os.path.dirname(target).encode()).hexdigest()[:16]
         sizes = gather_objects(self.trainer, state_bytes(self.trainer))
         size = sum(sizes[rank] for rank in final.ranks) + 2**20
-        reasons = gather_objects(self.trainer, _lack_of_memory(size, MEMORY))
-        reason = next((each for each in reasons if each is not None), None)
+        reason = self._first_reason(_lack_of_memory(size, MEMORY))
         if reason is None:
             stage = self._stage(target, record, os.path.join(MEMORY, f".lightning-sm-{name}"))
             # Ranks of several hosts that see one folder on a disk do not see one memory.
@@ -414,6 +412,10 @@ class ShardedWriter:
                 return stage
         self._has_memory(target, reason)
         return final
+
+    def _first_reason(self, own: Optional[str]) -> Optional[str]:
+        """The reason of the first rank that has one, on all ranks."""
+        return next((each for each in gather_objects(self.trainer, own) if each is not None), None)
 
     def _has_memory(self, target: str, reason: Optional[str]) -> bool:
         """Whether there is no reason against a copy in memory; the first one is a line in the log."""
@@ -502,7 +504,7 @@ def _nothing() -> None:
     """What ranks do where another one acts."""
 
 
-def _completion(
+def _record_writer(
     own: Optional[Mapping[str, Any]], target: str, record: CheckpointRecord, rest: Optional[SavedFile] = None
 ) -> Callable[[], None]:
     """Return what writes the record of a save of the job's series; what does nothing for any other save."""
