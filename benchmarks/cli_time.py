@@ -22,6 +22,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from typing import Dict, List, Sequence
 
 from _pairs import compare, parser
@@ -57,7 +58,11 @@ def _main() -> None:
     ends: Dict[str, List[List[float]]] = {"ours": [], "theirs": []}
 
     def first_step(command: Sequence[str], environ: Dict[str, str]) -> float:
-        done = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        # LightningCLI writes its config there, and refuses to replace that of another run.
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(
+                command, env=environ, cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
         line = next(line for line in done.stdout.decode().splitlines() if line.startswith('{"phases"'))
         ends[command[-1]].append(json.loads(line)["phases"])
         return ends[command[-1]][-1][-1]
