@@ -169,4 +169,4 @@ def bench(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def rows(session: nox.Session) -> None:
     """Run the tests of each level on its rows of Lightning, or on rows that are named."""
-    session.run(sys.executable, "-m", "tools.matrix", *(session.posargs or ["--all", "--again"]))
+    session.run(sys.executable, "-m", "tools.matrix", *(session.posargs or ["--all"]))
