@@ -35,7 +35,6 @@ def assert_trained_together(results, nodes):
     [
         ("script", "variable", (), 2),
         pytest.param("script", "line", (), 1, marks=pytest.mark.full),
-        pytest.param("cli", "variable", ("fit", "--trainer.max_epochs=1"), 2, marks=pytest.mark.full),
         pytest.param("hydra_app", "line", (), 2, marks=pytest.mark.full),
     ],
 )
@@ -59,20 +58,14 @@ def test_an_unchanged_trainer_trains_in_the_jobs_world(tmp_path, kind, mode, wor
 
 
 @pytest.mark.full
-def test_one_process_on_each_of_two_hosts(tmp_path):
-    assert_trained_together(start(tmp_path, "script", "variable").one_per_host(2).results(2), 2)
-
-
-@pytest.mark.full
 def test_a_fabric_gets_world_and_directories(tmp_path):
     results = start(tmp_path, "fabric_loop", "variable").torchrun(2, 1).results(2)
     assert_trained_together(results, 2)
     assert results[0]["logger"] == str(tmp_path / "algo-1" / "output" / "data")
 
 
-@pytest.mark.parametrize("kind", ["script", pytest.param("fabric_loop", marks=pytest.mark.full)])
-def test_without_line_and_variable_nobody_trains_alone(tmp_path, kind):
-    job = start(tmp_path, kind, "protected").torchrun(2, 1)
+def test_without_line_and_variable_nobody_trains_alone(tmp_path):
+    job = start(tmp_path, "script", "protected").torchrun(2, 1)
     assert 0 not in job.codes
     assert not list(tmp_path.glob("rank-*.json"))
     for host in ("algo-1", "algo-2"):
@@ -83,9 +76,8 @@ def test_without_line_and_variable_nobody_trains_alone(tmp_path, kind):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("mode", ["protected", "variable"])
-def test_each_of_several_fits_resumes(tmp_path, mode):
-    first = start(tmp_path, "script", mode, "--fits", 3).one_per_host(1)
+def test_each_of_several_fits_resumes(tmp_path):
+    first = start(tmp_path, "script", "variable", "--fits", 3).one_per_host(1)
     (before,) = first.results(1)
     saved = tmp_path / "algo-1" / "output" / "data" / "checkpoints"
     assert {path.parent.name for path in saved.rglob("step-8.ckpt")} == {"fit-0", "fit-1", "fit-2"}
@@ -95,7 +87,7 @@ def test_each_of_several_fits_resumes(tmp_path, mode):
     for folder in (saved / "checkpoints" / "fold2", *saved.glob("*/fit-2"), *tmp_path.glob("algo-1/[im]*")):
         shutil.rmtree(folder)
     (tmp_path / "rank-0.json").unlink()
-    second = start(tmp_path, "script", mode, "--fits", 3).one_per_host(1)
+    second = start(tmp_path, "script", "variable", "--fits", 3).one_per_host(1)
     (after,) = second.results(1)
     assert after["weights"] == before["weights"]
     assert second.output.count("Saved ") == 1

@@ -31,14 +31,3 @@ def test_a_good_job_has_no_errors_and_trains(tmp_path):
     for host in ("algo-1", "algo-2"):
         (line,) = [line for line in done.log.splitlines() if f"Doctor on {host}: " in line and " checks, " in line]
         assert line.endswith("no errors."), done.log[-6000:]
-
-
-@needs("netns", torch=True)
-def test_an_error_on_one_host_is_the_reason_on_every_host(tmp_path):
-    done = rehearsed(tmp_path, "torch_distributed", "--trap", "algo-2")
-    assert done.exit_code == 1, done.log[-6000:]
-    for host in done.summary["attempts"][-1]["hosts"]:
-        start = "DoctorError: The doctor found an error on algo-2: directories: The model directory "
-        assert host["failure"].startswith(start), (host["host"], done.log[-6000:])
-    assert "algo-1 examined" in done.log
-    assert "algo-2 examined" not in done.log

@@ -1,12 +1,11 @@
-"""Prints what a LightningCLI parses from the toolkit's arguments: Lightning's own as ``stock_cli.py``, else ours."""
+"""Prints what our command line parses from the toolkit's arguments."""
 
 import json
 from typing import Any, Dict, Optional
 
 import lightning.pytorch as pl
-from lightning.pytorch.cli import LightningCLI
 
-IS_STOCK = "stock" in __file__
+import lightning_sm
 
 
 class Model(pl.LightningModule):
@@ -16,12 +15,7 @@ class Model(pl.LightningModule):
 
 
 def main():
-    if IS_STOCK:
-        cli = LightningCLI(Model, run=False)
-    else:
-        import lightning_sm
-
-        cli = lightning_sm.SageMakerCLI(Model, run=False)
+    cli = lightning_sm.SageMakerCLI(Model, run=False)
     print("parsed: " + json.dumps(cli.model.told), flush=True)
 
 

@@ -34,10 +34,8 @@ class RehearsedRanks:
 def fill_source(folder):
     """Make a source directory of the program and everything of ours that it needs in the container."""
     folder.mkdir(parents=True)
-    for path in (_HERE / "train.py", _HERE / "train_baseline.py", _HERE / "cli.py", _TESTS / "helpers" / "tiny.py"):
+    for path in (_HERE / "train.py", _HERE / "train_hindered.py", _HERE / "cli.py", _TESTS / "helpers" / "tiny.py"):
         shutil.copy(path, folder)
-    # The same program, which is Lightning's own under this name.
-    shutil.copy(_HERE / "cli.py", folder / "stock_cli.py")
     shutil.copytree(_HERE / "standin_bin", folder / "standin_bin")
     shutil.copytree(_TESTS / "standins" / "smdistributed", folder / "smdistributed")
     return folder

@@ -12,8 +12,18 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
 ]
 
+# Started as another of the table is, on fewer hosts or with one more group: ``test_recorded.py`` has what they were told.
+_RECORDED_ONLY = {
+    "none_two_groups",
+    "none_two_devices",
+    "torchrun_two_hosts",
+    "pytorchddp_two_hosts",
+    "v3_none_two_devices",
+}
+_REHEARSED = [name for name in LAUNCHES if name not in _RECORDED_ONLY]
 
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=needs_launch(name)) for name in LAUNCHES])
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=needs_launch(name)) for name in _REHEARSED])
 def name(request):
     return request.param
 
