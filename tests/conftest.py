@@ -153,6 +153,15 @@ def container(opt_ml, monkeypatch):
 
 
 @pytest.fixture
+def lines():
+    """The package's log lines."""
+    from tests.projects.container import log_lines
+
+    with log_lines() as found:
+        yield found
+
+
+@pytest.fixture
 def one_namespace(monkeypatch):
     """A program imports one Lightning; the process of these tests may have loaded both."""
     from lightning_sm._lightning import Namespace

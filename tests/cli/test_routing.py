@@ -10,15 +10,9 @@ from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import OutputError, RoutingError
 from tests.helpers.environ import torchrun
-from tests.projects.container import config_of, log_lines
+from tests.projects.container import config_of
 
 PL = Namespace("pytorch_lightning")
-
-
-@pytest.fixture
-def lines():
-    with log_lines() as logged:
-        yield logged
 
 
 def output(container):

@@ -1,7 +1,6 @@
 """``sagemaker.doctor: true`` ends a job before its hosts wait for each other."""
 
 import json
-import logging
 import sys
 import time
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from lightning_sm import TrainingJob, trainer_settings
 from lightning_sm._doctor import CHECKS, Finding
 from lightning_sm._doctor.at_start import examine_host
-from lightning_sm._logging import log
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import DoctorError
 from tests.helpers.environ import torchrun
@@ -31,17 +29,6 @@ def opt_ml(tmp_path, monkeypatch):
     for name, value in found.environ(TRAINING_JOB_NAME="job", SM_MASTER_PORT=7792).items():
         monkeypatch.setenv(name, value)
     return found
-
-
-@pytest.fixture
-def lines():
-    """What is logged. The logger may have been configured by another test, and then hands nothing to caplog."""
-    found = []
-    handler = logging.Handler()
-    handler.emit = lambda record: found.append(record.getMessage())
-    log.addHandler(handler)
-    yield found
-    log.removeHandler(handler)
 
 
 def check(checks=CHECKS):

@@ -9,22 +9,9 @@ from dataclasses import replace
 from lightning_sm._failure.address import Address
 from lightning_sm._failure.messages import Delays, GuardSettings, ProcessInfo
 from lightning_sm._failure.monitor import FailureMonitor
+from tests.helpers.processes import free_port, until
 
 REASON = "KeyError: 'x' (rank 1 on algo-2)"
-
-
-def until(condition, seconds=20.0):
-    """Wait until a function returns true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.01)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Rank:

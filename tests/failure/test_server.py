@@ -9,7 +9,8 @@ from lightning_sm._failure.address import Address
 from lightning_sm._failure.connection import MAX_LINE
 from lightning_sm._failure.messages import Delays, RendezvousState
 from lightning_sm._failure.server import FailureServer
-from tests.failure.ranks import REASON, quiet, until
+from tests.failure.ranks import REASON, quiet
+from tests.helpers.processes import until
 
 _HELLO = {"kind": "hello", "token": "token", "node_rank": 1, "local_rank": 0, "pid": 5, "phase": "idle"}
 

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from lightning_sm._failure.messages import ProcessInfo, early_exit_reason, loss_reason
-from tests.failure.ranks import REASON, Rank, quiet, until
+from tests.failure.ranks import REASON, Rank, quiet
+from tests.helpers.processes import until
 
 
 def lost(rank):

@@ -16,7 +16,7 @@ import pytest
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 
-__all__ = ["Job", "ROOT", "STANDINS", "assert_equal", "free_port", "local_rendezvous", "marked"]
+__all__ = ["Job", "ROOT", "STANDINS", "assert_equal", "free_port", "local_rendezvous", "marked", "until"]
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins"
@@ -35,6 +35,14 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def until(condition, seconds=20.0):
+    """Wait until a function returns true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.01)
 
 
 def local_rendezvous():

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lightning_sm._observe import mlflow as mlflow_logger
+from lightning_sm._observe import report_writer
 from tests.helpers.processes import free_port
 
 # Loopback only.
@@ -120,3 +121,9 @@ def proxy(mlflow_server):
 def fresh_loggers():
     """Count the loggers of each test from the first, as each start of a job does."""
     mlflow_logger._loggers.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_report_writers(monkeypatch):
+    """What a test leaves is not written when pytest ends."""
+    monkeypatch.setattr(report_writer, "_writers", {"": None})

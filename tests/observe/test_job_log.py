@@ -89,16 +89,6 @@ def test_a_fit(container, with_rich):
 
 
 @pytest.mark.usefixtures("one_namespace")
-@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
-def test_other_subcommands(container, stage):
-    trainer, lines = here(container, stage, *SHOWN)
-    (line,) = progress_lines(lines)
-    assert line[0] == {"validate": "validation end"}.get(stage, f"{stage} end")
-    assert line[1]["samples"] == "8"
-    assert shown(trainer) == ([], [30])
-
-
-@pytest.mark.usefixtures("one_namespace")
 @pytest.mark.parametrize(
     ("words", "every"),
     [
@@ -136,14 +126,6 @@ def test_mpiruns_pseudo_terminal_is_none(container, monkeypatch):
     trainer, lines = here(container, "fit", *SHOWN)
     assert shown(trainer) == ([], [30])
     assert progress_lines(lines)
-
-
-@pytest.mark.usefixtures("one_namespace")
-def test_outside_a_container_nothing_changes(container):
-    container.leave()
-    trainer, lines = here(container, "fit", *SHOWN, "--data.data_dir=here", "--sagemaker.log_every=1s")
-    assert len(shown(trainer)[0]) == 1
-    assert shown(trainer)[1] == progress_lines(lines) == []
 
 
 @pytest.mark.full

@@ -4,7 +4,6 @@ import math
 import re
 import struct
 import time
-from decimal import Decimal
 
 import pytest
 from hypothesis import example, given
@@ -66,21 +65,6 @@ def test_each_value_comes_back_by_its_name_and_nothing_else(metrics, step, epoch
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        *((0.25, "0.25"), (1e-7, "1e-07"), (-1.5e30, "-1.5e+30"), (0.10000000149011612, "0.1"), (1 / 3, repr(1 / 3))),
-        *((0.3333333432674408, "0.33333334"), (True, "1"), (False, "0"), (7, "7"), (2**60, "1.1529215e+18")),
-        *((math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (10**400, "inf"), (Decimal("0.5"), "0.5")),
-        *((16777217.0, "16777217.0"), (1234567.0, "1234567"), (-0.0, "-0")),
-    ],
-)
-def test_values(value, text):
-    (line,) = metric_lines({"x": value}, 1, 2).lines
-    assert line == f"metrics at step 1, epoch 2: x={text}"
-    assert found("x", line) == ([text] if text[-1].isdigit() else [])
-
-
-@pytest.mark.parametrize(
     "line",
     [
         "loss=1.5",
@@ -109,6 +93,8 @@ def test_thousands_of_metrics_and_endless_names():
     metrics = {f"layer{index}/gradient_norm": index / 7 for index in range(3000)}
     written = metric_lines({"x" * 256: 1.0, **metrics, "objective": 2.0}, 1, 2, first="objective")
     assert all(len(line) <= 3500 for line in written.lines)
+    (escaped,) = metric_lines({"😀" * 255: 1.0}, 1, 2).lines
+    assert len(escaped) < 4096  # the limit of a pipe
     assert written.lines[0].startswith("metrics at step 1, epoch 2: objective=2 layer0/")
     assert sum(len(found(name, line)) for name in [*metrics, "objective"][:50] for line in written.lines) == 50
     assert {reason: len(names) for reason, names in written.left_out.items()} == {
@@ -124,8 +110,3 @@ def test_the_time_grows_with_the_number_of_names_and_not_with_its_square():
     # About 0.2 s; 8 s where each name that is left out copies those before it.
     assert time.process_time() - started < 1
     assert sum(map(len, written.left_out.values())) == 99_000
-
-
-def test_a_long_name_of_escapes_stays_below_the_limit_of_a_pipe():
-    (line,) = metric_lines({"😀" * 255: 1.0}, 1, 2).lines
-    assert len(line) < 4096

@@ -81,17 +81,6 @@ def values(name, lines):
     return [float(value) for value in chain.from_iterable(re.findall(metric_regex(name), line) for line in lines)]
 
 
-def test_each_scalar_comes_back():
-    trainer, lines = fit(monitor(), model=model_of(["a b", "train/x"]), max_epochs=2)
-    assert ", epoch 0: loss_step=" in metric_lines_of(lines)[0]
-    assert len(values("loss_step", lines)) == 8
-    assert len(values("loss_epoch", lines)) == len(values("val_loss", lines)) == 2
-    assert values("a b", lines) == values("train/x", lines) == [0.5] * 8
-    assert values("loss", lines) == []
-    assert values("val_loss", lines)[-1] == pytest.approx(float(trainer.callback_metrics["val_loss"]))
-    assert trainer.logger is None
-
-
 @pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
 def test_the_same_lines_with_loggers_and_without(namespace, tmp_path, monkeypatch):
     """One for each hand-over, and the program sees its loggers only, or none."""
@@ -117,15 +106,6 @@ def test_the_same_lines_with_loggers_and_without(namespace, tmp_path, monkeypatc
         seen.clear()
     assert found[0] == found[1] == found[2]
     assert len(found[0]) == 4  # an epoch's metrics, and those of its validation
-
-
-def test_the_loggers_of_the_project_get_what_they_get_alone():
-    calls = []
-    for callbacks in ([], [monitor()]):
-        loggers = [recorder(), recorder()]
-        fit(*callbacks, PL.callbacks.LearningRateMonitor(), logger=loggers, max_epochs=2)
-        calls.append([logger.calls for logger in loggers])
-    assert calls[0] == calls[1]
 
 
 def test_loggers_that_a_program_goes_through_and_copies():
@@ -175,12 +155,6 @@ def test_what_no_metrics_of_the_step_follow_is_written_too(fails):
     ]  # fmt: skip
 
 
-def test_other_ranks_write_nothing(monkeypatch):
-    monkeypatch.setattr(PL.Trainer, "is_global_zero", property(lambda self: False))
-    _, lines = fit(monitor(objective="missing"), logger=recorder())
-    assert lines == []
-
-
 def test_what_is_left_out_is_said_once_and_what_cannot_be_read_ends_nothing():
     class Odd(PL.Callback):
         def on_train_batch_end(self, trainer, *_):
@@ -205,23 +179,6 @@ def test_what_is_left_out_is_said_once_and_what_cannot_be_read_ends_nothing():
     assert len([line for line in lines if line.startswith("No more metric lines")]) == 1
 
 
-def test_a_metric_that_lightning_cannot_hand_over_is_no_error_without_loggers():
-    torchmetrics = pytest.importorskip("torchmetrics")
-
-    class PerClass(type(tiny_model(PL))):
-        def __init__(self):
-            super().__init__()
-            self.metric = torchmetrics.CatMetric()
-
-        def training_step(self, batch, batch_index):
-            self.metric.update(torch.tensor([1.0, 2.0]))
-            self.log("each", self.metric, on_step=False, on_epoch=True)
-            return self._loss(batch)
-
-    trainer, _ = fit(monitor(), model=PerClass())
-    assert trainer.global_step == 8
-
-
 def test_validation_and_test_alone_and_the_sanity_check():
     class Direct(type(tiny_model(PL))):
         def validation_step(self, batch, batch_index):
@@ -236,13 +193,6 @@ def test_validation_and_test_alone_and_the_sanity_check():
         trainer.validate(tiny_model(PL), loader(), verbose=False)
         trainer.test(tiny_model(PL), loader(), verbose=False)
     assert [len(values(name, lines)) for name in ("val_loss", "val_count", "test_loss")] == [1, 1, 1]
-
-
-def test_a_step_that_is_logged_is_the_step():
-    _, lines = fit(monitor(), model=model_of(["step"], value=lambda self, index: 100.0 + index), validate=False)
-    assert [line.partition(",")[0] for line in metric_lines_of(lines)[:4]] == [
-        f"metrics at step {step}" for step in (101, 103, 105, 107)
-    ]
 
 
 def objective_lines(objective, **arguments):

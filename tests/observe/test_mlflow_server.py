@@ -82,15 +82,6 @@ def fit(uri=None, model=None, epochs=1, ckpt=False, **more):
     return trainer
 
 
-def test_a_script(proxy, runs, job_name):
-    trainer = fit(proxy.uri, epochs=2)
-    (run,) = runs()
-    assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
-    assert run.data.tags["sagemaker.job_name"] == job_name
-    assert {"train_loss", "val_loss", "epoch"} <= set(run.data.metrics)
-    assert [type(each).__name__ for each in trainer.loggers] == ["TensorBoardLogger", "MLFlowLogger"]
-
-
 @pytest.mark.parametrize("given", ["", "  logger: {class_path: MLFlowLogger, init_args: {log_model: false}}\n"])
 def test_the_cli(container, proxy, runs, job_name, given):
     text = "trainer:\n  log_every_n_steps: 1\n" + given
@@ -209,6 +200,7 @@ def test_a_server_that_goes_away_and_comes_back(proxy, runs, monkeypatch):
     assert run.info.status == "FINISHED"
     assert [step for step, _ in runs.history(run, "train_loss")] == [7, 15, 23, 31, 39]
     assert sum("fails, training goes on" in line for line in lines) == 1
+    assert sum("answers again; what was kept is logged now" in line for line in lines) == 1
     assert not any("were not logged" in line for line in lines)
 
 
@@ -326,13 +318,19 @@ def test_an_experiment_that_another_job_creates_at_the_same_time(proxy, runs, mo
     assert len(runs()) == 1
 
 
-@pytest.mark.parametrize("kind", sorted(_ARNS))
-def test_managed_mlflow_by_its_arn(proxy, runs, monkeypatch, kind):
+@pytest.fixture
+def managed(proxy, monkeypatch):
+    """Managed MLflow, played by the server: the ARN of a kind."""
     pytest.importorskip("sagemaker_mlflow", reason="ARNs need the plugin sagemaker-mlflow")
-    arn = f"arn:aws:sagemaker:eu-west-1:123456789012:{kind}/team"
     monkeypatch.setenv("SAGEMAKER_MLFLOW_CUSTOM_ENDPOINT", proxy.uri)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    return "arn:aws:sagemaker:eu-west-1:123456789012:{}/team".format
+
+
+@pytest.mark.parametrize("kind", sorted(_ARNS))
+def test_managed_mlflow_by_its_arn(managed, proxy, runs, kind):
+    arn = managed(kind)
     fit(arn)
     (run,) = runs()
     assert run.info.status == "FINISHED"
@@ -346,26 +344,22 @@ def test_managed_mlflow_by_its_arn(proxy, runs, monkeypatch, kind):
 @pytest.mark.parametrize(
     ("kind", "action"), [("mlflow-tracking-server", "sagemaker-mlflow:*"), ("mlflow-app", "sagemaker:CallMlflowAppApi")]
 )
-def test_access_that_is_denied_names_the_action(proxy, monkeypatch, kind, action):
-    pytest.importorskip("sagemaker_mlflow", reason="ARNs need the plugin sagemaker-mlflow")
-    arn = f"arn:aws:sagemaker:eu-west-1:123456789012:{kind}/team"
-    monkeypatch.setenv("SAGEMAKER_MLFLOW_CUSTOM_ENDPOINT", proxy.uri)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+def test_access_that_is_denied_names_the_action(managed, proxy, kind, action):
+    arn = managed(kind)
     proxy.denied = '{"Message": "User: arn:aws:sts::1:assumed-role/r is not authorized to perform"}'
     with pytest.raises(LoggerError) as caught:
         fit(arn)
     assert f"HINT: Allow the action {action} on {arn} in the policy" in str(caught.value)
 
 
-def test_no_credentials(proxy, monkeypatch, tmp_path):
-    pytest.importorskip("sagemaker_mlflow", reason="ARNs need the plugin sagemaker-mlflow")
-    monkeypatch.setenv("SAGEMAKER_MLFLOW_CUSTOM_ENDPOINT", proxy.uri)
+def test_no_credentials(managed, monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     with pytest.raises(LoggerError, match="HINT: The job's execution role has to be reachable for boto3"):
-        fit("arn:aws:sagemaker:eu-west-1:123456789012:mlflow-app/team")
+        fit(managed("mlflow-app"))
 
 
 def test_training_is_the_same_with_and_without(proxy):
@@ -383,4 +377,6 @@ def test_two_processes_are_one_run(proxy, runs, job_name, tmp_path):
     Job(tmp_path, script, "mlflow", proxy.uri, TRAINING_JOB_NAME=job_name).torchrun(2, 1).results(2)
     (run,) = runs()
     assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
+    assert run.data.tags["sagemaker.job_name"] == job_name
+    assert {"train_loss", "val_loss", "epoch"} <= set(run.data.metrics)
     assert proxy.count("runs/create") == 1

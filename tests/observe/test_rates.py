@@ -31,18 +31,6 @@ def test_a_validation_does_not_count():
     assert (counter.total.data_wait, counter.paused_for) == (0.5, 40.0)
 
 
-def test_one_unknown_batch_makes_its_window_unknown_and_no_other():
-    clock = Clock()
-    counter = Counter(clock)
-    clock.now += 1
-    counter.count(None)
-    mark = counter.mark()
-    clock.now += 1
-    counter.count(8)
-    assert counter.total.samples is None
-    assert counter.since(mark).samples_per_second == 8
-
-
 IMAGES = [torch.zeros(3, 8, 8)] * 4
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._observe import report_writer as writer
 from lightning_sm.callbacks import callback_class
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
@@ -22,12 +21,6 @@ PL = NAMESPACE.module()
 
 def monitor(**arguments):
     return callback_class(NAMESPACE, "TrainingMonitor")(**{"progress": None, "metrics": False, **arguments})
-
-
-@pytest.fixture(autouse=True)
-def _no_writers(monkeypatch):
-    """What a test leaves is not written when pytest ends."""
-    monkeypatch.setattr(writer, "_writers", {"": None})
 
 
 @pytest.fixture
@@ -90,15 +83,6 @@ def test_a_fit_is_reported(trainer, tmp_path):
     assert "seconds per batch" in page.shown
 
 
-def test_an_exception_is_the_reason(trainer, tmp_path):
-    with pytest.raises(RuntimeError, match="no <i>way</i>"):
-        trainer(Raises(RuntimeError("no <i>way</i>"))).fit(tiny_model(PL), loader(), loader())
-    page = page_in(tmp_path)
-    assert "TinyModel failed 1 epoch, 5 optimizer steps" in page.shown or "failed 0 epochs, 5 optimizer" in page.shown
-    assert "RuntimeError: no <i>way</i> (" in page.shown
-    assert "test_report.py:" in page.shown
-
-
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -132,47 +116,6 @@ def test_a_directory_that_cannot_be_written_is_one_warning(trainer, tmp_path, pl
         run.fit(tiny_model(PL), loader())
     assert run.global_step == 16
     assert len([line for line in lines if "The report of the fit could not be written" in line]) == 1
-
-
-def test_a_resumed_fit_shows_what_was_before(trainer, tmp_path):
-    class Saves(PL.Callback):
-        def on_train_batch_end(self, trainer, pl_module, *_, **__):
-            if trainer.global_step == 5:
-                trainer.save_checkpoint(tmp_path / "step.ckpt")
-
-    with pytest.raises(RuntimeError):
-        trainer(Logs(), Saves(), Raises(RuntimeError("killed"), 7)).fit(tiny_model(PL), loader(), loader())
-    trainer(Logs()).fit(tiny_model(PL), loader(), loader(), ckpt_path=str(tmp_path / "step.ckpt"))
-    page = page_in(tmp_path)
-    assert "restarted once" in page.shown
-    assert "a checkpoint" in page.shown
-    # What was logged after the checkpoint was trained again. Within a hook it is saved before the step's metrics.
-    last, lowest, highest, count = page.values["loss by step"]
-    assert (int(lowest), int(highest) - int(lowest)) == (1, int(last) - int(lowest))
-    assert int(count) in (int(last) - int(lowest), int(last) - int(lowest) + 1)
-    # Without AutoResume, versions of Lightning train different numbers of batches in a resumed epoch.
-    assert int(last) > 8
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_learning_rates_of_groups_and_several_optimizers(trainer, tmp_path, count):
-    class Manual(PL.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 1) for _ in range(12))
-            self.automatic_optimization = False
-
-        def training_step(self, batch, batch_idx):
-            self.log("loss", float(batch_idx))
-
-        def configure_optimizers(self):
-            groups = [{"params": list(layer.parameters()), "lr": 0.5} for layer in self.layers]
-            return [torch.optim.SGD([dict(group) for group in groups], lr=1.0) for _ in range(count)]
-
-    trainer(max_epochs=1).fit(Manual(), loader())
-    shown = page_in(tmp_path).shown
-    assert "SGD, group 7 0.5" in shown if count == 1 else "SGD 2, group 7 0.5" in shown
-    assert "group 8" not in shown
 
 
 def test_a_job_shows_what_sagemaker_determined(container):

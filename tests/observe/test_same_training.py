@@ -11,7 +11,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._observe import report_writer as writer
 from lightning_sm.callbacks import callback_class
 from tests.helpers.interrupted import Logged
 from tests.helpers.setups import BATCH_SIZE, SETUPS, Numbers, Setup, Size, net
@@ -25,11 +24,6 @@ SIZE = Size(epochs=2, batches=4)
 LIBRARY = {**SETUPS, **DATA_SETUPS, **CALLBACK_SETUPS}
 # One for each way in which a callback could take part: steps, loops, loaders, random numbers, logged values, weights.
 FEW = ("manual_optimization", "augmenting_workers", "several_val_loaders", "stochastic_weight_averaging")
-
-
-@pytest.fixture(autouse=True)
-def _no_writers(monkeypatch):
-    monkeypatch.setattr(writer, "_writers", {"": None})
 
 
 def outcome(made, directory=None, callbacks=(), **more):
@@ -86,16 +80,6 @@ def test_each_setup_trains_the_same(name, tmp_path, monkeypatch):
 class Batch:
     def __init__(self, samples):
         self.parts = torch.utils.data.default_collate(samples)
-
-
-class WithShapeThatRaises(Batch):
-    @property
-    def shape(self):
-        raise RuntimeError("ragged")
-
-
-class WithoutKnownShape(Batch):
-    shape = (None, 4)
 
 
 class WithAnyAttribute(Batch):

@@ -3,10 +3,8 @@
 import os
 import time
 
-import pytest
-
 from lightning_sm._observe.mlflow import Sender
-from tests.projects.container import log_lines
+from tests.helpers.processes import until
 
 NAME = "MLflow at http://mlflow.example"
 
@@ -41,12 +39,6 @@ class Client:
         return [key for _, _, keys in self.requests for key in keys]
 
 
-@pytest.fixture
-def lines():
-    with log_lines() as found:
-        yield found
-
-
 def make(**options):
     sender = Sender("http://mlflow.example", Client(), **{"pause": 0.05, **options})
     return sender, sender.client
@@ -54,13 +46,6 @@ def make(**options):
 
 def metrics(*keys):
     return {"metrics": [Metric(key) for key in keys]}
-
-
-def until(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_in_order_by_run_and_kind_and_no_larger_than_mlflow_takes(lines):
@@ -89,21 +74,6 @@ def test_no_step_waits_for_a_slow_server():
     assert len(client.requests) < 20
 
 
-def test_nothing_is_lost_in_an_outage(lines):
-    sender, client = make()
-    client.down = True
-    for key in "abc":
-        sender.log_batch("r", **metrics(key))
-    until(lambda: client.attempts > 2)
-    client.down = False
-    until(lambda: client.received == list("abc"))
-    sender.finish()
-    assert len(lines) == 2, lines
-    assert lines[0].startswith(f"{NAME} fails, training goes on. Metrics are kept, and sent again every 0.05 s: Conn")
-    assert "hunter2pw" not in lines[0]
-    assert lines[1] == f"{NAME} answers again; what was kept is logged now."
-
-
 def test_what_is_lost_is_counted_and_the_newest_are_kept(lines):
     sender, client = make(limit=2, pause=0.02)
     client.down = True
@@ -130,17 +100,6 @@ def test_only_what_is_refused_is_left_out(lines):
         "keeps the value of the run's first start.",
         f"2 values were not logged to {NAME}.",
     ]
-
-
-def test_the_end_does_not_wait_for_ever_and_that_of_the_process_not_again(lines):
-    sender, client = make(patience=0.3)
-    client.seconds = 1.5
-    sender.log_batch("r", **metrics("a"))
-    started = time.monotonic()
-    sender.finish()
-    sender.finish()
-    assert time.monotonic() - started < 1.2
-    assert lines == [f"1 values were not logged to {NAME}."]
 
 
 def test_a_forked_process_has_a_thread_of_its_own():

@@ -1,7 +1,6 @@
 """Uploads of directories, to fsspec's file system in memory, which fails where a test wants it to."""
 
 import importlib
-import pickle
 import time
 from collections import Counter
 from typing import ClassVar
@@ -16,7 +15,7 @@ from lightning_sm._observe.upload import DirectoryUpload, check_packages
 from lightning_sm._settings import redirect
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import JobConfigError, LoggerError
-from tests.projects.container import log_lines
+from tests.helpers.processes import until
 
 
 class FailingFileSystem(MemoryFileSystem):
@@ -24,7 +23,6 @@ class FailingFileSystem(MemoryFileSystem):
     store: ClassVar = {}
     pseudo_dirs: ClassVar = [""]
     error = None
-    seconds = 0.0
     puts: ClassVar = []
 
     @classmethod
@@ -34,7 +32,6 @@ class FailingFileSystem(MemoryFileSystem):
     def put_file(self, lpath, rpath, **kwargs):
         cls = type(self)
         cls.puts.append(rpath.rpartition("/")[2])
-        time.sleep(cls.seconds)
         if cls.error is not None:
             raise cls.error
         super().put_file(lpath, rpath, **kwargs)
@@ -47,9 +44,9 @@ fsspec.register_implementation("failing", FailingFileSystem, clobber=True)
 def remote():
     cls = FailingFileSystem
     cls.store.clear()
-    cls.error, cls.seconds, cls.puts = None, 0.0, []
+    cls.error, cls.puts = None, []
     yield cls
-    cls.error, cls.seconds = None, 0.0
+    cls.error = None
 
 
 @pytest.fixture
@@ -63,13 +60,6 @@ def logs(tmp_path):
 def content(remote, name="net/version_0/events.0"):
     found = remote.store.get(f"/runs/{name}")
     return None if found is None else found.getvalue()
-
-
-def until(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def make(logs, interval=0.05, flush=lambda: None):
@@ -92,19 +82,6 @@ def test_what_changes_is_uploaded_and_nothing_else(remote, logs):
     assert content(remote, "net/version_0/last") == b"end"
 
 
-def test_the_end_does_not_wait_longer_than_told(remote, logs):
-    remote.seconds = 5
-    upload = make(logs, 60)
-    upload.start()
-    started = time.monotonic()
-    with log_lines() as lines:
-        upload.stop(0.3)
-    assert time.monotonic() - started < 3
-    assert lines == [
-        f"Not uploaded to failing://runs: net/version_0/events.0 (not finished after 0.3 s). They remain in {logs}"
-    ]
-
-
 def test_the_end_of_the_process_waits_for_what_a_script_writes_last(remote, logs):
     upload = make(logs, 60)
     upload.start()
@@ -125,45 +102,35 @@ def test_one_url_that_fails_does_not_stop_another(remote, logs, tmp_path):
     assert fsspec.filesystem("memory").cat("/there/events") == b"x"
 
 
-class TestPackages:
-    @pytest.mark.parametrize("missing", ["boto3", "tensorboard"])
-    def test_the_error_names_the_extra(self, monkeypatch, missing):
-        find = importlib.util.find_spec
-        hidden = ("tensorboard", "tensorboardX") if missing == "tensorboard" else (missing,)
-        present = object()
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else find(name) or present)
-        with pytest.raises(LoggerError, match=rf"s3://bucket/x: {missing} cannot be imported.*lightning-sm\[s3\]"):
-            check_packages("s3://bucket/x")
-
-    @pytest.mark.parametrize("url", ["s3://", "s3:///runs", "s3://bucket/x?versionId=3", "s3://me:hunter2pw@bucket/x"])
-    def test_no_url_of_s3(self, url):
-        with pytest.raises(LoggerError, match=r"names no bucket of S3.*s3://BUCKET/PREFIX") as caught:
-            check_packages(url)
-        assert "hunter2pw" not in str(caught.value)
-
-    def test_unknown_protocol(self):
-        with pytest.raises(LoggerError, match=r"nowhere://x: .*HINT: Use an s3:// URL"):
-            check_packages("nowhere://x")
+@pytest.mark.parametrize("missing", ["boto3", "tensorboard"])
+def test_a_missing_package_names_the_extra(monkeypatch, missing):
+    find = importlib.util.find_spec
+    hidden = ("tensorboard", "tensorboardX") if missing == "tensorboard" else (missing,)
+    present = object()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else find(name) or present)
+    with pytest.raises(LoggerError, match=rf"s3://bucket/x: {missing} cannot be imported.*lightning-sm\[s3\]"):
+        check_packages("s3://bucket/x")
 
 
-class TestCallback:
-    cls = callback_class(Namespace("pytorch_lightning"), "TensorBoardUpload")
+NO_BUCKET = r"names no bucket of S3.*s3://BUCKET/PREFIX"
 
-    def test_interval(self):
-        with pytest.raises(JobConfigError, match=r"sagemaker.upload_every is 'soon'.*HINT"):
-            self.cls({"a": "memory://a"}, interval="soon")
 
-    def test_a_copy_has_no_thread(self, remote, logs):
-        callback = self.cls({str(logs): "failing://runs"})
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        *((f"s3://{rest}", NO_BUCKET) for rest in ("", "/runs", "bucket/x?versionId=3", "me:hunter2pw@bucket/x")),
+        ("nowhere://x", r"nowhere://x: .*HINT: Use an s3:// URL"),
+    ],
+)
+def test_urls_that_nothing_can_be_uploaded_to(url, message):
+    with pytest.raises(LoggerError, match=message) as caught:
+        check_packages(url)
+    assert "hunter2pw" not in str(caught.value)
 
-        class Zero:
-            is_global_zero, loggers, logger = True, [], None
 
-        callback.setup(Zero(), None, "fit")
-        copy = pickle.loads(pickle.dumps(callback))
-        callback.teardown(Zero(), None)
-        assert copy.targets == callback.targets
-        assert content(remote) == b"one"
+def test_an_interval_that_is_none():
+    with pytest.raises(JobConfigError, match=r"sagemaker.upload_every is 'soon'.*HINT"):
+        callback_class(Namespace("pytorch_lightning"), "TensorBoardUpload")({"a": "memory://a"}, interval="soon")
 
 
 @pytest.mark.parametrize("ready_made", [False, True])
