@@ -243,12 +243,6 @@ def test_unexportable_model_fails_in_the_first_step(container, model_class, opti
     assert message in container.failure
 
 
-def test_invalid_option_is_the_failure_reason(container):
-    with pytest.raises(ExportError, match=r"sagemaker.export is 'pickle'"):
-        fit(container, **{"sagemaker.export": "pickle"})
-    assert container.failure.startswith("ExportError: sagemaker.export is 'pickle'.")
-
-
 def test_failed_export_keeps_checkpoints_and_the_previous_model(container):
     model, data = nets("torchscript")
     fit_net(container, model, data, export="state_dict")

@@ -3,7 +3,7 @@ import torch
 
 from lightning_sm._export import ExportFormat, ExportPlan, ExportWeights, check_model
 from lightning_sm.errors import ExportError
-from tests.projects.nets import Headless, Net
+from tests.projects.nets import Net
 
 
 def check(plan, model, hparams=None, config=None, **situation):
@@ -13,23 +13,6 @@ def check(plan, model, hparams=None, config=None, **situation):
 class Demanding(Net):
     def __init__(self, vocabulary, *, depth, **options):
         super().__init__()
-
-
-def test_unknown_submodule():
-    message = "backbone, and Net has no such submodule. HINT: Set it to one of: encoder, encoder.0, .*head"
-    with pytest.raises(ExportError, match=f"export_submodule is {message}"):
-        check(ExportPlan(submodule="backbone"), Net())
-
-
-def test_missing_forward():
-    check(ExportPlan(ExportFormat.STATE_DICT), Headless())
-    with pytest.raises(ExportError, match=r"onnx, which runs forward\(\), and Headless has none"):
-        check(ExportPlan(ExportFormat.ONNX), Headless())
-    check(ExportPlan(ExportFormat.ONNX, submodule="encoder"), Headless())
-    model = Net()
-    model.heads = torch.nn.ModuleDict()
-    with pytest.raises(ExportError, match="ModuleDict has none"):
-        check(ExportPlan(ExportFormat.ONNX, submodule="heads"), model)
 
 
 def test_best_checkpoint_that_can_only_be_read_by_running_its_code():

@@ -41,23 +41,6 @@ def write_record(folder, file):
     (folder / MANIFEST).write_text(json.dumps(record.to_json()))
 
 
-def test_model_and_what_lightning_saves_beside_it(folder):
-    assert folder_problem(str(folder)) is None
-    given = last()
-    weight, notes = given["weight"], given["part._extra_state"]
-    found = read_folder(str(folder), given)
-    assert given == {}
-    assert found["state_dict"].pop("weight").tolist() == torch.arange(12.0).reshape(4, 3).tolist()
-    assert weight.sum() == 0, "the model's own tensors stay as they are"
-    assert notes == {"notes": ["b"]}
-    again = found["state_dict"].pop("again")
-    assert again.tolist() == torch.arange(12.0).reshape(4, 3).tolist()
-    assert found["state_dict"].pop("steps").item() == 3
-    assert found["state_dict"] == {"part._extra_state": {"notes": ["a"]}}
-    assert (found["epoch"], found["hyper_parameters"]) == (2, {"width": 7})
-    assert set(found) == {"state_dict", "epoch", "hyper_parameters"}
-
-
 def test_a_shard_of_another_host_from_an_older_save_is_named(folder):
     """After a restart a host has the older shards of the others, which have the same sizes."""
     (shard,) = folder.glob("*.distcp")
@@ -81,11 +64,6 @@ def test_missing_and_truncated_shards_are_named(folder):
     assert folder_problem(str(folder)).startswith("its .metadata cannot be read (")
 
 
-def test_a_model_with_more_than_was_saved_is_no_model(folder):
-    with pytest.raises(ExportError, match=r"cannot be consolidated .*other"):
-        read_folder(str(folder), {**last(), "other": torch.zeros(2)})
-
-
 def test_a_shard_of_another_host_is_missing_and_the_last_weights_are_exported(folder, caplog):
     write_record(folder, SavedFile("__1_0.distcp", 10, 1))
     callback = SimpleNamespace(best_model_path=str(folder), best_model_score=0.5, monitor="val_loss")
@@ -97,7 +75,3 @@ def test_a_shard_of_another_host_is_missing_and_the_last_weights_are_exported(fo
     assert "exporting the last weights instead. HINT: each of several hosts" in caplog.messages[-1]
     os.remove(folder / MANIFEST)
     assert find_best(trainer).path == str(folder)
-
-
-def test_a_folder_that_is_no_checkpoint(tmp_path):
-    assert folder_problem(str(tmp_path)) == "it is a folder of an unknown format"

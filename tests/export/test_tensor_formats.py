@@ -9,25 +9,6 @@ from tests.export.formats import export, needs
 from tests.projects.nets import Net, Tied
 
 
-def test_the_last_checkpoint(tmp_path):
-    model = Net()
-    path, about = export(tmp_path, "checkpoint", model)
-    loaded = load_file(path, weights_only=False)
-    assert loaded["epoch"] == 2
-    assert torch.equal(loaded["state_dict"]["head.weight"], model.head.weight)
-    assert about["comparison"] == {"compared": "tensors", "tensors": len(model.state_dict())}
-    assert about["example"] is None
-
-
-def test_best_checkpoint_is_copied_byte_for_byte(tmp_path):
-    best = tmp_path / "best.ckpt"
-    torch.save({"state_dict": Net().state_dict(), "callbacks": {"x": 1}}, best)
-    plan = ExportPlan(ExportFormat.CHECKPOINT)
-    source = make_source(plan, None, {}, str(best))
-    write_model(str(tmp_path / "model"), source, ModelSummary("m.Model"), plan=plan)
-    assert (tmp_path / "model" / "model.ckpt").read_bytes() == best.read_bytes()
-
-
 def test_best_checkpoint_at_a_url(tmp_path):
     import fsspec
 

@@ -18,12 +18,6 @@ def test_1024_characters_that_can_be_shown(path, reason, written):
     assert path.read_text(encoding="utf-8") == written
 
 
-def test_the_first_reason_stays(path):
-    write_failure(str(path), "first")
-    write_failure(str(path), "second")
-    assert path.read_text() == "first"
-
-
 def test_outside_a_container_and_before_a_restart_nothing_is_written(tmp_path, path, in_environ):
     write_failure(None, "reason")
     in_environ({"TORCHELASTIC_MAX_RESTARTS": "2", "TORCHELASTIC_RESTART_COUNT": "1"})

@@ -43,16 +43,6 @@ def run_as(path, code, **names):
     return caught(lambda: exec(compile(code, str(path), "exec"), names))
 
 
-def test_cause_then_rank_and_host_then_user_code():
-    def forward():
-        raise RuntimeError("mat1 and mat2 shapes\n  cannot be multiplied")
-
-    text = str(told(caught(forward), rank=3, host="algo-2"))
-    assert text.startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied (rank 3 on algo-2; at ")
-    assert "test_reason.py:" in text
-    assert text.endswith(" in forward)")
-
-
 class Silent(RuntimeError):
     def __str__(self):
         raise ValueError("no words")
@@ -88,16 +78,6 @@ def test_an_error_raised_from_none_is_the_cause():
             raise ValueError("explained") from None
 
     assert told(caught(hidden)).cause == "ValueError: explained"
-
-
-@pytest.mark.parametrize(("hint", "said"), [(None, "See {0}"), ("Do this.", "Do this. ({0})")])
-@pytest.mark.parametrize("length", [1, 500])
-def test_the_hint_of_an_error_of_ours_stays_whole(hint, said, length):
-    error = raising(TopologyError("No world. " * length, hint=hint))
-    text = str(told(error, rank=7, host="algo-8"))
-    assert len(text) <= MAX_LENGTH
-    assert text.startswith("TopologyError: No world.")
-    assert text.endswith(f"No world. (rank 7 on algo-8) HINT: {said.format(error.link)}")
 
 
 def test_a_long_cause_keeps_its_end_and_the_innermost_frame(tmp_path):

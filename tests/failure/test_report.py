@@ -8,7 +8,7 @@ import pytest
 
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm.errors import HyperparameterError, JobConfigError, OutputError, TopologyError
+from lightning_sm.errors import JobConfigError, OutputError, TopologyError
 from tests.helpers.environ import torchrun
 from tests.helpers.failure_file import reason
 
@@ -241,9 +241,3 @@ def test_a_parent_of_the_same_rank_that_has_not_imported_the_package(ended, rank
     code = "import os, subprocess, sys; subprocess.run(sys.argv[2:], env={**os.environ, **eval(sys.argv[1])})"
     text, *_ = ended(code, str(rank), *start, sys.executable, "-c", _HELPER, **torchrun(0, 2, 0, 2, 0))
     assert (text is not None) is is_told
-
-
-def test_our_own_errors_are_reasons(job):
-    with pytest.raises(HyperparameterError), failure_reported(job):
-        raise HyperparameterError("problem", hint="Do this.")
-    assert reason(job) == f"HyperparameterError: problem HINT: Do this. ({HyperparameterError('').link})"

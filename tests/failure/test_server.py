@@ -5,10 +5,8 @@ import socket
 
 import pytest
 
-from lightning_sm._failure.address import Address
 from lightning_sm._failure.connection import MAX_LINE
-from lightning_sm._failure.messages import Delays, RendezvousState
-from lightning_sm._failure.server import FailureServer
+from lightning_sm._failure.messages import RendezvousState
 from tests.failure.ranks import REASON, quiet
 from tests.helpers.processes import until
 
@@ -104,10 +102,3 @@ def test_who_has_joined_also_of_processes_that_do_not_know_their_rank_yet(cluste
     assert rank.monitor.ask_who_has_joined(2) == RendezvousState(
         frozenset({0}), frozenset({2, 3}), frozenset({"algo-1", "algo-2"})
     )
-
-
-def test_workers_of_the_next_attempt_are_refused_by_a_server_that_closes(in_environ):
-    server = FailureServer(Address("algo-1", (), "token", 2), Delays())
-    server._is_closing = True
-    in_environ({"TORCHELASTIC_MAX_RESTARTS": "2"})
-    assert server._authenticate(hello(), None) is None
