@@ -10,10 +10,7 @@ import torch
 from lightning_sm._distributed.neuron import installed_neuron_accelerator, parse_core_numbers
 from lightning_sm._distributed.xla import TorchrunXLAMixin
 from lightning_sm._lightning import SupportLevel, installed_namespaces, support_level
-from lightning_sm._lightning.accelerators import retarget_mixed_precision
-from lightning_sm._resume.random_state import get_process_state, set_process_state
 from lightning_sm.errors import StrategyUnavailableError, TopologyError
-from tests.helpers.skips import installed_version
 
 _NAMESPACE = installed_namespaces()[0]
 pytestmark = pytest.mark.skipif(
@@ -63,27 +60,6 @@ def test_neuron_cores_are_counted_and_chosen():
 def test_lightnings_strategy_for_one_process_would_train_on_the_cpu():
     with pytest.raises(StrategyUnavailableError, match=r"would train on cpu\. HINT: Set strategy='smddp'"):
         _registered("neuron").setup_device(torch.device("cpu"))
-
-
-@pytest.mark.skipif(installed_version("torch") < (2, 4), reason="before torch 2.4 the only scaler is CUDA's")
-def test_mixed_precision_is_moved_from_cuda_and_no_other_is():
-    scaler = SimpleNamespace()
-    mixed = type("MixedPrecision", (), {})
-    plugin: Any = mixed()
-    plugin.device, plugin.scaler = "cuda", scaler
-    retarget_mixed_precision(plugin, "neuron")
-    assert (plugin.device, plugin.scaler._device) == ("neuron", "neuron")
-    plugin.device, plugin.scaler = "cpu", scaler
-    retarget_mixed_precision(plugin, "neuron")
-    assert (plugin.device, plugin.scaler) == ("cpu", scaler)
-    retarget_mixed_precision(object(), "neuron")
-
-
-def test_the_random_state_of_the_device_is_kept(torch_neuron):
-    state = get_process_state()
-    torch_neuron.seed = 5
-    set_process_state(state)
-    assert torch_neuron.seed == 3
 
 
 def test_a_strategy_for_xla_knows_the_launchers_ranks_before_it_has_a_device():

@@ -1,11 +1,9 @@
 """The lines of a wait, and the thread that logs them. Real waits are in ``tests/processes/test_waiting.py``."""
 
-import time
-
 import pytest
 
 from lightning_sm._distributed import rendezvous
-from lightning_sm._distributed.rendezvous import describe_wait, end_wait, log_wait, wait_until_resolvable
+from lightning_sm._distributed.rendezvous import describe_wait, log_wait, wait_until_resolvable
 from lightning_sm._failure import RendezvousState
 from lightning_sm.errors import TopologyError
 from tests.projects.container import log_lines
@@ -45,45 +43,11 @@ def test_without_a_server_and_on_other_hosts():
     assert describe_wait(30, "a:1", 4, 8, [], None).startswith("Rank 4 waits for the main host a:1 and for all other")
 
 
-@pytest.fixture
-def joined(monkeypatch):
-    """Whether this process is a member of a group, as a list of one."""
-    found = [False]
+def test_an_error_in_a_line_ends_the_lines_only(lines, monkeypatch):
     monkeypatch.setattr(rendezvous, "_thread", None)
-    monkeypatch.setattr(rendezvous, "_is_initialized", lambda: found[0])
-    yield found
-    end_wait()
-
-
-def _lines_after(seconds):
-    with log_lines() as lines:
-        time.sleep(seconds)
-    return len(lines)
-
-
-@pytest.mark.parametrize("ends_by", ["joining", "teardown"])
-def test_lines_at_the_interval_until_it_is_over(joined, ends_by):
-    log_wait(lambda seconds: f"waited {seconds:.1f}", 0.1)
-    log_wait(lambda seconds: "asked for the address once more", 0.1)
-    assert 2 <= _lines_after(0.35) <= 4
-    if ends_by == "joining":
-        joined[0] = True
-    else:
-        end_wait()
+    monkeypatch.setattr(rendezvous, "_is_initialized", lambda: False)
+    log_wait(lambda _: str(1 / 0), 0.05)
     rendezvous._thread.join(10)
-    assert not rendezvous._thread.is_alive()
-
-
-def test_nothing_in_a_process_that_has_joined(joined):
-    joined[0] = True
-    log_wait(lambda _: "waiting", 60)
-    assert rendezvous._thread is None
-
-
-def test_an_error_in_a_line_ends_the_lines_only(joined):
-    with log_lines() as lines:
-        log_wait(lambda _: str(1 / 0), 0.05)
-        rendezvous._thread.join(10)
     assert lines == ["Nothing more is logged of this wait: ZeroDivisionError: division by zero"]
 
 

@@ -10,8 +10,7 @@ from typing import Any, Dict, Tuple
 import pytest
 import torch
 
-import lightning_sm
-from lightning_sm import SageMakerEnvironment, Topology
+from lightning_sm import SageMakerEnvironment
 from lightning_sm._distributed import mixin, sharded
 from lightning_sm._distributed.sharded import SHARDED, register_sharded, sharded_class
 from lightning_sm._distributed.smddp import register_strategies, smddp_strategy_class
@@ -155,13 +154,6 @@ def test_registered_names(namespace, name):
 def test_lightnings_own_names_are_untouched(namespace):
     base = _class("SMDDPStrategy", namespace).__bases__[1]
     assert type(strategy_of(_trainer(namespace, devices=1, strategy="ddp"))) is base
-
-
-def test_public_names_are_the_classes():
-    installed_namespaces()[-1].module()
-    assert lightning_sm.SMDDPPlugin is lightning_sm.SMDDPStrategy, "Lightning 1.5 has plugins"
-    for name in ("SMDDPStrategy", *_SHARDED):
-        assert getattr(lightning_sm.strategies, name) is getattr(lightning_sm, name)
 
 
 def test_importing_them_imports_no_torch():
@@ -313,22 +305,3 @@ def test_a_lightning_without_it_says_so_when_it_is_used(monkeypatch, name, versi
     cls: Any = torchrun_xla_class(older) if name == "TorchrunXLAStrategy" else sharded_class(older, name)
     with pytest.raises(StrategyUnavailableError, match=says):
         cls()
-
-
-@pytest.mark.full
-@pytest.mark.skipif("SMDDPDeepSpeedStrategy" not in _SHARDED, reason="DeepSpeed is not installed")
-@pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "none"])
-def test_what_deepspeed_writes_into_the_environment_is_the_same_world(in_environ, opt_ml, monkeypatch, launcher):
-    for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(variable, "")
-        monkeypatch.delenv(variable)
-    variables = {
-        "torchrun": torchrun(3, 4, 1, 2, 1, MASTER_ADDR="127.0.0.1"),
-        "mpirun": {**mpirun(3, 4, 1, 2), "MASTER_ADDR": "127.0.0.1"},
-        "none": {"LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"},
-    }[launcher]
-    in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ(**variables))
-    _trainer(strategy=_strategy("SMDDPDeepSpeedStrategy"), devices=2).strategy._set_node_environment_variables()
-    after = Topology.resolve()
-    assert (after.global_rank, after.world_size, after.local_rank, after.local_world_size) == (3, 4, 1, 2)
-    assert (after.node_rank, after.num_nodes) == (1, 2)

@@ -28,16 +28,6 @@ def package(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_calls_when_it_is_imported(package):
-    calls = []
-    after_import(package, lambda: calls.append(sys.modules[package].value))
-    assert calls == []
-    importlib.import_module(package)
-    assert calls == [5]
-    importlib.import_module(package)
-    assert calls == [5]
-
-
 def test_calls_at_once_where_it_has_been_imported(package):
     importlib.import_module(package)
     calls = []
@@ -98,15 +88,3 @@ def test_finders_that_others_have_wrapped(package):
     assert importlib.import_module(package).value == 5
     assert importlib.import_module(f"{package}.below").value == 6
     assert calls == [1]
-
-
-def test_a_lazy_import_comes_to_us_too(package):
-    calls = []
-    after_import(package, lambda: calls.append(1))
-    spec = importlib.util.find_spec(package)
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[package] = module
-    spec.loader.exec_module(module)
-    assert calls == []
-    assert (module.value, calls) == (5, [1])

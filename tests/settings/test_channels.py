@@ -140,25 +140,6 @@ def test_nothing_that_reads_data(make_job):
     )
 
 
-@pytest.mark.parametrize(
-    ("channels", "parameters", "choices"),
-    [
-        (["training"], "data_dir, root", "data.data_dir or data.root"),
-        (["training", "val"], "data_dir, val_dir, valid_path", "data.val_dir or data.valid_path"),
-    ],
-)
-def test_two_candidates(make_job, channels, parameters, choices):
-    with pytest.raises(RoutingError) as caught:
-        route(make_job(*channels), parameters)
-    name = channels[-1]
-    first = choices.partition(" ")[0]
-    assert f"The channel {name!r} could feed {choices}." in str(caught.value)
-    assert f"sagemaker: {{channels: {{{name}: {first}}}}}" in caught.value.hint
-    assert f"sagemaker.channels.{name}" in caught.value.hint
-    chosen = route(make_job(*channels), parameters, options={name: first})
-    assert chosen[first].source == f"channel {name!r} by sagemaker.channels"
-
-
 def test_two_channels_for_one_parameter(make_job):
     job = make_job("train", "training")
     with pytest.raises(RoutingError, match=r"'train' and 'training' both feed data\.data_dir\. HINT: Choose"):

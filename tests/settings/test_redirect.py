@@ -187,12 +187,6 @@ def test_the_jobs_tensorboard_directory():
     assert remote["trainer.logger.init_args.save_dir"].upload == "s3://b/x"
 
 
-def test_a_missing_package_is_an_error_before_anything_is_made(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "boto3" else object())
-    with pytest.raises(LoggerError, match=r"boto3 cannot be imported.* HINT: "):
-        route(described("TensorBoardLogger", save_dir="s3://b/x"))
-
-
 def complete(logger=None, job=JOB, explicit=None, **options):
     """The loggers of a trainer, and the lines of the table about them."""
     arguments = {"logger": logger}
@@ -239,25 +233,6 @@ def test_the_projects_mlflow_logger_is_sent_to_the_server(local):
     (logger,), lines = complete(MLFlowLogger(tracking_uri=local), mlflow_arn=ARN)
     assert arguments_of(logger) == {"tracking_uri": ARN, "experiment_name": "cifar", "run_name": NAME}
     assert len(lines) == 3
-
-
-def test_mlflow_as_the_project_or_a_person_chose_it_stays():
-    own = {"tracking_uri": "http://own", "experiment_name": "e", "run_name": "r"}
-    assert complete(MLFlowLogger(**own), mlflow_arn=ARN)[1] == []
-    typed = {"tracking_uri": "file:/mine", "experiment_name": "lightning_logs"}
-    (logger,), _ = complete(MLFlowLogger(**typed), explicit={"trainer": {"logger": typed}}, mlflow_arn=ARN)
-    assert arguments_of(logger) == {**typed, "run_name": NAME}
-
-
-def test_variables_of_mlflow_add_no_logger_and_the_option_wins(monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
-    assert len(complete()[0]) == 1
-    (logger,), lines = complete(MLFlowLogger())
-    assert arguments_of(logger) == {"tracking_uri": URI, "experiment_name": "mine", "run_name": NAME}
-    assert f"trainer.logger.tracking_uri = {URI} ← MLFLOW_TRACKING_URI" in lines
-    (logger,), _ = complete(MLFlowLogger(), mlflow_arn=ARN)
-    assert (logger._tracking_uri, logger._experiment_name) == (ARN, "mine")
 
 
 def test_a_described_mlflow_logger_has_a_directory_only_where_it_writes_there():

@@ -3,23 +3,7 @@ import os
 import pytest
 
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm._settings.routed import RoutedSetting, Routing, may_replace
-
-
-def test_undone():
-    config = {"trainer": {"num_nodes": 2, "logger": [{"init_args": {"save_dir": "d"}}], "precision": 16}, "data": None}
-    routing = Routing(
-        (
-            RoutedSetting("trainer.num_nodes", 2, "x"),
-            RoutedSetting("trainer.logger[0].init_args.save_dir", "d", "x", old="logs"),
-            RoutedSetting("trainer.logger[0].run_name", "of an object", "x"),
-            RoutedSetting("data.init_args.root", "r", "x", old="y"),
-        ),
-    )
-    expected = {"trainer": {"logger": [{"init_args": {"save_dir": "logs"}}], "precision": 16}, "data": None}
-    assert routing.undone(config) == expected
-    assert routing.args[0] == "--trainer.num_nodes=2"
-    assert routing.sources["data.root"] == "x"
+from lightning_sm._settings.routed import may_replace
 
 
 @pytest.mark.parametrize(
