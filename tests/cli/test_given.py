@@ -171,16 +171,6 @@ def test_a_subcommand_of_the_project_that_trains_is_resumable_and_exports(contai
     assert (container.model / "model.pt").exists()
 
 
-def test_print_config_prints_the_whole(container, capsys):
-    words = ["--print_config", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=mine"]
-    with pytest.raises(SystemExit):
-        container.cli(*words)
-    printed = capsys.readouterr().out
-    assert "dirpath: mine" in printed
-    assert "lightning-sm-mark" not in printed
-    assert f"data_dir: {container.channel('training')}" in printed
-
-
 @pytest.mark.parametrize("nodes", ["2", "3"])
 def test_a_variable_that_names_another_world_is_refused_as_a_word_is(container, monkeypatch, in_environ, nodes):
     in_environ(torchrun(0, 2, 0, 1, 0, 2))

@@ -33,8 +33,6 @@ TYPED = [
     ("either", 5),
     ("anything", {"x": [1, {"y": None}]}),
 ]
-# What jsonargparse itself reads from a config file as something else, because the parameter's type allows it.
-AMBIGUOUS = [("either", "5"), ("anything", "1e-3"), ("mapping", {"1e3": "2"})]
 _IDS = [f"{name}={value!r}" for name, value in TYPED]
 
 
@@ -74,17 +72,6 @@ def test_the_api_takes_strings(container, name, text, expected, with_words):
     container.opt_ml.write("hyperparameters.json", content)
     words = toolkit_words(content) if with_words else []
     assert container.cli(*words).model.given[name] == expected
-
-
-@pytest.mark.parametrize(("name", "value"), AMBIGUOUS)
-def test_where_the_type_is_open_a_hyperparameter_is_a_line_of_a_config(container, name, value):
-    init_args = json.dumps({name: value, "size": 9})
-    container.config(f"model: {{class_path: tiny_model.TinyModel, init_args: {init_args}}}\n", "plain.yaml")
-    container.hyperparameters({f"model.{name}": value, "model.size": 9})
-    ours = container.cli()
-    container.leave()
-    plain = container.cli("--config", "plain.yaml", "--trainer.logger=False")
-    assert ours.model.given == plain.model.given
 
 
 @pytest.mark.parametrize("class_key", ["model", "model.class_path"])

@@ -50,23 +50,17 @@ def test_checkpoints_of_a_config_go_there(container, callbacks, below):
     assert last["init_args"]["dirpath"] == directory
 
 
-@pytest.mark.parametrize("as_list", [True, False])
-def test_checkpoints_by_hyperparameter_stay(container, as_list):
+@pytest.mark.parametrize("how", ["a hyperparameter", "a list", "words"])
+def test_checkpoints_that_were_set_for_this_run_stay(container, how):
     callback = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "mine"}}
-    cli = container.hyperparameters({"trainer.callbacks": [callback] if as_list else callback}).cli()
+    if how == "words":
+        words = ("--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=mine")
+    else:
+        words = ()
+        container.hyperparameters({"trainer.callbacks": [callback] if how == "a list" else callback})
+    cli = container.cli(*words)
     assert resuming(cli) == [os.path.join(output(container), "checkpoints")]
     assert [os.path.realpath(path) for path in checkpoints(cli)] == [os.path.realpath("mine")]
-
-
-def test_typed_checkpoints_stay(container):
-    words = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=mine"]
-    assert [os.path.realpath(path) for path in checkpoints(container.cli(*words))] == [os.path.realpath("mine")]
-
-
-def test_checkpoints_may_go_to_a_remote_directory(container):
-    cli = container.hyperparameters({"sagemaker.checkpoint_dir": "memory://bucket/x"}).cli()
-    assert resuming(cli) == ["memory://bucket/x"]
-    assert not os.path.exists("memory:")
 
 
 @pytest.mark.parametrize("key", ["trainer.enable_checkpointing", "trainer.barebones"])
@@ -130,26 +124,3 @@ def test_the_table_is_rank_zeros(container, lines, in_environ, rank, tables):
     assert (cli.trainer.world_size, cli.trainer.global_rank) == (2, rank)
     assert type(strategy_of(cli.trainer)).__name__ == "SMDDPStrategy"
     assert len([line for line in lines if "SageMaker settings" in line]) == tables
-
-
-def test_torchrun_outside_a_container_gives_its_world_only(container, in_environ):
-    container.leave()
-    in_environ(torchrun(1, 4, 1, 2, 0, 2))
-    words = ("--config", "config.yaml", "--data.data_dir=here", "--trainer.accelerator=cpu", "--trainer.logger=False")
-    cli = container.cli(*words)
-    assert set(cli.routing.sources) == {"trainer.devices", "trainer.num_nodes"}
-    assert (cli.trainer.world_size, cli.trainer.num_nodes, cli.datamodule.data_dir) == (4, 2, "here")
-
-
-def test_the_saved_config_shows_what_was_routed_and_bears_a_restart(container):
-    for _ in range(2):
-        container.cli("--trainer.logger=False", run=True)
-    import yaml
-
-    saved = yaml.safe_load((container.base / "output" / "data" / "config.yaml").read_text())
-    assert saved["data"]["init_args"]["data_dir"] == str(container.channel("training"))
-    assert saved["trainer"]["default_root_dir"] == output(container)
-    resolved = yaml.safe_load((container.model / "config.resolved.yaml").read_text())
-    assert resolved["data"] == saved["data"]
-    exported = yaml.safe_load((container.model / "config.yaml").read_text())
-    assert exported["data"]["init_args"] == {"batch_size": 4, "val_dir": "val"}

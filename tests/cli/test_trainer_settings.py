@@ -6,7 +6,6 @@ from lightning_sm import SageMakerEnvironment, trainer_settings
 from lightning_sm._distributed.smddp import smddp_strategy_class
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.legacy import strategy_of
-from lightning_sm.errors import TopologyError
 from tests.helpers.environ import torchrun
 from tests.projects.container import log_lines
 
@@ -113,19 +112,6 @@ def test_a_strategy_of_the_scripts_own_gets_the_environment(container, in_enviro
     assert isinstance(plugin, SageMakerEnvironment)
     assert "plugins" not in trainer_settings(strategy=smddp_strategy_class(PL)())
     assert trainer_settings(strategy="ddp", plugins=[plugin])["plugins"] == [plugin]
-
-
-def test_none_leaves_a_setting_open(container, in_environ):
-    in_environ(torchrun(3, 4, 1, 2, 1, 2))
-    settings = trainer_settings(devices=None, num_nodes=1, strategy=None)
-    assert (settings["devices"], settings["num_nodes"], settings["strategy"]) == (2, 2, "smddp")
-
-
-def test_another_number_of_hosts_is_a_reason(container, in_environ):
-    in_environ(torchrun(3, 4, 1, 2, 1, 2))
-    with pytest.raises(TopologyError, match="the script sets num_nodes=3, but the job has this world"):
-        trainer_settings(num_nodes=3)
-    assert container.failure.startswith("TopologyError: ")
 
 
 @pytest.mark.skipif(not all(space.is_installed for space in NAMESPACES), reason="needs both of Lightning's namespaces")

@@ -62,13 +62,6 @@ def test_broken_marks(page, problem):
         render(page, {"a": lambda: "table"})
 
 
-def test_a_mark_is_filled_and_the_rest_stays():
-    page = "before `<!-- generated: NAME -->`\n\n<!-- generated: a -->\nold\n<!-- end: a -->\n\nafter\n"
-    made = render(page, {"a": lambda: "new\n"})
-    assert made == page.replace("old\n", "\nnew\n\n")
-    assert render(made, {"a": lambda: "new\n"}) == made
-
-
 def test_arguments_of_a_docstring():
     def documented(first, *rest):
         """Do something.

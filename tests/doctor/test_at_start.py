@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sm import TrainingJob, trainer_settings
+from lightning_sm import TrainingJob
 from lightning_sm._doctor import CHECKS, Finding
 from lightning_sm._doctor.at_start import examine_host
 from lightning_sm._sagemaker.topology import Topology
@@ -76,12 +76,6 @@ def test_other_local_ranks_leave_it_to_the_first(opt_ml, monkeypatch):
 
 def test_outside_of_a_container_nothing_is_examined():
     examine_host(errors(1), TrainingJob(), Topology.resolve({}))
-
-
-def test_trainer_settings(opt_ml):
-    (opt_ml.base / "model").write_text("a file")
-    with pytest.raises(DoctorError, match=r"directories: The model directory .* is a file"):
-        trainer_settings(sagemaker={"doctor": True})
 
 
 def test_a_config_file_stops_before_the_model_is_built(opt_ml, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """The metric lines of real fits: what they say, what they change, and the objective of a tuning job."""
 
-import copy
 import math
 import re
 from contextlib import nullcontext
@@ -106,22 +105,6 @@ def test_the_same_lines_with_loggers_and_without(namespace, tmp_path, monkeypatc
         seen.clear()
     assert found[0] == found[1] == found[2]
     assert len(found[0]) == 4  # an epoch's metrics, and those of its validation
-
-
-def test_loggers_that_a_program_goes_through_and_copies():
-    class Through(PL.Callback):
-        def on_train_batch_end(self, trainer, *_):
-            for logger in trainer.loggers:
-                if logger.experiment is not None:
-                    logger.experiment.add_image("image", [[0]])
-                logger.log_hyperparams({"a": 1})
-            versions.add(PL.callbacks.progress.progress_bar.get_standard_metrics(trainer)["v_num"])
-            copy.deepcopy(trainer.loggers)[-1].log_metrics({"of a copy": 1.0}, 1)
-
-    versions = set()
-    _, lines = fit(monitor(), Through(), logger=recorder())
-    assert versions == {"x"}
-    assert values("of a copy", lines) == []
 
 
 def test_a_learning_rate_stands_on_the_line_of_its_step():

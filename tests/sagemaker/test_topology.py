@@ -2,16 +2,6 @@ import pytest
 
 from lightning_sm import Launcher, Topology
 from lightning_sm.errors import TopologyError
-from tests.helpers.environ import torchrun
-
-
-def test_text_is_one_line_of_values_and_sources():
-    text = str(Topology.resolve(torchrun(3, 4, 1, 2, 1)))
-    assert "launcher='torchrun'" in text
-    assert "global_rank=3 ← RANK" in text
-    assert "main_address='algo-1' ← MASTER_ADDR" in text
-    assert "\n" not in text
-    assert str(Topology(Launcher.LOCAL)) == "launcher='none'"
 
 
 @pytest.mark.parametrize(
