@@ -12,7 +12,6 @@ from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm.errors import TopologyError
 from tests.helpers.environ import mpirun, setup_environment, torchrun
 from tests.helpers.rank_zero import rank_zero_onlys
-from tests.helpers.tiny import loader, tiny_model
 
 _NAMESPACES = ["pytorch_lightning", "lightning.pytorch"]
 _MISSING = socket.gaierror(-2, "Name or service not known")
@@ -97,26 +96,25 @@ def test_launchers_local_rank_is_not_the_variables(monkeypatch):
     assert SageMakerEnvironment(_external()).local_rank() == 1
 
 
-@pytest.mark.parametrize("devices_and_nodes", [(1, 1), (1, 2), (2, 1), (4, 1), (1, 4)])
-def test_settings_that_differ_from_the_launchers_world(devices_and_nodes):
-    devices, nodes = devices_and_nodes
-    with pytest.raises(TopologyError) as info:
-        SageMakerEnvironment(_external()).validate_settings(devices, nodes)
-    message = str(info.value)
-    SageMakerEnvironment(_external()).validate_settings(2, 2)
-    assert f"devices={devices} and num_nodes={nodes} in the Trainer, but the job has this world" in message
-    assert "HINT: Set Trainer(devices=2, num_nodes=2)" in message
-
-
-def test_settings_where_lightning_starts_the_processes():
-    environment = SageMakerEnvironment(_host())
-    environment.validate_settings(8, 2)
-    with pytest.raises(TopologyError, match=r"num_nodes=1 in the Trainer.*HINT: Set Trainer\(num_nodes=2\)"):
-        environment.validate_settings(8, 1)
-
-
-def test_settings_on_a_laptop_are_the_users():
-    SageMakerEnvironment(Topology(Launcher.LOCAL)).validate_settings(4, 3)
+@pytest.mark.parametrize(
+    ("topology", "devices", "nodes", "hint"),
+    [
+        (_external(), 2, 2, None),
+        *((_external(), *world, "devices=2, num_nodes=2") for world in ((1, 1), (1, 2), (2, 1), (4, 1), (1, 4))),
+        # Lightning starts the processes of a host.
+        (_host(), 8, 2, None),
+        (_host(), 8, 1, "num_nodes=2"),
+        (Topology(Launcher.LOCAL), 4, 3, None),
+    ],
+)
+def test_settings_of_the_trainer_and_the_launchers_world(topology, devices, nodes, hint):
+    environment = SageMakerEnvironment(topology)
+    if hint is None:
+        environment.validate_settings(devices, nodes)
+        return
+    said = rf"num_nodes={nodes} in the Trainer, but the job has this world.*HINT: Set Trainer\({hint}\)"
+    with pytest.raises(TopologyError, match=said):
+        environment.validate_settings(devices, nodes)
 
 
 def test_world_of_another_size_is_refused_before_joining():
@@ -201,33 +199,12 @@ def test_rank_zero_only_knows_the_rank(topology, rank):
     assert {rank_zero_only.rank for rank_zero_only in rank_zero_onlys()} == {rank}
 
 
-def _trainer(name):
-    module = pytest.importorskip(name)
-    return importlib.import_module(name), module.Trainer(
-        accelerator="cpu",
-        devices=1,
-        strategy="ddp",
-        plugins=[SageMakerEnvironment()],
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-    )
-
-
 @pytest.mark.parametrize("name", _NAMESPACES)
 def test_is_accepted_as_a_plugin(in_environ, name):
     in_environ(torchrun(0, 1, 0, 1, 0, MASTER_ADDR="127.0.0.1"))
-    _, trainer = _trainer(name)
+    module = pytest.importorskip(name)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = module.Trainer(accelerator="cpu", devices=1, strategy="ddp", plugins=[SageMakerEnvironment()], **quiet)
     environments = importlib.import_module(f"{name}.plugins.environments")
     assert isinstance(strategy_of(trainer).cluster_environment, SageMakerEnvironment)
     assert isinstance(strategy_of(trainer).cluster_environment, environments.ClusterEnvironment)
-
-
-@pytest.mark.parametrize("name", _NAMESPACES)
-def test_trainer_that_asks_for_another_world_is_told(in_environ, name):
-    in_environ(torchrun(0, 4, 0, 2, 0, MASTER_ADDR="127.0.0.1"))
-    pl, trainer = _trainer(name)
-    # By validate_settings, or, before Lightning 2.1, when it asks where to join.
-    with pytest.raises(TopologyError, match=r"devices.* in the Trainer, but the job has this world.*HINT"):
-        trainer.fit(tiny_model(pl), loader())

@@ -15,7 +15,6 @@ from lightning_sm._export import ExportFormat
 from lightning_sm._export.inference import build_model, load_model, model_fn
 from lightning_sm._lightning import Namespace
 from lightning_sm.callbacks import callback_class
-from lightning_sm.errors import ExportError
 from tests.export.formats import SAMPLES, needs, prediction
 from tests.projects.container import Container
 from tests.projects.nets import loader
@@ -108,17 +107,6 @@ def test_hparams_that_the_constructor_rejects_are_dropped():
 
 def instantiator(cls, hparams):
     return {"cls": cls, **hparams}
-
-
-def test_model_that_cannot_be_rebuilt_fails_before_training(tmp_path, served):
-    class Unsaved(served):
-        def save_hyperparameters(self):
-            pass
-
-    model = Unsaved(width=3)
-    with pytest.raises(ExportError, match="The inference container instantiates Unsaved again, which takes width"):
-        archive(tmp_path / "model", model, export="state_dict")
-    assert not list((tmp_path / "model").iterdir())
 
 
 def test_inference_toolkit_serves_each_format(tmp_path, served):

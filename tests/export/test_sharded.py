@@ -1,11 +1,8 @@
 import json
-import os
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lightning_sm._export import find_best
 from lightning_sm._export.sharded import folder_problem, read_folder
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile
 from lightning_sm.errors import ExportError
@@ -62,16 +59,3 @@ def test_missing_and_truncated_shards_are_named(folder):
     assert folder_problem(str(folder)) == "it is incomplete: __0_0.distcp is missing"
     (folder / ".metadata").write_bytes(b"damaged")
     assert folder_problem(str(folder)).startswith("its .metadata cannot be read (")
-
-
-def test_a_shard_of_another_host_is_missing_and_the_last_weights_are_exported(folder, caplog):
-    write_record(folder, SavedFile("__1_0.distcp", 10, 1))
-    callback = SimpleNamespace(best_model_path=str(folder), best_model_score=0.5, monitor="val_loss")
-    trainer = SimpleNamespace(checkpoint_callbacks=[callback], num_nodes=1)
-    assert find_best(trainer) is None
-    assert caplog.messages[-1].endswith("__1_0.distcp is missing; exporting the last weights instead")
-    trainer.num_nodes = 2
-    assert find_best(trainer) is None
-    assert "exporting the last weights instead. HINT: each of several hosts" in caplog.messages[-1]
-    os.remove(folder / MANIFEST)
-    assert find_best(trainer).path == str(folder)

@@ -25,7 +25,6 @@ def read_arguments():
     parser.add_argument("--namespace", default="lightning.fabric")
     parser.add_argument("--how", default="settings")
     parser.add_argument("--devices", type=int)
-    parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--name", default="step-{}.ckpt")
     parser.add_argument("--fail", type=int)
     return parser.parse_args()
@@ -35,7 +34,7 @@ def make_fabric(given):
     module = importlib.import_module(given.namespace)
     devices = {} if given.devices is None else {"devices": given.devices}
     if given.how == "plain":
-        return module.Fabric(**_PLAIN, num_nodes=given.nodes, **devices)
+        return module.Fabric(**_PLAIN, **devices)
     import lightning_sm
 
     logger = importlib.import_module(f"{given.namespace}.loggers").CSVLogger("logs")

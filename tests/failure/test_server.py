@@ -6,7 +6,6 @@ import socket
 import pytest
 
 from lightning_sm._failure.connection import MAX_LINE
-from lightning_sm._failure.messages import RendezvousState
 from tests.failure.ranks import REASON, quiet
 from tests.helpers.processes import until
 
@@ -92,13 +91,3 @@ def test_invalid_fields_of_a_member_are_ignored(cluster, connect):
     for size in ("2", None, -1, 1 << 70):
         assert rank.monitor.ask_who_has_joined(size) is not None
     assert quiet([rank], 0)
-
-
-def test_who_has_joined_also_of_processes_that_do_not_know_their_rank_yet(cluster, connect):
-    (rank,) = cluster.start(1, 2)
-    for local_rank in range(2):
-        connect(hello(local_rank=local_rank, host="algo-2", phase="starting"))
-    until(lambda: len(rank.monitor.ask_who_has_joined(2).starting) == 2)
-    assert rank.monitor.ask_who_has_joined(2) == RendezvousState(
-        frozenset({0}), frozenset({2, 3}), frozenset({"algo-1", "algo-2"})
-    )

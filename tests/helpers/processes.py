@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 
-__all__ = ["Job", "ROOT", "STANDINS", "assert_equal", "free_port", "local_rendezvous", "marked", "until"]
+__all__ = ["Job", "ROOT", "STANDINS", "assert_equal", "free_port", "local_rendezvous", "marked", "server", "until"]
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins"
@@ -43,6 +44,24 @@ def until(condition, seconds=20.0):
     while not condition():
         assert time.monotonic() < deadline, "timed out"
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def server(command, url, log=subprocess.DEVNULL, **options):
+    """Run a server, from when it answers at this address on, with the processes that it starts."""
+    with subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **options) as process:
+        try:
+            until(lambda: _answers(process, url), 120)
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _answers(process, url):
+    assert process.poll() is None, f"{process.args} did not start"
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+        return True
+    return False
 
 
 def local_rendezvous():

@@ -1,4 +1,4 @@
-"""An S3 server on this machine (moto), and a proxy before it that can fail for a while."""
+"""An S3 server on this machine (moto), and a proxy before a server that can fail for a while."""
 
 import logging
 import threading
@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Optional
+from typing import Dict, List, Optional, Tuple
 
 import pytest
 
@@ -70,12 +70,15 @@ def s3_server():
 class FailingProxy:
     """Passes requests on to a server while ``status`` is ``None``, else answers with that status; with 0 never.
 
-    Each answer takes ``seconds``.
+    With -1 it closes the connection. Each answer takes ``seconds``; ``text`` is that of a refusal, by default S3's.
     """
 
     def __init__(self, port):
         self.status: Optional[int] = None
         self.refused, self.seconds = 0, 0.0
+        self.text: Optional[str] = None
+        # Command, path and headers of each.
+        self.requests: List[Tuple[str, str, Dict[str, str]]] = []
         self.closed = threading.Event()
         proxy = self
 
@@ -84,23 +87,27 @@ class FailingProxy:
 
             def answer(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                proxy.requests.append((self.command, self.path, dict(self.headers)))
                 if proxy.status is not None:
                     proxy.refused += 1
+                    if proxy.status == -1:
+                        self.close_connection = True
+                        return
                     if proxy.status == 0:
                         proxy.closed.wait(300)
                         return
                     code = {403: "AccessDenied", 503: "SlowDown"}[proxy.status]
-                    text = f"<Error><Code>{code}</Code><Message>{code} here</Message></Error>".encode()
-                    self.respond(proxy.status, [("Content-Type", "application/xml")], text)
+                    text = proxy.text or f"<Error><Code>{code}</Code><Message>{code} here</Message></Error>"
+                    self.respond(proxy.status, [("Content-Type", "application/xml")], text.encode())
                     return
                 time.sleep(proxy.seconds)
-                upstream = HTTPConnection("127.0.0.1", port, timeout=20)
+                upstream = HTTPConnection("127.0.0.1", port, timeout=60)
                 upstream.request(self.command, self.path, body, dict(self.headers))
                 found = upstream.getresponse()
                 self.respond(found.status, found.getheaders(), found.read())
                 upstream.close()
 
-            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer
+            do_GET = do_PUT = do_POST = do_PATCH = do_DELETE = do_HEAD = answer
 
             def respond(self, status, headers, body):
                 self.send_response(status)

@@ -1,16 +1,14 @@
 """A server with AWS's API on this machine (moto), and credentials that are none."""
 
 import os
-import subprocess
 import sys
-import time
 import urllib.request
 from typing import NamedTuple, Optional
 
 import pytest
 
 from lightning_sm.__main__ import main
-from tests.helpers.processes import free_port
+from tests.helpers.processes import free_port, server
 
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
 NO_BUCKET = ("--image", "pytorch-2.8-gpu", "--instance-type", "ml.g5.xlarge", "--role", ROLE)
@@ -33,20 +31,9 @@ def aws_server():
     """The address of the server."""
     pytest.importorskip("moto", reason="moto stands in for AWS's API")
     port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        address = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}/moto-api/", timeout=5).close()
-                break
-            except OSError:
-                assert server.poll() is None, "moto did not start"
-                assert time.monotonic() < deadline, "moto did not answer"
-                time.sleep(0.2)
+    address = f"http://127.0.0.1:{port}"
+    with server([sys.executable, "-m", "moto.server", "-p", str(port)], f"{address}/moto-api/"):
         yield address
-        server.kill()
 
 
 @pytest.fixture

@@ -86,13 +86,13 @@ def fit(uri=None, model=None, epochs=1, ckpt=False, **more):
 def test_the_cli(container, proxy, runs, job_name, given):
     text = "trainer:\n  log_every_n_steps: 1\n" + given
     container.config(text, name="more.yaml")
-    container.hyperparameters({"sagemaker.mlflow_arn": proxy.uri})
+    container.hyperparameters({"sagemaker.mlflow_arn": proxy.url})
     result = container.run("train.py", "fit", "--config", "config.yaml", "--config", "more.yaml")
     assert result.returncode == 0, result.stderr[-3000:]
     (run,) = runs()
     assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
     assert "loss" in run.data.metrics
-    assert f"tracking_uri = {proxy.uri} ← sagemaker.mlflow_arn" in result.stderr
+    assert f"tracking_uri = {proxy.url} ← sagemaker.mlflow_arn" in result.stderr
     assert "list index out of range" not in result.stderr
 
 
@@ -103,7 +103,7 @@ def test_the_variable_of_mlflow(container, proxy, runs, job_name):
         "fit",
         "--config=config.yaml",
         "--config=more.yaml",
-        MLFLOW_TRACKING_URI=proxy.uri,
+        MLFLOW_TRACKING_URI=proxy.url,
         MLFLOW_EXPERIMENT_NAME=f"own {job_name}",
     )
     assert result.returncode == 0, result.stderr[-3000:]
@@ -132,7 +132,7 @@ def test_a_killed_job_goes_on_in_its_run(proxy, runs, tmp_path):
         pid = os.fork()
         if pid == 0:
             try:
-                fit(proxy.uri, epochs=3, ckpt=True, callbacks=list(callbacks), sagemaker={"mlflow_arn": proxy.uri})
+                fit(proxy.url, epochs=3, ckpt=True, callbacks=list(callbacks), sagemaker={"mlflow_arn": proxy.url})
             finally:
                 os._exit(sys.exc_info()[0] is not None)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -153,7 +153,7 @@ def test_folds_of_one_job_are_runs_of_their_own(proxy, runs, job_name):
     for _ in range(2):
         restart()
         for _ in range(3):
-            fit(proxy.uri)
+            fit(proxy.url)
     found = runs()
     assert sorted(run.data.tags["sagemaker.logger"] for run in found) == [job_name, f"{job_name} 2", f"{job_name} 3"]
 
@@ -180,53 +180,40 @@ def test_the_status_while_a_continued_run_trains_and_when_it_fails(proxy, runs):
         look = Look()
         look.error = error
         with contextlib.suppress(SystemExit, ValueError):
-            fit(proxy.uri, callbacks=[look])
+            fit(proxy.url, callbacks=[look])
         assert [run.info.status for run in runs()] == [status], error
     assert set(seen) == {"RUNNING"}
 
 
-def test_a_server_that_goes_away_and_comes_back(proxy, runs, monkeypatch):
+def test_a_server_that_goes_away_and_comes_back_also_where_checkpoints_are_logged(proxy, runs, monkeypatch, tmp_path):
+    from pytorch_lightning.loggers import MLFlowLogger
+
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setattr(Sender.__init__, "__kwdefaults__", {**Sender.__init__.__kwdefaults__, "pause": 0.05})
 
     class Away(pl.Callback):
         def on_train_epoch_start(self, trainer, *_):
-            proxy.down = 1 <= trainer.current_epoch < 3
+            proxy.status = -1 if 1 <= trainer.current_epoch < 3 else None
             time.sleep(0.06)
 
+    saves = pl.callbacks.ModelCheckpoint(str(tmp_path), save_top_k=-1)
+    logger = MLFlowLogger(tracking_uri=proxy.url, log_model="all")
     with log_lines() as lines:
-        fit(proxy.uri, epochs=5, callbacks=[Away()])
+        fit(proxy.url, epochs=5, ckpt=True, logger=logger, callbacks=[Away(), saves])
     (run,) = runs()
     assert run.info.status == "FINISHED"
     assert [step for step, _ in runs.history(run, "train_loss")] == [7, 15, 23, 31, 39]
+    assert len(runs.client.list_artifacts(run.info.run_id)) >= 2
     assert sum("fails, training goes on" in line for line in lines) == 1
     assert sum("answers again; what was kept is logged now" in line for line in lines) == 1
     assert not any("were not logged" in line for line in lines)
 
 
-def test_checkpoints_are_logged_and_a_server_that_is_away_then_ends_nothing(proxy, runs, monkeypatch, tmp_path):
-    from pytorch_lightning.loggers import MLFlowLogger
-
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-
-    class Away(pl.Callback):
-        def on_train_epoch_start(self, trainer, *_):
-            proxy.down = trainer.current_epoch == 1
-
-    saves = pl.callbacks.ModelCheckpoint(str(tmp_path), save_top_k=-1)
-    logger = MLFlowLogger(tracking_uri=proxy.uri, log_model="all")
-    trainer = fit(proxy.uri, epochs=3, ckpt=True, logger=logger, callbacks=[Away(), saves])
-    assert trainer.current_epoch == 3
-    (run,) = runs()
-    assert run.info.status == "FINISHED"
-    assert len(runs.client.list_artifacts(run.info.run_id)) >= 2
-
-
 def test_the_run_that_a_variable_names(proxy, runs, monkeypatch, job_name):
     run_id = runs.client.create_run(runs.client.create_experiment(job_name[:8])).info.run_id
     monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
-    fit(proxy.uri)
-    fit(proxy.uri)  # of several loggers the first
+    fit(proxy.url)
+    fit(proxy.url)  # of several loggers the first
     found = {run.info.run_id: run for run in runs()}
     assert len(found) == 2
     assert "train_loss" in found[run_id].data.metrics
@@ -242,27 +229,27 @@ def test_a_server_that_hangs_at_the_end(proxy, runs, monkeypatch):
 
     with log_lines() as lines:
         started = time.monotonic()
-        fit(proxy.uri, callbacks=[Hang()])
+        fit(proxy.url, callbacks=[Hang()])
         assert time.monotonic() - started < 7
     assert sum("values were not logged to MLflow" in line for line in lines) == 1
 
 
 def test_a_password_in_the_address_is_shown_nowhere(container, proxy, runs, monkeypatch):
-    uri = proxy.uri.replace("://", "://me:hunter2pw@")
+    uri = proxy.url.replace("://", "://me:hunter2pw@")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
     class Gone(pl.Callback):
         def on_train_start(self, *_):
-            proxy.down = True
+            proxy.status = -1
 
     with log_lines() as lines:
         fit(uri, callbacks=[Gone()])
-    proxy.down = False
+    proxy.status = None
     assert any("fails, training goes on" in line for line in lines)
     assert "***@127.0.0.1" in "\n".join(lines)
     assert "hunter2pw" not in "\n".join(lines)
     container.hyperparameters({"sagemaker.mlflow_arn": uri})
-    proxy.down = True
+    proxy.status = -1
     result = container.run("train.py", "fit", "--config", "config.yaml")
     assert result.returncode == 1
     assert "HINT: Check the address" in container.failure
@@ -273,7 +260,7 @@ def test_a_ready_made_logger(proxy, runs, job_name, mlflow_server):
     from pytorch_lightning.loggers import CSVLogger, MLFlowLogger
 
     with log_lines() as lines:
-        fit(proxy.uri, logger=[CSVLogger("logs"), MLFlowLogger(tracking_uri="sqlite:///own.db", prefix="p")])
+        fit(proxy.url, logger=[CSVLogger("logs"), MLFlowLogger(tracking_uri="sqlite:///own.db", prefix="p")])
     (run,) = runs()
     assert run.info.run_name == job_name
     assert "p-train_loss" in run.data.metrics
@@ -284,10 +271,10 @@ def test_what_a_script_chose_stays(proxy, runs, job_name):
     from pytorch_lightning.loggers import MLFlowLogger
 
     run_id = runs.client.create_run(runs.client.create_experiment(f"own {job_name}")).info.run_id
-    fit(None, logger=MLFlowLogger(tracking_uri=proxy.uri, run_id=run_id))
+    fit(None, logger=MLFlowLogger(tracking_uri=proxy.url, run_id=run_id))
     fit(
         "http://127.0.0.1:1",
-        logger=MLFlowLogger(tracking_uri=proxy.uri, experiment_name=f"own {job_name}", run_name="r"),
+        logger=MLFlowLogger(tracking_uri=proxy.url, experiment_name=f"own {job_name}", run_name="r"),
     )
     found = {run.info.run_name: run for run in runs(f"own {job_name}")}
     assert found.pop("r").info.status == "FINISHED"
@@ -297,11 +284,11 @@ def test_what_a_script_chose_stays(proxy, runs, job_name):
 
 
 def test_a_deleted_experiment(proxy, runs):
-    fit(proxy.uri)
+    fit(proxy.url)
     restart()
     runs.client.delete_experiment(runs()[0].info.experiment_id)
     with pytest.raises(LoggerError, match="HINT: Restore the deleted experiment, or name another one"):
-        fit(proxy.uri)
+        fit(proxy.url)
 
 
 def test_an_experiment_that_another_job_creates_at_the_same_time(proxy, runs, monkeypatch, job_name):
@@ -313,7 +300,7 @@ def test_an_experiment_that_another_job_creates_at_the_same_time(proxy, runs, mo
         return None if len(calls) == 1 else look_up(self, name)
 
     monkeypatch.setattr(MlflowClient, "get_experiment_by_name", not_yet)
-    fit(proxy.uri)
+    fit(proxy.url)
     assert len(calls) == 2
     assert len(runs()) == 1
 
@@ -322,7 +309,7 @@ def test_an_experiment_that_another_job_creates_at_the_same_time(proxy, runs, mo
 def managed(proxy, monkeypatch):
     """Managed MLflow, played by the server: the ARN of a kind."""
     pytest.importorskip("sagemaker_mlflow", reason="ARNs need the plugin sagemaker-mlflow")
-    monkeypatch.setenv("SAGEMAKER_MLFLOW_CUSTOM_ENDPOINT", proxy.uri)
+    monkeypatch.setenv("SAGEMAKER_MLFLOW_CUSTOM_ENDPOINT", proxy.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     return "arn:aws:sagemaker:eu-west-1:123456789012:{}/team".format
@@ -346,7 +333,7 @@ def test_managed_mlflow_by_its_arn(managed, proxy, runs, kind):
 )
 def test_access_that_is_denied_names_the_action(managed, proxy, kind, action):
     arn = managed(kind)
-    proxy.denied = '{"Message": "User: arn:aws:sts::1:assumed-role/r is not authorized to perform"}'
+    proxy.status, proxy.text = 403, '{"Message": "User: arn:aws:sts::1:assumed-role/r is not authorized to perform"}'
     with pytest.raises(LoggerError) as caught:
         fit(arn)
     assert f"HINT: Allow the action {action} on {arn} in the policy" in str(caught.value)
@@ -364,7 +351,7 @@ def test_no_credentials(managed, monkeypatch, tmp_path):
 
 def test_training_is_the_same_with_and_without(proxy):
     trained = []
-    for uri in (None, proxy.uri):
+    for uri in (None, proxy.url):
         pl.seed_everything(3)
         model = tiny_model(pl)
         fit(uri, model=model, epochs=2, **({"logger": False} if uri is None else {}))
@@ -374,9 +361,9 @@ def test_training_is_the_same_with_and_without(proxy):
 
 def test_two_processes_are_one_run(proxy, runs, job_name, tmp_path):
     script = Path(__file__).parent / "train_with_logger.py"
-    Job(tmp_path, script, "mlflow", proxy.uri, TRAINING_JOB_NAME=job_name).torchrun(2, 1).results(2)
+    Job(tmp_path, script, "mlflow", proxy.url, TRAINING_JOB_NAME=job_name).torchrun(2, 1).results(2)
     (run,) = runs()
     assert (run.info.run_name, run.info.status) == (job_name, "FINISHED")
     assert run.data.tags["sagemaker.job_name"] == job_name
     assert {"train_loss", "val_loss", "epoch"} <= set(run.data.metrics)
-    assert proxy.count("runs/create") == 1
+    assert sum(path.endswith("runs/create") for _, path, _ in proxy.requests) == 1

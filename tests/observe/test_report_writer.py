@@ -19,15 +19,6 @@ def shown(path):
     return Page(path.read_text(encoding="utf-8")).shown
 
 
-def test_the_jobs_reason_replaces_that_of_the_fit(tmp_path):
-    path, failure = tmp_path / "report.html", tmp_path / "failure"
-    failure.write_text("KeyError: 'x' (rank 1 on algo-2)")
-    made = report(outcome=Outcome.FAILED, reason="Lost the connection")
-    ReportWriter(str(path), made, job_with(failure)).complete()
-    assert "KeyError: 'x' (rank 1 on algo-2)" in shown(path)
-    assert "Lost the connection" not in shown(path)
-
-
 def test_a_reason_from_before_the_fit_is_not_shown(tmp_path):
     path, failure = tmp_path / "report.html", tmp_path / "failure"
     failure.write_text("old")
