@@ -103,23 +103,6 @@ def test_what_stays(entry):
     assert route(entry) == {}
 
 
-@pytest.mark.parametrize("explicit", [{"save_dir": "mine"}, [{"class_path": "CSVLogger", "save_dir": "mine"}]], ids=str)
-def test_a_directory_that_was_set_for_this_run_stays(explicit):
-    logger = described("CSVLogger", save_dir="mine")
-    assert route([logger], explicit={"trainer": {"logger": explicit}}) == {}
-
-
-@pytest.mark.parametrize("make", [described, made])
-def test_checkpoints_go_below_the_checkpoint_directory(make, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    entries = [described("Timer"), make("ModelCheckpoint", dirpath="best"), make("ModelCheckpoint")]
-    dirpath = make("ModelCheckpoint", dirpath="best")
-    assert [each.value for each in route(entries, "trainer.callbacks").values()] == [
-        "/ml/checkpoints/best", "/ml/checkpoints",
-    ]  # fmt: skip
-    assert [each.value for each in route(dirpath, "trainer.callbacks", checkpoint_dir="/c").values()] == ["/c/best"]
-
-
 @pytest.mark.parametrize(
     ("dirpath", "expected"),
     [
