@@ -27,11 +27,10 @@ def program(tmp_path, monkeypatch):
     code = tmp_path / "ml" / "code"
     shutil.copytree(EXAMPLE, code, ignore=shutil.ignore_patterns("outputs", "__pycache__"))
 
-    def run(*words, module=False, **variables):
+    def run(*words, **variables):
         environ = {**without_launcher(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLE.parents[1])}
-        start = ["-m", "train"] if module else ["train.py"]
         return subprocess.run(
-            [sys.executable, *start, *words],
+            [sys.executable, "train.py", *words],
             cwd=code,
             env={**environ, **variables},
             capture_output=True,
@@ -56,12 +55,11 @@ def in_job(opt_ml, hyperparameters, encode=json.dumps):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("module", [False, True])
-def test_in_a_job(program, module):
+def test_in_a_job(program):
     opt_ml, code, run = program
     hyperparameters = {"model": "large", "model.lr": 0.01, "trainer.max_epochs": 2, "+trainer.log_every_n_steps": 1}
     words, variables = in_job(opt_ml, hyperparameters)
-    done = run(*words, module=module, **variables)
+    done = run(*words, **variables)
     assert done.returncode == 0, done.stderr
     assert load_file(str(opt_ml.base / "model" / "model.pt"), weights_only=True)["layers.0.weight"].shape == (64, 1)
     output = opt_ml.base / "output" / "data"

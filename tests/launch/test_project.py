@@ -70,8 +70,6 @@ def said(*words, **given):
     [
         (["fit", "--config", "config.yaml", "--model.tag", "010"], ""),
         (["fit", "--config", "config.yaml", "--trainer.max_epoch", "3"], "max_epoch"),
-        (["fit", "--config", "config.yaml", "--trainer.max_epochs", "many"], "max_epochs"),
-        ([], "!train.py refuses its command line"),
     ],
 )
 def test_lines_that_the_projects_parser_refuses(lightning_project, words, message):

@@ -4,7 +4,6 @@ Arguments: results folder, logger (``mlflow`` or ``wandb``), directory or addres
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -19,7 +18,7 @@ def main(folder, kind, where):
     if kind == "wandb":
         from pytorch_lightning.loggers import WandbLogger
 
-        logger = WandbLogger(save_dir=where, **json.loads(os.environ.get("WANDB_ARGUMENTS", "{}")))
+        logger = WandbLogger(save_dir=where)
     else:
         options["mlflow_arn"] = where
     trainer = pl.Trainer(

@@ -77,12 +77,10 @@ def _step_ms(output):
     return float(output.split(" ms a step on one host")[0].split()[-1])
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_a_script_is_measured_and_nothing_is_left(devices, project):
-    done = _plan(project, "train.py", str(devices))
+def test_a_script_is_measured_and_nothing_is_left(project):
+    done = _plan(project, "train.py", "2")
     assert done.returncode == 0, done.stderr
-    expected = f"Measured with {devices} process{'es' * (devices > 1)} on cpu"
-    assert done.stdout.startswith(expected)
+    assert done.stdout.startswith("Measured with 2 processes on cpu")
     assert "18 parameters, 72 B of gradients" in done.stdout
     assert 20 < _step_ms(done.stdout) < 150  # neither the slow first steps, nor validations
 

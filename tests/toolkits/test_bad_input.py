@@ -34,8 +34,6 @@ def test_the_main_port_in_use(source, tmp_path):
 def test_a_host_that_never_comes_is_missing_in_the_summary(source, tmp_path):
     # The others say who they are before they begin to wait.
     stop = ("--stop-at", "lightning_sm topology:", "--stop-grace", "1s")
-    done = rehearse(
-        source, tmp_path / "out", "--hosts", 2, *stop, "train_hindered.py", "--missing", "algo-2"
-    )
+    done = rehearse(source, tmp_path / "out", "--hosts", 2, *stop, "train_hindered.py", "--missing", "algo-2")
     assert done.exit_code == 143
     assert [(host, told["global_rank"], told["world_size"]) for host, told in done.topologies] == [("algo-1", 0, 2)]

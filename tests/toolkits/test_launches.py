@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
 ]
 
-# Started as another of the table is, on fewer hosts or with one more group: ``test_recorded.py`` has what they were told.
+# Started as another of the table is, on fewer hosts or with one more group: what they were told is in the recordings.
 _RECORDED_ONLY = {
     "none_two_groups",
     "none_two_devices",

@@ -22,9 +22,7 @@ def main():
             other.bind(("", options.occupy))
             other.listen()
         quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-        trainer = pl.Trainer(
-            **lightning_sm.trainer_settings(accelerator="cpu", max_epochs=1, logger=False, **quiet)
-        )
+        trainer = pl.Trainer(**lightning_sm.trainer_settings(accelerator="cpu", max_epochs=1, logger=False, **quiet))
         trainer.fit(tiny_model(pl), loader(), loader())
 
 
