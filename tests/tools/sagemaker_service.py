@@ -20,17 +20,11 @@ from moto.sagemaker.models import SageMakerModelBackend, sagemaker_backends
 from moto.sagemaker.responses import SageMakerResponse
 
 from lightning_sm.launch import JobRequest, draw
-from tests.helpers.processes import ROOT
 
 __all__ = ["Service"]
 
 _GROUP = "/aws/sagemaker/TrainingJobs"
-_LINE = re.compile(r"\[(?P<host>algo-\d+)(?: rank (?P<rank>\d+))?\] ?(?P<text>.*)")
-# Our stand-ins for smddprun and for the library.
-_SMDDP = (
-    *("--env", f"PATH={ROOT / 'tests' / 'toolkits' / 'standin_bin'}"),
-    *("--env", f"PYTHONPATH={ROOT / 'tests' / 'standins'}"),
-)
+_LINE = re.compile(r"\[(?P<host>algo-\d+)\] ?(?P<text>.*)")
 _SECONDS = 800
 
 
@@ -131,14 +125,10 @@ class Service:
         request.write_text(json.dumps(body, default=str))
         command = [sys.executable, "-m", "lightning_sm.rehearse", "--request", str(request), "--upload", "--json"]
         command += ["--timeout", f"{_SECONDS}s", "--env", "OMP_NUM_THREADS=1"]
-        sent = job.hyper_parameters
-        command += _SMDDP if "sagemaker_distributed_dataparallel_enabled" in sent else ()
         command += ["--stop-at", self.stop_at] if job.enable_managed_spot_training else ()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             shown = []
-            errors = threading.Thread(
-                target=self._write_log, args=(name, process.stderr, shown, "sagemaker_mpi_enabled" in sent)
-            )
+            errors = threading.Thread(target=self._write_log, args=(name, process.stderr, shown))
             errors.start()
             summary = process.stdout.read()
             errors.join()
@@ -164,22 +154,18 @@ class Service:
             time.sleep(0.5)
         return name in self.stopped
 
-    def _write_log(self, name, lines, shown, is_mpi):
+    def _write_log(self, name, lines, shown):
         logs, streams = self.session.client("logs"), set()
         for line in lines:
             shown.append(line.rstrip("\n"))
             match = _LINE.match(shown[-1])
             if match is None or not match["text"]:
                 continue
-            host, text = match["host"], match["text"]
-            if is_mpi and match["rank"]:
-                # mpirun writes the lines of all ranks on the first host.
-                host, text = "algo-1", f"[1,mpirank:{match['rank']},algo-1]<stdout>:{text}"
-            stream = f"{name}/{host}-1700000000"
+            stream = f"{name}/{match['host']}-1700000000"
             if stream not in streams:
                 logs.create_log_stream(logGroupName=_GROUP, logStreamName=stream)
                 streams.add(stream)
-            event = {"timestamp": int(time.time() * 1000), "message": text}
+            event = {"timestamp": int(time.time() * 1000), "message": match["text"]}
             logs.put_log_events(logGroupName=_GROUP, logStreamName=stream, logEvents=[event])
 
     def _end_tuning(self):
