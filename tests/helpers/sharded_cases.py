@@ -85,14 +85,17 @@ def net(pl, optimizer=lambda module: torch.optim.Adam(module.parameters(), lr=0.
 
 
 @case
-def adamw_and_shuffled_data(pl):
-    adamw = net(pl, lambda module: torch.optim.AdamW(module.parameters(), lr=0.02, weight_decay=0.1))
-    return Case(adamw, shuffle=True)
+def groups_and_frozen_layer(pl):
+    def groups(module):
+        first, others = [], []
+        for name, value in module.named_parameters():
+            if value.requires_grad:
+                (first if name.startswith("layers.2.") else others).append(value)
+        return torch.optim.AdamW([{"params": first, "lr": 0.001, "weight_decay": 0.1}, {"params": others}], lr=0.02)
 
-
-@case
-def accumulated_gradients(pl):
-    return Case(net(pl), {"accumulate_grad_batches": 2})
+    model = net(pl, groups)
+    model.layers[0].requires_grad_(False)
+    return Case(model, {"accumulate_grad_batches": 2}, shuffle=True)
 
 
 @case
@@ -108,18 +111,15 @@ def clipped_by_value(pl):
 
 
 @case
-def schedule_by_step(pl):
-    def configure(module):
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    return Case(net(pl, configure))
-
-
-@case
 def validation(pl):
+    """Within epochs, with a schedule by steps."""
+
     class Validated(type(net(pl))):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
         def validation_step(self, batch, batch_index):
             loss = self.loss(batch)
             self.log("val_loss", loss, sync_dist=True)
@@ -142,27 +142,6 @@ def tied_weights(pl):
     model.layers = nn.Sequential(*before, middle, nn.Tanh(), last)
     # A parameter of two layers belongs to one unit.
     return Case(model, strategy={"fsdp": {"auto_wrap_policy": {nn.Sequential}}})
-
-
-@case
-def frozen_layers(pl):
-    def trainable(module):
-        return torch.optim.Adam([value for value in module.parameters() if value.requires_grad], lr=0.01)
-
-    model = net(pl, trainable)
-    model.layers[0].requires_grad_(False)
-    return Case(model)
-
-
-@case
-def two_parameter_groups(pl):
-    def groups(module):
-        first, others = [], []
-        for name, value in module.named_parameters():
-            (first if name.startswith("layers.0.") else others).append(value)
-        return torch.optim.AdamW([{"params": first, "lr": 0.001, "weight_decay": 0.1}, {"params": others}], lr=0.02)
-
-    return Case(net(pl, groups))
 
 
 @case

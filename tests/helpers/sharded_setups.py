@@ -5,7 +5,7 @@ its callbacks anew.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, Iterable, List
 
 import torch
 import torchmetrics
@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.helpers.sharded_cases import net
 
-__all__ = ["SHARDED_SETUPS", "SetUp"]
+__all__ = ["SHARDED_SETUPS", "SetUp", "names_of"]
 
 SHARDED_SETUPS: Dict[str, Callable[[Any, str], "SetUp"]] = {}
 
@@ -37,6 +37,16 @@ class SetUp:
     refused: str = ""
     ends: bool = True
     validates: bool = False
+
+
+def names_of(kind: str, names: Iterable[str]) -> List[str]:
+    """Those of these set-ups that a kind of strategy trains.
+
+    With a full state it is the same strategy, and differs in what it saves of the model, optimizer and callbacks.
+    """
+    if kind.endswith("_full"):
+        return [name for name in names if name in ("scheduled_and_averaged", "finetuning")]
+    return list(names)
 
 
 def setup(function):

@@ -1,6 +1,7 @@
 """Saves and resumes each kind of sharded training, on hosts that hold their own shards only, case by case.
 
-Arguments: results folder, namespace, kinds, ``damage`` or ``other`` for the cases, the folder with older checkpoints.
+Arguments: results folder, namespace, kinds, ``two`` or ``other`` for the cases, the folder with older checkpoints, and
+the kinds whose saves are damaged.
 """
 
 import importlib
@@ -210,7 +211,7 @@ def given(pl, kind, saved, seen):
         seen[name] = fit(pl, kind, start_only=True, ckpt_path=str(GIVEN))
 
 
-def main(folder, namespace, kinds, cases, older):
+def main(folder, namespace, kinds, cases, older, damage=""):
     os.chdir(os.environ["SAGEMAKER_BASE_DIR"])
     pl = importlib.import_module(namespace)
     older, seen = Path(older), {}
@@ -218,10 +219,11 @@ def main(folder, namespace, kinds, cases, older):
         dist.init_process_group("gloo")
     for kind in kinds.split(","):
         of_kind = seen.setdefault(kind, {})
-        if cases == "damage":
+        if cases == "two":
             tested(pl, kind, of_kind)
             on_one_host_each(pl, kind, older / kind, of_kind)
-            damaged(pl, kind, older / kind, of_kind)
+            if kind in damage.split(","):
+                damaged(pl, kind, older / kind, of_kind)
             continue
         for saved in sorted(older.iterdir()):
             prepare(saved)

@@ -112,7 +112,7 @@ def saved_in_each_way(kind, directory):
     own = Actions(step3=lambda trainer: trainer.save_checkpoint(os.path.join(directory, "own.ckpt")))
     # From the process that renames nothing: a thread of the other would look only where that one pauses.
     stop = watched(directory) if RANK == 1 else dict
-    fit(kind, directory, Falls(), best, by_time, own, steps=20, saved_after=range(20))
+    fit(kind, directory, Falls(), best, by_time, own, steps=10, saved_after=range(10))
     found = {"watched": stop(), "names": listed(directory)}
     found["best"] = os.path.basename(best.best_model_path)
     folders = [*Path(directory).glob("*.ckpt"), *Path(directory).glob("job/*/fit-0/*.ckpt")]
@@ -121,7 +121,7 @@ def saved_in_each_way(kind, directory):
     (series,) = Path(directory).glob("job/*/fit-0")
     found["series"] = listed(series)
     found["records"] = [json.loads(path.read_text()) for path in series.glob("step-*.json")]
-    found["linked"] = [path.name for path in (series / "step-20.ckpt").rglob("*") if path.stat().st_nlink > 1]
+    found["linked"] = [path.name for path in (series / "step-10.ckpt").rglob("*") if path.stat().st_nlink > 1]
     found["intact"] = [CheckpointRecord.from_json(each).problem(str(series)) is None for each in found["records"]]
     return found
 

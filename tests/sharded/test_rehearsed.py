@@ -6,14 +6,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import pytorch_lightning as pl
 import torch
-from torch.utils.data import DataLoader, DistributedSampler
 
 from tests.helpers.processes import ROOT
 from tests.helpers.rehearsal import command_line, needs, run_rehearsal
-from tests.helpers.sharded import sharded_model
-from tests.helpers.tiny import loader
 
 pytestmark = pytest.mark.full
 
@@ -37,22 +33,22 @@ def source(tmp_path):
 def run(tmp_path, source):
     """Return a function that plays the job once, with the checkpoints that earlier ones have left."""
 
-    def play(distribution, *words, instance_type=None):
+    def play(*words):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
-        options = ["--hosts", 2, "--distribution", distribution, "--job-name", "sharded-job", "--isolation", "netns"]
+        options = [
+            "--hosts",
+            2,
+            "--distribution",
+            "torch_distributed",
+            "--job-name",
+            "sharded-job",
+            "--isolation",
+            "netns",
+        ]
         options += ["--checkpoint-dir", tmp_path / "bucket", "--output-dir", tmp_path / "out", "--json"]
-        if instance_type is not None:
-            # Our stand-ins for smddprun and for the library lie in the source directory.
-            options += ["--instance-type", instance_type, "--env", "PATH=/opt/ml/code/standin_bin"]
-            shutil.copytree(_TESTS / "toolkits" / "standin_bin", source / "standin_bin")
-            shutil.copytree(_TESTS / "standins" / "smdistributed", source / "smdistributed")
         return run_rehearsal(command_line(source, *options, *words), timeout=280)
 
     return play
-
-
-def _words(kinds):
-    return "train_rehearsed.py", "--kinds", ",".join(kinds)
 
 
 def _packed(archive, name):
@@ -63,13 +59,13 @@ def _packed(archive, name):
 @needs("netns", torch=True)
 def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path):
     pytest.importorskip("deepspeed")
-    kinds = ("fsdp", "deepspeed_3", "fsdp2")
+    kinds = ("deepspeed_3", "fsdp2")
     last = kinds[-1]
-    # The first attempt ends amid the last kind's training; the others have done half of theirs. The restart has the
+    # The first attempt ends amid the last kind's training; the other has done half of its. The restart has the
     # same arguments, as SageMaker's have, and another limit of epochs.
     stopping = ("--stop-at", f"{last} has done step {_STEPS + 1}", "--stop-grace", "1s")
-    words = (*_words((*kinds, "ddp")), "--waiting", last)
-    done = run("torch_distributed", *stopping, "--env", "EPOCHS=2", *words)
+    words = ("train_rehearsed.py", "--kinds", ",".join((*kinds, "ddp")), "--waiting", last)
+    done = run(*stopping, "--env", "EPOCHS=2", *words)
     assert done.exit_code == 143, done.log[-6000:]
     for kind in kinds:
         # The oldest, whose save nothing cut off.
@@ -79,12 +75,11 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path):
         assert here == {*files, "manifest.json"}, f"{kind}: both hosts have uploaded theirs"
         ranks = {name for name in files if any(mark in name for mark in ("__1_0", "rank_1_"))}
         assert ranks, f"{kind}: the second host writes shards of its own"
-    done = run("torch_distributed", "--env", "EPOCHS=4", *words)
+    done = run("--env", "EPOCHS=4", *words)
     assert done.exit_code == 0, done.log[-6000:]
     assert "Skipped" not in done.log
     for rank in (0, 1):
         found = json.loads(_packed(tmp_path / "out" / "output.tar.gz", f"rank-{rank}.json"))
-        found.pop("library")
         starts = {kind: found[kind]["start"] for kind in (*kinds, "ddp")}
         assert starts.pop("ddp") == 0
         # Of the last kind the newest save may have been cut off.
@@ -100,43 +95,3 @@ def test_a_restarted_job_resumes_from_the_shards_of_both_hosts(run, tmp_path):
         assert weights[kind].keys() == weights["ddp"].keys()
         for name, value in weights["ddp"].items():
             assert torch.allclose(weights[kind][name], value, rtol=0, atol=1e-6), (kind, name)
-
-
-@needs("netns", torch=True, mpi=True)
-def test_smdistributed_gathers_over_the_library(run, tmp_path):
-    """A job with AWS's distribution, by stand-ins for its wrapper and library, on an instance type of its AllGather."""
-    kinds = ("fsdp", "fsdp2")
-    words = ("--env", "EPOCHS=2", *_words(kinds), "--backend", "smddp")
-    done = run("smdistributed", *words, instance_type="ml.p4d.24xlarge")
-    assert done.exit_code == 0, done.log[-6000:]
-    for rank in (0, 1):
-        found = json.loads(_packed(tmp_path / "out" / "output.tar.gz", f"rank-{rank}.json"))
-        library = found.pop("library")
-        assert library["choice"] == ["smddp", "the job's distribution is smdistributed.dataparallel"]
-        assert library["optimize_sdp"] == "true"
-        assert {"_allgather_base", "_reduce_scatter_base"} <= set(library["calls"])
-        assert {(each["backend"], each["steps"]) for each in found.values()} == {("smddp", 2 * _STEPS)}
-    expected = _trained_alone(epochs=2)
-    for kind in kinds:
-        path = Path(tmp_path / f"{kind}.pt")
-        path.write_bytes(_packed(tmp_path / "out" / "model.tar.gz", f"{kind}/model.pt"))
-        weights = torch.load(path, weights_only=True)
-        assert weights.keys() == expected.keys()
-        for name, value in expected.items():
-            assert torch.allclose(weights[name], value, rtol=0, atol=1e-6), (kind, name)
-
-
-def _trained_alone(epochs):
-    """The weights that two ranks end with, by torch alone in one process with the batches of both."""
-    model, data = sharded_model(pl), loader().dataset
-    optimizer = model.configure_optimizers()
-    samplers = [DistributedSampler(data, num_replicas=2, rank=rank) for rank in (0, 1)]
-    for epoch in range(epochs):
-        for sampler in samplers:
-            sampler.set_epoch(epoch)
-        for first, second in zip(*(DataLoader(data, 2, sampler=sampler) for sampler in samplers)):
-            inputs, targets = (torch.cat(parts) for parts in zip(first, second))
-            optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model.layers(inputs), targets).backward()
-            optimizer.step()
-    return model.state_dict()

@@ -39,8 +39,8 @@ def test_every_visible_folder_is_whole_at_any_time(saved):
 def test_each_way_to_save_leaves_whole_folders(saved):
     kind, (rank, _) = saved
     found = rank["ways"]
-    assert found["names"] == ["best-step=20.ckpt", "last.ckpt", "own.ckpt", "time-step=20.ckpt"]
-    assert found["best"] == "best-step=20.ckpt"
+    assert found["names"] == ["best-step=10.ckpt", "last.ckpt", "own.ckpt", "time-step=10.ckpt"]
+    assert found["best"] == "best-step=10.ckpt"
     assert set(found["problems"].values()) == {None}
     manifests = found["manifests"].values()
     assert {(each["strategy"], each["world_size"]) for each in manifests} == {(STAGES.get(kind, kind), 2)}
@@ -50,10 +50,10 @@ def test_each_way_to_save_leaves_whole_folders(saved):
 def test_two_saves_of_the_series_are_kept_with_their_records(saved):
     kind, (rank, _) = saved
     found = rank["ways"]
-    assert {"fit.json", "step-19.ckpt", "step-19.json", "step-20.ckpt", "step-20.json"} <= set(found["series"])
-    assert [name for name in found["series"] if not name.startswith(("step-19.", "step-20."))] == ["fit.json"]
+    assert {"fit.json", "step-9.ckpt", "step-9.json", "step-10.ckpt", "step-10.json"} <= set(found["series"])
+    assert [name for name in found["series"] if not name.startswith(("step-9.", "step-10."))] == ["fit.json"]
     # The callbacks have just saved that step.
-    assert "step-20.rest" in found["series"]
+    assert "step-10.rest" in found["series"]
     assert len(found["linked"]) > 2
     assert all(found["intact"])
     for record in found["records"]:

@@ -5,7 +5,7 @@ import pytorch_lightning as pl
 
 from tests.helpers.processes import ROOT, Job
 from tests.helpers.sharded import KINDS, runs_here
-from tests.helpers.sharded_setups import SHARDED_SETUPS
+from tests.helpers.sharded_setups import SHARDED_SETUPS, names_of
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
@@ -13,12 +13,14 @@ _SCRIPT = ROOT / "tests" / "sharded" / "train_setups.py"
 _SHARDED = [kind for kind in KINDS if kind != "ddp" and runs_here(kind)]
 # Lightning 2.6 has it.
 _NAMES = [name for name in SHARDED_SETUPS if name != "ema_weight_averaging" or hasattr(pl.callbacks, "WeightAveraging")]
+_TRAINED = [(kind, name) for kind in _SHARDED for name in names_of(kind, _NAMES)]
 _ENDS = [
-    (kind, name) for kind in _SHARDED for name in ("stopped_early", "scheduled_and_averaged", "scheduled_by_epoch")
+    (kind, name) for kind, name in _TRAINED if name in ("stopped_early", "scheduled_and_averaged", "scheduled_by_epoch")
 ]
 _ENDS += [(kind, "finetuning") for kind in ("fsdp", "fsdp_full") if kind in _SHARDED]
 if "deepspeed_2" in _SHARDED and "ema_weight_averaging" in _NAMES:
     _ENDS.append(("deepspeed_2", "ema_weight_averaging"))
+_IN_SHARDS = [kind for kind in _SHARDED if not kind.endswith("_full")]
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +35,6 @@ def job(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ranks(job):
     return job.results(2)
-
-
-@pytest.fixture(params=_SHARDED)
-def kind(request):
-    return request.param
 
 
 @pytest.fixture(params=_ENDS, ids=["-".join(end) for end in _ENDS])
@@ -70,6 +67,7 @@ def test_a_job_that_had_finished_has_the_same_weights_and_model(of_ranks):
         assert found.get("exported", found["plain"]["weights"]) == found["plain"]["weights"]
 
 
+@pytest.mark.parametrize("kind", _IN_SHARDS)
 def test_a_time_limit_ends_well_and_is_no_end_of_the_training(ranks, kind):
     for found in (rank[kind]["stopped_early"] for rank in ranks):
         limited = found["limited"]
@@ -79,6 +77,7 @@ def test_a_time_limit_ends_well_and_is_no_end_of_the_training(ranks, kind):
         assert found["plain"]["steps"] == 8
 
 
+@pytest.mark.parametrize("kind", _IN_SHARDS)
 @pytest.mark.parametrize(("name", "save"), [("stopped_early", "step-4-2"), ("scheduled_by_epoch", "step-8")])
 def test_the_save_that_is_resumed_shares_the_files_of_a_callback(ranks, kind, name, save):
     found = ranks[0][kind][name]
@@ -103,7 +102,7 @@ def test_averages_are_exported(ranks):
     assert "exported" in found
 
 
-@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize(("kind", "name"), _TRAINED)
 def test_what_cannot_work_is_refused_before_a_step(ranks, kind, name):
     refused = SHARDED_SETUPS[name](pl, kind).refused
     for found in (rank[kind][name] for rank in ranks):
@@ -114,6 +113,6 @@ def test_what_cannot_work_is_refused_before_a_step(ranks, kind, name):
 def test_what_a_restart_cannot_continue_is_said(job, ranks):
     line = "global_rank 1 has other tensors than global_rank 0 in the state of average_of_own_shards.<locals>.Average"
     # With stage 2 each rank has the whole weights.
-    assert job.output.count(line) == len({*_SHARDED} - {"deepspeed_2"})
+    assert job.output.count(line) == len({*_IN_SHARDS} - {"deepspeed_2"})
     line = "average of the model is an AveragedModel. With DeepSpeed stage 3"
     assert job.output.count(line) == ("deepspeed_3" in _SHARDED)

@@ -66,6 +66,8 @@ def main(folder, kinds, names):
     import lightning_sm
 
     for kind, results in found.items():
+        if kind == "ddp":  # only compared with
+            continue
         for name, result in results.items():
             # A fit of its own, as each job has one.
             own = {"checkpoint_dir": f"{folder}/{kind}-{name}", "export": False, "report": False}

@@ -1,7 +1,7 @@
 """Trains as a job that is started again would, and notes each step of each attempt; for the tests of elastic jobs.
 
-Argument: the results folder. Variables: ``SCHEDULER``, ``CHECKPOINTS`` (a directory), and ``EVENTS``, a JSON list of
-what happens when a rank has taken a step, such as ``[[0, 1, 5, "kill"]]`` for attempt 0, rank 1 and step 5.
+Argument: the results folder. Variables: ``CHECKPOINTS``, a directory, and ``KILL_AT``, the step after which rank 1 is
+killed in the first attempt.
 """
 
 import json
@@ -47,9 +47,8 @@ def traced_model(folder):
             return loss
 
         def on_train_batch_end(self, *_):
-            for attempt, rank, step, event in json.loads(os.environ.get("EVENTS", "[]")):
-                if (attempt, rank, step) == (ATTEMPT, RANK, self.global_step):
-                    happen(event)
+            if (ATTEMPT, RANK, str(self.global_step)) == (0, 1, os.environ.get("KILL_AT")):
+                os.kill(os.getpid(), signal.SIGKILL)
 
         def validation_step(self, batch, batch_index):
             super().validation_step(batch[:2], batch_index)
@@ -57,21 +56,10 @@ def traced_model(folder):
         def configure_optimizers(self):
             optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
             steps = int(self.trainer.estimated_stepping_batches)
-            schedulers = torch.optim.lr_scheduler
-            scheduler = {
-                "one_cycle": lambda: schedulers.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps),
-                "step": lambda: schedulers.StepLR(optimizer, 4, 0.5),
-            }[os.environ.get("SCHEDULER", "step")]()
+            scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     return Traced()
-
-
-def happen(event):
-    if event == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if event == "raise":
-        raise ValueError("no such column")
 
 
 def main(folder):

@@ -3,14 +3,12 @@
 import argparse
 import json
 import os
-import sys
 import time
 
 import pytorch_lightning as pl
 import torch
 
 import lightning_sm
-from lightning_sm._distributed.backend import choose_backend
 from tests.helpers.sharded import cpu_strategy, sharded_model
 from tests.helpers.tiny import loader
 
@@ -30,9 +28,9 @@ class Seen(pl.Callback):
             time.sleep(1)
 
 
-def train(kind, epochs, waits, backend):
+def train(kind, epochs, waits):
     job_dirs = {"checkpoint_dir": f"/opt/ml/checkpoints/{kind}", "model_dir": f"{os.environ['SM_MODEL_DIR']}/{kind}"}
-    strategy, seen = strategy_of(kind, backend), Seen(kind, waits)
+    strategy, seen = strategy_of(kind), Seen(kind, waits)
     trainer = pl.Trainer(
         **lightning_sm.trainer_settings(
             sagemaker={**job_dirs, "save_every": "2s", "report": False},
@@ -46,45 +44,21 @@ def train(kind, epochs, waits, backend):
         )
     )
     trainer.fit(sharded_model(pl), loader())
-    return {"start": seen.start, "steps": trainer.global_step, "backend": torch.distributed.get_backend()}
+    return {"start": seen.start, "steps": trainer.global_step}
 
 
-def strategy_of(kind, backend):
-    """A strategy of a kind for two hosts of one process each, where not every launcher sets ``WORLD_SIZE``.
-
-    It is ours where a backend is asked for, and else Lightning's.
-    """
-    arguments = {"data_parallel_size": 2} if kind.startswith("fsdp2") else {}
-    if backend is None:
-        return cpu_strategy(kind, pl.strategies, **arguments)
-    ours = {
-        "FSDPStrategy": lightning_sm.SMDDPFSDPStrategy,
-        "ModelParallelStrategy": lightning_sm.SMDDPModelParallelStrategy,
-        "DeepSpeedStrategy": lightning_sm.SMDDPDeepSpeedStrategy,
-    }
-    return cpu_strategy(kind, ours, process_group_backend=backend, **arguments)
-
-
-def library():
-    """What is chosen where the device is a GPU, and what went through the stand-in for AWS's library."""
-    choice = choose_backend(None, "cuda", lightning_sm.job(), gathers=True)
-    standin = sys.modules.get("smdistributed.dataparallel.torch.torch_smddp")
-    return {
-        "choice": [choice.backend, choice.reason],
-        "optimize_sdp": os.environ.get("SMDATAPARALLEL_OPTIMIZE_SDP"),
-        "calls": sorted({name for name, _, _ in standin.calls}) if standin else [],
-    }
+def strategy_of(kind):
+    """Lightning's strategy of a kind for two hosts of one process each, where no launcher sets ``WORLD_SIZE``."""
+    return cpu_strategy(kind, pl.strategies, **({"data_parallel_size": 2} if kind.startswith("fsdp2") else {}))
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kinds", help="with commas")
     parser.add_argument("--waiting", help="the kind in whose training this process waits to be stopped")
-    parser.add_argument("--backend", help="asked for by name; without, Lightning's own strategies are used")
     options = parser.parse_args()
-    backend, kinds, epochs = options.backend, options.kinds.split(","), int(os.environ["EPOCHS"])
-    found = {kind: train(kind, epochs, kind == options.waiting, backend) for kind in kinds}
-    found["library"] = library()
+    kinds, epochs = options.kinds.split(","), int(os.environ["EPOCHS"])
+    found = {kind: train(kind, epochs, kind == options.waiting) for kind in kinds}
     rank = torch.distributed.get_rank()
     with open(os.path.join(os.environ["SM_OUTPUT_DATA_DIR"], f"rank-{rank}.json"), "w", encoding="utf-8") as file:
         json.dump(found, file)

@@ -13,7 +13,7 @@ import torch
 
 from tests.helpers.sharded import cpu_strategy, save_after
 from tests.helpers.sharded_cases import Case, gathered_weights
-from tests.helpers.sharded_setups import SHARDED_SETUPS
+from tests.helpers.sharded_setups import SHARDED_SETUPS, names_of
 
 EPOCHS, BATCHES, KILLED = 3, 8, 14
 # After which steps the job saves. At the start of the second epoch of these set-ups a callback has saved, too.
@@ -139,13 +139,13 @@ def with_us(name, kind, folder, refused):
 def main(folder, kinds, names):
     found = {}
     for kind in kinds.split(","):
-        for name in names.split(","):
+        for name in names_of(kind, names.split(",")):
             made = SHARDED_SETUPS[name](pl, kind)
             if made.ends and not made.refused:
                 found.setdefault(kind, {})[name] = {"plain": train(name, kind, dict)}
     assert "lightning_sm" not in sys.modules
     for kind in kinds.split(","):
-        for name in names.split(","):
+        for name in names_of(kind, names.split(",")):
             refused = bool(SHARDED_SETUPS[name](pl, kind).refused)
             result = found.setdefault(kind, {}).setdefault(name, {})
             result.update(with_us(name, kind, Path(folder, f"{kind}-{name}"), refused))

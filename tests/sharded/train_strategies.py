@@ -1,7 +1,7 @@
 """Trains the same model by several strategies, one after the other, and writes what each rank saw.
 
-Arguments: results folder, backend (``gloo`` or ``smddp``, the stand-in), whose strategies (``ours`` or ``lightnings``),
-kinds of strategies as in ``tests/helpers/sharded.py``, separated by commas.
+Arguments: results folder, backend (``gloo`` or ``smddp``, the stand-in), kinds of strategies as in
+``tests/helpers/sharded.py``, separated by commas.
 """
 
 import contextlib
@@ -28,13 +28,9 @@ _OURS = {
 }
 
 
-def _strategy(kind, whose, backend):
-    arguments = {"process_group_backend": backend}
-    if whose == "lightnings":
-        return cpu_strategy(kind, pl.strategies, **arguments)
-    if kind.startswith("fsdp2"):
-        arguments["data_parallel_size"] = "auto"
-    return cpu_strategy(kind, _OURS, timeout=timedelta(seconds=90), **arguments)
+def _strategy(kind, backend):
+    arguments = {"data_parallel_size": "auto"} if kind.startswith("fsdp2") else {}
+    return cpu_strategy(kind, _OURS, process_group_backend=backend, timeout=timedelta(seconds=90), **arguments)
 
 
 def _weights(kind, model):
@@ -54,19 +50,15 @@ def _weights(kind, model):
         }
 
 
-def main(folder, backend, whose, kinds):
-    if whose == "lightnings" and backend == "smddp":
-        __import__(_MODULE)
+def main(folder, backend, kinds):
     seen = {}
     for kind in kinds.split(","):
         before = len(_calls())
-        strategy = _strategy(kind, whose, backend)
-        plugins = [] if whose == "ours" else [lightning_sm.SageMakerEnvironment()]
+        strategy = _strategy(kind, backend)
         trainer = pl.Trainer(
             accelerator="cpu",
             devices=2,
             strategy=strategy,
-            plugins=plugins,
             max_epochs=2,
             logger=False,
             enable_checkpointing=False,
