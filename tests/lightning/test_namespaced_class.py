@@ -56,14 +56,13 @@ def test_deferred_is_called_subclassed_and_asked_as_a_class(monkeypatch):
 
 @needs_both
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
-def test_name_taken_before_any_lightning_serves_the_one_that_comes(name):
+def test_name_taken_before_any_lightning_serves_the_one_that_comes():
     said = run_fresh(
-        f"""
+        """
         import sys
         from lightning_sm import SMDDPStrategy
         say(type(SMDDPStrategy).__name__, "torch" in sys.modules)
-        import {name} as pl
+        import pytorch_lightning as pl
         strategy = SMDDPStrategy(process_group_backend="gloo")
         say(isinstance(strategy, pl.strategies.DDPStrategy), isinstance(strategy, SMDDPStrategy))
         trainer = pl.Trainer(accelerator="cpu", strategy=strategy, logger=False, enable_checkpointing=False)
