@@ -5,7 +5,7 @@
 ``raise``: an exception after joining the process group. ``exit``: ``sys.exit`` with a message. ``kill``: SIGKILL.
 ``crash``: abort, as gloo does. ``blocked``: as ``raise``, while rank 0 is blocked in a call that does not notice the
 loss, as a collective of NCCL is for half an hour. ``model``: an exception before the first call of this package.
-``uploads``: as ``raise``, and rank 0, which loses the other one, catches its error and works for 18 seconds. ``main``:
+``uploads``: as ``raise``, and rank 0, which loses the other one, catches its error and works for 8 seconds. ``main``:
 rank 0 is killed as soon as all have joined. ``finish``: no failure; rank 0 ends seconds before rank 1, which then
 leaves by ``os._exit``.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 
 import lightning_sm
+from lightning_sm._failure.process import current_monitor
 
 try:
     from tests.helpers.tiny import loader, tiny_model
@@ -78,6 +79,9 @@ def main():
     if options.how == "model" and not lightning_sm.Topology.resolve().is_rank_zero:
         note(options.folder)
         fail("raise")
+    if options.how in ("blocked", "uploads"):
+        # The time that a rank has to end by itself, which is 15 seconds.
+        vars(current_monitor())["_exit_timeout"] = 4.0
     told = {"devices": options.devices} if options.devices else {}
     arguments = lightning_sm.trainer_settings(
         accelerator="cpu",
@@ -95,7 +99,7 @@ def main():
         trainer.fit(tiny_model(pl), loader())
     except Exception:
         if options.how == "uploads" and trainer.global_rank == 0:
-            time.sleep(18)
+            time.sleep(8)
             Path(options.folder, "uploaded").touch()
         raise
     if options.how == "finish" and trainer.global_rank == 1:

@@ -1,12 +1,10 @@
 """Fits once after a number of seconds, and writes the group that it has joined.
 
-Arguments: results folder, strategy, the late rank of two, how late it is in seconds after the other one, whether it is
-late in the rendezvous (``joining``) or ends before it (``ending``).
+Arguments: results folder, strategy, the late rank of two, how late it is in seconds after the other one.
 """
 
 import importlib
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any, Dict
 from tests.helpers.tiny import loader, tiny_model
 
 
-def main(folder, strategy, late_rank, seconds, how):
+def main(folder, strategy, late_rank, seconds):
     import lightning_sm
     from lightning_sm._lightning import installed_namespaces
 
@@ -30,8 +28,6 @@ def main(folder, strategy, late_rank, seconds, how):
         while not punctual.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(float(seconds))
-        if how == "ending":
-            os._exit(7)
     given: Dict[str, Any] = {
         "num_nodes": environment.topology.num_nodes,
         "devices": environment.topology.local_world_size or 1,

@@ -8,7 +8,10 @@ from lightning_sm._lightning import SupportLevel, installed_namespaces, support_
 from tests.helpers.processes import Job
 
 _SCRIPT = Path(__file__).parent / "train_communication.py"
-_FIRST, _LAST = installed_namespaces()[0], installed_namespaces()[-1]
+_FIRST = installed_namespaces()[0]
+# Killed between two averages, and long after PowerSGD has begun. What is chosen after 15 steps is a part of the save at
+# the end of an epoch, after 20, in any case.
+_KILLED = {"powersgd": 19, "local": 19, "outer": 19, "auto": 25}
 pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(support_level(_FIRST) < SupportLevel.EPOCH, reason="the options need Lightning 2.1"),
@@ -18,7 +21,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("communication")
-    return Job(folder, _SCRIPT, _FIRST.name, folder / "saves", "all", timeout=280).torchrun(1, 2)
+    return Job(folder, _SCRIPT, _FIRST.name, folder / "saves", timeout=280).torchrun(1, 2)
 
 
 def test_defaults_give_the_weights_of_plain_ddp_bit_for_bit_after_200_steps(ranks):
@@ -82,18 +85,20 @@ def test_outer_steps_give_the_weights_of_diloco_written_by_hand(ranks):
         assert rank["outer"]["weights"] != rank["local"]["weights"]
 
 
-@pytest.mark.parametrize(
-    ("name", "namespace", "killed_at"),
-    # Between two averages, and long after PowerSGD has begun. What is chosen after 15 steps is a part of the save at
-    # the end of an epoch, after 20, in any case.
-    [("powersgd", _FIRST, 19), ("local", _LAST, 19), ("outer", _FIRST, 19), ("auto", _FIRST, 25)],
-    ids=["powersgd", "local", "outer", "auto"],
-)
-def test_a_killed_job_ends_with_the_weights_of_one_that_was_not(ranks, tmp_path, name, namespace, killed_at):
-    killed = Job(tmp_path / "killed", _SCRIPT, namespace.name, tmp_path / "saves", name, killed_at).torchrun(1, 2)
-    assert 0 not in killed.codes
-    resumed = Job(tmp_path / "resumed", _SCRIPT, namespace.name, tmp_path / "saves", name).torchrun(1, 2).results(2)
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory):
+    """What each rank found after a kill; one job trains all of the set-ups, and a second one resumes them."""
+    folder = tmp_path_factory.mktemp("resumed")
+    arguments = _FIRST.name, folder / "saves"
+    killed = Job(folder / "killed", _SCRIPT, *arguments, *(f"{name}={step}" for name, step in _KILLED.items()))
+    assert 0 not in killed.torchrun(1, 2).codes
+    assert killed.output.count("killed amid ") == 2 * len(_KILLED), killed.output[-6000:]
+    return Job(folder / "resumed", _SCRIPT, *arguments, *_KILLED).torchrun(1, 2).results(2)
+
+
+@pytest.mark.parametrize("name", _KILLED)
+def test_a_killed_job_ends_with_the_weights_of_one_that_was_not(ranks, resumed, name):
     for rank, whole in zip(resumed, ranks):
-        assert rank["resumed"]
-        assert (rank["steps"], rank["metrics"]) == (30, whole[name]["metrics"])
-        assert rank["weights"] == whole[name]["weights"]
+        assert rank[name]["resumed"]
+        assert (rank[name]["steps"], rank[name]["metrics"]) == (30, whole[name]["metrics"])
+        assert rank[name]["weights"] == whole[name]["weights"]

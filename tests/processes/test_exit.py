@@ -1,4 +1,4 @@
-"""Jobs over gloo end with exit code 0, again and again."""
+"""A job over gloo ends with exit code 0; a long run of such jobs is made by a variable."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.full
 
 _SCRIPT = Path(__file__).parent / "finish.py"
 # Without us about one finished gloo job in ten aborts; LIGHTNING_SM_EXIT_RUNS=100 makes a long run of it.
-_RUNS = int(os.environ.get("LIGHTNING_SM_EXIT_RUNS", "2"))
+_RUNS = int(os.environ.get("LIGHTNING_SM_EXIT_RUNS", "1"))
 
 
 @pytest.mark.timeout(60 * _RUNS)

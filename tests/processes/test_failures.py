@@ -18,8 +18,6 @@ _LAUNCHES = {
     "torchrun_two_hosts": (lambda job: job.torchrun(2, 1), (), ("algo-1", "algo-2")),
     "mpirun": (lambda job: job.mpirun(2), (), ("algo-1",)),
     "one_process_on_two_hosts": (lambda job: job.one_per_host(2), ("--devices", 1), ("algo-1", "algo-2")),
-    # Lightning starts rank 1.
-    "one_process_on_one_host": (lambda job: job.one_per_host(1), ("--devices", 2), ("algo-1",)),
 }
 
 
@@ -69,9 +67,9 @@ def run_everywhere(run):
     return run_everywhere
 
 
-@pytest.mark.parametrize("launch", ["torchrun_two_hosts", "mpirun"])
-def test_a_rank_that_raises_is_the_reason_on_every_host(run_everywhere, launch):
-    host, reasons = run_everywhere(launch, "raise")
+@pytest.mark.parametrize(("launch", "how"), [("torchrun_two_hosts", "blocked"), ("mpirun", "raise")])
+def test_a_rank_that_raises_is_the_reason_on_every_host(run_everywhere, launch, how):
+    host, reasons = run_everywhere(launch, how)
     for reason in reasons:
         assert reason.startswith(f"KeyError: 'layers' (rank 1 on {host}; at ")
         assert "fail.py:" in reason
@@ -90,9 +88,8 @@ def test_a_rank_that_is_killed_is_the_reason_on_every_host(run_everywhere):
         assert reason.startswith(f"Rank 1 on {host} was killed: it exited without an exception (SIGKILL, ")
 
 
-@pytest.mark.parametrize("launch", ["torchrun_two_hosts", "one_process_on_one_host"])
-def test_an_error_before_the_ranks_have_joined_is_the_reason_on_every_host(run_everywhere, launch):
-    host, reasons = run_everywhere(launch, "model")
+def test_an_error_before_the_ranks_have_joined_is_the_reason_on_every_host(run_everywhere):
+    host, reasons = run_everywhere("torchrun_two_hosts", "model")
     for reason in reasons:
         assert reason.startswith("KeyError: 'layers' (")
         assert f"on {host}; at " in reason
@@ -125,9 +122,8 @@ def test_a_rank_that_ends_first_is_not_reported(run):
 
 @pytest.mark.parametrize(
     ("launch", "how"),
-    [("torchrun_two_hosts", "raise"), ("mpirun", "raise"), ("one_process_on_two_hosts", "exit"),
-     ("torchrun_two_hosts", "blocked")],
-)  # fmt: skip
+    [("mpirun", "raise"), ("one_process_on_two_hosts", "exit"), ("torchrun_two_hosts", "blocked")],
+)
 def test_rank_zero_reports_the_failure_of_another_rank(run, launch, how):
     job, folder, reasons = run(launch, how)
     found = list(folder.glob("*/output/data/report.html"))

@@ -23,7 +23,7 @@ _LAUNCHES = {
 )
 def late(request, tmp_path_factory):
     strategy, start, late_rank = _LAUNCHES[request.param]
-    job = Job(tmp_path_factory.mktemp(request.param), _SCRIPT, strategy, late_rank, 3, "joining")
+    job = Job(tmp_path_factory.mktemp(request.param), _SCRIPT, strategy, late_rank, 3)
     return request.param, start(job)
 
 
@@ -61,12 +61,3 @@ def test_who_is_waited_for(late):
         assert re.match(r"Waiting at \S+ for 1 of 2 ranks, for \d s so far\.", lines[-1])
         assert lines[-1].endswith(" Started, but not in the rendezvous yet: rank 1.")
     assert len(lines) <= 6
-
-
-def test_an_end_before_the_rendezvous_is_still_the_reason(tmp_path):
-    job = Job(tmp_path, _SCRIPT, "ddp", 1, 2.5, "ending").one_per_host(2)
-    assert 0 not in job.codes
-    reason = (tmp_path / "algo-1" / "output" / "failure").read_text()
-    assert "algo-2" in reason
-    assert "Waiting" not in reason
-    assert _waits(job, "Waiting at 127.0.0.1:")

@@ -1,9 +1,10 @@
 """Trains on two processes with the options of ``SMDDPStrategy`` for communication.
 
-Arguments: results folder, namespace, folder of the saves, and what to train: ``all``, each set-up from start to end, or
-one set-up, which then is killed at the step that follows, or resumes.
+Arguments: results folder, namespace, folder of the saves, and the set-ups, all where none is named. One like
+``local=19`` ends at that step, as by a crash, and the last of such by SIGKILL.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -39,6 +40,10 @@ SETUPS = {
 }
 STEPS = {"plain": 200, "default": 200, "auto buckets": 200}
 FEW_STEPS = 30
+
+
+class Crash(BaseException):
+    """Ends a fit as a crash does."""
 
 
 def _model(pl):
@@ -87,7 +92,7 @@ def fix_choices(is_first_start):
     autotune.Measurement.choose = lambda measurement, options: options[-1 if is_last else 0]
 
 
-def train(pl, name, folder, killed_at=None):
+def train(pl, name, folder, killed_at=None, is_last=False):
     """Train a set-up, and return how it ended."""
     forget_fits()
     pl.seed_everything(5)
@@ -98,8 +103,11 @@ def train(pl, name, folder, killed_at=None):
         def on_train_batch_end(self, trainer, *args):
             own_weights.append(_differs(torch.cat([value.detach().flatten() for value in model.parameters()])))
             if trainer.global_step == killed_at:
+                print(f"killed amid {name}", flush=True)
                 dist.barrier()
-                os.kill(os.getpid(), signal.SIGKILL)
+                if is_last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise Crash
 
     def counting(tensor, *args, **kwargs):
         sizes.append((tensor.numel() * tensor.element_size(), str(tensor.dtype)))
@@ -203,14 +211,16 @@ def train_linear_by_hand():
     return weights(workers[0])
 
 
-def main(folder, namespace, saves, what, killed_at=None):
+def main(folder, namespace, saves, *named):
     pl = importlib.import_module(namespace)
-    fix_choices(is_first_start=what == "all" or killed_at is not None)
-    if what == "all":
-        seen = {name: train(pl, name, Path(saves, name)) for name in SETUPS}
+    fix_choices(is_first_start=not named or "=" in named[0])
+    seen = {}
+    for each in named or SETUPS:
+        name, *killed_at = each.split("=")
+        with contextlib.suppress(Crash):
+            seen[name] = train(pl, name, Path(saves, name), *map(int, killed_at), is_last=each in named[-1:])
+    if not named:
         seen["linear"] = {"found": train_linear(pl), "expected": train_linear_by_hand()}
-    else:
-        seen = train(pl, what, Path(saves, what), killed_at and int(killed_at))
     Path(folder, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
 
 
