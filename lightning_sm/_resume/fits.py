@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import multiprocessing
 import os
 from typing import Any, Dict, Iterator, Mapping
 
@@ -11,7 +12,7 @@ from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._resume.storage import is_remote
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["forget_fits", "is_search", "next_fit", "save_interval", "stopping_criteria"]
+__all__ = ["counts_fits", "forget_fits", "is_search", "next_fit", "save_interval", "stopping_criteria"]
 
 # The numbers of the next fits of this process, by checkpoint directory.
 _numbers: Dict[str, Iterator[int]] = {}
@@ -30,6 +31,15 @@ def save_interval(text: str) -> float:
         return read_duration(text)
     except ValueError as error:
         raise CheckpointError(f"sagemaker.save_every: {error}.", hint="Write 90s, 10m or 1.5h.") from error
+
+
+def counts_fits() -> bool:
+    """Whether this process can know the number of a fit in its program.
+
+    One that ``multiprocessing`` has started cannot: ``ddp_spawn`` makes new processes for each fit, and a program may
+    train each of its folds in one. Each would take its fit for the program's first.
+    """
+    return multiprocessing.parent_process() is None
 
 
 def next_fit(directory: str) -> int:

@@ -22,7 +22,7 @@ from lightning_sm._lightning.trainer_hooks import after_run, around_load, around
 from lightning_sm._logging import log
 from lightning_sm._resume.callback_files import leave_files, list_checkpoints, release_names, replace_leftovers
 from lightning_sm._resume.choose import Choice, ResumeMode, choose, describe_world_change
-from lightning_sm._resume.fits import is_search, next_fit, stopping_criteria
+from lightning_sm._resume.fits import counts_fits, is_search, next_fit, stopping_criteria
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.install import finish_saves, install_saves
 from lightning_sm._resume.model_state import FinderResults, are_equal, sums_of
@@ -61,7 +61,8 @@ class AutoResumeMixin(_Base):
     trained again, but end with the weights, metrics, best checkpoint, counters and random states that they had, and
     with the hooks of the end of training; the interrupted one continues from its newest save that is whole. Fits are
     told apart by their number in the program. Searches (``Tuner``, ``LearningRateFinder``, ``BatchSizeFinder``) are no
-    fits; what they found is restored with the fit that they belong to.
+    fits; what they found is restored with the fit that they belong to. Fits in processes that ``multiprocessing``
+    starts (``ddp_spawn``) have no number: they are neither saved nor resumed, and a line of the log says so.
 
     Only the job's own saves are resumed from. They are made where Lightning can restore its loops: after an optimizer
     step with no validation due, before a validation, and at the start of an epoch; at most two of a fit are kept.
@@ -185,6 +186,9 @@ class AutoResumeMixin(_Base):
         self._background = install_saves(self.namespace, trainer, async_save=self.async_save)
         if trainer.state.fn != "fit" or is_fast_dev_run(trainer) or is_search(trainer):
             return
+        if not counts_fits():
+            self._tell_not_resumed(trainer)
+            return
         # The first callback sees the state of an epoch's start before others change it, and restores it before them.
         callbacks = callbacks_of(trainer)
         callbacks.remove(self)
@@ -204,6 +208,15 @@ class AutoResumeMixin(_Base):
             restored=lambda: self._after_restore(trainer, pl_module),
         )
         self._undo.append(partial(forget_restore, trainer))
+
+    def _tell_not_resumed(self, trainer: Trainer) -> None:
+        problem = "Fits in processes that multiprocessing starts, as ddp_spawn does, cannot be resumed"
+        hint = 'Start the ranks by torchrun or by strategy="ddp".'
+        if self.resume is ResumeMode.REQUIRE:
+            with failure_reported(self._job):
+                raise CheckpointError(f"sagemaker.resume is require. {problem}.", hint=hint)
+        if trainer.is_global_zero and self.resume is not ResumeMode.NEVER:
+            log.warning("%s: this one is not saved for a restart. HINT: %s", problem, hint)
 
     def _choose(self, trainer: Trainer, path: Any) -> Optional[Tuple[str, Optional[bool]]]:
         """Return the path of the checkpoint to restore and whether it loads with ``weights_only``, if we know."""
@@ -354,6 +367,11 @@ class AutoResumeMixin(_Base):
         """
         assert self._saver is not None
         self._saver.save(trainer, point)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether the current fit is saved for a restart."""
+        return self._saver is not None
 
     @property
     def slowest_save(self) -> float:

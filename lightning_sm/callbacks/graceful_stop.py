@@ -192,7 +192,7 @@ class GracefulStopMixin(_Base):
         elif trainer.is_global_zero:
             where = "within a validation" if trainer.validating else "within an epoch before Lightning 2.5"
             where = f"{where}: a restart continues from the save before it"
-            log.info("Nothing is saved %s", where if resume is not None else "without AutoResume")
+            log.info("Nothing is saved %s", where if resume is not None else "of a fit without AutoResume")
         sums = self._trained_sums or []
         has_swapped = trainer.validating and not are_equal(sums, weight_sums(pl_module.parameters()))
         if any_true(trainer, has_swapped):
@@ -208,7 +208,9 @@ class GracefulStopMixin(_Base):
 
 
 def _resume_of(trainer: Trainer) -> Optional[AutoResumeMixin]:
-    return next((each for each in callbacks_of(trainer) if isinstance(each, AutoResumeMixin)), None)
+    """What saves this fit for a restart."""
+    found = (each for each in callbacks_of(trainer) if isinstance(each, AutoResumeMixin))
+    return next((each for each in found if each.is_saving), None)
 
 
 def _export(trainer: Trainer, pl_module: Any, stopped_by: str) -> None:

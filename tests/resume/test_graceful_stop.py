@@ -160,7 +160,7 @@ def test_in_a_validation_nothing_is_saved_and_a_restart_goes_back_to_the_save_be
 def test_without_auto_resume_nothing_is_saved(trainer, tmp_path):
     with log_lines() as lines:
         assert_stops(143, lambda: fit(trainer(Kill("step", 3), saves=False)))
-    assert "Nothing is saved without AutoResume" in lines
+    assert "Nothing is saved of a fit without AutoResume" in lines
     assert list(tmp_path.rglob("*.ckpt")) == []
 
 
