@@ -44,7 +44,7 @@ def write_failure(path: Optional[str], reason: str) -> None:
         return
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # Unbuffered, in one write: a reader never sees a part of the text while ranks are being killed.
+        # Unbuffered, in one write: a reader sees nothing or all of the text while ranks are being killed.
         with open(path, "xb", buffering=0) as file:
             file.write(escape_unprintable(reason)[:MAX_LENGTH].encode("utf-8"))
     except OSError as error:
