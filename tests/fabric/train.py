@@ -79,7 +79,7 @@ def main():
     }
     (given.folder / f"rank-{fabric.global_rank}.json").write_text(json.dumps(seen))
     if given.how == "plain" and torch.distributed.is_initialized():
-        # Gloo's threads that outlive the interpreter abort about one finished job in ten. With us the group is destroyed.
+        # Gloo's threads that outlive the interpreter abort one finished job in ten; with us the group is destroyed.
         time.sleep(0.2)
         torch.distributed.destroy_process_group()
 
