@@ -215,7 +215,7 @@ class AutoResumeMixin(_Base):
         if self.resume is ResumeMode.REQUIRE:
             with failure_reported(self._job):
                 raise CheckpointError(f"sagemaker.resume is require. {problem}.", hint=hint)
-        if trainer.is_global_zero and self.resume is not ResumeMode.NEVER:
+        if trainer.is_global_zero:
             log.warning("%s: this one is not saved for a restart. HINT: %s", problem, hint)
 
     def _choose(self, trainer: Trainer, path: Any) -> Optional[Tuple[str, Optional[bool]]]:

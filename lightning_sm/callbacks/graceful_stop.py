@@ -187,12 +187,10 @@ class GracefulStopMixin(_Base):
         except Exception as error:  # of an earlier save; the next one may succeed
             log.error("%s", error)
         resume = _resume_of(trainer)
-        if point is not None and resume is not None:
+        if point is not None and resume is not None and resume.is_saving:
             resume.save(trainer, point)
         elif trainer.is_global_zero:
-            where = "within a validation" if trainer.validating else "within an epoch before Lightning 2.5"
-            where = f"{where}: a restart continues from the save before it"
-            log.info("Nothing is saved %s", where if resume is not None else "of a fit without AutoResume")
+            log.info("Nothing is saved %s", _why_not_saved(trainer, resume))
         sums = self._trained_sums or []
         has_swapped = trainer.validating and not are_equal(sums, weight_sums(pl_module.parameters()))
         if any_true(trainer, has_swapped):
@@ -208,9 +206,16 @@ class GracefulStopMixin(_Base):
 
 
 def _resume_of(trainer: Trainer) -> Optional[AutoResumeMixin]:
-    """What saves this fit for a restart."""
-    found = (each for each in callbacks_of(trainer) if isinstance(each, AutoResumeMixin))
-    return next((each for each in found if each.is_saving), None)
+    return next((each for each in callbacks_of(trainer) if isinstance(each, AutoResumeMixin)), None)
+
+
+def _why_not_saved(trainer: Trainer, resume: Optional[AutoResumeMixin]) -> str:
+    if resume is None:
+        return "without AutoResume"
+    if not resume.is_saving:
+        return "of a fit that cannot be resumed"
+    where = "within a validation" if trainer.validating else "within an epoch before Lightning 2.5"
+    return f"{where}: a restart continues from the save before it"
 
 
 def _export(trainer: Trainer, pl_module: Any, stopped_by: str) -> None:

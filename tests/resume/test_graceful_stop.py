@@ -160,8 +160,18 @@ def test_in_a_validation_nothing_is_saved_and_a_restart_goes_back_to_the_save_be
 def test_without_auto_resume_nothing_is_saved(trainer, tmp_path):
     with log_lines() as lines:
         assert_stops(143, lambda: fit(trainer(Kill("step", 3), saves=False)))
-    assert "Nothing is saved of a fit without AutoResume" in lines
+    assert "Nothing is saved without AutoResume" in lines
     assert list(tmp_path.rglob("*.ckpt")) == []
+
+
+def test_a_fit_in_a_process_of_multiprocessing_is_stopped_without_a_save(trainer, tmp_path, monkeypatch):
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: object())
+    kill = Kill("step", 3)
+    with log_lines() as lines:
+        assert_stops(143, lambda: fit(trainer(kill)))
+    assert kill.seen.count("step") == 3
+    assert "Nothing is saved of a fit that cannot be resumed" in lines
+    assert saved(tmp_path) == []
 
 
 def test_a_signal_before_training_ends_the_program_at_once(trainer, tmp_path):
