@@ -14,7 +14,7 @@ from tests.projects.container import log_lines
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _NAMESPACES = [each.name for each in installed_namespaces()]
-_MODES = {"line": None, "variable": "1", "protected": None, "off": "0"}
+_MODES = {"line": None, "variable": "1", "protected": None}
 
 
 def start(folder, kind, mode, *words, namespace=_NAMESPACES[0], **variables):
@@ -31,16 +31,16 @@ def assert_trained_together(results, nodes):
 
 
 @pytest.mark.parametrize(
-    ("kind", "mode", "words", "nodes"),
+    ("kind", "mode", "nodes"),
     [
-        ("script", "variable", (), 2),
-        pytest.param("script", "line", (), 1, marks=pytest.mark.full),
-        pytest.param("hydra_app", "line", (), 2, marks=pytest.mark.full),
+        ("script", "variable", 2),
+        pytest.param("script", "line", 1, marks=pytest.mark.full),
+        pytest.param("hydra_app", "line", 2, marks=pytest.mark.full),
     ],
 )
-def test_an_unchanged_trainer_trains_in_the_jobs_world(tmp_path, kind, mode, words, nodes):
+def test_an_unchanged_trainer_trains_in_the_jobs_world(tmp_path, kind, mode, nodes):
     # The other namespace with the line than with the variable, where both are installed.
-    job = start(tmp_path, kind, mode, *words, namespace=_NAMESPACES[-1 if mode == "line" else 0])
+    job = start(tmp_path, kind, mode, namespace=_NAMESPACES[-1 if mode == "line" else 0])
     results = job.torchrun(nodes, 2 // nodes).results(2)
     assert_trained_together(results, nodes)
     base = tmp_path / "algo-1"

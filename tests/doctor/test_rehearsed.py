@@ -13,20 +13,16 @@ pytestmark = pytest.mark.full
 _HERE = Path(__file__).parent
 
 
-def rehearsed(folder, distribution, *words):
-    source = fill_source(folder / "source")
+@needs("netns", torch=True, mpi=True)
+def test_a_good_job_has_no_errors_and_trains(tmp_path):
+    source = fill_source(tmp_path / "source")
     shutil.copy(_HERE / "train.py", source / "train.py")
-    data = folder / "data"
+    data = tmp_path / "data"
     data.mkdir()
     for name in ("b.txt", "a.txt"):
         (data / name).write_text(name)
-    options = ("--hosts", 2, "--distribution", distribution, "--channel", f"training={data}", "--abort-after", "60s")
-    return rehearse(source, folder / "out", *options, "train.py", *words)
-
-
-@needs("netns", torch=True, mpi=True)
-def test_a_good_job_has_no_errors_and_trains(tmp_path):
-    done = rehearsed(tmp_path, "mpi")
+    options = ("--hosts", 2, "--distribution", "mpi", "--channel", f"training={data}", "--abort-after", "60s")
+    done = rehearse(source, tmp_path / "out", *options, "train.py")
     assert done.exit_code == 0, done.log[-6000:]
     for host in ("algo-1", "algo-2"):
         (line,) = [line for line in done.log.splitlines() if f"Doctor on {host}: " in line and " checks, " in line]

@@ -52,7 +52,6 @@ def main():
     arguments = lightning_sm.trainer_settings(
         sagemaker={"doctor": True}, accelerator="cpu", max_steps=2, enable_progress_bar=False, **devices
     )
-    print(f"{current} examined", flush=True)
     trainer = pl.Trainer(**arguments)
     trainer.fit(tiny_model(pl), loader())
     if given.folder is not None:

@@ -10,11 +10,11 @@ import importlib
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import torch
 
+from tests.helpers.plain import end_process_group
 from tests.helpers.tiny import loader, weights
 
 _PLAIN = {"accelerator": "cpu", "strategy": "ddp"}
@@ -78,10 +78,8 @@ def main():
         "logger": fabric.logger.root_dir if fabric.loggers else None,
     }
     (given.folder / f"rank-{fabric.global_rank}.json").write_text(json.dumps(seen))
-    if given.how == "plain" and torch.distributed.is_initialized():
-        # Gloo's threads that outlive the interpreter abort one finished job in ten; with us the group is destroyed.
-        time.sleep(0.2)
-        torch.distributed.destroy_process_group()
+    if given.how == "plain":
+        end_process_group()
 
 
 def resume(fabric, state):

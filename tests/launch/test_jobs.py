@@ -11,7 +11,7 @@ import time
 import pytest
 
 from lightning_sm.launch import LaunchError
-from lightning_sm.launch._watch import follow
+from lightning_sm.launch._watch import LogReader, follow
 
 pytestmark = pytest.mark.full
 GROUP = "/aws/sagemaker/TrainingJobs"
@@ -40,6 +40,12 @@ def answers(monkeypatch):
     return replace
 
 
+def refusal(code="ThrottlingException", message="Rate exceeded"):
+    from botocore.exceptions import ClientError
+
+    return ClientError({"Error": {"Code": code, "Message": message}}, "x")
+
+
 def write(session, host, *lines, job="job-1", start=0):
     """Write lines a millisecond apart, as the agent of a host does."""
     logs = session.client("logs")
@@ -50,6 +56,17 @@ def write(session, host, *lines, job="job-1", start=0):
     events = [{"timestamp": now + start + k, "message": line} for k, line in enumerate(lines)]
     for first in range(0, len(events), 5000):
         logs.put_log_events(logGroupName=GROUP, logStreamName=stream, logEvents=events[first : first + 5000])
+
+
+def test_lines_of_all_hosts_with_host_and_rank(job):
+    write(job, "algo-1", "first", "[1,mpirank:3,algo-2]<stdout>:loss 1", start=0)
+    write(job, "algo-2", "second", start=0)
+    write(job, "algo-1", "not ours", job="job-10")
+    reader = LogReader(job.client("logs"), "job-1")
+    assert sorted(reader.lines()) == ["[algo-1 rank 3] loss 1", "[algo-1] first", "[algo-2] second"]
+    assert list(reader.lines()) == []
+    write(job, "algo-2", "third", start=100)
+    assert list(reader.lines()) == ["[algo-2] third"]
 
 
 def followed(session, name="job-1", kind="TrainingJob", **options):
@@ -100,6 +117,42 @@ def test_empty_pages_and_a_network_that_is_away(job, answers, capsys):
     answers(unreachable)
     with pytest.raises(LaunchError, match="Check the network"):
         followed(job)
+
+
+def best(value):
+    metric = {"MetricName": "val_acc", "Value": value}
+    return {
+        "TrainingJobName": f"tune-1-00{value}",
+        "TunedHyperParameters": {"model.lr": "0.1", "a": '"x"'},
+        "FinalHyperParameterTuningJobObjectiveMetric": metric,
+    }
+
+
+def test_lines_of_a_tuning_job_are_written_when_something_has_changed(aws, answers):
+    running = {"HyperParameterTuningJobStatus": "InProgress"}
+    counted = {**running, "TrainingJobStatusCounters": {"InProgress": 2, "Completed": 0, "NonRetryableError": 1}}
+    failed = {"HyperParameterTuningJobStatus": "Failed", "FailureReason": "No objective metrics found"}
+    first, second = {**counted, "BestTrainingJob": best(1)}, {**counted, "BestTrainingJob": best(2)}
+    left = [running, refusal(), counted, counted, {**counted, "BestTrainingJob": {}}, first, second, second, failed]
+
+    def answer(call, operation, arguments):
+        found = left.pop(0)
+        if isinstance(found, BaseException):
+            raise found
+        return {"HyperParameterTuningJobConfig": {"ResourceLimits": {"MaxNumberOfTrainingJobs": 9}}, **found}
+
+    answers(answer)
+    assert followed(aws, "tune-1", "HyperParameterTuningJob") == (
+        1,
+        [
+            "Training jobs of 9: none yet",
+            "Training jobs of 9: 2 in progress, 1 failed",
+            'Best so far: tune-1-001, val_acc=1 (a="x", model.lr=0.1)',
+            'Best so far: tune-1-002, val_acc=2 (a="x", model.lr=0.1)',
+            "Training jobs of 9: none yet",
+            "tune-1: Failed. No objective metrics found",
+        ],
+    )
 
 
 def test_tuning_jobs_are_listed_shown_stopped_and_fetched(job, run):

@@ -1,11 +1,13 @@
 """Jobs are sent to a real server with AWS's API (moto), over HTTP."""
 
+import http.server
 import io
 import json
 import os
 import subprocess
 import sys
 import tarfile
+import threading
 
 import pytest
 
@@ -180,6 +182,30 @@ def test_no_network(aws, run, monkeypatch, options, call):
     assert shown.status == 1
     assert f"{call} failed" in shown.err
     assert "HINT: Check the network" in shown.err
+
+
+@pytest.mark.parametrize("status", [200, 403])
+def test_the_page_of_a_proxy_is_one_line(aws, run, monkeypatch, status):
+    page = b"<!DOCTYPE html>\n<html><body>" + b"<p>Access to this site is blocked.</p>\n" * 40 + b"</body></html>"
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    for options in (OPTIONS, NO_BUCKET):
+        shown = run("launch", options=options)
+        assert shown.status == 1
+        (line,) = (line for line in shown.err.splitlines() if not line.startswith("Source of"))
+        assert "HTTPS_PROXY" in line
+    server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import importlib
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
+from tests.helpers.plain import end_process_group
 from tests.helpers.tiny import loader, tiny_model, weights
 
 
@@ -66,10 +66,7 @@ def main(folder, namespace, processes, hosts, *ways):
         }
     Path(folder, f"rank-{dist.get_rank()}.json").write_text(json.dumps(seen))
     if ways == ("plain",):
-        # Stock Lightning leaves gloo's groups to the interpreter's end, where now and then a finished job aborts; and
-        # without a pause gloo's threads and the destruction may wait for each other for good, as _process_group tells.
-        time.sleep(0.2)
-        dist.destroy_process_group()
+        end_process_group()
 
 
 if __name__ == "__main__":

@@ -35,18 +35,9 @@ def run(tmp_path, source):
 
     def play(*words):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
-        options = [
-            "--hosts",
-            2,
-            "--distribution",
-            "torch_distributed",
-            "--job-name",
-            "sharded-job",
-            "--isolation",
-            "netns",
-        ]
-        options += ["--checkpoint-dir", tmp_path / "bucket", "--output-dir", tmp_path / "out", "--json"]
-        return run_rehearsal(command_line(source, *options, *words), timeout=280)
+        folders = ("--checkpoint-dir", tmp_path / "bucket", "--output-dir", tmp_path / "out")
+        job = ("--hosts", 2, "--distribution", "torch_distributed", "--job-name", "sharded-job", "--isolation", "netns")
+        return run_rehearsal(command_line(source, *job, *folders, "--json", *words), timeout=280)
 
     return play
 

@@ -12,7 +12,8 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed"),
 ]
 
-# Started as another of the table is, on fewer hosts or with one more group: what they were told is in the recordings.
+# What they were told is in the recordings. The toolkits start them as others of the table, with fewer processes, more
+# hosts or groups; tests/processes has the processes that Lightning starts.
 _RECORDED_ONLY = {
     "none_two_groups",
     "none_two_devices",
