@@ -4,12 +4,7 @@ import functools
 from contextlib import suppress
 from typing import Any, Callable
 
-from lightning_sm._lightning.import_hook import (
-    ImportHook,
-    add_import_hook,
-    check_before_import,
-    explain_failed_import,
-)
+from lightning_sm._lightning.import_hook import add_import_hook, check_before_import, explain_failed_import
 from lightning_sm._lightning.namespaces import FABRICS, NAMESPACES, Namespace, mark_unsupported, set_rank_zero_rank
 from lightning_sm._logging import log
 from lightning_sm.errors import LightningSMError
@@ -20,15 +15,15 @@ __all__ = ["register_on_import"]
 def register_on_import() -> None:
     """Register with each Lightning when it is imported, or now if it has been."""
     for namespace in NAMESPACES:
-        hook = ImportHook(
+        add_import_hook(
+            namespace.name,
+            functools.partial(_try, _register, namespace),
             before=functools.partial(_before_import, namespace),
-            after=functools.partial(_try, _register, namespace),
             explain=explain_failed_import,
         )
-        add_import_hook(namespace.name, hook)
     for namespace in FABRICS:
         after = functools.partial(_try, _register_fabric, namespace)
-        add_import_hook(namespace.name, ImportHook(lambda: None, after, explain_failed_import))
+        add_import_hook(namespace.name, after, explain=explain_failed_import)
 
 
 def _try(register: Callable[[Namespace], None], namespace: Namespace) -> None:

@@ -11,7 +11,7 @@ import sys
 from _thread import get_ident
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple
 
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._logging import log
@@ -21,51 +21,42 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 __all__ = [
-    "ImportHook",
-    "Incompatibility",
     "add_import_hook",
     "check_before_import",
     "explain_failed_import",
     "installed_versions",
-    "known_incompatibilities",
 ]
 
 
-class ImportHook(NamedTuple):
-    """What to call around the import of a module.
-
-    Args:
-        before: Called before the module is executed.
-        after: Called after it was executed.
-        explain: Called with the exception if executing it fails; may return another one to raise instead.
-    """
-
-    before: Callable[[], None]
-    after: Callable[[], None]
-    explain: Callable[[Exception], Optional[Exception]]
-
-
-def add_import_hook(name: str, hook: ImportHook) -> None:
-    """Call ``hook`` around the import of the module ``name``; only ``hook.after``, now, if it has been imported.
+def add_import_hook(
+    name: str,
+    after: Callable[[], None],
+    *,
+    before: Callable[[], None] = lambda: None,
+    explain: Callable[[Exception], Optional[Exception]] = lambda error: None,
+) -> None:
+    """Call functions around the import of the module ``name``; only ``after``, now, if it has been imported.
 
     ``wrapt.when_imported`` does a part of this and would double the import time of this package.
 
     Args:
         name: The full name of the module.
-        hook: What to call. An exception that it raises reaches the import statement.
+        after: Called after it was executed. An exception that one of these raises reaches the import statement.
+        before: Called before the module is executed.
+        explain: Called with the exception if executing it fails; may return another one to raise instead.
     """
     if name in sys.modules:
-        hook.after()
+        after()
     else:
-        sys.meta_path.insert(0, _Finder(name, hook))
+        sys.meta_path.insert(0, _Finder(name, before, after, explain))
 
 
 class _Finder:
     """Finds the module by all other finders, and replaces the method of its loader that executes it."""
 
-    def __init__(self, name: str, hook: ImportHook) -> None:
+    def __init__(self, name: str, before: Any, after: Any, explain: Any) -> None:
         self.name = name
-        self.hook = hook
+        self.before, self.after, self.explain = before, after, explain
         self._searching: Set[int] = set()
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> "Optional[ModuleSpec]":
@@ -85,65 +76,41 @@ class _Finder:
         return spec
 
     def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-        self.hook.before()
+        self.before()
         try:
             execute(module)
         except Exception as error:
-            explained = self.hook.explain(error)
+            explained = self.explain(error)
             if explained is None:
                 raise
             raise explained from error
-        self.hook.after()
+        self.after()
 
 
 Version = Tuple[int, ...]
 
 
-class Incompatibility(NamedTuple):
-    """Versions of packages that do not work together.
-
-    Args:
-        problem: What happens.
-        pin: The requirement that avoids it.
-        fatal: Whether Lightning must not be imported at all.
-    """
-
-    problem: str
-    pin: str
-    fatal: bool = False
-
-
-def known_incompatibilities(versions: Mapping[str, Version]) -> List[Incompatibility]:
-    """Return the known incompatibilities of a set of installed packages.
-
-    Args:
-        versions: The version of each package by its name on the package index, without those that are not installed.
-    """
-    found: List[Incompatibility] = []
-    for package in ("lightning", "pytorch-lightning"):
-        if versions.get(package) in ((2, 6, 2), (2, 6, 3)):
-            # https://github.com/Lightning-AI/pytorch-lightning/issues/21691
-            problem = f"{package} 2.6.2 and 2.6.3 are compromised releases."
-            found.append(Incompatibility(problem, f"{package}!=2.6.2,!=2.6.3", fatal=True))
-    parser = versions.get("jsonargparse", (4, 21))
-    if (1,) < versions.get("pytorch-lightning", ()) < (1, 7) and (parser >= (4, 22) or (4, 6) <= parser < (4, 9)):
-        problem = f"Lightning's CLI before 1.7 does not work with jsonargparse {'.'.join(map(str, parser))}."
-        found.append(Incompatibility(problem, "jsonargparse[signatures]==4.21.0"))
-    return found
-
-
 def check_before_import(namespace: Namespace) -> None:
-    """Log a warning for each known incompatibility of the installed packages, and raise for a fatal one.
+    """Log a warning where the installed packages do not work together, and refuse releases that are malicious.
 
     Raises:
         LightningSMError: The installed release is compromised. None of its code has been executed.
     """
-    for known in known_incompatibilities(installed_versions()):
-        if known.fatal:
+    versions = installed_versions()
+    for package in ("lightning", "pytorch-lightning"):
+        if versions.get(package) in ((2, 6, 2), (2, 6, 3)):
+            # https://github.com/Lightning-AI/pytorch-lightning/issues/21691
             raise LightningSMError(
-                f"{namespace.name} was not imported: {known.problem}", hint=f"Put {known.pin!r} into requirements.txt."
+                f"{namespace.name} was not imported: {package} 2.6.2 and 2.6.3 are compromised releases.",
+                hint=f"Put '{package}!=2.6.2,!=2.6.3' into requirements.txt.",
             )
-        log.warning("%s HINT: Put %r into requirements.txt.", known.problem, known.pin)
+    parser = versions.get("jsonargparse", (4, 21))
+    if (1,) < versions.get("pytorch-lightning", ()) < (1, 7) and (parser >= (4, 22) or (4, 6) <= parser < (4, 9)):
+        log.warning(
+            "Lightning's CLI before 1.7 does not work with jsonargparse %s. HINT: Put "
+            "'jsonargparse[signatures]==4.21.0' into requirements.txt.",
+            ".".join(map(str, parser)),
+        )
 
 
 def explain_failed_import(error: Exception) -> Optional[LightningSMError]:
@@ -160,7 +127,7 @@ def explain_failed_import(error: Exception) -> Optional[LightningSMError]:
 
 
 def installed_versions() -> Dict[str, Version]:
-    """The versions of the installed packages that :func:`known_incompatibilities` looks at, by their names."""
+    """The versions of the installed packages that :func:`check_before_import` looks at, by their names."""
     # Imported here, because it takes longer to import than the rest of this package.
     from importlib.metadata import PackageNotFoundError, version
 

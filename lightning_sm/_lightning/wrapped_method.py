@@ -11,7 +11,7 @@ import inspect
 import os
 from typing import Any, Callable, Dict, Mapping, Tuple
 
-from lightning_sm._lightning.import_hook import ImportHook, add_import_hook
+from lightning_sm._lightning.import_hook import add_import_hook
 from lightning_sm._lightning.namespaces import Namespace
 
 __all__ = ["constructor_arguments", "fabric_of", "reorder_callbacks", "trainer_of", "wrap_method"]
@@ -52,7 +52,7 @@ def wrap_method(path: ClassPath, method: str, function: Callable[..., Any]) -> N
 
         setattr(cls, method, wrapped)
 
-    add_import_hook(module, ImportHook(lambda: None, wrap, lambda error: None))
+    add_import_hook(module, wrap)
 
 
 def constructor_arguments(

@@ -5,11 +5,7 @@ import sys
 
 import pytest
 
-from lightning_sm._lightning.import_hook import ImportHook, add_import_hook
-
-
-def after_import(name, after):
-    add_import_hook(name, ImportHook(before=lambda: None, after=after, explain=lambda error: None))
+from lightning_sm._lightning.import_hook import add_import_hook
 
 
 @pytest.fixture
@@ -31,13 +27,13 @@ def package(tmp_path, monkeypatch):
 def test_calls_at_once_where_it_has_been_imported(package):
     importlib.import_module(package)
     calls = []
-    after_import(package, lambda: calls.append(1))
+    add_import_hook(package, lambda: calls.append(1))
     assert calls == [1]
 
 
 def test_module_below_a_package(package):
     calls = []
-    after_import(f"{package}.below", lambda: calls.append(1))
+    add_import_hook(f"{package}.below", lambda: calls.append(1))
     importlib.import_module(package)
     assert calls == []
     assert importlib.import_module(f"{package}.below").value == 6
@@ -45,7 +41,7 @@ def test_module_below_a_package(package):
 
 
 def test_module_keeps_its_own_loader(package):
-    after_import(package, lambda: None)
+    add_import_hook(package, lambda: None)
     module = importlib.import_module(package)
     assert type(module.__loader__).__name__ == type(module.__spec__.loader).__name__ == "SourceFileLoader"
     assert pkgutil.get_data(package, "data.txt") == b"data"
@@ -56,7 +52,7 @@ def test_what_comes_before_can_refuse(package):
     def refuse():
         raise ValueError("refused")
 
-    add_import_hook(package, ImportHook(before=refuse, after=lambda: pytest.fail("called"), explain=lambda error: None))
+    add_import_hook(package, lambda: pytest.fail("called"), before=refuse)
     with pytest.raises(ValueError, match="refused"):
         importlib.import_module(package)
     assert package not in sys.modules
@@ -65,7 +61,7 @@ def test_what_comes_before_can_refuse(package):
 def test_import_that_fails_is_explained(package):
     name = f"{package}.broken"
     explain = {"broken": ValueError("It is broken because.")}.get
-    add_import_hook(name, ImportHook(lambda: None, lambda: pytest.fail("called"), lambda error: explain(str(error))))
+    add_import_hook(name, lambda: pytest.fail("called"), explain=lambda error: explain(str(error)))
     with pytest.raises(ValueError, match=r"It is broken because\.") as info:
         importlib.import_module(name)
     assert isinstance(info.value.__cause__, OSError)
@@ -83,7 +79,7 @@ class _Wrapper:
 
 def test_finders_that_others_have_wrapped(package):
     calls = []
-    after_import(package, lambda: calls.append(1))
+    add_import_hook(package, lambda: calls.append(1))
     sys.meta_path[:] = [_Wrapper(finder) for finder in sys.meta_path if hasattr(finder, "find_spec")]
     assert importlib.import_module(package).value == 5
     assert importlib.import_module(f"{package}.below").value == 6
