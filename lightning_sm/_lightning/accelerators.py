@@ -3,7 +3,7 @@
 from typing import Any
 
 from lightning_sm._lightning.levels import SupportLevel, support_level
-from lightning_sm._lightning.namespaces import Namespace, namespaced_class
+from lightning_sm._lightning.namespaces import Namespace, has_base, namespaced_class
 
 __all__ = ["register_accelerator", "retarget_mixed_precision"]
 
@@ -36,8 +36,7 @@ def retarget_mixed_precision(precision_plugin: Any, device_type: str) -> None:
     """
     import torch
 
-    is_mixed = any(cls.__name__ == "MixedPrecision" for cls in type(precision_plugin).__mro__)
-    if not is_mixed or precision_plugin.device != "cuda":
+    if not has_base(type(precision_plugin), "MixedPrecision") or precision_plugin.device != "cuda":
         return
     precision_plugin.device = device_type
     if precision_plugin.scaler is not None:

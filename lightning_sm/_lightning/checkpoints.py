@@ -1,12 +1,12 @@
 """How strategies save and load: hooks around that, what DeepSpeed lacks in it, and another storage for DCP."""
 
 import importlib
-import os
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Callable, Iterator, List
 
 from lightning_sm._lightning.legacy import strategy_of
-from lightning_sm._lightning.namespaces import Namespace
+from lightning_sm._lightning.namespaces import Namespace, has_base
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.strategies import strategy_kind
 from lightning_sm._lightning.trainer import Trainer
@@ -32,7 +32,7 @@ __all__ = [
 def innermost_wrapper(checkpoint_io: Any) -> Any:
     """The innermost of Lightning's wrapping ``CheckpointIO``, whose ``checkpoint_io`` writes; ``None`` without one."""
     found = None
-    while any(cls.__name__ == "_WrappingCheckpointIO" for cls in type(checkpoint_io).__mro__):
+    while has_base(type(checkpoint_io), "_WrappingCheckpointIO"):
         found, checkpoint_io = checkpoint_io, checkpoint_io.checkpoint_io
     return found
 
@@ -48,9 +48,7 @@ def around_sharded_saves(strategy: Any, save: Callable[[Callable[..., Any], Any,
         A function that undoes it.
     """
 
-    def replacement(original: Any, checkpoint: Any, filepath: Any, storage_options: Any = None) -> None:
-        # Since 1.6 the strategy accepts storage options; those that shard refuse them.
-        options = {} if storage_options is None else {"storage_options": storage_options}
+    def replacement(original: Any, checkpoint: Any, filepath: Any, **options: Any) -> None:
         save(lambda content, path: original(content, path, **options), checkpoint, filepath)
 
     return ReplacedMethod(strategy, "save_checkpoint", replacement).undo
@@ -161,7 +159,7 @@ def deferred_write_errors(strategy: Any, errors: List[BaseException]) -> Iterato
         # Between the last barriers global rank 0 would write this file.
         saved = original(folder, *args, tag=tag, **{**kwargs, "save_latest": False})
         if strategy.is_global_zero:
-            guarded(_write_text, os.path.join(str(folder), "latest"), str(tag))
+            guarded(Path(folder, "latest").write_text, str(tag))
         return saved
 
     replaced = [ReplacedMethod(engine, "save_checkpoint", without_latest)]
@@ -173,11 +171,6 @@ def deferred_write_errors(strategy: Any, errors: List[BaseException]) -> Iterato
     finally:
         for method in replaced:
             method.undo()
-
-
-def _write_text(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def is_failed_write(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ it wraps together) to global rank 0's host. DeepSpeed's parameters are gathered 
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, Tuple
 
-from lightning_sm._lightning.legacy import excess_step, strategy_of
+from lightning_sm._lightning.legacy import connector_of, excess_step, strategy_of
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.strategies import strategy_kind
@@ -64,8 +64,7 @@ def full_checkpoint(namespace: Namespace, trainer: Any, *, has_ended: bool) -> D
         replaced.append(ReplacedMethod(strategy, "optimizer_state", lambda _, optimizer: {}))
     try:
         with _full_state(strategy):
-            connector = getattr(trainer, "_checkpoint_connector", None) or trainer.checkpoint_connector
-            checkpoint: Dict[str, Any] = connector.dump_checkpoint(weights_only=False)
+            checkpoint: Dict[str, Any] = connector_of(trainer, "checkpoint").dump_checkpoint(weights_only=False)
     finally:
         for method in replaced:
             method.undo()

@@ -15,7 +15,7 @@ __all__ = [
     "add_names_of_strategy",
     "backend_variable",
     "cli_base_path",
-    "connector_of_loggers",
+    "connector_of",
     "ddp_base_path",
     "epochs_trained",
     "excess_step",
@@ -23,7 +23,6 @@ __all__ = [
     "parse_args",
     "registry_of_strategies",
     "save_config_arguments",
-    "signal_connector_of",
     "single_device_class",
     "skips_missing_hooks",
     "steps_taken",
@@ -147,14 +146,10 @@ def logged_step(trainer: Any) -> int:
 # Parts of the trainer: https://github.com/Lightning-AI/pytorch-lightning/pull/11513, 11683 and 12232
 
 
-def signal_connector_of(trainer: Any) -> Any:
-    """The trainer's signal connector."""
-    return trainer._signal_connector if hasattr(trainer, "_signal_connector") else trainer.signal_connector
-
-
-def connector_of_loggers(trainer: Any) -> Any:
-    """The trainer's logger connector."""
-    return trainer._logger_connector if hasattr(trainer, "_logger_connector") else trainer.logger_connector
+def connector_of(trainer: Any, name: str) -> Any:
+    """The trainer's connector of this name: ``checkpoint``, ``logger`` or ``signal``."""
+    attribute = f"_{name}_connector"
+    return getattr(trainer, attribute if hasattr(trainer, attribute) else attribute[1:])
 
 
 def skips_missing_hooks(namespace: Namespace) -> bool:

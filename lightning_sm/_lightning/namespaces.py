@@ -26,6 +26,7 @@ __all__ = [
     "check_supported",
     "choose_fabric",
     "choose_namespace",
+    "has_base",
     "installed_namespaces",
     "mark_unsupported",
     "namespace_of",
@@ -117,6 +118,11 @@ def check_supported(*namespaces: Namespace) -> None:
             f"lightning_sm does not support this release of {namespaces[0].name}: {_unsupported[namespaces[0].name]}.",
             hint="Install a release of Lightning that docs/versions.md of lightning_sm lists, or a newer lightning_sm.",
         )
+
+
+def has_base(cls: Optional[type], name: str) -> bool:
+    """Whether a class has this name, or one of its bases: the namespaces share no class that could be compared."""
+    return cls is not None and any(base.__name__ == name for base in cls.__mro__)
 
 
 def installed_namespaces() -> Tuple[Namespace, ...]:

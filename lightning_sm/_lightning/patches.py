@@ -144,7 +144,7 @@ PATCHES = tuple(
             f"{_PYTORCH}/trainer/call.py",
         ),
         (
-            "train_loop_hooks.after_batch_hooks",
+            "trainer_hooks.after_batch_hooks",
             "`on_batch_end` of the logger connector",
             "all",
             "a hook after those of a batch",

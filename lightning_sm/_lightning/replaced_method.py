@@ -2,7 +2,7 @@
 
 from typing import Any, Callable
 
-__all__ = ["ListenedMethod", "ReplacedMethod", "listen"]
+__all__ = ["ReplacedMethod", "listen"]
 
 
 class ReplacedMethod:
@@ -36,24 +36,6 @@ class ReplacedMethod:
             setattr(self.owner, self.name, self.before)
 
 
-class ListenedMethod(ReplacedMethod):
-    """A method with each call of which functions are called, before it and after it."""
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self.first: Any = []
-        self.after: Any = []
-        super().__init__(owner, name, getattr(owner, name))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Lightning calls some of these methods at each step.
-        for each in self.first:
-            each()
-        result = self.original(*args, **kwargs)
-        for each in self.after:
-            each()
-        return result
-
-
 def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool = False) -> Callable[[], None]:
     """Call a function with each call of a method of one object.
 
@@ -80,16 +62,13 @@ def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool =
         >>> vars(loop)
         {}
     """
-    listened = vars(owner).get(name)
-    if not isinstance(listened, ListenedMethod):
-        listened = ListenedMethod(owner, name)
-    functions = listened.first if first else listened.after
-    functions.append(function)
 
-    def undo() -> None:
-        if function in functions:
-            functions.remove(function)
-        if not listened.first and not listened.after:
-            listened.undo()
+    def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if first:
+            function()
+        result = original(*args, **kwargs)
+        if not first:
+            function()
+        return result
 
-    return undo
+    return ReplacedMethod(owner, name, call).undo

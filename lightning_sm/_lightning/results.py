@@ -6,7 +6,8 @@ Lightning saves neither, so that the mean of a resumed epoch would be that of it
 import sys
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
-from lightning_sm._lightning.legacy import connector_of_loggers, strategy_of
+from lightning_sm._lightning.legacy import connector_of, strategy_of
+from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.trainer import Trainer
 
 __all__ = ["logged_values", "metric_states", "results_of", "set_logged_values", "set_metric_states", "set_results"]
@@ -23,19 +24,18 @@ _LOGGED = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 
 def logged_values(trainer: Any) -> Dict[str, Dict[str, Any]]:
     """The metrics that callbacks, loggers and progress bars see, without the reduction that ``Trainer`` may do."""
-    connector = connector_of_loggers(trainer)
+    connector = connector_of(trainer, "logger")
     return {
-        name: {key: value.detach() for key, value in getattr(connector, name, {}).items() if hasattr(value, "detach")}
+        name: {key: value.detach() for key, value in getattr(connector, name).items() if hasattr(value, "detach")}
         for name in _LOGGED
     }
 
 
 def set_logged_values(trainer: Any, saved: Mapping[str, Mapping[str, Any]], device: Any) -> None:
     """Set what :func:`logged_values` returned."""
-    connector = connector_of_loggers(trainer)
+    connector = connector_of(trainer, "logger")
     for name, values in saved.items():
-        if hasattr(connector, name):
-            getattr(connector, name).update({key: value.to(device) for key, value in values.items()})
+        getattr(connector, name).update({key: value.to(device) for key, value in values.items()})
 
 
 def results_of(trainer: Trainer) -> List[Dict[str, Any]]:
@@ -71,19 +71,22 @@ def set_results(trainer: Any, saved: List[Dict[str, Any]]) -> Callable[[], None]
     import torch
 
     module, results = trainer.lightning_module, trainer.fit_loop.epoch_loop._results
-    log, earlier = results.log, {}
+    metrics = dict(module.named_modules())
+    earlier: Dict[str, Any] = {}
     for entry in saved:
         arguments = {name: entry[name] for name in (*_LOG_ARGUMENTS, "reduce_fx", "rank_zero_only")}
         key = f"{entry['fx']}.{entry['name']}"
-        value = torch.zeros((), device=module.device) if entry["sums"] else _attribute(module, entry)
+        value = torch.zeros((), device=module.device) if entry["sums"] else metrics.get(entry["metric_attribute"])
         if value is None or key in results:
             continue
-        log(entry["fx"], entry["name"], value, **arguments, sync_dist_fn=strategy_of(trainer).reduce, batch_size=1)
+        results.log(
+            entry["fx"], entry["name"], value, **arguments, sync_dist_fn=strategy_of(trainer).reduce, batch_size=1
+        )
         results[key].meta.sync.should = entry["sync_dist"]
         _set(results[key], entry, module.device)
         earlier[key] = entry
 
-    def log_first(fx: str, name: str, *args: Any, **kwargs: Any) -> None:
+    def log_first(log: Callable[..., None], fx: str, name: str, *args: Any, **kwargs: Any) -> None:
         # The arguments of `log` may differ from those before the interruption.
         key = f"{fx}.{name}"
         entry = earlier.pop(key, None)
@@ -93,14 +96,10 @@ def set_results(trainer: Any, saved: List[Dict[str, Any]]) -> Callable[[], None]
         if entry is not None and entry["sums"] and results[key].is_tensor:
             _add(results[key], entry)
 
-    results.log = log_first
+    replaced = ReplacedMethod(results, "log", log_first)
     # Lightning takes the first batch after its start for the first batch of the epoch.
     trainer._logger_connector._first_loop_iter = False
-    return lambda: vars(results).pop("log", None)
-
-
-def _attribute(module: Any, entry: Mapping[str, Any]) -> Any:
-    return dict(module.named_modules()).get(entry["metric_attribute"])
+    return replaced.undo
 
 
 def _set(result: Any, entry: Mapping[str, Any], device: Any) -> None:

@@ -1,5 +1,6 @@
 """Lightning's strategies: which there are, of which kind one is, and where one initializes the process group."""
 
+import functools
 import importlib
 import sys
 from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
@@ -8,6 +9,7 @@ from lightning_sm._lightning.legacy import registry_of_strategies, single_device
 from lightning_sm._lightning.levels import SupportLevel, support_level
 from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.trainer import Trainer
+from lightning_sm._lightning.wrapped_method import wrap_method
 
 __all__ = [
     "SHARDED_BASES",
@@ -21,7 +23,6 @@ __all__ = [
     "registered_strategy",
     "replace_infinite_barrier",
     "sharded_base_path",
-    "sharded_format",
     "shards_of",
     "strategy_kind",
     "xla_base_path",
@@ -144,11 +145,6 @@ def shards_of(strategy: Any) -> str:
     return f"deepspeed_stage_{config.get('zero_optimization', {}).get('stage', 0)}"
 
 
-def sharded_format(strategy: Any) -> str:
-    """The format of a sharded checkpoint of a strategy: ``dcp`` or ``deepspeed``."""
-    return "deepspeed" if strategy_kind(strategy) == "deepspeed" else "dcp"
-
-
 # The functions of strategies around ``init_process_group``, and how many frames above an environment's they may be.
 _SETUP_FUNCTIONS = frozenset(
     {"_init_dist_connection", "init_dist_connection", "setup_environment", "setup_distributed"}
@@ -179,22 +175,21 @@ def replace_infinite_barrier(namespace: Namespace) -> None:
     """
     if support_level(namespace) is SupportLevel.CORE:
         return
-    barrier = getattr(importlib.import_module(f"{namespace.fabric}.utilities.distributed"), "_InfiniteBarrier", None)
-    if barrier is None or hasattr(barrier, "_lightning_sm_enter"):  # it came with 2.3
-        return
-    barrier._lightning_sm_enter = barrier.__enter__
-
-    def enter(self: Any) -> Any:
-        import torch.distributed as dist
-
-        if dist.is_available() and dist.is_initialized() and dist.get_backend() == "smddp":
-            self.barrier = dist.barrier
-            return self
-        return self._lightning_sm_enter()
-
-    barrier.__enter__ = enter
+    module = importlib.import_module(f"{namespace.fabric}.utilities.distributed")
+    if hasattr(module, "_InfiniteBarrier"):  # it came with 2.3
+        wrap_method((module.__name__, "_InfiniteBarrier"), "__enter__", _enter_barrier)
 
 
+def _enter_barrier(original: Callable[[Any], Any], barrier: Any) -> Any:
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized() and dist.get_backend() == "smddp":
+        barrier.barrier = dist.barrier
+        return barrier
+    return original(barrier)
+
+
+@functools.lru_cache(maxsize=None)
 def check_single_device_environment(namespace: Namespace, check: Callable[[Any], None]) -> None:
     """Check the cluster environment when the single-device strategy is set up for ``fit``.
 
@@ -205,15 +200,12 @@ def check_single_device_environment(namespace: Namespace, check: Callable[[Any],
         namespace: Lightning's namespace.
         check: Called with the environment that the ``Trainer`` chose, at the start of each ``fit``.
     """
-    strategy_class: Any = single_device_class(namespace)
-    if hasattr(strategy_class, "_lightning_sm_inherited"):
-        return
-    strategy_class._lightning_sm_inherited = strategy_class.setup_environment
 
-    def setup_environment(self: Any) -> None:
-        trainer = self.lightning_module.trainer
+    def setup_environment(original: Callable[[Any], None], strategy: Any) -> None:
+        trainer = strategy.lightning_module.trainer
         if trainer.state.fn == "fit":
             check(trainer._accelerator_connector.cluster_environment)
-        self._lightning_sm_inherited()
+        original(strategy)
 
-    strategy_class.setup_environment = setup_environment
+    cls = single_device_class(namespace)
+    wrap_method((cls.__module__, cls.__name__), "setup_environment", setup_environment)

@@ -1,13 +1,14 @@
-"""``Trainer`` for type checkers, which is Lightning's, and what Lightning does not declare of it."""
+"""Lightning's ``Trainer`` and ``Callback`` for type checkers, and what Lightning does not declare of a trainer."""
 
 from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
-    from pytorch_lightning import Trainer
+    from pytorch_lightning import Callback, Trainer
 else:
-    Trainer = Any
+    # A mixin gets the ``Callback`` of its namespace when its class is built.
+    Callback, Trainer = object, Any
 
-__all__ = ["Trainer", "callbacks_of", "is_fast_dev_run"]
+__all__ = ["Callback", "Trainer", "callbacks_of", "is_fast_dev_run"]
 
 
 def callbacks_of(trainer: Any) -> List[Any]:

@@ -1,19 +1,22 @@
-"""Hooks into a trainer that callbacks do not have: restoring a checkpoint, the end of the fit loop, signal handlers."""
+"""What callbacks lack: hooks around a restore, after a batch and after the loop; signal handlers; a first batch."""
 
 import os
 from inspect import signature
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
-from lightning_sm._lightning.legacy import signal_connector_of, skips_missing_hooks
+from lightning_sm._lightning.legacy import connector_of, skips_missing_hooks
 from lightning_sm._lightning.loadable import restore_error
-from lightning_sm._lightning.namespaces import Namespace
+from lightning_sm._lightning.namespaces import Namespace, has_base
+from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 
 __all__ = [
+    "after_batch_hooks",
     "after_run",
     "around_load",
     "around_restore",
     "call_skipped_train_hooks",
+    "first_train_batch",
     "forget_restore",
     "set_restored_handler",
     "skip_hooks",
@@ -37,6 +40,10 @@ _BATCH_HOOKS = (
 )
 
 
+# How Lightning's searches for a learning rate or a batch size name their checkpoints.
+_OF_SEARCHES = (".lr_find_", ".scale_batch_size_")
+
+
 def around_load(trainer: Trainer, found: Callable[[Any], ContextManager[Any]]) -> None:
     """Call ``found`` once, around the loading of a checkpoint in ``test``, ``validate`` or ``predict``.
 
@@ -44,7 +51,7 @@ def around_load(trainer: Trainer, found: Callable[[Any], ContextManager[Any]]) -
         trainer: The trainer, before it loads the checkpoint.
         found: Takes the path that Lightning is about to load, or ``None``. The value of its context is loaded instead.
     """
-    connector = _connector_of(trainer)
+    connector = connector_of(trainer, "checkpoint")
 
     def resume_start(checkpoint_path: Any = None, **more: Any) -> None:
         connector.__dict__.pop("resume_start", None)
@@ -87,7 +94,7 @@ def around_restore(
         explain: Returns the error to raise for an error in restoring the chosen checkpoint.
         restored: Called when everything has been restored, before the first batch.
     """
-    connector = _connector_of(trainer)
+    connector = connector_of(trainer, "checkpoint")
     forget_restore(trainer)
 
     def original(name: str) -> Any:
@@ -95,7 +102,7 @@ def around_restore(
         return getattr(connector, name)
 
     def resume_start(checkpoint_path: Any = None, **more: Any) -> None:
-        if _is_of_search(checkpoint_path):
+        if os.path.basename(str(checkpoint_path)).startswith(_OF_SEARCHES):
             type(connector).resume_start(connector, checkpoint_path, **more)
             return
         start = original("resume_start")
@@ -136,18 +143,9 @@ def around_restore(
 
 def forget_restore(trainer: Trainer) -> None:
     """Remove what :func:`around_restore` has set, such as after a fit that failed while restoring."""
-    connector = _connector_of(trainer)
+    connector = connector_of(trainer, "checkpoint")
     for name in ("resume_start", "restore_model", "restore_training_state", "resume_end"):
         connector.__dict__.pop(name, None)
-
-
-def _is_of_search(path: Any) -> bool:
-    return isinstance(path, str) and os.path.basename(path).startswith((".lr_find_", ".scale_batch_size_"))
-
-
-def _connector_of(trainer: Trainer) -> Any:
-    named = "_checkpoint_connector" if hasattr(trainer, "_checkpoint_connector") else "checkpoint_connector"
-    return getattr(trainer, named)
 
 
 def after_run(trainer: Trainer, function: Callable[[], None]) -> Callable[[], None]:
@@ -160,19 +158,48 @@ def after_run(trainer: Trainer, function: Callable[[], None]) -> Callable[[], No
     Returns:
         A function that undoes it.
     """
-    loop: Any = trainer.fit_loop
 
-    def undo() -> None:
-        vars(loop).pop("run", None)
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        undo()
-        result = loop.run(*args, **kwargs)
+    def run(original: Any, *args: Any, **kwargs: Any) -> Any:
+        replaced.undo()
+        result = original(*args, **kwargs)
         function()
         return result
 
-    loop.run = run
-    return undo
+    replaced = ReplacedMethod(trainer.fit_loop, "run", run)
+    return replaced.undo
+
+
+def after_batch_hooks(trainer: Trainer, function: Callable[[], None]) -> Callable[[], None]:
+    """Call ``function`` after each training batch, after ``on_train_batch_end`` of callbacks, model and strategy.
+
+    A callback's own ``on_train_batch_end`` is called before the model's, with the same counters.
+
+    Args:
+        trainer: The trainer.
+        function: Called without arguments.
+
+    Returns:
+        A function that undoes it.
+    """
+
+    def after() -> None:
+        if trainer.training:  # Lightning also calls it after batches of a validation
+            function()
+
+    return listen(connector_of(trainer, "logger"), "on_batch_end", after)
+
+
+def first_train_batch(trainer: Any) -> Any:
+    """Return the first batch of the training data, without changing torch's random state.
+
+    For a fit without steps left to train, which has created its loaders and not used them.
+    """
+    import torch
+
+    # Lightning 2.0 moved it from the connector to the loop.
+    source = getattr(trainer.fit_loop, "_data_source", None) or trainer._data_connector._train_dataloader_source
+    with torch.random.fork_rng(devices=[]):
+        return next(iter(source.dataloader()))
 
 
 def call_skipped_train_hooks(trainer: Trainer) -> None:
@@ -206,11 +233,7 @@ def start_averages(trainer: Trainer) -> None:
 
 
 def _stochastic_averages(trainer: Trainer) -> List[Any]:
-    return [
-        callback
-        for callback in callbacks_of(trainer)
-        if any(cls.__name__ == "StochasticWeightAveraging" for cls in type(callback).__mro__)
-    ]
+    return [each for each in callbacks_of(trainer) if has_base(type(each), "StochasticWeightAveraging")]
 
 
 def set_restored_handler(trainer: Trainer, number: int, handler: Any) -> None:
@@ -225,7 +248,7 @@ def set_restored_handler(trainer: Trainer, number: int, handler: Any) -> None:
         handler: A function, or ``signal.SIG_DFL`` or ``signal.SIG_IGN``.
     """
     # Empty if Lightning installed no handlers; a private name, which a newer Lightning may not have.
-    handlers = getattr(signal_connector_of(trainer), "_original_handlers", {})
+    handlers = getattr(connector_of(trainer, "signal"), "_original_handlers", {})
     if number in handlers:
         handlers[number] = handler
 

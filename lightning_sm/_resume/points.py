@@ -7,8 +7,8 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce
 from lightning_sm._lightning.legacy import steps_taken
 from lightning_sm._lightning.restart import SavePoint, point_after_batch, resumes_within_epochs
-from lightning_sm._lightning.train_loop_hooks import after_batch_hooks
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
+from lightning_sm._lightning.trainer_hooks import after_batch_hooks
 
 __all__ = ["SavePoints", "save_points_of"]
 

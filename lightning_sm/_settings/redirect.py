@@ -12,20 +12,19 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._failure import redact_patterns
-from lightning_sm._lightning import SupportLevel, support_level
+from lightning_sm._lightning import SupportLevel, has_base, support_level
 from lightning_sm._logging import log
 from lightning_sm._observe.mlflow import (
     check_server,
     continue_run,
     experiment_of,
     is_local,
-    is_mlflow_class,
     is_open,
     set_in_place,
     settable,
 )
 from lightning_sm._observe.upload import check_packages
-from lightning_sm._observe.wandb import continue_wandb_run, is_wandb_class
+from lightning_sm._observe.wandb import continue_wandb_run
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._settings.classes import init_parameters
 from lightning_sm._settings.given import Given, RunContext
@@ -83,7 +82,7 @@ def redirect(entries: Any, key: str, context: RunContext) -> Iterator[RoutedSett
     routes = CheckpointRoutes(context.checkpoint_dir[0], olds if key == CALLBACKS else ())
     chosen = {os.path.realpath(path) for path in context.given.explicit_texts(argument)}
     for index, (entry, old) in enumerate(zip(listed, olds)):
-        if key == LOGGER and _is_described(entry) and is_mlflow_class(_class_of(entry, context)):
+        if key == LOGGER and _is_described(entry) and has_base(_class_of(entry, context), "MLFlowLogger"):
             # MLflow from 3.17 on refuses to be constructed with its default, a local directory.
             at = f"{key}[{index}]" if isinstance(entries, (list, tuple)) else key
             yield from _complete_mlflow(entry, f"{at}.init_args", _mlflow_arguments(context), context.given)
@@ -135,24 +134,20 @@ def _place_of(entry: Any, old: Any, key: str, routes: "CheckpointRoutes", contex
     if cls is None:
         return None
     if key == CALLBACKS:
-        return _Place(routes.place(old), context.checkpoint_dir[1]) if _is_a(cls, "ModelCheckpoint") else None
+        return _Place(routes.place(old), context.checkpoint_dir[1]) if has_base(cls, "ModelCheckpoint") else None
     if old is None and ("save_dir" not in init_parameters(cls) or not _is_described(entry)):
         return None
-    if is_mlflow_class(cls) and _is_described(entry):
+    if has_base(cls, "MLFlowLogger") and _is_described(entry):
         wanted = _mlflow_arguments(context).get("tracking_uri", ("", ""))[0]
         if not is_local(wanted) or not is_local(_argument(entry, "tracking_uri")):
             return None  # it writes nothing there
     return _log_place(context, cls, old)
 
 
-def _is_a(cls: type, name: str) -> bool:
-    return any(base.__name__ == name for base in cls.__mro__)
-
-
 def _log_place(context: RunContext, cls: type, save_dir: Any = None) -> _Place:
     directory, source = context.output_dir
     job = context.job
-    if not _is_a(cls, "TensorBoardLogger"):
+    if not has_base(cls, "TensorBoardLogger"):
         return _Place(directory, source)
     url = os.fspath(save_dir) if is_remote(save_dir) else None
     if url is None and job.tensorboard_dir is not None:
@@ -204,7 +199,7 @@ def _job_name(context: RunContext) -> str:
 def _sends(logger: Any) -> bool:
     """Whether a logger's output leaves the host by itself, so that its directory is a buffer only."""
     services = ("WandbLogger", "CometLogger", "NeptuneLogger", "LitLogger")
-    return any(_is_a(type(logger), name) for name in services) and not getattr(logger, "_offline", False)
+    return any(has_base(type(logger), name) for name in services) and not getattr(logger, "_offline", False)
 
 
 def complete_loggers(arguments: Dict[str, Any], context: RunContext) -> Tuple[RoutedSetting, ...]:
@@ -230,10 +225,10 @@ def complete_loggers(arguments: Dict[str, Any], context: RunContext) -> Tuple[Ro
         logger, settings = _default_logger(context)
         loggers, changed = [logger], settings
     for index, logger in enumerate(loggers):
-        if is_mlflow_class(type(logger)):
+        if has_base(type(logger), "MLFlowLogger"):
             changed += _complete_mlflow(logger, f"{LOGGER}[{index}]" if several else LOGGER, wanted, context.given)
     changed += redirect(loggers if several else loggers[0], LOGGER, context)
-    if context.options.mlflow_arn and not any(is_mlflow_class(type(logger)) for logger in loggers):
+    if context.options.mlflow_arn and not any(has_base(type(logger), "MLFlowLogger") for logger in loggers):
         check_server(wanted["tracking_uri"][0])
         logger_class = context.namespace.module("loggers").MLFlowLogger
         loggers.append(logger_class(**{name: value for name, (value, _) in wanted.items()}))
@@ -244,9 +239,9 @@ def complete_loggers(arguments: Dict[str, Any], context: RunContext) -> Tuple[Ro
             for name, (value, source) in wanted.items()
         ]
     for index, logger in enumerate(loggers):
-        if is_mlflow_class(type(logger)):
+        if has_base(type(logger), "MLFlowLogger"):
             continue_run(logger, context.job.name, context.output_dir[0])
-        elif is_wandb_class(type(logger)) and context.job.name:
+        elif has_base(type(logger), "WandbLogger") and context.job.name:
             place = f"{LOGGER}[{index}]" if len(loggers) > 1 else LOGGER
             source = context.job.sources.get("name", "the job's name")
             named = continue_wandb_run(logger, context.job.name, context.job.hyperparameters.values)

@@ -6,7 +6,7 @@ import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from lightning_sm._distributed.sharded_callbacks import check_callbacks, warn_of_own_states
 from lightning_sm._failure import failure_reported
@@ -17,7 +17,7 @@ from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
 from lightning_sm._lightning.restart import SavePoint, resumes_within_epochs
 from lightning_sm._lightning.strategies import is_sharded
-from lightning_sm._lightning.trainer import Trainer, callbacks_of, is_fast_dev_run
+from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of, is_fast_dev_run
 from lightning_sm._lightning.trainer_hooks import after_run, around_load, around_restore, forget_restore
 from lightning_sm._logging import log
 from lightning_sm._resume.callback_files import leave_files, list_checkpoints, release_names, replace_leftovers
@@ -41,11 +41,6 @@ from lightning_sm.errors import CheckpointError, LightningSMError
 
 __all__ = ["AutoResumeMixin"]
 
-if TYPE_CHECKING:
-    from pytorch_lightning import Callback as _Base
-else:
-    _Base = object
-
 _FROM_SCRATCH = (
     "Set sagemaker.resume to never, or sagemaker.checkpoint_dir to an empty directory, to train from scratch."
 )
@@ -53,7 +48,7 @@ _FROM_SCRATCH = (
 _WEIGHTS = "weights.pt"
 
 
-class AutoResumeMixin(_Base):
+class AutoResumeMixin(Callback):
     """Save each fit of a program regularly, and continue a restarted program where it was interrupted.
 
     SageMaker restarts an interrupted job in a new container, downloads what had been uploaded of its checkpoint
@@ -218,16 +213,20 @@ class AutoResumeMixin(_Base):
         if trainer.is_global_zero:
             log.warning("%s: this one is not saved for a restart. HINT: %s", problem, hint)
 
+    @property
+    def _chosen(self) -> Choice:
+        assert self._choice is not None
+        return self._choice
+
     def _choose(self, trainer: Trainer, path: Any) -> Optional[Tuple[str, Optional[bool]]]:
         """Return the path of the checkpoint to restore and whether it loads with ``weights_only``, if we know."""
-        assert self._choice is not None
-        series = self._choice.series
+        series = self._chosen.series
         with failure_reported(self._job):
             self._choice = choose(trainer, series, self.identity, self._model, self.resume, self._files)
-            present = () if self._choice.fit is None else self._choice.fit.present
+            present = () if self._chosen.fit is None else self._chosen.fit.present
             criteria = stopping_criteria(self.namespace, trainer)
             self._fit = FitRecord(self.identity.to_json(), self._model.to_json(), present, criteria=criteria)
-            record = self._choice.record
+            record = self._chosen.record
             if record is None:
                 return self._use_given(trainer, path)
             if self.weights_only and record.strategy:
@@ -235,23 +234,22 @@ class AutoResumeMixin(_Base):
                     "sagemaker.resume_weights_only is set, and loading a sharded checkpoint runs code of its files.",
                     hint="Set it to false if you trust the checkpoint directory.",
                 )
-        self.resumed_from = f"{self._choice.source}/{record.name}"
+        self.resumed_from = f"{self._chosen.source}/{record.name}"
         if trainer.is_global_zero:
-            log.info("Resuming fit %d of this program from %s in %s", series.number, record, self._choice.source)
+            log.info("Resuming fit %d of this program from %s in %s", series.number, record, self._chosen.source)
             if path:
                 log.info("The ckpt_path %s is not used: this fit of the job has its own %s", path, record.name)
             change = describe_world_change(record, trainer.world_size)
             if change is not None:
                 log.warning("%s", change)
-        return self._files.path(self._choice.source, record.name), self.weights_only
+        return self._files.path(self._chosen.source, record.name), self.weights_only
 
     def _use_given(self, trainer: Trainer, path: Any) -> Optional[Tuple[str, Optional[bool]]]:
-        assert self._choice is not None
-        series = self._choice.series
+        series = self._chosen.series
         if self.resume is ResumeMode.REQUIRE and series.number == 0:
             problem = f"sagemaker.resume is require, and no checkpoint in {self.directory} can be used."
             raise CheckpointError(problem, hint="Set it to auto, or check the checkpoint's S3 location.")
-        if self._choice.newest and self.resume is not ResumeMode.NEVER and trainer.is_global_zero:
+        if self._chosen.newest and self.resume is not ResumeMode.NEVER and trainer.is_global_zero:
             log.warning("No checkpoint in %s can be used: the fit starts from scratch", series.directory)
         if not path:
             return None
@@ -274,21 +272,19 @@ class AutoResumeMixin(_Base):
 
     def _after_load(self, trainer: Trainer, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
         """Take this package's part out of a checkpoint of the series, before Lightning restores the rest."""
-        assert self._choice is not None
-        record = self._choice.record
+        record = self._chosen.record
         if record is None:
             leave_files(trainer, checkpoint)
         elif record.rest is not None:
-            path = self._files.path(self._choice.source, record.rest)
+            path = self._files.path(self._chosen.source, record.rest)
             merge_rest(checkpoint, path, weights_only=self.weights_only)
         self._restorer.take(trainer, pl_module, checkpoint, record, self._fit.criteria, self.directory)
 
     def _after_restore(self, trainer: Trainer, pl_module: Any) -> None:
-        assert self._choice is not None
         self._files.close()
-        record = self._choice.record
+        record = self._chosen.record
         if self._restorer.replays and trainer.is_global_zero:
-            log.info("This fit had ended with %s; no training is left", self._choice)
+            log.info("This fit had ended with %s; no training is left", self._chosen)
         if self._restorer.after_restore(trainer, is_shared=record is not None and record.rest is not None):
             # After on_train_start of all callbacks and of the model, which may reset what is restored.
             self._undo.append(listen(trainer.fit_loop, "on_run_start", lambda: self._restore(trainer, pl_module)))
@@ -305,11 +301,11 @@ class AutoResumeMixin(_Base):
         """Restore what a save holds beside Lightning's own state, and begin to save."""
         if self._choice is None or self._restorer.replays:
             return
-        names = () if self._choice.record is None else (self._choice.record.name,)
+        names = () if self._chosen.record is None else (self._chosen.record.name,)
         self._begin_fit(trainer, names)
         if self._background is not None:
             self._background.start()
-        series, newest = self._choice.series, self._choice.newest
+        series, newest = self._chosen.series, self._chosen.newest
         self._saver = SeriesSaver(self.namespace, series, self._fit, self.save_every, newest, names, self._finders)
         points = save_points_of(self.namespace, trainer)
         points.add(partial(self._saver.is_due, trainer), partial(self._saver.save, trainer))
@@ -317,8 +313,7 @@ class AutoResumeMixin(_Base):
 
     def _begin_fit(self, trainer: Trainer, names: Sequence[str]) -> None:
         """Note on the main host what is trained, and remove what an earlier run has saved of what comes later."""
-        assert self._choice is not None
-        choice, fit = self._choice, self._choice.fit
+        choice, fit = self._chosen, self._chosen.fit
 
         def begin() -> Tuple[str, ...]:
             if trainer.local_rank == 0 and (trainer.is_global_zero or not is_remote(self.directory)):
@@ -392,8 +387,7 @@ class AutoResumeMixin(_Base):
 
     def _after_run(self, trainer: Trainer, pl_module: Any) -> None:
         """After all ``on_train_end`` hooks: record that the fit has ended, or let a fit that had ended end again."""
-        assert self._choice is not None
-        replays, fit = self._restorer.replays, self._choice.fit
+        replays, fit = self._restorer.replays, self._chosen.fit
         if replays:
             self._restorer.end_replay(trainer)
         elif self._saver is None:
@@ -408,8 +402,7 @@ class AutoResumeMixin(_Base):
         self._end_fit(trainer, pl_module, changed)
 
     def _end_fit(self, trainer: Trainer, pl_module: Any, changed: bool) -> None:
-        assert self._choice is not None
-        series = self._choice.series
+        series = self._chosen.series
 
         def write() -> None:
             if not trainer.is_global_zero:
@@ -421,10 +414,9 @@ class AutoResumeMixin(_Base):
         raise_on_all_ranks(trainer, series.directory, write, "cannot be written ({})")
 
     def _load_weights(self, trainer: Trainer, pl_module: Any, weights: SavedFile) -> None:
-        assert self._choice is not None
         import torch
 
-        source = self._choice.source
+        source = self._chosen.source
         problem = self._files.obtain(trainer, source, (weights,))
         if problem is not None:
             raise CheckpointError(

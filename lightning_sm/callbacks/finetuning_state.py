@@ -2,24 +2,19 @@
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Set
+from typing import Any, Callable, Dict, Iterable, List, Set
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.checkpoints import around_sharded_loads
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.strategies import strategy_kind
-from lightning_sm._lightning.trainer import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of
 from lightning_sm._logging import log
 
 __all__ = ["FinetuningStateMixin"]
 
-if TYPE_CHECKING:
-    from pytorch_lightning import Callback as _Base
-else:
-    _Base = object
 
-
-class FinetuningStateMixin(_Base):
+class FinetuningStateMixin(Callback):
     """Save and restore ``requires_grad`` of all parameters in runs with a ``BaseFinetuning`` callback.
 
     When ``fit`` resumes, Lightning's ``BaseFinetuning`` freezes its layers again and restores the optimizer's parameter

@@ -1,13 +1,13 @@
 """``GracefulStop``: ends a fit in time, with a save and an exported model."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from lightning_sm._failure import report_exit, set_training
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
 from lightning_sm._lightning.restart import SavePoint
-from lightning_sm._lightning.trainer import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._resume.install import finish_saves
 from lightning_sm._resume.model_state import are_equal, weight_sums
@@ -21,13 +21,8 @@ from lightning_sm.errors import ExportError
 
 __all__ = ["GracefulStopMixin"]
 
-if TYPE_CHECKING:
-    from pytorch_lightning import Callback as _Base
-else:
-    _Base = object
 
-
-class GracefulStopMixin(_Base):
+class GracefulStopMixin(Callback):
     """Stop on SIGTERM or before a time limit: save, export the model, end the program.
 
     SageMaker sends SIGTERM when a job is stopped, when its spot instances are reclaimed and when its time limit is
@@ -91,16 +86,10 @@ class GracefulStopMixin(_Base):
         self.stopped_by = None
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Exit at once on SIGTERM: before the training there is nothing to save."""
+        """Exit at once on SIGTERM: before the training, in a test and in a prediction there is nothing to save."""
         self._sigterm.install(exits_at_once=True)
 
-    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Exit at once on SIGTERM: in a test there is nothing to save."""
-        self._sigterm.install(exits_at_once=True)
-
-    def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Exit at once on SIGTERM: in a prediction there is nothing to save."""
-        self._sigterm.install(exits_at_once=True)
+    on_test_start = on_predict_start = on_sanity_check_start
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """From here on, stop at the end of a step."""

@@ -233,15 +233,11 @@ def _auto_resume(
     own: List[Any] = []
     auto_resume = _absent("AutoResume", present, context)
     if auto_resume is not None:
-        identity = ProgramIdentity.of(context.job, None if config is None else _parsed(config))
+        import yaml
+
+        identity = ProgramIdentity.of(context.job, None if config is None else yaml.safe_load(config))
         more = {"save_every": seconds, "async_save": options.async_save, "places": places}
         with failure_reported(context.job):
             own.append(auto_resume(directory, options.resume, identity, options.resume_weights_only, **more))
     finetuning = _absent("FinetuningState", present, context)
     return own if finetuning is None or options.resume == "never" else [*own, finetuning()]
-
-
-def _parsed(config: str) -> Any:
-    import yaml
-
-    return yaml.safe_load(config)

@@ -1,7 +1,7 @@
 """``ModelExport``: writes the trained model into SageMaker's model directory at the end of ``fit``."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Union
 
 from lightning_sm._export import (
     Example,
@@ -28,16 +28,10 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.gathered import full_checkpoint, full_state_dict
 from lightning_sm._lightning.legacy import steps_taken, strategy_of
 from lightning_sm._lightning.strategies import bypasses_checkpoint_io, is_sharded
-from lightning_sm._lightning.train_loop_hooks import first_train_batch
-from lightning_sm._lightning.trainer import callbacks_of
-from lightning_sm._lightning.trainer_hooks import skip_hooks
+from lightning_sm._lightning.trainer import Callback, callbacks_of
+from lightning_sm._lightning.trainer_hooks import first_train_batch, skip_hooks
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
-
-if TYPE_CHECKING:
-    from pytorch_lightning import Callback as _Base
-else:
-    _Base = object
 
 __all__ = ["ModelExportMixin", "exports_of"]
 
@@ -45,7 +39,7 @@ __all__ = ["ModelExportMixin", "exports_of"]
 _EXAMPLE_HOOKS = ("on_train_batch_start", "on_validation_batch_start")
 
 
-class ModelExportMixin(_Base):
+class ModelExportMixin(Callback):
     """Write the trained model into the model directory at the end of ``fit``, from global rank 0.
 
     SageMaker uploads the model directory as ``model.tar.gz``. Outside a training container the callback does nothing
@@ -144,6 +138,8 @@ class ModelExportMixin(_Base):
         self.weights_only = weights_only
         with failure_reported(self._job):
             self.plan = ExportPlan.parse(export, export_weights, export_submodule, export_example_input, export_serving)
+        self._is_active = self.model_dir is not None and self.plan is not None
+        self._plan = self.plan or ExportPlan()
         self._is_by_default = export is True and not export_serving
         self._example: Optional[Example] = None
         self._last: Mapping[str, Any] = {}
@@ -158,12 +154,12 @@ class ModelExportMixin(_Base):
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Check whether this model can be exported as configured."""
-        if not self._is_active or self.plan is None:
+        if not self._is_active:
             return
         self._last = {}
         with failure_reported(self._job):
             check_model(
-                self.plan,
+                self._plan,
                 pl_module,
                 self._hparams(pl_module),
                 self.config,
@@ -172,7 +168,7 @@ class ModelExportMixin(_Base):
                 weights_only=self.weights_only,
             )
             self._serving(pl_module)
-            self._example = example_of_model(self.plan, pl_module) if self.plan.format.is_graph else None
+            self._example = example_of_model(self._plan, pl_module) if self._plan.format.is_graph else None
         # At each batch Lightning takes microseconds for a hook that has nothing to do.
         skip_hooks(self.namespace, self, _EXAMPLE_HOOKS, skip=not self._needs_example)
 
@@ -221,14 +217,10 @@ class ModelExportMixin(_Base):
         self.on_fit_end(trainer, pl_module)
         self._early = {}
 
-    @property
-    def _is_active(self) -> bool:
-        return self.model_dir is not None and self.plan is not None
-
     def _gather(self, trainer: Any, *, has_ended: bool) -> None:
-        if not self._is_active or self.plan is None:
+        if not self._is_active:
             return
-        if self.plan.format is ExportFormat.CHECKPOINT:
+        if self._plan.format is ExportFormat.CHECKPOINT:
             self._last = full_checkpoint(self.namespace, trainer, has_ended=has_ended)
         else:
             self._last = {"state_dict": full_state_dict(trainer)}
@@ -240,12 +232,10 @@ class ModelExportMixin(_Base):
 
     @property
     def _needs_example(self) -> bool:
-        return self.plan is not None and self.plan.format.is_graph and self._example is None
+        return self._plan.format.is_graph and self._example is None
 
     def _write(self, trainer: Any, pl_module: Any) -> None:
-        plan, directory = self.plan, self.model_dir
-        assert plan is not None
-        assert directory is not None
+        plan = self._plan
         best = find_best(trainer) if plan.weights is ExportWeights.BEST else None
         if plan.format.is_graph and self._example is None:
             self._example = example_of_batch(first_train_batch(trainer))
@@ -264,7 +254,7 @@ class ModelExportMixin(_Base):
         summary = replace(summary, **self._early)
         serving = self._serving(pl_module)
         configs = (self.config, None) if self.portable_config is None else (self.portable_config, self.config)
-        path = write_model(directory, source, summary, configs[0], plan, serving, type(pl_module), configs[1])
+        path = write_model(str(self.model_dir), source, summary, configs[0], plan, serving, type(pl_module), configs[1])
         if best is None:
             which = f"the last model ({why_last_weights(trainer, plan.weights)})"
         else:
@@ -273,16 +263,14 @@ class ModelExportMixin(_Base):
 
     def _hparams(self, pl_module: Any) -> Optional[Dict[str, Any]]:
         """The saved hyperparameters, as JSON returns them where the inference container instantiates the model."""
-        assert self.plan is not None
         hparams = saved_hparams(pl_module)
-        return json_round_trip(hparams) if self.plan.serving else hparams
+        return json_round_trip(hparams) if self._plan.serving else hparams
 
     def _serving(self, pl_module: Any) -> Optional[Serving]:
-        assert self.plan is not None
-        if not self.plan.serving:
+        if not self._plan.serving:
             return None
         name = self.namespace.name.partition(".")[0].replace("_", "-")
-        return Serving.collect(type(pl_module), self.plan.format, name)
+        return Serving.collect(type(pl_module), self._plan.format, name)
 
 
 def _not_ended(stopped_by: Optional[str]) -> str:

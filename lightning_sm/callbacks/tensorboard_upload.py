@@ -1,24 +1,20 @@
 """``TensorBoardUpload``: uploads TensorBoard files while training goes on."""
 
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from lightning_sm._duration import read_duration
-from lightning_sm._lightning.trainer import Trainer
+from lightning_sm._lightning import has_base
+from lightning_sm._lightning.trainer import Callback, Trainer
 from lightning_sm._observe.upload import DirectoryUpload, check_packages
 from lightning_sm.errors import JobConfigError
 
 __all__ = ["TensorBoardUploadMixin"]
 
-if TYPE_CHECKING:
-    from pytorch_lightning import Callback as _Base
-else:
-    _Base = object
-
 # Seconds that the end of fit, or of a fit that failed, waits for the last upload.
 _LAST_SECONDS = 30.0
 
 
-class TensorBoardUploadMixin(_Base):
+class TensorBoardUploadMixin(Callback):
     """Upload the files of local log directories to remote storage while training goes on.
 
     In a job :class:`~lightning_sm.SageMakerCLI` and :func:`~lightning_sm.trainer_settings` add it where a
@@ -101,5 +97,5 @@ class TensorBoardUploadMixin(_Base):
         for logger in self._loggers:
             # The property ``experiment`` would make a writer where nothing has been logged.
             flush = getattr(getattr(logger, "_experiment", None), "flush", None)
-            if callable(flush) and any(cls.__name__ == "TensorBoardLogger" for cls in type(logger).__mro__):
+            if callable(flush) and has_base(type(logger), "TensorBoardLogger"):
                 flush()

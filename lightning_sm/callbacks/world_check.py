@@ -2,24 +2,19 @@
 
 import json
 import time
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from lightning_sm._doctor import list_files
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import gather
-from lightning_sm._lightning.trainer import Trainer
+from lightning_sm._lightning.trainer import Callback, Trainer
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import DoctorError, LightningSMError
 
 __all__ = ["WorldCheckMixin"]
 
-if TYPE_CHECKING:
-    from pytorch_lightning import Callback as _Base
-else:
-    _Base = object
 
-
-class WorldCheckMixin(_Base):
+class WorldCheckMixin(Callback):
     """Raise an error in ``fit`` if the world size or number of nodes of the ``Trainer`` is not the job's.
 
     :class:`~lightning_sm.SageMakerCLI` and :func:`~lightning_sm.trainer_settings` add it under every launcher. Without
