@@ -155,9 +155,9 @@ def test_with_another_strategy(alone):
     assert {kind for kind, of_kind in seen["ddp"].items() if "which DDPStrategy cannot load" in of_kind["error"]} == {
         *_KINDS
     }
-    assert "HINT: Resume with the strategy that saved it (FSDPStrategy)" in seen["ddp"]["fsdp"]["error"]
+    assert "FSDPStrategy, which DDPStrategy cannot load. HINT: Resume with the strategy" in seen["ddp"]["fsdp"]["error"]
     assert "which ModelParallelStrategy cannot load" in seen["fsdp2"]["fsdp"]["error"]
-    assert "HINT: Resume with strategy=deepspeed_stage_3" in seen["fsdp2"]["deepspeed_3"]["error"]
+    assert "DeepSpeedStrategy, which ModelParallelStrategy cannot load" in seen["fsdp2"]["deepspeed_3"]["error"]
     for source in ("fsdp", "fsdp2"):
         assert "DeepSpeedStrategy cannot load" in seen["deepspeed_2"][source]["error"]
     assert "it was saved with ZeRO stage 3, and this job has stage 2" in seen["deepspeed_2"]["deepspeed_3"]["error"]
