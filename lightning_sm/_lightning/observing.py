@@ -5,10 +5,12 @@ All of it is for Lightning 2.1 and newer.
 """
 
 import logging
+import math
 import sys
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES, Namespace
+from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES, Namespace, has_base
 from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
 from lightning_sm._lightning.trainer_hooks import skip_hooks, skip_unused_hooks
 
@@ -17,10 +19,12 @@ __all__ = [
     "bar_metrics",
     "callback_metrics",
     "drop_tips",
+    "evaluated_loaders",
     "hand_metrics_to",
     "is_rank_zero",
     "plain_model_summary",
     "replace_progress_bar",
+    "seconds_of_timers",
 ]
 
 
@@ -42,6 +46,19 @@ def bar_metrics(trainer: Any, within_epoch: bool) -> Mapping[str, Any]:
 def callback_metrics(trainer: Any) -> Dict[str, Any]:
     """The metrics that callbacks see, without the reduction that ``Trainer.callback_metrics`` may do."""
     return dict(trainer._logger_connector._callback_metrics)
+
+
+def evaluated_loaders(trainer: Any) -> Tuple[List[Any], float]:
+    """The loaders of the validation, test or prediction that runs, and their batches; infinite if that is unknown."""
+    loop = trainer._active_loop
+    return list(loop._combined_loader.flattened), sum(loop.max_batches)
+
+
+def seconds_of_timers(trainer: Any) -> float:
+    """The time until the first of Lightning's timers (``max_time``) ends the training; infinite without one."""
+    timers = [callback for callback in trainer.callbacks if has_base(type(callback), "Timer")]
+    left = (timer.time_remaining("train") for timer in timers)
+    return min((seconds for seconds in left if seconds is not None), default=math.inf)
 
 
 def hand_metrics_to(trainer: Any, logger: Any) -> Callable[[], None]:
@@ -69,18 +86,16 @@ def hand_metrics_to(trainer: Any, logger: Any) -> Callable[[], None]:
     def log_metrics(original: Any, *args: Any, **kwargs: Any) -> None:
         loggers, trainer.loggers = trainer.loggers, [logger]
         try:
-            original(*args, **kwargs)
-        except (
-            Exception
-        ) as error:  # of a metric that cannot be logged, which Lightning has not looked at without loggers
-            logging.getLogger("lightning_sm").debug("Metrics cannot be handed over: %s", error)
+            # Lightning does not look at a metric that cannot be logged where there are no loggers.
+            with suppress(Exception):
+                original(*args, **kwargs)
         finally:
             trainer.loggers = loggers
 
     return ReplacedMethod(trainer._logger_connector, "log_metrics", log_metrics).undo
 
 
-def around_fetches(trainer: Any, before: Callable[[], None], after: Callable[[], None]) -> Callable[[], None]:
+def around_fetches(trainer: Any, before: Callable[[], None], after: Callable[[], None]) -> List[Callable[[], None]]:
     """Call functions before and after Lightning asks a data loader for a batch, in any stage.
 
     Between hooks of callbacks much else happens. This would end with hooks around the fetch.
@@ -91,18 +106,12 @@ def around_fetches(trainer: Any, before: Callable[[], None], after: Callable[[],
         after: Called after, also if there are no more batches.
 
     Returns:
-        A function that undoes it.
+        Functions that undo it.
     """
     epochs = trainer.fit_loop.epoch_loop
     loops = (epochs, epochs.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
     undo = [listen(loop, "_on_before_fetch", before, first=True) for loop in loops]
-    undo += [listen(loop, "_on_after_fetch", after) for loop in loops]
-
-    def undo_all() -> None:
-        for each in undo:
-            each()
-
-    return undo_all
+    return [*undo, *(listen(loop, "_on_after_fetch", after) for loop in loops)]
 
 
 def replace_progress_bar(namespace: Namespace, trainer: Any) -> bool:
@@ -130,24 +139,15 @@ def is_rank_zero() -> bool:
     return not any(getattr(rank_zero_only, "rank", 0) for rank_zero_only in found)
 
 
-_TIPS = ("litlogger", "litmodels")
-
-
-class _NoTips(logging.Filter):
-    """Drops the lines in which Lightning recommends its own cloud services."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = record.msg if isinstance(record.msg, str) else ""
-        return not ("Tip:" in text and any(name in text for name in _TIPS))
+def _is_no_tip(record: logging.LogRecord) -> bool:
+    return "litlogger" not in str(record.msg) and "litmodels" not in str(record.msg)
 
 
 def drop_tips() -> None:
     """Keep Lightning's recommendations to install ``litlogger`` and ``litmodels`` out of the log."""
     # The logger of the namespace that was imported last serves both.
     for name in ("lightning.pytorch", "pytorch_lightning"):
-        logger = logging.getLogger(f"{name}.utilities.rank_zero")
-        if not any(isinstance(each, _NoTips) for each in logger.filters):
-            logger.addFilter(_NoTips())
+        logging.getLogger(f"{name}.utilities.rank_zero").addFilter(_is_no_tip)
 
 
 def plain_model_summary(namespace: Namespace, present: Sequence[Any]) -> List[Any]:

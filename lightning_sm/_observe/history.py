@@ -7,7 +7,7 @@ range are kept, so that no spike is lost. The first and the last value are exact
 import math
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 __all__ = ["MAX_CURVES", "MAX_CURVE_POINTS", "MAX_POINTS", "Attempt", "Curve", "History", "Kind", "thin"]
 
@@ -174,15 +174,12 @@ class History:
         return {"curves": curves, "attempts": [asdict(attempt) for attempt in self.attempts]}
 
     @classmethod
-    def from_plain(cls, content: Any) -> "History":
-        """Return the history that :meth:`to_plain` was called on; an empty one if ``content`` is something else."""
+    def from_plain(cls, content: Mapping[str, Any]) -> "History":
+        """Return the history that :meth:`to_plain` was called on."""
         history = cls()
-        try:
-            for saved in content["curves"]:
-                points = {name: list(saved[name]) for name in ("steps", "values")}
-                curve = Curve(**{**saved, **points, "kind": Kind(saved["kind"])})
-                history._curves[curve.kind.value, curve.name] = curve
-            history.attempts = [Attempt(**attempt) for attempt in content["attempts"]]
-        except (KeyError, TypeError, ValueError):
-            return cls()
+        for saved in content["curves"]:
+            points = {name: list(saved[name]) for name in ("steps", "values")}
+            curve = Curve(**{**saved, **points, "kind": Kind(saved["kind"])})
+            history._curves[curve.kind.value, curve.name] = curve
+        history.attempts = [Attempt(**attempt) for attempt in content["attempts"]]
         return history

@@ -15,27 +15,20 @@ CloudWatch, which SageMaker sends metrics to, takes none of them.
 Source: ``Value`` in https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_MetricDatum.html
 """
 
+import ctypes
 import json
 import math
 import numbers
 import re
-import struct
+from collections import defaultdict
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, DefaultDict, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from lightning_sm._logging import log
 from lightning_sm.errors import MetricDefinitionError
 
-__all__ = [
-    "MetricLines",
-    "MetricLog",
-    "is_finite",
-    "metric_definitions",
-    "metric_lines",
-    "metric_names",
-    "metric_regex",
-]
+__all__ = ["MetricLines", "MetricLog", "metric_definitions", "metric_lines", "metric_names", "metric_regex"]
 
 # In bytes. A write of at most 4096 bytes into a pipe is not mixed with those of other processes; handlers add prefixes.
 _MAX_LINE = 3500
@@ -43,9 +36,6 @@ _MAX_LINE = 3500
 _MAX_SCALARS = 1000
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_MetricDefinition.html
 _MAX_NAME = 255
-_MAX_REGEX = 500
-# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_AlgorithmSpecification.html
-_MAX_DEFINITIONS = 40
 # The names of so many metrics stand in a warning.
 _MAX_SHOWN = 10
 # Of so many names it is known that they were logged; a project may log under a new name each time.
@@ -68,7 +58,7 @@ class MetricLines:
     """
 
     lines: Tuple[str, ...]
-    left_out: Mapping[str, Tuple[str, ...]]
+    left_out: Mapping[str, List[str]]
 
 
 def metric_lines(metrics: Mapping[str, Any], step: int, epoch: int, *, first: Optional[str] = None) -> MetricLines:
@@ -85,39 +75,28 @@ def metric_lines(metrics: Mapping[str, Any], step: int, epoch: int, *, first: Op
         >>> metric_lines({"loss": 0.5, "train/acc": 1, "f 1": float("nan")}, step=20, epoch=1).lines
         ('metrics at step 20, epoch 1: loss=0.5 train/acc=1 "f 1"=nan',)
         >>> metric_lines({"note": "text"}, step=20, epoch=1)
-        MetricLines(lines=(), left_out={'values that are no numbers': ('note',)})
+        MetricLines(lines=(), left_out={'values that are no numbers': ['note']})
     """
-    pairs: List[str] = []
-    left_out: Dict[str, List[str]] = {}
-
-    def leave_out(reason: str, name: str) -> None:
-        left_out.setdefault(reason, []).append(name)
-
-    names = list(metrics)
-    if first is not None and first in metrics:
-        names = [first, *(name for name in names if name != first)]
-    for name in names:
+    prefix = f"metrics at step {step}, epoch {epoch}:"
+    lines: List[str] = []
+    left_out: DefaultDict[str, List[str]] = defaultdict(list)
+    count = 0
+    for name in sorted(metrics, key=lambda name: name != first):
         text = _value(metrics[name])
         if text is None:
-            leave_out("values that are no numbers", name)
+            left_out["values that are no numbers"].append(name)
         elif len(name) > _MAX_NAME:
-            leave_out(f"names of more than {_MAX_NAME} characters", name)
-        elif len(pairs) == _MAX_SCALARS:
-            leave_out(f"more than {_MAX_SCALARS} scalars at once", name)
+            left_out[f"names of more than {_MAX_NAME} characters"].append(name)
+        elif count == _MAX_SCALARS:
+            left_out[f"more than {_MAX_SCALARS} scalars at once"].append(name)
         else:
-            pairs.append(f" {_quoted(name)}={text}")
-    lines = tuple(_joined(f"metrics at step {step}, epoch {epoch}:", pairs))
-    return MetricLines(lines, {reason: tuple(names) for reason, names in left_out.items()})
-
-
-def _joined(prefix: str, pairs: List[str]) -> List[str]:
-    lines: List[str] = []
-    for pair in pairs:
-        if lines and len(lines[-1]) + len(pair) <= _MAX_LINE:
-            lines[-1] += pair
-        else:
-            lines.append(prefix + pair)
-    return lines
+            count += 1
+            pair = f" {_quoted(name)}={text}"
+            if lines and len(lines[-1]) + len(pair) <= _MAX_LINE:
+                lines[-1] += pair
+            else:
+                lines.append(prefix + pair)
+    return MetricLines(tuple(lines), dict(left_out))
 
 
 def metric_regex(name: str) -> str:
@@ -151,52 +130,24 @@ def metric_names(text: str) -> List[str]:
     return list(dict.fromkeys(names))
 
 
-def is_finite(value: Any) -> bool:
-    """Whether a value is a number that the regular expression finds."""
-    text = _value(value)
-    return text is not None and text[-1].isdigit()
-
-
 def _quoted(name: str) -> str:
     return name if _BARE.fullmatch(name) else json.dumps(name).replace("=", "\\u003d")
 
 
 def _value(value: Any) -> Optional[str]:
-    if isinstance(value, float):
-        return _float(value)
-    if isinstance(value, int):  # a bool, too
-        return str(int(value)) if abs(value) <= 2**53 else _float(_as_float(value))
-    if isinstance(value, (numbers.Real, Decimal)):
-        return _float(_as_float(value))
-    return None
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def _float(value: float) -> str:
-    if value != value or math.isinf(value):
-        return str(float(value))
-    text = f"{value:.6g}"
-    if float(text) == value:
-        return text
-    # Most metrics are of single precision, and 0.1 would read 0.10000000149011612.
+    if not isinstance(value, (numbers.Real, Decimal)):
+        return None
+    if isinstance(value, numbers.Integral) and abs(int(value)) <= 2**53:
+        return str(int(value))  # of a bool, too
+    number = float(value)
+    if not math.isfinite(number):
+        return str(number)
     for digits in (6, 7, 8, 9):
-        text = f"{value:.{digits}g}"
-        if _single(float(text)) == value:
+        text = f"{number:.{digits}g}"
+        # Most metrics are of single precision, and 0.1 would read 0.10000000149011612.
+        if number in (float(text), ctypes.c_float(float(text)).value):
             return text
-    return repr(float(value))
-
-
-def _single(value: float) -> float:
-    try:
-        return float(struct.unpack("f", struct.pack("f", value))[0])
-    except OverflowError:
-        return math.inf
+    return repr(number)
 
 
 class MetricLog:
@@ -208,27 +159,17 @@ class MetricLog:
 
     def __init__(self, objective: Optional[str] = None) -> None:
         self.objective = objective
-        self._seen: Dict[str, bool] = {}  # whether a value of the objective was finite
-        self._has_warned = False
-        self._held: Dict[str, Any] = {}
-        self._held_at = (0, 0)  # step and epoch
-
-    def hold(self, metrics: Mapping[str, Any], step: int, epoch: int) -> None:
-        """Keep what is handed over before the metrics of a step, such as a learning rate, for the line of that step."""
-        self._write_held_unless(metrics, step, epoch)
-        self._held_at = (step, epoch)
-        self._held.update(metrics)
+        self._seen: Dict[str, None] = {}
+        self._has_found_objective = self._has_warned = False
 
     def write(self, metrics: Mapping[str, Any], step: int, epoch: int) -> None:
-        """Write metrics, with what is held for the same step.
+        """Write metrics.
 
         Args:
             metrics: Numbers by name.
             step: The step that loggers get.
             epoch: The index of the epoch, from 0.
         """
-        self._write_held_unless(metrics, step, epoch)
-        metrics, self._held = {**metrics, **self._held}, {}
         written = metric_lines(metrics, step, epoch, first=self.objective)
         for line in written.lines:
             log.info("%s", line)
@@ -236,26 +177,15 @@ class MetricLog:
             self._has_warned = True
             reasons = "; ".join(f"{reason} ({_some(names)})" for reason, names in written.left_out.items())
             log.warning("Left out of the metric lines, here and from now on: %s.", reasons)
-        for name in metrics if len(self._seen) < _MAX_SEEN else ():
-            self._seen.setdefault(name, False)
-        if self.objective in metrics:
-            self._seen[self.objective] = self._seen.get(self.objective, False) or is_finite(metrics[self.objective])
-
-    def flush(self) -> None:
-        """Write what is held."""
-        held, self._held = self._held, {}
-        if held:
-            self.write(held, *self._held_at)
-
-    def _write_held_unless(self, metrics: Mapping[str, Any], step: int, epoch: int) -> None:
-        """Write what is held, unless these metrics can stand on one line with it."""
-        differ = any(name in metrics and metrics[name] != value for name, value in self._held.items())
-        if self._held_at != (step, epoch) or differ:
-            self.flush()
+        if len(self._seen) < _MAX_SEEN:
+            self._seen.update(dict.fromkeys(metrics))
+        if self.objective is not None and not self._has_found_objective:
+            regex = metric_regex(self.objective)
+            self._has_found_objective = any(re.search(regex, line) for line in written.lines)
 
     def check_objective(self) -> None:
         """Warn if the objective of a tuning job was not logged."""
-        if self.objective is None or self._seen.get(self.objective):
+        if self.objective is None or self._has_found_objective:
             return
         if self.objective in self._seen:
             log.warning(
@@ -295,8 +225,7 @@ def metric_definitions(names: Union[str, Iterable[str]]) -> List[Dict[str, str]]
         ``MetricDefinition(name=each["Name"], regex=each["Regex"])`` of each.
 
     Raises:
-        MetricDefinitionError: There is no name, or SageMaker does not accept the definitions: it takes at most 40,
-            with names of at most 255 characters and regular expressions of at most 500.
+        MetricDefinitionError: There is no name, or one that CloudWatch does not take: others than printable ASCII.
 
     Source: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_MetricDefinition.html
 
@@ -306,32 +235,12 @@ def metric_definitions(names: Union[str, Iterable[str]]) -> List[Dict[str, str]]
         >>> metric_definitions(["val_loss"])
         [{'Name': 'val_loss', 'Regex': 'metrics at step -?[0-9]+, epoch [0-9]+:.* val_loss=(-?[0-9][-+.0-9e]*)'}]
     """
-    listed = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else [names]
-    listed = list(dict.fromkeys(listed))
-    hint = 'Give the names that are to be shown or optimized: metric_definitions(["val_loss"]).'
+    listed = list(dict.fromkeys([names] if isinstance(names, str) else names))
     if not listed:
+        hint = 'Give the names that are to be shown or optimized: metric_definitions(["val_loss"]).'
         raise MetricDefinitionError("No metric was found to define.", hint=hint)
-    if len(listed) > _MAX_DEFINITIONS:
-        raise MetricDefinitionError(
-            f"There are {len(listed)} metrics, and SageMaker takes at most {_MAX_DEFINITIONS} definitions: "
-            f"{', '.join(map(str, listed))}.",
-            hint=hint,
-        )
-    return [_definition(name) for name in listed]
-
-
-def _definition(name: Any) -> Dict[str, str]:
-    hint = "Log it under another name."
-    if not isinstance(name, str) or not name:
-        raise MetricDefinitionError(f"{name!r} is not the name of a metric.", hint="Give names as strings.")
-    if not (name.isascii() and name.isprintable()):
-        # CloudWatch takes ASCII names only.
-        raise MetricDefinitionError(f"The metric {name!r} is not of printable ASCII characters.", hint=hint)
-    regex = metric_regex(name)
-    if len(name) > _MAX_NAME or len(regex) > _MAX_REGEX:
-        raise MetricDefinitionError(
-            f"The metric {name!r} has a name of {len(name)} and a regular expression of {len(regex)} characters, and "
-            f"SageMaker takes {_MAX_NAME} and {_MAX_REGEX}.",
-            hint=hint,
-        )
-    return {"Name": name, "Regex": regex}
+    for name in listed:
+        if not (name.isascii() and name.isprintable()):
+            problem = f"The metric {name!r} is not of printable ASCII characters."
+            raise MetricDefinitionError(problem, hint="Log it under another name.")
+    return [{"Name": name, "Regex": metric_regex(name)} for name in listed]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 from lightning_sm._observe.metrics import metric_definitions, metric_names
 from lightning_sm.errors import LightningSMError, MetricDefinitionError
@@ -24,10 +24,6 @@ _RUN = [
     "--trainer.precision=32", "--trainer.logger=true", "--trainer.enable_progress_bar=false",
     "--sagemaker.export=false", "--sagemaker.report=false", "--sagemaker.doctor=false", "--sagemaker.log_metrics=true",
 ]  # fmt: skip
-_PYTHON = """# SDK v2: Estimator(..., metric_definitions=metric_definitions)
-# SDK v3: trainer.with_metric_definitions(
-#     [MetricDefinition(name=each["Name"], regex=each["Regex"]) for each in metric_definitions])
-metric_definitions = ["""
 
 
 def main(args: Optional[Sequence[str]] = None) -> int:
@@ -41,8 +37,7 @@ def main(args: Optional[Sequence[str]] = None) -> int:
     of_what = parser.add_mutually_exclusive_group(required=True)
     of_what.add_argument("--run", action="store_true", help="run one batch, and define every metric that is logged")
     of_what.add_argument("--names", nargs="+", metavar="NAME", help="define these names, and nothing else")
-    forms = parser.add_argument("--format", choices=("json", "yaml", "sdk"), default="json")
-    forms.help = "default: json; sdk is Python for the SDK"
+    parser.add_argument("--format", choices=("json", "yaml"), default="json", help="default: json")
     parser.add_argument(
         "args",
         nargs=argparse.REMAINDER,
@@ -55,7 +50,12 @@ def main(args: Optional[Sequence[str]] = None) -> int:
     except LightningSMError as error:
         print(f"lightning-sm metrics: {error}", file=sys.stderr)
         return 1
-    print(_text(definitions, given.format))
+    if given.format == "json":
+        print(json.dumps(definitions, indent=2))
+    else:
+        import yaml
+
+        print(yaml.safe_dump(definitions, sort_keys=False, width=1000), end="")
     return 0
 
 
@@ -76,13 +76,3 @@ def _names_of_run(args: List[str]) -> List[str]:
             hint="Its output stands above; names that you know can be given with --names.",
         )
     return metric_names(done.stdout + done.stderr)
-
-
-def _text(definitions: List[Dict[str, str]], form: str) -> str:
-    if form == "json":
-        return json.dumps(definitions, indent=2)
-    if form == "yaml":
-        import yaml
-
-        return str(yaml.safe_dump(definitions, sort_keys=False, width=1000)).rstrip()
-    return "\n".join([_PYTHON, *(f"    {each!r}," for each in definitions), "]"])

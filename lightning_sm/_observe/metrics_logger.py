@@ -27,10 +27,6 @@ def metrics_logger(
     return cls(trainer, observe)
 
 
-def _ignore(metrics: Any, step: Any) -> None:
-    pass
-
-
 class MetricsLoggerMixin(_Base):
     """Hands what it gets to a function. A copy of it, such as in a copy of the trainer, does nothing."""
 
@@ -38,22 +34,21 @@ class MetricsLoggerMixin(_Base):
 
     def __init__(self, trainer: Any, observe: Callable[[Mapping[str, Any], Optional[int]], None]) -> None:
         super().__init__()
-        self._trainer, self._observe = trainer, observe
+        self._trainer = trainer
+        self._observe: Optional[Callable[[Mapping[str, Any], Optional[int]], None]] = observe
 
     def __getstate__(self) -> Any:
-        return {"_trainer": None, "_observe": _ignore}
+        return {"_trainer": None, "_observe": None}
 
     @property
     def name(self) -> Any:
         """That of the first logger: progress bars join the names and versions of all loggers that differ."""
-        first = self._first
-        return None if first is None else first.name
+        return getattr(self._first, "name", None)
 
     @property
     def version(self) -> Any:
         """That of the first logger."""
-        first = self._first
-        return None if first is None else first.version
+        return getattr(self._first, "version", None)
 
     @property
     def _first(self) -> Any:
@@ -67,7 +62,8 @@ class MetricsLoggerMixin(_Base):
 
     def log_metrics(self, metrics: Any, step: Optional[int] = None) -> None:
         """Hand metrics over."""
-        self._observe(metrics, step)
+        if self._observe is not None:
+            self._observe(metrics, step)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Ignore hyperparameters, which the log has in another form."""

@@ -9,14 +9,20 @@ The form is fixed, so that lines can be searched for and parsed::
 import math
 import re
 import time
-from contextlib import suppress
 from itertools import islice
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
-from lightning_sm._lightning.observing import around_fetches, bar_metrics, callback_metrics
+from lightning_sm._lightning.observing import (
+    around_fetches,
+    bar_metrics,
+    callback_metrics,
+    evaluated_loaders,
+    seconds_of_timers,
+)
+from lightning_sm._lightning.restart import loaders_of
 from lightning_sm._logging import log
 from lightning_sm._observe.harmless import harmless
-from lightning_sm._observe.rates import BatchSize, Counter, Mark, Rates
+from lightning_sm._observe.rates import BatchSize, Counter, Rates
 from lightning_sm._observe.stalls import StallDetector, Waiting
 
 __all__ = ["Progress"]
@@ -26,12 +32,12 @@ _LINES = "progress lines"
 _STALL_INTERVALS = 5
 _MAX_METRICS = 20
 _MAX_NAME = 80
-# By the stage: the trainer's data loaders, their numbers of batches, and what a step is called.
+# What lines call Lightning's stages and their steps.
 _EVALUATIONS = {
-    "sanity check": ("val_dataloaders", "num_sanity_val_batches", "validation"),
-    "validation": ("val_dataloaders", "num_val_batches", "validation"),
-    "test": ("test_dataloaders", "num_test_batches", "test"),
-    "predict": ("predict_dataloaders", "num_predict_batches", "prediction"),
+    "sanity_check": ("sanity check", "validation"),
+    "validate": ("validation", "validation"),
+    "test": ("test", "test"),
+    "predict": ("predict", "prediction"),
 }
 _Fields = Dict[str, Optional[str]]
 
@@ -42,21 +48,25 @@ class _Stage:
     def __init__(self, trainer: Any, name: str = "train", step: str = "training") -> None:
         self.name, self.step = name, step
         self.counter = Counter()
-        self.started = time.monotonic()
-        self.batch = 0
-        self.batches: Optional[int] = None
+        self.batch, self.batches = 0, math.inf
         self.sizes: List[BatchSize] = []
-        self.replicas: Optional[int] = None
+        # The processes that read different data: all, unless the model itself is split among some.
+        arguments = getattr(trainer.strategy, "distributed_sampler_kwargs", None) or {}
+        self.replicas = int(arguments.get("num_replicas") or trainer.world_size)
         self.metrics_before: Mapping[str, Any] = {}
-        with suppress(Exception):  # of a strategy of the user's; the number of samples is then unknown
-            self.replicas = _replicas_of(trainer)
 
     def count(self, batch: Any, number: int, loader: int = 0) -> None:
         self.batch = number
-        while len(self.sizes) <= loader:
-            self.sizes.append(BatchSize())
         size = self.sizes[loader].read(batch)
-        self.counter.count(None if size is None or self.replicas is None else size * self.replicas)
+        self.counter.count(None if size is None else size * self.replicas)
+
+    @property
+    def seconds(self) -> Optional[str]:
+        return _seconds(time.monotonic() - self.counter.started)
+
+    @property
+    def percent(self) -> Optional[str]:
+        return None if math.isinf(self.batches) else f"{100 * self.batch // self.batches:.0f}"
 
 
 class Progress:
@@ -66,13 +76,13 @@ class Progress:
     hooks of a callback.
 
     Args:
-        every: The shortest time between two lines within a stage, in seconds; ``None`` for no lines.
+        every: The shortest time between two lines within a stage, in seconds.
 
     Attributes:
         training: The counts of the latest ``fit`` in this process.
     """
 
-    def __init__(self, every: Optional[float]) -> None:
+    def __init__(self, every: float) -> None:
         self.every = every
         self.failed: Set[str] = set()
         self.training = Counter()
@@ -80,10 +90,10 @@ class Progress:
 
     def __getstate__(self) -> Any:
         """A copy is attached to no trainer, and has no thread."""
-        return {**vars(self), "_undo": None, "_detector": None}
+        return {**vars(self), "_undo": [], "_detector": None}
 
     def _reset(self) -> None:
-        self._undo: Optional[Callable[[], None]] = None
+        self._undo: List[Callable[[], None]] = []
         self._detector: Optional[StallDetector] = None
         self._fit: Optional[_Stage] = None
         self._evaluation: Optional[_Stage] = None
@@ -91,7 +101,7 @@ class Progress:
         self._ended: Optional[_Fields] = None
         self._epoch = self._start_step = 0
         self._epoch_started = 0.0
-        self._epoch_mark = self._line_mark = Mark()
+        self._epoch_mark = self._line_mark = Rates()
         self._next_line = math.inf
         self._state = "before the first batch"
 
@@ -105,7 +115,7 @@ class Progress:
         """
         self.end()
         self._undo = around_fetches(trainer, self._fetch_started, self._fetch_ended)
-        if writes and self.every is not None:
+        if writes:
             self._writes = bool(trainer.is_global_zero)
             self._detector = StallDetector(_STALL_INTERVALS * self.every, lambda: self._waiting(trainer))
 
@@ -121,11 +131,6 @@ class Progress:
             stage.counter.fetch_ended()
             self._state = f"in the {stage.step} step"
 
-    @property
-    def is_before_step(self) -> bool:
-        """Whether the next that happens in ``fit`` is a training step, or one goes on."""
-        return self._fit is not None and self._evaluation is None and self._state != "after a batch"
-
     @harmless(_LINES)
     def begin(self, state: str = "before the first batch") -> None:
         """Begin to watch, before something that has batches."""
@@ -133,10 +138,6 @@ class Progress:
         if self._detector is not None:
             self._detector.start()
         if self._writes and self._next_line == math.inf:
-            self._set_next_line()
-
-    def _set_next_line(self) -> None:
-        if self.every is not None:
             self._next_line = time.monotonic() + self.every
 
     # --- training
@@ -156,9 +157,9 @@ class Progress:
         self.write_epoch(trainer)
         if self._fit is not None:
             self._epoch, self._epoch_started, self._fit.batch = int(trainer.current_epoch), time.monotonic(), 0
-            self._fit.batches = _batch_count(trainer.num_training_batches)
-            self._fit.sizes = [BatchSize(_listed(trainer.train_dataloader))]  # it may differ from epoch to epoch
-            self._epoch_mark = self._line_mark = self.training.mark()
+            self._fit.batches = trainer.num_training_batches
+            self._fit.sizes = [BatchSize(loaders_of(trainer))]  # it may differ from epoch to epoch
+            self._epoch_mark = self._line_mark = self.training.total
         self.begin("before the first batch of the epoch")
 
     @harmless(_LINES)
@@ -173,33 +174,31 @@ class Progress:
         if self.training.latest >= self._next_line:
             epoch_eta, fit_eta = self._estimates(trainer, self._fit)
             fields = {
-                **self._training_fields(trainer, self._fit),
-                "percent": _percent(self._fit),
+                **self._position(trainer, self._fit),
+                "percent": self._fit.percent,
                 "step": f"{trainer.global_step}",
-                **_rate_fields(self.training.since(self._line_mark)),
+                **_rate_fields(self.training.total - self._line_mark),
                 "gpu_memory": _gpu_memory(trainer),
                 "eta_epoch": _seconds(epoch_eta),
                 "eta_fit": _seconds(fit_eta),
             }
             self._write("train", fields, bar_metrics(trainer, within_epoch=True))
 
-    def _training_fields(self, trainer: Any, fit: _Stage) -> _Fields:
-        return {"epoch": self._epoch_of(trainer), "batch": _of(fit.batch, fit.batches)}
-
-    def _epoch_of(self, trainer: Any) -> str:
+    def _position(self, trainer: Any, stage: _Stage) -> _Fields:
+        is_of_epoch = trainer.state.fn == "fit" and stage.name in ("train", "validation")
         epochs = trainer.max_epochs
-        return _of(self._epoch, None if epochs is None or epochs < 0 else max(int(epochs) - 1, self._epoch))
+        last = max(epochs - 1, self._epoch) if epochs >= 0 else math.inf
+        return {"epoch": _of(self._epoch, last) if is_of_epoch else None, "batch": _of(stage.batch, stage.batches)}
 
     @harmless(_LINES)
     def end_epoch(self, trainer: Any) -> None:
         """Note an epoch that has ended. Its line is written when Lightning has computed its metrics on all ranks."""
         self.begin("after the epoch")
         if self._writes and self._fit is not None:
-            rates = self.training.since(self._epoch_mark)
             self._ended = {
-                **self._training_fields(trainer, self._fit),
+                **self._position(trainer, self._fit),
                 "step": f"{trainer.global_step}",
-                **_rate_fields(rates, is_end=True),
+                **_rate_fields(self.training.total - self._epoch_mark, is_end=True),
                 "gpu_memory": _gpu_memory(trainer),
                 "time": _seconds(time.monotonic() - self._epoch_started),
                 "eta_fit": _seconds(self._estimates(trainer, self._fit)[1]),
@@ -229,40 +228,35 @@ class Progress:
                 "batch": f"{total.batches}",
                 "step": f"{trainer.global_step}",
                 **_rate_fields(total, is_end=True),
-                "time": _seconds(time.monotonic() - fit.started),
+                "time": fit.seconds,
                 "reason": None if error is None else type(error).__name__,
             }
             self._write("fit end" if error is None else "fit interrupted", fields)
 
-    def _estimates(self, trainer: Any, fit: _Stage) -> Tuple[Optional[float], Optional[float]]:
+    def _estimates(self, trainer: Any, fit: _Stage) -> Tuple[float, float]:
         """The seconds to the end of the epoch, and of ``fit``. Validation is taken to go on with each batch."""
-        total, batches, timer = self.training.total, fit.batches, _seconds_left(trainer)
-        if total.step_time is None:
-            return None, timer
-        left_in_epoch = None if batches is None else max(batches - fit.batch, 0)
-        left: List[float] = []
-        if batches is not None and left_in_epoch is not None and (trainer.max_epochs or -1) >= 0:
-            left.append(max(trainer.max_epochs - self._epoch - 1, 0) * batches + left_in_epoch)
+        total, timers = self.training.total, seconds_of_timers(trainer)
+        if not total.batches:
+            return math.inf, timers
+        left_in_epoch, later_epochs = fit.batches - fit.batch, trainer.max_epochs - self._epoch - 1
+        left = [math.inf]
+        if trainer.max_epochs >= 0:
+            left.append(left_in_epoch + later_epochs * fit.batches if later_epochs > 0 else left_in_epoch)
         steps_of_batch = (trainer.global_step - self._start_step) / total.batches
         if trainer.max_steps >= 0 and steps_of_batch > 0:
-            left.append(max(trainer.max_steps - trainer.global_step, 0) / steps_of_batch)
-        seconds = [number * (total.step_time + self.training.paused_for / total.batches) for number in left]
-        fit_eta = min(seconds + ([] if timer is None else [timer]), default=None)
-        epoch_eta = None if left_in_epoch is None else min([left_in_epoch, *left]) * total.step_time
-        return epoch_eta if epoch_eta is None or fit_eta is None else min(epoch_eta, fit_eta), fit_eta
+            left.append((trainer.max_steps - trainer.global_step) / steps_of_batch)
+        fit_eta = min(min(left) * (total.step_time + self.training.paused_for / total.batches), timers)
+        return min(min(left_in_epoch, *left) * total.step_time, fit_eta), fit_eta
 
     # --- validation, test and prediction
 
     @harmless(_LINES)
     def begin_evaluation(self, trainer: Any) -> None:
         """Begin to count those batches, and not their time as training."""
-        kinds = ("sanity check", trainer.sanity_checking), ("test", trainer.testing), ("predict", trainer.predicting)
-        name = next((kind for kind, runs in kinds if runs), "validation")
-        loaders, batches, step = _EVALUATIONS[name]
         self.training.pause()
-        stage = self._evaluation = _Stage(trainer, name, step)
-        stage.batches = _batch_count(getattr(trainer, batches, None))
-        stage.sizes = [BatchSize([loader]) for loader in _listed(getattr(trainer, loaders, None))]
+        stage = self._evaluation = _Stage(trainer, *_EVALUATIONS[trainer.state.stage.value])
+        loaders, stage.batches = evaluated_loaders(trainer)
+        stage.sizes = [BatchSize([loader]) for loader in loaders]
         stage.metrics_before = callback_metrics(trainer)
         self.begin()
 
@@ -276,8 +270,12 @@ class Progress:
         if stage is not None:
             stage.count(batch, stage.batch + 1, loader)
             if stage.counter.latest >= self._next_line:
-                rates, memory = _rate_fields(stage.counter.total), {"gpu_memory": _gpu_memory(trainer)}
-                fields = {**self._evaluation_fields(trainer, stage), "percent": _percent(stage), **rates, **memory}
+                fields = {
+                    **self._position(trainer, stage),
+                    "percent": stage.percent,
+                    **_rate_fields(stage.counter.total),
+                    "gpu_memory": _gpu_memory(trainer),
+                }
                 self._write(stage.name, fields)
 
     @harmless(_LINES)
@@ -290,17 +288,10 @@ class Progress:
             logged = callback_metrics(trainer)
             metrics = {name: value for name, value in logged.items() if stage.metrics_before.get(name) is not value}
             rates = _rate_fields(stage.counter.total, is_end=True)
-            time_taken = {"time": _seconds(time.monotonic() - stage.started)}
-            self._write(
-                f"{stage.name} end", {**self._evaluation_fields(trainer, stage), **rates, **time_taken}, metrics
-            )
+            fields = {**self._position(trainer, stage), **rates, "time": stage.seconds}
+            self._write(f"{stage.name} end", fields, metrics)
         if trainer.state.fn != "fit":
             self._stop_watching()
-
-    def _evaluation_fields(self, trainer: Any, stage: _Stage) -> _Fields:
-        is_in_fit = stage.name == "validation" and self._fit is not None
-        epoch = self._epoch_of(trainer) if is_in_fit else None
-        return {"epoch": epoch, "batch": _of(stage.batch, stage.batches)}
 
     # --- ends
 
@@ -311,15 +302,15 @@ class Progress:
     def end(self) -> None:
         """Stop watching, and detach from the trainer."""
         self._stop_watching()
-        if self._undo is not None:
-            self._undo()
+        for undo in self._undo:
+            undo()
         self._reset()
 
     def _write(self, head: str, fields: _Fields, metrics: Mapping[str, Any] = {}) -> None:
         text = " ".join(f"{name}={word}" for name, word in fields.items() if word is not None)
         log.info("progress %s: %s%s", head, text, f" | {_metrics(metrics)}" if metrics else "")
-        self._line_mark = self.training.mark()
-        self._set_next_line()
+        self._line_mark = self.training.total
+        self._next_line = time.monotonic() + self.every
 
     def _waiting(self, trainer: Any) -> Waiting:
         """What this process does, called by the thread that watches."""
@@ -331,63 +322,32 @@ class Progress:
         return Waiting("train" if stage is None else stage.name, position, self._state, is_spoken)
 
 
-def _percent(stage: _Stage) -> Optional[str]:
-    return f"{min(100 * stage.batch // stage.batches, 100)}" if stage.batches else None
-
-
-def _listed(loaders: Any) -> List[Any]:
-    if isinstance(loaders, Mapping):
-        return list(loaders.values())
-    return [] if loaders is None else list(loaders) if isinstance(loaders, (list, tuple)) else [loaders]
-
-
-def _batch_count(number: Any) -> Optional[int]:
-    """The sum of what Lightning says of one loader or a list of them; ``None`` if it is unknown or infinite."""
-    numbers = list(number) if isinstance(number, (list, tuple)) else [number]
-    known = [int(each) for each in numbers if isinstance(each, (int, float)) and math.isfinite(each)]
-    return sum(known) if numbers and len(known) == len(numbers) else None
-
-
-def _replicas_of(trainer: Any) -> int:
-    """The number of processes that train on different data: all, unless the model itself is split among some."""
-    arguments = getattr(trainer.strategy, "distributed_sampler_kwargs", None) or {}
-    return int(arguments.get("num_replicas") or trainer.world_size)
-
-
-def _seconds_left(trainer: Any) -> Optional[float]:
-    """The time until the first of Lightning's timers (``max_time``) ends the training; ``None`` without one."""
-    left = []
-    for callback in trainer.callbacks:
-        if any(kind.__name__ == "Timer" for kind in type(callback).__mro__):
-            with suppress(Exception):  # of another class of that name
-                left.append(float(callback.time_remaining("train")))
-    return min(left, default=None)
-
-
 def _gpu_memory(trainer: Any) -> Optional[str]:
     """What torch has reserved on this process's GPU, and what that has. Neither number waits for the GPU."""
     import torch
 
-    device = getattr(trainer.strategy, "root_device", None)
-    if getattr(device, "type", None) != "cuda" or not torch.cuda.is_initialized():
+    device = trainer.strategy.root_device
+    if device.type != "cuda":
         return None
     total = torch.cuda.get_device_properties(device).total_memory
     return f"{torch.cuda.memory_reserved(device) / 2**30:.1f}/{total / 2**30:.1f}GiB"
 
 
 def _rate_fields(rates: Rates, is_end: bool = False) -> _Fields:
-    fields: _Fields = {"samples": f"{rates.samples}" if is_end and rates.samples is not None else None}
-    if rates.samples_per_second is not None:
-        fields["samples/s"] = _number(rates.samples_per_second)
-    elif rates.batches_per_second is not None:
-        fields["batches/s"] = _number(rates.batches_per_second)
-    fields["step_time"] = None if rates.step_time is None else f"{_number(rates.step_time * 1000)}ms"
-    fields["data_wait"] = None if rates.data_wait is None else f"{round(rates.data_wait * 100)}%"
+    fields: _Fields = {}
+    is_known = not math.isnan(rates.samples)
+    if is_end and is_known:
+        fields["samples"] = f"{rates.samples:.0f}"
+    if rates.batches:
+        speed = ("samples/s", rates.samples_per_second) if is_known else ("batches/s", 1 / rates.step_time)
+        fields[speed[0]] = _number(speed[1])
+        fields["step_time"] = f"{_number(rates.step_time * 1000)}ms"
+        fields["data_wait"] = f"{rates.data_wait * 100:.0f}%"
     return fields
 
 
-def _of(number: int, total: Optional[int]) -> str:
-    return str(number) if total is None else f"{number}/{total}"
+def _of(number: int, total: float) -> str:
+    return str(number) if math.isinf(total) else f"{number}/{total:.0f}"
 
 
 def _number(value: float) -> str:
@@ -395,15 +355,15 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else f"{value:.6f}"
 
 
-def _seconds(seconds: Optional[float]) -> Optional[str]:
+def _seconds(seconds: float) -> Optional[str]:
     """Hours, minutes and seconds.
 
     Example::
 
-        >>> _seconds(3725.4), _seconds(90000), _seconds(None)
+        >>> _seconds(3725.4), _seconds(90000), _seconds(math.inf)
         ('1:02:05', '25:00:00', None)
     """
-    if seconds is None or not math.isfinite(seconds):
+    if math.isinf(seconds):
         return None
     minutes, rest = divmod(round(max(seconds, 0.0)), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
@@ -423,11 +383,8 @@ def _metrics(metrics: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    try:
-        number = value.item() if hasattr(value, "item") else value
-        return f"{number:.5g}" if isinstance(number, float) else _one_line(str(number))
-    except Exception as error:  # of a metric of the user's, such as one of several values
-        return type(error).__name__
+    number = value.item() if hasattr(value, "item") else value
+    return f"{number:.5g}" if isinstance(number, float) else _one_line(str(number))
 
 
 def _one_line(text: str) -> str:

@@ -136,24 +136,20 @@ def rows_of_versions(namespace: Namespace, packages: Mapping[str, str]) -> Rows:
 
 
 def rows_of_export(path: str) -> Rows:
-    """The description of an exported model; empty where it cannot be read.
+    """The description of an exported model.
 
     Args:
         path: The file ``model.json``.
     """
-    content = None
-    with suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8") as file:
         content = json.load(file)
-    if not isinstance(content, dict):
-        return ()
     rows: List[Tuple[str, Any]] = [
         ("directory", os.path.dirname(path)),
         *((name, content.get(name)) for name in _EXPORT_KEYS),
     ]
     rows.append(("files", ", ".join(map(str, content.get("files") or ()))))
     for name in ("example", "comparison", "metrics", "hparams", "details"):
-        inner = content.get(name)
-        for key, value in inner.items() if isinstance(inner, dict) else ():
+        for key, value in (content.get(name) or {}).items():
             rows.append((f"{name}.{key}", json.dumps(value) if isinstance(value, (list, dict)) else value))
     return _texts(rows)
 

@@ -49,17 +49,13 @@ class StallDetector:
         self._watched = 0
 
     def start(self) -> None:
-        """Watch the thread that calls this, from now on. The interpreter may be shutting down, which is no error."""
+        """Watch the thread that calls this, from now on."""
         self.beat()
         if self._thread is not None:
             return
         self._watched, self._stop = threading.get_ident(), threading.Event()
-        thread = threading.Thread(target=self._run, args=(self._stop,), name="lightning-sm-stalls", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            return
-        self._thread = thread
+        self._thread = threading.Thread(target=self._run, args=(self._stop,), name="lightning-sm-stalls", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """End the thread."""
@@ -89,11 +85,7 @@ class StallDetector:
                 limit *= 2
 
     def _say(self, seconds: int) -> None:
-        try:
-            stage, position, state, is_spoken = self._describe()
-        except Exception as error:  # the loops change meanwhile
-            log.debug("The state of a training that hangs cannot be read: %s", error)
-            return
+        stage, position, state, is_spoken = self._describe()
         if is_spoken:
             self._has_spoken = True
             text = "progress %s hang: no batch for seconds=%d %s, %s%s"

@@ -1,23 +1,25 @@
 """``TrainingMonitor``: writes what is observed of a training: progress lines, metric lines and a report."""
 
 import functools
+import math
 import multiprocessing
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from lightning_sm._duration import read_duration
 from lightning_sm._export import distribution_versions
 from lightning_sm._failure import before_forced_exit, describe_failure
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.observing import hand_metrics_to, replace_progress_bar
+from lightning_sm._lightning.trainer import Callback
 from lightning_sm._observe.harmless import harmless
 from lightning_sm._observe.history import Attempt, History, Kind
 from lightning_sm._observe.metrics import MetricLog
 from lightning_sm._observe.metrics_logger import metrics_logger
 from lightning_sm._observe.progress import Progress
-from lightning_sm._observe.rates import Mark, Rates
+from lightning_sm._observe.rates import Rates
 from lightning_sm._observe.report import (
     Outcome,
     Report,
@@ -34,14 +36,9 @@ from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.callbacks.auto_resume import AutoResumeMixin
 from lightning_sm.callbacks.graceful_stop import GracefulStopMixin
 from lightning_sm.callbacks.model_export import exports_of
-from lightning_sm.errors import LightningSMError, OptionError
+from lightning_sm.errors import OptionError
 
 __all__ = ["TrainingMonitorMixin"]
-
-if TYPE_CHECKING:
-    from pytorch_lightning import Callback as _Base
-else:
-    _Base = object
 
 _FILE = "report.html"
 _MAX_GROUPS = 8
@@ -50,7 +47,7 @@ _PACKAGES = ("numpy", "torchvision", "torchmetrics", "transformers")
 _WINDOW, _WINDOWS = 1.0, 500
 
 
-class TrainingMonitorMixin(_Base):
+class TrainingMonitorMixin(Callback):
     """Write the progress and the metrics of a training to the log, and a report of each fit.
 
     In a job :class:`~lightning_sm.SageMakerCLI` and :func:`~lightning_sm.trainer_settings` add it, as the options
@@ -108,7 +105,7 @@ class TrainingMonitorMixin(_Base):
     ) -> None:
         super().__init__()
         try:
-            self.progress = Progress(None if progress is None else read_duration(progress))
+            self.progress = Progress(math.inf if progress is None else read_duration(progress))
         except ValueError as error:
             raise OptionError(f"sagemaker.log_every: {error}.", hint="Write 30s, 5m or 1h.") from error
         self.metrics = MetricLog(objective) if metrics else None
@@ -122,7 +119,7 @@ class TrainingMonitorMixin(_Base):
         self._known_files: Dict[str, Any] = {}
         self._world: Rows = ()
         self._lr_step: Optional[int] = None
-        self._window, self._next_window = Mark(), 0.0
+        self._window, self._next_window = Rates(), 0.0
 
     def __getstate__(self) -> Any:
         """A copy is attached to no trainer."""
@@ -133,7 +130,7 @@ class TrainingMonitorMixin(_Base):
     def setup(self, trainer: Any, pl_module: Any, stage: Any = None) -> None:
         """Attach to the trainer."""
         self._detach()
-        has_lines = self.progress.every is not None and replace_progress_bar(self.namespace, trainer)
+        has_lines = self.progress.every < math.inf and replace_progress_bar(self.namespace, trainer)
         self.progress.set_up(trainer, has_lines)
         if trainer.is_global_zero:
             self._is_reported = self.report is not None and trainer.state.fn == "fit" and "report" not in self.failed
@@ -161,8 +158,6 @@ class TrainingMonitorMixin(_Base):
 
     def _detach(self) -> None:
         self.progress.end()
-        if self.metrics is not None:
-            self.metrics.flush()
         for undo in self._undo:
             undo()
         self._undo, self._is_reported = [], False
@@ -172,7 +167,7 @@ class TrainingMonitorMixin(_Base):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to count."""
         self.progress.begin_fit(trainer)
-        self._window, self._next_window = Mark(), 0.0
+        self._window, self._next_window = Rates(), 0.0
         if self._is_reported:
             self._add_attempt(trainer)
 
@@ -197,10 +192,8 @@ class TrainingMonitorMixin(_Base):
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Write the totals, and warn if the objective of a tuning job was not logged."""
         self.progress.end_fit(trainer)
-        if self.metrics is not None:
-            self.metrics.flush()
-            if trainer.is_global_zero and not trainer.fast_dev_run:
-                self.metrics.check_objective()
+        if self.metrics is not None and trainer.is_global_zero and not trainer.fast_dev_run:
+            self.metrics.check_objective()
 
     # --- validation, test and prediction
 
@@ -234,16 +227,11 @@ class TrainingMonitorMixin(_Base):
             return
         metrics = {str(name): _number(value) for name, value in handed.items()}
         epoch = int(trainer.current_epoch)
-        is_lightnings = metrics.get("epoch") == epoch  # which it adds
-        if is_lightnings:
+        if metrics.get("epoch") == epoch:  # which Lightning adds
             del metrics["epoch"]
         step = int(metrics.pop("step", trainer.global_step) if step is None else step)
         if self.metrics is not None:
-            interval = trainer.log_every_n_steps
-            # What callbacks such as LearningRateMonitor log before a step whose metrics follow.
-            is_followed = self.progress.is_before_step and interval and (step + 1) % interval == 0
-            write = self.metrics.hold if is_followed and not is_lightnings else self.metrics.write
-            write(metrics, step, epoch)
+            self.metrics.write(metrics, step, epoch)
         if self._is_reported:
             self._record(trainer, metrics, step)
 
@@ -258,11 +246,18 @@ class TrainingMonitorMixin(_Base):
 
     @harmless("report")
     def _record_rates(self, trainer: Any) -> None:
-        counter = self.progress.training
-        for name, value in _throughput(counter.since(self._window)):
-            self.history.add(name, int(trainer.global_step), value, Kind.THROUGHPUT)
-        self._window = counter.mark()
+        counter, before = self.progress.training, self._window
+        self._window = counter.total
         self._next_window = counter.latest + max(_WINDOW, self._window.seconds / _WINDOWS)
+        rates = self._window - before
+        if rates.batches:
+            for name, value in (
+                ("samples per second, all processes", rates.samples_per_second),
+                ("seconds per batch", rates.step_time),
+                ("waiting for data, % of the time", 100 * rates.data_wait),
+            ):
+                if not math.isnan(value):
+                    self.history.add(name, int(trainer.global_step), value, Kind.THROUGHPUT)
 
     # --- the report
 
@@ -271,8 +266,10 @@ class TrainingMonitorMixin(_Base):
         if self._is_reported:
             self._started, self._has_begun, self._lr_step, self.history = time.monotonic(), False, None, History()
             self._known_files = {path: version_of_file(path) for path in self._files(trainer)}
+            # A process that is ended because it is blocked reports the failure of the other rank.
+            blocked = RuntimeError("another rank failed")
+            self._undo.append(before_forced_exit(lambda: self._finish(trainer, blocked, at_exit=False)))
             self._world = self._describe_world(trainer)
-            self._undo.append(before_forced_exit(lambda: self._write_blocked(trainer)))
 
     @harmless("report")
     def state_dict(self) -> Dict[str, Any]:
@@ -283,7 +280,7 @@ class TrainingMonitorMixin(_Base):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on with what an earlier attempt had recorded."""
         if self._is_reported:
-            self.history = History.from_plain(state_dict.get("history"))
+            self.history = History.from_plain(state_dict["history"])
 
     @harmless("report")
     def _add_attempt(self, trainer: Any) -> None:
@@ -304,18 +301,11 @@ class TrainingMonitorMixin(_Base):
         except Exception as error:
             warn(error)
 
-    def _write_blocked(self, trainer: Any) -> None:
-        """Report the failure of another rank, in a process that is ended because it is blocked."""
-        try:
-            self._collect(trainer, Outcome.FAILED, "Blocked after another rank failed").complete()
-        except Exception as error:
-            warn(error)
-
     def _collect(self, trainer: Any, outcome: Outcome, reason: Optional[str]) -> ReportWriter:
         self._add_attempt(trainer)
         self._record_rates(trainer)
         model_json, failure_file = self._files(trainer)
-        is_exported = model_json and version_of_file(model_json) != self._known_files.get(model_json)
+        is_exported = version_of_file(model_json) not in (None, self._known_files.get(model_json))
         report = Report(
             outcome=outcome,
             title=self._job.name or type(trainer.lightning_module).__name__,
@@ -349,13 +339,9 @@ class TrainingMonitorMixin(_Base):
     def _describe_world(self, trainer: Any) -> Rows:
         import torch
 
-        backend = None
-        with suppress(Exception):  # a build of torch without it, or no group
-            backend = torch.distributed.get_backend()
-        try:
-            topology = Topology.resolve(job=self._job) if self._topology is None else self._topology
-        except LightningSMError:
-            return ()
+        dist = torch.distributed
+        backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
+        topology = Topology.resolve(job=self._job) if self._topology is None else self._topology
         return rows_of_topology(topology, world_size=trainer.world_size, num_nodes=trainer.num_nodes, backend=backend)
 
 
@@ -376,31 +362,19 @@ def _describe_end(trainer: Any, error: Optional[BaseException], job: TrainingJob
     return Outcome.FAILED, describe_failure(error, job)
 
 
-def _throughput(rates: Rates) -> List[Tuple[str, float]]:
-    wait = None if rates.data_wait is None else 100 * rates.data_wait
-    found = (
-        ("samples per second, all processes", rates.samples_per_second),
-        ("seconds per batch", rates.step_time),
-        ("waiting for data, % of the time", wait),
-    )
-    return [(name, value) for name, value in found if value is not None and rates.batches]
-
-
 def _learning_rates(trainer: Any) -> List[Tuple[str, Any]]:
     optimizers = trainer.optimizers
     rates = []
     for index, optimizer in enumerate(optimizers):
         name = type(optimizer).__name__ + (f" {index}" if len(optimizers) > 1 else "")
-        groups = getattr(optimizer, "param_groups", None) or []
+        groups = optimizer.param_groups
         for number, group in enumerate(groups[:_MAX_GROUPS]):
-            if group.get("lr") is not None:
+            if "lr" in group:
                 rates.append((f"{name}, group {number}" if len(groups) > 1 else name, group["lr"]))
     return rates
 
 
 def _number(value: Any) -> Any:
-    try:
-        length = value.numel() if hasattr(value, "numel") else getattr(value, "size", None)
-        return value.item() if length == 1 else value
-    except Exception:  # of a user's class
-        return value
+    with suppress(Exception):  # of a tensor of several elements
+        return value.item() if hasattr(value, "item") else value
+    return value

@@ -74,17 +74,3 @@ def test_a_history_continues_after_it_was_saved_as_plain_values(tmp_path):
     continued.add("loss", 5_000, 5.0)
     assert only(continued, "loss").count == 5_001
     assert only(continued, "loss").steps[-1] == 5_000
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(None, {}, 3, "x", {"curves": 3, "attempts": []}, {"curves": [[1]], "attempts": []}),
-        {"curves": [{"name": "x", "kind": "other", "steps": [], "values": []}], "attempts": []},
-        {"curves": [], "attempts": [{"begun": 1}]},
-    ],
-)
-def test_a_state_that_is_none_gives_an_empty_history(content):
-    history = History.from_plain(content)
-    assert history.curves() == ()
-    assert history.attempts == []

@@ -2,7 +2,6 @@
 
 import math
 import re
-from contextlib import nullcontext
 from itertools import chain
 
 import pytest
@@ -63,11 +62,11 @@ def model_of(names=(), value=lambda self, index: 0.5):
     return type("Model", (Model,), {"names": names, "value": value})()
 
 
-def fit(*callbacks, model=None, validate=True, fails=None, **arguments):
+def fit(*callbacks, model=None, validate=True, **arguments):
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
     given = {"accelerator": "cpu", "max_epochs": 1, "log_every_n_steps": 2, "logger": False, **quiet, **arguments}
     trainer = PL.Trainer(callbacks=list(callbacks), **given)
-    with log_lines() as lines, nullcontext() if fails is None else pytest.raises(fails):
+    with log_lines() as lines:
         trainer.fit(model or model_of(), loader(), loader() if validate else None)
     return trainer, lines
 
@@ -107,35 +106,19 @@ def test_the_same_lines_with_loggers_and_without(namespace, tmp_path, monkeypatc
     assert len(found[0]) == 4  # an epoch's metrics, and those of its validation
 
 
-def test_a_learning_rate_stands_on_the_line_of_its_step():
-    """Also where a step takes several batches, at each of which LearningRateMonitor logs it again."""
-    for more in ({}, {"accumulate_grad_batches": 2, "log_every_n_steps": 1}):
-        _, lines = fit(PL.callbacks.LearningRateMonitor(), monitor(), logger=recorder(), **more)
-        assert set(values("lr-SGD", lines)) == {0.05}
-        steps = [line.partition(":")[0] for line in lines if "loss_step=" in line or "lr-SGD=" in line]
-        assert len(values("loss_step", lines)) == 4
-        assert len(steps) == len(set(steps))
-
-
-@pytest.mark.parametrize("fails", [None, ValueError])
-def test_what_no_metrics_of_the_step_follow_is_written_too(fails):
-    """Each with its own step and epoch; the last ones at the end, or with the exception."""
-
+def test_each_hand_over_is_a_line_with_its_own_step_and_epoch():
     class Direct(type(tiny_model(PL))):
         def training_step(self, batch, batch_index):
             for logger in self.loggers:
                 logger.log_metrics({"own": float(batch_index)}, step=batch_index + 8 * self.current_epoch)
-                logger.log_metrics({"own": 100.0}, step=batch_index + 8 * self.current_epoch)
-            if fails and (self.current_epoch, batch_index) == (1, 7):
-                raise fails("made up")
             return self._loss(batch)
 
-    more = {"validate": False, "fails": fails, "max_epochs": 2, "log_every_n_steps": 4}
-    _, lines = fit(monitor(), model=Direct(), logger=recorder(), **more)
-    assert metric_lines_of(lines) == [
-        f"metrics at step {batch + 8 * epoch}, epoch {epoch}: own={value}"
-        for epoch in range(2) for batch in range(8) for value in (batch, 100)
-    ]  # fmt: skip
+    more = {"validate": False, "max_epochs": 2, "log_every_n_steps": 4}
+    _, lines = fit(PL.callbacks.LearningRateMonitor(), monitor(), model=Direct(), logger=recorder(), **more)
+    assert [line for line in lines if "own=" in line] == [
+        f"metrics at step {batch + 8 * epoch}, epoch {epoch}: own={batch}" for epoch in range(2) for batch in range(8)
+    ]
+    assert set(values("lr-SGD", lines)) == {0.05}
 
 
 def test_what_is_left_out_is_said_once_and_what_cannot_be_read_ends_nothing():

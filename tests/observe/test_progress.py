@@ -96,26 +96,6 @@ class Endless(IterableDataset):
             yield torch.full((4,), float(number % 3)), torch.zeros(1)
 
 
-def manual(pl):
-    class Manual(net(pl)):
-        def __init__(self):
-            super().__init__()
-            self.automatic_optimization = False
-
-        def training_step(self, batch, batch_index):
-            for optimizer in self.optimizers():
-                loss = self._loss(batch)
-                optimizer.zero_grad()
-                self.manual_backward(loss)
-                optimizer.step()
-            self.log("loss", loss, prog_bar=True)
-
-        def configure_optimizers(self):
-            return [torch.optim.SGD(self.parameters(), lr=1e-9) for _ in range(2)]
-
-    return Manual()
-
-
 def pairs(pl):
     class Pairs(net(pl)):
         def _loss(self, batch):
@@ -130,21 +110,6 @@ def skipping(pl):
             return -1 if batch_index == 3 else None
 
     return Skipping()
-
-
-def silent(pl):
-    class Silent(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(4, 1)
-
-        def training_step(self, batch, batch_index):
-            return self.layer(batch[0]).sum()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    return Silent()
 
 
 def setup(stage=None, words=None, model=None, data=None, val=None, **arguments):
@@ -173,9 +138,7 @@ SETUPS = {
     ),
     "limit_val_batches": setup("validation end", {"batch": "2/2"}, val=loader(), limit_val_batches=2),
     "none of the validation": setup("train end", {"batch": "8/8"}, val=loader(), limit_val_batches=0),
-    "manual optimization": setup("train end", {"batch": "8/8"}, model=manual, max_epochs=2),
     "the rest of an epoch left out": setup("train end", {"batch": "3/8", "samples": "6"}, model=skipping),
-    "nothing logged": setup("fit end", {"samples": "16"}, model=silent),
     "fast_dev_run": setup("train end", {"batch": "1/1", "epoch": "0/0"}, val=loader(), fast_dev_run=True),
     "overfit_batches": setup("train end", {"batch": "2/2"}, overfit_batches=2),
     "no batches": setup(limit_train_batches=0),

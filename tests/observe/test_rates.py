@@ -58,3 +58,19 @@ def test_the_size_of_a_batch_without_a_loader_that_says_it():
     two = BatchSize([DataLoader([1, 2], batch_size=2), DataLoader([1], batch_size=1)])
     assert two.read({"a": torch.zeros(2), "b": torch.zeros(1)}) == 2
     assert BatchSize([DataLoader([1, 2], batch_size=None)]).read({"a": {"b": {"c": {"d": {"e": "f"}}}}}) is None
+
+
+class Anything:
+    def __getattr__(self, name):
+        return lambda *_: None
+
+
+class Unsure:
+    @property
+    def batch_size(self):
+        raise RuntimeError("it differs")
+
+
+def test_batches_and_loaders_of_the_users_own_raise_nothing():
+    assert BatchSize([DataLoader([1, 2], batch_size=2)]).read(Anything()) == 2
+    assert BatchSize([Unsure()]).read(Anything()) is None

@@ -3,17 +3,15 @@
 import copy
 import pickle
 import random
-from typing import Any
 
 import numpy
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import callback_class
 from tests.helpers.interrupted import Logged
-from tests.helpers.setups import BATCH_SIZE, SETUPS, Numbers, Setup, Size, net
+from tests.helpers.setups import SETUPS, Size
 from tests.helpers.setups_callbacks import CALLBACK_SETUPS
 from tests.helpers.setups_data import DATA_SETUPS
 from tests.projects.container import log_lines
@@ -75,62 +73,6 @@ def test_each_setup_trains_the_same(name, tmp_path, monkeypatch):
     if name.startswith("stateful_loader"):
         pytest.importorskip("torchdata.stateful_dataloader")
     check(lambda: LIBRARY[name](pl, SIZE), tmp_path, monkeypatch)
-
-
-class Batch:
-    def __init__(self, samples):
-        self.parts = torch.utils.data.default_collate(samples)
-
-
-class WithAnyAttribute(Batch):
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *_: None
-
-
-class Loader:
-    """What a project may hand to ``fit``: anything that can be iterated."""
-
-    def __init__(self, loader):
-        self.loader = loader
-
-    def __iter__(self):
-        return iter(self.loader)
-
-    def __len__(self):
-        return len(self.loader)
-
-    @property
-    def batch_size(self):
-        raise RuntimeError("it differs")
-
-
-class UnpackingMixin:
-    log: Any
-
-    def loss(self, batch):
-        return super().loss(batch.parts if isinstance(batch, Batch) else batch)
-
-    def transfer_batch_to_device(self, batch, *_):
-        return batch
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", self.loss(batch), batch_size=BATCH_SIZE)
-
-
-@pytest.mark.parametrize("kind", [*Batch.__subclasses__(), Loader], ids=lambda kind: kind.__name__)
-def test_batches_and_loaders_of_the_users_own(kind, tmp_path, monkeypatch):
-    def made():
-        model = type("Unpacking", (UnpackingMixin, net(pl)), {})()
-        collate = None if kind is Loader else kind
-        loaders = [DataLoader(Numbers(SIZE.samples), batch_size=BATCH_SIZE, collate_fn=collate) for _ in range(2)]
-        return Setup(model, *(map(Loader, loaders) if kind is Loader else loaders))
-
-    lines, _ = check(made, tmp_path, monkeypatch)
-    ends = [line for line in lines if line.startswith("progress train end")]
-    assert [line for line in ends if "batch=4/4" in line] == ends
-    assert len(ends) == SIZE.epochs
 
 
 class Copies(pl.Callback):

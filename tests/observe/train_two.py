@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_sm import trainer_settings
+from tests.helpers.tiny import loader, tiny_model
 
 
 class Data(Dataset):
     waits_at: Any = None
     items = 0
+    samples = loader(24).dataset
 
     def __len__(self):
         return 24
@@ -24,27 +25,20 @@ class Data(Dataset):
         Data.items += 1
         if Data.items == self.waits_at:
             time.sleep(2.5)
-        return torch.randn(4, generator=torch.Generator().manual_seed(index))
+        return self.samples[index]
 
 
-class Model(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
-
+class Model(type(tiny_model(pl))):
     def training_step(self, batch, batch_index):
-        loss = self.layer(batch).pow(2).mean()
+        loss = self._loss(batch)
         self.log("loss", loss, prog_bar=True, on_step=True, on_epoch=True, sync_dist=True)
         return loss
 
     def validation_step(self, batch, batch_index):
-        self.log("val_loss", self.layer(batch).pow(2).mean(), prog_bar=True, sync_dist=True)
+        self.log("val_loss", self._loss(batch), prog_bar=True, sync_dist=True)
 
     def on_train_start(self):
         Data.waits_at = 7 if self.global_rank == 1 else None
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def main():
