@@ -88,7 +88,7 @@ def _write_torchscript(source: Source, path: str) -> Dict[str, Any]:
     try:
         script = own(method="script") if own else torch.jit.script(module)
     except Exception:  # Python that the compiler does not support raises several classes
-        method, arguments = "trace", _arguments(source)
+        method, arguments = "trace", _example(source).arguments
         with torch.no_grad():
             script = own(method="trace", example_inputs=arguments) if own else torch.jit.trace(module, arguments)
     torch.jit.save(script, path)
@@ -157,10 +157,6 @@ def _with_dynamic_batch(
 def _example(source: Source) -> Example:
     assert source.example is not None
     return source.example
-
-
-def _arguments(source: Source) -> Tuple[Any, ...]:
-    return _example(source).arguments
 
 
 #: Each takes a source and a path, and returns the entry ``details`` of ``model.json``.

@@ -127,13 +127,9 @@ def _merge(pinned: List[str], project: Iterable[str]) -> List[str]:
 def _required_by(distribution: str) -> List[str]:
     """The names of a distribution's requirements, without those of its extras."""
     # It takes longer to import than the rest of this package.
-    from importlib.metadata import PackageNotFoundError, requires
+    from importlib.metadata import requires
 
-    try:
-        lines = requires(distribution) or []
-    except PackageNotFoundError:
-        return []
-    return [_normalized(line) for line in lines if "extra ==" not in line.replace("'", '"')]
+    return [_normalized(line) for line in requires(distribution) or () if "extra ==" not in line.replace("'", '"')]
 
 
 def _pinned(names: Iterable[str]) -> List[str]:

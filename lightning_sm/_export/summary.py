@@ -3,7 +3,7 @@
 import json
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 from lightning_sm._export.plan import ExportPlan, ExportWeights, json_subset
 from lightning_sm._export.serving import distribution_versions
@@ -114,7 +114,11 @@ def summarize(
     cls = type(module)
     return ModelSummary(
         class_path=f"{cls.__module__}.{cls.__qualname__}",
-        metrics=_scalars(trainer.callback_metrics),
+        metrics={
+            name: float(value)
+            for name, value in trainer.callback_metrics.items()
+            if not hasattr(value, "numel") or value.numel() == 1
+        },
         versions={
             "lightning_sm": __version__,
             namespace.name: str(namespace.module().__version__),
@@ -176,10 +180,6 @@ def why_last_weights(trainer: Any, weights: ExportWeights) -> str:
         return "sagemaker.export_weights is last"
     monitors = [callback.monitor for callback in trainer.checkpoint_callbacks if _monitors(callback)]
     return f"no readable checkpoint with the best {monitors[0]}" if monitors else "no ModelCheckpoint monitors a metric"
-
-
-def _scalars(metrics: Mapping[str, Any]) -> Dict[str, float]:
-    return {name: float(value) for name, value in metrics.items() if not hasattr(value, "numel") or value.numel() == 1}
 
 
 def _finite(value: Any) -> Any:

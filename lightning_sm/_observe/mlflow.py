@@ -27,7 +27,6 @@ __all__ = [
     "continue_run",
     "experiment_of",
     "is_local",
-    "is_mlflow_class",
     "is_open",
     "set_in_place",
     "settable",
@@ -62,11 +61,6 @@ _MAX_VALUES = {"metrics": 1000, "params": 100, "tags": 100}
 _REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS")
 # How many loggers of a server, experiment and name this process has made.
 _loggers: "Counter[Tuple[str, str, str]]" = Counter()
-
-
-def is_mlflow_class(cls: Optional[type]) -> bool:
-    """Whether a class is Lightning's ``MLFlowLogger``, of either namespace, or derived from it."""
-    return cls is not None and any(base.__name__ == "MLFlowLogger" for base in cls.__mro__)
 
 
 def experiment_of(job_name: str) -> str:
@@ -323,7 +317,6 @@ class Sender:
         self._lock = threading.Lock()
         self._thread: Optional[threading.Thread] = None
         self._is_due, self._is_ending = threading.Event(), threading.Event()
-        self._waiting: Deque[threading.Event] = deque()
 
     def __reduce__(self) -> Any:
         return type(self), (self.uri, type(self.client)(self.uri))
@@ -345,11 +338,10 @@ class Sender:
         """Make a last attempt, wait for it, though not for ever, and say what was lost."""
         if self._thread is None or not self._thread.is_alive() or not self._patience:
             return
-        done = threading.Event()
-        self._waiting.append(done)
         self._is_ending.set()
         self._is_due.set()
-        if not done.wait(self._patience):
+        self._thread.join(self._patience)
+        if self._thread.is_alive():
             self._patience = 0.0  # the end of the process does not wait a second time
             self._lost += len(self._values)
         self._is_ending.clear()
@@ -368,19 +360,18 @@ class Sender:
     def _run(self) -> None:
         while self._is_due.wait():
             self._is_due.clear()
-            waiting = len(self._waiting)
+            is_last = self._is_ending.is_set()
             try:
                 while self._values:
                     self._send_first()
             except Exception as error:
                 self._is_failing = True
                 self._warn(error)
-                if not waiting:
-                    self._is_ending.wait(self._pause)
-                self._drop(len(self._values) - (0 if waiting else self._limit))
+                self._is_ending.wait(self._pause)
+                self._drop(len(self._values) - (0 if is_last else self._limit))
                 self._is_due.set()
-            for _ in range(waiting):
-                self._waiting.popleft().set()
+            if is_last:
+                return
 
     def _send_first(self) -> None:
         """Send the values at the front that one request can hold: of one run and one kind."""

@@ -32,7 +32,8 @@ def render(report: Report, redact: Callable[[str], str]) -> str:
         redact: Removes the secrets from a text.
     """
     page, curves = _Page(redact), report.history.curves()
-    sections = [*page.curves(curves, report.history.attempts), *page.tables(report, curves)]
+    found = (*page.curves(curves, report.history.attempts), *page.tables(report, curves))
+    sections = [section for section in found if section[2]]
     left_out = report.history.num_left_out
     note = f"{left_out} logged names are not shown: too many, or no numbers." if left_out else ""
     with open(_TEMPLATE, encoding="utf-8") as file:
@@ -77,10 +78,9 @@ class _Page:
                 heading = kind.value if len(cards) == 1 else f"{kind.value} ({len(cards)})"
                 body = f'<div class="grid">{_lines(cards)}</div>'
                 yield kind.value.lower().replace(" ", "-"), heading, body, True
-        if curves:
-            rows = [self._values(curve) for kind in Kind for curve in curves if curve.kind is kind]
-            head = ("name", "last", "lowest", "highest", "values")
-            yield "values", "Values", _table(rows, head), len(curves) <= _FEW
+        rows = [self._values(curve) for kind in Kind for curve in curves if curve.kind is kind]
+        head = ("name", "last", "lowest", "highest", "values")
+        yield "values", "Values", _table(rows, head), len(curves) <= _FEW
 
     def _card(self, index: int, curve: Curve, restarts: Sequence[int]) -> str:
         name, note = _html(curve.name), ""
@@ -100,37 +100,22 @@ class _Page:
         return f'<tr data-name="{name}"><td>{name}</td>{_cells(numbers)}</tr>'
 
     def tables(self, report: Report, curves: Sequence[Curve]) -> Iterator[_Section]:
-        """The tables that have rows."""
-        attempts = report.history.attempts
-        if attempts:
-            restarts = len(attempts) - 1
-            times = "" if not restarts else f" (restarted {'once' if restarts == 1 else f'{restarts} times'})"
-            rows = [
-                f"<tr><td>{_time(each.started)}</td><td>{self.text(each.checkpoint or 'from scratch')}</td>"
-                f"{_cells([f'{each.step:,}', f'{each.epoch:,}'])}</tr>"
-                for each in attempts
-            ]
-            yield (
-                "starts",
-                f"Starts{times}",
-                _table(rows, ("started", "resumed from", "step", "epoch"), numbers=2),
-                True,
-            )
-        tables = (("model", "Exported model", report.export), ("job", "Job", report.job),
-                  ("topology", "Topology", report.topology))  # fmt: skip
-        for key, heading, named in tables:
-            if named:
-                yield (
-                    key,
-                    heading,
-                    self._pairs(named) + (self._differing(named, curves) if key == "model" else ""),
-                    True,
-                )
-        if report.settings:
-            lines = [f"<tr><td><code>{self.text(line)}</code></td></tr>" for line in report.settings]
-            yield "settings", "SageMaker settings", _table(lines), True
-        if report.versions:
-            yield "versions", "Versions", self._pairs(report.versions), True
+        """What is known of starts, model, job, processes, settings and versions."""
+        restarts = len(report.history.attempts) - 1
+        times = "" if restarts < 1 else f" (restarted {'once' if restarts == 1 else f'{restarts} times'})"
+        starts = [
+            f"<tr><td>{_time(each.started)}</td><td>{self.text(each.checkpoint or 'from scratch')}</td>"
+            f"{_cells([f'{each.step:,}', f'{each.epoch:,}'])}</tr>"
+            for each in report.history.attempts
+        ]
+        settings = [f"<tr><td><code>{self.text(line)}</code></td></tr>" for line in report.settings]
+        head = ("started", "resumed from", "step", "epoch")
+        yield "starts", f"Starts{times}", _table(starts, head, numbers=2), True
+        yield "model", "Exported model", self._pairs(report.export) + self._differing(report.export, curves), True
+        yield "job", "Job", self._pairs(report.job), True
+        yield "topology", "Topology", self._pairs(report.topology), True
+        yield "settings", "SageMaker settings", _table(settings), True
+        yield "versions", "Versions", self._pairs(report.versions), True
 
     def _pairs(self, rows: Rows) -> str:
         """A table of names and texts. A name may say that its text is a secret, of whatever form."""
@@ -144,13 +129,19 @@ class _Page:
         shown = {name[len("metrics.") :]: value for name, value in export if name.startswith("metrics.")}
         shown.update({rows["monitor"]: rows["score"]} if {"monitor", "score"} <= rows.keys() else {})
         last = {curve.name: curve.last for curve in curves if curve.kind is Kind.METRIC}
-        other = [name for name, value in shown.items() if name in last and not _is_close(value, last[name])]
+        other = [
+            name
+            for name, value in shown.items()
+            if name in last and not math.isclose(float(value), last[name], rel_tol=1e-5)
+        ]
         names = ", ".join(f"{_html(name)} was {_number(last[name])}" for name in other)
         return _soft(f"Metrics of the exported weights. At the end of the training {names}." if names else "")
 
 
-def _table(rows: Iterable[str], head: Sequence[str] = (), *, numbers: int = 4, kind: str = "plain") -> str:
-    """A table with an optional head, whose last columns hold numbers."""
+def _table(rows: Sequence[str], head: Sequence[str] = (), *, numbers: int = 4, kind: str = "plain") -> str:
+    """A table with an optional head, whose last columns hold numbers; nothing without rows."""
+    if not rows:
+        return ""
     first = len(head) - numbers
     cells = "".join(
         f'<th class="{"number" if index >= first else "text"}">{name}</th>' for index, name in enumerate(head)
@@ -172,13 +163,6 @@ def _soft(note: str) -> str:
 
 def _lines(rows: Iterable[str]) -> str:
     return "".join(f"{row}\n" for row in rows)
-
-
-def _is_close(text: str, value: float) -> bool:
-    try:
-        return math.isclose(float(text), value, rel_tol=1e-5)
-    except ValueError:
-        return False
 
 
 def _summary(report: Report) -> str:

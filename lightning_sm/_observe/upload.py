@@ -9,6 +9,7 @@ import stat
 import textwrap
 import threading
 import time
+from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
 from lightning_sm._failure import redact_patterns
@@ -33,28 +34,30 @@ _Put = Callable[[str, str], None]
 
 
 def check_packages(url: str) -> None:
-    """Check that the packages that upload TensorBoard files to a URL are installed.
+    """Check that the package that uploads TensorBoard files to a URL is installed.
 
     Args:
         url: The URL, such as ``s3://bucket/runs``.
 
     Raises:
-        LoggerError: One is missing, there is no package for this kind of URL, or it is no URL of S3.
+        LoggerError: It is missing, there is none for this kind of URL, or the URL names no bucket of S3.
 
     Example::
 
         >>> check_packages("memory://runs")
     """
     scheme = url.split("://", 1)[0]
-    has_writer = any(importlib.util.find_spec(name) is not None for name in ("tensorboard", "tensorboardX"))
-    missing = [] if has_writer else ["tensorboard"]
     if scheme == "s3":
         if not _S3_URL.fullmatch(url):
             raise LoggerError(
                 f"TensorBoard files cannot be written to {redact_patterns(url)}, which names no bucket of S3.",
                 hint="It has the form s3://BUCKET/PREFIX, without user, password or query; the role gives access.",
             )
-        missing += [] if importlib.util.find_spec("boto3") is not None else ["boto3"]
+        if importlib.util.find_spec("boto3") is None:
+            raise LoggerError(
+                f"TensorBoard files cannot be written to {url}: boto3 cannot be imported.",
+                hint="pip install 'lightning-sm[s3]', for a job by requirements.txt.",
+            )
     else:
         try:
             importlib.import_module("fsspec").get_filesystem_class(scheme)
@@ -63,11 +66,6 @@ def check_packages(url: str) -> None:
                 f"TensorBoard files cannot be written to {url}: {error}.",
                 hint="Use an s3:// URL, or install the package that fsspec needs for this one.",
             ) from error
-    if missing:
-        raise LoggerError(
-            f"TensorBoard files cannot be written to {url}: {' and '.join(missing)} cannot be imported.",
-            hint="pip install 'lightning-sm[s3]', for a job by requirements.txt.",
-        )
 
 
 class DirectoryUpload:
@@ -91,15 +89,13 @@ class DirectoryUpload:
 
     def start(self) -> None:
         """Upload from now on, until :meth:`stop`. What was uploaded before is not uploaded again."""
-        if self._thread is not None and self._thread.is_alive() and not self._stop.is_set():
-            return
+        self._stop.clear()
         if self._pid != os.getpid():
             self._pid = os.getpid()
             atexit.register(self._at_exit)
-        earlier, self._stop = self._thread, threading.Event()
-        arguments = (self._stop, earlier)
-        self._thread = threading.Thread(target=self._run, args=arguments, name="tensorboard-upload", daemon=True)
-        self._thread.start()
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="tensorboard-upload", daemon=True)
+            self._thread.start()
 
     def stop(self, seconds: float) -> None:
         """Upload what has changed, and nothing after it. A warning names what could not be uploaded.
@@ -124,17 +120,17 @@ class DirectoryUpload:
         if has_ended and not any(target.error for target in self._targets):
             self._upload()
 
-    def _run(self, stop: threading.Event, earlier: Optional[threading.Thread]) -> None:
-        if earlier is not None:
-            earlier.join()
+    def _run(self) -> None:
         delay = min(self._interval, _FIRST_DELAY)
-        while not stop.wait(delay):
+        while True:
+            is_last = self._stop.wait(delay)
             started = time.monotonic()
             self._upload()
+            if is_last and self._stop.is_set():  # not if started again meanwhile
+                return
             pause = max(self._interval, _PAUSES * (time.monotonic() - started))
             failures = max(target.failures for target in self._targets)
             delay = min(self._interval * 2**failures, max(self._interval, _MAX_DELAY)) if failures else pause
-        self._upload()
 
     def _upload(self) -> None:
         try:
@@ -185,19 +181,14 @@ class _Target:
 
     def changed(self) -> Iterator[Tuple[str, _State]]:
         """Yield each file that differs from what was uploaded, with its state, the oldest names first."""
-        for parent, folders, names in os.walk(self.directory):
-            folders.sort()
-            for name in sorted(names):
-                path = os.path.join(parent, name)
-                try:
-                    found = os.stat(path)
-                except OSError:  # removed meanwhile
-                    continue
-                state = (found.st_size, found.st_mtime_ns)
-                relative = os.path.relpath(path, self.directory)
-                # Opening a pipe would wait for what writes to it.
-                if stat.S_ISREG(found.st_mode) and self._uploaded.get(relative) != state:
-                    yield relative, state
+        for parent, _, names in os.walk(self.directory):
+            for path in sorted(os.path.join(parent, name) for name in names):
+                with suppress(OSError):  # removed meanwhile
+                    found, name = os.stat(path), os.path.relpath(path, self.directory)
+                    state = (found.st_size, found.st_mtime_ns)
+                    # Opening a pipe would wait for what writes to it.
+                    if stat.S_ISREG(found.st_mode) and self._uploaded.get(name) != state:
+                        yield name, state
 
     def report_rest(self, reason: str = "") -> None:
         """Warn of files that are not, or not completely, uploaded."""

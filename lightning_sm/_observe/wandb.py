@@ -2,20 +2,14 @@
 
 import os
 from collections import Counter
-from contextlib import suppress
 from typing import Any, Dict, Mapping
 
 from lightning_sm._failure import is_secret_name
 
-__all__ = ["continue_wandb_run", "is_wandb_class"]
+__all__ = ["continue_wandb_run"]
 
 # How many runs of a job this process has named.
 _runs: "Counter[str]" = Counter()
-
-
-def is_wandb_class(cls: type) -> bool:
-    """Whether a class is Lightning's ``WandbLogger``, of either namespace, or derived from it."""
-    return any(base.__name__ == "WandbLogger" for base in cls.__mro__)
 
 
 def continue_wandb_run(logger: Any, job_name: str, hyperparameters: Mapping[str, Any]) -> Dict[str, str]:
@@ -55,15 +49,10 @@ def continue_wandb_run(logger: Any, job_name: str, hyperparameters: Mapping[str,
     if isinstance(arguments.get("config") or {}, dict):
         public = {name: value for name, value in hyperparameters.items() if not is_secret_name(name)}
         arguments["config"] = {"sagemaker_training_job_name": job_name, **public, **(arguments.get("config") or {})}
-    arguments["settings"] = _without_own_ids(arguments.get("settings"))
+    settings = arguments.get("settings") or {}
+    if isinstance(settings, dict):
+        arguments["settings"] = {"sagemaker_disable": True, **settings}
+    else:
+        settings.sagemaker_disable = True
     logger._id, logger._name = arguments["id"], arguments.get("name")
     return changed
-
-
-def _without_own_ids(settings: Any) -> Any:
-    """Return W&B's settings such that W&B does not replace the id."""
-    if settings is None or isinstance(settings, dict):
-        return {"sagemaker_disable": True, **(settings or {})}
-    with suppress(Exception):  # settings of an old W&B that cannot be changed
-        settings.sagemaker_disable = True
-    return settings

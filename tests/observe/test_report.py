@@ -1,18 +1,14 @@
 import math
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import callback_class
-from tests.helpers.environ import without_launcher
-from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import ROOT
 from tests.helpers.tiny import loader, tiny_model
 from tests.observe.made_up import Page
+from tests.observe.program import Program
 from tests.projects.container import log_lines
 
 NAMESPACE = installed_namespaces()[-1]
@@ -144,52 +140,32 @@ def test_a_remote_output_directory_is_replaced_by_the_jobs(opt_ml, monkeypatch, 
     assert "completed" in page_in(opt_ml.base / "output" / "data").shown
 
 
-class Jobs:
-    """Programs in containers of their own, which run at the same time."""
-
-    def __init__(self, folder):
-        self.folder, self.running = folder, {}
-
-    def start(self, name, how):
-        base = self.folder / name
-        opt_ml = OptMl(base).host("algo-1") if not base.exists() else None
-        variables = {"SAGEMAKER_BASE_DIR": str(base)} if opt_ml is None else opt_ml.environ()
-        environ = {**without_launcher(os.environ), **variables, "TRAINING_JOB_NAME": name, "OMP_NUM_THREADS": "1"}
-        environ["HOW"] = how
-        environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, "-m", "tests.observe.report_script"]
-        self.running[name] = subprocess.Popen(
-            command, env=environ, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        return self
-
-    def end(self, name):
-        process = self.running.pop(name)
-        output = process.communicate(timeout=150)[0]
-        path = self.folder / name / "output" / "data" / "report.html"
-        return process.returncode, output, Page(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
 @pytest.mark.full
 def test_jobs_that_fail_are_stopped_or_killed(tmp_path):
-    jobs = Jobs(tmp_path)
-    for name, how in (("killed", "kill"), ("raises", "raise"), ("stopped", "term")):
-        jobs.start(name, how)
-    code, output, page = jobs.end("killed")
-    assert (code, page) == (-9, None)
-    jobs.start("killed", "good").start("later", "later")
+    def page_of(program):
+        return page_in(program.folder / "output" / "data")
 
-    code, output, page = jobs.end("raises")
-    assert code == 1
+    killed, raises, stopped, later = (
+        Program(tmp_path / name, "-m", "tests.observe.report_script")
+        for name in ("killed", "raises", "stopped", "later")
+    )
+    for program, how in ((killed, "kill"), (raises, "raise"), (stopped, "term"), (later, "later")):
+        program.start(HOW=how)
+    assert killed.wait().code == -9
+    assert not list(killed.folder.rglob("report.html"))
+    killed.start(HOW="good")
+
+    assert raises.wait().code == 1
+    page = page_of(raises)
     assert "raises failed" in page.shown
     assert "RuntimeError: no <i>way</i>, my_password=*** (on algo-1; at " in page.shown
-    assert (tmp_path / "raises" / "output" / "failure").read_text() in page.shown
+    assert (raises.folder / "output" / "failure").read_text() in page.shown
     # The failure file and the traceback come first.
-    assert output.index("Traceback") < output.index("Wrote the report of the fit")
+    assert raises.output.index("Traceback") < raises.output.index("Wrote the report of the fit")
     assert "model" not in page.headings
 
-    code, output, page = jobs.end("stopped")
-    assert code == 143
+    assert stopped.wait().code == 143
+    page, output = page_of(stopped), stopped.output
     assert "stopped stopped" in page.shown
     assert "12 optimizer steps" in page.shown
     assert "SIGTERM received" in page.shown
@@ -197,8 +173,8 @@ def test_jobs_that_fail_are_stopped_or_killed(tmp_path):
         assert row in page.rows
     assert output.index("Saved ") < output.index("Exported ") < output.index("Wrote the report of the fit")
 
-    code, output, page = jobs.end("killed")
-    assert code == 0
+    assert killed.wait().code == 0
+    page = page_of(killed)
     assert "killed completed 3 epochs, 24 optimizer steps" in page.shown
     assert "restarted once" in page.shown
     starts = [[os.path.basename(row[1]), row[2]] for row in page.rows if len(row) == 4 and row[1] != "resumed from"]
@@ -210,6 +186,5 @@ def test_jobs_that_fail_are_stopped_or_killed(tmp_path):
     assert "stopped_by" not in dict(row for row in page.rows if len(row) == 2)
     assert any("trainer.default_root_dir = " in row[0] for row in page.rows)
 
-    code, output, page = jobs.end("later")
-    assert code == 1
-    assert "After the fit had completed: ValueError: after the fit" in page.shown
+    assert later.wait().code == 1
+    assert "After the fit had completed: ValueError: after the fit" in page_of(later).shown

@@ -1,19 +1,16 @@
 """Jobs whose TensorBoardLogger writes to ``s3://``, on a real S3 server, read back by TensorBoard's own reader."""
 
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.environ import without_launcher
-from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import ROOT, local_rendezvous
+from tests.helpers.processes import local_rendezvous
 from tests.helpers.s3 import FailingProxy, s3_server
+from tests.observe.program import Program
 
 pytestmark = pytest.mark.full
 
@@ -50,56 +47,13 @@ def proxy(s3):
     proxy.close()
 
 
-class Job:
-    """A container, in which the script can run again and again, with its checkpoints as SageMaker keeps them."""
+class Job(Program):
+    """The script, which writes a line for each step into a file."""
 
-    def __init__(self, folder, s3, name="job-1", **variables):
-        self.folder = folder
-        self.opt_ml = OptMl(folder).host("algo-1").hyperparameters()
-        self.opt_ml.write("checkpointconfig.json", {"S3Uri": "s3://b/c", "LocalPath": str(folder / "checkpoints")})
+    def __init__(self, folder, s3, **variables):
         self.steps = folder / "steps"
-        self.environ = {
-            **without_launcher(os.environ),
-            **s3.variables,
-            **self.opt_ml.environ(SM_NUM_GPUS=0, TRAINING_JOB_NAME=name, OMP_NUM_THREADS=1, STEPS=self.steps),
-            "PYTHONPATH": str(ROOT),
-            **{key: str(value) for key, value in variables.items()},
-        }
-
-    def start(self, *words, launcher=()):
-        command = [sys.executable, *launcher, str(SCRIPT), "fit", *QUIET, "--sagemaker.upload_every=200ms", *words]
-        with open(self.folder / "log.txt", "ab") as log:
-            self.process = subprocess.Popen(
-                command, env=self.environ, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT
-            )
-        return self
-
-    def wait(self, seconds=120):
-        try:
-            self.code = self.process.wait(seconds)
-        finally:
-            self.process.kill()
-            self.process.wait()
-        return self
-
-    def run(self, *words, **options):
-        return self.start(*words, **options).wait()
-
-    @property
-    def output(self):
-        return (self.folder / "log.txt").read_text(errors="replace")
-
-    @property
-    def failure(self):
-        path = self.folder / "output" / "failure"
-        return path.read_text() if path.exists() else None
-
-    def until(self, condition, seconds=60):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert self.process.poll() is None, self.output[-3000:]
-            assert time.monotonic() < deadline, self.output[-3000:]
-            time.sleep(0.05)
+        super().__init__(folder, SCRIPT, "fit", *QUIET, "--sagemaker.upload_every=200ms")
+        self.environ.update(s3.variables, TRAINING_JOB_NAME="job-1", STEPS=self.steps, **variables)
 
     def steps_done(self):
         return len(self.steps.read_text().split()) if self.steps.exists() else 0

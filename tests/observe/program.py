@@ -1,0 +1,56 @@
+"""A program in a container of its own, which can run again and again."""
+
+import os
+import subprocess
+import sys
+import time
+
+from tests.helpers.environ import without_launcher
+from tests.helpers.opt_ml import OptMl
+from tests.helpers.processes import ROOT
+
+__all__ = ["Program"]
+
+
+class Program:
+    """A command of Python, with its checkpoints as SageMaker keeps them. The folder is named like the job."""
+
+    def __init__(self, folder, *command, **variables):
+        self.folder, self.command = folder, command
+        opt_ml = OptMl(folder).host("algo-1").hyperparameters()
+        opt_ml.write("checkpointconfig.json", {"S3Uri": "s3://b/c", "LocalPath": str(folder / "checkpoints")})
+        own = opt_ml.environ(SM_NUM_GPUS=0, TRAINING_JOB_NAME=folder.name, OMP_NUM_THREADS=1, PYTHONPATH=ROOT)
+        self.environ = {**without_launcher(os.environ), **own, **variables}
+
+    def start(self, *words, launcher=(), **variables):
+        with open(self.folder / "log.txt", "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *launcher, *map(str, self.command), *words],
+                env={name: str(value) for name, value in {**self.environ, **variables}.items()},
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        return self
+
+    def wait(self, seconds=120):
+        try:
+            self.code = self.process.wait(seconds)
+        finally:
+            self.process.kill()
+            self.process.wait()
+        return self
+
+    def run(self, *words, **options):
+        return self.start(*words, **options).wait()
+
+    @property
+    def output(self):
+        return (self.folder / "log.txt").read_text(errors="replace")
+
+    def until(self, condition, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.output[-3000:]
+            assert time.monotonic() < deadline, self.output[-3000:]
+            time.sleep(0.05)
