@@ -36,6 +36,20 @@ class ReplacedMethod:
             setattr(self.owner, self.name, self.before)
 
 
+class _ListenedMethod(ReplacedMethod):
+    """Calls its function without the method, before it or after it. Lightning calls some of these at each step."""
+
+    first = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.first:
+            self.function()
+            return self.original(*args, **kwargs)
+        result = self.original(*args, **kwargs)
+        self.function()
+        return result
+
+
 def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool = False) -> Callable[[], None]:
     """Call a function with each call of a method of one object.
 
@@ -62,13 +76,6 @@ def listen(owner: Any, name: str, function: Callable[[], None], *, first: bool =
         >>> vars(loop)
         {}
     """
-
-    def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if first:
-            function()
-        result = original(*args, **kwargs)
-        if not first:
-            function()
-        return result
-
-    return ReplacedMethod(owner, name, call).undo
+    listened = _ListenedMethod(owner, name, function)
+    listened.first = first
+    return listened.undo
