@@ -85,7 +85,11 @@ class StallDetector:
                 limit *= 2
 
     def _say(self, seconds: int) -> None:
-        stage, position, state, is_spoken = self._describe()
+        try:
+            stage, position, state, is_spoken = self._describe()
+        except Exception as error:  # the loops change meanwhile
+            log.debug("The state of a training that hangs cannot be read: %s", error)
+            return
         if is_spoken:
             self._has_spoken = True
             text = "progress %s hang: no batch for seconds=%d %s, %s%s"
