@@ -1,16 +1,19 @@
-"""Atomic replacement of files: write under a temporary name, fsync, rename."""
+"""Atomic replacement of files: write under a temporary name, fsync, rename; and whether a directory can be written."""
 
 import errno
 import os
 import re
 import secrets
 import shutil
+import tempfile
 from contextlib import contextmanager, suppress
 from typing import Iterator
 
 from lightning_sm._logging import log
+from lightning_sm.errors import OutputError
 
 __all__ = [
+    "check_writable",
     "flush",
     "partial_path",
     "remove",
@@ -117,3 +120,28 @@ def remove_at_once(path: str) -> None:
     with suppress(OSError):  # another host on a shared file system was faster, or nothing is there
         os.rename(path, hidden)
         remove(hidden)
+
+
+def check_writable(directory: str, what: str) -> None:
+    """Create a directory and a temporary file in it, so that a job fails before training and not after it.
+
+    Args:
+        directory: The directory.
+        what: What it is, for the error, such as ``model directory``.
+
+    Raises:
+        OutputError: The directory is not writable, or is a URL.
+    """
+    if "://" in directory:
+        raise OutputError(
+            f"The {what} {directory} is not on this host.", hint="Set a local directory; SageMaker uploads it to S3."
+        )
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"The {what} {directory} cannot be written ({error}).",
+            hint="Check the directory's mount and owner, and what else is configured to be there.",
+        ) from error

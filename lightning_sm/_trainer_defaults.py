@@ -10,7 +10,6 @@ from typing import Any, Dict, Iterator, Mapping, Optional
 
 from lightning_sm._distributed.environment import SageMakerEnvironment
 from lightning_sm._distributed.mixin import StrategyMixin
-from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import SupportLevel, choose_fabric, choose_namespace, namespace_of, support_level
 from lightning_sm._logging import log
@@ -147,6 +146,8 @@ def trainer_settings(
         namespace = namespace_of(trainer_class, *classes) or choose_namespace()
         context = RunContext(this_job, topology, namespace, _given(trainer_arguments), options_of(sagemaker))
         if context.options.doctor:
+            from lightning_sm._doctor import check_host
+
             check_host(this_job, topology)
         routing = build_routing(context)
         arguments = {**trainer_arguments, **_arguments(routing)}

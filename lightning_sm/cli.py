@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from lightning_sm._doctor import check_host
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class, resolve_class
 from lightning_sm._lightning.legacy import add_any_data_module, cli_base_path, save_config_arguments
@@ -153,6 +152,8 @@ class SageMakerCLIMixin(_Base):
             with failure_reported(self.job), raise_refusals([parser], lambda _: None):
                 super().parse_arguments(parser, *args)
         if (as_tree(self._fill_options()) or {}).get("doctor"):
+            from lightning_sm._doctor import check_host
+
             check_host(self.job, self.topology)
 
     def _parse_run(self, parser: Any, given: Any) -> bool:

@@ -20,7 +20,7 @@ from lightning_sm._export.summary import (
     summarize,
     why_last_weights,
 )
-from lightning_sm._export.writer import check_writable, others_model, write_model
+from lightning_sm._export.writer import others_model, write_model
 
 __all__ = [
     "BestCheckpoint",
@@ -32,7 +32,6 @@ __all__ = [
     "Serving",
     "Source",
     "check_model",
-    "check_writable",
     "compare_outputs",
     "compare_tensors",
     "distribution_versions",

@@ -7,16 +7,16 @@ import tempfile
 from dataclasses import replace
 from typing import List, Optional
 
-from lightning_sm._atomic_file import flush
+from lightning_sm._atomic_file import check_writable, flush
 from lightning_sm._export.formats import WRITERS
 from lightning_sm._export.load_back import load_back
 from lightning_sm._export.plan import ExportPlan
 from lightning_sm._export.serving import Serving
 from lightning_sm._export.source import Source, plain_functions
 from lightning_sm._export.summary import ModelSummary
-from lightning_sm.errors import ExportError, OutputError
+from lightning_sm.errors import ExportError
 
-__all__ = ["check_writable", "files_below", "move_into_place", "others_model", "write_model"]
+__all__ = ["files_below", "move_into_place", "others_model", "write_model"]
 
 _SUMMARY = "model.json"
 # The files of weights that libraries write for a model that is to be loaded again; a checkpoint is none.
@@ -92,31 +92,6 @@ def write_model(
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return os.path.join(directory, plan.format.file)
-
-
-def check_writable(directory: str, what: str) -> None:
-    """Create a directory and a temporary file in it, so that a job fails before training and not after it.
-
-    Args:
-        directory: The directory.
-        what: What it is, for the error, such as ``model directory``.
-
-    Raises:
-        OutputError: The directory is not writable, or is a URL.
-    """
-    if "://" in directory:
-        raise OutputError(
-            f"The {what} {directory} is not on this host.", hint="Set a local directory; SageMaker uploads it to S3."
-        )
-    try:
-        os.makedirs(directory, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise OutputError(
-            f"The {what} {directory} cannot be written ({error}).",
-            hint="Check the directory's mount and owner, and what else is configured to be there.",
-        ) from error
 
 
 def files_below(folder: str) -> List[str]:

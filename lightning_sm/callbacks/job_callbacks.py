@@ -5,8 +5,7 @@ import sys
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from lightning_sm._doctor import replicated_channels
-from lightning_sm._export import check_writable
+from lightning_sm._atomic_file import check_writable
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import SupportLevel, describe_level, support_level
 from lightning_sm._lightning.observing import drop_tips, plain_model_summary
@@ -66,7 +65,11 @@ def own_callbacks(
         log.info("%s", level)
     world_check = _absent("WorldCheck", present, context)
     if world_check is not None and context.topology.launcher != Launcher.LOCAL:
-        folders = replicated_channels(job) if options.doctor else {}
+        folders = {}
+        if options.doctor:
+            from lightning_sm._doctor import replicated_channels
+
+            folders = replicated_channels(job)
         own.append(world_check(context.topology, folders))
     if job.in_container:
         if "://" not in context.output_dir[0]:

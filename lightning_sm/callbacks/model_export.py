@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Union
 
+from lightning_sm._atomic_file import check_writable
 from lightning_sm._export import (
     Example,
     ExportFormat,
@@ -10,7 +11,6 @@ from lightning_sm._export import (
     ExportWeights,
     Serving,
     check_model,
-    check_writable,
     example_of_batch,
     example_of_model,
     find_best,
