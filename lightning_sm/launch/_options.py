@@ -5,7 +5,7 @@ import difflib
 import inspect
 import json
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Union
 
 import docstring_parser
 import jsonargparse
@@ -51,6 +51,8 @@ def add_options(
     *,
     groups: Optional[Mapping[str, str]] = None,
     prefix: str = "",
+    types: Optional[Mapping[str, Any]] = None,
+    without: Collection[str] = (),
 ) -> None:
     """Add an option for each argument of a dataclass or function, by its annotation, default and description.
 
@@ -62,22 +64,26 @@ def add_options(
         target: The dataclass or function, whose docstring describes its arguments.
         groups: The titles of groups of the help, by the argument that a group begins with.
         prefix: The key of the config file below which the arguments stand, with a dot.
+        types: The types of options whose text is not read by the annotation.
+        without: Arguments that are no options.
     """
     texts = {each.arg_name: each.description for each in docstring_parser.parse(str(target.__doc__)).params}
     group: Any = parser
     for name, parameter in inspect.signature(target).parameters.items():
+        if name in without:
+            continue
         if groups and name in groups:
             group = parser.add_argument_group(groups[name])
-        kind, default = parameter.annotation, parameter.default
+        kind, default = (types or {}).get(name, parameter.annotation), parameter.default
         text, flag = str(texts.get(name)).replace("``", "").replace("%", "%%"), f"--{name.replace('_', '-')}"
         if default is parameter.empty:
             group.add_argument(name, type=kind, help=text)
         elif kind is bool:
             group.add_argument(flag, action=jsonargparse.ActionYesNo(no_prefix="no-"), default=default, help=text)
-        elif not re.search("List|Dict", str(kind)):
+        elif not re.search("List|Tuple|Dict|Mapping", str(kind)):
             group.add_argument(flag, dest=f"{prefix}{name}", type=kind, default=default, help=text)
         else:
-            is_mapping = "Dict" in str(kind)
+            is_mapping = re.search("Dict|Mapping", str(kind)) is not None
             one = "--env" if name == "environment" else flag.rstrip("s")
             several = flag if flag != one else f"{flag}-all"
             group.add_argument(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.launch import Account, create_job_request, settings_of
@@ -160,7 +160,7 @@ class RehearsalOptions:
         output_dir: Folder that gets ``model.tar.gz``, ``output.tar.gz`` and the checkpoints.
         upload: Write results and checkpoints to the body's places in S3, over what is there, instead of a local folder.
         keep: Leave the rehearsal's own folder and print its path.
-        host_names: Names of the hosts, group by group (default: algo-1, algo-2 and so on).
+        host_names: Names of the hosts, group by group, such as ``algo-1,algo-3`` (default: algo-1, algo-2 and so on).
         local_mode_files: Write the configuration files of SDK v2's local mode, which have no groups.
         isolation: How hosts are separated. ``loopback``: no rights needed, hosts are 127.0.0.K, only ``none`` and
             ``torch_distributed``; ``userns``: Linux namespaces without root; ``netns``: namespaces as root, needed for
@@ -185,7 +185,7 @@ class RehearsalOptions:
 
     source_dir: Optional[str] = None
     processes: Optional[int] = None
-    launcher: Optional[str] = None
+    launcher: Optional[Literal["hyperpodrun"]] = None
     channels: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     allow_files: Tuple[str, ...] = ()
@@ -443,7 +443,7 @@ def create_request(
     *,
     hosts: int = 1,
     distribution: str = "none",
-    sdk: str = "v2",
+    sdk: Literal["v2", "v3"] = "v2",
     instance_type: str = "ml.m5.xlarge",
     instance_groups: Sequence[str] = (),
     distribution_groups: Sequence[str] = (),
@@ -463,8 +463,8 @@ def create_request(
             ``smp``.
         sdk: ``v2``: the training toolkit; ``v3``: the drivers of ``ModelTrainer``.
         instance_type: What the files say. It also decides what the SDK accepts.
-        instance_groups: Groups of a heterogeneous cluster, each as ``NAME=COUNT:TYPE``.
-        distribution_groups: Groups that the distribution is for (default: all).
+        instance_groups: Groups of a heterogeneous cluster, each as ``NAME=COUNT:TYPE``, with commas between them.
+        distribution_groups: Groups that the distribution is for, with commas between them (default: all).
         mpi_options: ``custom_mpi_options`` of the distribution.
         image: Training image, as for ``launch``: the summary compares its versions with those here, and AWS's own are
             started by their script.

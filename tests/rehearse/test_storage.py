@@ -1,15 +1,16 @@
 """Request bodies that name S3, against an S3 server on this machine."""
 
 import contextlib
-import importlib
 import json
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
 import pytest
 
+from lightning_sm.errors import LaunchError
 from lightning_sm.rehearse import RehearsalError, RehearsalOptions, RehearsalRequest, request_from_body
 from lightning_sm.rehearse import _storage as s3
 from lightning_sm.rehearse._plan import RehearsalFolder
@@ -107,13 +108,10 @@ def test_v3_drivers_tell_their_launcher(bucket: Bucket, tmp_path: Path) -> None:
 
 
 def test_nothing_in_s3_needs_no_boto3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def missing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(importlib, "import_module", missing)
+    monkeypatch.setitem(sys.modules, "boto3", None)
     local = request(InputDataConfig=[], HyperParameters={}, CheckpointConfig=None, OutputDataConfig=None)
     assert s3.download_inputs(local, RehearsalFolder(tmp_path)) == local
-    with pytest.raises(RehearsalError, match=r"boto3 is not installed\. HINT: pip install 'lightning-sm\[rehearse\]'"):
+    with pytest.raises(LaunchError, match=r"The package boto3 is missing"):
         s3.download_inputs(request(), RehearsalFolder(tmp_path))
 
 
