@@ -13,18 +13,18 @@ from lightning_sm.rehearse._plan import container_path, tools_path
 from lightning_sm.rehearse._request import Distribution, Isolation, RehearsalRequest
 
 __all__ = [
+    "TITLES",
     "check_port",
     "check_software",
     "choose_isolation",
-    "describe_isolation",
     "namespace_options",
     "probe_isolation",
-    "probe_qdisc",
 ]
 
 _NAMESPACES = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork")
 
-_TITLES = {
+#: The isolations as the first line of a rehearsal has them.
+TITLES = {
     Isolation.NETNS: "netns (root: each host has its own network, host name, /opt/ml, /etc, /tmp, processes)",
     Isolation.USERNS: "userns (rootless namespaces: each host has its own network, host name, /opt/ml, /etc, /tmp)",
     Isolation.LOOPBACK: "loopback (no rights needed: hosts are 127.0.0.K and share this machine's files and processes)",
@@ -93,11 +93,6 @@ def namespace_options(isolation: Isolation) -> Tuple[str, ...]:
     return (*user, *_NAMESPACES)
 
 
-def describe_isolation(isolation: Isolation) -> str:
-    """Return the text of a rehearsal's first line."""
-    return _TITLES[isolation]
-
-
 def probe_isolation(isolation: Isolation) -> Optional[str]:
     """Try the isolation on this machine. Return why it cannot be used; ``None`` if it can. Leaves nothing behind."""
     if not isolation.is_namespaced:
@@ -106,30 +101,32 @@ def probe_isolation(isolation: Isolation) -> Optional[str]:
         return f"namespaces need Linux, this is {sys.platform}"
     if isolation is Isolation.NETNS and os.geteuid() != 0:
         return "it needs root"
-    for command, package in (("unshare", "util-linux"), ("nsenter", "util-linux"), ("ip", "iproute2")):
-        if shutil.which(command, path=_path()) is None:
-            return f"{command} is not installed (package {package})"
+    for program, package in (("unshare", "util-linux"), ("nsenter", "util-linux"), ("ip", "iproute2")):
+        if shutil.which(program, path=tools_path()) is None:
+            return f"{program} is not installed (package {package})"
     # A user namespace may not mount an overlay over a directory with mounts in it, so it tries /etc only.
-    return _try_script(isolation, _TRIAL.format(lower="/" if isolation is Isolation.NETNS else "/etc"))
-
-
-def probe_qdisc(isolation: Isolation, discipline: str) -> Optional[str]:
-    """Try a queueing discipline of ``tc``, such as ``netem delay 1ms``. Return the error; ``None`` if there is none."""
-    return _try_script(isolation, f"tc qdisc add dev lo root {discipline}")
+    trial = _TRIAL.format(lower="/" if isolation is Isolation.NETNS else "/etc")
+    command = ["unshare", *namespace_options(isolation), "--kill-child", "sh", "-c", trial]
+    environ = {**os.environ, "PATH": tools_path(), "LC_ALL": "C"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=environ)
+    except subprocess.TimeoutExpired as error:
+        return str(error)
+    said = done.stderr.strip().splitlines()
+    return None if done.returncode == 0 else (said[-1] if said else f"unshare ended with {done.returncode}")
 
 
 def choose_isolation(request: RehearsalRequest) -> Isolation:
     """Return the isolation to use: the requested one, or the best that the request and this machine allow.
 
     Raises:
-        RehearsalError: There is none; the message says of each why not. Or the network cannot be shaped as requested.
+        RehearsalError: There is none; the message says of each why not.
     """
     reasons: List[str] = []
     asked = request.options.isolation
     for isolation in Isolation if asked is None else (Isolation(asked),):
         reason = _unsuitable(request, isolation) or probe_isolation(isolation)
         if reason is None:
-            _check_link(request, isolation)
             return isolation
         reasons.append(f"{isolation}: {reason}")
     hint = "Run it as root, or on a Linux that allows unprivileged user namespaces."
@@ -158,44 +155,3 @@ def _unsuitable(request: RehearsalRequest, isolation: Isolation) -> Optional[str
     if request.distribution is Distribution.TORCH_DISTRIBUTED and len(request.groups) > 1:
         return "each group is a world of its own at port 7777, which hosts of one network cannot share"
     return None
-
-
-def _check_link(request: RehearsalRequest, isolation: Isolation) -> None:
-    wanted = (
-        (request.options.latency, "--latency", "netem", "delay 1ms"),
-        (request.options.bandwidth, "--bandwidth", "tbf", "rate 1gbit burst 65536 latency 1ms"),
-    )
-    for value, option, discipline, arguments in wanted:
-        if value is not None and shutil.which("tc", path=_path()) is None:
-            raise RehearsalError(
-                f"{option} needs tc, which is not installed.", hint="On Debian and Ubuntu: apt install iproute2"
-            )
-        error = None if value is None else probe_qdisc(isolation, f"{discipline} {arguments}")
-        if error is not None:
-            raise RehearsalError(
-                f"{option} is not available: this kernel has no {discipline} ({error}).",
-                hint=f"Load its module (modprobe sch_{discipline}; on Ubuntu in the package "
-                f"linux-modules-extra-$(uname -r)), or leave {option} out.",
-            )
-
-
-def _try_script(isolation: Isolation, script: str) -> Optional[str]:
-    """Why the script fails in new namespaces, or ``None`` if it does not."""
-    command = ["unshare", *namespace_options(isolation), "--kill-child", "sh", "-c", script]
-    try:
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=20,
-            check=False,
-            env={**os.environ, "PATH": _path(), "LC_ALL": "C"},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
-    return None if done.returncode == 0 else (lines[-1] if lines else f"unshare ended with {done.returncode}")
-
-
-def _path() -> str:
-    return tools_path(os.environ.get("PATH", os.defpath))

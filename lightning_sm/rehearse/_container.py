@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import List, Sequence, Tuple
 
 from lightning_sm.errors import RehearsalError
-from lightning_sm.rehearse._network import Command, host_commands, hosts_file
+from lightning_sm.rehearse._network import Command, host_commands
 from lightning_sm.rehearse._plan import SHARED, RehearsalPlan, tools_path
 from lightning_sm.rehearse._request import Isolation
 
@@ -45,7 +45,7 @@ def run_commands(commands: Sequence[Command], *, enter: Command = (), check: boo
     Raises:
         RehearsalError: A command failed; the message has its output.
     """
-    environ = {**os.environ, "PATH": tools_path(os.environ.get("PATH", os.defpath))}
+    environ = {**os.environ, "PATH": tools_path()}
     for command in commands:
         done = subprocess.run(
             [*enter, *command], env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
@@ -92,8 +92,9 @@ def prepare_container(plan: RehearsalPlan, host: str) -> Tuple[str, ...]:
 
 def _write_files(plan: RehearsalPlan, host: str) -> None:
     """Write what replaces files of this machine: the host's names, and ssh as in the training images' Dockerfiles."""
+    names = "".join(f"{address} {name}\n" for name, address in plan.addresses.items())
     files = {
-        "etc/hosts": hosts_file(plan.addresses),
+        "etc/hosts": f"127.0.0.1 localhost\n{names}",
         "etc/hostname": f"{host}\n",
         # The toolkit appends the container's variables to it; those of this machine must not be in it.
         "etc/environment": "",

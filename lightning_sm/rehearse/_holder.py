@@ -36,14 +36,13 @@ def hold(isolation: Isolation, folder: RehearsalFolder) -> Iterator[Tuple[str, .
     # It imports this very package, wherever this process found it.
     package = str(Path(__file__).resolve().parents[2])
     known = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    path = tools_path(os.environ.get("PATH", os.defpath))
     holder = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         # A session of its own: Ctrl-C is for this process.
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(known), "PATH": path},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(known), "PATH": tools_path()},
     )
     enter: Tuple[str, ...] = ()
     if isolation.is_namespaced:

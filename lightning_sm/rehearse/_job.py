@@ -1,18 +1,17 @@
 """Runs a job: starts its hosts, passes on their logs, ends them, starts them again after a spot interruption."""
 
-import collections
 import contextlib
 import queue
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Callable, Deque, Dict, List, Optional, Set, TextIO, Tuple
+from typing import Callable, Dict, List, Optional, TextIO, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._container import create_ssh_key, run_commands
 from lightning_sm.rehearse._host import HostProcess
 from lightning_sm.rehearse._log import LogLine, find_error_line, find_topologies, find_worlds, parse_lines
-from lightning_sm.rehearse._network import bridge_commands, removal_commands
+from lightning_sm.rehearse._network import BRIDGE_COMMANDS, removal_commands
 from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome, rank_in
 from lightning_sm.rehearse._plan import RehearsalPlan
 from lightning_sm.rehearse._request import RehearsalOptions
@@ -21,6 +20,8 @@ from lightning_sm.rehearse._storage import collect_results, fetch_checkpoints, s
 __all__ = ["run_job"]
 
 _POLL_SECONDS = 0.1
+# In these is HostOutcome.error_line.
+_LAST_LINES = 200
 
 
 def run_job(plan: RehearsalPlan, stream: TextIO) -> Outcome:
@@ -35,7 +36,7 @@ def run_job(plan: RehearsalPlan, stream: TextIO) -> Outcome:
     """
     request, folder = plan.request, plan.folder
     if plan.isolation.is_namespaced:
-        run_commands(bridge_commands(), enter=plan.enter)
+        run_commands(BRIDGE_COMMANDS, enter=plan.enter)
     if request.distribution.uses_mpirun:
         create_ssh_key(folder.keys)
     bucket: Optional[Path] = None
@@ -115,28 +116,13 @@ def _run_attempt(
     return Attempt(hosts.outcomes(codes, because), ended_by, round(time.monotonic() - started, 1))
 
 
-class _HostLog:
-    """What is kept of one host's log lines."""
-
-    def __init__(self) -> None:
-        self.topologies: List[Dict[str, Any]] = []
-        self.worlds: Set[int] = set()
-        # For HostOutcome.error_line.
-        self.last: Deque[str] = collections.deque(maxlen=200)
-
-    def add(self, text: str) -> None:
-        self.topologies += find_topologies(text)
-        self.worlds.update(find_worlds(text))
-        self.last.append(text)
-
-
 class _Hosts:
     """The running hosts of one attempt, and what was read from their logs."""
 
     def __init__(self, plan: RehearsalPlan, log: Callable[[LogLine], None]) -> None:
         self._plan, self._log = plan, log
         self._lines: queue.Queue[Tuple[str, str]] = queue.Queue()
-        self._logs = {host: _HostLog() for host in plan.request.hosts}
+        self._logs: Dict[str, List[str]] = {host: [] for host in plan.request.hosts}
         self._hosts: List[HostProcess] = []
         self.is_stop_line_seen = False
 
@@ -159,7 +145,7 @@ class _Hosts:
             except queue.Empty:
                 return
             for line in parse_lines(host, raw, self._plan.request.distribution_hosts):
-                self._logs[line.host].add(line.text)
+                self._logs[line.host].append(line.text)
                 self.is_stop_line_seen |= stop_at is not None and stop_at in line.text
                 self._log(line)
 
@@ -189,9 +175,9 @@ class _Hosts:
                     seconds=round(host.seconds, 1),
                     ended_because=because if code is None else None,
                     failure=failure.read_text(encoding="utf-8", errors="replace") if failure.exists() else None,
-                    error_line=None if code in (None, 0) else find_error_line(log.last),
-                    topologies=tuple(sorted(log.topologies, key=rank_in)),
-                    worlds=tuple(sorted(log.worlds)),
+                    error_line=None if code in (None, 0) else find_error_line(log[-_LAST_LINES:]),
+                    topologies=tuple(sorted((each for text in log for each in find_topologies(text)), key=rank_in)),
+                    worlds=tuple(sorted({size for text in log for size in find_worlds(text)})),
                 )
             )
         return tuple(found)

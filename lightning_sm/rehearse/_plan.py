@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from lightning_sm.rehearse._network import INTERFACE, addresses
+from lightning_sm.rehearse._network import INTERFACE
 from lightning_sm.rehearse._request import Isolation, RehearsalRequest
 
 __all__ = [
@@ -98,11 +98,6 @@ class RehearsalFolder:
         return self.root.with_name(f"{self.root.name}-python")
 
     @property
-    def fetched(self) -> Path:
-        """The input channels that were downloaded from S3 or made."""
-        return self.root / "fetched"
-
-    @property
     def keys(self) -> Path:
         """The ssh key with which the hosts reach each other."""
         return self.root / "keys"
@@ -143,9 +138,8 @@ class RehearsalPlan:
 
     @property
     def addresses(self) -> Dict[str, str]:
-        """The address of each host."""
-        hosts = self.request.hosts
-        return addresses(hosts) if self.isolation.is_namespaced else {host: host for host in hosts}
+        """The address of each host, in a network that exists only in the rehearsal's namespace."""
+        return {host: f"10.0.{k // 200}.{k % 200 + 2}" for k, host in enumerate(self.request.hosts)}
 
     def variables(self, host: str) -> Dict[str, str]:
         """The whole environment of the container ``host``."""
@@ -252,10 +246,10 @@ def container_path(request: RehearsalRequest, variables: Mapping[str, str], pyth
     own = request.environment.get("PATH")
     commands = None if python is None else str(python / "bin")
     here = (os.path.dirname(sys.executable), sysconfig.get_path("scripts"))
-    known = tools_path(variables.get("PATH", os.defpath))
-    return os.pathsep.join(dict.fromkeys(filter(None, [own, commands, *here, *known.split(os.pathsep)])))
+    known = tools_path(variables).split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys(filter(None, [own, commands, *here, *known])))
 
 
-def tools_path(path: str) -> str:
-    """Return ``path`` with the folders of ``ip``, ``tc`` and ``sshd`` at its end."""
-    return os.pathsep.join([path, "/usr/sbin", "/sbin"])
+def tools_path(variables: Mapping[str, str] = os.environ) -> str:
+    """Return ``PATH`` of these variables with the folders of ``ip``, ``tc`` and ``sshd`` at its end."""
+    return os.pathsep.join([variables.get("PATH", os.defpath), "/usr/sbin", "/sbin"])

@@ -16,12 +16,7 @@ from types import FrameType
 from typing import Iterator, Optional, TextIO, Tuple
 
 from lightning_sm.launch import pack_source
-from lightning_sm.rehearse._checks import (
-    check_port,
-    check_software,
-    choose_isolation,
-    describe_isolation,
-)
+from lightning_sm.rehearse._checks import TITLES, check_port, check_software, choose_isolation
 from lightning_sm.rehearse._comparison import compare_software, compare_worlds, differences, unused_package
 from lightning_sm.rehearse._holder import hold
 from lightning_sm.rehearse._host import kill_marked
@@ -70,7 +65,7 @@ def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outco
             isolation = choose_isolation(request)
             if not isolation.is_namespaced:
                 check_port()
-            print(f"isolation: {describe_isolation(isolation)}", file=stream, flush=True)
+            print(f"isolation: {TITLES[isolation]}", file=stream, flush=True)
             with hold(isolation, folder) as enter:
                 return _run(request, isolation, folder, enter, stream)
         finally:

@@ -108,7 +108,7 @@ def download_inputs(request: RehearsalRequest, folder: RehearsalFolder) -> Rehea
     """
     local: Dict[str, str] = dict(request.options.channels)
     for channel in request.channels:
-        target = folder.fetched / channel.name
+        target = folder.root / "fetched" / channel.name
         if channel.source.startswith("s3://"):
             _download(channel.source, target)
             local[channel.name] = str(target)

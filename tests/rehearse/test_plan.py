@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import shutil
 import socket
 import sys
 from pathlib import Path
@@ -60,19 +59,6 @@ _TWO_GROUPS = ["--instance-groups", "a=1:ml.m5.large,b=1:ml.m5.large"]
 def test_an_isolation_that_does_not_fit(source: Path, arguments: List[str], isolation: str, told: str) -> None:
     with pytest.raises(RehearsalError, match=told):
         checks.choose_isolation(cli_request(source, "--isolation", isolation, *arguments, "plain.py"))
-
-
-@pytest.mark.parametrize(("option", "tried"), [("--latency 1ms", "netem"), ("--bandwidth 1gbit", "tbf")])
-def test_what_the_kernel_lacks_is_said_before_anything_starts(
-    source: Path, monkeypatch: pytest.MonkeyPatch, option: str, tried: str
-) -> None:
-    monkeypatch.setattr(checks, "probe_isolation", lambda _: None)
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: name)
-    monkeypatch.setattr(checks, "probe_qdisc", lambda _, discipline: "why" if tried in discipline else None)
-    told = f"{option.split()[0]} is not available: this kernel has no {tried} .why.*HINT.*modprobe sch_{tried}"
-    with pytest.raises(RehearsalError, match=told):
-        checks.choose_isolation(cli_request(source, *option.split(), "plain.py"))
-    assert checks.choose_isolation(cli_request(source, "plain.py")) is Isolation.NETNS
 
 
 def test_config_files(plan: Callable[..., RehearsalPlan], source: Path) -> None:
