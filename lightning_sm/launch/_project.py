@@ -8,7 +8,11 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Collection, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Collection, Iterator, List, Mapping, Sequence, Set, Tuple
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from lightning_sm._distributed.backend import SMDDP_INSTANCE_TYPES
 from lightning_sm._failure import redact_patterns
@@ -24,6 +28,7 @@ __all__ = ["Problem", "problems_of", "readable_secrets"]
 _REQUIREMENTS = "requirements.txt"
 _GPU_INSTANCE = re.compile(r"ml\.[pg]\d")
 _READABLE = ("HyperParameters", "StaticHyperParameters", "Environment")
+_PLATFORM = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+lightning_sm\b", re.MULTILINE)
 # The newest release of each series of Lightning, the torch that it needs at least, and the first that it cannot have:
 # https://lightning.ai/docs/pytorch/stable/versioning.html#compatibility-matrix. Lightning before 1.8 names torch in a
@@ -146,7 +151,7 @@ def _of_instances(settings: LaunchSettings, body: Mapping[str, Any], image: Imag
         if wrong:
             text = f"--distribution smdistributed: SMDDP does not run on {', '.join(sorted(wrong))}."
             yield Problem("distribution", text, hint)
-    if settings.distribution == "smp" and image.torch is not None and _numbers(image.torch) > (2, 0):
+    if settings.distribution == "smp" and image.torch is not None and Version(image.torch) >= Version("2.1"):
         hint = "Use an image up to pytorch-2.0.1-gpu, or FSDP2 (strategy smddp_fsdp2) with torch_distributed."
         yield Problem("distribution", f"--distribution smp: {image.uri} has no smdistributed.modelparallel.", hint)
     if image.processor == "cpu" and any(map(_GPU_INSTANCE.match, types)):
@@ -154,22 +159,18 @@ def _of_instances(settings: LaunchSettings, body: Mapping[str, Any], image: Imag
         yield Problem("image", text, "Use the -gpu image.")
 
 
-def _numbers(version: str) -> Tuple[int, ...]:
-    return tuple(map(int, version.split(".")[:2]))
-
-
 def _of_world(body: Mapping[str, Any], image: Image, code: Mapping[str, str]) -> Iterator[Problem]:
     """Say what happens to a program that does not import this package."""
-    if not any(_IMPORT.search(text) for text in code.values()):
-        old_torch = image.torch is not None and _numbers(image.torch) < (2, 5)
-        if old_torch or body.get("Environment", {}).get("LIGHTNING_SM_AUTO") != "1":
-            text = (
-                "No file of the source imports lightning_sm: a Trainer that is not given the job's world ends the job."
-            )
-            yield Problem("world", text, "Put lightning_sm.auto() at the top of the program.", is_error=False)
-        else:
-            text = "No file of the source imports lightning_sm: LIGHTNING_SM_AUTO=1 gives each Trainer the job's world."
-            yield Problem("world", text, "--env LIGHTNING_SM_AUTO=0 switches it off.", is_error=False)
+    if any(_IMPORT.search(text) for text in code.values()):
+        return
+    text = "a Trainer that is not given the job's world ends the job."
+    hint = "Put lightning_sm.auto() at the top of the program."
+    # torch calls the package by itself from 2.5 on.
+    is_called = image.torch is None or Version(image.torch) >= Version("2.5")
+    if is_called and body.get("Environment", {}).get("LIGHTNING_SM_AUTO") == "1":
+        text = "LIGHTNING_SM_AUTO=1 gives each Trainer the job's world."
+        hint = "--env LIGHTNING_SM_AUTO=0 switches it off."
+    yield Problem("world", f"No file of the source imports lightning_sm: {text}", hint, is_error=False)
 
 
 def _of_metrics(names: Sequence[str], use: str, code: Mapping[str, str], *, is_error: bool) -> Iterator[Problem]:
@@ -210,8 +211,7 @@ def _of_paths(path: Path, name: str) -> Iterator[Problem]:
 
 
 def _of_requirements(root: Path, files: Collection[str], image: Image, code: Mapping[str, str]) -> Iterator[Problem]:
-    from packaging.requirements import Requirement
-
+    python = {"python_version": image.python} if image.python else {}
     named: Set[str] = set()
     for place, text in _requirements(root, _REQUIREMENTS) if _REQUIREMENTS in files else ():
         path = _path_of(text)
@@ -228,8 +228,8 @@ def _of_requirements(root: Path, files: Collection[str], image: Image, code: Map
             requirement = Requirement(text)
         except ValueError:
             continue  # pip reads more forms than packaging does, such as addresses and options
-        named.add(_normal(requirement.name))
-        if requirement.marker is None or requirement.marker.evaluate(_environment(image)):
+        named.add(canonicalize_name(requirement.name))
+        if requirement.marker is None or requirement.marker.evaluate({**_PLATFORM, **python}):
             yield from _of_versions(requirement, place, image)
     if image.is_aws:
         yield from _of_imports(files, named, code)
@@ -257,10 +257,8 @@ def _path_of(text: str) -> Any:
     return None if not is_path or "://" in word or "@" in text.partition(";")[0] else word
 
 
-def _of_versions(requirement: Any, place: str, image: Image) -> Iterator[Problem]:
-    from packaging.version import Version
-
-    name, wanted = _normal(requirement.name), requirement.specifier
+def _of_versions(requirement: Requirement, place: str, image: Image) -> Iterator[Problem]:
+    name, wanted = canonicalize_name(requirement.name), requirement.specifier
     if image.torch is None:
         return
     torch = Version(image.torch)
@@ -272,8 +270,8 @@ def _of_versions(requirement: Any, place: str, image: Image) -> Iterator[Problem
         )
     if name not in ("lightning", "pytorch-lightning"):
         return
-    exact = [each.version for each in wanted if each.operator == "==" and "*" not in each.version]
-    series = [each for each in _LIGHTNING if wanted.contains(each[0]) or any(_same(each[0], pin) for pin in exact)]
+    pinned = [Version(each.version).release[:2] for each in wanted if each.operator == "==" and "*" not in each.version]
+    series = [each for each in _LIGHTNING if wanted.contains(each[0]) or Version(each[0]).release[:2] in pinned]
     if not series:
         return
     _, least, end = series[-1]
@@ -286,30 +284,21 @@ def _of_versions(requirement: Any, place: str, image: Image) -> Iterator[Problem
         )
 
 
-def _same(release: str, pin: str) -> bool:
-    return release.split(".")[:2] == pin.split(".")[:2]
-
-
-def _environment(image: Image) -> Dict[str, str]:
-    version = {"python_version": image.python} if image.python else {}
-    return {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", **version}
-
-
 def _of_imports(files: Collection[str], named: Collection[str], code: Mapping[str, str]) -> Iterator[Problem]:
     """What the source imports, and neither the image nor a requirement brings, by the packages of this machine."""
     if sys.version_info < (3, 10):
         return
-    brought = [_normal(each) for each in (*_IN_IMAGES, *named)]
+    brought = [canonicalize_name(each) for each in (*_IN_IMAGES, *named)]
     for name in brought:  # which grows by what each of them requires, as far as it is installed here
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             required = [each for each in importlib.metadata.requires(name) or () if "extra ==" not in each]
-            names = {_normal(re.split(r"[^\w.-]", each, maxsplit=1)[0]) for each in required}
+            names = {canonicalize_name(re.split(r"[^\w.-]", each, maxsplit=1)[0]) for each in required}
             brought += sorted(names.difference(brought))
     owners = importlib.metadata.packages_distributions()
     own = {part.partition(".")[0] for name in files for part in name.split("/")}
     places = {module: name for name, text in sorted(code.items()) for module in _imports(text)}
     for module, place in sorted(places.items()):
-        packages = {_normal(each) for each in owners.get(module, ())} or {_normal(module)}
+        packages = {canonicalize_name(each) for each in owners.get(module, ())} or {canonicalize_name(module)}
         if module not in sys.stdlib_module_names and module not in own and packages.isdisjoint(brought):
             yield Problem(
                 "requirements",
@@ -328,7 +317,3 @@ def _imports(text: str) -> Set[str]:
     direct = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
     direct += [str(node.module) for node in body if isinstance(node, ast.ImportFrom) and not node.level]
     return {name.partition(".")[0] for name in direct}
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

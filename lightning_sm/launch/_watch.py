@@ -58,24 +58,14 @@ class LogReader:
             yield line
 
     def _find_streams(self) -> None:
-        token: Optional[str] = None
-        while True:
-            more = {"nextToken": token} if token else {}
-            try:
-                page = call_with_retries(
-                    self.client.describe_log_streams,
-                    persists=self.persists,
-                    logGroupName=_GROUP,
-                    logStreamNamePrefix=f"{self.job_name}/",
-                    **more,
-                )
-            except self.client.exceptions.ResourceNotFoundException:
-                return  # the group appears with the first line of the account's first job
-            for stream in page["logStreams"]:
-                self._tokens.setdefault(stream["logStreamName"], None)
-            token = page.get("nextToken")
-            if token is None:
-                return
+        pages = self.client.get_paginator("describe_log_streams")
+        streams = pages.paginate(logGroupName=_GROUP, logStreamNamePrefix=f"{self.job_name}/")
+        try:
+            found = call_with_retries(streams.build_full_result, persists=self.persists)
+        except self.client.exceptions.ResourceNotFoundException:
+            return  # the group appears with the first line of the account's first job
+        for stream in found.get("logStreams", ()):
+            self._tokens.setdefault(stream["logStreamName"], None)
 
     def _events(self, stream: str) -> Iterator[Tuple[int, str, str]]:
         host = re.sub(r"-\d+$", "", stream.rpartition("/")[2])
