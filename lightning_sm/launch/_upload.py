@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, Mapping, Tuple
 
 from lightning_sm.errors import LaunchError
 
-__all__ = ["TransferProgress", "address_of_content", "bucket_and_key", "upload_folder"]
+__all__ = ["TransferProgress", "address_of_content", "bucket_and_key", "files_in", "upload_folder"]
 
 _THREADS = 8
 _BLOCK = 1 << 20
@@ -33,7 +33,7 @@ def address_of_content(path: Path, prefix: str) -> str:
     Raises:
         LaunchError: There are no files, or one cannot be read.
     """
-    digest, files = hashlib.sha256(), list(_files(path))
+    digest, files = hashlib.sha256(), list(files_in(path))
     try:
         for name, file in files:
             inner = hashlib.sha256()
@@ -64,7 +64,7 @@ def upload_folder(path: Path, address: str, session: Any, arguments: Mapping[str
     there: Dict[str, int] = {}
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, **arguments):
         there.update({each["Key"]: each["Size"] for each in page.get("Contents", ())})
-    files = [(f"{prefix}{name}", file, file.stat().st_size) for name, file in _files(path)]
+    files = [(f"{prefix}{name}", file, file.stat().st_size) for name, file in files_in(path)]
     wanted = [(key, file) for key, file, size in files if there.get(key) != size]
     size = sum(file.stat().st_size for _, file in wanted)
     print(f"Channel {path}: {len(wanted)} of {len(files)} files ({size / 1e6:.1f} MB) to {address}", file=sys.stderr)
@@ -78,8 +78,8 @@ def upload_folder(path: Path, address: str, session: Any, arguments: Mapping[str
             each.result()
 
 
-def _files(path: Path) -> Iterator[Tuple[str, Path]]:
-    """Yield names and paths of the files to upload, in their order."""
+def files_in(path: Path) -> Iterator[Tuple[str, Path]]:
+    """Yield the files in a folder, or a file, in the order of their paths: each with its name there."""
     if path.is_file():
         yield path.name, path
         return

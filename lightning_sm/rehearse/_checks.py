@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._plan import container_path, tools_path
@@ -45,25 +45,24 @@ def check_software(request: RehearsalRequest) -> None:
     Raises:
         RehearsalError: Something is missing; the message names it and the extra or package that contains it.
     """
-    modules: List[str] = []
-    commands: List[Tuple[str, str]] = []
-    if request.sdk == "v2":
-        modules += ["sagemaker_training", "sagemaker_pytorch_container"]
+    distribution = request.distribution
+    modules = ["sagemaker_training", "sagemaker_pytorch_container"] if request.sdk == "v2" else []
+    commands: Dict[str, str] = {}
     if request.options.launcher is not None:
-        commands.append((request.options.launcher, "pip install hyperpod-elastic-agent (it needs a torch below 2.12)"))
-    elif request.distribution is Distribution.TORCH_DISTRIBUTED:
-        commands.append(("torchrun", "It is a part of torch: pip install torch"))
-    if request.distribution.uses_mpirun:
+        commands[request.options.launcher] = "pip install hyperpod-elastic-agent (it needs a torch below 2.12)"
+    elif distribution is Distribution.TORCH_DISTRIBUTED:
+        commands["torchrun"] = "It is a part of torch: pip install torch"
+    if distribution.uses_mpirun:
         modules.append("mpi4py")
-        packages = (("mpirun", "openmpi-bin"), ("sshd", "openssh-server"), ("ssh-keygen", "openssh-client"))
-        commands += [(name, f"On Debian and Ubuntu: apt install {package}") for name, package in packages]
+        packages = "On Debian and Ubuntu: apt install openmpi-bin openssh-server openssh-client"
+        commands.update(dict.fromkeys(("mpirun", "sshd", "ssh-keygen"), packages))
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise RehearsalError(
                 f"{module} is not installed for {sys.executable}.",
                 hint="pip install 'lightning-sm[rehearse]' (needs gcc)",
             )
-    for command, hint in commands:
+    for command, hint in commands.items():
         if shutil.which(command, path=container_path(request, os.environ)) is None:
             raise RehearsalError(f"{command} is not installed.", hint=hint)
 

@@ -6,21 +6,18 @@ In what it differs from SageMaker, which software ran, and whether the processes
 import glob
 import json
 import os
-import re
 import shutil
 import subprocess
-import tarfile
 from typing import Dict, Optional, Tuple
 
+from lightning_sm.launch import find_image
 from lightning_sm.rehearse._outcome import Outcome, Status
 from lightning_sm.rehearse._plan import RehearsalFolder, container_path
 from lightning_sm.rehearse._request import PROCESSES_PER_HOST, Distribution, Isolation, RehearsalRequest
 
-__all__ = ["compare_software", "compare_worlds", "differences", "unused_package"]
+__all__ = ["compare_software", "compare_worlds", "differences"]
 
 _ACCELERATED = ("ml.p", "ml.g", "ml.trn")
-_IMAGE = re.compile(r"pytorch-training:(?P<torch>\d+\.\d+)\S*?-(?P<processor>cpu|gpu)-py3(?P<minor>\d+)")
-_IMPORT = re.compile(r"^\s*(?:import|from)\s+lightning_sm\b", re.MULTILINE)
 _VERSIONS = """
 import importlib.metadata, json, sys
 found = {"Python": "%d.%d" % sys.version_info[:2]}
@@ -40,33 +37,13 @@ def compare_software(request: RehearsalRequest, folder: RehearsalFolder) -> str:
     gpus = _gpus()
     here = ", ".join(f"{name} {version}" for name, version in versions.items())
     text = f"The job ran with {here} and {gpus or 'no'} GPU{'s' * (gpus > 1)}"
-    match = _IMAGE.search(request.image)
-    if match is None:
+    image = find_image(request.image, "")
+    if image.python is None:
         text += "; the image brings a Python and torch of its own"
     else:
-        image = f"Python 3.{match['minor']}, torch {match['torch']}"
-        text += f"; the image has {image}, for {'GPUs' if match['processor'] == 'gpu' else 'CPUs'}"
+        processors = "GPUs" if image.processor == "gpu" else "CPUs"
+        text += f"; the image has Python {image.python}, torch {image.torch}, for {processors}"
     return f"{text}. AWS's images have no Lightning: versions that requirements.txt leaves open may be others there."
-
-
-def unused_package(request: RehearsalRequest, folder: RehearsalFolder) -> Optional[str]:
-    """Say what will happen if several processes start and no file of the source imports this package."""
-    started = max(_started(request).values())
-    if started == 1 or not folder.archive.exists():
-        return None
-    with tarfile.open(str(folder.archive)) as packed:
-        for member in packed:
-            file = packed.extractfile(member) if member.name.endswith(".py") else None
-            if file is not None and _IMPORT.search(file.read().decode("utf-8", "replace")):
-                return None
-    is_auto = request.environment.get("LIGHTNING_SM_AUTO") == "1"
-    will = (
-        "LIGHTNING_SM_AUTO=1 in the job's environment gives its Trainer their world, where the program does not."
-        if is_auto
-        else f"the {started} processes train together only if the program itself gives its Trainer num_nodes, devices "
-        "and strategy; else each trains alone."
-    )
-    return f"No file of the source imports lightning_sm: {will}"
 
 
 def compare_worlds(request: RehearsalRequest, outcome: Outcome) -> Optional[str]:

@@ -300,7 +300,7 @@ class RehearsalRequest:
     @property
     def image(self) -> str:
         """The training image."""
-        return str(self._algorithm.get("TrainingImage", ""))
+        return str(self._algorithm.get("TrainingImage", "rehearsal/image"))
 
     @property
     def command(self) -> Tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Iterator, Optional, TextIO, Tuple
 
 from lightning_sm.launch import pack_source
 from lightning_sm.rehearse._checks import TITLES, check_port, check_software, choose_isolation
-from lightning_sm.rehearse._comparison import compare_software, compare_worlds, differences, unused_package
+from lightning_sm.rehearse._comparison import compare_software, compare_worlds, differences
 from lightning_sm.rehearse._holder import hold
 from lightning_sm.rehearse._host import kill_marked
 from lightning_sm.rehearse._job import run_job
@@ -82,9 +82,6 @@ def _run(
     if source_dir is not None and request.sdk == "v2":
         packed = pack_source(Path(source_dir), folder.archive, allowed=request.options.allow_files)
         print(f"Source of {source_dir}: {packed}", file=stream, flush=True)
-    unused = unused_package(request, folder)
-    if unused:
-        print(unused, file=stream, flush=True)
     notes = create_python_env(request, folder)
     plan = create_plan(request, isolation, os.environ, folder, enter)
     outcome = run_job(plan, stream)

@@ -5,11 +5,11 @@ import shutil
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.launch._send import api_errors, session_in
-from lightning_sm.launch._upload import bucket_and_key
+from lightning_sm.launch._upload import bucket_and_key, files_in
 from lightning_sm.rehearse._outcome import Upload
 from lightning_sm.rehearse._plan import RehearsalFolder, RehearsalPlan
 from lightning_sm.rehearse._request import RehearsalRequest
@@ -54,7 +54,7 @@ def send_checkpoints(local: Path, before: _Snapshot, bucket: Path) -> None:
 
 
 def _snapshot(folder: Path) -> Dict[str, Tuple[int, int]]:
-    states = {name: path.stat() for name, path in _files(folder)}
+    states = {name: path.stat() for name, path in files_in(folder)}
     return {name: (state.st_mtime_ns, state.st_size) for name, state in states.items()}
 
 
@@ -65,7 +65,7 @@ def collect_results(plan: RehearsalPlan, bucket: Optional[Path]) -> Tuple[Tuple[
     uploads: List[Upload] = []
     warnings: List[str] = []
     for archive, source in _ARCHIVES:
-        found = [(host, name, path) for host in hosts for name, path in _files(folder.opt_ml(host) / source)]
+        found = [(host, name, path) for host in hosts for name, path in files_in(folder.opt_ml(host) / source)]
         if not found:
             continue
         with tarfile.open(str(folder.collected / archive), "w:gz", compresslevel=1) as packed:
@@ -74,14 +74,8 @@ def collect_results(plan: RehearsalPlan, bucket: Optional[Path]) -> Tuple[Tuple[
                 uploads.append(Upload(archive, name, path.stat().st_size, host))
         warnings += _clashes(archive, found)
     if bucket is not None:
-        uploads += [Upload("checkpoints", name, path.stat().st_size, "all") for name, path in _files(bucket)]
+        uploads += [Upload("checkpoints", name, path.stat().st_size, "all") for name, path in files_in(bucket)]
     return tuple(uploads), tuple(warnings)
-
-
-def _files(folder: Path) -> Iterator[Tuple[str, Path]]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            yield str(path.relative_to(folder)), path
 
 
 def _clashes(archive: str, found: List[Tuple[str, str, Path]]) -> List[str]:
@@ -136,7 +130,7 @@ def deliver_results(request: RehearsalRequest, folder: RehearsalFolder) -> Optio
     Raises:
         LaunchError: S3 refuses.
     """
-    found = list(_files(folder.collected))
+    found = list(files_in(folder.collected))
     checkpoints: Optional[str]
     if request.options.upload:
         output = request.output_uri and f"{request.output_uri.rstrip('/')}/{request.job_name}/output"

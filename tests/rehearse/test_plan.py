@@ -5,14 +5,12 @@ import re
 import socket
 import sys
 from pathlib import Path
-from typing import Any, Callable, List
+from typing import Callable, List
 
 import pytest
 
-from lightning_sm.launch import pack_source
-from lightning_sm.rehearse import Isolation, RehearsalError, RehearsalOptions, request_from_body
+from lightning_sm.rehearse import Isolation, RehearsalError
 from lightning_sm.rehearse import _checks as checks
-from lightning_sm.rehearse._comparison import unused_package
 from lightning_sm.rehearse._container import prepare_container
 from lightning_sm.rehearse._network import host_commands, shaping_commands
 from lightning_sm.rehearse._plan import RehearsalFolder, RehearsalPlan, create_plan
@@ -112,26 +110,3 @@ def test_network_commands() -> None:
     )
     # The kernel takes 15 characters.
     assert all(len(each) < 16 for each in host_commands("algo-100000000000", "10.0.0.2")[1] if "palgo" in each)
-
-
-@pytest.mark.parametrize(
-    ("text", "variables", "told"),
-    [
-        ("import lightning_sm", {}, None),
-        ("import torch", {"LIGHTNING_SM_AUTO": "1"}, "LIGHTNING_SM_AUTO=1 in the job's environment gives"),
-        ("import torch", {}, "train together only if the program itself"),
-    ],
-)
-def test_a_source_that_does_not_import_the_package(tmp_path: Path, text: str, variables: Any, told: Any) -> None:
-    pytest.importorskip("pathspec")
-    (tmp_path / "train.py").write_text(text)
-    body = {
-        "ResourceConfig": {"InstanceCount": 2, "InstanceType": "ml.g5.xlarge"},
-        "HyperParameters": {"sagemaker_torch_distributed_enabled": "true"},
-    }
-    made = request_from_body(body, RehearsalOptions(processes=2, environment=variables))
-    folder = RehearsalFolder(tmp_path / "rehearsal")
-    folder.archive.parent.mkdir(parents=True)
-    pack_source(tmp_path, folder.archive)
-    said = unused_package(made, folder)
-    assert said is None if told is None else told in str(said)

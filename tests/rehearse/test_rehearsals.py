@@ -256,7 +256,6 @@ def test_processes_that_trained_alone_are_told(rehearse, source: Path) -> None:
     launch = ("--isolation", "loopback", "--hosts", 2, "--distribution", "torch_distributed")
     done = rehearse(*launch, "--env", "LIGHTNING_SM_AUTO=0", "train.py")
     assert done.exit_code == 0, done.log
-    assert "No file of the source imports lightning_sm: the 2 processes train together only if" in done.log
     (problem,) = done.summary["problems"]
     assert problem.startswith("2 processes were started as one job, ")
 
