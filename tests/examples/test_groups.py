@@ -18,9 +18,9 @@ EXAMPLE = ROOT / "examples" / "groups"
 
 def test_the_page_shows_the_request_that_launch_would_send(monkeypatch):
     monkeypatch.chdir(EXAMPLE)
-    settings, _, hyperparameters, _ = _read(command_parser("launch"), ["train.py"])
+    settings, _, _ = _read(command_parser("launch"), ["train.py"])
     settings.role = ROLE
-    body = create_job_request(settings, ACCOUNT, name="job-1", hyperparameters=hyperparameters).as_body()
+    body = create_job_request(settings, ACCOUNT, name="job-1").as_body()
     (shown,) = blocks(ROOT / "docs" / "groups.md", "json")
     for field, expected in json.loads(shown).items():
         assert {name: body[field][name] for name in expected} == expected

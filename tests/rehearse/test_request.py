@@ -39,11 +39,10 @@ def test_the_body_is_that_of_launch(source: Path, args: List[str]) -> None:
     settings = {
         "image": "a/b", "role": "arn:aws:iam::000000000000:role/rehearsal", "instance_type": "ml.m5.xlarge",
         "instances": 2, "source_dir": str(source), "entry_point": "plain.py", "distribution": "smdistributed",
+        "hyperparameters": launch.hyperparameters_of(args),
     }  # fmt: skip
     account = launch.Account("us-east-1", "rehearsal")
-    sent = launch.create_job_request(
-        launch.settings_of(settings), account, name="rehearsal", hyperparameters=launch.hyperparameters_of(args)
-    ).as_body()
+    sent = launch.create_job_request(launch.settings_of(settings), account, name="rehearsal").as_body()
     made = cli_request(source, "--hosts", 2, "--distribution", "smdistributed", "--image", "a/b", "plain.py", *args)
     # Nothing is at the addresses in S3.
     del sent["OutputDataConfig"], sent["CheckpointConfig"]["S3Uri"]
