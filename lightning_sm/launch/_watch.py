@@ -37,12 +37,10 @@ class LogReader:
     Args:
         client: boto3's client of CloudWatch Logs.
         job_name: The name of the job.
-        persists: Whether it goes on when the network has been away.
     """
 
     client: Any
     job_name: str
-    persists: bool = True
     _tokens: Dict[str, Optional[str]] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
@@ -61,7 +59,7 @@ class LogReader:
         pages = self.client.get_paginator("describe_log_streams")
         streams = pages.paginate(logGroupName=_GROUP, logStreamNamePrefix=f"{self.job_name}/")
         try:
-            found = call_with_retries(streams.build_full_result, persists=self.persists)
+            found = call_with_retries(streams.build_full_result)
         except self.client.exceptions.ResourceNotFoundException:
             return  # the group appears with the first line of the account's first job
         for stream in found.get("logStreams", ()):
@@ -74,7 +72,6 @@ class LogReader:
             more = {"nextToken": token} if token else {}
             page = call_with_retries(
                 self.client.get_log_events,
-                persists=self.persists,
                 logGroupName=_GROUP,
                 logStreamName=stream,
                 startFromHead=True,
@@ -131,12 +128,12 @@ def follow(
 def _lines(session: Any, name: str, kind: str, poll_seconds: float, wait: bool) -> Iterator[str]:
     """Yield what is new about a job; the last line is its name and state."""
     describe, trains = call(session.client("sagemaker"), f"Describe{kind}"), kind == "TrainingJob"
-    reader = LogReader(session.client("logs"), name, persists=False)
+    reader = LogReader(session.client("logs"), name)
     shown: Dict[str, str] = {}
     quiet = 0
     while True:
         with api_errors(f"sagemaker:Describe{kind} for {name}"):
-            job = call_with_retries(describe, persists=reader.persists, **{f"{kind}Name": name})
+            job = call_with_retries(describe, **{f"{kind}Name": name})
             state = str(job[f"{kind}Status"])
         quiet += 1
         # SageMaker writes the message of a state again while it lasts.
@@ -152,7 +149,6 @@ def _lines(session: Any, name: str, kind: str, poll_seconds: float, wait: bool) 
             billed = f"billed {job['BillableTimeInSeconds']} s" if job.get("BillableTimeInSeconds") else ""
             yield ". ".join(filter(None, (f"{name}: {state}", billed, str(job.get("FailureReason") or ""))))
             return
-        reader.persists = True
         time.sleep(poll_seconds)
 
 
@@ -176,19 +172,16 @@ def _numbers(job: Dict[str, Any]) -> Iterator[Tuple[str, str]]:
         yield "best", f"Best so far: {best['TrainingJobName']}, {metric['MetricName']}={metric['Value']:g} ({values})"
 
 
-def call_with_retries(
-    method: Callable[..., Dict[str, Any]], *, persists: bool = True, **arguments: Any
-) -> Dict[str, Any]:
+def call_with_retries(method: Callable[..., Dict[str, Any]], **arguments: Any) -> Dict[str, Any]:
     """Make a call of the API again, later each time, as long as there are too many, or nothing answers.
 
     Args:
         method: The client's method.
-        persists: Whether to wait for a network that is away; otherwise only for AWS's limits.
         **arguments: Those of the call.
 
     Raises:
         ClientError: It was refused for another reason.
-        BotoCoreError: Nothing has answered.
+        BotoCoreError: It could not be made.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -197,7 +190,7 @@ def call_with_retries(
         try:
             return method(**arguments)
         except (BotoCoreError, ClientError) as error:
-            if not is_transient(error) or not (persists or isinstance(error, ClientError)):
+            if not is_transient(error):
                 raise
             if pause == _FIRST_WAIT and not isinstance(error, ClientError):
                 print(f"Nothing answers, the job goes on; trying again: {error}", file=sys.stderr)
