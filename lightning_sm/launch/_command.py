@@ -13,12 +13,13 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from jsonargparse import ArgumentParser
 
+from lightning_sm._doctor import Finding
 from lightning_sm.errors import LaunchError, LightningSMError
 from lightning_sm.launch._arguments import command_parser, hyperparameters_of, split_command
 from lightning_sm.launch._limits import check_limits
 from lightning_sm.launch._options import parse
 from lightning_sm.launch._package import pack_source
-from lightning_sm.launch._project import Problem, problems_of, readable_secrets
+from lightning_sm.launch._project import problems_of, readable_secrets
 from lightning_sm.launch._request import Account, JobRequest, create_job_request, default_name, local_channels
 from lightning_sm.launch._send import account_of, make_default_bucket, send, session_in
 from lightning_sm.launch._settings import LaunchSettings, TuningSettings, settings_in
@@ -57,7 +58,7 @@ def tune(args: Sequence[str]) -> int:
     return exit_status("lightning-sm tune", lambda: _run("tune", args))
 
 
-def check_arguments(args: Sequence[str]) -> List[Problem]:
+def check_arguments(args: Sequence[str]) -> List[Finding]:
     """Return what is wrong with a project whose job is described by arguments of ``lightning-sm launch``.
 
     Raises:
@@ -66,7 +67,7 @@ def check_arguments(args: Sequence[str]) -> List[Problem]:
     return check_project(_read(command_parser("launch"), args)[0])
 
 
-def check_project(settings: LaunchSettings) -> List[Problem]:
+def check_project(settings: LaunchSettings) -> List[Finding]:
     """Return what is wrong with a project, as ``lightning-sm launch`` finds it, without AWS.
 
     Args:
@@ -149,12 +150,12 @@ def _refuse_missing(settings: LaunchSettings, tuning: Optional[TuningSettings], 
         raise LaunchError(f"There is no {', no '.join(missing)}.", hint=f"{hint[0].upper()}{hint[1:]}.")
 
 
-def _report(problems: Sequence[Problem]) -> None:
+def _report(problems: Sequence[Finding]) -> None:
     """Show what may be wrong, and raise if something is."""
     errors = [each for each in problems if each.is_error]
     for each in problems:
         if not each.is_error:
-            print(each, file=sys.stderr)
+            print(f"{each.text} HINT: {each.hint}", file=sys.stderr)
     if errors:
         raise LaunchError(
             " ".join(each.text for each in errors), hint=f"{errors[0].hint} --no-check sends it as it is."

@@ -63,7 +63,7 @@ def said(*words, **given):
     hyperparameters = {**given.pop("hyperparameters", {}), **hyperparameters_of(words)}
     given = {"instance_type": "ml.m5.xlarge", "hyperparameters": hyperparameters, **given}
     problems = check_project(settings_of(given))
-    return "\n".join(f"{'!' if each.is_error else ''}{each}" for each in problems)
+    return "\n".join(f"{'!' if each.is_error else ''}{each.text} HINT: {each.hint}" for each in problems)
 
 
 @pytest.mark.full
