@@ -177,26 +177,29 @@ def create_job_request(
 
 def _framework_hyperparameters(settings: LaunchSettings) -> Dict[str, Any]:
     """What SDK v2 adds for ``distribution``, by which the toolkit chooses the launcher."""
-    sent: Dict[str, Any] = {}
-    distribution = settings.distribution
-    if settings.distribution_groups:
-        sent["sagemaker_distribution_instance_groups"] = settings.distribution_groups
-    if distribution in ("mpi", "smp"):
-        sent["sagemaker_mpi_enabled"] = True
-        sent["sagemaker_mpi_custom_mpi_options"] = settings.mpi_options
-        if settings.processes_per_host is not None:
-            sent["sagemaker_mpi_num_of_processes_per_host"] = settings.processes_per_host
-    elif distribution in ("pytorchddp", "smdistributed"):
-        # SDK 2.221.1 and later rewrite pytorchddp to smdistributed, so the container cannot distinguish them.
-        sent["sagemaker_distributed_dataparallel_enabled"] = True
-        sent["sagemaker_distributed_dataparallel_custom_mpi_options"] = settings.mpi_options
-    elif distribution == "torch_distributed":
-        sent["sagemaker_torch_distributed_enabled"] = True
-    if distribution == "smp":
-        sent["sagemaker_distributed_dataparallel_enabled"] = False
-    if distribution not in ("none", "mpi"):
-        sent["sagemaker_instance_type"] = settings.instance_type or None
-    return sent
+    processes = settings.processes_per_host
+    mpi: Dict[str, Any] = {
+        "sagemaker_mpi_enabled": True,
+        "sagemaker_mpi_custom_mpi_options": settings.mpi_options,
+        **({} if processes is None else {"sagemaker_mpi_num_of_processes_per_host": processes}),
+    }
+    # SDK 2.221.1 and later rewrite pytorchddp to smdistributed, so the container cannot distinguish them.
+    smddp: Dict[str, Any] = {
+        "sagemaker_distributed_dataparallel_enabled": True,
+        "sagemaker_distributed_dataparallel_custom_mpi_options": settings.mpi_options,
+    }
+    sent: Dict[str, Any] = {
+        "none": {},
+        "torch_distributed": {"sagemaker_torch_distributed_enabled": True},
+        "mpi": mpi,
+        "smp": {**mpi, "sagemaker_distributed_dataparallel_enabled": False},
+        "smdistributed": smddp,
+        "pytorchddp": smddp,
+    }[settings.distribution]
+    groups = settings.distribution_groups
+    names = {"sagemaker_distribution_instance_groups": groups} if groups else {}
+    kind = {"sagemaker_instance_type": settings.instance_type or None}
+    return {**sent, **names, **({} if settings.distribution in ("none", "mpi") else kind)}
 
 
 def _channels(settings: LaunchSettings, account: Account) -> List[Dict[str, Any]]:
