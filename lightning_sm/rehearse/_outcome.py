@@ -49,6 +49,10 @@ class Status(TextEnum):
     TIMED_OUT = "TimedOut"
 
 
+# Of an attempt that the rehearsal has ended.
+_STATUS = {EndedBy.TIMEOUT: Status.TIMED_OUT, EndedBy.STOP: Status.STOPPED, EndedBy.STOPPED: Status.STOPPED}
+
+
 @dataclass(frozen=True)
 class HostOutcome:
     """How one host ended.
@@ -174,11 +178,8 @@ class Outcome:
     def status(self) -> Status:
         """The job's status."""
         last = self.attempts[-1]
-        if last.ended_by is EndedBy.TIMEOUT:
-            return Status.TIMED_OUT
-        if last.ended_by in (EndedBy.STOP, EndedBy.STOPPED):
-            return Status.STOPPED
-        return Status.FAILED if last.failed_host is not None else Status.COMPLETED
+        by_itself = Status.COMPLETED if last.failed_host is None else Status.FAILED
+        return _STATUS.get(last.ended_by, by_itself)
 
     @property
     def exit_code(self) -> int:

@@ -276,10 +276,6 @@ class RehearsalRequest:
 
     @cached_property
     def _body(self) -> Dict[str, Any]:
-        return self.as_body()
-
-    def as_body(self) -> Dict[str, Any]:
-        """The arguments of boto3's ``create_training_job``."""
         read: Dict[str, Any] = json.loads(self.body)
         return read
 
