@@ -116,8 +116,7 @@ _READERS: Dict[str, Callable[[object], Any]] = {
     "isolation": Isolation,
     "bandwidth": _bandwidth,
     **dict.fromkeys(("instance_groups", "distribution_groups", "host_names"), _names),
-    **dict.fromkeys(("latency", "spot_interrupt_after", "stop_after", "stop_grace"), read_duration),
-    **dict.fromkeys(("abort_after", "timeout"), read_duration),
+    **dict.fromkeys(("latency", "stop_after", "stop_grace", "abort_after", "timeout"), read_duration),
 }
 
 

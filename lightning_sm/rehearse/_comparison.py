@@ -108,9 +108,6 @@ def differences(request: RehearsalRequest, isolation: Isolation) -> Tuple[str, .
         "Outside /opt, /etc and /tmp the hosts see your own files, and what they write there stays.": (
             isolation is Isolation.USERNS
         ),
-        "The spot interruption comes without SageMaker's SIGTERM and 120 s.": (
-            request.options.spot_interrupt_after is not None
-        ),
         f"SDK v2 refuses torch_distributed on {', '.join(on_cpu)}: only GPU and Trainium instances.": (
             is_torchrun and bool(on_cpu)
         ),

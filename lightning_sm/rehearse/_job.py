@@ -1,18 +1,18 @@
-"""Runs a job: starts its hosts, passes on their logs, ends them, starts them again after a spot interruption."""
+"""Runs a job: starts its hosts, passes on their logs, ends them, and collects what they leave."""
 
 import contextlib
+import dataclasses
 import queue
-import shutil
 import time
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, TextIO, Tuple
+from typing import Dict, List, Optional, TextIO, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._container import create_ssh_key, run_commands
 from lightning_sm.rehearse._host import HostProcess
 from lightning_sm.rehearse._log import LogLine, find_error_line, find_topologies, find_worlds, parse_lines
-from lightning_sm.rehearse._network import BRIDGE_COMMANDS, removal_commands
-from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome, rank_in
+from lightning_sm.rehearse._network import BRIDGE_COMMANDS
+from lightning_sm.rehearse._outcome import EndedBy, HostOutcome, Outcome, rank_in
 from lightning_sm.rehearse._plan import RehearsalPlan
 from lightning_sm.rehearse._request import RehearsalOptions
 from lightning_sm.rehearse._storage import collect_results, fetch_checkpoints, send_checkpoints
@@ -25,7 +25,7 @@ _LAST_LINES = 200
 
 
 def run_job(plan: RehearsalPlan, stream: TextIO) -> Outcome:
-    """Run the job, once more after a spot interruption, and collect its results.
+    """Run the job with its checkpoints, and collect its results.
 
     Args:
         plan: The job.
@@ -39,35 +39,16 @@ def run_job(plan: RehearsalPlan, stream: TextIO) -> Outcome:
         run_commands(BRIDGE_COMMANDS, enter=plan.enter)
     if request.distribution.uses_mpirun:
         create_ssh_key(folder.keys)
-    bucket: Optional[Path] = None
-    if request.has_checkpoints:
-        bucket = Path(request.options.checkpoint_dir or folder.checkpoints)
+    local = {host: plan.checkpoints_of(host) for host in request.hosts}
+    bucket = Path(request.options.checkpoint_dir or folder.checkpoints) if request.has_checkpoints else None
+    if bucket is None:
+        outcome = _run_hosts(plan, stream)
+    else:
         bucket.mkdir(parents=True, exist_ok=True)
-    started = time.monotonic()
-    deadline = started + request.options.timeout
-    interrupt_after = request.options.spot_interrupt_after
-    interrupt_at = None if interrupt_after is None else started + interrupt_after
-
-    def log(line: LogLine) -> None:
-        # The job goes on when nobody reads its log any more, or the terminal cannot show it.
-        with contextlib.suppress(OSError, UnicodeError):
-            print(line, file=stream, flush=True)
-
-    attempts: List[Attempt] = []
-    while True:
-        local = {host: plan.checkpoints_of(host) for host in request.hosts}
-        before = {host: fetch_checkpoints(bucket, local[host]) for host in local} if bucket else {}
-        attempts.append(_run_attempt(plan, log, deadline=deadline, interrupt_at=interrupt_at))
-        if bucket is not None:
-            for host, files in before.items():
-                send_checkpoints(local[host], files, bucket)
-        if attempts[-1].ended_by is not EndedBy.INTERRUPTION:
-            break
-        log(LogLine("rehearsal", None, "Spot interruption: all hosts were ended; the job starts again."))
-        if plan.isolation.is_namespaced:
-            run_commands(removal_commands(request.hosts), enter=plan.enter, check=False)
-        shutil.rmtree(folder.hosts)
-        interrupt_at = None
+        before = {host: fetch_checkpoints(bucket, local[host]) for host in local}
+        outcome = _run_hosts(plan, stream)
+        for host, files in before.items():
+            send_checkpoints(local[host], files, bucket)
     uploads, warnings = collect_results(plan, bucket)
     if bucket is None and any(any(path.glob("*")) for path in local.values()):
         lost = (
@@ -75,28 +56,18 @@ def run_job(plan: RehearsalPlan, stream: TextIO) -> Outcome:
             "(checkpoint_s3_uri; here --checkpoint-dir)."
         )
         warnings = (*warnings, lost)
-    return Outcome(
-        attempts=tuple(attempts),
-        uploads=uploads,
-        warnings=warnings,
-        job_name=request.job_name,
-        isolation=plan.isolation,
-        distribution=request.distribution,
-        sdk=request.sdk,
-    )
+    return dataclasses.replace(outcome, uploads=uploads, warnings=warnings)
 
 
-def _run_attempt(
-    plan: RehearsalPlan, log: Callable[[LogLine], None], *, deadline: float, interrupt_at: Optional[float]
-) -> Attempt:
+def _run_hosts(plan: RehearsalPlan, stream: TextIO) -> Outcome:
     """Start the hosts and wait for them. None of their processes runs any more when this returns or raises."""
-    options = plan.request.options
+    request = plan.request
     started = time.monotonic()
-    hosts = _Hosts(plan, log)
+    hosts = _Hosts(plan, stream)
     try:
         hosts.start()
         try:
-            ended_by = _wait(hosts, options, deadline, interrupt_at)
+            ended_by = _wait(hosts, request.options, started + request.options.timeout)
         except KeyboardInterrupt:
             ended_by = EndedBy.STOP
         codes = hosts.exit_codes()
@@ -109,18 +80,25 @@ def _run_attempt(
     because = {
         EndedBy.EXIT: "another host failed",
         EndedBy.TIMEOUT: "timeout",
-        EndedBy.INTERRUPTION: "spot interruption",
         EndedBy.STOP: "stop",
-        EndedBy.STOPPED: f"SIGKILL {options.stop_grace:.0f} s after SIGTERM",
+        EndedBy.STOPPED: f"SIGKILL {request.options.stop_grace:.0f} s after SIGTERM",
     }[ended_by]
-    return Attempt(hosts.outcomes(codes, because), ended_by, round(time.monotonic() - started, 1))
+    return Outcome(
+        hosts.outcomes(codes, because),
+        ended_by,
+        round(time.monotonic() - started, 1),
+        job_name=request.job_name,
+        isolation=plan.isolation,
+        distribution=request.distribution,
+        sdk=request.sdk,
+    )
 
 
 class _Hosts:
-    """The running hosts of one attempt, and what was read from their logs."""
+    """The running hosts, and what was read from their logs."""
 
-    def __init__(self, plan: RehearsalPlan, log: Callable[[LogLine], None]) -> None:
-        self._plan, self._log = plan, log
+    def __init__(self, plan: RehearsalPlan, stream: TextIO) -> None:
+        self._plan, self._stream = plan, stream
         self._lines: queue.Queue[Tuple[str, str]] = queue.Queue()
         self._logs: Dict[str, List[str]] = {host: [] for host in plan.request.hosts}
         self._hosts: List[HostProcess] = []
@@ -148,6 +126,11 @@ class _Hosts:
                 self._logs[line.host].append(line.text)
                 self.is_stop_line_seen |= stop_at is not None and stop_at in line.text
                 self._log(line)
+
+    def _log(self, line: LogLine) -> None:
+        # The job goes on when nobody reads its log any more, or the terminal cannot show it.
+        with contextlib.suppress(OSError, UnicodeError):
+            print(line, file=self._stream, flush=True)
 
     def stop(self) -> None:
         """Send SIGTERM to every container that still runs."""
@@ -183,8 +166,8 @@ class _Hosts:
         return tuple(found)
 
 
-def _wait(hosts: _Hosts, options: RehearsalOptions, deadline: float, interrupt_at: Optional[float]) -> EndedBy:
-    """Wait until the attempt is over, and return why."""
+def _wait(hosts: _Hosts, options: RehearsalOptions, deadline: float) -> EndedBy:
+    """Wait until the job is over, and return why."""
     failed_at: Optional[float] = None
     stop_after = None if options.stop_after is None else time.monotonic() + options.stop_after
     kill_at: Optional[float] = None
@@ -207,5 +190,3 @@ def _wait(hosts: _Hosts, options: RehearsalOptions, deadline: float, interrupt_a
             return EndedBy.EXIT
         if now > deadline:
             return EndedBy.TIMEOUT
-        if interrupt_at is not None and now > interrupt_at:
-            return EndedBy.INTERRUPTION

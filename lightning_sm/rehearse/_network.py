@@ -1,14 +1,13 @@
 """The network of namespaced hosts, as commands of ``ip`` and ``tc``: a bridge, and an ``eth0`` on each host."""
 
 import re
-from typing import Optional, Sequence, Tuple
+from typing import Optional, Tuple
 
 __all__ = [
     "BRIDGE_COMMANDS",
     "INTERFACE",
     "Command",
     "host_commands",
-    "removal_commands",
     "shaping_commands",
 ]
 
@@ -41,15 +40,6 @@ def host_commands(
         ("ip", "link", "set", INTERFACE, "up"),
         *shaping_commands(latency, bandwidth),
     )
-
-
-def removal_commands(hosts: Sequence[str]) -> Tuple[Command, ...]:
-    """Return the commands that remove what ended hosts left in the rehearsal's namespace.
-
-    The kernel removes the interfaces of a network namespace some time after its last process has ended, and until then
-    the name of a port is taken. Where it has done so, these commands fail.
-    """
-    return tuple(("ip", "link", "delete", _port_name(host)) for host in hosts)
 
 
 def shaping_commands(latency: Optional[float], bandwidth: Optional[int]) -> Tuple[Command, ...]:

@@ -167,8 +167,8 @@ class RehearsalOptions:
             ``mpi``, ``pytorchddp`` and ``smdistributed`` (default: the best one here).
         bandwidth: Bits per second of each namespaced host, as ``1gbit`` (the kernel's ``tbf``).
         latency: Time that a packet takes one way between namespaced hosts, as ``1ms`` (the kernel's ``netem``).
-        spot_interrupt_after: Take all hosts away then, once, and start the job again with its checkpoints.
-        stop_after: Stop the job then, as StopTrainingJob does: SIGTERM to process 1.
+        stop_after: Stop the job then, as StopTrainingJob and the end of a spot instance do: SIGTERM to process 1. The
+            next rehearsal with the same ``checkpoint_dir`` goes on.
         stop_at: Stop the job when a line of its log contains this text.
         stop_grace: Time from that to SIGKILL.
         abort_after: End the other hosts this long after one failed.
@@ -199,7 +199,6 @@ class RehearsalOptions:
     isolation: Optional[Isolation] = None
     bandwidth: Optional[int] = None
     latency: Optional[float] = None
-    spot_interrupt_after: Optional[float] = None
     stop_after: Optional[float] = None
     stop_at: Optional[str] = None
     stop_grace: float = 120.0
@@ -207,10 +206,6 @@ class RehearsalOptions:
     timeout: float = 1800.0
 
     def __post_init__(self) -> None:
-        if sum(value is not None for value in (self.spot_interrupt_after, self.stop_after, self.stop_at)) > 1:
-            raise RehearsalError(
-                "--stop-after, --stop-at and --spot-interrupt-after exclude each other.", hint="Give one of them."
-            )
         if (self.stop_after is not None or self.stop_at is not None) and not sys.platform.startswith("linux"):
             raise RehearsalError(
                 f"--stop-after and --stop-at need Linux: {sys.platform} does not show which signals a process handles.",

@@ -117,7 +117,6 @@ def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
         (["--instance-groups", "a=1", "plain.py"], "NAME=COUNT:TYPE"),
         (["--instance-groups", "a=1:ml.m5.large", "--hosts", "2", "plain.py"], "exclude each other"),
         (["--host-names", "algo-1", "--hosts", "2", "plain.py"], "not names of 2 hosts"),
-        (["--stop-after", "20s", "--spot-interrupt-after", "5s", "plain.py"], "exclude each other"),
         (["--upload", "plain.py"], "--upload is for --request"),
         (["--request", "/nowhere.json"], "cannot be read as JSON"),
         (["--request", "/nowhere.json", "--hosts", "2"], "--request and --hosts exclude each other"),
