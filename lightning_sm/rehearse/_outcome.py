@@ -120,7 +120,6 @@ class Outcome:
         distribution: The launcher.
         sdk: The SDK whose request was rehearsed.
         collected: The local folder or ``s3://`` prefix with the results; ``None`` if there is none.
-        kept: The rehearsal's own folder, if the request asked to keep it.
         problems: What is wrong with a job that may have completed, such as processes that trained alone.
 
     Example::
@@ -141,7 +140,6 @@ class Outcome:
     distribution: Distribution = Distribution.NONE
     sdk: str = "v2"
     collected: Optional[str] = None
-    kept: Optional[str] = None
     problems: Tuple[str, ...] = ()
 
     @property
@@ -201,8 +199,6 @@ class Outcome:
         if self.warnings:
             lines.append("Differences from SageMaker:")
             lines += [f"  - {warning}" for warning in self.warnings]
-        if self.kept:
-            lines.append(f"Kept: {self.kept}")
         return "\n".join(lines)
 
 

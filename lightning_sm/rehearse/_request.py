@@ -159,7 +159,6 @@ class RehearsalOptions:
         checkpoint_dir: Folder that is read and written in place of the checkpoints' S3 prefix.
         output_dir: Folder that gets ``model.tar.gz``, ``output.tar.gz`` and the checkpoints.
         upload: Write results and checkpoints to the body's places in S3, over what is there, instead of a local folder.
-        keep: Leave the rehearsal's own folder and print its path.
         host_names: Names of the hosts, group by group, such as ``algo-1,algo-3`` (default: algo-1, algo-2 and so on).
         local_mode_files: Write the configuration files of SDK v2's local mode, which have no groups.
         isolation: How hosts are separated. ``loopback``: no rights needed, hosts are 127.0.0.K, only ``none`` and
@@ -193,7 +192,6 @@ class RehearsalOptions:
     checkpoint_dir: Optional[str] = None
     output_dir: Optional[str] = None
     upload: bool = False
-    keep: bool = False
     host_names: Tuple[str, ...] = ()
     local_mode_files: bool = False
     isolation: Optional[Isolation] = None

@@ -6,7 +6,6 @@ Nothing is left running or on disk.
 import contextlib
 import dataclasses
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -90,16 +89,7 @@ def _run(
         warnings=(*outcome.warnings, *notes, compare_software(request, folder), *differences(request, isolation)),
         problems=tuple(filter(None, [compare_worlds(plan.request, outcome)])),
         collected=deliver_results(request, folder),
-        kept=_keep(folder) if request.options.keep else None,
     )
-
-
-def _keep(folder: RehearsalFolder) -> str:
-    """Move what the hosts and the service have written to a folder that stays; without keys and scripts."""
-    kept = tempfile.mkdtemp(prefix="lightning-sm-kept-")
-    for path in (folder.hosts, folder.collected):
-        shutil.move(str(path), kept)
-    return kept
 
 
 @contextlib.contextmanager

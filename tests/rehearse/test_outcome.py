@@ -85,7 +85,7 @@ def test_summary() -> None:
     told = {"global_rank": 0, "world_size": 1}
     hosts = (host("algo-1", 0, topologies=(told,)),)
     uploads = (Upload("model.tar.gz", "model.ckpt", 12, "algo-1"),)
-    found = {"uploads": uploads, "warnings": ("something",), "kept": "/kept", "problems": ("bad",)}
+    found = {"uploads": uploads, "warnings": ("something",), "problems": ("bad",)}
     outcome = Outcome(hosts, EndedBy.EXIT, 1.0, **found, job_name="job", isolation=Isolation.NETNS)
     assert outcome.as_text().splitlines() == [
         "",
@@ -99,7 +99,6 @@ def test_summary() -> None:
         "  model.tar.gz: model.ckpt (12 bytes, algo-1)",
         "Differences from SageMaker:",
         "  - something",
-        "Kept: /kept",
     ]
     read = json.loads(outcome.as_json())
     assert (read["status"], read["failure_reason"], read["isolation"]) == ("Completed", None, "netns")

@@ -77,7 +77,7 @@ def test_flags_of_other_sdks(sent: Dict[str, str], distribution: str) -> None:
 def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
     options = RehearsalOptions(
         source_dir=str(source), processes=2, channels={"training": str(source)}, environment={"A": "b=c"},
-        allow_files=("a", "b"), requirements=False, checkpoint_dir=str(tmp_path), keep=True, isolation=Isolation.NETNS,
+        allow_files=("a", "b"), requirements=False, checkpoint_dir=str(tmp_path), isolation=Isolation.NETNS,
         host_names=("algo-1", "algo-3", "algo-2"), bandwidth=10**9, latency=0.001, stop_at="step 5", timeout=60,
     )  # fmt: skip
     groups = ("head=1:ml.c5.large", "workers=2:ml.m5.xlarge")
@@ -86,7 +86,7 @@ def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
         mpi_options="-x A", forward_sigterm=False, job_name="job", hyperparameters={"lr": 0.1, "map": {"a": 1}},
     )  # fmt: skip
     assert made == cli_request(
-        source, "--processes", 2, "--distribution", "mpi", "--instance-groups", ",".join(groups), "--keep",
+        source, "--processes", 2, "--distribution", "mpi", "--instance-groups", ",".join(groups),
         "--distribution-groups", "workers", "--mpi-options", "-x A", "--channel", f"training={source}",
         "--env", "A=b=c", "--allow-file", "a", "--allow-file", "b", "--no-forward-sigterm",
         "--job-name", "job", "--no-requirements",
