@@ -1,9 +1,8 @@
-"""What is refused before anything starts: missing software, a taken port, an isolation that this machine has not."""
+"""What is refused before anything starts: missing software, an isolation that this machine has not."""
 
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from typing import Dict, List, Optional, Tuple
@@ -14,7 +13,6 @@ from lightning_sm.rehearse._request import Distribution, Isolation, RehearsalReq
 
 __all__ = [
     "TITLES",
-    "check_port",
     "check_software",
     "choose_isolation",
     "namespace_options",
@@ -65,23 +63,6 @@ def check_software(request: RehearsalRequest) -> None:
     for command, hint in commands.items():
         if shutil.which(command, path=container_path(request, os.environ)) is None:
             raise RehearsalError(f"{command} is not installed.", hint=hint)
-
-
-def check_port(host: str = "127.0.0.1", port: int = 7777) -> None:
-    """Check that the master port of the toolkit's launchers is free; loopback hosts share ports with the machine.
-
-    Raises:
-        RehearsalError: Something listens there already.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise RehearsalError(
-                f"Port {port} is in use ({error.strerror}), and the toolkit's launchers always use it.",
-                hint="End the other program (another rehearsal?), or use --isolation userns or netns.",
-            ) from error
 
 
 def namespace_options(isolation: Isolation) -> Tuple[str, ...]:

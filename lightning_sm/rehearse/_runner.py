@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Iterator, Optional, TextIO, Tuple
 
 from lightning_sm.launch import pack_source
-from lightning_sm.rehearse._checks import TITLES, check_port, check_software, choose_isolation
+from lightning_sm.rehearse._checks import TITLES, check_software, choose_isolation
 from lightning_sm.rehearse._comparison import compare_software, compare_worlds, differences
 from lightning_sm.rehearse._holder import hold
 from lightning_sm.rehearse._host import kill_marked
@@ -62,8 +62,6 @@ def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outco
             request = download_inputs(request, folder)
             check_software(request)
             isolation = choose_isolation(request)
-            if not isolation.is_namespaced:
-                check_port()
             print(f"isolation: {TITLES[isolation]}", file=stream, flush=True)
             with hold(isolation, folder) as enter:
                 return _run(request, isolation, folder, enter, stream)

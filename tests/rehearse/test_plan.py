@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import socket
 import sys
 from pathlib import Path
 from typing import Callable, List
@@ -23,14 +22,6 @@ def plan(source: Path, tmp_path: Path) -> Callable[..., RehearsalPlan]:
         return create_plan(cli_request(source, *arguments, "plain.py"), isolation, variables, RehearsalFolder(tmp_path))
 
     return run
-
-
-def test_a_port_in_use() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(RehearsalError, match="is in use"):
-            checks.check_port(port=taken.getsockname()[1])
 
 
 @pytest.mark.parametrize("module", ["mpi4py", "sagemaker_training"])
