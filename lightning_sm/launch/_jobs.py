@@ -11,7 +11,7 @@ from lightning_sm.errors import LaunchError
 from lightning_sm.launch._command import exit_status
 from lightning_sm.launch._options import add_options, new_parser, parse
 from lightning_sm.launch._send import api_errors, call, describe, session_in
-from lightning_sm.launch._upload import TransferProgress, bucket_and_key
+from lightning_sm.launch._upload import bucket_and_key, progress_bar
 from lightning_sm.launch._watch import follow as follow_job
 
 __all__ = ["artifacts", "jobs", "logs", "stop"]
@@ -194,7 +194,8 @@ def _fetch(session: Any, uri: str, folder: Path, hint: str) -> List[str]:
         archive = Path(place, "archive.tar.gz")
         with api_errors(f"s3:GetObject of {uri}", hint=hint):
             size = client.head_object(Bucket=bucket, Key=key)["ContentLength"]
-            client.download_file(bucket, key, str(archive), Callback=TransferProgress(uri.rpartition("/")[2], size))
+            with progress_bar(uri.rpartition("/")[2], size) as progress:
+                client.download_file(bucket, key, str(archive), Callback=progress.update)
         try:
             with tarfile.open(archive) as packed:
                 return _unpack(packed, folder)
