@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
+from lightning_sm.launch._line import write_opt_ml
 from lightning_sm.rehearse._container import prepare_container
 from lightning_sm.rehearse._plan import RehearsalPlan
 
@@ -31,7 +32,7 @@ class HostProcess:
         self._marker = str(plan.folder.opt_ml(host))
         self._started = time.monotonic()
         self._ended: Optional[float] = None
-        plan.write_opt_ml(host)
+        write_opt_ml(plan.folder.opt_ml(host), plan.config_files(host))
         command = prepare_container(plan, host) if self._is_namespaced else _prepare_loopback(plan, host)
         self._process = subprocess.Popen(
             command,

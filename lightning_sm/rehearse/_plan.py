@@ -188,15 +188,6 @@ class RehearsalPlan:
             content["current_instance_type"] = "local"
         return content
 
-    def write_opt_ml(self, host: str) -> None:
-        """Create the folders and files that a container finds below ``/opt/ml`` when it starts."""
-        opt_ml = self.folder.opt_ml(host)
-        # The output folder matters: without it the toolkit cannot write its failure file and ends with 0.
-        for name in ("input/config", "input/data", "model", "output/data", "code"):
-            (opt_ml / name).mkdir(parents=True, exist_ok=True)
-        for name, content in self.config_files(host).items():
-            (opt_ml / "input" / "config" / name).write_text(json.dumps(content), encoding="utf-8")
-
 
 def create_plan(
     request: RehearsalRequest,
