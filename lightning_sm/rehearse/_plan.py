@@ -66,21 +66,9 @@ class RehearsalFolder:
         """``/opt/ml`` of ``host``."""
         return self.hosts / host / "ml"
 
-    def layer(self, host: str) -> Path:
-        """The upper layer of ``host``'s root directory: what it writes anywhere else."""
-        return self.hosts / host / "layer"
-
-    def rootfs(self, host: str) -> Path:
-        """The root directory of ``host``."""
-        return self.hosts / host / "image"
-
     def start_error(self, host: str) -> Path:
         """The file that says why ``host`` was not started, if it was not."""
         return self.hosts / host / "error"
-
-    def files(self, host: str) -> Path:
-        """What replaces files of this machine on ``host``."""
-        return self.hosts / host / "files"
 
     @property
     def hosts(self) -> Path:
