@@ -9,7 +9,7 @@ from typing import Dict, List, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._plan import container_path, tools_path
-from lightning_sm.rehearse._request import Distribution, Isolation, RehearsalRequest
+from lightning_sm.rehearse._request import Isolation, RehearsalRequest
 
 __all__ = [
     "TITLES",
@@ -21,11 +21,11 @@ __all__ = [
 
 _NAMESPACES = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork")
 
-#: The isolations as the first line of a rehearsal has them.
-TITLES = {
-    Isolation.NETNS: "netns (root: each host has its own network, host name, /opt/ml, /etc, /tmp, processes)",
-    Isolation.USERNS: "userns (rootless namespaces: each host has its own network, host name, /opt/ml, /etc, /tmp)",
-    Isolation.LOOPBACK: "loopback (no rights needed: hosts are 127.0.0.K and share this machine's files and processes)",
+#: The isolations, the best one first, as the first line of a rehearsal has them.
+TITLES: Dict[Isolation, str] = {
+    "netns": "netns (root: each host has its own network, host name, /opt/ml, /etc, /tmp, processes)",
+    "userns": "userns (rootless namespaces: each host has its own network, host name, /opt/ml, /etc, /tmp)",
+    "loopback": "loopback (no rights needed: hosts are 127.0.0.K and share this machine's files and processes)",
 }
 
 # What the supervisor must be allowed to do, tried in namespaces that end with the shell.
@@ -48,9 +48,9 @@ def check_software(request: RehearsalRequest) -> None:
     commands: Dict[str, str] = {}
     if request.options.launcher is not None:
         commands[request.options.launcher] = "pip install hyperpod-elastic-agent (it needs a torch below 2.12)"
-    elif distribution is Distribution.TORCH_DISTRIBUTED:
+    elif distribution == "torch_distributed":
         commands["torchrun"] = "It is a part of torch: pip install torch"
-    if distribution.uses_mpirun:
+    if request.uses_mpirun:
         modules.append("mpi4py")
         packages = "On Debian and Ubuntu: apt install openmpi-bin openssh-server openssh-client"
         commands.update(dict.fromkeys(("mpirun", "sshd", "ssh-keygen"), packages))
@@ -67,18 +67,18 @@ def check_software(request: RehearsalRequest) -> None:
 
 def namespace_options(isolation: Isolation) -> Tuple[str, ...]:
     """Return the options of ``unshare`` for the supervisor of the hosts; none for ``loopback``."""
-    if not isolation.is_namespaced:
+    if isolation == "loopback":
         return ()
-    user = ("--user", "--map-root-user") if isolation is Isolation.USERNS else ()
+    user = ("--user", "--map-root-user") if isolation == "userns" else ()
     return (*user, *_NAMESPACES)
 
 
 def probe_isolation(isolation: Isolation) -> Optional[str]:
     """Try the isolation on this machine. Return why it cannot be used; ``None`` if it can. Leaves nothing behind."""
-    if not isolation.is_namespaced:
+    if isolation == "loopback":
         return None
     # A user namespace may not mount an overlay over a directory with mounts in it, so it tries /etc only.
-    trial = _TRIAL.format(lower="/" if isolation is Isolation.NETNS else "/etc")
+    trial = _TRIAL.format(lower="/" if isolation == "netns" else "/etc")
     command = ["unshare", *namespace_options(isolation), "--kill-child", "sh", "-c", trial]
     environ = {**os.environ, "PATH": tools_path(), "LC_ALL": "C"}
     try:
@@ -97,13 +97,13 @@ def choose_isolation(request: RehearsalRequest) -> Isolation:
     """
     reasons: List[str] = []
     asked = request.options.isolation
-    for isolation in Isolation if asked is None else (Isolation(asked),):
+    for isolation in TITLES if asked is None else (asked,):
         reason = _unsuitable(request, isolation) or probe_isolation(isolation)
         if reason is None:
             return isolation
         reasons.append(f"{isolation}: {reason}")
     hint = "Run it as root, or on a Linux that allows unprivileged user namespaces."
-    if request.distribution.uses_mpirun:
+    if request.uses_mpirun:
         hint = "The mpirun launchers need --isolation netns, and that needs root (in Docker: --privileged)."
     raise RehearsalError(
         f"--distribution {request.distribution} with SDK {request.sdk} cannot be rehearsed here. {'; '.join(reasons)}.",
@@ -114,9 +114,9 @@ def choose_isolation(request: RehearsalRequest) -> Isolation:
 def _unsuitable(request: RehearsalRequest, isolation: Isolation) -> Optional[str]:
     """Why this request cannot run with ``isolation`` on any machine; ``None`` if it can."""
     options = request.options
-    if request.distribution.uses_mpirun and isolation is not Isolation.NETNS:
+    if request.uses_mpirun and isolation != "netns":
         return f"{request.distribution} logs in to each host by ssh on port 22, and sshd needs real users"
-    if isolation.is_namespaced:
+    if isolation != "loopback":
         return None
     if options.launcher is not None:
         return f"{options.launcher} writes to /opt/ml and serves port 8080 on each host"
@@ -125,6 +125,6 @@ def _unsuitable(request: RehearsalRequest, isolation: Isolation) -> Optional[str
         return "this entry point uses /opt/ml by its absolute name"
     if options.bandwidth is not None or options.latency is not None:
         return "hosts without a network of their own cannot have --bandwidth or --latency"
-    if request.distribution is Distribution.TORCH_DISTRIBUTED and len(request.groups) > 1:
+    if request.distribution == "torch_distributed" and len(request.groups) > 1:
         return "each group is a world of its own at port 7777, which hosts of one network cannot share"
     return None

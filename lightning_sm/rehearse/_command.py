@@ -17,7 +17,6 @@ from lightning_sm.launch import hyperparameters_of
 from lightning_sm.launch._arguments import split_command
 from lightning_sm.launch._options import add_options, new_parser, parse
 from lightning_sm.rehearse._request import (
-    Isolation,
     RehearsalOptions,
     RehearsalRequest,
     create_request,
@@ -113,7 +112,6 @@ def _names(text: object) -> Tuple[str, ...]:
 
 # What is read of a text by more than its type.
 _READERS: Dict[str, Callable[[object], Any]] = {
-    "isolation": Isolation,
     "bandwidth": _bandwidth,
     **dict.fromkeys(("instance_groups", "distribution_groups", "host_names"), _names),
     **dict.fromkeys(("latency", "stop_after", "stop_grace", "abort_after", "timeout"), read_duration),

@@ -14,7 +14,6 @@ from typing import List, Sequence, Tuple
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._network import Command, host_commands
 from lightning_sm.rehearse._plan import SHARED, RehearsalPlan, tools_path
-from lightning_sm.rehearse._request import Isolation
 
 __all__ = ["create_ssh_key", "other_mounts", "prepare_container", "run_commands"]
 
@@ -102,7 +101,7 @@ def _write_files(plan: RehearsalPlan, folder: Path, host: str) -> None:
         # The toolkit appends the container's variables to it; those of this machine must not be in it.
         "etc/environment": "",
     }
-    if plan.request.distribution.uses_mpirun:
+    if plan.request.uses_mpirun:
         public = (plan.folder.keys / "id_ed25519.pub").read_text(encoding="utf-8")
         private = (plan.folder.keys / "id_ed25519").read_text(encoding="utf-8")
         # There is no login session whose id could be set; the images make it optional too.
@@ -131,7 +130,7 @@ def _mounts(plan: RehearsalPlan, rootfs: Path, layer: Path) -> Tuple[List[Comman
     A file system that cannot be the lower layer of an overlay is left out.
     """
     required: List[Command] = [("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(layer))]
-    if plan.isolation is Isolation.NETNS:
+    if plan.isolation == "netns":
         mounts = other_mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), plan.folder.root)
         required += [*_overlay("/", str(rootfs), layer / "root"), ("mount", "--rbind", "/dev", f"{rootfs}/dev")]
     else:
@@ -165,7 +164,7 @@ def _settings(plan: RehearsalPlan, host: str, rootfs: Path, layer: Path) -> List
         ("mount", "--bind", str(folder.opt_ml(host)), f"{rootfs}/opt/ml"),
         ("mount", "--bind", str(folder.archive.parent), f"{rootfs}{SHARED}"),
     ]
-    if plan.request.distribution.uses_mpirun:
+    if plan.request.uses_mpirun:
         # As root only, so below an overlay.
         commands += [
             ("rm", "-rf", f"{rootfs}/root/.ssh"),

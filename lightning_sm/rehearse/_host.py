@@ -28,7 +28,7 @@ class HostProcess:
 
     def __init__(self, plan: RehearsalPlan, host: str, lines: "queue.Queue[Tuple[str, str]]") -> None:
         self.host = host
-        self._is_namespaced = plan.isolation.is_namespaced
+        self._is_namespaced = plan.isolation != "loopback"
         self._marker = str(plan.folder.opt_ml(host))
         self._started = time.monotonic()
         self._ended: Optional[float] = None

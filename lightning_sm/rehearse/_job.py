@@ -35,9 +35,9 @@ def run_job(plan: RehearsalPlan, stream: TextIO) -> Outcome:
         RehearsalError: A host or the network could not be set up.
     """
     request, folder = plan.request, plan.folder
-    if plan.isolation.is_namespaced:
+    if plan.isolation != "loopback":
         run_commands(BRIDGE_COMMANDS, enter=plan.enter)
-    if request.distribution.uses_mpirun:
+    if request.uses_mpirun:
         create_ssh_key(folder.keys)
     local = {host: plan.checkpoints_of(host) for host in request.hosts}
     bucket = Path(request.options.checkpoint_dir or folder.checkpoints) if request.has_checkpoints else None
@@ -69,7 +69,7 @@ def _run_hosts(plan: RehearsalPlan, stream: TextIO) -> Outcome:
         try:
             ended_by = _wait(hosts, request.options, started + request.options.timeout)
         except KeyboardInterrupt:
-            ended_by = EndedBy.STOP
+            ended_by = "stop"
         codes = hosts.exit_codes()
     finally:
         hosts.kill()
@@ -78,10 +78,10 @@ def _run_hosts(plan: RehearsalPlan, stream: TextIO) -> Outcome:
             reason = plan.folder.start_error(name).read_text(encoding="utf-8").strip()
             raise RehearsalError(f"Host {name} was not started: {reason}")
     because = {
-        EndedBy.EXIT: "another host failed",
-        EndedBy.TIMEOUT: "timeout",
-        EndedBy.STOP: "stop",
-        EndedBy.STOPPED: f"SIGKILL {request.options.stop_grace:.0f} s after SIGTERM",
+        "exit": "another host failed",
+        "timeout": "timeout",
+        "stop": "stop",
+        "stopped": f"SIGKILL {request.options.stop_grace:.0f} s after SIGTERM",
     }[ended_by]
     return Outcome(
         hosts.outcomes(codes, because),
@@ -176,10 +176,10 @@ def _wait(hosts: _Hosts, options: RehearsalOptions, deadline: float) -> EndedBy:
         codes = hosts.exit_codes().values()
         now = time.monotonic()
         if all(code is not None for code in codes):
-            return EndedBy.EXIT if kill_at is None else EndedBy.STOPPED
+            return "exit" if kill_at is None else "stopped"
         if kill_at is not None:
             if now > kill_at:
-                return EndedBy.STOPPED
+                return "stopped"
             continue
         if hosts.is_stop_line_seen or (stop_after is not None and now > stop_after):
             hosts.stop()
@@ -187,6 +187,6 @@ def _wait(hosts: _Hosts, options: RehearsalOptions, deadline: float) -> EndedBy:
         if failed_at is None and any(code not in (None, 0) for code in codes):
             failed_at = now
         if failed_at is not None and now - failed_at > options.abort_after:
-            return EndedBy.EXIT
+            return "exit"
         if now > deadline:
-            return EndedBy.TIMEOUT
+            return "timeout"

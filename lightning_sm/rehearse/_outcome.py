@@ -2,10 +2,11 @@
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Literal, Optional, Tuple
 
+from lightning_sm.launch._settings import Distribution
 from lightning_sm.rehearse._log import USAGE_ERROR
-from lightning_sm.rehearse._request import Distribution, Isolation, TextEnum
+from lightning_sm.rehearse._request import Isolation
 
 __all__ = ["EndedBy", "HostOutcome", "Outcome", "Status", "Upload", "rank_in"]
 
@@ -14,41 +15,14 @@ _REASON_LENGTH = 1024
 _SHOWN_UPLOADS = 20
 
 
-class EndedBy(TextEnum):
-    """Why the job ended.
-
-    ``exit``: the hosts ended by themselves, or because one of them failed. ``timeout``: the option. ``stopped``:
-    ``stop_after`` or ``stop_at``. ``stop``: Ctrl-C, or the process that asked for the rehearsal has ended.
-
-    Example::
-
-        >>> EndedBy("timeout") is EndedBy.TIMEOUT
-        True
-    """
-
-    EXIT = "exit"
-    TIMEOUT = "timeout"
-    STOPPED = "stopped"
-    STOP = "stop"
-
-
-class Status(TextEnum):
-    """The job's status as DescribeTrainingJob says it, or ``TimedOut`` for the rehearsal's own limit.
-
-    Example::
-
-        >>> [str(status) for status in Status]
-        ['Completed', 'Failed', 'Stopped', 'TimedOut']
-    """
-
-    COMPLETED = "Completed"
-    FAILED = "Failed"
-    STOPPED = "Stopped"
-    TIMED_OUT = "TimedOut"
-
+#: Why the job ended. ``exit``: the hosts ended by themselves, or because one of them failed. ``timeout``: the option.
+#: ``stopped``: ``stop_after`` or ``stop_at``. ``stop``: Ctrl-C, or the process that asked for the rehearsal has ended.
+EndedBy = Literal["exit", "timeout", "stopped", "stop"]
+#: The job's status as DescribeTrainingJob says it, or ``TimedOut`` for the rehearsal's own limit.
+Status = Literal["Completed", "Failed", "Stopped", "TimedOut"]
 
 # Of a job that the rehearsal has ended.
-_STATUS = {EndedBy.TIMEOUT: Status.TIMED_OUT, EndedBy.STOP: Status.STOPPED, EndedBy.STOPPED: Status.STOPPED}
+_STATUS: Dict[EndedBy, Status] = {"timeout": "TimedOut", "stop": "Stopped", "stopped": "Stopped"}
 
 
 @dataclass(frozen=True)
@@ -125,8 +99,8 @@ class Outcome:
     Example::
 
         >>> hosts = tuple(HostOutcome(f"algo-{k}", "group", k - 1, seconds=9.0 - k) for k in (1, 2, 3))
-        >>> outcome = Outcome(hosts, EndedBy.EXIT, 9.0)
-        >>> str(outcome.status), outcome.exit_code, outcome.failed_host.host
+        >>> outcome = Outcome(hosts, "exit", 9.0)
+        >>> outcome.status, outcome.exit_code, outcome.failed_host.host
         ('Failed', 1, 'algo-3')
     """
 
@@ -136,8 +110,8 @@ class Outcome:
     uploads: Tuple[Upload, ...] = ()
     warnings: Tuple[str, ...] = ()
     job_name: str = "rehearsal"
-    isolation: Isolation = Isolation.LOOPBACK
-    distribution: Distribution = Distribution.NONE
+    isolation: Isolation = "loopback"
+    distribution: Distribution = "none"
     sdk: str = "v2"
     collected: Optional[str] = None
     problems: Tuple[str, ...] = ()
@@ -151,14 +125,13 @@ class Outcome:
     @property
     def status(self) -> Status:
         """The job's status."""
-        by_itself = Status.COMPLETED if self.failed_host is None else Status.FAILED
-        return _STATUS.get(self.ended_by, by_itself)
+        return _STATUS.get(self.ended_by, "Completed" if self.failed_host is None else "Failed")
 
     @property
     def exit_code(self) -> int:
         """The exit code of ``lightning-sm rehearse``: 0, 1 (failed), 124 (timeout), 130 (Ctrl-C), 143 (stopped)."""
-        stopped = 143 if self.ended_by is EndedBy.STOPPED else 130
-        return {Status.COMPLETED: 0, Status.FAILED: 1, Status.TIMED_OUT: 124, Status.STOPPED: stopped}[self.status]
+        stopped = 143 if self.ended_by == "stopped" else 130
+        return {"Completed": 0, "Failed": 1, "TimedOut": 124, "Stopped": stopped}[self.status]
 
     @property
     def failure_reason(self) -> Optional[str]:
@@ -166,11 +139,11 @@ class Outcome:
 
         Empty if that host wrote none; ``None`` for a job that completed or was stopped.
         """
-        if self.status is Status.TIMED_OUT:
+        if self.status == "TimedOut":
             return _timeout_reason(self)
         failed = self.failed_host
         # A stopped job has no failure reason, whatever exit codes its hosts have.
-        if failed is None or self.status is Status.STOPPED:
+        if failed is None or self.status == "Stopped":
             return None
         return failed.failure[:_REASON_LENGTH] if failed.failure else ""
 

@@ -131,7 +131,7 @@ class RehearsalPlan:
 
     def variables(self, host: str) -> Dict[str, str]:
         """The whole environment of the container ``host``."""
-        moved = {} if self.isolation.is_namespaced else {"SAGEMAKER_BASE_DIR": str(self.folder.opt_ml(host))}
+        moved = {} if self.isolation != "loopback" else {"SAGEMAKER_BASE_DIR": str(self.folder.opt_ml(host))}
         return {**moved, **self.environment}
 
     def checkpoints_of(self, host: str) -> Path:
@@ -148,11 +148,11 @@ class RehearsalPlan:
         }
         if self.folder.archive.exists():
             archive = f"{SHARED}/{self.folder.archive.name}"
-            if not self.isolation.is_namespaced:
+            if self.isolation == "loopback":
                 archive = str(self.folder.archive)
             files["hyperparameters.json"]["sagemaker_submit_directory"] = json.dumps(archive)
         if request.has_checkpoints:
-            path = request.checkpoint_path if self.isolation.is_namespaced else str(self.checkpoints_of(host))
+            path = request.checkpoint_path if self.isolation != "loopback" else str(self.checkpoints_of(host))
             bucket = f"s3://rehearsal/{request.job_name}/checkpoints"
             files["checkpointconfig.json"] = {"LocalPath": path, "S3Uri": bucket}
         return files
@@ -168,7 +168,7 @@ class RehearsalPlan:
                 {"instance_group_name": each.name, "instance_type": each.instance_type, "hosts": list(each.hosts)}
                 for each in self.request.groups
             ],
-            "network_interface_name": INTERFACE if self.isolation.is_namespaced else _LOOPBACK_INTERFACE,
+            "network_interface_name": INTERFACE if self.isolation != "loopback" else _LOOPBACK_INTERFACE,
         }
         if self.request.options.local_mode_files:
             # SDK v2's local mode writes neither groups nor a group name.
@@ -195,7 +195,7 @@ def create_plan(
         folder: The rehearsal's folder, in which archive and virtual environment are already there.
         enter: The command that enters the namespaces of the rehearsal.
     """
-    if not isolation.is_namespaced:
+    if isolation == "loopback":
         # In the order of the groups' hosts, as far as addresses allow it.
         names = [host for group in request.groups for host in group.hosts]
         ordered = sorted(names, key=lambda host: int(host.rpartition("-")[2]))
@@ -203,10 +203,10 @@ def create_plan(
     passed = {
         name: value for name, value in variables.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
     }
-    if not isolation.is_namespaced and "TMPDIR" in variables:
+    if isolation == "loopback" and "TMPDIR" in variables:
         passed["TMPDIR"] = variables["TMPDIR"]
     platform = {
-        "HOME": "/root" if isolation is Isolation.NETNS else variables.get("HOME", "/"),
+        "HOME": "/root" if isolation == "netns" else variables.get("HOME", "/"),
         "TRAINING_JOB_NAME": request.job_name,
         "TRAINING_JOB_ARN": f"arn:aws:sagemaker:us-east-1:000000000000:training-job/{request.job_name}",
         "AWS_REGION": variables.get("AWS_REGION", "us-east-1"),

@@ -7,13 +7,13 @@ import dataclasses
 import json
 import sys
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.launch import Account, create_job_request, settings_of
+from lightning_sm.launch._settings import Distribution
 from lightning_sm.rehearse._sdk_v3 import MODEL_TRAINER_COMMAND, driver_scripts, drivers_folder
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "PROCESSES_PER_HOST",
     "RehearsalOptions",
     "RehearsalRequest",
-    "TextEnum",
     "create_request",
     "request_from_body",
 ]
@@ -35,64 +34,19 @@ PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
 _BODY_HINT = "Give the arguments of boto3's create_training_job, as JSON."
 
 
-class TextEnum(str, Enum):
-    """An enumeration whose members are, and print as, their values on every Python."""
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-
-class Distribution(TextEnum):
-    """The launcher of a job: the keys of the SDK's ``distribution`` argument.
-
-    Example::
-
-        >>> Distribution("mpi").uses_mpirun
-        True
-    """
-
-    NONE = "none"
-    TORCH_DISTRIBUTED = "torch_distributed"
-    PYTORCHDDP = "pytorchddp"
-    SMDISTRIBUTED = "smdistributed"
-    MPI = "mpi"
-    SMP = "smp"
-
-    @property
-    def uses_mpirun(self) -> bool:
-        """Whether the hosts reach each other by ssh."""
-        return self not in (Distribution.NONE, Distribution.TORCH_DISTRIBUTED)
-
+#: How hosts are separated on one machine, from the most to the least like SageMaker. ``netns`` and ``userns`` give each
+#: host Linux namespaces of its own, with and without root; ``loopback`` hosts are the addresses ``127.0.0.K`` and share
+#: this machine's files and processes.
+Isolation = Literal["netns", "userns", "loopback"]
 
 # In the order in which the PyTorch toolkit checks them.
-_FLAGS = (
-    ("sagemaker_mpi_enabled", Distribution.MPI),
-    ("sagemaker_pytorch_ddp_enabled", Distribution.PYTORCHDDP),
-    ("sagemaker_torch_distributed_enabled", Distribution.TORCH_DISTRIBUTED),
-    ("sagemaker_distributed_dataparallel_enabled", Distribution.SMDISTRIBUTED),
+_FLAGS: Tuple[Tuple[str, Distribution], ...] = (
+    ("sagemaker_mpi_enabled", "mpi"),
+    ("sagemaker_pytorch_ddp_enabled", "pytorchddp"),
+    ("sagemaker_torch_distributed_enabled", "torch_distributed"),
+    ("sagemaker_distributed_dataparallel_enabled", "smdistributed"),
 )
-
-
-class Isolation(TextEnum):
-    """How hosts are separated on one machine, from the most to the least like SageMaker.
-
-    ``netns`` and ``userns`` give each host Linux namespaces of its own, with and without root; ``loopback`` hosts are
-    the addresses ``127.0.0.K`` and share this machine's files and processes.
-
-    Example::
-
-        >>> [isolation.value for isolation in Isolation if isolation.is_namespaced]
-        ['netns', 'userns']
-    """
-
-    NETNS = "netns"
-    USERNS = "userns"
-    LOOPBACK = "loopback"
-
-    @property
-    def is_namespaced(self) -> bool:
-        """Whether each host has a network and a root directory of its own."""
-        return self is not Isolation.LOOPBACK
+_DRIVERS: Tuple[Tuple[str, Distribution], ...] = (("torchrun_driver.py", "torch_distributed"), ("mpi_driver.py", "mpi"))
 
 
 @dataclass(frozen=True)
@@ -248,12 +202,12 @@ class RehearsalRequest:
                     raise RehearsalError(
                         f"{key}: the value of {name!r} is not a string.", hint="The service takes only strings."
                     )
-        if self.options.processes is not None and self.distribution is Distribution.NONE and self.options.processes > 1:
+        if self.options.processes is not None and self.distribution == "none" and self.options.processes > 1:
             raise RehearsalError(
                 f"--processes {self.options.processes} has no meaning with --distribution none: each host runs one.",
                 hint="Let Lightning start them (--trainer.devices N after the entry point), or name a distribution.",
             )
-        if self.options.launcher is not None and self.distribution is not Distribution.TORCH_DISTRIBUTED:
+        if self.options.launcher is not None and self.distribution != "torch_distributed":
             raise RehearsalError(
                 f"--launcher {self.options.launcher} takes the place of torchrun, which --distribution "
                 f"{self.distribution} does not start.",
@@ -314,15 +268,17 @@ class RehearsalRequest:
     def distribution(self) -> Distribution:
         """The launcher that the PyTorch toolkit, or SDK v3's script, chooses."""
         script = dict(self.scripts).get("sm_train.sh", "")
-        for driver, distribution in (
-            ("torchrun_driver.py", Distribution.TORCH_DISTRIBUTED),
-            ("mpi_driver.py", Distribution.MPI),
-        ):
-            if driver in script:
-                return distribution
         sent = self._body.get("HyperParameters") or {}
-        found = next((found for flag, found in _FLAGS if _value(sent.get(flag))), Distribution.NONE)
-        return Distribution.SMP if found is Distribution.MPI and _value(sent.get("mp_parameters")) else found
+        found = [distribution for driver, distribution in _DRIVERS if driver in script]
+        found += [distribution for flag, distribution in _FLAGS if _value(sent.get(flag))]
+        if found[:1] == ["mpi"] and _value(sent.get("mp_parameters")):
+            return "smp"
+        return found[0] if found else "none"
+
+    @property
+    def uses_mpirun(self) -> bool:
+        """Whether the hosts reach each other by ssh."""
+        return self.distribution not in ("none", "torch_distributed")
 
     @cached_property
     def groups(self) -> Tuple[HostGroup, ...]:
@@ -431,7 +387,7 @@ def create_request(
     options: Optional[RehearsalOptions] = None,
     *,
     hosts: int = 1,
-    distribution: str = "none",
+    distribution: Distribution = "none",
     sdk: Literal["v2", "v3"] = "v2",
     instance_type: str = "ml.m5.xlarge",
     instance_groups: Sequence[str] = (),

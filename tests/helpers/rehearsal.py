@@ -73,14 +73,14 @@ def no_netem(isolation: Isolation) -> Optional[str]:
 
 
 def needs(
-    isolation: str = "loopback", *, mpi: bool = False, torch: bool = False, v3: bool = False, netem: bool = False
+    isolation: Isolation = "loopback", *, mpi: bool = False, torch: bool = False, v3: bool = False, netem: bool = False
 ) -> pytest.MarkDecorator:
     """Skip unless the machine can rehearse so."""
-    reason = _unavailable(Isolation(isolation))
+    reason = _unavailable(isolation)
     if reason is not None:
         return pytest.mark.skip(reason=f"{isolation}: {reason}")
-    if netem and no_netem(Isolation(isolation)) is not None:
-        return pytest.mark.skip(reason=f"no netem: {no_netem(Isolation(isolation))}")
+    if netem and no_netem(isolation) is not None:
+        return pytest.mark.skip(reason=f"no netem: {no_netem(isolation)}")
     modules = ["sagemaker_training", "sagemaker_pytorch_container", "pathspec"] + ["torch"] * torch + ["mpi4py"] * mpi
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     commands = ["mpirun", "ssh-keygen"] if mpi else []

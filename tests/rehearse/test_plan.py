@@ -18,7 +18,7 @@ from tests.helpers.rehearsal import cli_request
 
 @pytest.fixture
 def plan(source: Path, tmp_path: Path) -> Callable[..., RehearsalPlan]:
-    def run(*arguments: object, isolation: Isolation = Isolation.NETNS, **variables: str) -> RehearsalPlan:
+    def run(*arguments: object, isolation: Isolation = "netns", **variables: str) -> RehearsalPlan:
         return create_plan(cli_request(source, *arguments, "plain.py"), isolation, variables, RehearsalFolder(tmp_path))
 
     return run
@@ -79,7 +79,7 @@ def test_a_stray_rank_stays_out_and_the_requests_path_comes_first(plan: Callable
 
 def test_only_a_host_with_files_of_its_own_removes_any(plan: Callable[..., RehearsalPlan], tmp_path: Path) -> None:
     # Outside its overlays a rootless host sees the files of this machine.
-    made = plan(isolation=Isolation.USERNS)
+    made = plan(isolation="userns")
     assert prepare_container(made, "algo-1")[-1] == str(tmp_path / "hosts" / "algo-1" / "start.sh")
     script = (tmp_path / "hosts" / "algo-1" / "start.sh").read_text()
     assert ".ssh" not in script

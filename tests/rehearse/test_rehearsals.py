@@ -19,7 +19,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import pytest
 
-from lightning_sm.rehearse import EndedBy, Isolation, RehearsalOptions, Status, create_request
+from lightning_sm.rehearse import RehearsalOptions, create_request
 from lightning_sm.rehearse import rehearse as run_request
 from lightning_sm.rehearse._host import kill_marked
 from tests.helpers.rehearsal import needs, processes_with
@@ -139,12 +139,12 @@ def test_hosts_share_nothing(rehearse, source: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("isolation", isolations("netns"))
 def test_a_failing_host_ends_the_others(source: Path, isolation: str, capfd: pytest.CaptureFixture) -> None:
-    options = RehearsalOptions(source_dir=str(source), abort_after=1, isolation=Isolation(isolation))
+    options = RehearsalOptions(source_dir=str(source), abort_after=1, isolation=isolation)
     outcome = run_request(create_request("fail.py", options, hosts=2), log_to_stderr=True)
-    assert (outcome.exit_code, outcome.status) == (1, Status.FAILED)
+    assert (outcome.exit_code, outcome.status) == (1, "Failed")
     assert str(outcome.failure_reason).startswith("ExecuteUserScriptError:\nExitCode 1\n")
     assert "no such column" in str(outcome.failure_reason)
-    assert (outcome.ended_by, outcome.failed_host) == (EndedBy.EXIT, outcome.hosts[1])
+    assert (outcome.ended_by, outcome.failed_host) == ("exit", outcome.hosts[1])
     assert [(host.exit_code, host.ended_because) for host in outcome.hosts] == [
         (None, "another host failed"),
         (1, None),

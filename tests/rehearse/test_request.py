@@ -9,7 +9,6 @@ import pytest
 from lightning_sm import launch
 from lightning_sm.errors import LightningSMError
 from lightning_sm.rehearse import (
-    Isolation,
     RehearsalError,
     RehearsalOptions,
     create_request,
@@ -77,7 +76,7 @@ def test_flags_of_other_sdks(sent: Dict[str, str], distribution: str) -> None:
 def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
     options = RehearsalOptions(
         source_dir=str(source), processes=2, channels={"training": str(source)}, environment={"A": "b=c"},
-        allow_files=("a", "b"), requirements=False, checkpoint_dir=str(tmp_path), isolation=Isolation.NETNS,
+        allow_files=("a", "b"), requirements=False, checkpoint_dir=str(tmp_path), isolation="netns",
         host_names=("algo-1", "algo-3", "algo-2"), bandwidth=10**9, latency=0.001, stop_at="step 5", timeout=60,
     )  # fmt: skip
     groups = ("head=1:ml.c5.large", "workers=2:ml.m5.xlarge")
@@ -125,7 +124,7 @@ def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
         (["--channel", "training", "plain.py"], "is no NAME=VALUE"),
         (["--timeout", "soon", "plain.py"], "--timeout: 'soon' is not a duration"),
         (["--bandwidth", "5", "plain.py"], "is not a bandwidth"),
-        (["--isolation", "docker", "plain.py"], "--isolation: 'docker' is not a valid Isolation"),
+        (["--isolation", "docker", "plain.py"], "'netns', 'userns', 'loopback'"),
         (["--hosst", "2", "plain.py"], "Did you mean --hosts?"),
     ],
 )
