@@ -15,7 +15,6 @@ from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat,
 from lightning_sm._plan.instances import Instance, find_instance, network_of
 from lightning_sm._plan.measure import measure
 from lightning_sm._plan.model import (
-    Bottleneck,
     Network,
     Option,
     Prediction,
@@ -118,7 +117,7 @@ def _plan(options: PlanOptions, program: Sequence[str]) -> None:
     candidates = candidate_options(workload, network, max(hosts))
     print(f"{_title(workload)}\n{instance}\n")
     print(_table(options, workload, network, plain))
-    limited = next((each for each in plain if each.bottleneck != Bottleneck.COMPUTE), None)
+    limited = next((each for each in plain if each.bottleneck != "compute"), None)
     if limited is None:
         print(f"\nUp to {max(hosts)} hosts, compute is the limit: communication makes no step longer by 5 %.")
     else:
