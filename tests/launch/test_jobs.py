@@ -11,6 +11,7 @@ import time
 import pytest
 
 from lightning_sm.launch._watch import follow
+from tests.launch.conftest import refusal
 
 pytestmark = pytest.mark.full
 GROUP = "/aws/sagemaker/TrainingJobs"
@@ -21,28 +22,6 @@ def job(aws, run):
     assert run("launch", "--name", "job-1").status == 0
     aws.client("logs").create_log_group(logGroupName=GROUP)
     return aws
-
-
-@pytest.fixture
-def answers(monkeypatch):
-    """Replaces the answers of the service by those of a function of the call, the operation and its arguments."""
-    from botocore.client import BaseClient
-
-    original = BaseClient._make_api_call
-
-    def replace(answer):
-        def call(client, operation, arguments):
-            return answer(lambda given=arguments: original(client, operation, given), operation, arguments)
-
-        monkeypatch.setattr(BaseClient, "_make_api_call", call)
-
-    return replace
-
-
-def refusal(code="ThrottlingException", message="Rate exceeded"):
-    from botocore.exceptions import ClientError
-
-    return ClientError({"Error": {"Code": code, "Message": message}}, "x")
 
 
 def write(session, host, *lines, job="job-1", start=0):
