@@ -128,7 +128,7 @@ class RehearsalOptions:
         timeout: End the rehearsal then.
 
     Raises:
-        RehearsalError: Two of them exclude each other, or a channel's folder does not exist.
+        RehearsalError: Two of them exclude each other.
 
     Example::
 
@@ -169,9 +169,6 @@ class RehearsalOptions:
             raise RehearsalError(
                 f"--processes {self.processes} must be 1 or more.", hint="Leave it out for the number of GPUs."
             )
-        for name, path in self.channels.items():
-            if not Path(path).exists():
-                raise RehearsalError(f"--channel {name}: {path} does not exist.", hint="Give a local folder or file.")
 
 
 @dataclass(frozen=True)
@@ -322,9 +319,9 @@ class RehearsalRequest:
     @cached_property
     def channels(self) -> Tuple[InputChannel, ...]:
         """The input channels."""
-        local = {name: str(Path(path).resolve()) for name, path in self.options.channels.items()}
+        local = dict(self.options.channels)
         if self.sdk == "v3" and self.options.source_dir is not None:
-            local["code"] = str(Path(self.options.source_dir).resolve())
+            local["code"] = self.options.source_dir
         default_mode = self._algorithm.get("TrainingInputMode", "File")
         found: List[InputChannel] = []
         for entry in (*self._inputs, *({"ChannelName": name} for name in local)):
@@ -339,7 +336,10 @@ class RehearsalRequest:
             }
             if "ContentType" in entry:
                 settings["ContentType"] = entry["ContentType"]
-            source = local.get(name) or _address(name, data, settings["TrainingInputMode"])
+            if name in local:
+                source = _address(name, {"S3Uri": local[name]}, "File")
+            else:
+                source = _address(name, data, settings["TrainingInputMode"])
             found.append(InputChannel(name, source, settings))
         return tuple(found)
 

@@ -112,7 +112,7 @@ def test_options_are_arguments_of_python(source: Path, tmp_path: Path) -> None:
         (["--processes", "0", "--distribution", "mpi", "plain.py"], "--processes 0 must be"),
         (["--processes", "2", "plain.py"], "no meaning with --distribution none"),
         (["--launcher", "hyperpodrun", "plain.py"], "which --distribution none does not start"),
-        (["--channel", "training=/nowhere/at/all", "plain.py"], "does not exist"),
+        (["--channel", "training=/nowhere/at/all", "plain.py"], "neither an s3:// prefix nor an existing folder"),
         (["--instance-groups", "a=1", "plain.py"], "NAME=COUNT:TYPE"),
         (["--instance-groups", "a=1:ml.m5.large", "--hosts", "2", "plain.py"], "exclude each other"),
         (["--host-names", "algo-1", "--hosts", "2", "plain.py"], "not names of 2 hosts"),
