@@ -14,10 +14,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from jsonargparse import ArgumentParser
 
 from lightning_sm._doctor import Finding
+from lightning_sm._options import parse
 from lightning_sm.errors import LaunchError, LightningSMError
 from lightning_sm.launch._arguments import command_parser, hyperparameters_of, split_command
 from lightning_sm.launch._limits import check_limits
-from lightning_sm.launch._options import parse
 from lightning_sm.launch._package import pack_source
 from lightning_sm.launch._project import problems_of, readable_secrets
 from lightning_sm.launch._request import Account, JobRequest, create_job_request, default_name, local_channels

@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from lightning_sm._options import add_options, new_parser, parse
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._command import exit_status
-from lightning_sm.launch._options import add_options, new_parser, parse
 from lightning_sm.launch._send import api_errors, call, describe, session_in
 from lightning_sm.launch._upload import bucket_and_key, progress_bar
 from lightning_sm.launch._watch import follow as follow_job

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Literal, Mapping, Optional, Union
 
 from jsonargparse import ArgumentParser
 
-from lightning_sm.launch._options import add_options, new_parser, parse
+from lightning_sm._options import add_options, new_parser, parse
 
 __all__ = [
     "Distribution",
@@ -154,7 +154,7 @@ def settings_of(given: Mapping[str, Any]) -> LaunchSettings:
         given: The settings by their names.
 
     Raises:
-        LaunchError: A name is unknown, or a value has another type.
+        HyperparameterError: A name is unknown, or a value has another type.
     """
     parser = new_parser("lightning-sm launch", "")
     add_settings(parser)
@@ -165,7 +165,7 @@ def tuning_settings_of(given: Mapping[str, Any]) -> TuningSettings:
     """Return the settings of a search from a mapping, such as ``tuning`` in ``launch.yaml``.
 
     Raises:
-        LaunchError: A name is unknown, or a value has another type.
+        HyperparameterError: A name is unknown, or a value has another type.
     """
     parser = new_parser("lightning-sm tune", "")
     add_options(parser, TuningSettings)

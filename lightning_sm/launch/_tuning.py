@@ -6,9 +6,9 @@ import random
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Tuple
 
+from lightning_sm._options import as_number
 from lightning_sm._sagemaker.hyperparameters import is_reserved
 from lightning_sm.errors import LaunchError
-from lightning_sm.launch._options import as_number
 from lightning_sm.launch._request import OF_SEARCH, Account, JobRequest, create_job_request, patch
 from lightning_sm.launch._settings import LaunchSettings, TuningSettings
 

@@ -12,10 +12,10 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 from jsonargparse import ArgumentParser
 
 from lightning_sm._duration import read_duration
+from lightning_sm._options import add_options, new_parser, parse
 from lightning_sm.errors import LightningSMError, RehearsalError
 from lightning_sm.launch import hyperparameters_of
 from lightning_sm.launch._arguments import split_command
-from lightning_sm.launch._options import add_options, new_parser, parse
 from lightning_sm.rehearse._request import (
     RehearsalOptions,
     RehearsalRequest,

@@ -4,7 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from lightning_sm.launch import LaunchError, LaunchSettings, TuningSettings
+from lightning_sm.errors import LightningSMError
+from lightning_sm.launch import LaunchSettings, TuningSettings
 from lightning_sm.launch._arguments import command_parser, hyperparameters_of
 from lightning_sm.launch._command import _read
 
@@ -118,7 +119,7 @@ def test_the_command_as_hyperparameters(words, expected):
     ],
 )
 def test_words_that_mean_nothing(words, message):
-    with pytest.raises(LaunchError, match=message):
+    with pytest.raises(LightningSMError, match=message):
         read("--spot", *words)
 
 
@@ -133,7 +134,7 @@ def test_words_that_mean_nothing(words, message):
 )
 def test_files_that_cannot_be_used(folder, text, message):
     (folder / "launch.yaml").write_text(text)
-    with pytest.raises(LaunchError, match=message):
+    with pytest.raises(LightningSMError, match=message):
         read(command="tune")
 
 

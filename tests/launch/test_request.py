@@ -10,6 +10,7 @@ import pytest
 
 from lightning_sm import metric_definitions
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
+from lightning_sm.errors import LightningSMError
 from lightning_sm.launch import (
     Account,
     LaunchError,
@@ -166,7 +167,7 @@ def test_a_drawn_job_is_what_the_service_makes_of_the_tuning_job():
     ],
 )
 def test_settings_that_mean_nothing(given, message):
-    with pytest.raises(LaunchError, match=message):
+    with pytest.raises(LightningSMError, match=message):
         request_of(**given)
 
 

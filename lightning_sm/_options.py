@@ -12,7 +12,7 @@ import jsonargparse
 import yaml
 from jsonargparse.typing import register_type
 
-from lightning_sm.errors import LaunchError
+from lightning_sm.errors import HyperparameterError
 
 __all__ = ["add_options", "as_number", "as_value", "new_parser", "options_of", "parse"]
 
@@ -106,14 +106,14 @@ def parse(parser: jsonargparse.ArgumentParser, given: Union[Sequence[str], Mappi
     """Return what arguments, or the content of a config file, set, with what they leave at its default.
 
     Raises:
-        LaunchError: An option is unknown, or a value has another type.
+        HyperparameterError: An option is unknown, or a value has another type.
         SystemExit: ``--help`` was asked for.
     """
     try:
         read = parser.parse_object(dict(given)) if isinstance(given, Mapping) else parser.parse_args(list(given))
     except argparse.ArgumentError as error:
         text = " ".join(str(error).split())
-        raise LaunchError(f"{text}.", hint=_advice(parser, text)) from error
+        raise HyperparameterError(f"{text}.", hint=_advice(parser, text)) from error
     found: Dict[str, Any] = read.as_dict()
     for key in [key for key in found if key.startswith("typed_")]:
         typed, name = found.pop(key), key.partition("_")[2]
@@ -139,7 +139,7 @@ def _pairs(name: str, texts: Sequence[str]) -> Dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise LaunchError(f"{text!r} is no NAME=VALUE ({name}).", hint="Write the name, = and the value.")
+            raise HyperparameterError(f"{text!r} is no NAME=VALUE ({name}).", hint="Write the name, = and the value.")
         found[key] = value if name == "environment" else as_value(value)
     return found
 
