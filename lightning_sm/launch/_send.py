@@ -10,12 +10,11 @@ from lightning_sm.errors import LaunchError
 from lightning_sm.launch._request import Account, JobRequest
 from lightning_sm.launch._upload import bucket_and_key, upload_folder
 
-__all__ = ["account_of", "api_errors", "call", "describe", "is_transient", "make_default_bucket", "send", "session_in"]
+__all__ = ["account_of", "api_errors", "call", "describe", "make_default_bucket", "send", "session_in"]
 
 # The record of a save.
 _RECORD = re.compile(r"/fit-\d+/step-[\d-]+\.json$")
 _THROTTLED = ("Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded", "SlowDown")
-_BROKEN = ("InternalFailure", "InternalError", "ServiceUnavailable", "ServiceUnavailableException")
 _DENIED = ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation")
 _ADVICE = {
     **dict.fromkeys(
@@ -240,15 +239,6 @@ def _shortened(error: BaseException) -> str:
     """The message of an error in one line. A proxy answers with whole pages."""
     text = " ".join(str(error).split()).rstrip(".")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
-
-
-def is_transient(error: Any) -> bool:
-    """Whether an error is one that another try may not have: too many calls, the network, the service itself."""
-    from botocore.exceptions import ClientError, ConnectionError, HTTPClientError
-
-    if isinstance(error, ClientError):
-        return error.response.get("Error", {}).get("Code") in (*_THROTTLED, *_BROKEN)
-    return isinstance(error, (ConnectionError, HTTPClientError))
 
 
 def _advice(error: Any, what: str) -> Optional[str]:

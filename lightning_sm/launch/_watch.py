@@ -4,12 +4,13 @@ import heapq
 import re
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
-from lightning_sm.launch._send import api_errors, call, is_transient
+from lightning_sm.launch._send import api_errors, call
 
-__all__ = ["LogReader", "follow", "call_with_retries"]
+__all__ = ["follow"]
 
 _GROUP = "/aws/sagemaker/TrainingJobs"
 _ENDED = ("Completed", "Failed", "Stopped", "DeleteFailed")
@@ -25,7 +26,8 @@ _COUNTERS = {
 _MPI = re.compile(r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[^\]]*)?\]<std\w+>:\s?")
 # CloudWatch shows the last lines of a job some seconds after its end.
 _QUIET_POLLS = 3
-_FIRST_WAIT, _LONGEST_WAIT = 0.2, 60.0
+# boto3 waits longer each time, up to 20 seconds: half an hour in all.
+_RETRIES = {"mode": "standard", "total_max_attempts": 100}
 # Events of one request; the service's own maximum.
 _EVENTS = 10_000
 
@@ -57,26 +59,19 @@ class LogReader:
 
     def _find_streams(self) -> None:
         pages = self.client.get_paginator("describe_log_streams")
-        streams = pages.paginate(logGroupName=_GROUP, logStreamNamePrefix=f"{self.job_name}/")
-        try:
-            found = call_with_retries(streams.build_full_result)
-        except self.client.exceptions.ResourceNotFoundException:
-            return  # the group appears with the first line of the account's first job
-        for stream in found.get("logStreams", ()):
-            self._tokens.setdefault(stream["logStreamName"], None)
+        # The group appears with the first line of the account's first job.
+        with suppress(self.client.exceptions.ResourceNotFoundException):
+            for page in pages.paginate(logGroupName=_GROUP, logStreamNamePrefix=f"{self.job_name}/"):
+                for stream in page["logStreams"]:
+                    self._tokens.setdefault(stream["logStreamName"], None)
 
     def _events(self, stream: str) -> Iterator[Tuple[int, str, str]]:
         host = re.sub(r"-\d+$", "", stream.rpartition("/")[2])
         while True:
             token = self._tokens[stream]
             more = {"nextToken": token} if token else {}
-            page = call_with_retries(
-                self.client.get_log_events,
-                logGroupName=_GROUP,
-                logStreamName=stream,
-                startFromHead=True,
-                limit=_EVENTS,
-                **more,
+            page = self.client.get_log_events(
+                logGroupName=_GROUP, logStreamName=stream, startFromHead=True, limit=_EVENTS, **more
             )
             for event in page["events"]:
                 yield event["timestamp"], host, _with_place(host, event["message"].rstrip("\n"))
@@ -97,7 +92,8 @@ def follow(
 ) -> int:
     """Show a job until it ends: the states and lines of a training job, the numbers and best job of a tuning job.
 
-    Where AWS limits the calls, or the network is away, it asks less often and goes on where it was. Ctrl-C detaches.
+    Where AWS limits the calls, or the network is away for less than half an hour, it goes on where it was. Ctrl-C
+    detaches.
 
     Args:
         session: A boto3 session.
@@ -127,13 +123,16 @@ def follow(
 
 def _lines(session: Any, name: str, kind: str, poll_seconds: float, wait: bool) -> Iterator[str]:
     """Yield what is new about a job; the last line is its name and state."""
-    describe, trains = call(session.client("sagemaker"), f"Describe{kind}"), kind == "TrainingJob"
-    reader = LogReader(session.client("logs"), name)
+    from botocore.config import Config
+
+    patient, trains = Config(retries=_RETRIES), kind == "TrainingJob"
+    describe = call(session.client("sagemaker", config=patient), f"Describe{kind}")
+    reader = LogReader(session.client("logs", config=patient), name)
     shown: Dict[str, str] = {}
     quiet = 0
     while True:
         with api_errors(f"sagemaker:Describe{kind} for {name}"):
-            job = call_with_retries(describe, **{f"{kind}Name": name})
+            job = describe(**{f"{kind}Name": name})
             state = str(job[f"{kind}Status"])
         quiet += 1
         # SageMaker writes the message of a state again while it lasts.
@@ -170,32 +169,6 @@ def _numbers(job: Dict[str, Any]) -> Iterator[Tuple[str, str]]:
     if metric:
         values = ", ".join(f"{key}={value}" for key, value in sorted((best.get("TunedHyperParameters") or {}).items()))
         yield "best", f"Best so far: {best['TrainingJobName']}, {metric['MetricName']}={metric['Value']:g} ({values})"
-
-
-def call_with_retries(method: Callable[..., Dict[str, Any]], **arguments: Any) -> Dict[str, Any]:
-    """Make a call of the API again, later each time, as long as there are too many, or nothing answers.
-
-    Args:
-        method: The client's method.
-        **arguments: Those of the call.
-
-    Raises:
-        ClientError: It was refused for another reason.
-        BotoCoreError: It could not be made.
-    """
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    pause = _FIRST_WAIT
-    while True:
-        try:
-            return method(**arguments)
-        except (BotoCoreError, ClientError) as error:
-            if not is_transient(error):
-                raise
-            if pause == _FIRST_WAIT and not isinstance(error, ClientError):
-                print(f"Nothing answers, the job goes on; trying again: {error}", file=sys.stderr)
-        time.sleep(pause)
-        pause = min(_LONGEST_WAIT, 2 * pause)
 
 
 def _with_place(host: str, text: str) -> str:

@@ -75,7 +75,7 @@ def answers(monkeypatch):
     return replace
 
 
-def refusal(code="ThrottlingException", message="Rate exceeded"):
+def refusal(code, message):
     from botocore.exceptions import ClientError
 
     return ClientError({"Error": {"Code": code, "Message": message}}, "x")
