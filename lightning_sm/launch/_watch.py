@@ -5,7 +5,6 @@ import re
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 from lightning_sm.launch._send import api_errors, call
@@ -30,55 +29,6 @@ _QUIET_POLLS = 3
 _RETRIES = {"mode": "standard", "total_max_attempts": 100}
 # Events of one request; the service's own maximum.
 _EVENTS = 10_000
-
-
-@dataclass
-class LogReader:
-    """Reads the new lines of all hosts of a job, in the order of their times.
-
-    Args:
-        client: boto3's client of CloudWatch Logs.
-        job_name: The name of the job.
-    """
-
-    client: Any
-    job_name: str
-    _tokens: Dict[str, Optional[str]] = field(default_factory=dict)
-
-    def lines(self) -> Iterator[str]:
-        """Yield the lines that are new since the last call, each with its host and, under mpirun, its rank.
-
-        A page of each host is in memory at a time.
-
-        Raises:
-            ClientError: CloudWatch refused a call.
-        """
-        self._find_streams()
-        for _, _, line in heapq.merge(*(self._events(stream) for stream in sorted(self._tokens))):
-            yield line
-
-    def _find_streams(self) -> None:
-        pages = self.client.get_paginator("describe_log_streams")
-        # The group appears with the first line of the account's first job.
-        with suppress(self.client.exceptions.ResourceNotFoundException):
-            for page in pages.paginate(logGroupName=_GROUP, logStreamNamePrefix=f"{self.job_name}/"):
-                for stream in page["logStreams"]:
-                    self._tokens.setdefault(stream["logStreamName"], None)
-
-    def _events(self, stream: str) -> Iterator[Tuple[int, str, str]]:
-        host = re.sub(r"-\d+$", "", stream.rpartition("/")[2])
-        while True:
-            token = self._tokens[stream]
-            more = {"nextToken": token} if token else {}
-            page = self.client.get_log_events(
-                logGroupName=_GROUP, logStreamName=stream, startFromHead=True, limit=_EVENTS, **more
-            )
-            for event in page["events"]:
-                yield event["timestamp"], host, _with_place(host, event["message"].rstrip("\n"))
-            # Pages before the last may be empty; the last one is given again, with the token that was sent.
-            self._tokens[stream] = page["nextForwardToken"]
-            if page["nextForwardToken"] == token:
-                return
 
 
 def follow(
@@ -127,7 +77,8 @@ def _lines(session: Any, name: str, kind: str, poll_seconds: float, wait: bool) 
 
     patient, trains = Config(retries=_RETRIES), kind == "TrainingJob"
     describe = call(session.client("sagemaker", config=patient), f"Describe{kind}")
-    reader = LogReader(session.client("logs", config=patient), name)
+    logs = session.client("logs", config=patient)
+    tokens: Dict[str, Optional[str]] = {}
     shown: Dict[str, str] = {}
     quiet = 0
     while True:
@@ -141,7 +92,7 @@ def _lines(session: Any, name: str, kind: str, poll_seconds: float, wait: bool) 
                 yield line
             shown[what] = line
         with api_errors(f"logs:GetLogEvents for {name}"):
-            for line in reader.lines() if trains else ():
+            for line in _new_lines(logs, name, tokens) if trains else ():
                 yield line
                 quiet = 0
         if not wait or (state in _ENDED and (quiet >= _QUIET_POLLS or not trains)):
@@ -149,6 +100,42 @@ def _lines(session: Any, name: str, kind: str, poll_seconds: float, wait: bool) 
             yield ". ".join(filter(None, (f"{name}: {state}", billed, str(job.get("FailureReason") or ""))))
             return
         time.sleep(poll_seconds)
+
+
+def _new_lines(client: Any, name: str, tokens: Dict[str, Optional[str]]) -> Iterator[str]:
+    """Yield the lines of all hosts since the last call, in the order of their times, with host and, of mpirun, rank.
+
+    A page of each host is in memory at a time.
+
+    Args:
+        client: boto3's client of CloudWatch Logs.
+        name: The name of the job.
+        tokens: Where the log of each host was read to, which is changed.
+    """
+    pages = client.get_paginator("describe_log_streams")
+    # The group appears with the first line of the account's first job.
+    with suppress(client.exceptions.ResourceNotFoundException):
+        for page in pages.paginate(logGroupName=_GROUP, logStreamNamePrefix=f"{name}/"):
+            for stream in page["logStreams"]:
+                tokens.setdefault(stream["logStreamName"], None)
+    for _, _, line in heapq.merge(*(_events(client, stream, tokens) for stream in sorted(tokens))):
+        yield line
+
+
+def _events(client: Any, stream: str, tokens: Dict[str, Optional[str]]) -> Iterator[Tuple[int, str, str]]:
+    host = re.sub(r"-\d+$", "", stream.rpartition("/")[2])
+    while True:
+        token = tokens[stream]
+        more = {"nextToken": token} if token else {}
+        page = client.get_log_events(
+            logGroupName=_GROUP, logStreamName=stream, startFromHead=True, limit=_EVENTS, **more
+        )
+        for event in page["events"]:
+            yield event["timestamp"], host, _with_place(host, event["message"].rstrip("\n"))
+        # Pages before the last may be empty; the last one is given again, with the token that was sent.
+        tokens[stream] = page["nextForwardToken"]
+        if page["nextForwardToken"] == token:
+            return
 
 
 def _transitions(job: Dict[str, Any]) -> Iterator[Tuple[str, str]]:
