@@ -14,7 +14,6 @@ from lightning_sm.rehearse._log import LogLine, find_error_line, find_topologies
 from lightning_sm.rehearse._network import BRIDGE_COMMANDS
 from lightning_sm.rehearse._outcome import EndedBy, HostOutcome, Outcome, rank_in
 from lightning_sm.rehearse._plan import RehearsalPlan
-from lightning_sm.rehearse._request import RehearsalOptions
 from lightning_sm.rehearse._storage import collect_results, fetch_checkpoints, send_checkpoints
 
 __all__ = ["run_job"]
@@ -41,12 +40,9 @@ def run_job(plan: RehearsalPlan, stream: TextIO) -> Outcome:
         create_ssh_key(folder.keys)
     local = {host: plan.checkpoints_of(host) for host in request.hosts}
     bucket = Path(request.options.checkpoint_dir or folder.checkpoints) if request.has_checkpoints else None
-    if bucket is None:
-        outcome = _run_hosts(plan, stream)
-    else:
-        bucket.mkdir(parents=True, exist_ok=True)
-        before = {host: fetch_checkpoints(bucket, local[host]) for host in local}
-        outcome = _run_hosts(plan, stream)
+    before = {host: fetch_checkpoints(bucket, local[host]) for host in local} if bucket else {}
+    outcome = _Run(plan, stream).run()
+    if bucket is not None:
         for host, files in before.items():
             send_checkpoints(local[host], files, bucket)
     uploads, warnings = collect_results(plan, bucket)
@@ -59,64 +55,84 @@ def run_job(plan: RehearsalPlan, stream: TextIO) -> Outcome:
     return dataclasses.replace(outcome, uploads=uploads, warnings=warnings)
 
 
-def _run_hosts(plan: RehearsalPlan, stream: TextIO) -> Outcome:
-    """Start the hosts and wait for them. None of their processes runs any more when this returns or raises."""
-    request = plan.request
-    started = time.monotonic()
-    hosts = _Hosts(plan, stream)
-    try:
-        hosts.start()
-        try:
-            ended_by = _wait(hosts, request.options, started + request.options.timeout)
-        except KeyboardInterrupt:
-            ended_by = "stop"
-        codes = hosts.exit_codes()
-    finally:
-        hosts.kill()
-    for name in codes:
-        if plan.folder.start_error(name).exists():
-            reason = plan.folder.start_error(name).read_text(encoding="utf-8").strip()
-            raise RehearsalError(f"Host {name} was not started: {reason}")
-    because = {
-        "exit": "another host failed",
-        "timeout": "timeout",
-        "stop": "stop",
-        "stopped": f"SIGKILL {request.options.stop_grace:.0f} s after SIGTERM",
-    }[ended_by]
-    return Outcome(
-        hosts.outcomes(codes, because),
-        ended_by,
-        round(time.monotonic() - started, 1),
-        job_name=request.job_name,
-        isolation=plan.isolation,
-        distribution=request.distribution,
-        sdk=request.sdk,
-    )
-
-
-class _Hosts:
-    """The running hosts, and what was read from their logs."""
+class _Run:
+    """The hosts of one run of the job, and what was read from their logs."""
 
     def __init__(self, plan: RehearsalPlan, stream: TextIO) -> None:
-        self._plan, self._stream = plan, stream
+        self._plan, self._stream, self._options = plan, stream, plan.request.options
         self._lines: queue.Queue[Tuple[str, str]] = queue.Queue()
         self._logs: Dict[str, List[str]] = {host: [] for host in plan.request.hosts}
         self._hosts: List[HostProcess] = []
-        self.is_stop_line_seen = False
+        self._is_stop_line_seen = False
 
-    def start(self) -> None:
-        """Start all hosts."""
-        for host in self._plan.request.hosts:
-            self._hosts.append(HostProcess(self._plan, host, self._lines))
+    def run(self) -> Outcome:
+        """Start the hosts and wait for them. None of their processes runs any more when this returns or raises."""
+        request = self._plan.request
+        started = time.monotonic()
+        try:
+            for name in request.hosts:
+                self._hosts.append(HostProcess(self._plan, name, self._lines))
+            try:
+                ended_by = self._wait(started + self._options.timeout)
+            except KeyboardInterrupt:
+                ended_by = "stop"
+            codes = {host.host: host.exit_code for host in self._hosts}
+        finally:
+            for host in self._hosts:
+                host.kill()
+            self._read_logs(0.0)
+        for name in codes:
+            if self._plan.folder.start_error(name).exists():
+                reason = self._plan.folder.start_error(name).read_text(encoding="utf-8").strip()
+                raise RehearsalError(f"Host {name} was not started: {reason}")
+        because = {
+            "exit": "another host failed",
+            "timeout": "timeout",
+            "stop": "stop",
+            "stopped": f"SIGKILL {self._options.stop_grace:.0f} s after SIGTERM",
+        }[ended_by]
+        return Outcome(
+            tuple(self._outcome(host, codes[host.host], because) for host in self._hosts),
+            ended_by,
+            round(time.monotonic() - started, 1),
+            job_name=request.job_name,
+            isolation=self._plan.isolation,
+            distribution=request.distribution,
+            sdk=request.sdk,
+        )
 
-    def exit_codes(self) -> Dict[str, Optional[int]]:
-        """The exit code of each host, ``None`` while it runs."""
-        return {host.host: host.exit_code for host in self._hosts}
+    def _wait(self, deadline: float) -> EndedBy:
+        """Wait until the job is over, and return why."""
+        options = self._options
+        failed_at: Optional[float] = None
+        stop_at = None if options.stop_after is None else time.monotonic() + options.stop_after
+        kill_at: Optional[float] = None
+        while True:
+            self._read_logs(_POLL_SECONDS)
+            codes = [host.exit_code for host in self._hosts]
+            now = time.monotonic()
+            if all(code is not None for code in codes):
+                return "exit" if kill_at is None else "stopped"
+            if kill_at is not None:
+                if now > kill_at:
+                    return "stopped"
+                continue
+            if self._is_stop_line_seen or (stop_at is not None and now > stop_at):
+                for host in self._hosts:
+                    if host.exit_code is None:
+                        self._log(LogLine("rehearsal", None, f"Stop: {host.host}: {host.stop()}"))
+                kill_at = now + options.stop_grace
+            if failed_at is None and any(code not in (None, 0) for code in codes):
+                failed_at = now
+            if failed_at is not None and now - failed_at > options.abort_after:
+                return "exit"
+            if now > deadline:
+                return "timeout"
 
-    def read_logs(self, seconds: float) -> None:
+    def _read_logs(self, seconds: float) -> None:
         """Pass on what the hosts write, for at most this long."""
         until = time.monotonic() + seconds
-        stop_at = self._plan.request.options.stop_at
+        stop_at = self._options.stop_at
         while True:
             try:
                 host, raw = self._lines.get(timeout=max(0.0, until - time.monotonic()))
@@ -124,7 +140,7 @@ class _Hosts:
                 return
             for line in parse_lines(host, raw, self._plan.request.distribution_hosts):
                 self._logs[line.host].append(line.text)
-                self.is_stop_line_seen |= stop_at is not None and stop_at in line.text
+                self._is_stop_line_seen |= stop_at is not None and stop_at in line.text
                 self._log(line)
 
     def _log(self, line: LogLine) -> None:
@@ -132,61 +148,18 @@ class _Hosts:
         with contextlib.suppress(OSError, UnicodeError):
             print(line, file=self._stream, flush=True)
 
-    def stop(self) -> None:
-        """Send SIGTERM to every container that still runs."""
-        for host in self._hosts:
-            if host.exit_code is None:
-                self._log(LogLine("rehearsal", None, f"Stop: {host.host}: {host.stop()}"))
-
-    def kill(self) -> None:
-        """Kill what still runs, and read the rest of the logs."""
-        for host in self._hosts:
-            host.kill()
-        self.read_logs(0.0)
-
-    def outcomes(self, codes: Dict[str, Optional[int]], because: str) -> Tuple[HostOutcome, ...]:
-        """How each host ended. ``because`` is for those without an exit code."""
-        found = []
-        for host in self._hosts:
-            code, name, log = codes[host.host], host.host, self._logs[host.host]
-            failure = self._plan.folder.opt_ml(name) / "output" / "failure"
-            found.append(
-                HostOutcome(
-                    host=name,
-                    group=self._plan.request.group_of(name).name,
-                    exit_code=code,
-                    seconds=round(host.seconds, 1),
-                    ended_because=because if code is None else None,
-                    failure=failure.read_text(encoding="utf-8", errors="replace") if failure.exists() else None,
-                    error_line=None if code in (None, 0) else find_error_line(log[-_LAST_LINES:]),
-                    topologies=tuple(sorted((each for text in log for each in find_topologies(text)), key=rank_in)),
-                    worlds=tuple(sorted({size for text in log for size in find_worlds(text)})),
-                )
-            )
-        return tuple(found)
-
-
-def _wait(hosts: _Hosts, options: RehearsalOptions, deadline: float) -> EndedBy:
-    """Wait until the job is over, and return why."""
-    failed_at: Optional[float] = None
-    stop_after = None if options.stop_after is None else time.monotonic() + options.stop_after
-    kill_at: Optional[float] = None
-    while True:
-        hosts.read_logs(_POLL_SECONDS)
-        codes = hosts.exit_codes().values()
-        now = time.monotonic()
-        if all(code is not None for code in codes):
-            return "exit" if kill_at is None else "stopped"
-        if kill_at is not None:
-            if now > kill_at:
-                return "stopped"
-            continue
-        if hosts.is_stop_line_seen or (stop_after is not None and now > stop_after):
-            hosts.stop()
-            kill_at = now + options.stop_grace
-        if failed_at is None and any(code not in (None, 0) for code in codes):
-            failed_at = now
-        if failed_at is not None and now - failed_at > options.abort_after:
-            return "exit"
-        if now > deadline:
-            return "timeout"
+    def _outcome(self, host: HostProcess, code: Optional[int], because: str) -> HostOutcome:
+        """How a host ended. ``because`` is for one without an exit code."""
+        name, log = host.host, self._logs[host.host]
+        failure = self._plan.folder.opt_ml(name) / "output" / "failure"
+        return HostOutcome(
+            host=name,
+            group=self._plan.request.group_of(name).name,
+            exit_code=code,
+            seconds=round(host.seconds, 1),
+            ended_because=because if code is None else None,
+            failure=failure.read_text(encoding="utf-8", errors="replace") if failure.exists() else None,
+            error_line=None if code in (None, 0) else find_error_line(log[-_LAST_LINES:]),
+            topologies=tuple(sorted((each for text in log for each in find_topologies(text)), key=rank_in)),
+            worlds=tuple(sorted({size for text in log for size in find_worlds(text)})),
+        )
