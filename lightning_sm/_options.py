@@ -10,7 +10,6 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Seq
 import docstring_parser
 import jsonargparse
 import yaml
-from jsonargparse.typing import register_type
 
 from lightning_sm.errors import HyperparameterError
 
@@ -23,19 +22,6 @@ _NAMES_OF_SDKS = {
 }  # fmt: skip
 # YAML 1.1 takes 1e-3 for text.
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
-
-
-class _MappingAsItStands:
-    """The type of options that hold a mapping: jsonargparse would read texts in a ``Dict`` as YAML once more."""
-
-
-def _as_mapping(value: Any) -> Dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("it is no mapping of names to values")
-    return value
-
-
-register_type(_MappingAsItStands, deserializer=_as_mapping, type_check=lambda value, _: isinstance(value, dict))
 
 
 def new_parser(program: str, description: str, **options: Any) -> jsonargparse.ArgumentParser:
@@ -89,7 +75,8 @@ def add_options(
             group.add_argument(
                 several,
                 dest=f"{prefix}{name}",
-                type=_MappingAsItStands if is_mapping else kind,
+                # Of a Dict jsonargparse would read texts as YAML once more.
+                type=dict if is_mapping else kind,
                 default={} if is_mapping else [],
                 help=argparse.SUPPRESS,
             )

@@ -129,7 +129,7 @@ def test_words_that_mean_nothing(words, message):
         ("a: [", "parsing"),
         ("imgae: x", "Did you mean --image?"),
         ("tuning: {rangse: 1}", "rangse"),
-        ("channels: a", "no mapping"),
+        ("channels: a", "dict"),
     ],
 )
 def test_files_that_cannot_be_used(folder, text, message):
