@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from typing import Dict, Optional, Tuple
 
-from lightning_sm.launch import find_image
+from lightning_sm.launch import Image, find_image
 from lightning_sm.rehearse._outcome import Outcome
 from lightning_sm.rehearse._plan import RehearsalFolder, container_path
 from lightning_sm.rehearse._request import PROCESSES_PER_HOST, Isolation, RehearsalRequest
@@ -37,7 +37,8 @@ def compare_software(request: RehearsalRequest, folder: RehearsalFolder) -> str:
     gpus = _gpus()
     here = ", ".join(f"{name} {version}" for name, version in versions.items())
     text = f"The job ran with {here} and {gpus or 'no'} GPU{'s' * (gpus > 1)}"
-    image = find_image(request.image, "")
+    # A body may name any image; an address has a slash.
+    image = find_image(request.image, "") if "/" in request.image else Image(request.image)
     if image.python is None:
         text += "; the image brings a Python and torch of its own"
     else:

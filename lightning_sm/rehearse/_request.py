@@ -240,7 +240,7 @@ class RehearsalRequest:
     @property
     def image(self) -> str:
         """The training image."""
-        return str(self._algorithm.get("TrainingImage", "rehearsal/image"))
+        return str(self._algorithm.get("TrainingImage", ""))
 
     @property
     def command(self) -> Tuple[str, ...]:
