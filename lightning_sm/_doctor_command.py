@@ -45,8 +45,10 @@ def main(args: Sequence[str]) -> int:
         place = _place(machine)
         content.update(job=machine.job.name, host=machine.job.current_host)
     else:
+        from lightning_sm.launch import check_arguments
+
         try:
-            findings = _of_project([f"--source-dir={given.source_dir}", *of_project])
+            findings = tuple(check_arguments([f"--source-dir={given.source_dir}", *of_project]))
         except LightningSMError as error:
             parser.error(str(error))
         place = f"the project {given.source_dir}"
@@ -57,12 +59,6 @@ def main(args: Sequence[str]) -> int:
     else:
         print("\n".join(_lines(f"lightning-sm doctor {__version__}: {place}", checks, findings)))
     return code
-
-
-def _of_project(args: Sequence[str]) -> Tuple[Finding, ...]:
-    from lightning_sm.launch import check_arguments
-
-    return tuple(Finding(each.check, each.text, each.hint, each.is_error) for each in check_arguments(args))
 
 
 def _place(machine: Machine) -> str:

@@ -3,8 +3,7 @@
 import json
 import os
 import re
-from functools import lru_cache
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Match, Optional, Pattern
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Match, Optional
 from urllib.parse import quote
 
 from lightning_sm._failure.secret_patterns import NAME, PATTERNS
@@ -75,16 +74,10 @@ class Redactor:
 def redact_patterns(text: str) -> str:
     """Redact what matches a secret pattern, in time linear in the length of ``text``."""
     for pattern in PATTERNS:
-        text = _compiled(pattern.pattern).sub(_replacement(pattern.name), text)
+        text = re.sub(pattern.pattern, _replacement(pattern.name), text)
     return text
 
 
-@lru_cache(maxsize=None)
-def _compiled(pattern: str) -> Pattern[str]:
-    return re.compile(pattern)
-
-
-@lru_cache(maxsize=None)
 def _replacement(name: str) -> Callable[[Match[str]], str]:
     is_exception = _EXCEPTIONS.get(name)
 

@@ -4,18 +4,16 @@ import argparse
 import math
 import re
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
-import docstring_parser
-from jsonargparse import ArgumentParser
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from lightning_sm._options import add_options, new_parser, parse
 from lightning_sm._plan.instances import Instance, find_instance, network_of
 from lightning_sm._plan.measure import measure
 from lightning_sm._plan.model import (
-    Bottleneck,
     Network,
     Option,
     Prediction,
@@ -78,34 +76,21 @@ class PlanOptions:
 
 def main(args: Optional[Sequence[str]] = None) -> int:
     """Run the command; returns its exit code."""
-    options, program = _parse(args)
     try:
-        _plan(options, program)
+        _plan(*_parse(sys.argv[1:] if args is None else args))
     except LightningSMError as error:
         print(f"lightning-sm plan: error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _parse(args: Optional[Sequence[str]]) -> Tuple[PlanOptions, List[str]]:
-    texts = {each.arg_name: each.description for each in docstring_parser.parse(str(PlanOptions.__doc__)).params}
-    parser = ArgumentParser(
-        prog="lightning-sm plan",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    for field in fields(PlanOptions):
-        flag = f"--{field.name.replace('_', '-')}"
-        if field.type is bool:
-            parser.add_argument(flag, action="store_true", help=texts[field.name])
-        else:
-            parser.add_argument(flag, type=field.type, default=field.default, help=texts[field.name])
+def _parse(args: Sequence[str]) -> Tuple[PlanOptions, List[str]]:
+    parser = new_parser("lightning-sm plan", _DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser, PlanOptions)
     parser.add_argument("program", nargs=argparse.REMAINDER, help="with --measure: a program and its arguments")
-    given = parser.parse_args(args).as_dict()
-    program = given.pop("program") or []
-    program = program[1:] if program[:1] == ["--"] else program
-    return PlanOptions(**given), program
+    given = parse(parser, args)
+    program = given.pop("program")
+    return PlanOptions(**given), program[1:] if program[:1] == ["--"] else program
 
 
 def _plan(options: PlanOptions, program: Sequence[str]) -> None:
@@ -118,7 +103,7 @@ def _plan(options: PlanOptions, program: Sequence[str]) -> None:
     candidates = candidate_options(workload, network, max(hosts))
     print(f"{_title(workload)}\n{instance}\n")
     print(_table(options, workload, network, plain))
-    limited = next((each for each in plain if each.bottleneck != Bottleneck.COMPUTE), None)
+    limited = next((each for each in plain if each.bottleneck != "compute"), None)
     if limited is None:
         print(f"\nUp to {max(hosts)} hosts, compute is the limit: communication makes no step longer by 5 %.")
     else:

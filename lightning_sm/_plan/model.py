@@ -15,7 +15,7 @@ https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md (bytes of an
 
 import math
 from dataclasses import dataclass, replace
-from typing import Iterator, List, Mapping, Optional
+from typing import Iterator, List, Literal, Mapping, Optional
 
 __all__ = [
     "Bottleneck",
@@ -36,16 +36,8 @@ _FIRST_BUCKET_MB, _BUCKET_MB = 1.0, 25.0
 _WORTH = 0.02
 # A step that is longer by less than this is limited by its compute.
 _COMPUTE = 0.05
-
-
-class Bottleneck:
-    """What limits a step, in the words of the table."""
-
-    COMPUTE = "compute"
-    BANDWIDTH = "bandwidth"
-    LATENCY = "latency of buckets"
-    LAST_BUCKET = "last bucket"
-    COMPRESSION = "compression"
+#: What limits a step, in the words of the table.
+Bottleneck = Literal["compute", "bandwidth", "latency of buckets", "last bucket", "compression"]
 
 
 @dataclass(frozen=True)
@@ -161,7 +153,7 @@ class Prediction:
     hosts: int
     step_seconds: float
     efficiency: float
-    bottleneck: str
+    bottleneck: Bottleneck
 
     @property
     def speedup(self) -> float:
@@ -178,7 +170,7 @@ def predict(workload: Workload, network: Network, hosts: int, option: Option = _
     share = option.wire_share(workload)
     period = workload.accumulate * option.local_steps
     if hosts == 1:
-        return Prediction(1, compute, 1.0, Bottleneck.COMPUTE)
+        return Prediction(1, compute, 1.0, "compute")
     copies = network.copy_per_byte * size
     if option.local_steps > 1:
         sizes = [size]
@@ -220,15 +212,15 @@ def _hook_per_byte(network: Network, option: Option) -> float:
     return network.powersgd_per_byte if option.gradient_compression == "powersgd" else network.hook_per_byte
 
 
-def _bottleneck(workload: Workload, exposed: float, communication: float, latency: float, hook: float) -> str:
+def _bottleneck(workload: Workload, exposed: float, communication: float, latency: float, hook: float) -> Bottleneck:
     if exposed < _COMPUTE * workload.step_seconds:
-        return Bottleneck.COMPUTE
+        return "compute"
     if hook > communication:
-        return Bottleneck.COMPRESSION
+        return "compression"
     if 2 * latency > communication:
-        return Bottleneck.LATENCY
+        return "latency of buckets"
     is_longer = communication > workload.step_seconds * (1 - workload.forward)
-    return Bottleneck.BANDWIDTH if is_longer else Bottleneck.LAST_BUCKET
+    return "bandwidth" if is_longer else "last bucket"
 
 
 def candidate_options(workload: Workload, network: Network, hosts: int) -> List[Option]:

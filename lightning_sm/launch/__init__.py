@@ -10,6 +10,7 @@ The body of the API's request is made first, a value that can be printed, checke
 
 from typing import List
 
+from lightning_sm._doctor import Finding
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._arguments import hyperparameters_of
 from lightning_sm.launch._command import check_arguments, check_project, main, tune
@@ -17,7 +18,6 @@ from lightning_sm.launch._images import Image, find_image
 from lightning_sm.launch._jobs import artifacts, jobs, logs, stop
 from lightning_sm.launch._limits import check_limits
 from lightning_sm.launch._package import PackedSource, pack_source
-from lightning_sm.launch._project import Problem
 from lightning_sm.launch._request import Account, JobRequest, create_job_request
 from lightning_sm.launch._send import send
 from lightning_sm.launch._settings import LaunchSettings, TuningSettings, settings_of, tuning_settings_of
@@ -26,12 +26,12 @@ from lightning_sm.launch._watch import follow
 
 __all__ = [
     "Account",
+    "Finding",
     "Image",
     "JobRequest",
     "LaunchError",
     "LaunchSettings",
     "PackedSource",
-    "Problem",
     "TuningSettings",
     "artifacts",
     "check_arguments",

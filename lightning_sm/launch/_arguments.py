@@ -6,8 +6,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import jsonargparse
 from jsonargparse import ArgumentParser
 
+from lightning_sm._options import as_value, new_parser, options_of
 from lightning_sm.errors import LaunchError
-from lightning_sm.launch._options import as_value, new_parser, options_of
 from lightning_sm.launch._settings import add_settings
 
 __all__ = ["command_parser", "hyperparameters_of", "split_command"]

@@ -9,17 +9,17 @@ import tempfile
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from jsonargparse import ArgumentParser
 
-from lightning_sm._observe.metrics import metric_definitions
+from lightning_sm._doctor import Finding
+from lightning_sm._options import parse
 from lightning_sm.errors import LaunchError, LightningSMError
 from lightning_sm.launch._arguments import command_parser, hyperparameters_of, split_command
 from lightning_sm.launch._limits import check_limits
-from lightning_sm.launch._options import parse
 from lightning_sm.launch._package import pack_source
-from lightning_sm.launch._project import Problem, problems_of, readable_secrets
+from lightning_sm.launch._project import problems_of, readable_secrets
 from lightning_sm.launch._request import Account, JobRequest, create_job_request, default_name, local_channels
 from lightning_sm.launch._send import account_of, make_default_bucket, send, session_in
 from lightning_sm.launch._settings import LaunchSettings, TuningSettings, settings_in
@@ -58,22 +58,21 @@ def tune(args: Sequence[str]) -> int:
     return exit_status("lightning-sm tune", lambda: _run("tune", args))
 
 
-def check_arguments(args: Sequence[str]) -> List[Problem]:
+def check_arguments(args: Sequence[str]) -> List[Finding]:
     """Return what is wrong with a project whose job is described by arguments of ``lightning-sm launch``.
 
     Raises:
         LaunchError: The settings or the folder cannot be read.
     """
-    settings, _, hyperparameters, _ = _read(command_parser("launch"), args)
-    return check_project(settings, hyperparameters)
+    return check_project(_read(command_parser("launch"), args)[0])
 
 
-def check_project(settings: LaunchSettings, hyperparameters: Optional[Mapping[str, Any]] = None) -> List[Problem]:
+def check_project(settings: LaunchSettings) -> List[Finding]:
     """Return what is wrong with a project, as ``lightning-sm launch`` finds it, without AWS.
 
     Args:
         settings: What the job is asked to be. It needs neither a role nor, by default, an image and an instance type.
-        hyperparameters: The arguments of the job, by :func:`hyperparameters_of`.
+            Hyperparameters of a command are those of :func:`hyperparameters_of`.
 
     Raises:
         LaunchError: The settings or the folder cannot be read.
@@ -81,12 +80,12 @@ def check_project(settings: LaunchSettings, hyperparameters: Optional[Mapping[st
     instance = "" if settings.instance_groups else settings.instance_type or "ml.g5.xlarge"
     settings = replace(settings, image=settings.image or "pytorch-2.8-gpu", instance_type=instance)
     account = Account(settings.region or "us-east-1", "bucket")
-    return problems_of(settings, create_job_request(settings, account, name="check", hyperparameters=hyperparameters))
+    return problems_of(settings, create_job_request(settings, account, name="check"))
 
 
 def _run(command: str, args: Sequence[str]) -> int:
     parser = command_parser(command)
-    settings, tuning, hyperparameters, options = _read(parser, args)
+    settings, tuning, options = _read(parser, args)
     account: Optional[Account] = None
     session = session_in(settings.region)
     if options.get("request"):
@@ -96,10 +95,13 @@ def _run(command: str, args: Sequence[str]) -> int:
         _refuse_missing(settings, tuning, session.region_name)
         account = account_of(settings.bucket, session)
         name = settings.name or default_name(settings, datetime.now(), tunes=tuning is not None)
-        request = _made(settings, tuning, account, name, hyperparameters)
-        job = draw(request, 0) if tuning else request
-        for each in [request, job] if tuning else [request]:
-            check_limits(each)
+        if tuning:
+            request = create_tuning_request(settings, tuning, account, name=name)
+            job = draw(request, 0)
+            check_limits(job)
+        else:
+            request = job = create_job_request(settings, account, name=name)
+        check_limits(request)
         if not options["no_check"]:
             _report(problems_of(settings, job, objective=tuning.objective if tuning else ""))
     if options.get("draw") is not None:
@@ -121,13 +123,14 @@ def _run(command: str, args: Sequence[str]) -> int:
 
 def _read(
     parser: ArgumentParser, args: Sequence[str]
-) -> Tuple[LaunchSettings, Optional[TuningSettings], Dict[str, Any], Dict[str, Any]]:
-    """Return the settings, those of a search, the hyperparameters of the command, and all options."""
+) -> Tuple[LaunchSettings, Optional[TuningSettings], Dict[str, Any]]:
+    """Return the settings with the hyperparameters of the command, those of a search, and all options."""
     options = parse(parser, args)
     program, run = split_command(options["args"], parser)
     options["entry_point"] = program or options["entry_point"]
+    options["hyperparameters"] = {**options["hyperparameters"], **hyperparameters_of(run)}
     tuning = TuningSettings(**options["tuning"]) if "draw" in options else None
-    return settings_in(options), tuning, hyperparameters_of(run), options
+    return settings_in(options), tuning, options
 
 
 def _refuse_missing(settings: LaunchSettings, tuning: Optional[TuningSettings], region: Optional[str]) -> None:
@@ -147,27 +150,12 @@ def _refuse_missing(settings: LaunchSettings, tuning: Optional[TuningSettings], 
         raise LaunchError(f"There is no {', no '.join(missing)}.", hint=f"{hint[0].upper()}{hint[1:]}.")
 
 
-def _made(
-    settings: LaunchSettings,
-    tuning: Optional[TuningSettings],
-    account: Account,
-    name: str,
-    hyperparameters: Mapping[str, Any],
-) -> JobRequest:
-    metrics = [*([tuning.objective] if tuning else []), *settings.metrics]
-    definitions = metric_definitions(metrics) if metrics else []
-    given: Dict[str, Any] = {"hyperparameters": hyperparameters, "metric_definitions": definitions}
-    if tuning:
-        return create_tuning_request(settings, tuning, account, name=name, **given)
-    return create_job_request(settings, account, name=name, **given)
-
-
-def _report(problems: Sequence[Problem]) -> None:
+def _report(problems: Sequence[Finding]) -> None:
     """Show what may be wrong, and raise if something is."""
     errors = [each for each in problems if each.is_error]
     for each in problems:
         if not each.is_error:
-            print(each, file=sys.stderr)
+            print(f"{each.text} HINT: {each.hint}", file=sys.stderr)
     if errors:
         raise LaunchError(
             " ".join(each.text for each in errors), hint=f"{errors[0].hint} --no-check sends it as it is."

@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from lightning_sm._options import add_options, new_parser, parse
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._command import exit_status
-from lightning_sm.launch._options import add_options, new_parser, parse
-from lightning_sm.launch._send import api_errors, call, is_missing, session_in
-from lightning_sm.launch._upload import TransferProgress, bucket_and_key
+from lightning_sm.launch._send import api_errors, call, describe, session_in
+from lightning_sm.launch._upload import bucket_and_key, progress_bar
 from lightning_sm.launch._watch import follow as follow_job
 
 __all__ = ["artifacts", "jobs", "logs", "stop"]
@@ -136,7 +136,7 @@ def _artifacts(
         best = (job.get("BestTrainingJob") or {}).get("TrainingJobName")
         if best is None:
             raise LaunchError(
-                f"The tuning job {name} has no best training job yet ({job[f'{kind}Status']}).",
+                f"The tuning job {name} has no best training job yet ({job['Status']}).",
                 hint=f"`lightning-sm logs {name}` shows its training jobs.",
             )
         print(f"The best training job of {name}: {best}", file=sys.stderr)
@@ -145,7 +145,7 @@ def _artifacts(
     saved = (job.get("CheckpointConfig") or {}).get("S3Uri")
     elsewhere = f" Its checkpoints are at {saved}." if saved else ""
     if not uri:
-        state = ": ".join(filter(None, (job["TrainingJobStatus"], job.get("FailureReason"))))
+        state = ": ".join(filter(None, (job["Status"], job.get("FailureReason"))))
         advice = "Wait until it has ended." if state in ("InProgress", "Stopping") else "It wrote none."
         raise LaunchError(f"The job {job['TrainingJobName']} has no model ({state}).", hint=f"{advice}{elsewhere}")
     target, nothing = Path(to or name), f"The job wrote nothing there, or the archive was deleted.{elsewhere}"
@@ -176,14 +176,10 @@ def _find(session: Any, name: str) -> Tuple[str, Dict[str, Any]]:
     Raises:
         LaunchError: There is no job of that name.
     """
-    from botocore.exceptions import ClientError
-
     for kind in _KINDS:
-        try:
-            with api_errors(f"sagemaker:Describe{kind} for {name}", passes=is_missing):
-                return kind, call(session.client("sagemaker"), f"Describe{kind}")(**{f"{kind}Name": name})
-        except ClientError:
-            continue
+        job = describe(session.client("sagemaker"), kind, name)
+        if job is not None:
+            return kind, job
     raise LaunchError(
         f"There is no training job and no tuning job {name!r} in {session.region_name}.",
         hint="`lightning-sm jobs` lists them; --region names another region.",
@@ -198,7 +194,8 @@ def _fetch(session: Any, uri: str, folder: Path, hint: str) -> List[str]:
         archive = Path(place, "archive.tar.gz")
         with api_errors(f"s3:GetObject of {uri}", hint=hint):
             size = client.head_object(Bucket=bucket, Key=key)["ContentLength"]
-            client.download_file(bucket, key, str(archive), Callback=TransferProgress(uri.rpartition("/")[2], size))
+            with progress_bar(uri.rpartition("/")[2], size) as progress:
+                client.download_file(bucket, key, str(archive), Callback=progress.update)
         try:
             with tarfile.open(archive) as packed:
                 return _unpack(packed, folder)

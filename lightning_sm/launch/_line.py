@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple
 from lightning_sm._sagemaker.hyperparameters import is_reserved
 from lightning_sm.errors import HyperparameterError, JobConfigError, LaunchError, RoutingError
 
-__all__ = ["ReadLine", "read_line"]
+__all__ = ["ReadLine", "read_line", "write_opt_ml"]
 
 _TIMEOUT = 120.0
 # Programs that read their arguments by a parser that can be stopped when it is done. Others would be run.
@@ -88,25 +88,32 @@ def read_line(source_dir: str, entry_point: str, body: Mapping[str, Any], *, loc
 
 def _write_job(base: Path, body: Mapping[str, Any], encoded: Mapping[str, str], local: Mapping[str, str]) -> None:
     """Write the files of ``/opt/ml`` that a program finds on the first host."""
-    config, data = base / "input" / "config", base / "input" / "data"
-    for folder in (config, data, base / "model"):
-        folder.mkdir(parents=True)
     resources = body["ResourceConfig"]
     count = resources.get("InstanceCount") or sum(each["InstanceCount"] for each in resources.get("InstanceGroups", ()))
     hosts = [f"algo-{number + 1}" for number in range(max(count, 1))]
     channels = {each["ChannelName"]: {"TrainingInputMode": "File"} for each in body.get("InputDataConfig", ())}
+    config = {
+        "hyperparameters.json": encoded,
+        "inputdataconfig.json": channels,
+        "resourceconfig.json": {"current_host": "algo-1", "hosts": hosts, "network_interface_name": "lo"},
+    }
+    write_opt_ml(base, config)
     for name in channels:
+        folder = base / "input" / "data" / name
         if name in local:
-            (data / name).symlink_to(Path(local[name]).resolve(), target_is_directory=True)
+            folder.symlink_to(Path(local[name]).resolve(), target_is_directory=True)
         else:
-            (data / name).mkdir()
-            (data / name / "object").touch()
-    for file, content in (
-        ("hyperparameters.json", encoded),
-        ("inputdataconfig.json", channels),
-        ("resourceconfig.json", {"current_host": "algo-1", "hosts": hosts, "network_interface_name": "lo"}),
-    ):
-        (config / file).write_text(json.dumps(content), encoding="utf-8")
+            folder.mkdir()
+            (folder / "object").touch()
+
+
+def write_opt_ml(opt_ml: Path, config: Mapping[str, Any]) -> None:
+    """Create the folders that a container finds below ``/opt/ml`` when it starts, and the files of ``input/config``."""
+    # The output folder matters: without it the toolkit cannot write its failure file and ends with 0.
+    for name in ("input/config", "input/data", "model", "output/data", "code"):
+        (opt_ml / name).mkdir(parents=True, exist_ok=True)
+    for name, content in config.items():
+        (opt_ml / "input" / "config" / name).write_text(json.dumps(content), encoding="utf-8")
 
 
 def _to_args(encoded: Mapping[str, str]) -> List[str]:

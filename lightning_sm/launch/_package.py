@@ -110,50 +110,52 @@ def packed_files(source_dir: Path) -> List[str]:
             f"--source-dir {source_dir} is no folder in {Path.cwd()}.", hint="Name the folder with the program."
         )
     try:
-        return sorted(_files(source_dir))
+        return sorted(_files(source_dir, source_dir, ()))
+    except ImportError as error:
+        raise LaunchError(
+            "The package pathspec, which reads .gitignore, is missing.", hint="pip install pathspec"
+        ) from error
     except OSError as error:
         raise LaunchError(
             f"{source_dir} cannot be read: {error}.", hint="Mend the link or the rights, or name it in .gitignore."
         ) from error
 
 
-def _files(root: Path) -> Iterator[str]:
-    """Yield the files to pack, relative to the folder. Ignored folders are not entered."""
-    try:
-        from pathspec import GitIgnoreSpec
-    except ImportError as error:
-        raise LaunchError(
-            "The package pathspec, which reads .gitignore, is missing.", hint="pip install pathspec"
-        ) from error
+def _files(root: Path, folder: Path, above: Sequence[Tuple[Path, Any]]) -> Iterator[str]:
+    """Yield the files to pack in a folder, relative to the root. Ignored folders are not entered.
 
-    specs: Dict[Path, Any] = {}
+    Args:
+        root: The source folder.
+        folder: A folder in it.
+        above: The patterns of ``.gitignore`` files in the folders above, the deepest one first.
+    """
+    from pathspec import GitIgnoreSpec
 
-    def is_left_out(path: Path) -> bool:
-        """Whether the last pattern that matches, in the deepest .gitignore with one, excludes a path."""
-        if path.name in _NEVER:
-            return True
-        for folder in (each for each in path.parents if each in specs):
-            name = path.relative_to(folder).as_posix()
-            result = specs[folder].check_file(f"{name}/" if path.is_dir() else name).include
-            if result is not None:
-                return bool(result)
-        return False
+    if (folder / ".gitignore").is_file():
+        lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
+        above = ((folder, GitIgnoreSpec.from_lines(lines)), *above)
+    for path in folder.iterdir():
+        if path.name in _NEVER or _is_ignored(path, above):
+            continue
+        if path.is_file():
+            yield path.relative_to(root).as_posix()
+        elif path.is_dir():
+            here, target, top = folder.resolve(), path.resolve(), root.resolve()
+            if path.is_symlink() and (target in (here, *here.parents) or top in (target, *target.parents)):
+                raise LaunchError(
+                    f"{path} is a link to a folder that is packed already.", hint="Name it in .gitignore."
+                )
+            yield from _files(root, path, above)
 
-    def raise_it(error: OSError) -> None:
-        raise error
 
-    for place, folders, names in os.walk(root, onerror=raise_it, followlinks=True):
-        folder = Path(place)
-        real, above, top = folder.resolve(), folder.parent.resolve(), root.resolve()
-        if folder.is_symlink() and folder != root and (real in (above, *above.parents) or top in (real, *real.parents)):
-            raise LaunchError(f"{folder} is a link to a folder that is packed already.", hint="Name it in .gitignore.")
-        if ".gitignore" in names:
-            lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
-            specs[folder] = GitIgnoreSpec.from_lines(lines)
-        folders[:] = [name for name in folders if not is_left_out(folder / name)]
-        for path in (folder / name for name in names):
-            if not is_left_out(path) and path.is_file():
-                yield path.relative_to(root).as_posix()
+def _is_ignored(path: Path, specs: Sequence[Tuple[Path, Any]]) -> bool:
+    """Whether the last pattern that matches, in the deepest .gitignore with one, excludes a path."""
+    for folder, spec in specs:
+        name = path.relative_to(folder).as_posix()
+        result = spec.check_file(f"{name}/" if path.is_dir() else name).include
+        if result is not None:
+            return bool(result)
+    return False
 
 
 def _refuse(root: Path, files: Sequence[str], allowed: Sequence[str]) -> None:

@@ -6,11 +6,15 @@ import importlib.metadata
 import json
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Collection, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Collection, Iterator, List, Mapping, Sequence, Set, Tuple
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from lightning_sm._distributed.backend import SMDDP_INSTANCE_TYPES
+from lightning_sm._doctor import Finding
 from lightning_sm._failure import redact_patterns
 from lightning_sm.errors import LightningSMError
 from lightning_sm.launch._images import Image, find_image
@@ -19,11 +23,12 @@ from lightning_sm.launch._package import packed_files
 from lightning_sm.launch._request import JobRequest, local_channels
 from lightning_sm.launch._settings import LaunchSettings
 
-__all__ = ["Problem", "problems_of", "readable_secrets"]
+__all__ = ["problems_of", "readable_secrets"]
 
 _REQUIREMENTS = "requirements.txt"
 _GPU_INSTANCE = re.compile(r"ml\.[pg]\d")
 _READABLE = ("HyperParameters", "StaticHyperParameters", "Environment")
+_PLATFORM = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+lightning_sm\b", re.MULTILINE)
 # The newest release of each series of Lightning, the torch that it needs at least, and the first that it cannot have:
 # https://lightning.ai/docs/pytorch/stable/versioning.html#compatibility-matrix. Lightning before 1.8 names torch in a
@@ -43,27 +48,7 @@ _IN_IMAGES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Something that is wrong with a project.
-
-    Args:
-        check: What was examined, such as ``requirements``.
-        text: What was found.
-        hint: What to do about it.
-        is_error: Whether the job would fail; otherwise it may.
-    """
-
-    check: str
-    text: str
-    hint: str
-    is_error: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.text} HINT: {self.hint}" if self.hint else self.text
-
-
-def problems_of(settings: LaunchSettings, request: JobRequest, *, objective: str = "") -> List[Problem]:
+def problems_of(settings: LaunchSettings, request: JobRequest, *, objective: str = "") -> List[Finding]:
     """Return what is wrong with a project.
 
     Its files come first; where they are in order, its own parser reads the command line in a process of its own.
@@ -93,12 +78,16 @@ def problems_of(settings: LaunchSettings, request: JobRequest, *, objective: str
     try:
         line = read_line(settings.source_dir, settings.entry_point, body, local=local_channels(settings))
     except LightningSMError as error:
-        return [*found, Problem("command line", error.problem, error.hint or "")]
+        return [*found, Finding("command line", error.problem, error.hint or "", is_error=True)]
     if line.problem is not None:
-        found.append(Problem("command line", f"The command line was not checked: {line.problem}.", "", is_error=False))
+        found.append(Finding("command line", f"The command line was not checked: {line.problem}.", "The job reads it."))
     if line.accelerator in ("gpu", "cuda") and not any(map(_GPU_INSTANCE.match, _instance_types(body))):
         text = f"trainer.accelerator is {line.accelerator}, and {_instance_types(body)[0]} has no GPU."
-        found.append(Problem("accelerator", text, "Leave it out, or choose an instance with GPUs, as ml.g5.xlarge."))
+        found.append(
+            Finding(
+                "accelerator", text, "Leave it out, or choose an instance with GPUs, as ml.g5.xlarge.", is_error=True
+            )
+        )
     return [*found, *_of_metrics(line.monitored, "is monitored", code, is_error=False)]
 
 
@@ -120,69 +109,73 @@ def _instance_types(body: Mapping[str, Any], groups: Collection[str] = ()) -> Li
     return [each["InstanceType"] for each in listed if not groups or each.get("InstanceGroupName") in groups]
 
 
-def _of_program(settings: LaunchSettings, files: Collection[str]) -> Iterator[Problem]:
+def _of_program(settings: LaunchSettings, files: Collection[str]) -> Iterator[Finding]:
     program = settings.entry_point
     if PurePosixPath(program).as_posix() not in files or re.search(r"\s", program):
         hint = "Name a file below --source-dir by its path in it, without blanks; names in .gitignore are left out."
         where = Path(settings.source_dir).resolve()
-        yield Problem("program", f"--entry-point {program} is not in the archive of --source-dir {where}.", hint)
+        yield Finding(
+            "program", f"--entry-point {program} is not in the archive of --source-dir {where}.", hint, is_error=True
+        )
     if settings.distribution == "torch_distributed" and not program.endswith(".py"):
         text = f"--distribution torch_distributed cannot start {program}: torchrun takes a .py file."
-        yield Problem("program", text, "Name a .py file, or use --distribution none.")
+        yield Finding("program", text, "Name a .py file, or use --distribution none.", is_error=True)
     if settings.distribution == "torch_distributed" and "setup.py" in files:
         text = (
             "A setup.py in --source-dir makes the toolkit take the folder for a package, which torchrun cannot start."
         )
-        yield Problem("program", text, "Move the program and what it needs to a folder without setup.py.")
+        yield Finding(
+            "program", text, "Move the program and what it needs to a folder without setup.py.", is_error=True
+        )
 
 
-def _of_instances(settings: LaunchSettings, body: Mapping[str, Any], image: Image) -> Iterator[Problem]:
+def _of_instances(settings: LaunchSettings, body: Mapping[str, Any], image: Image) -> Iterator[Finding]:
     types = _instance_types(body)
     if settings.distribution == "smdistributed":
         wrong = set(_instance_types(body, settings.distribution_groups)) - set(SMDDP_INSTANCE_TYPES)
         hint = f"Use torch_distributed, or an image up to pytorch-2.5-gpu on one of {', '.join(SMDDP_INSTANCE_TYPES)}."
         if image.has_smddp is False:
-            yield Problem("distribution", f"--distribution smdistributed: {image.uri} has no SMDDP.", hint)
+            yield Finding(
+                "distribution", f"--distribution smdistributed: {image.uri} has no SMDDP.", hint, is_error=True
+            )
         if wrong:
             text = f"--distribution smdistributed: SMDDP does not run on {', '.join(sorted(wrong))}."
-            yield Problem("distribution", text, hint)
-    if settings.distribution == "smp" and image.torch is not None and _numbers(image.torch) > (2, 0):
+            yield Finding("distribution", text, hint, is_error=True)
+    if settings.distribution == "smp" and image.torch is not None and Version(image.torch) >= Version("2.1"):
         hint = "Use an image up to pytorch-2.0.1-gpu, or FSDP2 (strategy smddp_fsdp2) with torch_distributed."
-        yield Problem("distribution", f"--distribution smp: {image.uri} has no smdistributed.modelparallel.", hint)
+        yield Finding(
+            "distribution", f"--distribution smp: {image.uri} has no smdistributed.modelparallel.", hint, is_error=True
+        )
     if image.processor == "cpu" and any(map(_GPU_INSTANCE.match, types)):
         text = f"The image {image.uri} is for CPUs, and {types[0]} has GPUs."
-        yield Problem("image", text, "Use the -gpu image.")
+        yield Finding("image", text, "Use the -gpu image.", is_error=True)
 
 
-def _numbers(version: str) -> Tuple[int, ...]:
-    return tuple(map(int, version.split(".")[:2]))
-
-
-def _of_world(body: Mapping[str, Any], image: Image, code: Mapping[str, str]) -> Iterator[Problem]:
+def _of_world(body: Mapping[str, Any], image: Image, code: Mapping[str, str]) -> Iterator[Finding]:
     """Say what happens to a program that does not import this package."""
-    if not any(_IMPORT.search(text) for text in code.values()):
-        old_torch = image.torch is not None and _numbers(image.torch) < (2, 5)
-        if old_torch or body.get("Environment", {}).get("LIGHTNING_SM_AUTO") != "1":
-            text = (
-                "No file of the source imports lightning_sm: a Trainer that is not given the job's world ends the job."
-            )
-            yield Problem("world", text, "Put lightning_sm.auto() at the top of the program.", is_error=False)
-        else:
-            text = "No file of the source imports lightning_sm: LIGHTNING_SM_AUTO=1 gives each Trainer the job's world."
-            yield Problem("world", text, "--env LIGHTNING_SM_AUTO=0 switches it off.", is_error=False)
+    if any(_IMPORT.search(text) for text in code.values()):
+        return
+    text = "a Trainer that is not given the job's world ends the job."
+    hint = "Put lightning_sm.auto() at the top of the program."
+    # torch calls the package by itself from 2.5 on.
+    is_called = image.torch is None or Version(image.torch) >= Version("2.5")
+    if is_called and body.get("Environment", {}).get("LIGHTNING_SM_AUTO") == "1":
+        text = "LIGHTNING_SM_AUTO=1 gives each Trainer the job's world."
+        hint = "--env LIGHTNING_SM_AUTO=0 switches it off."
+    yield Finding("world", f"No file of the source imports lightning_sm: {text}", hint)
 
 
-def _of_metrics(names: Sequence[str], use: str, code: Mapping[str, str], *, is_error: bool) -> Iterator[Problem]:
+def _of_metrics(names: Sequence[str], use: str, code: Mapping[str, str], *, is_error: bool) -> Iterator[Finding]:
     """Metrics that nothing can log: a part of their name stands nowhere in the code."""
     words = set(re.findall(r"[A-Za-z0-9]+", " ".join(code.values()).replace("_", " ")))
     for name in names:
         parts = re.findall(r"[A-Za-z0-9]+", re.sub(r"_(step|epoch)$|/dataloader_idx_\d+$", "", name).replace("_", " "))
         if not words.issuperset(parts):
             text = f"{name} {use}, and {next(part for part in parts if part not in words)!r} stands in no .py file."
-            yield Problem("monitor", text, "Correct the name, unless a library logs it.", is_error)
+            yield Finding("monitor", text, "Correct the name, unless a library logs it.", is_error)
 
 
-def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any]) -> Iterator[Problem]:
+def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any]) -> Iterator[Finding]:
     given = json.loads(body["HyperParameters"].get("config", "[]"))
     channels = [each["ChannelName"] for each in body.get("InputDataConfig", ())]
     listed = given if isinstance(given, list) else [given]
@@ -194,42 +187,46 @@ def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any]) -> 
         elif not path.startswith("/opt/ml/") and path.partition("/")[0] not in channels:
             is_there = (root / path).is_file()
             why = "is left out of the archive by .gitignore" if is_there else f"is not in {root.resolve()}"
-            yield Problem("config", f"The config file {path} {why}.", "Give a path in --source-dir, which is packed.")
+            yield Finding(
+                "config",
+                f"The config file {path} {why}.",
+                "Give a path in --source-dir, which is packed.",
+                is_error=True,
+            )
 
 
-def _of_paths(path: Path, name: str) -> Iterator[Problem]:
+def _of_paths(path: Path, name: str) -> Iterator[Finding]:
     text = re.sub(r"(^|\s)#.*", "", path.read_text(encoding="utf-8", errors="replace"))
     local = sorted(set(re.findall(r"(?<![^\s'\"\[{,])(/(?!opt/ml/|tmp/|dev/)\w[^\s:,'\"\]}]*/[^\s,'\"\]}]*)", text)))
     if local:
-        yield Problem(
+        yield Finding(
             "paths",
             f"{name} names {', '.join(local[:3])}, a path of this machine that the container does not have.",
             "Bring the files in a channel, or give a path relative to the source folder.",
-            is_error=False,
         )
 
 
-def _of_requirements(root: Path, files: Collection[str], image: Image, code: Mapping[str, str]) -> Iterator[Problem]:
-    from packaging.requirements import Requirement
-
+def _of_requirements(root: Path, files: Collection[str], image: Image, code: Mapping[str, str]) -> Iterator[Finding]:
+    python = {"python_version": image.python} if image.python else {}
     named: Set[str] = set()
     for place, text in _requirements(root, _REQUIREMENTS) if _REQUIREMENTS in files else ():
         path = _path_of(text)
         if path is not None:
             inside = PurePosixPath(path).as_posix().lstrip("/")
             if path.startswith("/") or not any(name == inside or name.startswith(f"{inside}/") for name in files):
-                yield Problem(
+                yield Finding(
                     "requirements",
                     f"{place} names {path}, which is not in the archive of {root.resolve()}.",
                     "Put the file into the source folder; names that .gitignore excludes are left out.",
+                    is_error=True,
                 )
             continue
         try:
             requirement = Requirement(text)
         except ValueError:
             continue  # pip reads more forms than packaging does, such as addresses and options
-        named.add(_normal(requirement.name))
-        if requirement.marker is None or requirement.marker.evaluate(_environment(image)):
+        named.add(canonicalize_name(requirement.name))
+        if requirement.marker is None or requirement.marker.evaluate({**_PLATFORM, **python}):
             yield from _of_versions(requirement, place, image)
     if image.is_aws:
         yield from _of_imports(files, named, code)
@@ -257,65 +254,55 @@ def _path_of(text: str) -> Any:
     return None if not is_path or "://" in word or "@" in text.partition(";")[0] else word
 
 
-def _of_versions(requirement: Any, place: str, image: Image) -> Iterator[Problem]:
-    from packaging.version import Version
-
-    name, wanted = _normal(requirement.name), requirement.specifier
+def _of_versions(requirement: Requirement, place: str, image: Image) -> Iterator[Finding]:
+    name, wanted = canonicalize_name(requirement.name), requirement.specifier
     if image.torch is None:
         return
     torch = Version(image.torch)
     if name == "torch" and not wanted.contains(torch, prereleases=True):
-        yield Problem(
+        yield Finding(
             "requirements",
             f"{place} wants {requirement}, and {image.uri} has torch {torch}, which pip would replace.",
             "Leave torch out, or choose the image of that version.",
+            is_error=True,
         )
     if name not in ("lightning", "pytorch-lightning"):
         return
-    exact = [each.version for each in wanted if each.operator == "==" and "*" not in each.version]
-    series = [each for each in _LIGHTNING if wanted.contains(each[0]) or any(_same(each[0], pin) for pin in exact)]
+    pinned = [Version(each.version).release[:2] for each in wanted if each.operator == "==" and "*" not in each.version]
+    series = [each for each in _LIGHTNING if wanted.contains(each[0]) or Version(each[0]).release[:2] in pinned]
     if not series:
         return
     _, least, end = series[-1]
     if torch < Version(least) or (end and torch >= Version(end)):
-        yield Problem(
+        yield Finding(
             "requirements",
             f"{place} wants {requirement}, which needs torch {least} or newer{f' and before {end}' if end else ''}; "
             f"{image.uri} has {torch}.",
             "Name a release of Lightning for this torch, or another image.",
+            is_error=True,
         )
 
 
-def _same(release: str, pin: str) -> bool:
-    return release.split(".")[:2] == pin.split(".")[:2]
-
-
-def _environment(image: Image) -> Dict[str, str]:
-    version = {"python_version": image.python} if image.python else {}
-    return {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", **version}
-
-
-def _of_imports(files: Collection[str], named: Collection[str], code: Mapping[str, str]) -> Iterator[Problem]:
+def _of_imports(files: Collection[str], named: Collection[str], code: Mapping[str, str]) -> Iterator[Finding]:
     """What the source imports, and neither the image nor a requirement brings, by the packages of this machine."""
     if sys.version_info < (3, 10):
         return
-    brought = [_normal(each) for each in (*_IN_IMAGES, *named)]
+    brought = [canonicalize_name(each) for each in (*_IN_IMAGES, *named)]
     for name in brought:  # which grows by what each of them requires, as far as it is installed here
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             required = [each for each in importlib.metadata.requires(name) or () if "extra ==" not in each]
-            names = {_normal(re.split(r"[^\w.-]", each, maxsplit=1)[0]) for each in required}
+            names = {canonicalize_name(re.split(r"[^\w.-]", each, maxsplit=1)[0]) for each in required}
             brought += sorted(names.difference(brought))
     owners = importlib.metadata.packages_distributions()
     own = {part.partition(".")[0] for name in files for part in name.split("/")}
     places = {module: name for name, text in sorted(code.items()) for module in _imports(text)}
     for module, place in sorted(places.items()):
-        packages = {_normal(each) for each in owners.get(module, ())} or {_normal(module)}
+        packages = {canonicalize_name(each) for each in owners.get(module, ())} or {canonicalize_name(module)}
         if module not in sys.stdlib_module_names and module not in own and packages.isdisjoint(brought):
-            yield Problem(
+            yield Finding(
                 "requirements",
                 f"{place} imports {module}, which {_REQUIREMENTS} does not name and AWS's images do not have.",
                 f"Add {sorted(packages)[0]} to {_REQUIREMENTS} in the source folder.",
-                is_error=False,
             )
 
 
@@ -328,7 +315,3 @@ def _imports(text: str) -> Set[str]:
     direct = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
     direct += [str(node.module) for node in body if isinstance(node, ast.ImportFrom) and not node.level]
     return {name.partition(".")[0] for name in direct}
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

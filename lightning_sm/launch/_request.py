@@ -5,9 +5,10 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional
 
 from lightning_sm._duration import read_duration
+from lightning_sm._observe.metrics import metric_definitions
 from lightning_sm._sagemaker.entrypoint import DLC_COMMAND, TOOLKIT_COMMAND, make_entrypoint
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._images import find_image
@@ -87,8 +88,6 @@ def create_job_request(
     account: Account,
     *,
     name: str,
-    hyperparameters: Optional[Mapping[str, Any]] = None,
-    metric_definitions: Sequence[Mapping[str, str]] = (),
 ) -> JobRequest:
     """Return the request of a training job. Nothing is read from AWS, and nothing is sent.
 
@@ -99,11 +98,10 @@ def create_job_request(
         settings: What the job is asked to be.
         account: Where it is sent.
         name: The name of the job.
-        hyperparameters: More hyperparameters, which win over those of the settings.
-        metric_definitions: Names and regular expressions of the metrics.
 
     Raises:
         LaunchError: The settings contradict each other.
+        MetricDefinitionError: SageMaker does not accept the metrics.
 
     Example::
 
@@ -121,15 +119,14 @@ def create_job_request(
     if checkpoints == "none" and settings.from_checkpoint:
         raise LaunchError("The job of --from-checkpoint has no place for checkpoints.", hint="Leave --checkpoints out.")
     algorithm: Dict[str, Any] = {"TrainingImage": image.uri, "TrainingInputMode": "File"}
-    if metric_definitions:
-        algorithm["MetricDefinitions"] = [dict(each) for each in metric_definitions]
-    if metric_definitions or image.is_aws:
+    if settings.metrics:
+        algorithm["MetricDefinitions"] = metric_definitions(settings.metrics)
+    if settings.metrics or image.is_aws:
         algorithm["EnableSageMakerMetricsTimeSeries"] = True
     if settings.forward_sigterm:
         algorithm.update(make_entrypoint(DLC_COMMAND if image.is_aws else TOOLKIT_COMMAND).as_request())
     run = _seconds(settings.max_run)
-    given = {**settings.hyperparameters, **(hyperparameters or {})}
-    if settings.distribution == "smp" and not given.get("mp_parameters"):
+    if settings.distribution == "smp" and not settings.hyperparameters.get("mp_parameters"):
         hint = """For example --mp_parameters '{"partitions": 2, "microbatches": 4, "ddp": true}' after the program."""
         raise LaunchError("--distribution smp needs the hyperparameter mp_parameters.", hint=hint)
     body: Dict[str, Any] = {
@@ -141,7 +138,7 @@ def create_job_request(
             for key, value in {
                 # Also after an interruption: the job prefers checkpoints of its own.
                 **({"sagemaker.resume": "require"} if settings.from_checkpoint else {}),
-                **given,
+                **settings.hyperparameters,
                 "sagemaker_submit_directory": archive,
                 "sagemaker_program": settings.entry_point,
                 "sagemaker_container_log_level": 20,
@@ -180,26 +177,29 @@ def create_job_request(
 
 def _framework_hyperparameters(settings: LaunchSettings) -> Dict[str, Any]:
     """What SDK v2 adds for ``distribution``, by which the toolkit chooses the launcher."""
-    sent: Dict[str, Any] = {}
-    distribution = settings.distribution
-    if settings.distribution_groups:
-        sent["sagemaker_distribution_instance_groups"] = settings.distribution_groups
-    if distribution in ("mpi", "smp"):
-        sent["sagemaker_mpi_enabled"] = True
-        sent["sagemaker_mpi_custom_mpi_options"] = settings.mpi_options
-        if settings.processes_per_host is not None:
-            sent["sagemaker_mpi_num_of_processes_per_host"] = settings.processes_per_host
-    elif distribution in ("pytorchddp", "smdistributed"):
-        # SDK 2.221.1 and later rewrite pytorchddp to smdistributed, so the container cannot distinguish them.
-        sent["sagemaker_distributed_dataparallel_enabled"] = True
-        sent["sagemaker_distributed_dataparallel_custom_mpi_options"] = settings.mpi_options
-    elif distribution == "torch_distributed":
-        sent["sagemaker_torch_distributed_enabled"] = True
-    if distribution == "smp":
-        sent["sagemaker_distributed_dataparallel_enabled"] = False
-    if distribution not in ("none", "mpi"):
-        sent["sagemaker_instance_type"] = settings.instance_type or None
-    return sent
+    processes = settings.processes_per_host
+    mpi: Dict[str, Any] = {
+        "sagemaker_mpi_enabled": True,
+        "sagemaker_mpi_custom_mpi_options": settings.mpi_options,
+        **({} if processes is None else {"sagemaker_mpi_num_of_processes_per_host": processes}),
+    }
+    # SDK 2.221.1 and later rewrite pytorchddp to smdistributed, so the container cannot distinguish them.
+    smddp: Dict[str, Any] = {
+        "sagemaker_distributed_dataparallel_enabled": True,
+        "sagemaker_distributed_dataparallel_custom_mpi_options": settings.mpi_options,
+    }
+    sent: Dict[str, Any] = {
+        "none": {},
+        "torch_distributed": {"sagemaker_torch_distributed_enabled": True},
+        "mpi": mpi,
+        "smp": {**mpi, "sagemaker_distributed_dataparallel_enabled": False},
+        "smdistributed": smddp,
+        "pytorchddp": smddp,
+    }[settings.distribution]
+    groups = settings.distribution_groups
+    names = {"sagemaker_distribution_instance_groups": groups} if groups else {}
+    kind = {"sagemaker_instance_type": settings.instance_type or None}
+    return {**sent, **names, **({} if settings.distribution in ("none", "mpi") else kind)}
 
 
 def _channels(settings: LaunchSettings, account: Account) -> List[Dict[str, Any]]:

@@ -10,13 +10,11 @@ from lightning_sm.errors import LaunchError
 from lightning_sm.launch._request import Account, JobRequest
 from lightning_sm.launch._upload import bucket_and_key, upload_folder
 
-__all__ = ["account_of", "api_errors", "call", "is_missing", "is_transient", "make_default_bucket", "send"]
-__all__ += ["session_in"]
+__all__ = ["account_of", "api_errors", "call", "describe", "make_default_bucket", "send", "session_in"]
 
 # The record of a save.
 _RECORD = re.compile(r"/fit-\d+/step-[\d-]+\.json$")
 _THROTTLED = ("Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded", "SlowDown")
-_BROKEN = ("InternalFailure", "InternalError", "ServiceUnavailable", "ServiceUnavailableException")
 _DENIED = ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation")
 _ADVICE = {
     **dict.fromkeys(
@@ -124,9 +122,12 @@ def send(
     Raises:
         LaunchError: A call of the API failed; then there is no job.
     """
-    client = session.client("sagemaker")
-    _refuse_taken_name(client, request)
-    region = session.region_name
+    client, region = session.client("sagemaker"), session.region_name
+    taken = describe(client, request.kind, request.name)
+    if taken is not None:
+        raise LaunchError(
+            f"There is a job {request.name!r} already ({taken['Status']}).", hint="Give another one with --name."
+        )
     if start is not None:
         _copy_checkpoints(start, request.as_body()["CheckpointConfig"]["S3Uri"], session)
     owned = {"ExpectedBucketOwner": owner} if owner else {}
@@ -173,32 +174,37 @@ def call(client: Any, operation: str) -> Callable[..., Dict[str, Any]]:
     return method
 
 
-def _refuse_taken_name(client: Any, request: JobRequest) -> None:
+def describe(client: Any, kind: str, name: str) -> Optional[Dict[str, Any]]:
+    """Return what the service says of a job, with its state as ``Status``; ``None`` if there is none of that name.
+
+    Args:
+        client: boto3's client of SageMaker.
+        kind: ``TrainingJob`` or ``HyperParameterTuningJob``.
+        name: The name of the job.
+
+    Raises:
+        LaunchError: The call failed.
+    """
     from botocore.exceptions import ClientError
 
-    try:
-        with api_errors(f"sagemaker:Describe{request.kind}", passes=is_missing):
-            found = call(client, f"Describe{request.kind}")(**{f"{request.kind}Name": request.name})
-            state = found[f"{request.kind}Status"]
-    except ClientError:
-        return
-    raise LaunchError(f"There is a job {request.name!r} already ({state}).", hint="Give another one with --name.")
-
-
-def is_missing(error: Any) -> bool:
-    """Whether an error of the service says that there is no job of that name."""
-    code, text = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
-    return code in ("ValidationException", "ResourceNotFound") and "not" in text.lower()
+    with api_errors(f"sagemaker:Describe{kind} for {name}"):
+        try:
+            found = call(client, f"Describe{kind}")(**{f"{kind}Name": name})
+        except ClientError as error:
+            code, text = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
+            if code in ("ValidationException", "ResourceNotFound") and "not" in text.lower():
+                return None
+            raise
+        return {**found, "Status": found[f"{kind}Status"]}
 
 
 @contextmanager
-def api_errors(what: str, *, hint: str = "", passes: Callable[[Any], bool] = lambda _: False) -> Iterator[None]:
+def api_errors(what: str, *, hint: str = "") -> Iterator[None]:
     """Raise one error that names the API call and what to do where AWS's SDK raises its own.
 
     Args:
         what: The call, as IAM names it, and what it is for.
         hint: What to do, where the error itself does not tell.
-        passes: Which errors of the service are raised as they are.
 
     Raises:
         LaunchError: The call failed.
@@ -225,8 +231,6 @@ def api_errors(what: str, *, hint: str = "", passes: Callable[[Any], bool] = lam
             raise LaunchError(
                 f"{what} failed: {_shortened(error)}.", hint="Check the network, the region and AWS_ENDPOINT_URL."
             ) from error
-        if passes(refused):
-            raise
         advice = _advice(refused, what) or hint or "AWS's message says why."
         raise LaunchError(f"{what} failed: {_shortened(error)}.", hint=advice) from error
 
@@ -235,15 +239,6 @@ def _shortened(error: BaseException) -> str:
     """The message of an error in one line. A proxy answers with whole pages."""
     text = " ".join(str(error).split()).rstrip(".")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
-
-
-def is_transient(error: Any) -> bool:
-    """Whether an error is one that another try may not have: too many calls, the network, the service itself."""
-    from botocore.exceptions import ClientError, ConnectionError, HTTPClientError
-
-    if isinstance(error, ClientError):
-        return error.response.get("Error", {}).get("Code") in (*_THROTTLED, *_BROKEN)
-    return isinstance(error, (ConnectionError, HTTPClientError))
 
 
 def _advice(error: Any, what: str) -> Optional[str]:

@@ -6,9 +6,20 @@ from typing import Any, Dict, List, Literal, Mapping, Optional, Union
 
 from jsonargparse import ArgumentParser
 
-from lightning_sm.launch._options import add_options, new_parser, parse
+from lightning_sm._options import add_options, new_parser, parse
 
-__all__ = ["LaunchSettings", "TuningSettings", "add_settings", "settings_in", "settings_of", "tuning_settings_of"]
+__all__ = [
+    "Distribution",
+    "LaunchSettings",
+    "TuningSettings",
+    "add_settings",
+    "settings_in",
+    "settings_of",
+    "tuning_settings_of",
+]
+
+#: The launcher of a job: the keys of the argument ``distribution`` of SageMaker's SDK, and ``none``.
+Distribution = Literal["none", "torch_distributed", "mpi", "smp", "smdistributed", "pytorchddp"]
 
 # The first setting of each group of `--help`, and the title of the group.
 _GROUPS = {
@@ -80,7 +91,7 @@ class LaunchSettings:
     metrics: List[str] = field(default_factory=list)
     instances: int = 1
     instance_groups: List[str] = field(default_factory=list)
-    distribution: Literal["none", "torch_distributed", "mpi", "smp", "smdistributed", "pytorchddp"] = "none"
+    distribution: Distribution = "none"
     distribution_groups: List[str] = field(default_factory=list)
     processes_per_host: Optional[int] = None
     mpi_options: str = ""
@@ -143,7 +154,7 @@ def settings_of(given: Mapping[str, Any]) -> LaunchSettings:
         given: The settings by their names.
 
     Raises:
-        LaunchError: A name is unknown, or a value has another type.
+        HyperparameterError: A name is unknown, or a value has another type.
     """
     parser = new_parser("lightning-sm launch", "")
     add_settings(parser)
@@ -154,7 +165,7 @@ def tuning_settings_of(given: Mapping[str, Any]) -> TuningSettings:
     """Return the settings of a search from a mapping, such as ``tuning`` in ``launch.yaml``.
 
     Raises:
-        LaunchError: A name is unknown, or a value has another type.
+        HyperparameterError: A name is unknown, or a value has another type.
     """
     parser = new_parser("lightning-sm tune", "")
     add_options(parser, TuningSettings)

@@ -4,11 +4,11 @@ import json
 import math
 import random
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
+from lightning_sm._options import as_number
 from lightning_sm._sagemaker.hyperparameters import is_reserved
 from lightning_sm.errors import LaunchError
-from lightning_sm.launch._options import as_number
 from lightning_sm.launch._request import OF_SEARCH, Account, JobRequest, create_job_request, patch
 from lightning_sm.launch._settings import LaunchSettings, TuningSettings
 
@@ -23,8 +23,6 @@ def create_tuning_request(
     account: Account,
     *,
     name: str,
-    hyperparameters: Optional[Mapping[str, Any]] = None,
-    metric_definitions: Sequence[Mapping[str, str]] = (),
 ) -> JobRequest:
     """Return the request of a tuning job. Nothing is read from AWS, and nothing is sent.
 
@@ -41,24 +39,24 @@ def create_tuning_request(
         tuning: What is searched.
         account: Where it is sent.
         name: The name of the tuning job.
-        hyperparameters: More hyperparameters, which win over those of the settings.
-        metric_definitions: Names and regular expressions of the metrics, among them the objective's.
 
     Raises:
         LaunchError: The settings contradict each other.
+        MetricDefinitionError: SageMaker does not accept the metrics.
     """
     if settings.from_checkpoint:
         raise LaunchError("--from-checkpoint is for one training job.", hint="Leave it out.")
-    fixed = {key.replace("__", ".") for key in {**settings.hyperparameters, **(hyperparameters or {})}}
+    fixed = {key.replace("__", ".") for key in settings.hyperparameters}
     for key in tuning.ranges:
         if key.replace("__", ".") in fixed:
             raise LaunchError(f"--range {key} and a hyperparameter set one key.", hint="Leave one of them out.")
     settings = replace(
-        settings, forward_sigterm=False, checkpoints="none" if settings.checkpoints == "auto" else settings.checkpoints
+        settings,
+        forward_sigterm=False,
+        checkpoints="none" if settings.checkpoints == "auto" else settings.checkpoints,
+        metrics=[tuning.objective, *settings.metrics],
     )
-    job = create_job_request(
-        settings, account, name=name, hyperparameters=hyperparameters, metric_definitions=metric_definitions
-    )
+    job = create_job_request(settings, account, name=name)
     definition = job.as_body()
     for key in ("TrainingJobName", "ProfilerConfig"):
         definition.pop(key, None)

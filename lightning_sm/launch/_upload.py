@@ -2,14 +2,13 @@
 
 import hashlib
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Tuple
 
 from lightning_sm.errors import LaunchError
 
-__all__ = ["TransferProgress", "address_of_content", "bucket_and_key", "upload_folder"]
+__all__ = ["address_of_content", "bucket_and_key", "files_in", "progress_bar", "upload_folder"]
 
 _THREADS = 8
 _BLOCK = 1 << 20
@@ -33,7 +32,7 @@ def address_of_content(path: Path, prefix: str) -> str:
     Raises:
         LaunchError: There are no files, or one cannot be read.
     """
-    digest, files = hashlib.sha256(), list(_files(path))
+    digest, files = hashlib.sha256(), list(files_in(path))
     try:
         for name, file in files:
             inner = hashlib.sha256()
@@ -64,22 +63,19 @@ def upload_folder(path: Path, address: str, session: Any, arguments: Mapping[str
     there: Dict[str, int] = {}
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, **arguments):
         there.update({each["Key"]: each["Size"] for each in page.get("Contents", ())})
-    files = [(f"{prefix}{name}", file, file.stat().st_size) for name, file in _files(path)]
+    files = [(f"{prefix}{name}", file, file.stat().st_size) for name, file in files_in(path)]
     wanted = [(key, file) for key, file, size in files if there.get(key) != size]
     size = sum(file.stat().st_size for _, file in wanted)
     print(f"Channel {path}: {len(wanted)} of {len(files)} files ({size / 1e6:.1f} MB) to {address}", file=sys.stderr)
-    progress = TransferProgress(str(path), size)
-    with ThreadPoolExecutor(_THREADS) as threads:
-        sent = [
-            threads.submit(client.upload_file, str(file), bucket, key, ExtraArgs=dict(arguments), Callback=progress)
-            for key, file in wanted
-        ]
+    with progress_bar(str(path), size) as progress, ThreadPoolExecutor(_THREADS) as threads:
+        more = {"ExtraArgs": dict(arguments), "Callback": progress.update}
+        sent = [threads.submit(client.upload_file, str(file), bucket, key, **more) for key, file in wanted]
         for each in sent:
             each.result()
 
 
-def _files(path: Path) -> Iterator[Tuple[str, Path]]:
-    """Yield names and paths of the files to upload, in their order."""
+def files_in(path: Path) -> Iterator[Tuple[str, Path]]:
+    """Yield the files in a folder, or a file, in the order of their paths: each with its name there."""
     if path.is_file():
         yield path.name, path
         return
@@ -88,25 +84,8 @@ def _files(path: Path) -> Iterator[Tuple[str, Path]]:
             yield file.relative_to(path).as_posix(), file
 
 
-class TransferProgress:
-    """A line in a terminal that shows how much was transferred; nothing elsewhere.
+def progress_bar(name: str, size: int) -> Any:
+    """Return a bar for what is transferred, in bytes. It is shown in a terminal only."""
+    from tqdm import tqdm
 
-    Args:
-        name: What is transferred.
-        size: Its size in bytes.
-    """
-
-    def __init__(self, name: str, size: int) -> None:
-        self._name, self._size, self._done = name, max(size, 1), 0
-        self._shows = sys.stderr.isatty()
-        self._lock = threading.Lock()
-
-    def __call__(self, count: int) -> None:
-        """Note that more bytes were transferred; boto3 calls it from its threads."""
-        with self._lock:
-            self._done += count
-            if self._shows:
-                percent = 100 * self._done // self._size
-                end = "\n" if self._done >= self._size else ""
-                sys.stderr.write(f"\r{self._name}: {percent} % of {self._size / 1e6:.1f} MB{end}")
-                sys.stderr.flush()
+    return tqdm(desc=name, total=size, unit="B", unit_scale=True, disable=None)

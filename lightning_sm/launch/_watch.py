@@ -4,12 +4,12 @@ import heapq
 import re
 import sys
 import time
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
-from lightning_sm.launch._send import api_errors, call, is_transient
+from lightning_sm.launch._send import api_errors, call
 
-__all__ = ["LogReader", "follow", "call_with_retries"]
+__all__ = ["follow"]
 
 _GROUP = "/aws/sagemaker/TrainingJobs"
 _ENDED = ("Completed", "Failed", "Stopped", "DeleteFailed")
@@ -25,78 +25,10 @@ _COUNTERS = {
 _MPI = re.compile(r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[^\]]*)?\]<std\w+>:\s?")
 # CloudWatch shows the last lines of a job some seconds after its end.
 _QUIET_POLLS = 3
-_FIRST_WAIT, _LONGEST_WAIT = 0.2, 60.0
+# boto3 waits longer each time, up to 20 seconds: half an hour in all.
+_RETRIES = {"mode": "standard", "total_max_attempts": 100}
 # Events of one request; the service's own maximum.
 _EVENTS = 10_000
-
-
-@dataclass
-class LogReader:
-    """Reads the new lines of all hosts of a job, in the order of their times.
-
-    Args:
-        client: boto3's client of CloudWatch Logs.
-        job_name: The name of the job.
-        persists: Whether it goes on when the network has been away.
-    """
-
-    client: Any
-    job_name: str
-    persists: bool = True
-    _tokens: Dict[str, Optional[str]] = field(default_factory=dict)
-
-    def lines(self) -> Iterator[str]:
-        """Yield the lines that are new since the last call, each with its host and, under mpirun, its rank.
-
-        A page of each host is in memory at a time.
-
-        Raises:
-            ClientError: CloudWatch refused a call.
-        """
-        self._find_streams()
-        for _, _, line in heapq.merge(*(self._events(stream) for stream in sorted(self._tokens))):
-            yield line
-
-    def _find_streams(self) -> None:
-        token: Optional[str] = None
-        while True:
-            more = {"nextToken": token} if token else {}
-            try:
-                page = call_with_retries(
-                    self.client.describe_log_streams,
-                    persists=self.persists,
-                    logGroupName=_GROUP,
-                    logStreamNamePrefix=f"{self.job_name}/",
-                    **more,
-                )
-            except self.client.exceptions.ResourceNotFoundException:
-                return  # the group appears with the first line of the account's first job
-            for stream in page["logStreams"]:
-                self._tokens.setdefault(stream["logStreamName"], None)
-            token = page.get("nextToken")
-            if token is None:
-                return
-
-    def _events(self, stream: str) -> Iterator[Tuple[int, str, str]]:
-        host = re.sub(r"-\d+$", "", stream.rpartition("/")[2])
-        while True:
-            token = self._tokens[stream]
-            more = {"nextToken": token} if token else {}
-            page = call_with_retries(
-                self.client.get_log_events,
-                persists=self.persists,
-                logGroupName=_GROUP,
-                logStreamName=stream,
-                startFromHead=True,
-                limit=_EVENTS,
-                **more,
-            )
-            for event in page["events"]:
-                yield event["timestamp"], host, _with_place(host, event["message"].rstrip("\n"))
-            # Pages before the last may be empty; the last one is given again, with the token that was sent.
-            self._tokens[stream] = page["nextForwardToken"]
-            if page["nextForwardToken"] == token:
-                return
 
 
 def follow(
@@ -110,7 +42,8 @@ def follow(
 ) -> int:
     """Show a job until it ends: the states and lines of a training job, the numbers and best job of a tuning job.
 
-    Where AWS limits the calls, or the network is away, it asks less often and goes on where it was. Ctrl-C detaches.
+    Where AWS limits the calls, or the network is away for less than half an hour, it goes on where it was. Ctrl-C
+    detaches.
 
     Args:
         session: A boto3 session.
@@ -140,13 +73,17 @@ def follow(
 
 def _lines(session: Any, name: str, kind: str, poll_seconds: float, wait: bool) -> Iterator[str]:
     """Yield what is new about a job; the last line is its name and state."""
-    describe, trains = call(session.client("sagemaker"), f"Describe{kind}"), kind == "TrainingJob"
-    reader = LogReader(session.client("logs"), name, persists=False)
+    from botocore.config import Config
+
+    patient, trains = Config(retries=_RETRIES), kind == "TrainingJob"
+    describe = call(session.client("sagemaker", config=patient), f"Describe{kind}")
+    logs = session.client("logs", config=patient)
+    tokens: Dict[str, Optional[str]] = {}
     shown: Dict[str, str] = {}
     quiet = 0
     while True:
         with api_errors(f"sagemaker:Describe{kind} for {name}"):
-            job = call_with_retries(describe, persists=reader.persists, **{f"{kind}Name": name})
+            job = describe(**{f"{kind}Name": name})
             state = str(job[f"{kind}Status"])
         quiet += 1
         # SageMaker writes the message of a state again while it lasts.
@@ -155,15 +92,50 @@ def _lines(session: Any, name: str, kind: str, poll_seconds: float, wait: bool) 
                 yield line
             shown[what] = line
         with api_errors(f"logs:GetLogEvents for {name}"):
-            for line in reader.lines() if trains else ():
+            for line in _new_lines(logs, name, tokens) if trains else ():
                 yield line
                 quiet = 0
         if not wait or (state in _ENDED and (quiet >= _QUIET_POLLS or not trains)):
             billed = f"billed {job['BillableTimeInSeconds']} s" if job.get("BillableTimeInSeconds") else ""
             yield ". ".join(filter(None, (f"{name}: {state}", billed, str(job.get("FailureReason") or ""))))
             return
-        reader.persists = True
         time.sleep(poll_seconds)
+
+
+def _new_lines(client: Any, name: str, tokens: Dict[str, Optional[str]]) -> Iterator[str]:
+    """Yield the lines of all hosts since the last call, in the order of their times, with host and, of mpirun, rank.
+
+    A page of each host is in memory at a time.
+
+    Args:
+        client: boto3's client of CloudWatch Logs.
+        name: The name of the job.
+        tokens: Where the log of each host was read to, which is changed.
+    """
+    pages = client.get_paginator("describe_log_streams")
+    # The group appears with the first line of the account's first job.
+    with suppress(client.exceptions.ResourceNotFoundException):
+        for page in pages.paginate(logGroupName=_GROUP, logStreamNamePrefix=f"{name}/"):
+            for stream in page["logStreams"]:
+                tokens.setdefault(stream["logStreamName"], None)
+    for _, _, line in heapq.merge(*(_events(client, stream, tokens) for stream in sorted(tokens))):
+        yield line
+
+
+def _events(client: Any, stream: str, tokens: Dict[str, Optional[str]]) -> Iterator[Tuple[int, str, str]]:
+    host = re.sub(r"-\d+$", "", stream.rpartition("/")[2])
+    while True:
+        token = tokens[stream]
+        more = {"nextToken": token} if token else {}
+        page = client.get_log_events(
+            logGroupName=_GROUP, logStreamName=stream, startFromHead=True, limit=_EVENTS, **more
+        )
+        for event in page["events"]:
+            yield event["timestamp"], host, _with_place(host, event["message"].rstrip("\n"))
+        # Pages before the last may be empty; the last one is given again, with the token that was sent.
+        tokens[stream] = page["nextForwardToken"]
+        if page["nextForwardToken"] == token:
+            return
 
 
 def _transitions(job: Dict[str, Any]) -> Iterator[Tuple[str, str]]:
@@ -184,35 +156,6 @@ def _numbers(job: Dict[str, Any]) -> Iterator[Tuple[str, str]]:
     if metric:
         values = ", ".join(f"{key}={value}" for key, value in sorted((best.get("TunedHyperParameters") or {}).items()))
         yield "best", f"Best so far: {best['TrainingJobName']}, {metric['MetricName']}={metric['Value']:g} ({values})"
-
-
-def call_with_retries(
-    method: Callable[..., Dict[str, Any]], *, persists: bool = True, **arguments: Any
-) -> Dict[str, Any]:
-    """Make a call of the API again, later each time, as long as there are too many, or nothing answers.
-
-    Args:
-        method: The client's method.
-        persists: Whether to wait for a network that is away; otherwise only for AWS's limits.
-        **arguments: Those of the call.
-
-    Raises:
-        ClientError: It was refused for another reason.
-        BotoCoreError: Nothing has answered.
-    """
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    pause = _FIRST_WAIT
-    while True:
-        try:
-            return method(**arguments)
-        except (BotoCoreError, ClientError) as error:
-            if not is_transient(error) or not (persists or isinstance(error, ClientError)):
-                raise
-            if pause == _FIRST_WAIT and not isinstance(error, ClientError):
-                print(f"Nothing answers, the job goes on; trying again: {error}", file=sys.stderr)
-        time.sleep(pause)
-        pause = min(_LONGEST_WAIT, 2 * pause)
 
 
 def _with_place(host: str, text: str) -> str:

@@ -17,7 +17,7 @@ from typing import List
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._command import main
 from lightning_sm.rehearse._log import TOPOLOGY_MARKER
-from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome, Status, Upload
+from lightning_sm.rehearse._outcome import EndedBy, HostOutcome, Outcome, Status, Upload
 from lightning_sm.rehearse._request import (
     Distribution,
     HostGroup,
@@ -32,7 +32,6 @@ from lightning_sm.rehearse._runner import rehearse
 
 __all__ = [
     "TOPOLOGY_MARKER",
-    "Attempt",
     "Distribution",
     "EndedBy",
     "HostGroup",

@@ -1,33 +1,31 @@
-"""What is refused before anything starts: missing software, a taken port, an isolation that this machine has not."""
+"""What is refused before anything starts: missing software, an isolation that this machine has not."""
 
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import sys
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._plan import container_path, tools_path
-from lightning_sm.rehearse._request import Distribution, Isolation, RehearsalRequest
+from lightning_sm.rehearse._request import Isolation, RehearsalRequest
 
 __all__ = [
-    "check_port",
+    "TITLES",
     "check_software",
     "choose_isolation",
-    "describe_isolation",
     "namespace_options",
     "probe_isolation",
-    "probe_qdisc",
 ]
 
 _NAMESPACES = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork")
 
-_TITLES = {
-    Isolation.NETNS: "netns (root: each host has its own network, host name, /opt/ml, /etc, /tmp, processes)",
-    Isolation.USERNS: "userns (rootless namespaces: each host has its own network, host name, /opt/ml, /etc, /tmp)",
-    Isolation.LOOPBACK: "loopback (no rights needed: hosts are 127.0.0.K and share this machine's files and processes)",
+#: The isolations, the best one first, as the first line of a rehearsal has them.
+TITLES: Dict[Isolation, str] = {
+    "netns": "netns (root: each host has its own network, host name, /opt/ml, /etc, /tmp, processes)",
+    "userns": "userns (rootless namespaces: each host has its own network, host name, /opt/ml, /etc, /tmp)",
+    "loopback": "loopback (no rights needed: hosts are 127.0.0.K and share this machine's files and processes)",
 }
 
 # What the supervisor must be allowed to do, tried in namespaces that end with the shell.
@@ -45,95 +43,67 @@ def check_software(request: RehearsalRequest) -> None:
     Raises:
         RehearsalError: Something is missing; the message names it and the extra or package that contains it.
     """
-    modules: List[str] = []
-    commands: List[Tuple[str, str]] = []
-    if request.sdk == "v2":
-        modules += ["sagemaker_training", "sagemaker_pytorch_container"]
+    distribution = request.distribution
+    modules = ["sagemaker_training", "sagemaker_pytorch_container"] if request.sdk == "v2" else []
+    commands: Dict[str, str] = {}
     if request.options.launcher is not None:
-        commands.append((request.options.launcher, "pip install hyperpod-elastic-agent (it needs a torch below 2.12)"))
-    elif request.distribution is Distribution.TORCH_DISTRIBUTED:
-        commands.append(("torchrun", "It is a part of torch: pip install torch"))
-    if request.distribution.uses_mpirun:
+        commands[request.options.launcher] = "pip install hyperpod-elastic-agent (it needs a torch below 2.12)"
+    elif distribution == "torch_distributed":
+        commands["torchrun"] = "It is a part of torch: pip install torch"
+    if request.uses_mpirun:
         modules.append("mpi4py")
-        packages = (("mpirun", "openmpi-bin"), ("sshd", "openssh-server"), ("ssh-keygen", "openssh-client"))
-        commands += [(name, f"On Debian and Ubuntu: apt install {package}") for name, package in packages]
+        packages = "On Debian and Ubuntu: apt install openmpi-bin openssh-server openssh-client"
+        commands.update(dict.fromkeys(("mpirun", "sshd", "ssh-keygen"), packages))
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise RehearsalError(
                 f"{module} is not installed for {sys.executable}.",
                 hint="pip install 'lightning-sm[rehearse]' (needs gcc)",
             )
-    for command, hint in commands:
+    for command, hint in commands.items():
         if shutil.which(command, path=container_path(request, os.environ)) is None:
             raise RehearsalError(f"{command} is not installed.", hint=hint)
 
 
-def check_port(host: str = "127.0.0.1", port: int = 7777) -> None:
-    """Check that the master port of the toolkit's launchers is free; loopback hosts share ports with the machine.
-
-    Raises:
-        RehearsalError: Something listens there already.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise RehearsalError(
-                f"Port {port} is in use ({error.strerror}), and the toolkit's launchers always use it.",
-                hint="End the other program (another rehearsal?), or use --isolation userns or netns.",
-            ) from error
-
-
 def namespace_options(isolation: Isolation) -> Tuple[str, ...]:
     """Return the options of ``unshare`` for the supervisor of the hosts; none for ``loopback``."""
-    if not isolation.is_namespaced:
+    if isolation == "loopback":
         return ()
-    user = ("--user", "--map-root-user") if isolation is Isolation.USERNS else ()
+    user = ("--user", "--map-root-user") if isolation == "userns" else ()
     return (*user, *_NAMESPACES)
-
-
-def describe_isolation(isolation: Isolation) -> str:
-    """Return the text of a rehearsal's first line."""
-    return _TITLES[isolation]
 
 
 def probe_isolation(isolation: Isolation) -> Optional[str]:
     """Try the isolation on this machine. Return why it cannot be used; ``None`` if it can. Leaves nothing behind."""
-    if not isolation.is_namespaced:
+    if isolation == "loopback":
         return None
-    if not sys.platform.startswith("linux"):
-        return f"namespaces need Linux, this is {sys.platform}"
-    if isolation is Isolation.NETNS and os.geteuid() != 0:
-        return "it needs root"
-    for command, package in (("unshare", "util-linux"), ("nsenter", "util-linux"), ("ip", "iproute2")):
-        if shutil.which(command, path=_path()) is None:
-            return f"{command} is not installed (package {package})"
     # A user namespace may not mount an overlay over a directory with mounts in it, so it tries /etc only.
-    return _try_script(isolation, _TRIAL.format(lower="/" if isolation is Isolation.NETNS else "/etc"))
-
-
-def probe_qdisc(isolation: Isolation, discipline: str) -> Optional[str]:
-    """Try a queueing discipline of ``tc``, such as ``netem delay 1ms``. Return the error; ``None`` if there is none."""
-    return _try_script(isolation, f"tc qdisc add dev lo root {discipline}")
+    trial = _TRIAL.format(lower="/" if isolation == "netns" else "/etc")
+    command = ["unshare", *namespace_options(isolation), "--kill-child", "sh", "-c", trial]
+    environ = {**os.environ, "PATH": tools_path(), "LC_ALL": "C"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=environ)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    said = done.stderr.strip().splitlines()
+    return None if done.returncode == 0 else (said[-1] if said else f"unshare ended with {done.returncode}")
 
 
 def choose_isolation(request: RehearsalRequest) -> Isolation:
     """Return the isolation to use: the requested one, or the best that the request and this machine allow.
 
     Raises:
-        RehearsalError: There is none; the message says of each why not. Or the network cannot be shaped as requested.
+        RehearsalError: There is none; the message says of each why not.
     """
     reasons: List[str] = []
     asked = request.options.isolation
-    for isolation in Isolation if asked is None else (Isolation(asked),):
+    for isolation in TITLES if asked is None else (asked,):
         reason = _unsuitable(request, isolation) or probe_isolation(isolation)
         if reason is None:
-            _check_link(request, isolation)
             return isolation
         reasons.append(f"{isolation}: {reason}")
     hint = "Run it as root, or on a Linux that allows unprivileged user namespaces."
-    if request.distribution.uses_mpirun:
+    if request.uses_mpirun:
         hint = "The mpirun launchers need --isolation netns, and that needs root (in Docker: --privileged)."
     raise RehearsalError(
         f"--distribution {request.distribution} with SDK {request.sdk} cannot be rehearsed here. {'; '.join(reasons)}.",
@@ -144,9 +114,9 @@ def choose_isolation(request: RehearsalRequest) -> Isolation:
 def _unsuitable(request: RehearsalRequest, isolation: Isolation) -> Optional[str]:
     """Why this request cannot run with ``isolation`` on any machine; ``None`` if it can."""
     options = request.options
-    if request.distribution.uses_mpirun and isolation is not Isolation.NETNS:
+    if request.uses_mpirun and isolation != "netns":
         return f"{request.distribution} logs in to each host by ssh on port 22, and sshd needs real users"
-    if isolation.is_namespaced:
+    if isolation != "loopback":
         return None
     if options.launcher is not None:
         return f"{options.launcher} writes to /opt/ml and serves port 8080 on each host"
@@ -155,47 +125,6 @@ def _unsuitable(request: RehearsalRequest, isolation: Isolation) -> Optional[str
         return "this entry point uses /opt/ml by its absolute name"
     if options.bandwidth is not None or options.latency is not None:
         return "hosts without a network of their own cannot have --bandwidth or --latency"
-    if request.distribution is Distribution.TORCH_DISTRIBUTED and len(request.groups) > 1:
+    if request.distribution == "torch_distributed" and len(request.groups) > 1:
         return "each group is a world of its own at port 7777, which hosts of one network cannot share"
     return None
-
-
-def _check_link(request: RehearsalRequest, isolation: Isolation) -> None:
-    wanted = (
-        (request.options.latency, "--latency", "netem", "delay 1ms"),
-        (request.options.bandwidth, "--bandwidth", "tbf", "rate 1gbit burst 65536 latency 1ms"),
-    )
-    for value, option, discipline, arguments in wanted:
-        if value is not None and shutil.which("tc", path=_path()) is None:
-            raise RehearsalError(
-                f"{option} needs tc, which is not installed.", hint="On Debian and Ubuntu: apt install iproute2"
-            )
-        error = None if value is None else probe_qdisc(isolation, f"{discipline} {arguments}")
-        if error is not None:
-            raise RehearsalError(
-                f"{option} is not available: this kernel has no {discipline} ({error}).",
-                hint=f"Load its module (modprobe sch_{discipline}; on Ubuntu in the package "
-                f"linux-modules-extra-$(uname -r)), or leave {option} out.",
-            )
-
-
-def _try_script(isolation: Isolation, script: str) -> Optional[str]:
-    """Why the script fails in new namespaces, or ``None`` if it does not."""
-    command = ["unshare", *namespace_options(isolation), "--kill-child", "sh", "-c", script]
-    try:
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=20,
-            check=False,
-            env={**os.environ, "PATH": _path(), "LC_ALL": "C"},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
-    return None if done.returncode == 0 else (lines[-1] if lines else f"unshare ended with {done.returncode}")
-
-
-def _path() -> str:
-    return tools_path(os.environ.get("PATH", os.defpath))

@@ -6,21 +6,18 @@ In what it differs from SageMaker, which software ran, and whether the processes
 import glob
 import json
 import os
-import re
 import shutil
 import subprocess
-import tarfile
 from typing import Dict, Optional, Tuple
 
-from lightning_sm.rehearse._outcome import Outcome, Status
+from lightning_sm.launch import Image, find_image
+from lightning_sm.rehearse._outcome import Outcome
 from lightning_sm.rehearse._plan import RehearsalFolder, container_path
-from lightning_sm.rehearse._request import PROCESSES_PER_HOST, Distribution, Isolation, RehearsalRequest
+from lightning_sm.rehearse._request import PROCESSES_PER_HOST, Isolation, RehearsalRequest
 
-__all__ = ["compare_software", "compare_worlds", "differences", "unused_package"]
+__all__ = ["compare_software", "compare_worlds", "differences"]
 
 _ACCELERATED = ("ml.p", "ml.g", "ml.trn")
-_IMAGE = re.compile(r"pytorch-training:(?P<torch>\d+\.\d+)\S*?-(?P<processor>cpu|gpu)-py3(?P<minor>\d+)")
-_IMPORT = re.compile(r"^\s*(?:import|from)\s+lightning_sm\b", re.MULTILINE)
 _VERSIONS = """
 import importlib.metadata, json, sys
 found = {"Python": "%d.%d" % sys.version_info[:2]}
@@ -40,40 +37,21 @@ def compare_software(request: RehearsalRequest, folder: RehearsalFolder) -> str:
     gpus = _gpus()
     here = ", ".join(f"{name} {version}" for name, version in versions.items())
     text = f"The job ran with {here} and {gpus or 'no'} GPU{'s' * (gpus > 1)}"
-    match = _IMAGE.search(request.image)
-    if match is None:
+    # A body may name any image; an address has a slash.
+    image = find_image(request.image, "") if "/" in request.image else Image(request.image)
+    if image.python is None:
         text += "; the image brings a Python and torch of its own"
     else:
-        image = f"Python 3.{match['minor']}, torch {match['torch']}"
-        text += f"; the image has {image}, for {'GPUs' if match['processor'] == 'gpu' else 'CPUs'}"
+        processors = "GPUs" if image.processor == "gpu" else "CPUs"
+        text += f"; the image has Python {image.python}, torch {image.torch}, for {processors}"
     return f"{text}. AWS's images have no Lightning: versions that requirements.txt leaves open may be others there."
-
-
-def unused_package(request: RehearsalRequest, folder: RehearsalFolder) -> Optional[str]:
-    """Say what will happen if several processes start and no file of the source imports this package."""
-    started = max(_started(request).values())
-    if started == 1 or not folder.archive.exists():
-        return None
-    with tarfile.open(str(folder.archive)) as packed:
-        for member in packed:
-            file = packed.extractfile(member) if member.name.endswith(".py") else None
-            if file is not None and _IMPORT.search(file.read().decode("utf-8", "replace")):
-                return None
-    is_auto = request.environment.get("LIGHTNING_SM_AUTO") == "1"
-    will = (
-        "LIGHTNING_SM_AUTO=1 in the job's environment gives its Trainer their world, where the program does not."
-        if is_auto
-        else f"the {started} processes train together only if the program itself gives its Trainer num_nodes, devices "
-        "and strategy; else each trains alone."
-    )
-    return f"No file of the source imports lightning_sm: {will}"
 
 
 def compare_worlds(request: RehearsalRequest, outcome: Outcome) -> Optional[str]:
     """Say whether the processes of a completed job trained in another world than the one that was started."""
     started = _started(request)
     number = max(started.values())
-    if outcome.status is not Status.COMPLETED or number == 1:
+    if outcome.status != "Completed" or number == 1:
         return None
     if not any(host.worlds for host in outcome.hosts):
         return (
@@ -92,9 +70,9 @@ def _started(request: RehearsalRequest) -> Dict[str, int]:
     sent = request.hyperparameters.get(PROCESSES_PER_HOST, "").strip('"')
     count = int(sent) if sent.isdigit() else request.options.processes or _gpus() or 1
     together: Tuple[Tuple[str, ...], ...] = (request.distribution_hosts,)
-    if request.distribution is Distribution.NONE:
+    if request.distribution == "none":
         count, together = 1, (request.hosts,)
-    elif request.distribution is Distribution.TORCH_DISTRIBUTED:
+    elif request.distribution == "torch_distributed":
         together = tuple(group.hosts for group in request.groups)
     elif request.sdk == "v3":
         # Its driver of mpirun starts all ranks on one host.
@@ -109,16 +87,16 @@ def _gpus() -> int:
 def differences(request: RehearsalRequest, isolation: Isolation) -> Tuple[str, ...]:
     """Return a sentence for each thing that works here and not on SageMaker, or the other way."""
     distribution, is_v2 = request.distribution, request.sdk == "v2"
-    is_loopback = isolation is Isolation.LOOPBACK
-    is_torchrun = is_v2 and distribution is Distribution.TORCH_DISTRIBUTED
-    is_smddp = distribution in (Distribution.SMDISTRIBUTED, Distribution.PYTORCHDDP)
+    is_loopback = isolation == "loopback"
+    is_torchrun = is_v2 and distribution == "torch_distributed"
+    is_smddp = distribution in ("smdistributed", "pytorchddp")
     has_smddprun = shutil.which("smddprun", path=container_path(request, os.environ)) is not None
     on_cpu = sorted({each.instance_type for each in request.groups if not each.instance_type.startswith(_ACCELERATED)})
     fast = [each.name for each in request.channels if each.settings["TrainingInputMode"] == "FastFile"]
     sharded = [each.name for each in request.channels if each.settings["S3DistributionType"] == "ShardedByS3Key"]
     found = {
         "Hosts have no route to the internet: downloads and a program's own pip install fail only here.": (
-            isolation.is_namespaced
+            isolation != "loopback"
         ),
         "Hosts share this machine's file system, /tmp, host name and ports; on SageMaker they share nothing.": (
             is_loopback
@@ -129,10 +107,7 @@ def differences(request: RehearsalRequest, isolation: Isolation) -> Tuple[str, .
             is_loopback and bool(request.channels)
         ),
         "Outside /opt, /etc and /tmp the hosts see your own files, and what they write there stays.": (
-            isolation is Isolation.USERNS
-        ),
-        "The spot interruption comes without SageMaker's SIGTERM and 120 s.": (
-            request.options.spot_interrupt_after is not None
+            isolation == "userns"
         ),
         f"SDK v2 refuses torch_distributed on {', '.join(on_cpu)}: only GPU and Trainium instances.": (
             is_torchrun and bool(on_cpu)
@@ -142,12 +117,12 @@ def differences(request: RehearsalRequest, isolation: Isolation) -> Tuple[str, .
         ),
         f"SDK v2 refuses {distribution} for framework_version above 2.2.0, unless image_uri is given.": is_smddp,
         f"Processes per host come from {PROCESSES_PER_HOST}; SageMaker counts the instance's GPUs, 1 on CPU.": (
-            is_v2 and request.options.processes is not None and distribution not in (Distribution.MPI, Distribution.SMP)
+            is_v2 and request.options.processes is not None and distribution not in ("mpi", "smp")
         ),
         "There is no smddprun here, so ranks have only OMPI_* variables; images with SMDDP set RANK as well.": (
             is_smddp and not has_smddprun
         ),
-        "Images for GPU on Amazon Linux 2023 have no mpi4py: add it to requirements.txt.": distribution.uses_mpirun,
+        "Images for GPU on Amazon Linux 2023 have no mpi4py: add it to requirements.txt.": request.uses_mpirun,
         f"FastFile is a plain folder here ({', '.join(fast)}); on SageMaker it is read-only, and read on demand.": (
             bool(fast)
         ),

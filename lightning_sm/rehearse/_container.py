@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import List, Sequence, Tuple
 
 from lightning_sm.errors import RehearsalError
-from lightning_sm.rehearse._network import Command, host_commands, hosts_file
+from lightning_sm.rehearse._network import Command, host_commands
 from lightning_sm.rehearse._plan import SHARED, RehearsalPlan, tools_path
-from lightning_sm.rehearse._request import Isolation
 
 __all__ = ["create_ssh_key", "other_mounts", "prepare_container", "run_commands"]
 
@@ -45,7 +44,7 @@ def run_commands(commands: Sequence[Command], *, enter: Command = (), check: boo
     Raises:
         RehearsalError: A command failed; the message has its output.
     """
-    environ = {**os.environ, "PATH": tools_path(os.environ.get("PATH", os.defpath))}
+    environ = {**os.environ, "PATH": tools_path()}
     for command in commands:
         done = subprocess.run(
             [*enter, *command], env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
@@ -71,34 +70,38 @@ def prepare_container(plan: RehearsalPlan, host: str) -> Tuple[str, ...]:
 
     Where the host cannot be set up, its ``start_error`` says why.
     """
-    for folder in (plan.folder.rootfs(host), plan.folder.layer(host)):
+    place = plan.folder.hosts / host
+    # The root directory of the host, and the upper layer of its overlays.
+    rootfs, layer = place / "image", place / "layer"
+    for folder in (rootfs, layer):
         folder.mkdir(parents=True)
-    _write_files(plan, host)
-    script = plan.folder.hosts / host / "start.sh"
-    required, optional = _mounts(plan, host)
+    _write_files(plan, place / "files", host)
+    required, optional = _mounts(plan, rootfs, layer)
     lines = [_FUNCTIONS % shlex.quote(str(plan.folder.start_error(host)))]
     lines += [f"run {shlex.join(command)}" for command in required]
     lines += [f"try {shlex.join(command)}" for command in optional]
-    lines += [f"run {shlex.join(command)}" for command in _settings(plan, host)]
+    lines += [f"run {shlex.join(command)}" for command in _settings(plan, host, rootfs, layer)]
     # Hides the files of the other hosts.
-    lines.append(f"try mount -t tmpfs tmpfs {plan.folder.rootfs(host)}{plan.folder.root}")
+    lines.append(f"try mount -t tmpfs tmpfs {rootfs}{plan.folder.root}")
     # The command is process 1, as that of a real container is. Until here the holder was: a host's port is moved to the
     # network of its process 1.
-    command = ("unshare", "--pid", "--fork", "--kill-child", f"--root={plan.folder.rootfs(host)}", "--mount-proc")
+    command = ("unshare", "--pid", "--fork", "--kill-child", f"--root={rootfs}", "--mount-proc")
     lines.append(f"exec {shlex.join((*command, '--', *plan.request.command))}")
+    script = place / "start.sh"
     script.write_text("\n".join(lines), encoding="utf-8")
     return (*plan.enter, "unshare", "--net", "--mount", "--uts", "--ipc", "sh", str(script))
 
 
-def _write_files(plan: RehearsalPlan, host: str) -> None:
+def _write_files(plan: RehearsalPlan, folder: Path, host: str) -> None:
     """Write what replaces files of this machine: the host's names, and ssh as in the training images' Dockerfiles."""
+    names = "".join(f"{address} {name}\n" for name, address in plan.addresses.items())
     files = {
-        "etc/hosts": hosts_file(plan.addresses),
+        "etc/hosts": f"127.0.0.1 localhost\n{names}",
         "etc/hostname": f"{host}\n",
         # The toolkit appends the container's variables to it; those of this machine must not be in it.
         "etc/environment": "",
     }
-    if plan.request.distribution.uses_mpirun:
+    if plan.request.uses_mpirun:
         public = (plan.folder.keys / "id_ed25519.pub").read_text(encoding="utf-8")
         private = (plan.folder.keys / "id_ed25519").read_text(encoding="utf-8")
         # There is no login session whose id could be set; the images make it optional too.
@@ -114,21 +117,20 @@ def _write_files(plan: RehearsalPlan, host: str) -> None:
             }
         )
     for name, content in files.items():
-        path = plan.folder.files(host) / name
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
         if ".ssh" in name:
             path.chmod(0o600)
 
 
-def _mounts(plan: RehearsalPlan, host: str) -> Tuple[List[Command], List[Command]]:
+def _mounts(plan: RehearsalPlan, rootfs: Path, layer: Path) -> Tuple[List[Command], List[Command]]:
     """The commands that mount the root directory: those that must work, and those that may fail.
 
     A file system that cannot be the lower layer of an overlay is left out.
     """
-    rootfs, layer = plan.folder.rootfs(host), plan.folder.layer(host)
     required: List[Command] = [("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(layer))]
-    if plan.isolation is Isolation.NETNS:
+    if plan.isolation == "netns":
         mounts = other_mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), plan.folder.root)
         required += [*_overlay("/", str(rootfs), layer / "root"), ("mount", "--rbind", "/dev", f"{rootfs}/dev")]
     else:
@@ -144,10 +146,10 @@ def _mounts(plan: RehearsalPlan, host: str) -> Tuple[List[Command], List[Command
     return required, optional
 
 
-def _settings(plan: RehearsalPlan, host: str) -> List[Command]:
+def _settings(plan: RehearsalPlan, host: str, rootfs: Path, layer: Path) -> List[Command]:
     """The commands for what a host has beside its root directory: network, names, ``/opt/ml`` with its channels."""
     folder, options = plan.folder, plan.request.options
-    rootfs, layer = str(folder.rootfs(host)), folder.layer(host)
+    files = folder.hosts / host / "files"
     name = f"import socket; socket.sethostname({host!r})"
     commands: List[Command] = [
         *host_commands(host, plan.addresses[host], latency=options.latency, bandwidth=options.bandwidth),
@@ -155,20 +157,20 @@ def _settings(plan: RehearsalPlan, host: str) -> List[Command]:
         ("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", f"{rootfs}/dev/shm"),
         ("mount", "-t", "sysfs", "sysfs", f"{rootfs}/sys"),
         # Flags of the toolkit on this machine, which it would take for its own. Another user's may not be removed.
-        ("sh", "-c", 'rm -f "$0"/tmp/done.* "$0"/tmp/ready.* || :', rootfs),
+        ("sh", "-c", 'rm -f "$0"/tmp/done.* "$0"/tmp/ready.* || :', str(rootfs)),
         # In a user namespace a file of the machine's root can be replaced, but not written to.
-        ("cp", "-R", "--preserve=mode", "--remove-destination", f"{folder.files(host)}/etc", rootfs),
+        ("cp", "-R", "--preserve=mode", "--remove-destination", f"{files}/etc", str(rootfs)),
         ("mkdir", "-p", f"{rootfs}/opt/ml", f"{rootfs}{SHARED}"),
         ("mount", "--bind", str(folder.opt_ml(host)), f"{rootfs}/opt/ml"),
         ("mount", "--bind", str(folder.archive.parent), f"{rootfs}{SHARED}"),
     ]
-    if plan.request.distribution.uses_mpirun:
+    if plan.request.uses_mpirun:
         # As root only, so below an overlay.
         commands += [
             ("rm", "-rf", f"{rootfs}/root/.ssh"),
-            ("cp", "-R", "--preserve=mode", f"{folder.files(host)}/root/.ssh", f"{rootfs}/root/.ssh"),
+            ("cp", "-R", "--preserve=mode", f"{files}/root/.ssh", f"{rootfs}/root/.ssh"),
             ("mkdir", "-p", "-m", "755", f"{rootfs}/run/sshd"),
-            ("ssh-keygen", "-A", "-f", rootfs),
+            ("ssh-keygen", "-A", "-f", str(rootfs)),
         ]
     for channel in plan.request.channels:
         source, target = str(channel.path), f"{rootfs}/opt/ml/input/data/{channel.name}"

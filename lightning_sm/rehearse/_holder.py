@@ -31,25 +31,24 @@ def hold(isolation: Isolation, folder: RehearsalFolder) -> Iterator[Tuple[str, .
     """
     code = f"from {__name__} import main; main()"
     command: Tuple[str, ...] = (sys.executable, "-c", code, str(folder.root))
-    if isolation.is_namespaced:
+    if isolation != "loopback":
         command = ("unshare", *namespace_options(isolation), "--mount-proc", "--kill-child", *command)
     # It imports this very package, wherever this process found it.
     package = str(Path(__file__).resolve().parents[2])
     known = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    path = tools_path(os.environ.get("PATH", os.defpath))
     holder = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         # A session of its own: Ctrl-C is for this process.
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(known), "PATH": path},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(known), "PATH": tools_path()},
     )
     enter: Tuple[str, ...] = ()
-    if isolation.is_namespaced:
+    if isolation != "loopback":
         enter = ("nsenter", f"--target={holder.pid}", "--net", "--mount", "--uts", "--ipc")
         enter += (f"--pid=/proc/{holder.pid}/ns/pid_for_children",)
-        enter += ("--user", "--preserve-credentials") if isolation is Isolation.USERNS else ()
+        enter += ("--user", "--preserve-credentials") if isolation == "userns" else ()
     try:
         assert holder.stdout is not None
         if holder.stdout.readline() != b"ready\n":

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
+from lightning_sm.launch._line import write_opt_ml
 from lightning_sm.rehearse._container import prepare_container
 from lightning_sm.rehearse._plan import RehearsalPlan
 
@@ -27,11 +28,11 @@ class HostProcess:
 
     def __init__(self, plan: RehearsalPlan, host: str, lines: "queue.Queue[Tuple[str, str]]") -> None:
         self.host = host
-        self._is_namespaced = plan.isolation.is_namespaced
+        self._is_namespaced = plan.isolation != "loopback"
         self._marker = str(plan.folder.opt_ml(host))
         self._started = time.monotonic()
         self._ended: Optional[float] = None
-        plan.write_opt_ml(host)
+        write_opt_ml(plan.folder.opt_ml(host), plan.config_files(host))
         command = prepare_container(plan, host) if self._is_namespaced else _prepare_loopback(plan, host)
         self._process = subprocess.Popen(
             command,

@@ -1,30 +1,30 @@
-"""Runs a job: starts its hosts, passes on their logs, ends them, starts them again after a spot interruption."""
+"""Runs a job: starts its hosts, passes on their logs, ends them, and collects what they leave."""
 
-import collections
 import contextlib
+import dataclasses
 import queue
-import shutil
 import time
 from pathlib import Path
-from typing import Any, Callable, Deque, Dict, List, Optional, Set, TextIO, Tuple
+from typing import Dict, List, Optional, TextIO, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.rehearse._container import create_ssh_key, run_commands
 from lightning_sm.rehearse._host import HostProcess
 from lightning_sm.rehearse._log import LogLine, find_error_line, find_topologies, find_worlds, parse_lines
-from lightning_sm.rehearse._network import bridge_commands, removal_commands
-from lightning_sm.rehearse._outcome import Attempt, EndedBy, HostOutcome, Outcome, rank_in
+from lightning_sm.rehearse._network import BRIDGE_COMMANDS
+from lightning_sm.rehearse._outcome import EndedBy, HostOutcome, Outcome, rank_in
 from lightning_sm.rehearse._plan import RehearsalPlan
-from lightning_sm.rehearse._request import RehearsalOptions
 from lightning_sm.rehearse._storage import collect_results, fetch_checkpoints, send_checkpoints
 
 __all__ = ["run_job"]
 
 _POLL_SECONDS = 0.1
+# In these is HostOutcome.error_line.
+_LAST_LINES = 200
 
 
 def run_job(plan: RehearsalPlan, stream: TextIO) -> Outcome:
-    """Run the job, once more after a spot interruption, and collect its results.
+    """Run the job with its checkpoints, and collect its results.
 
     Args:
         plan: The job.
@@ -34,39 +34,17 @@ def run_job(plan: RehearsalPlan, stream: TextIO) -> Outcome:
         RehearsalError: A host or the network could not be set up.
     """
     request, folder = plan.request, plan.folder
-    if plan.isolation.is_namespaced:
-        run_commands(bridge_commands(), enter=plan.enter)
-    if request.distribution.uses_mpirun:
+    if plan.isolation != "loopback":
+        run_commands(BRIDGE_COMMANDS, enter=plan.enter)
+    if request.uses_mpirun:
         create_ssh_key(folder.keys)
-    bucket: Optional[Path] = None
-    if request.has_checkpoints:
-        bucket = Path(request.options.checkpoint_dir or folder.checkpoints)
-        bucket.mkdir(parents=True, exist_ok=True)
-    started = time.monotonic()
-    deadline = started + request.options.timeout
-    interrupt_after = request.options.spot_interrupt_after
-    interrupt_at = None if interrupt_after is None else started + interrupt_after
-
-    def log(line: LogLine) -> None:
-        # The job goes on when nobody reads its log any more, or the terminal cannot show it.
-        with contextlib.suppress(OSError, UnicodeError):
-            print(line, file=stream, flush=True)
-
-    attempts: List[Attempt] = []
-    while True:
-        local = {host: plan.checkpoints_of(host) for host in request.hosts}
-        before = {host: fetch_checkpoints(bucket, local[host]) for host in local} if bucket else {}
-        attempts.append(_run_attempt(plan, log, deadline=deadline, interrupt_at=interrupt_at))
-        if bucket is not None:
-            for host, files in before.items():
-                send_checkpoints(local[host], files, bucket)
-        if attempts[-1].ended_by is not EndedBy.INTERRUPTION:
-            break
-        log(LogLine("rehearsal", None, "Spot interruption: all hosts were ended; the job starts again."))
-        if plan.isolation.is_namespaced:
-            run_commands(removal_commands(request.hosts), enter=plan.enter, check=False)
-        shutil.rmtree(folder.hosts)
-        interrupt_at = None
+    local = {host: plan.checkpoints_of(host) for host in request.hosts}
+    bucket = Path(request.options.checkpoint_dir or folder.checkpoints) if request.has_checkpoints else None
+    before = {host: fetch_checkpoints(bucket, local[host]) for host in local} if bucket else {}
+    outcome = _Run(plan, stream).run()
+    if bucket is not None:
+        for host, files in before.items():
+            send_checkpoints(local[host], files, bucket)
     uploads, warnings = collect_results(plan, bucket)
     if bucket is None and any(any(path.glob("*")) for path in local.values()):
         lost = (
@@ -74,152 +52,114 @@ def run_job(plan: RehearsalPlan, stream: TextIO) -> Outcome:
             "(checkpoint_s3_uri; here --checkpoint-dir)."
         )
         warnings = (*warnings, lost)
-    return Outcome(
-        attempts=tuple(attempts),
-        uploads=uploads,
-        warnings=warnings,
-        job_name=request.job_name,
-        isolation=plan.isolation,
-        distribution=request.distribution,
-        sdk=request.sdk,
-    )
+    return dataclasses.replace(outcome, uploads=uploads, warnings=warnings)
 
 
-def _run_attempt(
-    plan: RehearsalPlan, log: Callable[[LogLine], None], *, deadline: float, interrupt_at: Optional[float]
-) -> Attempt:
-    """Start the hosts and wait for them. None of their processes runs any more when this returns or raises."""
-    options = plan.request.options
-    started = time.monotonic()
-    hosts = _Hosts(plan, log)
-    try:
-        hosts.start()
-        try:
-            ended_by = _wait(hosts, options, deadline, interrupt_at)
-        except KeyboardInterrupt:
-            ended_by = EndedBy.STOP
-        codes = hosts.exit_codes()
-    finally:
-        hosts.kill()
-    for name in codes:
-        if plan.folder.start_error(name).exists():
-            reason = plan.folder.start_error(name).read_text(encoding="utf-8").strip()
-            raise RehearsalError(f"Host {name} was not started: {reason}")
-    because = {
-        EndedBy.EXIT: "another host failed",
-        EndedBy.TIMEOUT: "timeout",
-        EndedBy.INTERRUPTION: "spot interruption",
-        EndedBy.STOP: "stop",
-        EndedBy.STOPPED: f"SIGKILL {options.stop_grace:.0f} s after SIGTERM",
-    }[ended_by]
-    return Attempt(hosts.outcomes(codes, because), ended_by, round(time.monotonic() - started, 1))
+class _Run:
+    """The hosts of one run of the job, and what was read from their logs."""
 
-
-class _HostLog:
-    """What is kept of one host's log lines."""
-
-    def __init__(self) -> None:
-        self.topologies: List[Dict[str, Any]] = []
-        self.worlds: Set[int] = set()
-        # For HostOutcome.error_line.
-        self.last: Deque[str] = collections.deque(maxlen=200)
-
-    def add(self, text: str) -> None:
-        self.topologies += find_topologies(text)
-        self.worlds.update(find_worlds(text))
-        self.last.append(text)
-
-
-class _Hosts:
-    """The running hosts of one attempt, and what was read from their logs."""
-
-    def __init__(self, plan: RehearsalPlan, log: Callable[[LogLine], None]) -> None:
-        self._plan, self._log = plan, log
+    def __init__(self, plan: RehearsalPlan, stream: TextIO) -> None:
+        self._plan, self._stream, self._options = plan, stream, plan.request.options
         self._lines: queue.Queue[Tuple[str, str]] = queue.Queue()
-        self._logs = {host: _HostLog() for host in plan.request.hosts}
+        self._logs: Dict[str, List[str]] = {host: [] for host in plan.request.hosts}
         self._hosts: List[HostProcess] = []
-        self.is_stop_line_seen = False
+        self._is_stop_line_seen = False
 
-    def start(self) -> None:
-        """Start all hosts."""
-        for host in self._plan.request.hosts:
-            self._hosts.append(HostProcess(self._plan, host, self._lines))
+    def run(self) -> Outcome:
+        """Start the hosts and wait for them. None of their processes runs any more when this returns or raises."""
+        request = self._plan.request
+        started = time.monotonic()
+        try:
+            for name in request.hosts:
+                self._hosts.append(HostProcess(self._plan, name, self._lines))
+            try:
+                ended_by = self._wait(started + self._options.timeout)
+            except KeyboardInterrupt:
+                ended_by = "stop"
+            codes = {host.host: host.exit_code for host in self._hosts}
+        finally:
+            for host in self._hosts:
+                host.kill()
+            self._read_logs(0.0)
+        for name in codes:
+            if self._plan.folder.start_error(name).exists():
+                reason = self._plan.folder.start_error(name).read_text(encoding="utf-8").strip()
+                raise RehearsalError(f"Host {name} was not started: {reason}")
+        because = {
+            "exit": "another host failed",
+            "timeout": "timeout",
+            "stop": "stop",
+            "stopped": f"SIGKILL {self._options.stop_grace:.0f} s after SIGTERM",
+        }[ended_by]
+        return Outcome(
+            tuple(self._outcome(host, codes[host.host], because) for host in self._hosts),
+            ended_by,
+            round(time.monotonic() - started, 1),
+            job_name=request.job_name,
+            isolation=self._plan.isolation,
+            distribution=request.distribution,
+            sdk=request.sdk,
+        )
 
-    def exit_codes(self) -> Dict[str, Optional[int]]:
-        """The exit code of each host, ``None`` while it runs."""
-        return {host.host: host.exit_code for host in self._hosts}
+    def _wait(self, deadline: float) -> EndedBy:
+        """Wait until the job is over, and return why."""
+        options = self._options
+        failed_at: Optional[float] = None
+        stop_at = None if options.stop_after is None else time.monotonic() + options.stop_after
+        kill_at: Optional[float] = None
+        while True:
+            self._read_logs(_POLL_SECONDS)
+            codes = [host.exit_code for host in self._hosts]
+            now = time.monotonic()
+            if all(code is not None for code in codes):
+                return "exit" if kill_at is None else "stopped"
+            if kill_at is not None:
+                if now > kill_at:
+                    return "stopped"
+                continue
+            if self._is_stop_line_seen or (stop_at is not None and now > stop_at):
+                for host in self._hosts:
+                    if host.exit_code is None:
+                        self._log(LogLine("rehearsal", None, f"Stop: {host.host}: {host.stop()}"))
+                kill_at = now + options.stop_grace
+            if failed_at is None and any(code not in (None, 0) for code in codes):
+                failed_at = now
+            if failed_at is not None and now - failed_at > options.abort_after:
+                return "exit"
+            if now > deadline:
+                return "timeout"
 
-    def read_logs(self, seconds: float) -> None:
+    def _read_logs(self, seconds: float) -> None:
         """Pass on what the hosts write, for at most this long."""
         until = time.monotonic() + seconds
-        stop_at = self._plan.request.options.stop_at
+        stop_at = self._options.stop_at
         while True:
             try:
                 host, raw = self._lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 return
             for line in parse_lines(host, raw, self._plan.request.distribution_hosts):
-                self._logs[line.host].add(line.text)
-                self.is_stop_line_seen |= stop_at is not None and stop_at in line.text
+                self._logs[line.host].append(line.text)
+                self._is_stop_line_seen |= stop_at is not None and stop_at in line.text
                 self._log(line)
 
-    def stop(self) -> None:
-        """Send SIGTERM to every container that still runs."""
-        for host in self._hosts:
-            if host.exit_code is None:
-                self._log(LogLine("rehearsal", None, f"Stop: {host.host}: {host.stop()}"))
+    def _log(self, line: LogLine) -> None:
+        # The job goes on when nobody reads its log any more, or the terminal cannot show it.
+        with contextlib.suppress(OSError, UnicodeError):
+            print(line, file=self._stream, flush=True)
 
-    def kill(self) -> None:
-        """Kill what still runs, and read the rest of the logs."""
-        for host in self._hosts:
-            host.kill()
-        self.read_logs(0.0)
-
-    def outcomes(self, codes: Dict[str, Optional[int]], because: str) -> Tuple[HostOutcome, ...]:
-        """How each host ended. ``because`` is for those without an exit code."""
-        found = []
-        for host in self._hosts:
-            code, name, log = codes[host.host], host.host, self._logs[host.host]
-            failure = self._plan.folder.opt_ml(name) / "output" / "failure"
-            found.append(
-                HostOutcome(
-                    host=name,
-                    group=self._plan.request.group_of(name).name,
-                    exit_code=code,
-                    seconds=round(host.seconds, 1),
-                    ended_because=because if code is None else None,
-                    failure=failure.read_text(encoding="utf-8", errors="replace") if failure.exists() else None,
-                    error_line=None if code in (None, 0) else find_error_line(log.last),
-                    topologies=tuple(sorted(log.topologies, key=rank_in)),
-                    worlds=tuple(sorted(log.worlds)),
-                )
-            )
-        return tuple(found)
-
-
-def _wait(hosts: _Hosts, options: RehearsalOptions, deadline: float, interrupt_at: Optional[float]) -> EndedBy:
-    """Wait until the attempt is over, and return why."""
-    failed_at: Optional[float] = None
-    stop_after = None if options.stop_after is None else time.monotonic() + options.stop_after
-    kill_at: Optional[float] = None
-    while True:
-        hosts.read_logs(_POLL_SECONDS)
-        codes = hosts.exit_codes().values()
-        now = time.monotonic()
-        if all(code is not None for code in codes):
-            return EndedBy.EXIT if kill_at is None else EndedBy.STOPPED
-        if kill_at is not None:
-            if now > kill_at:
-                return EndedBy.STOPPED
-            continue
-        if hosts.is_stop_line_seen or (stop_after is not None and now > stop_after):
-            hosts.stop()
-            kill_at = now + options.stop_grace
-        if failed_at is None and any(code not in (None, 0) for code in codes):
-            failed_at = now
-        if failed_at is not None and now - failed_at > options.abort_after:
-            return EndedBy.EXIT
-        if now > deadline:
-            return EndedBy.TIMEOUT
-        if interrupt_at is not None and now > interrupt_at:
-            return EndedBy.INTERRUPTION
+    def _outcome(self, host: HostProcess, code: Optional[int], because: str) -> HostOutcome:
+        """How a host ended. ``because`` is for one without an exit code."""
+        name, log = host.host, self._logs[host.host]
+        failure = self._plan.folder.opt_ml(name) / "output" / "failure"
+        return HostOutcome(
+            host=name,
+            group=self._plan.request.group_of(name).name,
+            exit_code=code,
+            seconds=round(host.seconds, 1),
+            ended_because=because if code is None else None,
+            failure=failure.read_text(encoding="utf-8", errors="replace") if failure.exists() else None,
+            error_line=None if code in (None, 0) else find_error_line(log[-_LAST_LINES:]),
+            topologies=tuple(sorted((each for text in log for each in find_topologies(text)), key=rank_in)),
+            worlds=tuple(sorted({size for text in log for size in find_worlds(text)})),
+        )

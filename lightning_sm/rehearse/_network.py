@@ -1,16 +1,13 @@
 """The network of namespaced hosts, as commands of ``ip`` and ``tc``: a bridge, and an ``eth0`` on each host."""
 
 import re
-from typing import Dict, Optional, Sequence, Tuple
+from typing import Optional, Tuple
 
 __all__ = [
+    "BRIDGE_COMMANDS",
     "INTERFACE",
     "Command",
-    "addresses",
-    "bridge_commands",
     "host_commands",
-    "hosts_file",
-    "removal_commands",
     "shaping_commands",
 ]
 
@@ -22,24 +19,12 @@ INTERFACE = "eth0"
 # Exists only in the rehearsal's own network namespace, so it can be the same for every rehearsal.
 _BRIDGE = "bridge0"
 
-
-def addresses(hosts: Sequence[str]) -> Dict[str, str]:
-    """Return an address for each host, in a network that exists only in the rehearsal's namespace."""
-    return {host: f"10.0.{k // 200}.{k % 200 + 2}" for k, host in enumerate(hosts)}
-
-
-def hosts_file(known: Dict[str, str]) -> str:
-    """Return the content of ``/etc/hosts`` with these names and addresses."""
-    return "127.0.0.1 localhost\n" + "".join(f"{address} {host}\n" for host, address in known.items())
-
-
-def bridge_commands() -> Tuple[Command, ...]:
-    """Return the commands that create the bridge, run once in the namespaces of the rehearsal."""
-    return (
-        ("ip", "link", "set", "lo", "up"),
-        ("ip", "link", "add", _BRIDGE, "type", "bridge"),
-        ("ip", "link", "set", _BRIDGE, "up"),
-    )
+#: The commands that create the bridge, run once in the namespaces of the rehearsal.
+BRIDGE_COMMANDS = (
+    ("ip", "link", "set", "lo", "up"),
+    ("ip", "link", "add", _BRIDGE, "type", "bridge"),
+    ("ip", "link", "set", _BRIDGE, "up"),
+)
 
 
 def host_commands(
@@ -55,15 +40,6 @@ def host_commands(
         ("ip", "link", "set", INTERFACE, "up"),
         *shaping_commands(latency, bandwidth),
     )
-
-
-def removal_commands(hosts: Sequence[str]) -> Tuple[Command, ...]:
-    """Return the commands that remove what ended hosts left in the rehearsal's namespace.
-
-    The kernel removes the interfaces of a network namespace some time after its last process has ended, and until then
-    the name of a port is taken. Where it has done so, these commands fail.
-    """
-    return tuple(("ip", "link", "delete", _port_name(host)) for host in hosts)
 
 
 def shaping_commands(latency: Optional[float], bandwidth: Optional[int]) -> Tuple[Command, ...]:

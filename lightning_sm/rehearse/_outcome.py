@@ -2,51 +2,27 @@
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Literal, Optional, Tuple
 
+from lightning_sm.launch._settings import Distribution
 from lightning_sm.rehearse._log import USAGE_ERROR
-from lightning_sm.rehearse._request import Distribution, Isolation, TextEnum
+from lightning_sm.rehearse._request import Isolation
 
-__all__ = ["Attempt", "EndedBy", "HostOutcome", "Outcome", "Status", "Upload", "rank_in"]
+__all__ = ["EndedBy", "HostOutcome", "Outcome", "Status", "Upload", "rank_in"]
 
 # The service shows this much of ``output/failure``.
 _REASON_LENGTH = 1024
 _SHOWN_UPLOADS = 20
 
 
-class EndedBy(TextEnum):
-    """Why an attempt ended.
+#: Why the job ended. ``exit``: the hosts ended by themselves, or because one of them failed. ``timeout``: the option.
+#: ``stopped``: ``stop_after`` or ``stop_at``. ``stop``: Ctrl-C, or the process that asked for the rehearsal has ended.
+EndedBy = Literal["exit", "timeout", "stopped", "stop"]
+#: The job's status as DescribeTrainingJob says it, or ``TimedOut`` for the rehearsal's own limit.
+Status = Literal["Completed", "Failed", "Stopped", "TimedOut"]
 
-    ``exit``: the hosts ended by themselves, or because one of them failed. ``timeout``: the option.
-    ``interruption``: ``spot_interrupt_after``. ``stopped``: ``stop_after`` or ``stop_at``.
-    ``stop``: Ctrl-C, or the process that asked for the rehearsal has ended.
-
-    Example::
-
-        >>> EndedBy("timeout") is EndedBy.TIMEOUT
-        True
-    """
-
-    EXIT = "exit"
-    TIMEOUT = "timeout"
-    INTERRUPTION = "interruption"
-    STOPPED = "stopped"
-    STOP = "stop"
-
-
-class Status(TextEnum):
-    """The job's status as DescribeTrainingJob says it, or ``TimedOut`` for the rehearsal's own limit.
-
-    Example::
-
-        >>> [str(status) for status in Status]
-        ['Completed', 'Failed', 'Stopped', 'TimedOut']
-    """
-
-    COMPLETED = "Completed"
-    FAILED = "Failed"
-    STOPPED = "Stopped"
-    TIMED_OUT = "TimedOut"
+# Of a job that the rehearsal has ended.
+_STATUS: Dict[EndedBy, Status] = {"timeout": "TimedOut", "stop": "Stopped", "stopped": "Stopped"}
 
 
 @dataclass(frozen=True)
@@ -82,33 +58,6 @@ class HostOutcome:
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One start of the job. There is a second one after a spot interruption.
-
-    Args:
-        hosts: How each host ended.
-        ended_by: Why the attempt ended.
-        seconds: How long it took.
-
-    Example::
-
-        >>> hosts = tuple(HostOutcome(f"algo-{k}", "group", k - 1, seconds=9.0 - k) for k in (1, 2, 3))
-        >>> Attempt(hosts, EndedBy.EXIT, 9.0).failed_host.host
-        'algo-3'
-    """
-
-    hosts: Tuple[HostOutcome, ...]
-    ended_by: EndedBy
-    seconds: float
-
-    @property
-    def failed_host(self) -> Optional[HostOutcome]:
-        """The host that failed first."""
-        failed = [host for host in self.hosts if host.exit_code not in (None, 0)]
-        return min(failed, key=lambda host: host.seconds) if failed else None
-
-
-@dataclass(frozen=True)
 class Upload:
     """A file that the service would upload.
 
@@ -135,7 +84,9 @@ class Outcome:
     """How a rehearsal ended.
 
     Args:
-        attempts: Each start of the job, the last one last.
+        hosts: How each host ended.
+        ended_by: Why the job ended.
+        seconds: How long it took.
         uploads: The files that the service would upload.
         warnings: What is different on SageMaker, and files that would be lost.
         job_name: The training job's name.
@@ -143,48 +94,44 @@ class Outcome:
         distribution: The launcher.
         sdk: The SDK whose request was rehearsed.
         collected: The local folder or ``s3://`` prefix with the results; ``None`` if there is none.
-        kept: The rehearsal's own folder, if the request asked to keep it.
         problems: What is wrong with a job that may have completed, such as processes that trained alone.
 
     Example::
 
-        >>> host = HostOutcome("algo-1", "homogeneousCluster", exit_code=0, seconds=1.5)
-        >>> outcome = Outcome((Attempt((host,), EndedBy.EXIT, 1.5),))
-        >>> str(outcome.status), outcome.exit_code, outcome.failure_reason
-        ('Completed', 0, None)
+        >>> hosts = tuple(HostOutcome(f"algo-{k}", "group", k - 1, seconds=9.0 - k) for k in (1, 2, 3))
+        >>> outcome = Outcome(hosts, "exit", 9.0)
+        >>> outcome.status, outcome.exit_code, outcome.failed_host.host
+        ('Failed', 1, 'algo-3')
     """
 
-    attempts: Tuple[Attempt, ...]
+    hosts: Tuple[HostOutcome, ...]
+    ended_by: EndedBy
+    seconds: float
     uploads: Tuple[Upload, ...] = ()
     warnings: Tuple[str, ...] = ()
     job_name: str = "rehearsal"
-    isolation: Isolation = Isolation.LOOPBACK
-    distribution: Distribution = Distribution.NONE
+    isolation: Isolation = "loopback"
+    distribution: Distribution = "none"
     sdk: str = "v2"
     collected: Optional[str] = None
-    kept: Optional[str] = None
     problems: Tuple[str, ...] = ()
 
     @property
-    def hosts(self) -> Tuple[HostOutcome, ...]:
-        """The hosts of the last attempt."""
-        return self.attempts[-1].hosts
+    def failed_host(self) -> Optional[HostOutcome]:
+        """The host that failed first."""
+        failed = [host for host in self.hosts if host.exit_code not in (None, 0)]
+        return min(failed, key=lambda host: host.seconds) if failed else None
 
     @property
     def status(self) -> Status:
         """The job's status."""
-        last = self.attempts[-1]
-        if last.ended_by is EndedBy.TIMEOUT:
-            return Status.TIMED_OUT
-        if last.ended_by in (EndedBy.STOP, EndedBy.STOPPED):
-            return Status.STOPPED
-        return Status.FAILED if last.failed_host is not None else Status.COMPLETED
+        return _STATUS.get(self.ended_by, "Completed" if self.failed_host is None else "Failed")
 
     @property
     def exit_code(self) -> int:
         """The exit code of ``lightning-sm rehearse``: 0, 1 (failed), 124 (timeout), 130 (Ctrl-C), 143 (stopped)."""
-        stopped = 143 if self.attempts[-1].ended_by is EndedBy.STOPPED else 130
-        return {Status.COMPLETED: 0, Status.FAILED: 1, Status.TIMED_OUT: 124, Status.STOPPED: stopped}[self.status]
+        stopped = 143 if self.ended_by == "stopped" else 130
+        return {"Completed": 0, "Failed": 1, "TimedOut": 124, "Stopped": stopped}[self.status]
 
     @property
     def failure_reason(self) -> Optional[str]:
@@ -192,12 +139,11 @@ class Outcome:
 
         Empty if that host wrote none; ``None`` for a job that completed or was stopped.
         """
-        last = self.attempts[-1]
-        if self.status is Status.TIMED_OUT:
-            return _timeout_reason(last)
-        failed = last.failed_host
+        if self.status == "TimedOut":
+            return _timeout_reason(self)
+        failed = self.failed_host
         # A stopped job has no failure reason, whatever exit codes its hosts have.
-        if failed is None or self.status is Status.STOPPED:
+        if failed is None or self.status == "Stopped":
             return None
         return failed.failure[:_REASON_LENGTH] if failed.failure else ""
 
@@ -217,10 +163,7 @@ class Outcome:
             reason = self.failure_reason or "(empty, as the console would show it)"
             lines += [f"  {line}" for line in reason.splitlines()]
             lines += _log_excerpt(self)
-        for number, attempt in enumerate(self.attempts, start=1):
-            if len(self.attempts) > 1:
-                lines.append(f"Attempt {number}, ended by {attempt.ended_by} after {attempt.seconds} s")
-            lines += _host_table(attempt.hosts)
+        lines += _host_table(self.hosts)
         lines += [f"WARNING: {problem}" for problem in self.problems]
         lines += _topology_lines(self.hosts)
         lines += _upload_lines(self.uploads)
@@ -229,8 +172,6 @@ class Outcome:
         if self.warnings:
             lines.append("Differences from SageMaker:")
             lines += [f"  - {warning}" for warning in self.warnings]
-        if self.kept:
-            lines.append(f"Kept: {self.kept}")
         return "\n".join(lines)
 
 
@@ -240,10 +181,10 @@ def rank_in(topology: Dict[str, Any]) -> int:
     return rank if isinstance(rank, int) else -1
 
 
-def _timeout_reason(attempt: Attempt) -> str:
-    running = [host.host for host in attempt.hosts if host.exit_code is None]
-    done = [f"{host.host} after {host.seconds:.0f} s" for host in attempt.hosts if host.exit_code == 0]
-    text = f"Still running after {attempt.seconds:.0f} s (--timeout): {', '.join(running)}."
+def _timeout_reason(outcome: Outcome) -> str:
+    running = [host.host for host in outcome.hosts if host.exit_code is None]
+    done = [f"{host.host} after {host.seconds:.0f} s" for host in outcome.hosts if host.exit_code == 0]
+    text = f"Still running after {outcome.seconds:.0f} s (--timeout): {', '.join(running)}."
     if done:
         text += f" Ended with exit code 0: {', '.join(done)}; the others may be waiting for it."
     return text
@@ -251,7 +192,7 @@ def _timeout_reason(attempt: Attempt) -> str:
 
 def _log_excerpt(outcome: Outcome) -> List[str]:
     """The log's last error, when the reason is empty or is the toolkit's and has no message."""
-    failed = outcome.attempts[-1].failed_host
+    failed = outcome.failed_host
     if failed is None or (outcome.failure_reason and 'ErrorMessage ""' not in outcome.failure_reason):
         return []
     lines = [f"  Last error in the log of {failed.host}: {failed.error_line or '(the log is empty)'}"]

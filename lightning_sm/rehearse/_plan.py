@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from lightning_sm.rehearse._network import INTERFACE, addresses
+from lightning_sm.rehearse._network import INTERFACE
 from lightning_sm.rehearse._request import Isolation, RehearsalRequest
 
 __all__ = [
@@ -66,21 +66,9 @@ class RehearsalFolder:
         """``/opt/ml`` of ``host``."""
         return self.hosts / host / "ml"
 
-    def layer(self, host: str) -> Path:
-        """The upper layer of ``host``'s root directory: what it writes anywhere else."""
-        return self.hosts / host / "layer"
-
-    def rootfs(self, host: str) -> Path:
-        """The root directory of ``host``."""
-        return self.hosts / host / "image"
-
     def start_error(self, host: str) -> Path:
         """The file that says why ``host`` was not started, if it was not."""
         return self.hosts / host / "error"
-
-    def files(self, host: str) -> Path:
-        """What replaces files of this machine on ``host``."""
-        return self.hosts / host / "files"
 
     @property
     def hosts(self) -> Path:
@@ -96,11 +84,6 @@ class RehearsalFolder:
     def python(self) -> Path:
         """The containers' virtual environment, beside ``root`` because hosts do not see what is below it."""
         return self.root.with_name(f"{self.root.name}-python")
-
-    @property
-    def fetched(self) -> Path:
-        """The input channels that were downloaded from S3 or made."""
-        return self.root / "fetched"
 
     @property
     def keys(self) -> Path:
@@ -143,13 +126,12 @@ class RehearsalPlan:
 
     @property
     def addresses(self) -> Dict[str, str]:
-        """The address of each host."""
-        hosts = self.request.hosts
-        return addresses(hosts) if self.isolation.is_namespaced else {host: host for host in hosts}
+        """The address of each host, in a network that exists only in the rehearsal's namespace."""
+        return {host: f"10.0.{k // 200}.{k % 200 + 2}" for k, host in enumerate(self.request.hosts)}
 
     def variables(self, host: str) -> Dict[str, str]:
         """The whole environment of the container ``host``."""
-        moved = {} if self.isolation.is_namespaced else {"SAGEMAKER_BASE_DIR": str(self.folder.opt_ml(host))}
+        moved = {} if self.isolation != "loopback" else {"SAGEMAKER_BASE_DIR": str(self.folder.opt_ml(host))}
         return {**moved, **self.environment}
 
     def checkpoints_of(self, host: str) -> Path:
@@ -166,11 +148,11 @@ class RehearsalPlan:
         }
         if self.folder.archive.exists():
             archive = f"{SHARED}/{self.folder.archive.name}"
-            if not self.isolation.is_namespaced:
+            if self.isolation == "loopback":
                 archive = str(self.folder.archive)
             files["hyperparameters.json"]["sagemaker_submit_directory"] = json.dumps(archive)
         if request.has_checkpoints:
-            path = request.checkpoint_path if self.isolation.is_namespaced else str(self.checkpoints_of(host))
+            path = request.checkpoint_path if self.isolation != "loopback" else str(self.checkpoints_of(host))
             bucket = f"s3://rehearsal/{request.job_name}/checkpoints"
             files["checkpointconfig.json"] = {"LocalPath": path, "S3Uri": bucket}
         return files
@@ -186,22 +168,13 @@ class RehearsalPlan:
                 {"instance_group_name": each.name, "instance_type": each.instance_type, "hosts": list(each.hosts)}
                 for each in self.request.groups
             ],
-            "network_interface_name": INTERFACE if self.isolation.is_namespaced else _LOOPBACK_INTERFACE,
+            "network_interface_name": INTERFACE if self.isolation != "loopback" else _LOOPBACK_INTERFACE,
         }
         if self.request.options.local_mode_files:
             # SDK v2's local mode writes neither groups nor a group name.
             del content["instance_groups"], content["current_group_name"]
             content["current_instance_type"] = "local"
         return content
-
-    def write_opt_ml(self, host: str) -> None:
-        """Create the folders and files that a container finds below ``/opt/ml`` when it starts."""
-        opt_ml = self.folder.opt_ml(host)
-        # The output folder matters: without it the toolkit cannot write its failure file and ends with 0.
-        for name in ("input/config", "input/data", "model", "output/data", "code"):
-            (opt_ml / name).mkdir(parents=True, exist_ok=True)
-        for name, content in self.config_files(host).items():
-            (opt_ml / "input" / "config" / name).write_text(json.dumps(content), encoding="utf-8")
 
 
 def create_plan(
@@ -222,7 +195,7 @@ def create_plan(
         folder: The rehearsal's folder, in which archive and virtual environment are already there.
         enter: The command that enters the namespaces of the rehearsal.
     """
-    if not isolation.is_namespaced:
+    if isolation == "loopback":
         # In the order of the groups' hosts, as far as addresses allow it.
         names = [host for group in request.groups for host in group.hosts]
         ordered = sorted(names, key=lambda host: int(host.rpartition("-")[2]))
@@ -230,10 +203,10 @@ def create_plan(
     passed = {
         name: value for name, value in variables.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
     }
-    if not isolation.is_namespaced and "TMPDIR" in variables:
+    if isolation == "loopback" and "TMPDIR" in variables:
         passed["TMPDIR"] = variables["TMPDIR"]
     platform = {
-        "HOME": "/root" if isolation is Isolation.NETNS else variables.get("HOME", "/"),
+        "HOME": "/root" if isolation == "netns" else variables.get("HOME", "/"),
         "TRAINING_JOB_NAME": request.job_name,
         "TRAINING_JOB_ARN": f"arn:aws:sagemaker:us-east-1:000000000000:training-job/{request.job_name}",
         "AWS_REGION": variables.get("AWS_REGION", "us-east-1"),
@@ -252,10 +225,10 @@ def container_path(request: RehearsalRequest, variables: Mapping[str, str], pyth
     own = request.environment.get("PATH")
     commands = None if python is None else str(python / "bin")
     here = (os.path.dirname(sys.executable), sysconfig.get_path("scripts"))
-    known = tools_path(variables.get("PATH", os.defpath))
-    return os.pathsep.join(dict.fromkeys(filter(None, [own, commands, *here, *known.split(os.pathsep)])))
+    known = tools_path(variables).split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys(filter(None, [own, commands, *here, *known])))
 
 
-def tools_path(path: str) -> str:
-    """Return ``path`` with the folders of ``ip``, ``tc`` and ``sshd`` at its end."""
-    return os.pathsep.join([path, "/usr/sbin", "/sbin"])
+def tools_path(variables: Mapping[str, str] = os.environ) -> str:
+    """Return ``PATH`` of these variables with the folders of ``ip``, ``tc`` and ``sshd`` at its end."""
+    return os.pathsep.join([variables.get("PATH", os.defpath), "/usr/sbin", "/sbin"])

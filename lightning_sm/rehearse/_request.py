@@ -7,13 +7,13 @@ import dataclasses
 import json
 import sys
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.launch import Account, create_job_request, settings_of
+from lightning_sm.launch._settings import Distribution
 from lightning_sm.rehearse._sdk_v3 import MODEL_TRAINER_COMMAND, driver_scripts, drivers_folder
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "PROCESSES_PER_HOST",
     "RehearsalOptions",
     "RehearsalRequest",
-    "TextEnum",
     "create_request",
     "request_from_body",
 ]
@@ -35,64 +34,19 @@ PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
 _BODY_HINT = "Give the arguments of boto3's create_training_job, as JSON."
 
 
-class TextEnum(str, Enum):
-    """An enumeration whose members are, and print as, their values on every Python."""
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-
-class Distribution(TextEnum):
-    """The launcher of a job: the keys of the SDK's ``distribution`` argument.
-
-    Example::
-
-        >>> Distribution("mpi").uses_mpirun
-        True
-    """
-
-    NONE = "none"
-    TORCH_DISTRIBUTED = "torch_distributed"
-    PYTORCHDDP = "pytorchddp"
-    SMDISTRIBUTED = "smdistributed"
-    MPI = "mpi"
-    SMP = "smp"
-
-    @property
-    def uses_mpirun(self) -> bool:
-        """Whether the hosts reach each other by ssh."""
-        return self not in (Distribution.NONE, Distribution.TORCH_DISTRIBUTED)
-
+#: How hosts are separated on one machine, from the most to the least like SageMaker. ``netns`` and ``userns`` give each
+#: host Linux namespaces of its own, with and without root; ``loopback`` hosts are the addresses ``127.0.0.K`` and share
+#: this machine's files and processes.
+Isolation = Literal["netns", "userns", "loopback"]
 
 # In the order in which the PyTorch toolkit checks them.
-_FLAGS = (
-    ("sagemaker_mpi_enabled", Distribution.MPI),
-    ("sagemaker_pytorch_ddp_enabled", Distribution.PYTORCHDDP),
-    ("sagemaker_torch_distributed_enabled", Distribution.TORCH_DISTRIBUTED),
-    ("sagemaker_distributed_dataparallel_enabled", Distribution.SMDISTRIBUTED),
+_FLAGS: Tuple[Tuple[str, Distribution], ...] = (
+    ("sagemaker_mpi_enabled", "mpi"),
+    ("sagemaker_pytorch_ddp_enabled", "pytorchddp"),
+    ("sagemaker_torch_distributed_enabled", "torch_distributed"),
+    ("sagemaker_distributed_dataparallel_enabled", "smdistributed"),
 )
-
-
-class Isolation(TextEnum):
-    """How hosts are separated on one machine, from the most to the least like SageMaker.
-
-    ``netns`` and ``userns`` give each host Linux namespaces of its own, with and without root; ``loopback`` hosts are
-    the addresses ``127.0.0.K`` and share this machine's files and processes.
-
-    Example::
-
-        >>> [isolation.value for isolation in Isolation if isolation.is_namespaced]
-        ['netns', 'userns']
-    """
-
-    NETNS = "netns"
-    USERNS = "userns"
-    LOOPBACK = "loopback"
-
-    @property
-    def is_namespaced(self) -> bool:
-        """Whether each host has a network and a root directory of its own."""
-        return self is not Isolation.LOOPBACK
+_DRIVERS: Tuple[Tuple[str, Distribution], ...] = (("torchrun_driver.py", "torch_distributed"), ("mpi_driver.py", "mpi"))
 
 
 @dataclass(frozen=True)
@@ -159,23 +113,22 @@ class RehearsalOptions:
         checkpoint_dir: Folder that is read and written in place of the checkpoints' S3 prefix.
         output_dir: Folder that gets ``model.tar.gz``, ``output.tar.gz`` and the checkpoints.
         upload: Write results and checkpoints to the body's places in S3, over what is there, instead of a local folder.
-        keep: Leave the rehearsal's own folder and print its path.
-        host_names: Names of the hosts, group by group (default: algo-1, algo-2 and so on).
+        host_names: Names of the hosts, group by group, such as ``algo-1,algo-3`` (default: algo-1, algo-2 and so on).
         local_mode_files: Write the configuration files of SDK v2's local mode, which have no groups.
         isolation: How hosts are separated. ``loopback``: no rights needed, hosts are 127.0.0.K, only ``none`` and
             ``torch_distributed``; ``userns``: Linux namespaces without root; ``netns``: namespaces as root, needed for
             ``mpi``, ``pytorchddp`` and ``smdistributed`` (default: the best one here).
         bandwidth: Bits per second of each namespaced host, as ``1gbit`` (the kernel's ``tbf``).
         latency: Time that a packet takes one way between namespaced hosts, as ``1ms`` (the kernel's ``netem``).
-        spot_interrupt_after: Take all hosts away then, once, and start the job again with its checkpoints.
-        stop_after: Stop the job then, as StopTrainingJob does: SIGTERM to process 1.
+        stop_after: Stop the job then, as StopTrainingJob and the end of a spot instance do: SIGTERM to process 1. The
+            next rehearsal with the same ``checkpoint_dir`` goes on.
         stop_at: Stop the job when a line of its log contains this text.
         stop_grace: Time from that to SIGKILL.
         abort_after: End the other hosts this long after one failed.
         timeout: End the rehearsal then.
 
     Raises:
-        RehearsalError: Two of them exclude each other, or a channel's folder does not exist.
+        RehearsalError: Two of them exclude each other.
 
     Example::
 
@@ -185,7 +138,7 @@ class RehearsalOptions:
 
     source_dir: Optional[str] = None
     processes: Optional[int] = None
-    launcher: Optional[str] = None
+    launcher: Optional[Literal["hyperpodrun"]] = None
     channels: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     allow_files: Tuple[str, ...] = ()
@@ -193,13 +146,11 @@ class RehearsalOptions:
     checkpoint_dir: Optional[str] = None
     output_dir: Optional[str] = None
     upload: bool = False
-    keep: bool = False
     host_names: Tuple[str, ...] = ()
     local_mode_files: bool = False
     isolation: Optional[Isolation] = None
     bandwidth: Optional[int] = None
     latency: Optional[float] = None
-    spot_interrupt_after: Optional[float] = None
     stop_after: Optional[float] = None
     stop_at: Optional[str] = None
     stop_grace: float = 120.0
@@ -207,10 +158,6 @@ class RehearsalOptions:
     timeout: float = 1800.0
 
     def __post_init__(self) -> None:
-        if sum(value is not None for value in (self.spot_interrupt_after, self.stop_after, self.stop_at)) > 1:
-            raise RehearsalError(
-                "--stop-after, --stop-at and --spot-interrupt-after exclude each other.", hint="Give one of them."
-            )
         if (self.stop_after is not None or self.stop_at is not None) and not sys.platform.startswith("linux"):
             raise RehearsalError(
                 f"--stop-after and --stop-at need Linux: {sys.platform} does not show which signals a process handles.",
@@ -222,9 +169,6 @@ class RehearsalOptions:
             raise RehearsalError(
                 f"--processes {self.processes} must be 1 or more.", hint="Leave it out for the number of GPUs."
             )
-        for name, path in self.channels.items():
-            if not Path(path).exists():
-                raise RehearsalError(f"--channel {name}: {path} does not exist.", hint="Give a local folder or file.")
 
 
 @dataclass(frozen=True)
@@ -255,12 +199,12 @@ class RehearsalRequest:
                     raise RehearsalError(
                         f"{key}: the value of {name!r} is not a string.", hint="The service takes only strings."
                     )
-        if self.options.processes is not None and self.distribution is Distribution.NONE and self.options.processes > 1:
+        if self.options.processes is not None and self.distribution == "none" and self.options.processes > 1:
             raise RehearsalError(
                 f"--processes {self.options.processes} has no meaning with --distribution none: each host runs one.",
                 hint="Let Lightning start them (--trainer.devices N after the entry point), or name a distribution.",
             )
-        if self.options.launcher is not None and self.distribution is not Distribution.TORCH_DISTRIBUTED:
+        if self.options.launcher is not None and self.distribution != "torch_distributed":
             raise RehearsalError(
                 f"--launcher {self.options.launcher} takes the place of torchrun, which --distribution "
                 f"{self.distribution} does not start.",
@@ -276,10 +220,6 @@ class RehearsalRequest:
 
     @cached_property
     def _body(self) -> Dict[str, Any]:
-        return self.as_body()
-
-    def as_body(self) -> Dict[str, Any]:
-        """The arguments of boto3's ``create_training_job``."""
         read: Dict[str, Any] = json.loads(self.body)
         return read
 
@@ -325,15 +265,17 @@ class RehearsalRequest:
     def distribution(self) -> Distribution:
         """The launcher that the PyTorch toolkit, or SDK v3's script, chooses."""
         script = dict(self.scripts).get("sm_train.sh", "")
-        for driver, distribution in (
-            ("torchrun_driver.py", Distribution.TORCH_DISTRIBUTED),
-            ("mpi_driver.py", Distribution.MPI),
-        ):
-            if driver in script:
-                return distribution
         sent = self._body.get("HyperParameters") or {}
-        found = next((found for flag, found in _FLAGS if _value(sent.get(flag))), Distribution.NONE)
-        return Distribution.SMP if found is Distribution.MPI and _value(sent.get("mp_parameters")) else found
+        found = [distribution for driver, distribution in _DRIVERS if driver in script]
+        found += [distribution for flag, distribution in _FLAGS if _value(sent.get(flag))]
+        if found[:1] == ["mpi"] and _value(sent.get("mp_parameters")):
+            return "smp"
+        return found[0] if found else "none"
+
+    @property
+    def uses_mpirun(self) -> bool:
+        """Whether the hosts reach each other by ssh."""
+        return self.distribution not in ("none", "torch_distributed")
 
     @cached_property
     def groups(self) -> Tuple[HostGroup, ...]:
@@ -377,9 +319,9 @@ class RehearsalRequest:
     @cached_property
     def channels(self) -> Tuple[InputChannel, ...]:
         """The input channels."""
-        local = {name: str(Path(path).resolve()) for name, path in self.options.channels.items()}
+        local = dict(self.options.channels)
         if self.sdk == "v3" and self.options.source_dir is not None:
-            local["code"] = str(Path(self.options.source_dir).resolve())
+            local["code"] = self.options.source_dir
         default_mode = self._algorithm.get("TrainingInputMode", "File")
         found: List[InputChannel] = []
         for entry in (*self._inputs, *({"ChannelName": name} for name in local)):
@@ -394,7 +336,10 @@ class RehearsalRequest:
             }
             if "ContentType" in entry:
                 settings["ContentType"] = entry["ContentType"]
-            source = local.get(name) or _address(name, data, settings["TrainingInputMode"])
+            if name in local:
+                source = _address(name, {"S3Uri": local[name]}, "File")
+            else:
+                source = _address(name, data, settings["TrainingInputMode"])
             found.append(InputChannel(name, source, settings))
         return tuple(found)
 
@@ -442,8 +387,8 @@ def create_request(
     options: Optional[RehearsalOptions] = None,
     *,
     hosts: int = 1,
-    distribution: str = "none",
-    sdk: str = "v2",
+    distribution: Distribution = "none",
+    sdk: Literal["v2", "v3"] = "v2",
     instance_type: str = "ml.m5.xlarge",
     instance_groups: Sequence[str] = (),
     distribution_groups: Sequence[str] = (),
@@ -463,8 +408,8 @@ def create_request(
             ``smp``.
         sdk: ``v2``: the training toolkit; ``v3``: the drivers of ``ModelTrainer``.
         instance_type: What the files say. It also decides what the SDK accepts.
-        instance_groups: Groups of a heterogeneous cluster, each as ``NAME=COUNT:TYPE``.
-        distribution_groups: Groups that the distribution is for (default: all).
+        instance_groups: Groups of a heterogeneous cluster, each as ``NAME=COUNT:TYPE``, with commas between them.
+        distribution_groups: Groups that the distribution is for, with commas between them (default: all).
         mpi_options: ``custom_mpi_options`` of the distribution.
         image: Training image, as for ``launch``: the summary compares its versions with those here, and AWS's own are
             started by their script.

@@ -6,7 +6,6 @@ Nothing is left running or on disk.
 import contextlib
 import dataclasses
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -16,13 +15,8 @@ from types import FrameType
 from typing import Iterator, Optional, TextIO, Tuple
 
 from lightning_sm.launch import pack_source
-from lightning_sm.rehearse._checks import (
-    check_port,
-    check_software,
-    choose_isolation,
-    describe_isolation,
-)
-from lightning_sm.rehearse._comparison import compare_software, compare_worlds, differences, unused_package
+from lightning_sm.rehearse._checks import TITLES, check_software, choose_isolation
+from lightning_sm.rehearse._comparison import compare_software, compare_worlds, differences
 from lightning_sm.rehearse._holder import hold
 from lightning_sm.rehearse._host import kill_marked
 from lightning_sm.rehearse._job import run_job
@@ -68,9 +62,7 @@ def rehearse(request: RehearsalRequest, *, log_to_stderr: bool = False) -> Outco
             request = download_inputs(request, folder)
             check_software(request)
             isolation = choose_isolation(request)
-            if not isolation.is_namespaced:
-                check_port()
-            print(f"isolation: {describe_isolation(isolation)}", file=stream, flush=True)
+            print(f"isolation: {TITLES[isolation]}", file=stream, flush=True)
             with hold(isolation, folder) as enter:
                 return _run(request, isolation, folder, enter, stream)
         finally:
@@ -87,9 +79,6 @@ def _run(
     if source_dir is not None and request.sdk == "v2":
         packed = pack_source(Path(source_dir), folder.archive, allowed=request.options.allow_files)
         print(f"Source of {source_dir}: {packed}", file=stream, flush=True)
-    unused = unused_package(request, folder)
-    if unused:
-        print(unused, file=stream, flush=True)
     notes = create_python_env(request, folder)
     plan = create_plan(request, isolation, os.environ, folder, enter)
     outcome = run_job(plan, stream)
@@ -98,16 +87,7 @@ def _run(
         warnings=(*outcome.warnings, *notes, compare_software(request, folder), *differences(request, isolation)),
         problems=tuple(filter(None, [compare_worlds(plan.request, outcome)])),
         collected=deliver_results(request, folder),
-        kept=_keep(folder) if request.options.keep else None,
     )
-
-
-def _keep(folder: RehearsalFolder) -> str:
-    """Move what the hosts and the service have written to a folder that stays; without keys and scripts."""
-    kept = tempfile.mkdtemp(prefix="lightning-sm-kept-")
-    for path in (folder.hosts, folder.collected):
-        shutil.move(str(path), kept)
-    return kept
 
 
 @contextlib.contextmanager

@@ -1,9 +1,10 @@
 """What SDK v3's ``ModelTrainer`` uploads for a job: its container drivers, and the scripts that it generates."""
 
 import importlib.metadata
-import importlib.util
 import json
+import runpy
 import shutil
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
@@ -18,6 +19,8 @@ MODEL_TRAINER_COMMAND = (
     "chmod +x /opt/ml/input/data/sm_drivers/sm_train.sh && /opt/ml/input/data/sm_drivers/sm_train.sh",
 )
 
+# The third name is misspelt in the SDK.
+_TEMPLATES = ("TRAIN_SCRIPT_TEMPLATE", "EXECUTE_BASIC_SCRIPT_DRIVER", "EXEUCTE_DISTRIBUTED_DRIVER")
 _DRIVERS = {"torch_distributed": ("Torchrun", "torchrun_driver.py"), "mpi": ("MPI", "mpi_driver.py")}
 
 
@@ -51,7 +54,14 @@ def driver_scripts(
     Raises:
         RehearsalError: The SDK is not installed, has other script templates, or no such launcher.
     """
-    train, basic, distributed = _script_templates(drivers_folder().parent / "templates.py")
+    path = drivers_folder().parent / "templates.py"
+    try:
+        train, basic, distributed = itemgetter(*_TEMPLATES)(runpy.run_path(str(path)))
+    except (OSError, KeyError) as error:
+        raise RehearsalError(
+            f"{path} of the installed sagemaker-train does not have the expected script templates: {error}.",
+            hint="pip install --no-deps 'sagemaker-train>=1.20'",
+        ) from error
     content: Dict[str, Any] = {}
     run = basic
     if distribution != "none":
@@ -81,19 +91,3 @@ def write_drivers(target: Path, scripts: Tuple[Tuple[str, str], ...]) -> None:
     shutil.copytree(drivers_folder(), target, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in scripts:
         (target / name).write_text(text, encoding="utf-8")
-
-
-def _script_templates(path: Path) -> Tuple[str, str, str]:
-    spec = importlib.util.spec_from_file_location("_sagemaker_train_templates", path)
-    try:
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        # The third name is misspelt in the SDK.
-        return module.TRAIN_SCRIPT_TEMPLATE, module.EXECUTE_BASIC_SCRIPT_DRIVER, module.EXEUCTE_DISTRIBUTED_DRIVER
-    except (OSError, AttributeError) as error:
-        raise RehearsalError(
-            f"{path} of the installed sagemaker-train does not have the expected script templates: {error}.",
-            hint="pip install --no-deps 'sagemaker-train>=1.20'",
-        ) from error

@@ -1,15 +1,15 @@
 """What the service copies from and to S3: inputs, checkpoints and results, in S3 itself or in local folders for it."""
 
 import dataclasses
-import importlib
-import os
 import shutil
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
+from lightning_sm.launch._send import api_errors, session_in
+from lightning_sm.launch._upload import bucket_and_key, files_in
 from lightning_sm.rehearse._outcome import Upload
 from lightning_sm.rehearse._plan import RehearsalFolder, RehearsalPlan
 from lightning_sm.rehearse._request import RehearsalRequest
@@ -54,14 +54,8 @@ def send_checkpoints(local: Path, before: _Snapshot, bucket: Path) -> None:
 
 
 def _snapshot(folder: Path) -> Dict[str, Tuple[int, int]]:
-    found: Dict[str, Tuple[int, int]] = {}
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = Path(parent) / name
-            if path.is_file():
-                state = path.stat()
-                found[str(path.relative_to(folder))] = (state.st_mtime_ns, state.st_size)
-    return found
+    states = {name: path.stat() for name, path in files_in(folder)}
+    return {name: (state.st_mtime_ns, state.st_size) for name, state in states.items()}
 
 
 def collect_results(plan: RehearsalPlan, bucket: Optional[Path]) -> Tuple[Tuple[Upload, ...], Tuple[str, ...]]:
@@ -71,7 +65,7 @@ def collect_results(plan: RehearsalPlan, bucket: Optional[Path]) -> Tuple[Tuple[
     uploads: List[Upload] = []
     warnings: List[str] = []
     for archive, source in _ARCHIVES:
-        found = [(host, name, path) for host in hosts for name, path in _files(folder.opt_ml(host) / source)]
+        found = [(host, name, path) for host in hosts for name, path in files_in(folder.opt_ml(host) / source)]
         if not found:
             continue
         with tarfile.open(str(folder.collected / archive), "w:gz", compresslevel=1) as packed:
@@ -80,14 +74,8 @@ def collect_results(plan: RehearsalPlan, bucket: Optional[Path]) -> Tuple[Tuple[
                 uploads.append(Upload(archive, name, path.stat().st_size, host))
         warnings += _clashes(archive, found)
     if bucket is not None:
-        uploads += [Upload("checkpoints", name, path.stat().st_size, "all") for name, path in _files(bucket)]
+        uploads += [Upload("checkpoints", name, path.stat().st_size, "all") for name, path in files_in(bucket)]
     return tuple(uploads), tuple(warnings)
-
-
-def _files(folder: Path) -> Iterator[Tuple[str, Path]]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            yield str(path.relative_to(folder)), path
 
 
 def _clashes(archive: str, found: List[Tuple[str, str, Path]]) -> List[str]:
@@ -109,11 +97,12 @@ def download_inputs(request: RehearsalRequest, folder: RehearsalFolder) -> Rehea
         The request, with local folders in place of ``s3://`` prefixes.
 
     Raises:
-        RehearsalError: boto3 is missing, or an object cannot be downloaded.
+        RehearsalError: There is nothing at an address.
+        LaunchError: boto3 is missing, or S3 refuses.
     """
     local: Dict[str, str] = dict(request.options.channels)
     for channel in request.channels:
-        target = folder.fetched / channel.name
+        target = folder.root / "fetched" / channel.name
         if channel.source.startswith("s3://"):
             _download(channel.source, target)
             local[channel.name] = str(target)
@@ -139,9 +128,9 @@ def deliver_results(request: RehearsalRequest, folder: RehearsalFolder) -> Optio
     if nothing is copied.
 
     Raises:
-        RehearsalError: An object cannot be uploaded.
+        LaunchError: S3 refuses.
     """
-    found = list(_files(folder.collected))
+    found = list(files_in(folder.collected))
     checkpoints: Optional[str]
     if request.options.upload:
         output = request.output_uri and f"{request.output_uri.rstrip('/')}/{request.job_name}/output"
@@ -160,28 +149,13 @@ def deliver_results(request: RehearsalRequest, folder: RehearsalFolder) -> Optio
     return output
 
 
-def _client() -> Any:
-    try:
-        return importlib.import_module("boto3").client("s3")
-    except ImportError as error:
-        raise RehearsalError(
-            "The request names s3:// folders, and boto3 is not installed.", hint="pip install 'lightning-sm[rehearse]'"
-        ) from error
-
-
-def _split(uri: str) -> Tuple[str, str]:
-    bucket, _, key = uri[len("s3://") :].partition("/")
-    return bucket, key
-
-
 def _download(uri: str, folder: Path, *, name: Optional[str] = None, needed: bool = True) -> None:
-    bucket, prefix = _split(uri)
-    client = _client()
+    bucket, prefix = bucket_and_key(uri)
+    client = session_in(None).client("s3")
     count = 0
-    try:
+    with api_errors(f"s3:GetObject of {uri}", hint="AWS_ENDPOINT_URL names another S3."):
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-            for entry in page.get("Contents", ()):
-                key = entry["Key"]
+            for key in (entry["Key"] for entry in page.get("Contents", ())):
                 if key.endswith("/"):
                     continue
                 rest = key[len(prefix) :].lstrip("/") or key.rpartition("/")[2]
@@ -189,9 +163,6 @@ def _download(uri: str, folder: Path, *, name: Optional[str] = None, needed: boo
                 target.parent.mkdir(parents=True, exist_ok=True)
                 client.download_file(bucket, key, str(target))
                 count += 1
-    except Exception as error:
-        # botocore's exceptions have no common base that is not Exception, and the import is optional.
-        raise RehearsalError(f"{uri} cannot be fetched: {error}.", hint="AWS_ENDPOINT_URL names another S3.") from error
     if needed and not count:
         raise RehearsalError(
             f"{uri} is empty, and SageMaker refuses to start a job with an empty channel.",
@@ -204,9 +175,5 @@ def _put(path: Path, target: str) -> None:
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
         return
-    try:
-        _client().upload_file(str(path), *_split(target))
-    except Exception as error:
-        raise RehearsalError(
-            f"{path.name} cannot be uploaded to {target}: {error}.", hint="--output-dir takes a local folder instead."
-        ) from error
+    with api_errors(f"s3:PutObject to {target}", hint="--output-dir takes a local folder instead."):
+        session_in(None).client("s3").upload_file(str(path), *bucket_and_key(target))

@@ -18,9 +18,9 @@ EXAMPLE = ROOT / "examples" / "groups"
 
 def test_the_page_shows_the_request_that_launch_would_send(monkeypatch):
     monkeypatch.chdir(EXAMPLE)
-    settings, _, hyperparameters, _ = _read(command_parser("launch"), ["train.py"])
+    settings, _, _ = _read(command_parser("launch"), ["train.py"])
     settings.role = ROLE
-    body = create_job_request(settings, ACCOUNT, name="job-1", hyperparameters=hyperparameters).as_body()
+    body = create_job_request(settings, ACCOUNT, name="job-1").as_body()
     (shown,) = blocks(ROOT / "docs" / "groups.md", "json")
     for field, expected in json.loads(shown).items():
         assert {name: body[field][name] for name in expected} == expected
@@ -35,8 +35,7 @@ def test_one_group_trains_and_the_other_serves_until_it_has_ended(tmp_path):
     options = ("--distribution", "torch_distributed", "--isolation", "netns", "--output-dir", tmp_path, "--json")
     done = run_rehearsal(command_line(EXAMPLE, *groups, *options, "train.py"), timeout=280)
     assert done.exit_code == 0, done.log[-4000:]
-    (attempt,) = done.summary["attempts"]
-    ranks = {host["host"]: [each["global_rank"] for each in host["topologies"]] for host in attempt["hosts"]}
+    ranks = {host["host"]: [each["global_rank"] for each in host["topologies"]] for host in done.summary["hosts"]}
     assert ranks == {"algo-1": [0], "algo-2": [1], "algo-3": []}
     assert "topology: world: 2 processes, 1 on this host, 2 hosts" in done.log
     assert "topology: hosts: algo-1, algo-2" in done.log

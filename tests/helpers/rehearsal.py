@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import pytest
 
 from lightning_sm.rehearse import Isolation, RehearsalRequest
-from lightning_sm.rehearse._checks import probe_isolation, probe_qdisc
+from lightning_sm.rehearse._checks import namespace_options, probe_isolation
 from lightning_sm.rehearse._command import read_arguments
 from tests.helpers.environ import without_launcher
 
@@ -32,7 +32,7 @@ class Rehearsed:
 
 def command_line(source: Path, *arguments: object) -> List[str]:
     """The command that rehearses a program of this folder."""
-    command = (sys.executable, "-m", "lightning_sm.rehearse", "--source-dir", source, "--env", "OMP_NUM_THREADS=1")
+    command = (sys.executable, "-m", "lightning_sm", "rehearse", "--source-dir", source, "--env", "OMP_NUM_THREADS=1")
     return [str(each) for each in (*command, *arguments)]
 
 
@@ -55,18 +55,32 @@ def _unavailable(isolation: Isolation) -> Optional[str]:
 @functools.lru_cache(maxsize=None)
 def no_netem(isolation: Isolation) -> Optional[str]:
     """Why hosts cannot have ``--latency`` here; ``None`` when they can."""
-    return probe_qdisc(isolation, "netem delay 1ms")
+    command = [
+        "unshare",
+        *namespace_options(isolation),
+        "tc",
+        "qdisc",
+        "add",
+        "dev",
+        "lo",
+        "root",
+        "netem",
+        "delay",
+        "1ms",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stderr if done.returncode else None
 
 
 def needs(
-    isolation: str = "loopback", *, mpi: bool = False, torch: bool = False, v3: bool = False, netem: bool = False
+    isolation: Isolation = "loopback", *, mpi: bool = False, torch: bool = False, v3: bool = False, netem: bool = False
 ) -> pytest.MarkDecorator:
     """Skip unless the machine can rehearse so."""
-    reason = _unavailable(Isolation(isolation))
+    reason = _unavailable(isolation)
     if reason is not None:
         return pytest.mark.skip(reason=f"{isolation}: {reason}")
-    if netem and no_netem(Isolation(isolation)) is not None:
-        return pytest.mark.skip(reason=f"no netem: {no_netem(Isolation(isolation))}")
+    if netem and no_netem(isolation) is not None:
+        return pytest.mark.skip(reason=f"no netem: {no_netem(isolation)}")
     modules = ["sagemaker_training", "sagemaker_pytorch_container", "pathspec"] + ["torch"] * torch + ["mpi4py"] * mpi
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     commands = ["mpirun", "ssh-keygen"] if mpi else []

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+import urllib.request
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -51,7 +52,7 @@ class S3:
 
 @contextmanager
 def s3_server():
-    """Start a server, with no objects of an earlier one."""
+    """Start a server, with nothing of an earlier one. It answers for all of AWS's services."""
     server = pytest.importorskip("moto.server", reason="moto is not installed").ThreadedMotoServer(
         ip_address="127.0.0.1", port=0, verbose=False
     )
@@ -59,10 +60,9 @@ def s3_server():
     server.start()
     try:
         _, port = server.get_host_and_port()
-        s3 = S3(port)
-        for key in s3.names():
-            s3.client.delete_object(Bucket="logs", Key=key)
-        yield s3
+        reset = urllib.request.Request(f"http://127.0.0.1:{port}/moto-api/reset", method="POST")
+        urllib.request.urlopen(reset, timeout=30).close()
+        yield S3(port)
     finally:
         server.stop()
 

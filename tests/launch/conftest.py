@@ -1,14 +1,11 @@
 """A server with AWS's API on this machine (moto), and credentials that are none."""
 
-import os
-import sys
-import urllib.request
 from typing import NamedTuple, Optional
 
 import pytest
 
 from lightning_sm.__main__ import main
-from tests.helpers.processes import free_port, server
+from tests.helpers.s3 import s3_server
 
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
 NO_BUCKET = ("--image", "pytorch-2.8-gpu", "--instance-type", "ml.g5.xlarge", "--role", ROLE)
@@ -26,37 +23,19 @@ class Shown(NamedTuple):
 _VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_REGION")
 
 
-@pytest.fixture(scope="session")
-def aws_server():
-    """The address of the server."""
-    pytest.importorskip("moto", reason="moto stands in for AWS's API")
-    port = free_port()
-    address = f"http://127.0.0.1:{port}"
-    with server([sys.executable, "-m", "moto.server", "-p", str(port)], f"{address}/moto-api/"):
-        yield address
-
-
 @pytest.fixture
-def aws(aws_server, monkeypatch):
+def aws(monkeypatch):
     """An empty account at that server, with the bucket ``bucket``; the value is a boto3 session."""
-    import boto3
-
-    request = urllib.request.Request(f"{aws_server}/moto-api/reset", method="POST")
-    urllib.request.urlopen(request, timeout=30).close()
     for name in _VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    for name, value in {
-        "AWS_ENDPOINT_URL": aws_server,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_MAX_ATTEMPTS": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    assert os.environ["AWS_ENDPOINT_URL"].startswith("http://127.0.0.1")
-    session = boto3.Session()
-    session.client("s3").create_bucket(Bucket="bucket")
-    return session
+    with s3_server() as server:
+        for name, value in {**server.variables, "AWS_MAX_ATTEMPTS": "1"}.items():
+            monkeypatch.setenv(name, value)
+        import boto3
+
+        session = boto3.Session()
+        session.client("s3").create_bucket(Bucket="bucket")
+        yield session
 
 
 @pytest.fixture
@@ -78,3 +57,25 @@ def run(project, capsys):
         return Shown(status, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """Replaces the answers of the service by those of a function of the call, the operation and its arguments."""
+    from botocore.client import BaseClient
+
+    original = BaseClient._make_api_call
+
+    def replace(answer):
+        def call(client, operation, arguments):
+            return answer(lambda given=arguments: original(client, operation, given), operation, arguments)
+
+        monkeypatch.setattr(BaseClient, "_make_api_call", call)
+
+    return replace
+
+
+def refusal(code, message):
+    from botocore.exceptions import ClientError
+
+    return ClientError({"Error": {"Code": code, "Message": message}}, "x")

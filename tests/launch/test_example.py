@@ -29,7 +29,7 @@ def test_the_examples_settings_want_a_role_and_nothing_else(monkeypatch, example
     pytest.importorskip("botocore", reason="the extra launch is not installed")
     monkeypatch.chdir(EXAMPLES / example)
     assert not re.search(r"\b\d{12}\b", Path("launch.yaml").read_text())
-    settings, _, hyperparameters, _ = _read(command_parser("launch"), ["fit", "--config", "config.yaml"])
+    settings, _, _ = _read(command_parser("launch"), ["fit", "--config", "config.yaml"])
     assert settings.role == "arn:aws:iam::ACCOUNT:role/ROLE"
     settings.role = ROLE
-    check_limits(create_job_request(settings, ACCOUNT, name="job-1", hyperparameters=hyperparameters))
+    check_limits(create_job_request(settings, ACCOUNT, name="job-1"))

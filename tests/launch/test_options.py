@@ -4,7 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from lightning_sm.launch import LaunchError, LaunchSettings, TuningSettings
+from lightning_sm.errors import LightningSMError
+from lightning_sm.launch import LaunchSettings, TuningSettings
 from lightning_sm.launch._arguments import command_parser, hyperparameters_of
 from lightning_sm.launch._command import _read
 
@@ -20,7 +21,7 @@ def read(*words, command="launch"):
 
 
 def test_options_and_the_command():
-    settings, tuning, hyperparameters, options = read(
+    settings, tuning, options = read(
         *("--image", "pytorch-2.8-gpu", "--instance-type", "ml.g5.12xlarge", "--instances", "2", "--spot"),
         *(
             "--distribution",
@@ -37,7 +38,7 @@ def test_options_and_the_command():
     assert settings.channels == {"training": "s3://b/a=1", "val": {"uri": "s3://b/v"}}
     assert (settings.environment, settings.spot, settings.metrics) == ({"A": "010"}, True, ["loss", "val/loss"])
     assert settings.set == {"ResourceConfig.VolumeSizeInGB": 100}
-    assert hyperparameters == {"config": "config.yaml", "trainer.max_epochs": 5}
+    assert settings.hyperparameters == {"config": "config.yaml", "trainer.max_epochs": 5}
     assert (tuning, options["dry_run"]) == (None, False)
 
 
@@ -64,8 +65,9 @@ def test_a_file_stands_below_what_is_typed(folder):
     (folder / "other.yaml").write_text("image: x")
     assert read("--file", "other.yaml")[0].image == "x"
     words = ("--max-jobs", "3", "--range", "n={min: 1, max: 3, type: integer}", "--draw", "7", "fit", "--a", "1e-3")
-    settings, tuning, hyperparameters, options = read(*words, command="tune")
-    assert (tuning.objective, tuning.max_jobs, options["draw"], hyperparameters) == ("val_acc", 3, 7, {"a": 0.001})
+    settings, tuning, options = read(*words, command="tune")
+    assert (tuning.objective, tuning.max_jobs, options["draw"]) == ("val_acc", 3, 7)
+    assert settings.hyperparameters == {"model.lr": 0.1, "version": "010", "a": 0.001}
     assert tuning.ranges == {
         "model.lr": {"min": 1e-5, "max": 0.1, "scale": "log"},
         "model.optimizer": ["2", "adam"],
@@ -90,7 +92,7 @@ def test_a_file_stands_below_what_is_typed(folder):
 )
 def test_the_command_as_hyperparameters(words, expected):
     assert hyperparameters_of(words) == expected
-    assert read("--image", "x", "--", *words)[2] == expected
+    assert read("--image", "x", "--", *words)[0].hyperparameters == expected
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_the_command_as_hyperparameters(words, expected):
     ],
 )
 def test_words_that_mean_nothing(words, message):
-    with pytest.raises(LaunchError, match=message):
+    with pytest.raises(LightningSMError, match=message):
         read("--spot", *words)
 
 
@@ -127,22 +129,23 @@ def test_words_that_mean_nothing(words, message):
         ("a: [", "parsing"),
         ("imgae: x", "Did you mean --image?"),
         ("tuning: {rangse: 1}", "rangse"),
-        ("channels: a", "no mapping"),
+        ("channels: a", "dict"),
     ],
 )
 def test_files_that_cannot_be_used(folder, text, message):
     (folder / "launch.yaml").write_text(text)
-    with pytest.raises(LaunchError, match=message):
+    with pytest.raises(LightningSMError, match=message):
         read(command="tune")
 
 
 def test_a_script_and_its_own_option_of_the_same_name():
-    settings, _, hyperparameters, _ = read("--spot", "src/main.py", "--lr", "1")
-    assert (settings.entry_point, settings.spot, hyperparameters) == ("src/main.py", True, {"lr": 1})
+    settings = read("--spot", "src/main.py", "--lr", "1")[0]
+    assert (settings.entry_point, settings.spot, settings.hyperparameters) == ("src/main.py", True, {"lr": 1})
     for words in (["--", "--name", "x"], ["main.py", "--", "--name", "x"]):
-        assert read(*words)[2] == {"name": "x"}
-    settings, _, hyperparameters, _ = read("--name", "fit", "main.py", "fit", "--config", "c.yaml")
-    assert (settings.name, settings.entry_point, hyperparameters) == ("fit", "main.py", {"config": "c.yaml"})
+        assert read(*words)[0].hyperparameters == {"name": "x"}
+    settings = read("--name", "fit", "main.py", "fit", "--config", "c.yaml")[0]
+    assert (settings.name, settings.entry_point) == ("fit", "main.py")
+    assert settings.hyperparameters == {"config": "c.yaml"}
 
 
 def test_every_setting_stands_in_a_group_and_the_first_three_are_enough(capsys):

@@ -60,8 +60,10 @@ def lightning_project(project):
 
 def said(*words, **given):
     """What is said of the project in the working directory, errors behind ``!``."""
-    problems = check_project(settings_of({"instance_type": "ml.m5.xlarge", **given}), hyperparameters_of(words))
-    return "\n".join(f"{'!' if each.is_error else ''}{each}" for each in problems)
+    hyperparameters = {**given.pop("hyperparameters", {}), **hyperparameters_of(words)}
+    given = {"instance_type": "ml.m5.xlarge", "hyperparameters": hyperparameters, **given}
+    problems = check_project(settings_of(given))
+    return "\n".join(f"{'!' if each.is_error else ''}{each.text} HINT: {each.hint}" for each in problems)
 
 
 @pytest.mark.full

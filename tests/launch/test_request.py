@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from lightning_sm import metric_definitions
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
+from lightning_sm.errors import LightningSMError
 from lightning_sm.launch import (
     Account,
     LaunchError,
@@ -29,23 +31,23 @@ ACCOUNT = Account("us-east-1", "bucket")
 LR = {"model.lr": {"min": "1e-5", "max": 0.1, "scale": "log"}}
 
 
-def request_of(name="job-1", tuning=None, metrics=(), **given):
+def request_of(name="job-1", tuning=None, **given):
     given = {"role": ROLE, "image": "pytorch-2.8-gpu", "channels": {"training": "s3://data/train"}, **given}
     if "instance_groups" not in given:
         given.setdefault("instance_type", "ml.g5.xlarge")
     if tuning is None:
-        return create_job_request(settings_of(given), ACCOUNT, name=name, metric_definitions=metrics)
+        return create_job_request(settings_of(given), ACCOUNT, name=name)
     searched = tuning_settings_of({"objective": "val_acc", "direction": "maximize", "ranges": LR, **tuning})
-    metrics = metrics or [{"Name": searched.objective, "Regex": "x=(.*)"}]
-    return create_tuning_request(settings_of(given), searched, ACCOUNT, name=name, metric_definitions=metrics)
+    return create_tuning_request(settings_of(given), searched, ACCOUNT, name=name)
 
 
 @pytest.mark.parametrize("name", sorted(JOBS))
 def test_equal_to_what_the_sdk_sends(name):
     job = JOBS[name]
-    metrics = {**job["sdk"], **job.get("tuner", {})}.get("metric_definitions", ())
-    body = request_of(job["name"], job.get("tuning"), metrics, **job["launch"]).as_body()
+    body = request_of(job["name"], job.get("tuning"), **job["launch"]).as_body()
     sent = json.loads(json.dumps(RECORDED[name]))
+    for each in sent.get("TrainingJobDefinition", sent)["AlgorithmSpecification"].get("MetricDefinitions", ()):
+        (each["Regex"],) = (own["Regex"] for own in metric_definitions(each["Name"]))
     definition = body.get("TrainingJobDefinition", body)
     assert definition["Environment"].pop("LIGHTNING_SM_AUTO") == "1"
     if not definition["Environment"]:
@@ -165,7 +167,7 @@ def test_a_drawn_job_is_what_the_service_makes_of_the_tuning_job():
     ],
 )
 def test_settings_that_mean_nothing(given, message):
-    with pytest.raises(LaunchError, match=message):
+    with pytest.raises(LightningSMError, match=message):
         request_of(**given)
 
 
@@ -175,7 +177,7 @@ def test_settings_that_mean_nothing(given, message):
     [
         ({}, None),
         ({"tuning": {"max_jobs": 2}}, None),
-        ({"spot": True, "distribution": "torch_distributed", "metrics": [{"Name": "a", "Regex": "a=(.*)"}]}, None),
+        ({"spot": True, "distribution": "torch_distributed", "metrics": ["a"]}, None),
         ({"role": "arn:aws:iam::ACCOUNT:role/ROLE"}, "RoleArn is .*, which is not of the form"),
         ({"name": "under_score"}, r"TrainingJobName is 'under_score', which is not of the form"),
         ({"name": "a" * 64}, "TrainingJobName has 64 characters, more than 63"),
@@ -183,7 +185,6 @@ def test_settings_that_mean_nothing(given, message):
         ({"hyperparameters": {"a": "x" * 2500}}, r"HyperParameters\['a'\] has 2502 characters, more than 2500"),
         ({"environment": {"1A": "x"}}, "not of the form"),
         ({"instance_type": "ml.unknown.xlarge"}, r"ml\.unknown\.xlarge', which is none that the API"),
-        ({"metrics": [{"Name": f"m{k}", "Regex": "x"} for k in range(41)]}, "MetricDefinitions has 41 entries"),
         ({"max_run": "30d"}, "MaxRuntimeInSeconds has 2592000, more than 2419200"),
         ({"instances": 0}, "InstanceCount has 0, less than 1"),
         ({"set": {"ResourceConfig.VolumeSizeInGB": "big"}}, "type: <class 'str'>, valid types: <class 'int'>"),

@@ -5,7 +5,7 @@ from typing import Any, List, Optional
 
 import pytest
 
-from lightning_sm.rehearse import TOPOLOGY_MARKER, Attempt, EndedBy, HostOutcome, Isolation, Outcome, Upload
+from lightning_sm.rehearse import TOPOLOGY_MARKER, HostOutcome, Outcome, Upload
 from lightning_sm.rehearse._log import LogLine, find_error_line, find_topologies, find_worlds, parse_lines
 
 
@@ -59,14 +59,14 @@ def host(name: str, code: Any, seconds: float = 1.0, **more: Any) -> HostOutcome
 def test_the_first_to_fail_gives_the_reason() -> None:
     late = host("algo-1", 1, 9.0, failure="because of the other")
     early = host("algo-2", 1, 2.0, failure="x" * 2000)
-    outcome = Outcome((Attempt((late, early), EndedBy.EXIT, 9.0),))
+    outcome = Outcome((late, early), "exit", 9.0)
     assert (outcome.status, outcome.exit_code, outcome.failure_reason) == ("Failed", 1, "x" * 1024)
-    assert Outcome((Attempt((host("algo-1", 2),), EndedBy.EXIT, 1.0),)).failure_reason == ""
+    assert Outcome((host("algo-1", 2),), "exit", 1.0).failure_reason == ""
 
 
 def test_timeout_names_who_runs_and_who_does_not() -> None:
     hosts = (host("algo-1", None, 60.0), host("algo-2", 0, 3.0))
-    outcome = Outcome((Attempt(hosts, EndedBy.TIMEOUT, 60.0),))
+    outcome = Outcome(hosts, "timeout", 60.0)
     assert outcome.exit_code == 124
     assert outcome.failure_reason == (
         "Still running after 60 s (--timeout): algo-1. Ended with exit code 0: algo-2 after 3 s; the others may be "
@@ -76,16 +76,17 @@ def test_timeout_names_who_runs_and_who_does_not() -> None:
 
 def test_a_stopped_job_has_no_failure_reason_whatever_its_hosts_ended_with() -> None:
     failed = host("algo-1", 143, failure="ExecuteUserScriptError: ExitCode 143")
-    for ended_by, exit_code in ((EndedBy.STOPPED, 143), (EndedBy.STOP, 130)):
-        outcome = Outcome((Attempt((failed,), ended_by, 1.0),))
+    for ended_by, exit_code in (("stopped", 143), ("stop", 130)):
+        outcome = Outcome((failed,), ended_by, 1.0)
         assert (outcome.status, outcome.exit_code, outcome.failure_reason) == ("Stopped", exit_code, None)
 
 
 def test_summary() -> None:
     told = {"global_rank": 0, "world_size": 1}
-    attempt = Attempt((host("algo-1", 0, topologies=(told,)),), EndedBy.EXIT, 1.0)
+    hosts = (host("algo-1", 0, topologies=(told,)),)
     uploads = (Upload("model.tar.gz", "model.ckpt", 12, "algo-1"),)
-    outcome = Outcome((attempt,), uploads, ("something",), "job", Isolation.NETNS, kept="/kept", problems=("bad",))
+    found = {"uploads": uploads, "warnings": ("something",), "problems": ("bad",)}
+    outcome = Outcome(hosts, "exit", 1.0, **found, job_name="job", isolation="netns")
     assert outcome.as_text().splitlines() == [
         "",
         "job: Completed",
@@ -98,8 +99,7 @@ def test_summary() -> None:
         "  model.tar.gz: model.ckpt (12 bytes, algo-1)",
         "Differences from SageMaker:",
         "  - something",
-        "Kept: /kept",
     ]
     read = json.loads(outcome.as_json())
     assert (read["status"], read["failure_reason"], read["isolation"]) == ("Completed", None, "netns")
-    assert read["attempts"][0]["hosts"][0]["topologies"] == [told]
+    assert read["hosts"][0]["topologies"] == [told]

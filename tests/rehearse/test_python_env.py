@@ -92,7 +92,10 @@ def test_no_requirements(with_requirements: Path, create: Callable) -> None:
 @pytest.mark.parametrize(
     ("image", "told"),
     [
-        ("1.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.0.1-gpu-py310", "has Python 3.10, torch 2.0, for GPUs"),
+        (
+            "1.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.0.1-gpu-py310",
+            "has Python 3.10, torch 2.0.1, for GPUs",
+        ),
         ("mine/image:1", "brings a Python and torch of its own"),
     ],
 )

@@ -28,7 +28,7 @@ class RehearsedRanks:
     @property
     def topologies(self):
         """What each rank printed before it joined, as the summary has it: host and content."""
-        return [(host["host"], each) for host in self.summary["attempts"][-1]["hosts"] for each in host["topologies"]]
+        return [(host["host"], each) for host in self.summary["hosts"] for each in host["topologies"]]
 
 
 def fill_source(folder):

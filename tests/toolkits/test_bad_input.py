@@ -1,6 +1,6 @@
 """Jobs whose process group cannot be formed end in bounded time with a reason.
 
-``tests/rehearse`` has what is refused before anything starts (a port in use, ``mpi4py`` missing).
+``tests/rehearse`` has what is refused before anything starts (``mpi4py`` missing).
 """
 
 import importlib.util

@@ -114,7 +114,7 @@ def test_a_captured_body_runs_from_bucket_to_bucket(s3):
     stage_inputs(s3)
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "lightning_sm.rehearse", "--json", "--timeout", "120s"),
+            *(sys.executable, "-m", "lightning_sm", "rehearse", "--json", "--timeout", "120s"),
             *("--isolation", "netns", "--env", "OMP_NUM_THREADS=1"),
             *("--upload", "--request", str(CAPTURED / "body.json")),
         ],

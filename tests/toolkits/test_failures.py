@@ -36,11 +36,11 @@ def rehearsed(tmp_path, how, *options, abort_after="60s", timeout=240):
 
 
 def reasons(done):
-    return {host["host"]: host["failure"] for host in done.summary["attempts"][-1]["hosts"]}
+    return {host["host"]: host["failure"] for host in done.summary["hosts"]}
 
 
 def codes(done):
-    return {host["host"]: host["exit_code"] for host in done.summary["attempts"][-1]["hosts"]}
+    return {host["host"]: host["exit_code"] for host in done.summary["hosts"]}
 
 
 @needs("netns", torch=True)

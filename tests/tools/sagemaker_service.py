@@ -123,7 +123,7 @@ class Service:
         body = self.session.client("sagemaker").describe_training_job(TrainingJobName=name)
         request = self.folder / f"{name}.json"
         request.write_text(json.dumps(body, default=str))
-        command = [sys.executable, "-m", "lightning_sm.rehearse", "--request", str(request), "--upload", "--json"]
+        command = [sys.executable, "-m", "lightning_sm", "rehearse", "--request", str(request), "--upload", "--json"]
         command += ["--timeout", f"{_SECONDS}s", "--env", "OMP_NUM_THREADS=1"]
         command += ["--stop-at", self.stop_at] if job.enable_managed_spot_training else ()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

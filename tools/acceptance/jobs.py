@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from lightning_sm import metric_definitions
 from lightning_sm.launch import (
     Account,
     JobRequest,
@@ -92,16 +91,12 @@ def planned_jobs(role: str, account: Account, stamp: str) -> Tuple[AcceptanceJob
     Raises:
         LaunchError: botocore's model of the API refuses one of the requests.
     """
-    common = LaunchSettings(role=role, max_run="30m", hyperparameters={"config": "config.yaml"})
+    common = LaunchSettings(role=role, max_run="30m", hyperparameters={"config": "config.yaml"}, metrics=["val_loss"])
 
     def job(title: str, expected: Expected, stop_at: Optional[str] = None, **settings: Any) -> AcceptanceJob:
         hyperparameters = {**common.hyperparameters, **settings.pop("hyperparameters", {})}
-        request = create_job_request(
-            replace(common, hyperparameters=hyperparameters, **settings),
-            account,
-            name=f"acceptance-{title}-{stamp}",
-            metric_definitions=metric_definitions(["val_loss"]),
-        )
+        asked = replace(common, hyperparameters=hyperparameters, **settings)
+        request = create_job_request(asked, account, name=f"acceptance-{title}-{stamp}")
         check_limits(request)
         return AcceptanceJob(title, request, expected, stop_at)
 
@@ -145,13 +140,8 @@ def planned_jobs(role: str, account: Account, stamp: str) -> Tuple[AcceptanceJob
 def _tuning_job(settings: LaunchSettings, account: Account, name: str) -> AcceptanceJob:
     ranges: Mapping[str, List[float]] = {"model.lr": [0.05, 0.1]}
     search = {"objective": "val_loss", "direction": "minimize", "ranges": ranges, "max_parallel_jobs": 2}
-    request = create_tuning_request(
-        settings,
-        tuning_settings_of({**search, "strategy": "Grid"}),
-        account,
-        name=name,
-        metric_definitions=metric_definitions(["val_loss"]),
-    )
+    tuning = tuning_settings_of({**search, "strategy": "Grid"})
+    request = create_tuning_request(settings, tuning, account, name=name)
     for each in (request, draw(request, 0)):
         check_limits(each)
     return AcceptanceJob("tuning", request, Expected(checkpoints=False, trainings=2))

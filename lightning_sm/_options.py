@@ -5,14 +5,13 @@ import difflib
 import inspect
 import json
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Union
 
 import docstring_parser
 import jsonargparse
 import yaml
-from jsonargparse.typing import register_type
 
-from lightning_sm.errors import LaunchError
+from lightning_sm.errors import HyperparameterError
 
 __all__ = ["add_options", "as_number", "as_value", "new_parser", "options_of", "parse"]
 
@@ -23,19 +22,6 @@ _NAMES_OF_SDKS = {
 }  # fmt: skip
 # YAML 1.1 takes 1e-3 for text.
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
-
-
-class _MappingAsItStands:
-    """The type of options that hold a mapping: jsonargparse would read texts in a ``Dict`` as YAML once more."""
-
-
-def _as_mapping(value: Any) -> Dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("it is no mapping of names to values")
-    return value
-
-
-register_type(_MappingAsItStands, deserializer=_as_mapping, type_check=lambda value, _: isinstance(value, dict))
 
 
 def new_parser(program: str, description: str, **options: Any) -> jsonargparse.ArgumentParser:
@@ -51,6 +37,8 @@ def add_options(
     *,
     groups: Optional[Mapping[str, str]] = None,
     prefix: str = "",
+    types: Optional[Mapping[str, Any]] = None,
+    without: Collection[str] = (),
 ) -> None:
     """Add an option for each argument of a dataclass or function, by its annotation, default and description.
 
@@ -62,28 +50,33 @@ def add_options(
         target: The dataclass or function, whose docstring describes its arguments.
         groups: The titles of groups of the help, by the argument that a group begins with.
         prefix: The key of the config file below which the arguments stand, with a dot.
+        types: The types of options whose text is not read by the annotation.
+        without: Arguments that are no options.
     """
     texts = {each.arg_name: each.description for each in docstring_parser.parse(str(target.__doc__)).params}
     group: Any = parser
     for name, parameter in inspect.signature(target).parameters.items():
+        if name in without:
+            continue
         if groups and name in groups:
             group = parser.add_argument_group(groups[name])
-        kind, default = parameter.annotation, parameter.default
+        kind, default = (types or {}).get(name, parameter.annotation), parameter.default
         text, flag = str(texts.get(name)).replace("``", "").replace("%", "%%"), f"--{name.replace('_', '-')}"
         if default is parameter.empty:
             group.add_argument(name, type=kind, help=text)
         elif kind is bool:
             group.add_argument(flag, action=jsonargparse.ActionYesNo(no_prefix="no-"), default=default, help=text)
-        elif not re.search("List|Dict", str(kind)):
+        elif not re.search("List|Tuple|Dict|Mapping", str(kind)):
             group.add_argument(flag, dest=f"{prefix}{name}", type=kind, default=default, help=text)
         else:
-            is_mapping = "Dict" in str(kind)
+            is_mapping = re.search("Dict|Mapping", str(kind)) is not None
             one = "--env" if name == "environment" else flag.rstrip("s")
             several = flag if flag != one else f"{flag}-all"
             group.add_argument(
                 several,
                 dest=f"{prefix}{name}",
-                type=_MappingAsItStands if is_mapping else kind,
+                # Of a Dict jsonargparse would read texts as YAML once more.
+                type=dict if is_mapping else kind,
                 default={} if is_mapping else [],
                 help=argparse.SUPPRESS,
             )
@@ -100,14 +93,14 @@ def parse(parser: jsonargparse.ArgumentParser, given: Union[Sequence[str], Mappi
     """Return what arguments, or the content of a config file, set, with what they leave at its default.
 
     Raises:
-        LaunchError: An option is unknown, or a value has another type.
+        HyperparameterError: An option is unknown, or a value has another type.
         SystemExit: ``--help`` was asked for.
     """
     try:
         read = parser.parse_object(dict(given)) if isinstance(given, Mapping) else parser.parse_args(list(given))
     except argparse.ArgumentError as error:
         text = " ".join(str(error).split())
-        raise LaunchError(f"{text}.", hint=_advice(parser, text)) from error
+        raise HyperparameterError(f"{text}.", hint=_advice(parser, text)) from error
     found: Dict[str, Any] = read.as_dict()
     for key in [key for key in found if key.startswith("typed_")]:
         typed, name = found.pop(key), key.partition("_")[2]
@@ -133,7 +126,7 @@ def _pairs(name: str, texts: Sequence[str]) -> Dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise LaunchError(f"{text!r} is no NAME=VALUE ({name}).", hint="Write the name, = and the value.")
+            raise HyperparameterError(f"{text!r} is no NAME=VALUE ({name}).", hint="Write the name, = and the value.")
         found[key] = value if name == "environment" else as_value(value)
     return found
 
