@@ -19,7 +19,7 @@ def run(tmp_path):
     source = tmp_path / "source"
     (source / "tests" / "helpers").mkdir(parents=True)
     shutil.copy(SCRIPT, source)
-    for name in ("__init__.py", "helpers/__init__.py", "helpers/tiny.py"):
+    for name in ("__init__.py", "helpers/__init__.py", "helpers/plain.py", "helpers/tiny.py"):
         shutil.copy(ROOT / "tests" / name, source / "tests" / name)
 
     def play():
