@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, List
 
 from _pairs import compare, last_number, parser
-from _two_processes import launch
+from _two_processes import end_process_group, launch
 
 _SAVES = 6
 _TENSORS, _SIZE = 25, 5_000_000  # 25 tensors of 20 MB
@@ -87,6 +87,8 @@ def fit(kind: str, in_background: bool, folder: str) -> None:
     trainer.fit(Big(), Data())
     if trainer.is_global_zero:
         print(statistics.median(save.held_up[1:]), flush=True)
+    if kind != "file":
+        end_process_group()
 
 
 if __name__ == "__main__":
