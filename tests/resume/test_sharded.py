@@ -203,6 +203,17 @@ def test_a_directory_that_cannot_be_made(strategy, directory):
 # --- in the background
 
 
+def test_a_copy_from_memory_is_whole_and_removals_come_after_it(strategy, directory):
+    save(strategy, directory / "a.ckpt")
+    strategy.writer.start()
+    save(strategy, directory / "b.ckpt", b"two")
+    strategy.remove_checkpoint(str(directory / "a.ckpt"))
+    strategy.writer.finish()
+    assert strategy.written[-1].startswith(sharded.MEMORY)
+    assert whole(directory / "b.ckpt") == b"two"
+    assert names(directory) == ["b.ckpt"]
+
+
 @pytest.mark.parametrize("end", ["save", "finish", "wait"])
 def test_an_error_of_the_copy_comes_later_and_the_older_one_stays(strategy, directory, monkeypatch, end):
     save(strategy, directory / "a.ckpt")
