@@ -11,7 +11,7 @@ __all__ = ["MAX_LINE", "keep_alive", "receive", "send"]
 # The longest message names the ranks of a world of thousands of processes.
 MAX_LINE = 128 * 1024
 # Detects a dead host after about two minutes, and keeps firewalls from dropping a connection that is idle for hours.
-_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 8))
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 8))
 
 
 async def receive(reader: asyncio.StreamReader) -> Optional[Message]:
@@ -32,5 +32,6 @@ def keep_alive(writer: asyncio.StreamWriter) -> None:
     """Notice the loss of the other host, also while nothing is sent."""
     connection = writer.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEP_ALIVE:
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    for name, value in _KEEP_ALIVE:
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
