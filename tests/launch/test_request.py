@@ -178,6 +178,7 @@ def test_settings_that_mean_nothing(given, message):
         ({}, None),
         ({"tuning": {"max_jobs": 2}}, None),
         ({"spot": True, "distribution": "torch_distributed", "metrics": ["a"]}, None),
+        ({"metrics": [f"m{k}" for k in range(41)]}, "MetricDefinitions has 41 entries"),
         ({"role": "arn:aws:iam::ACCOUNT:role/ROLE"}, "RoleArn is .*, which is not of the form"),
         ({"name": "under_score"}, r"TrainingJobName is 'under_score', which is not of the form"),
         ({"name": "a" * 64}, "TrainingJobName has 64 characters, more than 63"),
