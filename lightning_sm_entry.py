@@ -37,8 +37,9 @@ _CLASSES = {
     "lightning.fabric.fabric": "Fabric",
     "lightning_fabric.fabric": "Fabric",
 }
-# The variables that tell a rank from another one of its host, and the mark of a rank: their values and its PID.
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
+# What a launcher or Lightning sets for each rank, and the toolkit for the host.
+_RANK = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK", "RANK", "SM_CURRENT_HOST")
+# The mark of a rank: what tells it from others of its host, and its PID.
 _MARK = "LIGHTNING_SM_TRAINING_PROCESS"
 # Whether this module has imported the package, and not the program.
 _has_imported = False
@@ -62,10 +63,14 @@ def _protect(name: str) -> List[Any]:
         from lightning_sm._plan.measure import measure_first_fit
 
         measure_first_fit(name)
-    elif _mode() != "0" and not is_helper() and _is_unchanged():
-        from lightning_sm._auto import protect
+    elif _mode() != "0":
+        is_left = is_helper()
+        if is_left and _is_unchanged():
+            print("lightning_sm leaves this process alone, which a rank started for something else.", file=sys.stderr)
+        elif _is_unchanged():
+            from lightning_sm._auto import protect
 
-        protect(name)
+            protect(name)
     return []
 
 
@@ -80,7 +85,8 @@ def is_helper() -> bool:
 
     Such a process has the rank's variables, and would join its world in the rank's place.
     """
-    slot = ",".join(os.environ.get(name, "") for name in _RANK)
+    # Without RANK, which DeepSpeed's strategy sets in a running process; Lightning sets LOCAL_RANK=0 there.
+    slot = "/".join([*(os.environ.get(name, "") for name in _RANK[:2]), os.environ.get("LOCAL_RANK") or "0"])
     mark = f"{slot} {os.getpid()}"
     found = os.environ.get(_MARK, "")
     if found == mark:
@@ -92,22 +98,21 @@ def is_helper() -> bool:
 
 
 def _has_rank_as_parent() -> bool:
-    """Whether a Python program started this one that was itself started with the variables of the same rank."""
+    """Whether a Python program that has loaded torch, with the variables of the same rank, started this one.
+
+    One without torch has started the training, as SDK v3's drivers do, and scripts that prepare something before it.
+    """
     parent = f"/proc/{os.getppid()}"
     try:
-        if not os.path.basename(os.readlink(f"{parent}/exe")).startswith("python"):
-            return False
-        with open(f"{parent}/environ", "rb") as environ, open(f"{parent}/cmdline", "rb") as command:
-            entries = (entry.partition(b"=") for entry in environ.read().split(b"\0"))
-            variables = {os.fsdecode(name): os.fsdecode(value) for name, _, value in entries}
-            if b"sm_drivers" in command.read():  # what SDK v3 starts programs with
-                return False
+        with open(f"{parent}/environ", "rb") as environ, open(f"{parent}/maps", "rb") as maps:
+            entries = (os.fsdecode(entry).partition("=")[::2] for entry in environ.read().split(b"\0"))
+            variables = {name: value for name, value in entries if name in _RANK}
+            has_torch = b"libtorch" in maps.read()
+        is_python = os.path.basename(os.readlink(f"{parent}/exe")).startswith("python")
     except OSError:
         return False
-    names = [name for name in _RANK[:2] if name in os.environ]
-    if not names and "LOCAL_RANK" in os.environ and "LOCAL_RANK" not in variables:
-        return False  # Lightning has started this process to train with its parent
-    return any(name in os.environ and variables.get(name) == os.environ[name] for name in names or ["SM_CURRENT_HOST"])
+    own = {name: os.environ[name] for name in _RANK if name in os.environ}
+    return is_python and has_torch and bool(own) and own == variables
 
 
 def _mode() -> str:

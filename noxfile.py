@@ -93,7 +93,7 @@ def full(session: nox.Session) -> None:
     session.run(str(sdk / "bin" / "python"), "-m", "pip", "install", "-q", "sagemaker<3", external=True)
     session.env["LIGHTNING_SM_SDK_V2_PYTHON"] = str(sdk / "bin" / "python")
     words = session.posargs or ("--ignore", "tests/gpu")
-    _test(session, "-m", "full", "-rs", *words)
+    _test(session, "-m", "full", "-rfEs", *words)
 
 
 @nox.session
@@ -114,7 +114,7 @@ def examples(session: nox.Session) -> None:
     _prepare(session)
     _install(session, *_extra("examples"))
     words = session.posargs or ("tests/examples", "-k", "cifar10 or quickstart")
-    _test(session, "-m", "", "-rs", *words)
+    _test(session, "-m", "", "-rfEs", *words)
 
 
 @nox.session
@@ -122,7 +122,7 @@ def mlflow(session: nox.Session) -> None:
     """Log to a real MLflow server, whose requirements would make each other test import more."""
     _prepare(session)
     _install(session, *_extra("mlflow"), "mlflow", "boto3")
-    _test(session, "-m", "", "-rs", "tests/observe", "-k", "mlflow", *session.posargs)
+    _test(session, "-m", "", "-rfEs", "tests/observe", "-k", "mlflow", *session.posargs)
 
 
 @nox.session
@@ -130,7 +130,7 @@ def exports(session: nox.Session) -> None:
     """Serve exported models with SageMaker's inference toolkits."""
     _prepare(session)
     _install(session, *_extra("export"), "sagemaker-inference", "sagemaker-pytorch-inference")
-    _test(session, "-rs", "tests/export", *session.posargs)
+    _test(session, "-rfEs", "tests/export", *session.posargs)
 
 
 @nox.session

@@ -5,35 +5,21 @@ is compared. Ours has a job's files and so what a job gets: its environment, sav
 failure monitoring, progress lines, the report and the export. Neither has a ``ModelCheckpoint`` of the project or a
 progress bar."""
 
-import json
 import os
-import subprocess
 import sys
-import tempfile
 
 from _pairs import compare, last_number, parser
 from _steps import print_step_time
-from _two_processes import launch
+from _two_processes import launch, run_as_job
 
 import lightning_sm
 
 _COMMAND = launch(os.path.abspath(__file__))
 
 
-def job() -> None:
-    """Run the fit as the only host of a new job."""
-    with tempfile.TemporaryDirectory() as base:
-        config = os.path.join(base, "input", "config")
-        os.makedirs(config)
-        host = {"current_host": "algo-1", "hosts": ["algo-1"], "network_interface_name": "lo"}
-        with open(os.path.join(config, "resourceconfig.json"), "w", encoding="utf-8") as file:
-            json.dump(host, file)
-        subprocess.run([*_COMMAND, "worker", "ours"], env={**os.environ, "SAGEMAKER_BASE_DIR": base}, check=True)
-
-
 if __name__ == "__main__":
     if sys.argv[1:] == ["worker", "job"]:
-        job()
+        run_as_job([*_COMMAND, "worker", "ours"])
     elif sys.argv[1:2] == ["worker"]:
         complete = lightning_sm.trainer_settings if sys.argv[2] == "ours" else dict
         print_step_time(complete, strategy="ddp", enable_checkpointing=False)

@@ -42,7 +42,7 @@ _WARMUP_STEPS = 3
 _UNITS = {"mbit": 1e6 / 8, "gbit": 1e9 / 8}
 _VARIANTS: Dict[str, Optional[Dict[str, Any]]] = {
     "DDPStrategy": None,
-    "default": {},
+    "view": {},
     "bucket_cap_mb=5": {"bucket_cap_mb": 5},
     "static_graph": {"static_graph": True},
     "bf16": {"gradient_compression": "bf16"},
@@ -57,7 +57,7 @@ _VARIANTS: Dict[str, Optional[Dict[str, Any]]] = {
 }
 _DEFAULT = (
     "DDPStrategy",
-    "default",
+    "view",
     "bucket_cap_mb=5",
     "bf16, bucket_cap_mb=5",
     "auto",
@@ -236,7 +236,7 @@ def _strategy(name: str, warmup_steps: int) -> Any:
         return pl.strategies.DDPStrategy()
     has_warmup = "local_steps" in given or given.get("gradient_compression") == "powersgd"
     more: Dict[str, Any] = {"communication_warmup_steps": warmup_steps} if has_warmup else {}
-    return lightning_sm.SMDDPStrategy(**given, **more)
+    return lightning_sm.SMDDPStrategy(gradient_as_bucket_view=True, **given, **more)
 
 
 def _steps_before(name: str) -> int:

@@ -3,18 +3,19 @@
 ``lightning_sm_entry`` calls both in programs that do not import this package.
 """
 
+import multiprocessing
 import os
-from contextvars import ContextVar
-from typing import Any, Dict, Mapping
+from typing import Any, Mapping
 
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import FABRICS, NAMESPACES, Namespace
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.trainer import callbacks_of, is_fast_dev_run
 from lightning_sm._lightning.wrapped_method import (
-    constructor_arguments,
     fabric_of,
+    named_arguments,
     reorder_callbacks,
+    set_by_variables,
     trainer_of,
     wrap_method,
 )
@@ -23,8 +24,9 @@ from lightning_sm._sagemaker.topology import Topology
 from lightning_sm._settings.given import RunContext
 from lightning_sm._settings.options import options_of
 from lightning_sm._settings.redirect import LOGGER, as_list, redirect
+from lightning_sm._settings.routed import Routing
 from lightning_sm._trainer_defaults import fabric_settings, trainer_settings
-from lightning_sm.callbacks.job_callbacks import own_callbacks
+from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks
 from lightning_sm.callbacks.world_check import WorldCheckMixin
 from lightning_sm.errors import TopologyError
 from lightning_sm_entry import is_helper
@@ -36,8 +38,6 @@ _LINE = "import lightning_sm; lightning_sm.auto()"
 # The options of auto(); None before its first call.
 _options: Any = None
 _is_protected = False
-# Whether Lightning's constructor runs with arguments that are complete.
-_is_completed: "ContextVar[bool]" = ContextVar("lightning_sm_is_completed", default=False)
 # Whether this program has made a Trainer for more than one process.
 _has_world = False
 
@@ -86,8 +86,12 @@ def _complete_all(why: str, sagemaker: Mapping[str, Any]) -> None:
     with failure_reported(job):
         options_of(sagemaker)
         topology = Topology.resolve(job=job)
-    if not job.in_container or os.environ.get(_VARIABLE) == "0" or is_helper():
-        log.debug("%s changes nothing in this process.", why)
+    if not job.in_container or os.environ.get(_VARIABLE) == "0":
+        return
+    if is_helper():
+        # Workers of data loaders may run the main program once more.
+        if multiprocessing.parent_process() is None:
+            log.info("%s leaves this process alone, which a rank started for something else.", why)
         return
     if _options is None and topology.is_rank_zero:
         log.info(
@@ -112,34 +116,22 @@ def _construct_fabric(constructor: Any, fabric: Any, *args: Any, **kwargs: Any) 
 
 
 def _construct(complete: Any, parameter: str, constructor: Any, made: Any, args: Any, kwargs: Any) -> None:
+    global _has_world
     cls = type(made)
-    given, by_variable = constructor_arguments(constructor, cls, args, kwargs)
-    known = {name: value for name, value in {**given, **by_variable}.items() if value is not None}
-    if _is_completed.get() or _has_own_callbacks(as_list(given.get("callbacks"))) or _is_for_one(known):
+    given = named_arguments(constructor, args, kwargs)
+    known = {**set_by_variables(cls, given), **given}
+    # As rank 0 makes it for a test.
+    is_for_one = _has_world and all(str(known.get(name)) == "1" for name in ("devices", "num_nodes"))
+    if is_for_one or _has_own_callbacks(as_list(given.get("callbacks"))):
         constructor(made, *args, **kwargs)
-        return
-    found = complete(**{parameter: cls}, sagemaker=_options, **known)
-    token = _is_completed.set(True)
-    try:
-        constructor(made, **{**given, **found})
-    finally:
-        _is_completed.reset(token)
+    else:
+        constructor(made, **complete(**{parameter: cls}, sagemaker=_options, **given))
+    _has_world = _has_world or made.world_size > 1
 
 
 def _has_own_callbacks(callbacks: Any) -> bool:
     """Whether SageMakerCLI or trainer_settings has completed the arguments, or this has been done already."""
     return any(isinstance(callback, WorldCheckMixin) for callback in callbacks)
-
-
-def _is_for_one(arguments: Dict[str, Any]) -> bool:
-    """Whether this asks for one process in a job of several, where the program has trained with several before."""
-    global _has_world
-    topology = Topology.resolve()
-    if max(topology.num_nodes, topology.world_size or 1) == 1:
-        return False
-    is_for_one = all(str(arguments.get(name)) == "1" for name in ("devices", "num_nodes"))
-    _has_world = _has_world or not is_for_one
-    return is_for_one and _has_world
 
 
 def protect(name: str) -> None:
@@ -195,13 +187,14 @@ def _compare(strategy: Any, world_size: int) -> bool:
     if _has_world and world_size == num_nodes == 1:
         return False
     environment = getattr(strategy, "cluster_environment", None)
-    try:
-        topology.check_world(world_size, num_nodes)
-        if environment is not None and environment.node_rank() != topology.node_rank:
-            topology.refuse(f"The Trainer takes this host for node {environment.node_rank()}")
-    except TopologyError as error:
-        hint = f"Make this the first line of the script: {_LINE}, or set {_VARIABLE}=1 in the job's environment."
-        with failure_reported(job):
+    with failure_reported(job):
+        topology.check_hosts()
+        try:
+            topology.check_world(world_size, num_nodes)
+            if environment is not None and environment.node_rank() != topology.node_rank:
+                topology.refuse(f"The Trainer takes this host for node {environment.node_rank()}")
+        except TopologyError as error:
+            hint = f"Make this the first line of the script: {_LINE}, or set {_VARIABLE}=1 in the job's environment."
             raise TopologyError(error.problem, hint=hint) from None
     _has_world = _has_world or world_size > 1
     return True
@@ -212,9 +205,10 @@ def _adopt(trainer: Any) -> None:
     job = read_job()
     namespace = next(each for each in NAMESPACES if each.owns(type(trainer)))
     context = RunContext(job, Topology.resolve(job=job), namespace)
-    for setting in redirect(trainer.loggers, LOGGER, context):
-        if context.topology.is_rank_zero:
-            log.info("%s", setting)
+    routing = Routing(tuple(redirect(trainer.loggers, LOGGER, context)))
+    if context.topology.is_rank_zero:
+        for line in routing.lines:
+            log.info("%s", line)
     callbacks = callbacks_of(trainer)
     arguments = {
         "enable_checkpointing": bool(trainer.checkpoint_callbacks),
@@ -222,5 +216,5 @@ def _adopt(trainer: Any) -> None:
         "fast_dev_run": is_fast_dev_run(trainer),
     }
     with failure_reported(job):
-        own = own_callbacks(arguments, callbacks, context)
+        own = [*upload_callbacks(routing.uploads, context), *own_callbacks(arguments, callbacks, context)]
     reorder_callbacks(trainer, [*callbacks, *own])

@@ -4,7 +4,7 @@ import re
 
 __all__ = ["read_duration"]
 
-_SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
 
 
@@ -24,6 +24,8 @@ def read_duration(text: object) -> float:
         (84600.0, 0.5, 90.0)
     """
     rest, total = str(text).strip().lower(), 0.0
+    if rest.replace(".", "", 1).isdigit():
+        rest += "s"
     while rest:
         match = _PART.match(rest)
         if match is None or match.group(2) not in _SECONDS:

@@ -9,7 +9,6 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Seq
 
 import docstring_parser
 import jsonargparse
-import yaml
 
 from lightning_sm.errors import HyperparameterError
 
@@ -132,15 +131,19 @@ def _pairs(name: str, texts: Sequence[str]) -> Dict[str, Any]:
 
 
 def as_value(text: str) -> Any:
-    """Return a list or mapping in brackets as YAML reads it, a number as JSON writes it, and any other text as it is.
+    """Return what is in brackets as jsonargparse reads it, a number as JSON writes it, and any other text as it is.
 
     The program's parser reads the text. YAML would have changed it: 010 to 8, 12:30 to 750, no to false, 1.10 to 1.1.
+
+    Example::
+
+        >>> as_value("1e-3"), as_value("[1e-3, 2024-01-01]"), as_value("{epoch}")
+        (0.001, [0.001, '2024-01-01'], '{epoch}')
     """
     if text[:1] in ("[", "{"):
-        try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError:
-            return text
+        parser = new_parser("value", "")
+        parser.add_argument("--value", type=Any)
+        return parser.parse_args([f"--value={text}"]).value
     try:
         read = json.loads(text)
     except ValueError:

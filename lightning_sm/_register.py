@@ -59,12 +59,7 @@ def _watch_failures() -> None:
 
 def _register(namespace: Namespace) -> None:
     from lightning_sm._distributed.environment import SageMakerEnvironment
-    from lightning_sm._distributed.neuron import register_neuron
-    from lightning_sm._distributed.sharded import register_sharded
-    from lightning_sm._distributed.smddp import register_strategies
-    from lightning_sm._distributed.smp import register_smp
-    from lightning_sm._distributed.smp_fsdp import register_smp_fsdp
-    from lightning_sm._distributed.xla import register_xla
+    from lightning_sm._distributed.registry import register_accelerators, register_strategies
     from lightning_sm._lightning.legacy import add_names_of_environment
     from lightning_sm._lightning.strategies import check_single_device_environment
 
@@ -73,22 +68,18 @@ def _register(namespace: Namespace) -> None:
     environments.ClusterEnvironment.register(SageMakerEnvironment)
     add_names_of_environment(namespace, SageMakerEnvironment)
     register_strategies(namespace)
-    register_sharded(namespace)
-    register_smp(namespace)
-    register_smp_fsdp(namespace)
-    register_neuron(namespace)
-    register_xla(namespace)
+    register_accelerators(namespace)
     check_single_device_environment(namespace, _check_single_device)
     _set_rank()
 
 
 def _register_fabric(namespace: Namespace) -> None:
     from lightning_sm._distributed.environment import SageMakerEnvironment
-    from lightning_sm._distributed.fabric import register_fabric_strategies
+    from lightning_sm._distributed.registry import register_strategies
 
     _watch_failures()
     namespace.module("plugins.environments").ClusterEnvironment.register(SageMakerEnvironment)
-    register_fabric_strategies(namespace)
+    register_strategies(namespace)
     _set_rank()
 
 

@@ -67,7 +67,7 @@ class Deadline:
         return self.clock() - self.started >= self.seconds - self.margin(save_seconds)
 
 
-def read_deadline(text: str, job: TrainingJob) -> Deadline:
+def read_deadline(text: object, job: TrainingJob) -> Deadline:
     """Return the deadline for a value of ``sagemaker.max_runtime``.
 
     In a container it counts from the start of process 1, otherwise from the start of this process. It reads ``/proc``;

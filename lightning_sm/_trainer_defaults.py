@@ -12,9 +12,10 @@ from lightning_sm._distributed.environment import SageMakerEnvironment
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import SupportLevel, choose_fabric, choose_namespace, namespace_of, support_level
+from lightning_sm._lightning.wrapped_method import set_by_variables
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm._sagemaker.topology import DEFAULT_PORT, Launcher, Topology
+from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._settings.given import Given, RunContext
 from lightning_sm._settings.line import SCRIPT, Part
 from lightning_sm._settings.options import options_of
@@ -22,7 +23,6 @@ from lightning_sm._settings.redirect import as_list, complete_loggers, redirect
 from lightning_sm._settings.routed import Routing
 from lightning_sm._settings.routing import build_routing, route_world
 from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks
-from lightning_sm.errors import TopologyError
 
 __all__ = [
     "add_environment",
@@ -116,7 +116,8 @@ def trainer_settings(
     Outside a container the arguments are returned unchanged, except for ``num_nodes`` and ``devices`` under an external
     launcher (``torchrun``).
 
-    Files and variables that are read: see :class:`~lightning_sm.TrainingJob` and :class:`~lightning_sm.Topology`.
+    Files and variables that are read: see :class:`~lightning_sm.TrainingJob` and :class:`~lightning_sm.Topology`; and
+    Lightning's own such as ``PL_TRAINER_DEVICES``, which count as given.
 
     Args:
         sagemaker: What the ``sagemaker`` group of the CLI takes, such as ``{"checkpoint_dir": "/opt/ml/checkpoints"}``.
@@ -144,13 +145,15 @@ def trainer_settings(
         topology = Topology.resolve(job=this_job)
         classes = _classes(trainer_arguments, "callbacks", "strategy", "logger", "plugins")
         namespace = namespace_of(trainer_class, *classes) or choose_namespace()
-        context = RunContext(this_job, topology, namespace, _given(trainer_arguments), options_of(sagemaker))
+        by_variable = set_by_variables(trainer_class, trainer_arguments)
+        given = {**by_variable, **trainer_arguments}
+        context = RunContext(this_job, topology, namespace, _given(given), options_of(sagemaker))
         if context.options.doctor:
             from lightning_sm._doctor import check_host
 
             check_host(this_job, topology)
         routing = build_routing(context)
-        arguments = {**trainer_arguments, **_arguments(routing)}
+        arguments = {**given, **_arguments(routing)}
         if this_job.in_container:
             add_environment(arguments, context)
             routing = replace(routing, settings=(*routing.settings, *complete_loggers(arguments, context)))
@@ -161,7 +164,8 @@ def trainer_settings(
             arguments["callbacks"] = [*present, *own]
     if routing and topology.is_rank_zero:
         _log_table(routing.table())
-    return arguments
+    # Lightning reads the variables itself.
+    return {name: value for name, value in arguments.items() if value is not by_variable.get(name, arguments)}
 
 
 def _classes(arguments: Mapping[str, Any], *names: str) -> Iterator[type]:
@@ -209,7 +213,7 @@ def fabric_settings(
     Raises:
         JobConfigError: A file or variable of the job is broken.
         TopologyError: The launcher's variables contradict each other, or another number of hosts or processes is asked
-            for than the job has, by ``fabric run``, too.
+            for, or started, than the job has, by ``fabric run``, too.
         OptionError: ``sagemaker`` is no mapping of known options.
 
     Example::
@@ -222,7 +226,8 @@ def fabric_settings(
     with failure_reported(this_job):
         topology = Topology.resolve(job=this_job)
         namespace = choose_fabric(fabric_class, *_classes(fabric_arguments, "strategy", "loggers", "plugins"))
-        by_command = _arguments_of_command(this_job, topology)
+        topology.check_hosts()
+        by_command = _arguments_of_command()
         given = _given({**by_command, **fabric_arguments})
         context = RunContext(this_job, topology, namespace, given, options_of(sagemaker))
         routed = [
@@ -241,24 +246,11 @@ def fabric_settings(
     return {name: value for name, value in arguments.items() if name in fabric_arguments or name not in by_command}
 
 
-def _arguments_of_command(job: TrainingJob, topology: Topology) -> Dict[str, str]:
+def _arguments_of_command() -> Dict[str, str]:
     """The arguments of ``Fabric`` that ``fabric run`` has set, which starts torchrun on this host.
 
     Source: ``_set_env_variables`` in ``lightning/fabric/cli.py``.
-
-    Raises:
-        TopologyError: The job has other hosts than the world that it has started; each host would train alone.
     """
-    if os.environ.get("LT_CLI_USED") != "1":
-        return {}
-    hosts = job.world_hosts
-    if job.current_host is not None and topology.num_nodes != len(hosts):
-        node_rank = hosts.index(job.current_host)
-        raise TopologyError(
-            f"fabric run has started processes on {topology.num_nodes} host(s), and the job has {len(hosts)}.",
-            hint=f"Start fabric run --num-nodes={len(hosts)} --node-rank={node_rank} --main-address={hosts[0]} "
-            f"--main-port={DEFAULT_PORT} on this host, or launch the script with the distribution torch_distributed.",
-        )
     names = ("accelerator", "strategy", "devices", "num_nodes", "precision")
-    variables = {name: os.environ.get(f"LT_{name.upper()}") for name in names}
+    variables = {name: os.environ.get(f"LT_{name.upper()}") for name in names if os.environ.get("LT_CLI_USED") == "1"}
     return {name: value for name, value in variables.items() if value is not None}

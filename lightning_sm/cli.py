@@ -26,7 +26,7 @@ from lightning_sm._settings.line import JobLine, config_text
 from lightning_sm._settings.options import SageMakerOptions
 from lightning_sm._settings.redirect import as_list, complete_loggers
 from lightning_sm._settings.routed import Routing
-from lightning_sm._settings.run import GroupClass, RunParser, find_model_class, raise_refusals, trains
+from lightning_sm._settings.run import RunParser, find_model_class, raise_refusals, trains
 from lightning_sm._trainer_defaults import add_environment, stay_on_one_host
 from lightning_sm.callbacks.job_callbacks import monitor_callbacks, own_callbacks, upload_callbacks
 
@@ -169,9 +169,8 @@ class SageMakerCLIMixin(_Base):
         if line.subcommand is None and self._subcommands:
             return False
         classes = {
-            "trainer": GroupClass(self.trainer_class),
-            "data": GroupClass(self.datamodule_class, self.subclass_mode_data),
-            "model": GroupClass(self.model_class, self.subclass_mode_model),
+            "data": (self.datamodule_class, self.subclass_mode_data),
+            "model": (self.model_class, self.subclass_mode_model),
         }
         subparser = parser if line.subcommand is None else self._parser(line.subcommand)
         run = RunParser(self.run_context, parser, subparser, line, classes)

@@ -3,7 +3,7 @@
 import functools
 from typing import TYPE_CHECKING, Any, List
 
-from lightning_sm._distributed.fabric import FABRIC_STRATEGIES, fabric_class
+from lightning_sm._distributed.registry import strategy_class
 from lightning_sm._lightning import Namespace, resolve_class
 
 if TYPE_CHECKING:
@@ -14,13 +14,13 @@ __all__ = ["SMDDPFSDPStrategy", "SMDDPStrategy"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in FABRIC_STRATEGIES:
-        return resolve_class(name, functools.partial(_class_for, name=name))
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return resolve_class(name, functools.partial(_class_for, name=name))
 
 
 def _class_for(namespace: Namespace, name: str) -> type:
-    return fabric_class(Namespace(namespace.fabric), name)
+    return strategy_class(Namespace(namespace.fabric), name)
 
 
 def __dir__() -> List[str]:

@@ -3,11 +3,7 @@
 import functools
 from typing import TYPE_CHECKING, Any, List
 
-from lightning_sm._distributed.sharded import SHARDED, sharded_class
-from lightning_sm._distributed.smddp import smddp_strategy_class
-from lightning_sm._distributed.smp import smp_strategy_class
-from lightning_sm._distributed.smp_fsdp import smp_fsdp_strategy_class
-from lightning_sm._distributed.xla import torchrun_xla_class
+from lightning_sm._distributed.registry import strategy_class
 from lightning_sm._lightning import resolve_class
 
 if TYPE_CHECKING:
@@ -32,20 +28,13 @@ __all__ = [
     "TorchrunXLAStrategy",
 ]
 
-_SMP = {"SMPFSDPStrategy": smp_fsdp_strategy_class, "SMPStrategy": smp_strategy_class}
-
 
 def __getattr__(name: str) -> Any:
-    if name in SHARDED:
-        return resolve_class(name, functools.partial(sharded_class, name=name))
-    if name in _SMP:
-        return resolve_class(name, _SMP[name])
-    if name == "TorchrunXLAStrategy":
-        return resolve_class(name, torchrun_xla_class)
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Lightning 1.5 has plugins instead of strategies; both names are the same class in every version.
-    if name in __all__:
-        return resolve_class("SMDDPStrategy", smddp_strategy_class)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    name = "SMDDPStrategy" if name == "SMDDPPlugin" else name
+    return resolve_class(name, functools.partial(strategy_class, name=name))
 
 
 def __dir__() -> List[str]:

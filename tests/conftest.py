@@ -171,6 +171,27 @@ def one_namespace(monkeypatch):
 
 
 @pytest.fixture
+def s3():
+    """An S3 server on this machine, which the environment names."""
+    from tests.helpers.s3 import s3_server
+
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def aws(s3, monkeypatch):
+    """An empty account at that server, with the bucket ``bucket``; the value is a boto3 session."""
+    import boto3
+
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3.client.create_bucket(Bucket="bucket")
+    return boto3.Session()
+
+
+@pytest.fixture
 def in_environ(monkeypatch):
     """Return a function that sets variables for the length of the test."""
 

@@ -11,7 +11,7 @@ def test_a_duration_is_read(text, seconds):
     assert read_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "0s", "soon", "10 parsecs", "-5s", "m10", None])
+@pytest.mark.parametrize("text", ["", "0", "0s", "soon", "10 parsecs", "-5s", "m10", "1h30", "30 1h", None])
 def test_what_is_no_duration_is_refused(text):
     with pytest.raises(ValueError, match="duration"):
         read_duration(text)

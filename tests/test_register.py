@@ -14,7 +14,7 @@ from tests.helpers.fresh import run_fresh
 _NAMES = [namespace.name for namespace in installed_namespaces()]
 _LOOK = """
 from importlib import import_module
-from lightning_sm._distributed.smddp import smddp_strategy_class
+from lightning_sm._distributed.registry import strategy_class
 from lightning_sm._lightning import NAMESPACES
 from lightning_sm._lightning.legacy import ddp_base_path, strategy_of
 from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES
@@ -23,7 +23,7 @@ module, base = ddp_base_path(namespace).split(":")
 for name in ("smddp", "smddp_find_unused_parameters_false", "smddp_find_unused_parameters_true"):
     trainer = pl.Trainer(accelerator="cpu", devices=1, strategy=name, logger=False, enable_checkpointing=False)
     strategy = strategy_of(trainer)
-    is_ours = type(strategy) is smddp_strategy_class(namespace)
+    is_ours = type(strategy) is strategy_class(namespace, "SMDDPStrategy")
     say(isinstance(strategy, getattr(namespace.module(module), base)), is_ours)
 environment = strategy.cluster_environment
 say(isinstance(environment, namespace.module("plugins.environments").ClusterEnvironment), type(environment).__name__)

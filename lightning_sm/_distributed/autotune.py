@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass, replace
 from statistics import median
+from types import SimpleNamespace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from lightning_sm._distributed.communication import AUTO, Communication, SentAs, bucket_hook, sum_error
@@ -183,7 +184,8 @@ class Autotune(Communication):
 
     def _time_sum(self, way: Optional[str], gradients: Any) -> float:
         """The seconds that a sum of gradients takes that are sent in this way. Collective."""
-        bucket = _Bucket(gradients)
+        # As much of DDP's buckets as torch's hooks need.
+        bucket = SimpleNamespace(buffer=lambda: gradients)
         hook = bucket_hook(way)
         found = []
         for _ in range(_PROBES + 1):
@@ -221,16 +223,6 @@ class Autotune(Communication):
         if option in self._options:
             self._use(option)
             self._tell(f"goes on with what the job has chosen before: {option}.")
-
-
-class _Bucket:
-    """As much of DDP's buckets as torch's hooks need."""
-
-    def __init__(self, buffer: Any) -> None:
-        self._buffer = buffer
-
-    def buffer(self) -> Any:
-        return self._buffer
 
 
 def _now(device: Any) -> Any:

@@ -4,13 +4,12 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
-from enum import Enum
 from typing import Optional
 
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import SMDDPUnavailableError
 
-__all__ = ["SMDDP_INSTANCE_TYPES", "Backend", "BackendChoice", "all_gather_problem", "choose_backend"]
+__all__ = ["SMDDP_INSTANCE_TYPES", "BackendChoice", "all_gather_problem", "choose_backend"]
 
 # Importing it registers the backend: AWS, "Use the SMDDP library in your PyTorch Lightning training script".
 _MODULE = "smdistributed.dataparallel.torch.torch_smddp"
@@ -23,18 +22,9 @@ _ALL_GATHER_TYPES = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
 _OPTIMIZE_SDP = "SMDATAPARALLEL_OPTIMIZE_SDP"
 
 
-class Backend(str, Enum):
-    """The process group backends that :func:`choose_backend` chooses from."""
-
-    SMDDP = "smddp"
-    NCCL = "nccl"
-    GLOO = "gloo"
-    NEURON = "neuron"
-    XLA = "xla"
-
-
+_SMDDP = "smddp"
 # The backend for each type of device, but for SMDDP.
-_BACKENDS = {"cuda": Backend.NCCL, "cpu": Backend.GLOO, "neuron": Backend.NEURON, "xla": Backend.XLA}
+_BACKENDS = {"cuda": "nccl", "cpu": "gloo", "neuron": "neuron", "xla": "xla"}
 
 
 @dataclass(frozen=True)
@@ -42,22 +32,25 @@ class BackendChoice:
     """The backend of the process group, and why it was chosen.
 
     Args:
-        backend: A value of :class:`Backend`, or the backend that the user named; ``None`` if Lightning chooses.
-        reason: Why, for the log.
+        backend: Its name in torch; ``None`` if Lightning chooses.
+        reason: Why, for the log; empty before the choice.
     """
 
-    backend: Optional[str]
-    reason: str
+    backend: Optional[str] = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.backend or 'chosen by Lightning'}, because {self.reason}"
 
     @property
     def is_smddp(self) -> bool:
         """Whether AWS's library was chosen."""
-        return self.backend == Backend.SMDDP.value
+        return self.backend == _SMDDP
 
     @property
     def has_documented_sums_only(self) -> bool:
         """Whether neither means nor collectives of objects nor a device of the group are documented for the backend."""
-        return self.backend in (Backend.SMDDP.value, Backend.NEURON.value)
+        return self.backend in (_SMDDP, "neuron")
 
 
 def choose_backend(
@@ -83,10 +76,10 @@ def choose_backend(
         SMDDPUnavailableError: ``smddp`` was named and its library cannot be imported, or the strategy has a problem.
     """
     if requested is not None:
-        if requested == Backend.SMDDP.value:
+        if requested == _SMDDP:
             _require_smddp(job, gathers, problem)
         return BackendChoice(requested, "it was requested")
-    fallback = _BACKENDS[device_type].value if device_type in _BACKENDS else None
+    fallback = _BACKENDS.get(device_type)
     if not job.in_container:
         return BackendChoice(fallback, "this is not a SageMaker training container")
     if not job.asks_for_smddp:
@@ -100,7 +93,7 @@ def choose_backend(
     failed = problem or _import_smddp(gathers)
     if failed is not None:
         return BackendChoice(fallback, failed)
-    return BackendChoice(Backend.SMDDP.value, "the job's distribution is smdistributed.dataparallel")
+    return BackendChoice(_SMDDP, "the job's distribution is smdistributed.dataparallel")
 
 
 def all_gather_problem() -> Optional[str]:

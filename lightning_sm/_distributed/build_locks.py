@@ -6,33 +6,13 @@ A build that is killed leaves its lock behind, and every later process waits for
 import os
 import time
 from pathlib import Path
-from typing import List, Mapping
 
 from lightning_sm._logging import log
 
-__all__ = ["build_locks", "extensions_folder", "remove_left_locks"]
+__all__ = ["remove_left_locks"]
 
 # A build closes its lock right before it removes it.
 _CLOSING_SECONDS = 0.2
-
-
-def extensions_folder(environ: Mapping[str, str]) -> str:
-    """Where torch builds extensions: ``TORCH_EXTENSIONS_DIR``, by default ``torch_extensions`` in the user's cache.
-
-    Args:
-        environ: The environment variables.
-    """
-    caches = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME') or '/root'}/.cache"
-    return environ.get("TORCH_EXTENSIONS_DIR") or f"{caches}/torch_extensions"
-
-
-def build_locks(folder: Path) -> List[Path]:
-    """Find locks as torch lays them out: ``<extension>/lock`` and ``<Python and CUDA>/<extension>/lock``.
-
-    Args:
-        folder: The folder of the extensions, which need not exist.
-    """
-    return sorted(path for pattern in ("*/lock", "*/*/lock") for path in folder.glob(pattern) if path.is_file())
 
 
 def remove_left_locks(folder: Path, *, shared: bool) -> None:
@@ -45,7 +25,9 @@ def remove_left_locks(folder: Path, *, shared: bool) -> None:
         folder: The folder of the extensions, which need not exist.
         shared: Whether other hosts may build in it. Then the lines say what to do, and nothing is removed.
     """
-    left = [lock for lock in build_locks(folder) if not _is_open(lock)]
+    # <extension>/lock and <Python and CUDA>/<extension>/lock
+    locks = [path for pattern in ("*/lock", "*/*/lock") for path in folder.glob(pattern) if path.is_file()]
+    left = [lock for lock in locks if not _is_open(lock)]
     if left:
         time.sleep(_CLOSING_SECONDS)
     for lock in left:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
 
@@ -99,6 +99,11 @@ class CommunicationOptions:
         """Whether the first steps are measured."""
         return self.gradient_compression == AUTO or self.tunes_buckets
 
+    @property
+    def keep_state(self) -> bool:
+        """Whether steps depend on earlier ones with the same ``DistributedDataParallel``."""
+        return self.gradient_compression == "powersgd" or self.local_steps is not None or self.is_tuned
+
     def describe(self) -> Optional[str]:
         """What is learned otherwise than with plain DDP, for the log; ``None`` without options."""
         if self.gradient_compression == "powersgd":
@@ -138,100 +143,114 @@ class CommunicationOptions:
         Raises:
             HyperparameterError: They do.
         """
-        if self.gradient_compression not in (None, *_COMPRESSIONS):
-            what = f"gradient_compression={self.gradient_compression!r}"
-            _refuse(what, "is unknown", f"It is one of {', '.join(_COMPRESSIONS)}.")
-        self._check_auto(arguments)
-        self._check_powersgd(arguments)
-        self._check_local_steps()
-        self._check_outer()
-        self._check_warmup()
-        beside = next((name for name in _LIGHTNINGS if self.are_set and arguments.get(name) is not None), None)
-        if beside is not None:
-            ours = "gradient_compression" if self.gradient_compression else "local_steps"
-            if self.tunes_buckets:
-                ours = "bucket_cap_mb=auto"
-            _refuse(f"{ours} beside {beside}", "would be two hooks of one model", f"Leave {beside} or {ours} out.")
+        for is_wrong, what, why, hint in self._contradictions(arguments):
+            if is_wrong:
+                raise HyperparameterError(f"SMDDPStrategy: {what} {why}.", hint=hint)
 
-    def _check_auto(self, arguments: Mapping[str, Any]) -> None:
-        if not self.is_tuned:
-            return
-        name = "bucket_cap_mb=auto" if self.tunes_buckets else "gradient_compression=auto"
-        if self.gradient_compression == "powersgd" or (self.local_steps is not None and self.tunes_buckets):
-            other = "local_steps" if self.local_steps is not None else "gradient_compression=powersgd"
-            _refuse(f"{name} with {other}", "cannot be: its later steps are not measured", "Set bucket_cap_mb.")
-        if arguments.get("mixed_precision") is not None:
-            _refuse(f"{name} with mixed_precision", "would wrap the model in it twice", "Set precision of the Trainer.")
-
-    def _check_powersgd(self, arguments: Mapping[str, Any]) -> None:
-        is_powersgd = self.gradient_compression == "powersgd"
-        if self.powersgd_rank is not None and not is_powersgd:
-            _refuse(
+    def _contradictions(self, arguments: Mapping[str, Any]) -> Sequence[Tuple[bool, str, str, str]]:
+        """Of each: whether it is one, what contradicts, why, and what to do."""
+        compression, local, outer = self.gradient_compression, self.local_steps, self.outer
+        is_powersgd = compression == "powersgd"
+        auto = "bucket_cap_mb=auto" if self.tunes_buckets else "gradient_compression=auto"
+        outer_option = "outer_lr" if self.outer_lr is not None else "outer_momentum"
+        warmup = f"communication_warmup_steps={self.communication_warmup_steps}"
+        beside = next((name for name in _LIGHTNINGS if arguments.get(name) is not None), "")
+        ours = auto if self.tunes_buckets else "gradient_compression" if compression else "local_steps"
+        return (
+            (
+                compression not in (None, *_COMPRESSIONS),
+                f"gradient_compression={compression!r}",
+                "is unknown",
+                f"It is one of {', '.join(_COMPRESSIONS)}.",
+            ),
+            (
+                self.tunes_buckets and (is_powersgd or local is not None),
+                f"{auto} with {'gradient_compression=powersgd' if local is None else 'local_steps'}",
+                "cannot be: its later steps are not measured",
+                "Set bucket_cap_mb.",
+            ),
+            (
+                self.is_tuned and arguments.get("mixed_precision") is not None,
+                f"{auto} with mixed_precision",
+                "would wrap the model in it twice",
+                "Set precision of the Trainer.",
+            ),
+            (
+                self.powersgd_rank is not None and not is_powersgd,
                 f"powersgd_rank={self.powersgd_rank}",
-                f"has no meaning with gradient_compression={self.gradient_compression}",
+                f"has no meaning with gradient_compression={compression}",
                 "Set gradient_compression to powersgd, or leave powersgd_rank out.",
-            )
-        if self.rank < 1:
-            _refuse(f"powersgd_rank={self.powersgd_rank}", "is less than 1", "Take 1 to 4; more sends more.")
-        if is_powersgd and arguments.get("find_unused_parameters"):
-            _refuse(
+            ),
+            (
+                self.rank < 1,
+                f"powersgd_rank={self.powersgd_rank}",
+                "is less than 1",
+                "Take 1 to 4; more sends more.",
+            ),
+            (
+                is_powersgd and bool(arguments.get("find_unused_parameters")),
                 "find_unused_parameters with gradient_compression=powersgd",
                 "makes weights not-a-number, as PowerSGD divides by the length of a gradient, and that of an unused "
                 "parameter is 0",
                 "Leave find_unused_parameters out, or set gradient_compression to bf16.",
-            )
-
-    def _check_local_steps(self) -> None:
-        if self.local_steps is None:
-            return
-        if self.local_steps < 2:
-            _refuse(f"local_steps={self.local_steps}", "is less than 2", "Leave local_steps out for plain DDP.")
-        if self.gradient_compression is not None:
-            _refuse(
-                f"local_steps with gradient_compression={self.gradient_compression}",
+            ),
+            (
+                local is not None and local < 2,
+                f"local_steps={local}",
+                "is less than 2",
+                "Leave local_steps out for plain DDP.",
+            ),
+            (
+                local is not None and compression is not None,
+                f"local_steps with gradient_compression={compression}",
                 "contradict each other: with local steps no gradients are sent",
                 "Choose one of them.",
-            )
-
-    def _check_outer(self) -> None:
-        outer = self.outer
-        if outer is None:
-            return
-        name = "outer_lr" if self.outer_lr is not None else "outer_momentum"
-        if self.local_steps is None:
-            _refuse(f"{name}={getattr(self, name)}", "has no meaning without local_steps", "Set local_steps, too.")
-        if outer.lr <= 0:
-            _refuse(f"outer_lr={outer.lr}", "is not above 0", f"Take {OUTER_LR}; 1 without momentum just averages.")
-        if not 0 <= outer.momentum < 1:
-            _refuse(f"outer_momentum={outer.momentum}", "is not from 0 to below 1", f"Take {OUTER_MOMENTUM}.")
-
-    def _check_warmup(self) -> None:
-        steps = self.communication_warmup_steps
-        if steps is None:
-            return
-        if self.local_steps is None and self.gradient_compression != "powersgd":
-            _refuse(
-                f"communication_warmup_steps={steps}",
+            ),
+            (
+                outer is not None and local is None,
+                f"{outer_option}={getattr(self, outer_option)}",
+                "has no meaning without local_steps",
+                "Set local_steps, too.",
+            ),
+            (
+                outer is not None and outer.lr <= 0,
+                f"outer_lr={self.outer_lr}",
+                "is not above 0",
+                f"Take {OUTER_LR}; 1 without momentum just averages.",
+            ),
+            (
+                outer is not None and not 0 <= outer.momentum < 1,
+                f"outer_momentum={self.outer_momentum}",
+                "is not from 0 to below 1",
+                f"Take {OUTER_MOMENTUM}.",
+            ),
+            (
+                self.communication_warmup_steps is not None and local is None and not is_powersgd,
+                warmup,
                 "has no meaning without local_steps and PowerSGD",
                 "Leave communication_warmup_steps out, or set local_steps or gradient_compression=powersgd.",
-            )
-        least = 0 if self.local_steps is not None else 2
-        if steps < least:
-            why = "DDP arranges its buckets in the first two" if least else "a number of steps"
-            _refuse(
-                f"communication_warmup_steps={steps}", f"is less than {least}: {why}", f"Set it to {least} or more."
-            )
-
-
-def _refuse(what: str, why: str, hint: str) -> None:
-    raise HyperparameterError(f"SMDDPStrategy: {what} {why}.", hint=hint)
+            ),
+            (
+                is_powersgd and self.warmup_steps < 2,
+                warmup,
+                "is less than 2: DDP arranges its buckets in the first two",
+                "Set it to 2 or more.",
+            ),
+            (self.warmup_steps < 0, warmup, "is less than 0", "Set it to 0 or more."),
+            (
+                self.are_set and bool(beside),
+                f"{ours} beside {beside}",
+                "would be two hooks of one model",
+                f"Leave {beside} or {ours} out.",
+            ),
+        )
 
 
 class Communication:
     """What is sent in the steps of one fit, and what of it a restarted job needs; here plain DDP.
 
     Args:
-        model: The ``DistributedDataParallel`` of the fit.
+        model: The ``DistributedDataParallel`` of the fit; ``None`` without options, and outside a fit.
     """
 
     def __init__(self, model: Any) -> None:

@@ -89,7 +89,8 @@ class SageMakerEnvironment:
         self._world_size = self.topology.world_size or 1
         self._global_rank = self.topology.global_rank or 0
         self._trainer_world_size: Optional[int] = None
-        self._backend: Optional[str] = None
+        #: The backend that a strategy of ours will use, and why, for the log.
+        self.backend: Optional[str] = None
         log.debug("SageMakerEnvironment: %s", self.topology)
         _lightning.set_rank_zero_rank(self._known_rank())
 
@@ -154,7 +155,7 @@ class SageMakerEnvironment:
         rank, world_size = self._global_rank, self._world_size
         if world_size == 1 or (rank != 0 and (self.local_rank() or not self.node_rank())):
             return
-        hosts = TrainingJob.resolve().world_hosts
+        hosts = self.topology.job_hosts
         local_size = self.topology.local_world_size or world_size // self.topology.num_nodes
 
         def describe(seconds: float) -> str:
@@ -179,10 +180,6 @@ class SageMakerEnvironment:
         # `lightning-sm rehearse` parses it.
         log.info("lightning_sm topology: %s", json.dumps(topology))
 
-    def set_backend(self, backend: Optional[str], reason: str) -> None:
-        """Set the backend that the strategy will use, and why, for the log."""
-        self._backend = f"{backend or 'chosen by Lightning'}, because {reason}"
-
     def log_summary(self) -> None:
         """Log what the job runs on, on global rank 0, once in this process; nothing on a laptop."""
         global _is_logged
@@ -192,7 +189,7 @@ class SageMakerEnvironment:
         is_alone = self.world_size() == 1
         main = None if is_alone else f"{self.topology.main_address or '127.0.0.1'}:{self.main_port}"
         # In one write, because the toolkit logs each write as a line.
-        log.info("%s", describe_topology(TrainingJob.resolve(), self.topology, self.world_size(), main, self._backend))
+        log.info("%s", describe_topology(TrainingJob.resolve(), self.topology, self.world_size(), main, self.backend))
 
     @property
     def main_port(self) -> int:

@@ -5,16 +5,11 @@ Fabric has classes and a registry of its own, in which the same methods have oth
 
 from typing import Any, Optional
 
-from lightning_sm import _lightning
 from lightning_sm._distributed.sharded import FSDPMixin
-from lightning_sm._distributed.smddp import REGISTERED, DataParallelMixin
-from lightning_sm._lightning.strategies import register_strategy
-from lightning_sm.errors import HyperparameterError, LightningSMError, StrategyUnavailableError
+from lightning_sm._distributed.smddp import DataParallelMixin
+from lightning_sm.errors import HyperparameterError, LightningSMError
 
-__all__ = ["FABRIC_STRATEGIES", "FabricFSDPMixin", "FabricSMDDPMixin", "fabric_class", "register_fabric_strategies"]
-
-# Fabric of 1.9 and 2.0 has the level core.
-_SINCE = (2, 1)
+__all__ = ["FabricFSDPMixin", "FabricSMDDPMixin"]
 
 
 class _FabricMethods:
@@ -105,35 +100,3 @@ class FabricFSDPMixin(_FabricMethods, FSDPMixin, _TrainerMethods):
         >>> from lightning_fabric import Fabric
         >>> fabric = Fabric(strategy=SMDDPFSDPStrategy(state_dict_type="sharded"))  # doctest: +SKIP
     """
-
-
-#: The classes: where the mixin of each is, as ``module:name``, and Fabric's class.
-FABRIC_STRATEGIES = {
-    "SMDDPStrategy": (f"{__name__}:FabricSMDDPMixin", "strategies:DDPStrategy"),
-    "SMDDPFSDPStrategy": (f"{__name__}:FabricFSDPMixin", "strategies:FSDPStrategy"),
-}
-
-
-def fabric_class(fabric: _lightning.Namespace, name: str) -> type:
-    """Return a class of :data:`FABRIC_STRATEGIES` for one of Fabric's namespaces.
-
-    Raises:
-        StrategyUnavailableError: This Lightning is older than 2.1.
-    """
-    if fabric.version < _SINCE:
-        raise StrategyUnavailableError(
-            f"{name} of lightning_sm.fabric needs Lightning 2.1 or newer, and {fabric.name} {fabric.version_text} is "
-            "installed.",
-            hint="Install a newer Lightning, or use Fabric(plugins=[lightning_sm.SageMakerEnvironment()]).",
-        )
-    return _lightning.namespaced_class(fabric, name, *FABRIC_STRATEGIES[name])
-
-
-def register_fabric_strategies(fabric: _lightning.Namespace) -> None:
-    """Register the strategies with Fabric by the names that the Trainer knows; nothing before Lightning 2.1."""
-    if fabric.version < _SINCE:
-        return
-    description = "DDP or FSDP over AWS's SMDDP collectives where available, else over NCCL or gloo"
-    for name, arguments in REGISTERED.items():
-        register_strategy(fabric, name, fabric_class(fabric, "SMDDPStrategy"), description, **arguments)
-    register_strategy(fabric, "smddp_fsdp", fabric_class(fabric, "SMDDPFSDPStrategy"), description)

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any, Dict, Mapping, Optional, Sequence
 
 from lightning_sm._distributed.communication import Communication, OuterOptimizer
+from lightning_sm._lightning.trainer import AVERAGING, callbacks_named
 from lightning_sm.errors import HyperparameterError
 
 __all__ = ["LocalSteps"]
@@ -72,12 +73,14 @@ class LocalSteps(Communication):
         self.register(partial(post_local.post_localSGD_hook, self._state))
 
     def setup(self, strategy: Any) -> None:
-        """Check the optimizer and the precision.
+        """Check the optimizer, the precision and the callbacks.
 
         Raises:
-            HyperparameterError: There is not one optimizer, it is sharded, or each process would scale its own loss.
+            HyperparameterError: There is not one optimizer, it is sharded, or each process would scale its own loss or
+                average its own weights.
         """
         optimizers = strategy.optimizers
+        averaging = callbacks_named(strategy.lightning_module.trainer, *AVERAGING)
         problem = None
         if len(optimizers) != 1:
             problem = f"the model has {len(optimizers)} optimizers, whose steps cannot be told apart"
@@ -85,11 +88,13 @@ class LocalSteps(Communication):
             problem = "ZeroRedundancyOptimizer keeps one state for all processes"
         elif getattr(strategy.precision_plugin, "scaler", None) is not None:
             problem = "with precision=16-mixed each process would scale its loss, and skip steps, by itself"
+        elif averaging:
+            problem = f"{type(averaging[0]).__name__} would average the weights of each process by itself"
         if problem is not None:
             raise HyperparameterError(
                 f"SMDDPStrategy: local_steps={self._period} cannot be used: {problem}.",
-                hint="Leave local_steps out and set gradient_compression=bf16, or use one plain optimizer and "
-                "precision=bf16-mixed.",
+                hint="Leave local_steps out and set gradient_compression=bf16, or use one plain optimizer, "
+                "precision=bf16-mixed and no averages.",
             )
         self._optimizer = optimizers[0]
 
@@ -109,7 +114,6 @@ class LocalSteps(Communication):
         self._differ = True
         if local % self._period == 0:
             self.average_weights()
-            self._differ = False
             if self._outer_steps is not None:
                 self._outer_steps.step(self._parameters)
                 self._set_weights(self._outer_steps.weights)
@@ -119,6 +123,7 @@ class LocalSteps(Communication):
         if self._differ:
             averages = self._averages()
             self._set_weights([averages[parameter] for parameter in self._parameters])
+            self._differ = False
 
     def _set_weights(self, weights: Sequence[Any]) -> None:
         for parameter, own in zip(self._parameters, weights):

@@ -67,6 +67,7 @@ class StrategyMixin(_Base):
     """
 
     namespace: _lightning.Namespace
+    cluster_environment: Any
     #: Whether parameters are gathered from all processes, for which SMDDP has another collective.
     _gathers = False
 
@@ -76,26 +77,21 @@ class StrategyMixin(_Base):
         cluster_environment: "Optional[ClusterEnvironment]" = None,
         **kwargs: Any,
     ) -> None:
-        environment = self._read_job(process_group_backend, cluster_environment)
-        super().__init__(**kwargs)
-        # Where Lightning keeps them: FSDP2's class does not take the first as an argument, nor 1.5 the second.
-        self.cluster_environment = environment
-        self._process_group_backend = process_group_backend
-
-    def _read_job(self, process_group_backend: Optional[str], cluster_environment: Any) -> Any:
-        """Read the job and its topology, and return the cluster environment, or ``None`` if Lightning chooses it."""
+        # Lightning's classes ask for the world while they are made.
         self._job = TrainingJob.resolve()
         self._requested_backend = process_group_backend
-        self._choice: Optional[BackendChoice] = None
-        self._topology: Optional[Topology] = None
-        environment = cluster_environment
+        self._choice = BackendChoice()
+        environment: Any = cluster_environment
         if environment is None:
             topology = Topology.resolve(job=self._job)
             # On a laptop and under other schedulers Lightning's own choice is right.
             environment = SageMakerEnvironment(topology) if topology.launcher != Launcher.LOCAL else None
-        if isinstance(environment, SageMakerEnvironment):
-            self._topology = environment.topology
-        return environment
+        is_ours = isinstance(environment, SageMakerEnvironment)
+        self._topology: Topology = environment.topology if is_ours else Topology(Launcher.LOCAL)
+        super().__init__(**kwargs)
+        # Where Lightning keeps them: FSDP2's class does not take the first as an argument, nor 1.5 the second.
+        self.cluster_environment = environment
+        self._process_group_backend = process_group_backend
 
     @property
     def num_nodes(self) -> int:
@@ -115,7 +111,7 @@ class StrategyMixin(_Base):
         Raises:
             TopologyError: ``num_nodes`` is not the launcher's number.
         """
-        if self._topology is None or self._topology.launcher == Launcher.LOCAL:
+        if self._topology.launcher == Launcher.LOCAL:
             return num_nodes
         # 1 is the Trainer's default.
         if num_nodes not in (1, self._topology.num_nodes):
@@ -132,7 +128,7 @@ class StrategyMixin(_Base):
 
     @parallel_devices.setter
     def parallel_devices(self, parallel_devices: "Optional[List[torch.device]]") -> None:
-        local_size = self._topology.local_world_size if self._topology is not None else None
+        local_size = self._topology.local_world_size
         if parallel_devices and local_size is not None and len(parallel_devices) != local_size:
             parallel_devices = one_device_per_process(parallel_devices, local_size)
         self._parallel_devices = parallel_devices
@@ -146,7 +142,7 @@ class StrategyMixin(_Base):
     def root_device(self) -> "torch.device":
         """The device of this process; under a launcher the NeuronCore that TorchNeuron has assigned to it."""
         device = super().root_device
-        is_assigned = device.type == NEURON and self._topology is not None and self._topology.is_external
+        is_assigned = device.type == NEURON and self._topology.is_external
         return current_neuron_core() if is_assigned else device
 
     @property
@@ -156,7 +152,7 @@ class StrategyMixin(_Base):
 
     def set_world_ranks(self, *args: Any, **kwargs: Any) -> None:
         """Let Lightning compute ranks if it starts the processes; a launcher's ranks are kept."""
-        if self._topology is not None and self._topology.global_rank is not None:
+        if self._topology.global_rank is not None:
             _lightning.set_rank_zero_rank(self._topology.global_rank)
         else:
             super().set_world_ranks(*args, **kwargs)
@@ -169,23 +165,22 @@ class StrategyMixin(_Base):
         """
         self.set_world_ranks()
         set_training(True)
-        if self._choice is None:
+        if not self._choice.reason:
             requested = self._requested_backend or backend_variable(self.namespace)
             device_type = device_type or self.root_device.type
             self._choice = choose_backend(
                 requested, device_type, self._job, gathers=self._gathers, problem=self._smddp_problem()
             )
             if self.global_rank == 0:
-                log.info("%s: backend %s, because %s.", self._name, self._choice.backend, self._choice.reason)
-            environment: Any = self.cluster_environment
-            if isinstance(environment, SageMakerEnvironment):
-                environment.set_backend(self._choice.backend, self._choice.reason)
+                log.info("%s: backend %s.", self._name, self._choice)
+            if isinstance(self.cluster_environment, SageMakerEnvironment):
+                self.cluster_environment.backend = str(self._choice)
         if self._choice.has_documented_sums_only:
             self._init_group(str(self._choice.backend))
 
     def _smddp_problem(self) -> Optional[str]:
         """Why this strategy cannot train over SMDDP here, or ``None``."""
-        under_torchrun = self._topology is not None and self._topology.launcher == Launcher.TORCHRUN
+        under_torchrun = self._topology.launcher == Launcher.TORCHRUN
         return all_gather_problem() if self._gathers and not under_torchrun else None
 
     @property
@@ -200,29 +195,24 @@ class StrategyMixin(_Base):
         if dist.is_initialized():
             return
         replace_infinite_barrier(self.namespace)
-        environment: Any = self.cluster_environment
-        os.environ["MASTER_ADDR"] = environment.main_address
-        os.environ["MASTER_PORT"] = str(environment.main_port)
+        self._set_main_address()
         timeout: Dict[str, Any] = {"timeout": self._timeout} if getattr(self, "_timeout", None) is not None else {}
         dist.init_process_group(backend, rank=self.global_rank, world_size=self.world_size, **timeout)
 
+    def _set_main_address(self) -> None:
+        """Set the variables for libraries that ask no cluster environment. It waits until the name resolves."""
+        os.environ["MASTER_ADDR"] = self.cluster_environment.main_address
+        os.environ["MASTER_PORT"] = str(self.cluster_environment.main_port)
+
     def _get_process_group_backend(self) -> str:
-        return (self._choice.backend if self._choice else None) or super()._get_process_group_backend()
-
-    @property
-    def _is_smddp(self) -> bool:
-        return self._choice is not None and self._choice.is_smddp
-
-    @property
-    def _has_documented_sums_only(self) -> bool:
-        return self._choice is not None and self._choice.has_documented_sums_only
+        return self._choice.backend or super()._get_process_group_backend()
 
     def reduce(self, tensor: Any, group: Optional[Any] = None, reduce_op: Optional[Union[Any, str]] = "mean") -> Any:
         """Reduce a tensor over all processes; under ``smddp`` and ``neuron`` a mean is a sum and a division."""
         import torch
 
         mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
-        if not (self._has_documented_sums_only and mean and isinstance(tensor, torch.Tensor)):
+        if not (self._choice.has_documented_sums_only and mean and isinstance(tensor, torch.Tensor)):
             return super().reduce(tensor, group, reduce_op)
         total = super().reduce(tensor, group, "sum")
         size = torch.distributed.get_world_size(group) if group is not None else self.world_size
@@ -230,7 +220,7 @@ class StrategyMixin(_Base):
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """Broadcast an object; as a tensor where collectives of objects are undocumented for the backend."""
-        if not self._has_documented_sums_only:
+        if not self._choice.has_documented_sums_only:
             return super().broadcast(obj, src)
         return _broadcast_object(obj, src, self.global_rank, self.root_device)
 

@@ -4,8 +4,7 @@ import importlib.util
 import re
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Union
 
-from lightning_sm import _lightning
-from lightning_sm._lightning.accelerators import register_accelerator, retarget_mixed_precision
+from lightning_sm._lightning.accelerators import retarget_mixed_precision
 from lightning_sm.errors import StrategyUnavailableError, TopologyError
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ __all__ = [
     "has_torch_neuron",
     "installed_neuron_accelerator",
     "parse_core_numbers",
-    "register_neuron",
 ]
 
 #: The names of the accelerators for NeuronCores. The first is also TorchNeuron's device and process group backend.
@@ -156,9 +154,3 @@ class NeuronAcceleratorMixin(NeuronCoresMixin):
     def is_available() -> bool:
         """See :func:`has_torch_neuron`."""
         return has_torch_neuron()
-
-
-def register_neuron(namespace: _lightning.Namespace) -> None:
-    """Register the accelerator :data:`NEURON`, from the level *epoch* on."""
-    mixin = f"{__name__}:{NeuronAcceleratorMixin.__name__}"
-    register_accelerator(namespace, NEURON, "NeuronAccelerator", mixin, "NeuronCores by TorchNeuron")

@@ -1,10 +1,10 @@
 """``PowerSGD``: torch's hook, with its collectives in one order on all processes and a state that can be saved."""
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from lightning_sm._distributed.communication import Communication
 from lightning_sm._logging import log
-from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
+from lightning_sm.errors import HyperparameterError
 
 __all__ = ["PowerSGD"]
 
@@ -12,16 +12,9 @@ __all__ = ["PowerSGD"]
 _MIN_COMPRESSION_RATE = 2
 
 
-class _Kept(NamedTuple):
-    """What PowerSGD keeps of a parameter between steps.
-
-    Args:
-        error: What has not been sent of this process's gradients.
-        q: The matrix Q, flat; ``None`` for a parameter that is sent whole. P is computed anew in each step.
-    """
-
-    error: Any
-    q: Optional[Any]
+# What PowerSGD keeps of a parameter between steps: "error" is what has not been sent of this process's gradients, "q"
+# the flat matrix Q, and None for a parameter that is sent whole. P is computed anew in each step.
+_Kept = Dict[str, Any]
 
 
 class PowerSGD(Communication):
@@ -97,27 +90,21 @@ class PowerSGD(Communication):
         device, dtype = parameters[0].device, parameters[0].dtype
         matrices = _matrices(parameters, self._state.matrix_approximation_rank)
         nothing = torch.empty(0, device=device, dtype=dtype)
-        q = torch.cat([nothing, *(kept[each.position].q.to(device) for each in matrices)])  # type: ignore[union-attr]
-        self._state.error_dict[index] = torch.cat([each.error.to(device) for each in kept])
+        q = torch.cat([nothing, *(kept[each.position]["q"].to(device) for each in matrices)])
+        self._state.error_dict[index] = torch.cat([each["error"].to(device) for each in kept])
         self._state.p_memory_dict[index] = nothing.new_empty(sum(each.p_size for each in matrices))
         self._state.q_memory_dict[index] = q
 
     def _split(self, index: int) -> Dict[str, _Kept]:
-        """What torch's state holds for a bucket, by the names of its parameters."""
+        """Copies of what torch's state holds for a bucket, by the names of its parameters."""
         parameters = self._buckets[index]
         matrices = _matrices(parameters, self._state.matrix_approximation_rank)
-        q = self._state.q_memory_dict[index]
-        if q.numel() != sum(each.q_size for each in matrices):
-            import torch
-
-            raise StrategyUnavailableError(
-                f"torch {torch.__version__} keeps the state of PowerSGD otherwise than lightning_sm knows.",
-                hint="Set gradient_compression to bf16, or use a newer lightning_sm.",
-            )
-        qs = dict(zip((each.position for each in matrices), q.split([each.q_size for each in matrices])))
+        # Copies, as a pickle of a view would hold all of the bucket.
+        qs = [each.clone() for each in self._state.q_memory_dict[index].split([each.q_size for each in matrices])]
+        q_at = dict(zip((each.position for each in matrices), qs))
         errors = self._state.error_dict[index].split([parameter.numel() for parameter in parameters])
         return {
-            self._names[parameter]: _Kept(error, qs.get(position))
+            self._names[parameter]: {"error": error.clone(), "q": q_at.get(position)}
             for position, (parameter, error) in enumerate(zip(parameters, errors))
         }
 
@@ -126,18 +113,13 @@ class PowerSGD(Communication):
         kept = dict(self._kept)
         for index in self._buckets:
             kept.update(self._split(index))
-        # Copies, as a pickle of a view would hold all of the bucket.
-        parameters = {
-            name: {"error": each.error.clone(), "q": None if each.q is None else each.q.clone()}
-            for name, each in kept.items()
-        }
-        return {"steps": self._state.iter, "rank": self._state.matrix_approximation_rank, "parameters": parameters}
+        return {"steps": self._state.iter, "rank": self._state.matrix_approximation_rank, "parameters": kept}
 
     def load(self, state: Mapping[str, Any], is_same_world: bool) -> None:
         """Continue; with another rank or number of processes without errors and matrices."""
         self._state.iter = state.get("steps", 0)
         if is_same_world and state.get("rank") == self._state.matrix_approximation_rank:
-            self._kept = {name: _Kept(each["error"], each["q"]) for name, each in state["parameters"].items()}
+            self._kept = dict(state["parameters"])
         elif state.get("parameters"):
             log.warning("PowerSGD continues without what earlier steps have not sent: its rank or world has changed.")
 

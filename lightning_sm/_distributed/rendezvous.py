@@ -4,13 +4,12 @@ Each wait logs, at an interval, for whom and for how long.
 """
 
 import socket
-import sys
 import threading
 import time
 from typing import AbstractSet, Callable, Optional, Sequence
 
 from lightning_sm._distributed.summary import shortened
-from lightning_sm._failure import RendezvousState
+from lightning_sm._failure import RendezvousState, is_group_initialized
 from lightning_sm._logging import log
 from lightning_sm.errors import TopologyError
 
@@ -79,12 +78,12 @@ def log_wait(describe: Callable[[float], str], interval: float = LOG_INTERVAL) -
     """
     global _thread
     # In the child of a fork the thread is there and does not run.
-    if _is_initialized() or (_thread is not None and _thread.is_alive()):
+    if is_group_initialized() or (_thread is not None and _thread.is_alive()):
         return
     started = time.monotonic()
 
     def run() -> None:
-        while not _ended.wait(interval) and not _is_initialized():
+        while not _ended.wait(interval) and not is_group_initialized():
             try:
                 log.info("%s", describe(time.monotonic() - started))
             except Exception as error:  # a line less must not end anything
@@ -99,11 +98,6 @@ def log_wait(describe: Callable[[float], str], interval: float = LOG_INTERVAL) -
 def end_wait() -> None:
     """End the log lines of a wait, if there is one."""
     _ended.set()
-
-
-def _is_initialized() -> bool:
-    is_initialized = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
-    return is_initialized is not None and bool(is_initialized())
 
 
 def describe_wait(

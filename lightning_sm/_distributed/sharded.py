@@ -3,24 +3,14 @@
 import importlib
 import os
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional
 
-from lightning_sm import _lightning
-from lightning_sm._distributed.build_locks import extensions_folder, remove_left_locks
+from lightning_sm._distributed.build_locks import remove_left_locks
 from lightning_sm._distributed.mixin import StrategyMixin
-from lightning_sm._distributed.requirements import strategy_class
 from lightning_sm._lightning.collectives import destroy_at_exit
-from lightning_sm._lightning.strategies import SHARDED_BASES, register_strategy, sharded_base_path
 from lightning_sm.errors import TopologyError
 
-__all__ = [
-    "SHARDED",
-    "DeepSpeedMixin",
-    "FSDPMixin",
-    "ModelParallelMixin",
-    "register_sharded",
-    "sharded_class",
-]
+__all__ = ["DeepSpeedMixin", "FSDPMixin", "ModelParallelMixin"]
 
 
 class _FullyShardedMixin(StrategyMixin):
@@ -154,7 +144,7 @@ class ModelParallelMixin(_FullyShardedMixin):
 
     def setup(self, trainer: Any) -> None:
         """Set the model up; under ``smddp`` its gradients are reduced by a sum and a division."""
-        if self._is_smddp and self.model is not None:
+        if self._choice.is_smddp and self.model is not None:
             kind: Any = _fsdp_module()
             for module in self.model.modules():
                 if isinstance(module, kind):
@@ -203,7 +193,10 @@ class DeepSpeedMixin(StrategyMixin):
     def setup_distributed(self) -> None:
         """Remove locks of killed builds, choose the backend, log why, and initialize the process group."""
         if self.local_rank == 0:
-            remove_left_locks(Path(extensions_folder(os.environ)), shared="TORCH_EXTENSIONS_DIR" in os.environ)
+            given = os.environ.get("TORCH_EXTENSIONS_DIR")
+            # DeepSpeed imports it, too.
+            torchs: Any = importlib.import_module("torch.utils.cpp_extension")
+            remove_left_locks(Path(given or torchs.get_default_build_root()), shared=given is not None)
         self._prepare_group()
         super().setup_distributed()
         destroy_at_exit()
@@ -212,34 +205,3 @@ class DeepSpeedMixin(StrategyMixin):
 def _fsdp_module() -> Any:
     """The class of modules that FSDP2 shards; ``None`` where torch has no FSDP2, or keeps it private (before 2.6)."""
     return getattr(importlib.import_module("torch.distributed.fsdp"), "FSDPModule", None)
-
-
-#: The public classes: the technique of each, and where its mixin is, as ``module:name``.
-SHARDED = {
-    "SMDDPFSDPStrategy": ("FSDP", f"{__name__}:FSDPMixin"),
-    "SMDDPModelParallelStrategy": ("FSDP2", f"{__name__}:ModelParallelMixin"),
-    "SMDDPDeepSpeedStrategy": ("DeepSpeed", f"{__name__}:DeepSpeedMixin"),
-}
-
-
-def sharded_class(namespace: _lightning.Namespace, name: str) -> type:
-    """Return a class of :data:`SHARDED` for one of Lightning's namespaces.
-
-    Where Lightning lacks the base class, it is a class that raises when it is used.
-    """
-    technique, mixin_path = SHARDED[name]
-    base_path, since = sharded_base_path(namespace, technique), SHARDED_BASES[technique].since
-    return strategy_class(namespace, name, mixin_path, base_path, since=since, alternative="SMDDPStrategy")
-
-
-def register_sharded(namespace: _lightning.Namespace) -> None:
-    """Register ``smddp_fsdp``, ``smddp_fsdp2``, ``smddp_deepspeed`` and ``smddp_deepspeed_stage_3``."""
-    end = "over AWS's SMDDP AllGather where available, else over NCCL or gloo"
-    names: Dict[str, Tuple[str, str, Dict[str, Any]]] = {
-        "smddp_fsdp": ("SMDDPFSDPStrategy", "FSDP", {}),
-        "smddp_fsdp2": ("SMDDPModelParallelStrategy", "FSDP2", {"tensor_parallel_size": 1}),
-        "smddp_deepspeed": ("SMDDPDeepSpeedStrategy", "DeepSpeed", {}),
-        "smddp_deepspeed_stage_3": ("SMDDPDeepSpeedStrategy", "DeepSpeed ZeRO stage 3", {"stage": 3}),
-    }
-    for name, (class_name, what, arguments) in names.items():
-        register_strategy(namespace, name, sharded_class(namespace, class_name), f"{what} {end}", **arguments)

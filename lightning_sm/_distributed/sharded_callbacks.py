@@ -6,13 +6,12 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 from lightning_sm._lightning.collectives import gather_objects
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.strategies import is_sharded, strategy_kind
-from lightning_sm._lightning.trainer import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import AVERAGING, Trainer, callbacks_named
 from lightning_sm._logging import log
 from lightning_sm.errors import StrategyUnavailableError
 
 __all__ = ["check_callbacks", "warn_of_own_states"]
 
-_AVERAGING = frozenset({"WeightAveraging", "StochasticWeightAveraging"})
 _OWN_AVERAGE = (
     "Keep an AveragedModel as an attribute of the LightningModule, and update it in its on_train_batch_end: its "
     "parameters are sharded and saved as the others are."
@@ -40,19 +39,18 @@ def check_callbacks(trainer: Trainer, pl_module: Any) -> None:
         return
     is_stage_3 = kind == "deepspeed" and bool(getattr(strategy, "zero_stage_3", False))
     keeps_parts = kind != "deepspeed" or is_stage_3
-    for callback in callbacks_of(trainer):
-        classes = {cls.__name__ for cls in type(callback).__mro__}
-        own = type(callback).__name__
-        if classes & _AVERAGING and keeps_parts:
-            raise StrategyUnavailableError(
-                f"{own} averages whole weights, and with {name} each process holds a part of them.", hint=_OWN_AVERAGE
-            )
-        if "BaseFinetuning" in classes and kind == "fsdp2":
-            raise StrategyUnavailableError(
-                f"{own} cannot unfreeze layers with {name}: the optimizer would get weights that are gathered for one "
-                "forward pass.",
-                hint="Train with FSDPStrategy or DDP, or let configure_optimizers take all parameters.",
-            )
+    averaging, finetuning = callbacks_named(trainer, *AVERAGING), callbacks_named(trainer, "BaseFinetuning")
+    if averaging and keeps_parts:
+        raise StrategyUnavailableError(
+            f"{type(averaging[0]).__name__} averages whole weights, and with {name} each process holds a part of them.",
+            hint=_OWN_AVERAGE,
+        )
+    if finetuning and kind == "fsdp2":
+        raise StrategyUnavailableError(
+            f"{type(finetuning[0]).__name__} cannot unfreeze layers with {name}: the optimizer would get weights that "
+            "are gathered for one forward pass.",
+            hint="Train with FSDPStrategy or DDP, or let configure_optimizers take all parameters.",
+        )
     averaged = [path for path, module in pl_module.named_modules() if type(module).__name__ == "AveragedModel"]
     if is_stage_3 and averaged and trainer.is_global_zero:
         log.warning(

@@ -1,36 +1,21 @@
 """``SMDDPStrategy``: Lightning's DDP in the launcher's world, over AWS's SMDDP collectives where they are available."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Dict, Literal, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Literal, Optional, Union
 
-from lightning_sm import _lightning
 from lightning_sm._distributed.communication import AUTO, Communication, CommunicationOptions, SentAs
 from lightning_sm._distributed.local_steps import LocalSteps
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._distributed.powersgd import PowerSGD
 from lightning_sm._lightning.collectives import destroy_at_exit
-from lightning_sm._lightning.legacy import add_names_of_strategy, ddp_base_path
-from lightning_sm._lightning.strategies import register_strategy
+from lightning_sm._lightning.trainer import callbacks_named
 from lightning_sm._logging import log
 from lightning_sm.errors import HyperparameterError, LightningSMError, StrategyUnavailableError
 
 if TYPE_CHECKING:
     from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 
-__all__ = [
-    "REGISTERED",
-    "DataParallelMixin",
-    "SMDDPMixin",
-    "register_strategies",
-    "smddp_strategy_class",
-]
-
-#: The names by which it is registered, as Lightning does for ``ddp``, with the arguments that each stands for.
-REGISTERED: Mapping[str, Mapping[str, bool]] = {
-    "smddp": {},
-    "smddp_find_unused_parameters_true": {"find_unused_parameters": True},
-    "smddp_find_unused_parameters_false": {"find_unused_parameters": False},
-}
+__all__ = ["DataParallelMixin", "SMDDPMixin"]
 
 
 class DataParallelMixin(StrategyMixin):
@@ -48,8 +33,6 @@ class DataParallelMixin(StrategyMixin):
         self,
         process_group_backend: Optional[str] = None,
         cluster_environment: "Optional[ClusterEnvironment]" = None,
-        *,
-        gradient_as_bucket_view: bool = True,
         **kwargs: Any,
     ) -> None:
         given = next((each.name for each in fields(CommunicationOptions) if each.name in kwargs), None)
@@ -57,9 +40,7 @@ class DataParallelMixin(StrategyMixin):
             given = "bucket_cap_mb=auto"
         if given is not None:
             raise self._option_error(given)
-        super().__init__(
-            process_group_backend, cluster_environment, gradient_as_bucket_view=gradient_as_bucket_view, **kwargs
-        )
+        super().__init__(process_group_backend, cluster_environment, **kwargs)
 
     def _option_error(self, name: str) -> LightningSMError:
         """Why an option of communication is refused."""
@@ -128,8 +109,8 @@ class SMDDPMixin(DataParallelMixin):
         communication_warmup_steps: Optimizer steps with plain DDP before PowerSGD or local steps begin, 1,000 by
             default.
         **kwargs: The arguments of Lightning's ``DDPStrategy`` and of torch's ``DistributedDataParallel``, such as
-            ``static_graph`` and ``find_unused_parameters``. ``gradient_as_bucket_view`` is on here:
-            gradients are views of what is sent, instead of copies. The numbers are the same.
+            ``static_graph`` and ``find_unused_parameters``. ``gradient_as_bucket_view`` is off, as in Lightning: a
+            program that combines gradients of several backward passes would find the last ones in all of them.
 
     Raises:
         JobConfigError: A file or variable of the job is malformed.
@@ -176,7 +157,8 @@ class SMDDPMixin(DataParallelMixin):
         self._options, self._bucket_cap_mb = options, bucket_cap_mb
         if bucket_cap_mb not in (None, AUTO):
             kwargs["bucket_cap_mb"] = bucket_cap_mb
-        self._communication: Optional[Communication] = None
+        #: What is sent in the steps of the fit that runs.
+        self.communication = Communication(None)
         super().__init__(process_group_backend, cluster_environment, **kwargs)
 
     def configure_ddp(self) -> None:
@@ -184,12 +166,12 @@ class SMDDPMixin(DataParallelMixin):
         super().configure_ddp()
         if self._ddp_comm_hook is not None and self.root_device.type != "cuda" and self.global_rank == 0:
             log.warning("Lightning does not register ddp_comm_hook on %s: it has no effect.", self.root_device.type)
-        self._communication = self._communication_of(self.model)
+        self.communication = self._communication_of(self.model)
         told = self._options.describe()
         if told is not None and self.global_rank == 0:
             log.info("%s: %s.", self._name, told)
 
-    def _communication_of(self, model: Any) -> Optional[Communication]:
+    def _communication_of(self, model: Any) -> Communication:
         options = self._options
         if options.is_tuned:
             from lightning_sm._distributed.autotune import Autotune
@@ -199,7 +181,9 @@ class SMDDPMixin(DataParallelMixin):
             return LocalSteps(model, options.local_steps, options.warmup_steps, options.outer)
         if options.gradient_compression == "powersgd":
             return PowerSGD(model, options.rank, options.warmup_steps)
-        return None if options.gradient_compression is None else SentAs(model, options.gradient_compression)
+        if options.gradient_compression is not None:
+            return SentAs(model, options.gradient_compression)
+        return Communication(None)
 
     def wrap_again(self, bucket_cap_mb: Optional[float]) -> Any:
         """Wrap the model in another DDP between two steps, with buckets of another size, and return that. Collective.
@@ -238,64 +222,38 @@ class SMDDPMixin(DataParallelMixin):
                 "torch, whose DDP must send in its first backward then.",
                 hint="Leave static_graph out.",
             )
+        finetuning = callbacks_named(trainer, "BaseFinetuning")
+        if finetuning and self._options.keep_state:
+            raise HyperparameterError(
+                f"SMDDPStrategy: powersgd, local_steps and auto cannot go on when {type(finetuning[0]).__name__} "
+                "unfreezes layers, for which the model is wrapped again.",
+                hint="Leave them out, or set gradient_compression to bf16.",
+            )
         super().setup(trainer)
-        if self._communication is not None:
-            self._communication.setup(self)
+        self.communication.setup(self)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
         """Step, and average the weights if that is due."""
-        if self._communication is not None:
-            self._communication.before_step()
+        self.communication.before_step()
         output = super().optimizer_step(*args, **kwargs)
-        if self._communication is not None:
-            self._communication.after_step()
+        self.communication.after_step()
         return output
 
     def on_validation_start(self) -> None:
         """Validate the same weights on all processes."""
         super().on_validation_start()
-        self._average_weights()
+        self.communication.average_weights()
 
     def on_train_end(self) -> None:
         """Leave the same weights on all processes."""
         super().on_train_end()
-        self._average_weights()
-
-    def _average_weights(self) -> None:
-        if self._communication is not None:
-            self._communication.average_weights()
+        self.communication.average_weights()
 
     def lightning_module_state_dict(self) -> Dict[str, Any]:
         """The state of the model, with the average of the weights where processes have their own. Collective then."""
-        state_dict: Dict[str, Any] = super().lightning_module_state_dict()
-        return state_dict if self._communication is None else self._communication.average_state_dict(state_dict)
-
-    def communication_state(self) -> Optional[Dict[str, Any]]:
-        """What this process must keep of its communication to continue after a restart; ``None`` if nothing."""
-        return None if self._communication is None else self._communication.state()
-
-    def load_communication_state(self, state: Mapping[str, Any], *, is_same_world: bool) -> None:
-        """Continue with the state of this process, or of any other if the number of processes has changed."""
-        if self._communication is not None:
-            self._communication.load(state, is_same_world)
+        return self.communication.average_state_dict(super().lightning_module_state_dict())
 
     def teardown(self) -> None:
         """Tear down, and release what the options keep of the model."""
         super().teardown()
-        self._communication = None
-
-
-def smddp_strategy_class(namespace: _lightning.Namespace) -> type:
-    """Return ``SMDDPStrategy`` for one of Lightning's namespaces."""
-    has_options = _lightning.support_level(namespace) >= _lightning.SupportLevel.EPOCH
-    mixin_path = f"{__name__}:{(SMDDPMixin if has_options else DataParallelMixin).__name__}"
-    cls = _lightning.namespaced_class(namespace, "SMDDPStrategy", mixin_path, ddp_base_path(namespace))
-    return add_names_of_strategy(namespace, cls)
-
-
-def register_strategies(namespace: _lightning.Namespace) -> None:
-    """Register ``smddp`` and ``smddp_find_unused_parameters_{true,false}``, as Lightning does for ``ddp``."""
-    cls = smddp_strategy_class(namespace)
-    description = "DDP over AWS's SMDDP collectives where available, else over NCCL or gloo"
-    for name, arguments in REGISTERED.items():
-        register_strategy(namespace, name, cls, description, **arguments)
+        self.communication = Communication(None)

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Mapping, Option
 
 from lightning_sm import _lightning
 from lightning_sm._distributed.mixin import StrategyMixin
-from lightning_sm._distributed.requirements import import_library, strategy_class
-from lightning_sm._distributed.smp_parameters import SMPParameters, read_mp_parameters
+from lightning_sm._distributed.smp_parameters import SMPParameters, import_library, read_mp_parameters
 from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.replaced_method import ReplacedMethod
-from lightning_sm._lightning.strategies import SHARDED_BASES, register_strategy, sharded_base_path
 from lightning_sm._logging import log
 from lightning_sm.errors import JobConfigError, StrategyUnavailableError, TopologyError
 
@@ -20,15 +18,20 @@ if TYPE_CHECKING:
 else:
     _PrecisionBase = object
 
-__all__ = ["SMPMixin", "SMPPrecisionMixin", "register_smp", "smp_strategy_class"]
+__all__ = ["SMPMixin", "SMPPrecisionMixin"]
 
 _MODULE = "smdistributed.modelparallel.torch"
 _WITHOUT_IT = (
     "Use an image that has it, PyTorch 1.6 to 2.0 of AWS, or train with FSDP2 (SMDDPModelParallelStrategy) on a newer "
     "one."
 )
-_TECHNIQUE = "SMP"
-_STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+# The context of Lightning's precision plugin around each step.
+_CONTEXTS = {
+    "training_step": "train_step_context",
+    "validation_step": "val_step_context",
+    "test_step": "test_step_context",
+    "predict_step": "predict_step_context",
+}
 # What a step of a microbatch has logged. The library may run several microbatches in turns.
 _logged: "ContextVar[Optional[Dict[str, Any]]]" = ContextVar("lightning_sm_logged", default=None)
 
@@ -147,9 +150,7 @@ class SMPMixin(StrategyMixin):
         self.parameters = SMPParameters.parse(given)
         self.parameters.check_world(self.world_size)
         self._prepare_group()
-        environment: Any = self.cluster_environment
-        os.environ["MASTER_ADDR"] = environment.main_address
-        os.environ["MASTER_PORT"] = str(environment.main_port)
+        self._set_main_address()
         self._smp = import_library(_MODULE, "smp", _WITHOUT_IT)
         if not self._smp.is_initialized():
             # The library prefers the variable that the toolkit sets.
@@ -215,7 +216,7 @@ class SMPMixin(StrategyMixin):
     def _adapted(self, plugin: Any) -> Any:
         bases = {"32-true": "Precision", "16-mixed": "MixedPrecision"}
         base = bases.get(plugin.precision)
-        if base is None or base not in {cls.__name__ for cls in type(plugin).__mro__}:
+        if base is None or not _lightning.has_base(type(plugin), base):
             raise StrategyUnavailableError(
                 f"The strategy smp cannot train with {type(plugin).__name__} of precision {plugin.precision}.",
                 hint="Use precision 32-true, 16-mixed, or 32-true with fp16 of mp_parameters, which is the library's "
@@ -317,14 +318,15 @@ class SMPMixin(StrategyMixin):
 
     def _wrap_network(self, trainer: Any) -> None:
         name, network = self._network()
-        if isinstance(network, self._smp.DistributedModel):  # of an earlier fit: it can be wrapped once only
-            self._passes = getattr(self, "_passes", int(trainer.accumulate_grad_batches))
-        else:
+        if not isinstance(network, self._smp.DistributedModel):  # of an earlier fit: it can be wrapped once only
             if self.parameters.tensor_parallel_degree > 1 and not self._has_created_network:
                 self._smp.set_tensor_parallelism(network, True)
-            self._passes = int(trainer.accumulate_grad_batches)
-            arguments = {**self._ddp_kwargs, "backward_passes_per_step": self._passes}
-            setattr(self.lightning_module, name, self._smp.DistributedModel(network, **arguments))
+            passes = int(trainer.accumulate_grad_batches)
+            network = self._smp.DistributedModel(network, **{**self._ddp_kwargs, "backward_passes_per_step": passes})
+            network.lightning_sm_passes = passes
+            setattr(self.lightning_module, name, network)
+        # Also in the fit of another strategy, it is what the library was told.
+        self._passes: int = network.lightning_sm_passes
         self.model_to_device()
 
     def _wrap_optimizer(self) -> None:
@@ -468,10 +470,8 @@ class SMPMixin(StrategyMixin):
         logged: Dict[str, Any] = {}
         token = _logged.set(logged)
         plugin = self.precision_plugin
-        context = {name: f"{name[:-5]}_step_context" for name in _STEPS}
-        context.update(training_step="train_step_context", validation_step="val_step_context")
         try:
-            with getattr(plugin, context[hook])():
+            with getattr(plugin, _CONTEXTS[hook])():
                 output = getattr(self.lightning_module, hook)(batch, *rest)
         finally:
             _logged.reset(token)
@@ -614,15 +614,3 @@ def _combined(value: Any) -> Any:
     if not hasattr(value, "reduce_mean"):
         return value
     return value.reduce_mean() if value.outputs[0].dim() == 0 else value.concat()
-
-
-def smp_strategy_class(namespace: _lightning.Namespace) -> type:
-    """Return ``SMPStrategy`` for one of Lightning's namespaces; with an older Lightning a class that raises."""
-    base_path, since = sharded_base_path(namespace, _TECHNIQUE), SHARDED_BASES[_TECHNIQUE].since
-    mixin_path = f"{__name__}:SMPMixin"
-    return strategy_class(namespace, "SMPStrategy", mixin_path, base_path, since=since, alternative="SMDDPStrategy")
-
-
-def register_smp(namespace: _lightning.Namespace) -> None:
-    """Register ``smp``."""
-    register_strategy(namespace, "smp", smp_strategy_class(namespace), "AWS's model parallel library 1.x (SMP v1)")

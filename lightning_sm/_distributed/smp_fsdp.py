@@ -2,18 +2,16 @@
 
 import contextlib
 import importlib
-from typing import Any, ContextManager, Dict, Optional, Set
+from typing import Any, ContextManager, Dict, Optional
 
-from lightning_sm import _lightning
-from lightning_sm._distributed.requirements import import_library, strategy_class
 from lightning_sm._distributed.sharded import FSDPMixin
-from lightning_sm._distributed.smp_parameters import TSMParameters, read_mp_parameters
+from lightning_sm._distributed.smp_parameters import TSMParameters, import_library, read_mp_parameters
 from lightning_sm._lightning.replaced_method import ReplacedMethod
-from lightning_sm._lightning.strategies import SHARDED_BASES, register_strategy, sharded_base_path
+from lightning_sm._lightning.trainer import callbacks_named
 from lightning_sm._logging import log
 from lightning_sm.errors import StrategyUnavailableError
 
-__all__ = ["SMPFSDPMixin", "register_smp_fsdp", "smp_fsdp_strategy_class"]
+__all__ = ["SMPFSDPMixin"]
 
 _MODULE = "torch.sagemaker"
 _WITHOUT_IT = (
@@ -94,8 +92,8 @@ class SMPFSDPMixin(FSDPMixin):
     def setup(self, trainer: Any) -> None:
         """Wrap the model, and clip by the library's norm."""
         # The last two are ours.
-        saves = {"Checkpoint", "AutoResume", "ModelExport"}
-        if trainer.state.fn == "fit" and any(saves & _class_names(callback) for callback in trainer.callbacks):
+        savers = callbacks_named(trainer, "Checkpoint", "AutoResume", "ModelExport")
+        if trainer.state.fn == "fit" and savers:
             self._check_state()
         super().setup(trainer)
         # Lightning's plugin for FSDP refuses to clip by the norm.
@@ -146,22 +144,3 @@ class SMPFSDPMixin(FSDPMixin):
                 "enable_checkpointing=False and sagemaker.export=false; or train with FSDP2 "
                 "(SMDDPModelParallelStrategy).",
             )
-
-
-def _class_names(value: Any) -> Set[str]:
-    return {cls.__name__ for cls in type(value).__mro__}
-
-
-def smp_fsdp_strategy_class(namespace: _lightning.Namespace) -> type:
-    """Return ``SMPFSDPStrategy`` for one of Lightning's namespaces; with an older Lightning a class that raises."""
-    base_path, since = sharded_base_path(namespace, "FSDP"), SHARDED_BASES["FSDP"].since
-    mixin_path = f"{__name__}:SMPFSDPMixin"
-    return strategy_class(
-        namespace, "SMPFSDPStrategy", mixin_path, base_path, since=since, alternative="SMDDPFSDPStrategy"
-    )
-
-
-def register_smp_fsdp(namespace: _lightning.Namespace) -> None:
-    """Register ``smp_fsdp``."""
-    description = "FSDP with AWS's model parallel library 2.x (SMP v2)"
-    register_strategy(namespace, "smp_fsdp", smp_fsdp_strategy_class(namespace), description)

@@ -1,15 +1,16 @@
-"""What a job asks of AWS's model parallel libraries 1.x and 2.x, by the hyperparameter ``mp_parameters``."""
+"""AWS's model parallel libraries 1.x and 2.x: what a job asks of them (``mp_parameters``), and their import."""
 
+import importlib
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
-from typing import Any, Dict, Mapping, Optional
+from dataclasses import dataclass, fields
+from typing import Any, Dict, Mapping, Type, TypeVar
 
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm.errors import JobConfigError
+from lightning_sm.errors import JobConfigError, StrategyUnavailableError
 
-__all__ = ["SMPParameters", "TSMParameters", "read_mp_parameters"]
+__all__ = ["SMPParameters", "TSMParameters", "import_library", "read_mp_parameters"]
 
 _NAME = "mp_parameters"
 _VARIABLE = "SM_HP_MP_PARAMETERS"
@@ -41,8 +42,58 @@ def read_mp_parameters(job: TrainingJob) -> Dict[str, Any]:
     return given or {}
 
 
+def import_library(module: str, strategy: str, hint: str) -> Any:
+    """Import a library that only some of AWS's images have.
+
+    Args:
+        module: Its name.
+        strategy: The registered name of the strategy that needs it.
+        hint: What to do without it.
+
+    Raises:
+        StrategyUnavailableError: It cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise StrategyUnavailableError(
+            f"The strategy {strategy} needs AWS's library {module}, which cannot be imported ({error}).", hint=hint
+        ) from error
+
+
+_Self = TypeVar("_Self", bound="_Parameters")
+
+
 @dataclass(frozen=True)
-class SMPParameters:
+class _Parameters:
+    """Parameters with their defaults. Of a number, that is the least value."""
+
+    @classmethod
+    def parse(cls: Type[_Self], given: Mapping[str, Any]) -> _Self:
+        """Take the parameters of a job, by their names in any release of the library, and no others.
+
+        Raises:
+            JobConfigError: A value has another type, or two names of one parameter have different values.
+        """
+        values: Dict[str, Any] = {}
+        defaults = {each.name: each.default for each in fields(cls)}
+        for name, value in given.items():
+            current = _ALIASES.get(name, name)
+            if current not in defaults:
+                continue
+            if isinstance(value, str):  # of an API call, in which each is a string
+                with suppress(ValueError):
+                    value = json.loads(value.lower())
+            default: Any = defaults[current]
+            if type(value) is not type(default) or value < default:
+                raise JobConfigError(f"{name} of {_NAME} is {value!r}, which it cannot be.", hint=_HINT)
+            if values.setdefault(current, value) != value:
+                raise JobConfigError(f"{_NAME} sets {name} and {current} to different values.", hint="Leave one out.")
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class SMPParameters(_Parameters):
     """The parameters of AWS's model parallel library 1.x that a training loop must know; the library reads the others.
 
     The product of the pipeline and the tensor parallel degree divides the world; the rest is data parallel.
@@ -55,9 +106,6 @@ class SMPParameters:
         sharded_data_parallel_degree: Processes over which the states of parameters and optimizer are sharded.
         microbatches: Pieces of a batch.
         ddp: Whether there is data or tensor parallelism.
-        placement_strategy: ``cluster``, ``spread``, or an order of the letters D, P and T.
-        pipeline: ``interleaved`` or ``simple``.
-        optimize: What the partition minimizes: ``memory`` or ``speed``.
         fp16: Whether the library trains in half precision, with master weights and its own loss scale.
         bf16: The same in bfloat16, with sharded data parallelism.
         shard_optimizer_state: Whether each data-parallel rank keeps a part of the optimizer's state.
@@ -75,23 +123,10 @@ class SMPParameters:
     sharded_data_parallel_degree: int = 1
     microbatches: int = 1
     ddp: bool = False
-    placement_strategy: str = "cluster"
-    pipeline: str = "interleaved"
-    optimize: str = "memory"
     fp16: bool = False
     bf16: bool = False
     shard_optimizer_state: bool = False
     prescaled_batch: bool = False
-    given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> "SMPParameters":
-        """Take the parameters, by their names in any release of the library.
-
-        Raises:
-            JobConfigError: A value has another type, or two names of one parameter have different values.
-        """
-        return cls(**_known(cls, given), given=dict(given))
 
     @property
     def mp_size(self) -> int:
@@ -119,7 +154,7 @@ class SMPParameters:
 
 
 @dataclass(frozen=True)
-class TSMParameters:
+class TSMParameters(_Parameters):
     """The parameters of AWS's model parallel library 2.x (``torch.sagemaker``) that a training loop must know.
 
     Source: AWS, SageMaker developer guide, "SMP v2 core feature configuration parameters".
@@ -141,15 +176,6 @@ class TSMParameters:
     tensor_parallel_degree: int = 1
     context_parallel_degree: int = 1
     expert_parallel_degree: int = 1
-
-    @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> "TSMParameters":
-        """Take the parameters of a job.
-
-        Raises:
-            JobConfigError: A value is not a whole number.
-        """
-        return cls(**_known(cls, given))
 
     @property
     def same_data(self) -> int:
@@ -174,31 +200,3 @@ class TSMParameters:
                     f"{self}.",
                     hint="Set the degrees to divisors of the number of processes.",
                 )
-
-
-def _known(cls: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
-    """The fields of a class that are given, by their current names and with their types."""
-    values: Dict[str, Any] = {}
-    known = {each.name: type(each.default) for each in fields(cls) if each.name != "given"}
-    for name, value in given.items():
-        current = _ALIASES.get(name, name)
-        if current not in known:
-            continue
-        converted = _converted(value, known[current])
-        if converted is None or (converted == 0 and known[current] is int and name != "hybrid_shard_degree"):
-            raise JobConfigError(f"{name} of {_NAME} is {value!r}, which is no {known[current].__name__}.", hint=_HINT)
-        if values.setdefault(current, converted) != converted:
-            raise JobConfigError(f"{_NAME} sets {name} and {current} to different values.", hint="Leave one out.")
-    return values
-
-
-def _converted(value: Any, kind: type) -> Optional[Any]:
-    """A value of a JSON object, or of an API call in which each is a string; ``None`` if it is of another type."""
-    if isinstance(value, str) and kind is not str:
-        try:
-            value = json.loads(value.lower())
-        except ValueError:
-            return None
-    if kind is int and type(value) is int and value >= 0:
-        return value
-    return value if kind is not int and type(value) is kind else None

@@ -41,7 +41,7 @@ def describe_topology(
         "job": job.name,
         "distribution": _PARAMETER_SERVER if job.asks_for_parameter_server else None,
         "launcher": _with_sources(str(topology.launcher), topology, _RANKS),
-        "world": f"{_count(world_size, 'process')}, {local}{_count(len(hosts) or 1, 'host')}",
+        "world": f"{_count(world_size, 'process')}, {local}{_count(topology.num_nodes, 'host')}",
         "hosts": shortened(hosts),
         "master": _with_sources(main, topology, ("main_address", "main_port")) if main else None,
         "backend": backend,

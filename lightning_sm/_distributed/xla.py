@@ -2,20 +2,15 @@
 
 import importlib
 import importlib.util
-import os
 import pickle
 from typing import Any
 
-from lightning_sm import _lightning
 from lightning_sm._distributed.mixin import StrategyMixin
 from lightning_sm._distributed.neuron import XLA, NeuronCoresMixin
-from lightning_sm._distributed.requirements import strategy_class
-from lightning_sm._lightning.accelerators import register_accelerator
 from lightning_sm._lightning.collectives import destroy_at_exit
-from lightning_sm._lightning.strategies import register_strategy, xla_base_path
 from lightning_sm.errors import TopologyError
 
-__all__ = ["TorchrunXLAAcceleratorMixin", "TorchrunXLAMixin", "register_xla", "torchrun_xla_class"]
+__all__ = ["TorchrunXLAAcceleratorMixin", "TorchrunXLAMixin"]
 
 _DEVICE = "xla"
 
@@ -80,7 +75,7 @@ class TorchrunXLAMixin(StrategyMixin):
     _launched: bool
 
     def __init__(self, cluster_environment: Any = None, **kwargs: Any) -> None:
-        super().__init__(cluster_environment=cluster_environment, **kwargs)
+        super().__init__(None, cluster_environment, **kwargs)
 
     @property
     def checkpoint_io(self) -> Any:
@@ -96,26 +91,22 @@ class TorchrunXLAMixin(StrategyMixin):
     @property
     def world_size(self) -> int:
         """Processes in the world."""
-        return int(self._environment.world_size())
+        return int(self.cluster_environment.world_size())
 
     @property
     def global_rank(self) -> int:
         """The index of this process in the world."""
-        return int(self._environment.global_rank())
+        return int(self.cluster_environment.global_rank())
 
     @property
     def local_rank(self) -> int:
         """The index of this process on its host."""
-        return int(self._environment.local_rank())
+        return int(self.cluster_environment.local_rank())
 
     @property
     def node_rank(self) -> int:
         """The index of this host in the world."""
-        return int(self._environment.node_rank())
-
-    @property
-    def _environment(self) -> Any:
-        return self.cluster_environment
+        return int(self.cluster_environment.node_rank())
 
     def _configure_launcher(self) -> None:
         self._launcher = None
@@ -135,8 +126,7 @@ class TorchrunXLAMixin(StrategyMixin):
 
         if not dist.is_initialized():
             importlib.import_module("torch_xla.distributed.xla_backend")
-            os.environ["MASTER_ADDR"] = self._environment.main_address
-            os.environ["MASTER_PORT"] = str(self._environment.main_port)
+            self._set_main_address()
             dist.init_process_group("xla", init_method="xla://")
         runtime: Any = importlib.import_module("torch_xla.runtime")
         seen = (runtime.global_ordinal(), runtime.world_size())
@@ -154,26 +144,3 @@ class TorchrunXLAMixin(StrategyMixin):
             return obj
         xla: Any = importlib.import_module("torch_xla.core.xla_model")
         return pickle.loads(xla.rendezvous("lightning_sm.broadcast", pickle.dumps(obj))[src])
-
-
-def torchrun_xla_class(namespace: _lightning.Namespace) -> type:
-    """Return ``TorchrunXLAStrategy`` for one of Lightning's namespaces; below the level *epoch* one that raises."""
-    mixin_path = f"{__name__}:{TorchrunXLAMixin.__name__}"
-    return strategy_class(
-        namespace,
-        "TorchrunXLAStrategy",
-        mixin_path,
-        xla_base_path(namespace),
-        since=(2, 1),
-        alternative="AWS's neuronx_distributed.lightning",
-    )
-
-
-def register_xla(namespace: _lightning.Namespace) -> None:
-    """Register the strategy and the accelerator :data:`~lightning_sm._distributed.neuron.XLA`."""
-    if xla_base_path(namespace) is None:
-        return
-    description = "Data parallel training by torch_xla in the processes of torchrun"
-    register_strategy(namespace, XLA, torchrun_xla_class(namespace), description)
-    mixin_path = f"{__name__}:{TorchrunXLAAcceleratorMixin.__name__}"
-    register_accelerator(namespace, XLA, "TorchrunXLAAccelerator", mixin_path, description, base="XLAAccelerator")

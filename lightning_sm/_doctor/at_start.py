@@ -1,9 +1,9 @@
 """``sagemaker.doctor: true``: examines each host of a job at its start, and stops the job on errors."""
 
 import os
-from typing import Optional, Sequence
+from typing import Sequence
 
-from lightning_sm._doctor.finding import Check, Finding, Machine, count_findings, examine
+from lightning_sm._doctor.finding import Check, Machine, count_findings, examine
 from lightning_sm._failure import failure_reported
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
@@ -12,7 +12,6 @@ from lightning_sm.errors import DoctorError
 
 __all__ = ["examine_host"]
 
-_MAX_ERRORS = 3
 # Set for the processes that this one starts: the training listens at the main port by then.
 _EXAMINED = "LIGHTNING_SM_EXAMINED"
 
@@ -40,13 +39,6 @@ def examine_host(checks: Sequence[Check], job: TrainingJob, topology: Topology) 
     log.info("Doctor on %s: %d checks, %s.", job.current_host, len(checks), count_findings(findings))
     errors = [each for each in findings if each.is_error]
     if errors:
+        listed = "; ".join(f"{each.check}: {each.text}" for each in errors)
         with failure_reported(job):
-            raise _error(errors, job.current_host)
-
-
-def _error(errors: Sequence[Finding], host: Optional[str]) -> DoctorError:
-    number = len(errors)
-    listed = "; ".join(f"{each.check}: {each.text}" for each in errors[:_MAX_ERRORS])
-    more = f"; and {number - _MAX_ERRORS} more" if number > _MAX_ERRORS else ""
-    noun = "an error" if number == 1 else f"{number} errors"
-    return DoctorError(f"The doctor found {noun} on {host}: {listed}{more}.", hint=errors[0].hint)
+            raise DoctorError(f"The doctor found errors on {job.current_host}: {listed}", hint=errors[0].hint)

@@ -4,26 +4,11 @@ import hashlib
 import json
 import os
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Dict, List, Tuple
 
 from lightning_sm._sagemaker.job import TrainingJob
 
-__all__ = ["is_sharded", "list_files", "replicated_channels"]
-
-
-def is_sharded(job: TrainingJob, channel: str) -> bool:
-    """Whether SageMaker gives each host other objects of a channel (``ShardedByS3Key``).
-
-    Args:
-        job: The job, whose ``inputdataconfig.json`` is read.
-        channel: The name of the channel.
-    """
-    content: Any = {}
-    with suppress(OSError, ValueError):
-        content = json.loads(Path(job.sources.get("channels", "")).read_text(encoding="utf-8"))
-    settings = content.get(channel) if isinstance(content, dict) else None
-    return isinstance(settings, dict) and settings.get("S3DistributionType") == "ShardedByS3Key"
+__all__ = ["list_files", "replicated_channels"]
 
 
 def replicated_channels(job: TrainingJob) -> Dict[str, str]:
@@ -35,7 +20,7 @@ def replicated_channels(job: TrainingJob) -> Dict[str, str]:
     return {
         name: channel.path
         for name, channel in job.data_channels.items()
-        if channel.input_mode == "File" and not is_sharded(job, name)
+        if channel.input_mode == "File" and not channel.is_sharded
     }
 
 

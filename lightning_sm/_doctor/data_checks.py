@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Dict, Iterator, Tuple
 
-from lightning_sm._doctor.channel_files import is_sharded
 from lightning_sm._doctor.finding import Check, Finding, Machine
 from lightning_sm._doctor.project import find_unsorted_listing
 
@@ -22,8 +21,8 @@ def sharded_channels(machine: Machine) -> Iterator[Finding]:
     Saves: a training on a half of the data, or less.
     """
     job = machine.job
-    for name in job.data_channels if len(job.world_hosts) > 1 else ():
-        if is_sharded(job, name):
+    for name, channel in job.data_channels.items():
+        if channel.is_sharded and len(job.world_hosts) > 1:
             text = f"{name} is ShardedByS3Key: hosts have other files, and DistributedSampler divides them again."
             hint = "Use FullyReplicated, or trainer.use_distributed_sampler=false with equal numbers of batches."
             yield Finding("sharded channels", text, hint)
@@ -35,7 +34,7 @@ def file_order(machine: Machine) -> Iterator[Finding]:
     Saves: a training in which ranks read the same files and skip others.
     """
     job = machine.job
-    if len(job.world_hosts) < 2 or not any(not is_sharded(job, name) for name in job.data_channels):
+    if len(job.world_hosts) < 2 or all(channel.is_sharded for channel in job.data_channels.values()):
         return
     used = find_unsorted_listing(machine)
     if used is not None:

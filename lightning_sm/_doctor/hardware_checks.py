@@ -2,18 +2,18 @@
 
 import os
 import re
+import shutil
 import sys
-from typing import Dict, Iterator, Mapping, Optional, Tuple
+from typing import Iterator, Mapping, Tuple
 
 from lightning_sm._doctor.finding import Check, Finding, Machine
 from lightning_sm._doctor.host import gpus, is_real_instance, names_in, read_text, torch_build
 
 __all__ = ["CHECKS"]
 
-_GIB = 1024**3
 # Docker's default is 64 MiB, with which loader workers die of a bus error: aws/sagemaker-pytorch-training-toolkit
 # issue 117.
-_LEAST_SHARED = _GIB
+_LEAST_SHARED = 1024**3
 # The fork of loader workers beside gloo's threads can deadlock before: CPython issue 112275.
 _FORK_REPAIRED = (3, 12)
 # The driver that each major version of CUDA needs: NVIDIA, "CUDA Compatibility", minor version compatibility.
@@ -45,17 +45,15 @@ def torch_of_the_image(machine: Machine) -> Iterator[Finding]:
 
     Saves: a training on CPUs or without EFA, by another torch of ``requirements.txt``.
     """
-    found = torch_build(machine)
-    if found is None:
-        return
+    version, cuda = torch_build(machine)
     of_image = machine.environ.get("SM_DLC_TORCH_VERSION")
-    if of_image and of_image != found.version:
-        text = f"The image's torch {of_image} was replaced by {found.version}, which is not built for this image."
+    if version and of_image and of_image != version:
+        text = f"The image's torch {of_image} was replaced by {version}, which is not built for this image."
         hint = "Find the line of requirements.txt that requires another torch (pip's output names it), and pin it."
         yield Finding("torch of the image", text, hint)
     seen = gpus(machine)
-    if found.cuda is None and seen:
-        text = f"torch {found.version} is built without CUDA, and this host has {seen} GPU(s)."
+    if version and not cuda and seen:
+        text = f"torch {version} is built without CUDA, and this host has {seen} GPU(s)."
         hint = "Use the GPU image, or install a torch that is built with CUDA."
         yield Finding("torch of the image", text, hint, is_error=True)
 
@@ -67,9 +65,8 @@ def gpu_driver(machine: Machine) -> Iterator[Finding]:
     """
     # "NVIDIA UNIX x86_64 Kernel Module  535.183.01  …", "NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  …"
     text = read_text(machine.path("/proc/driver/nvidia/version")) or ""
-    found, build = re.search(r"Kernel Module.*?\s(\d{3}\.\d+(?:\.\d+)?)\b", text), torch_build(machine)
-    cuda = build.cuda if build is not None else None
-    needs = _DRIVERS.get((cuda or "").partition(".")[0], 0)
+    found, (_, cuda) = re.search(r"Kernel Module.*?\s(\d{3}\.\d+(?:\.\d+)?)\b", text), torch_build(machine)
+    needs = _DRIVERS.get(cuda.partition(".")[0], 0)
     if found is not None and int(found[1].partition(".")[0]) < needs:
         # The image's forward compatibility libraries.
         compat = any(name.startswith("libcuda.so") for name in names_in(machine.path("/usr/local/cuda/compat")))
@@ -85,17 +82,11 @@ def threads(machine: Machine) -> Iterator[Finding]:
     Saves: most of a training on CPUs, of which each process uses one.
     """
     local = machine.topology.local_world_size if machine.topology is not None else None
-    each = int((_cpu_limit(machine) or os.cpu_count() or 1) // (local or 1))
+    each = (os.cpu_count() or 1) // (local or 1)
     is_torchrun = machine.job.in_container and "TORCHELASTIC_RUN_ID" in machine.environ
     if is_torchrun and machine.environ.get("OMP_NUM_THREADS") == "1" and each > 1 and not gpus(machine):
         text = f"OMP_NUM_THREADS=1, which torchrun sets: each process computes on one of {each} CPUs."
         yield Finding("threads", text, f"Set OMP_NUM_THREADS={each} in the job's environment.")
-
-
-def _cpu_limit(machine: Machine) -> Optional[float]:
-    """Return the CPUs of the container's cgroup, or ``None`` without a limit."""
-    quota, _, period = (read_text(machine.path("/sys/fs/cgroup/cpu.max")) or "").strip().partition(" ")
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
 
 
 def shared_memory(machine: Machine) -> Iterator[Finding]:
@@ -103,11 +94,9 @@ def shared_memory(machine: Machine) -> Iterator[Finding]:
 
     Saves: the hours until a larger batch ends a worker.
     """
-    mounts = re.findall(r"^\S+ /dev/shm \S+ (\S+)", read_text(machine.path("/proc/mounts")) or "", re.MULTILINE)
-    found = re.search(r"(?:^|,)size=(\d{1,18})([kKmMgG]?)(?:,|$)", mounts[-1]) if mounts else None
-    units: Dict[str, int] = {"": 1, "k": 1024, "m": 1024**2, "g": _GIB}
-    size = int(found[1]) * units[found[2].lower()] if found else None
-    if size is not None and size < _LEAST_SHARED:
+    folder = machine.path("/dev/shm")
+    size = shutil.disk_usage(str(folder)).total if folder.is_dir() else _LEAST_SHARED
+    if size < _LEAST_SHARED:
         text = f"/dev/shm has {size / 1024**2:.0f} MiB: loader workers with larger batches die of a bus error."
         yield Finding("shared memory", text, "Run the container with docker run --shm-size=8g, or set num_workers=0.")
 

@@ -2,16 +2,13 @@
 
 import os
 import re
-import stat
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from lightning_sm._doctor.finding import Machine
 
 __all__ = [
-    "TorchBuild",
     "efa_devices",
     "find_on_path",
     "gpus",
@@ -26,11 +23,8 @@ _MAX_BYTES = 1024 * 1024
 
 
 def read_text(path: Path) -> Optional[str]:
-    """Return the text of a regular file, or ``None`` where there is none that can be read."""
+    """Return the text of a file, or ``None`` where there is none that can be read."""
     try:
-        # Opening a pipe would wait for whoever writes into it.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return None
         with open(path, "rb") as file:
             return file.read(_MAX_BYTES).decode("utf-8", errors="replace")
     except (OSError, ValueError):
@@ -75,27 +69,14 @@ def find_on_path(machine: Machine, name: str) -> Optional[Path]:
     return next((place for place in places if os.path.exists(place)), None)
 
 
-@dataclass(frozen=True)
-class TorchBuild:
-    """How the installed torch was built: ``torch/version.py``, read as text.
+def torch_build(machine: Machine) -> Tuple[str, str]:
+    """Return how the installed torch was built, from ``torch/version.py``: two empty texts where there is none.
 
-    Args:
-        version: Its version with the local part, such as ``2.15.0+cu132``.
-        cuda: The version of CUDA that it was built with, such as ``13.2``; ``None`` without CUDA.
+    Returns:
+        Its version with the local part, such as ``2.15.0+cu132``, and the version of CUDA that it was built with, such
+        as ``13.2``; empty without CUDA.
     """
-
-    version: str
-    cuda: Optional[str]
-
-
-def torch_build(machine: Machine) -> Optional[TorchBuild]:
-    """Return how the installed torch was built, or ``None`` where no torch is installed."""
     file = find_on_path(machine, "torch/version.py")
     text = read_text(file) if file is not None else None
-    found = _assigned("__version__", text or "")
-    return TorchBuild(found, _assigned("cuda", text or "")) if found else None
-
-
-def _assigned(name: str, text: str) -> Optional[str]:
-    found = re.search(rf"^{name}\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", text, re.MULTILINE)
-    return found.group(1) if found else None
+    assigned = dict(re.findall(r"^(\w+)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", text or "", re.MULTILINE))
+    return assigned.get("__version__", ""), assigned.get("cuda", "")

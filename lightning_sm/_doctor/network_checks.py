@@ -4,17 +4,14 @@ import errno
 import fnmatch
 import os
 import socket
-import threading
 import time
-from typing import Callable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Callable, Iterator, NamedTuple, Optional, Tuple
 
 from lightning_sm._doctor.finding import Check, Finding, Machine
 from lightning_sm._doctor.host import efa_devices, gpus, is_real_instance, names_in
 
 __all__ = ["CHECKS"]
 
-# A name server that does not answer delays a look-up by several seconds.
-_NAME_TIMEOUT = 2.0
 _CONNECT_TIMEOUT = 2.0
 # A host answers, or refuses, as soon as its network is up; its neighbour may be a moment ahead.
 _CONNECT_FOR = 6.0
@@ -28,8 +25,9 @@ def main_host(machine: Machine) -> Iterator[Finding]:
     topology = machine.topology
     if topology is None or topology.node_rank == 0 or topology.main_address is None or topology.main_port is None:
         return
-    address = _address(topology.main_address)
-    if address is None:
+    try:
+        address = str(socket.getaddrinfo(topology.main_address, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError):
         return  # a host that has not started has no name; the training waits for it and says so
     if topology.main_address in machine.job.hosts and (address.startswith("127.") or address == "::1"):
         text = f"{topology.main_address} resolves to {address}, so that this host would connect to itself."
@@ -40,21 +38,6 @@ def main_host(machine: Machine) -> Iterator[Finding]:
         text = f"{topology.main_address}:{topology.main_port} does not answer ({problem})."
         hint = "Allow all traffic between members of the job's security group, in both directions."
         yield Finding("main host", text, hint, is_error=True)
-
-
-def _address(host: str) -> Optional[str]:
-    found: List[str] = []
-
-    def resolve() -> None:
-        try:
-            found.append(str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]))
-        except (OSError, UnicodeError):
-            return
-
-    thread = threading.Thread(target=resolve, daemon=True)
-    thread.start()
-    thread.join(_NAME_TIMEOUT)
-    return found[0] if found else None
 
 
 def _connect(address: str, port: int) -> Optional[str]:

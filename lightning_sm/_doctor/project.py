@@ -1,7 +1,6 @@
 """The project's own source on this host: what it uses decides whether a property of the platform is a fault."""
 
 import ast
-import os
 import re
 from pathlib import Path
 from typing import Iterator, Optional, Tuple
@@ -14,7 +13,6 @@ __all__ = ["find_text", "find_unsorted_listing", "is_sdk_v3", "source_dir", "use
 
 # A source directory may hold data or a virtual environment.
 _MAX_FILES = 200
-_MAX_FOLDERS = 500
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "tests"})
 _LISTINGS = frozenset({"listdir", "scandir", "iterdir", "glob", "iglob", "rglob"})
 # What does not depend on the order of its argument, or chooses it.
@@ -65,11 +63,11 @@ def find_unsorted_listing(machine: Machine) -> Optional[str]:
     """
     for name, text in _files(machine):
         try:
-            found = sorted(_unsorted(ast.parse(text)))
+            lines = list(_unsorted(ast.parse(text)))
         except (SyntaxError, ValueError, RecursionError):
             continue
-        if found:
-            return f"{name}:{found[0]}"
+        if lines:
+            return f"{name}:{min(lines)}"
     return None
 
 
@@ -96,15 +94,9 @@ def _sorts(node: ast.AST) -> bool:
 
 def _files(machine: Machine) -> Iterator[Tuple[str, str]]:
     """Yield the Python files of the source, each with its text."""
-    top, count = source_dir(machine), 0
-    for visited, (folder, folders, names) in enumerate(os.walk(top)):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED and not name.startswith("."))
-        for name in sorted(name for name in names if name.endswith(".py")):
-            count += 1
-            text = read_text(Path(folder, name))
-            if text is not None:
-                yield str(Path(folder, name).relative_to(top)), text
-            if count >= _MAX_FILES:
-                return
-        if visited >= _MAX_FOLDERS:
-            return
+    names = sorted(path.relative_to(source_dir(machine)) for path in source_dir(machine).rglob("*.py"))
+    own = [name for name in names if not any(part in _SKIPPED or part.startswith(".") for part in name.parts)]
+    for name in own[:_MAX_FILES]:
+        text = read_text(source_dir(machine) / name)
+        if text is not None:
+            yield str(name), text

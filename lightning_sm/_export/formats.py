@@ -1,13 +1,11 @@
 """Writes each export format: tensors alone, or a graph that needs no project code."""
 
-import shutil
 from inspect import signature
-from typing import Any, Callable, Dict, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from lightning_sm._export.example import Example
-from lightning_sm._export.plan import ExportFormat, onnx_uses_torch_export
+from lightning_sm._export.plan import ExportFormat, check_tensors_only, onnx_uses_torch_export
 from lightning_sm._export.source import Source
-from lightning_sm.errors import ExportError
 
 __all__ = ["WRITERS", "drop_shared_tensors"]
 
@@ -29,16 +27,14 @@ def _on_cpu(value: Any) -> Any:
 def _write_checkpoint(source: Source, path: str) -> Dict[str, Any]:
     import torch
 
-    if source.checkpoint_path is not None:
-        shutil.copyfile(source.checkpoint_path, path)
-    else:
-        torch.save(source.checkpoint, path)
+    torch.save(source.checkpoint, path)
     return {}
 
 
 def _write_safetensors(source: Source, path: str) -> Dict[str, Any]:
     from safetensors.torch import save_file
 
+    check_tensors_only(source.state_dict)
     kept, shared = drop_shared_tensors(source.state_dict)
     save_file(kept, path, metadata={**shared, "format": "pt"})
     return {"shared": shared} if shared else {}
@@ -48,33 +44,18 @@ def drop_shared_tensors(state_dict: Mapping[str, Any]) -> Tuple[Dict[str, Any], 
     """Keep one of several names of the same tensor, as ``safetensors.torch.save_model`` does.
 
     Returns:
-        The tensors to write, contiguous and without memory that two of them share, and for each dropped name the one
-        that was kept.
-
-    Raises:
-        ExportError: A value is not a tensor.
+        The tensors to write, contiguous, and for each dropped name the one that was kept.
     """
     kept: Dict[str, Any] = {}
     shared: Dict[str, str] = {}
     names: Dict[Any, str] = {}
-    storages: Set[int] = set()
     for name, value in state_dict.items():
-        if not hasattr(value, "data_ptr"):
-            raise ExportError(
-                f"The model cannot be written as safetensors, which hold tensors only: {name} of its state_dict() is "
-                f"a {type(value).__name__}.",
-                hint="Set sagemaker.export to state_dict.",
-            )
         memory = (value.device, value.data_ptr(), tuple(value.shape), tuple(value.stride()), value.dtype)
-        if value.numel() and memory in names:
-            shared[name] = names[memory]
-            continue
-        names[memory] = name
-        on_cpu = value.detach().cpu().contiguous()
-        storage = on_cpu.untyped_storage() if hasattr(on_cpu, "untyped_storage") else on_cpu.storage()
-        # A whole model is not copied: only what is a part of a tensor that is written, too.
-        kept[name] = on_cpu.clone() if storage.data_ptr() in storages else on_cpu
-        storages.add(storage.data_ptr())
+        first = names.setdefault(memory, name) if value.numel() else name
+        if first == name:
+            kept[name] = value.detach().cpu().contiguous()
+        else:
+            shared[name] = first
     return kept, shared
 
 

@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import zipfile
+from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
 import torch
@@ -24,8 +25,7 @@ def model_fn(model_dir: str) -> Any:
 
 def load_model(model_dir: str, cls: Optional[type] = None) -> Any:
     """Load the model; ``cls`` is its class if it has been imported already."""
-    with open(os.path.join(model_dir, "model.json"), encoding="utf-8") as file:
-        summary = json.load(file)
+    summary = json.loads(Path(model_dir, "model.json").read_text(encoding="utf-8"))
     path = os.path.join(model_dir, summary["file"])
     if summary["format"] == "torchscript":
         return torch.jit.load(path, map_location="cpu").eval()
@@ -107,11 +107,8 @@ def _accepted(cls: Any, given: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _read_config(model_dir: str) -> Optional[str]:
-    path = os.path.join(model_dir, "config.yaml")
-    if not os.path.isfile(path):
-        return None
-    with open(path, encoding="utf-8") as file:
-        return file.read()
+    config = Path(model_dir, "config.yaml")
+    return config.read_text(encoding="utf-8") if config.is_file() else None
 
 
 class ExportedProgram(torch.nn.Module):

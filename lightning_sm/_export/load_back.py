@@ -171,6 +171,5 @@ def _equal(first: Any, second: Any) -> bool:
     first, second = first.detach().cpu(), second.detach().cpu()
     if (first.dtype, first.shape) != (second.dtype, second.shape):
         return False
-    if torch.equal(first, second):
-        return True
-    return first.is_floating_point() and torch.allclose(first, second, rtol=0, atol=0, equal_nan=True)
+    is_float = first.is_floating_point()
+    return torch.equal(first, second) or (is_float and torch.allclose(first, second, rtol=0, atol=0, equal_nan=True))

@@ -8,7 +8,6 @@ import inspect
 import json
 from dataclasses import dataclass
 from enum import Enum
-from inspect import signature
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from lightning_sm.errors import ExportError
@@ -19,6 +18,7 @@ __all__ = [
     "ExportWeights",
     "onnx_uses_torch_export",
     "check_model",
+    "check_tensors_only",
     "json_round_trip",
     "json_subset",
     "saved_hparams",
@@ -96,7 +96,7 @@ def onnx_uses_torch_export() -> bool:
     """Whether ``torch.onnx.export`` uses ``torch.export`` by default, which it does since torch 2.9."""
     import torch.onnx
 
-    parameter = signature(torch.onnx.export).parameters.get("dynamo")
+    parameter = inspect.signature(torch.onnx.export).parameters.get("dynamo")
     return parameter is not None and parameter.default is True
 
 
@@ -194,8 +194,9 @@ def check_model(
             "sharded, which can only be read by running code that it names.",
             hint="Set sagemaker.export_weights to last, or sagemaker.resume_weights_only to false.",
         )
-    if plan.format is ExportFormat.SAFETENSORS:
-        _check_tensors_only(target)
+    # A model that is sharded would be gathered.
+    if plan.format is ExportFormat.SAFETENSORS and not is_sharded:
+        check_tensors_only(target.state_dict())
     if plan.format.is_graph and is_sharded:
         _check_rebuildable(module, hparams, config, f"The strategy shards the model over the ranks, so {name}")
     if not plan.format.is_graph and plan.serving:
@@ -226,12 +227,10 @@ def saved_hparams(module: Any) -> Optional[Dict[str, Any]]:
     if not hparams:
         return None
     name = str(getattr(module, "_hparams_name", None))
+    parameter = inspect.signature(type(module).__init__).parameters.get(name)
     # `save_hyperparameters(hparams)` stores the contents of one argument.
-    if name in inspect.signature(type(module).__init__).parameters and name not in hparams:
-        kind = inspect.signature(type(module).__init__).parameters[name].kind
-        if kind is not inspect.Parameter.VAR_KEYWORD:
-            return {name: dict(hparams)}
-    return dict(hparams)
+    is_argument = parameter is not None and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    return {name: dict(hparams)} if is_argument and name not in hparams else dict(hparams)
 
 
 def json_round_trip(hparams: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
@@ -259,19 +258,17 @@ def json_subset(hparams: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]
     return {name: value[name] for name, value in converted.items() if value is not None}
 
 
-def _check_tensors_only(target: Any) -> None:
-    """Check that no module puts extra state other than a tensor into its state dict."""
-    import torch
+def check_tensors_only(state_dict: Mapping[str, Any]) -> None:
+    """Check that a state dict can be written as safetensors.
 
-    for name, module in target.named_modules():
-        get = getattr(type(module), "get_extra_state", None)
-        if get is None or get is getattr(torch.nn.Module, "get_extra_state", None):
-            continue
-        state = module.get_extra_state()
-        if not isinstance(state, torch.Tensor):
+    Raises:
+        ExportError: A value is not a tensor, such as what ``get_extra_state()`` of a module returns.
+    """
+    for name, value in state_dict.items():
+        if not hasattr(value, "data_ptr"):
             raise ExportError(
-                f"sagemaker.export is safetensors, which hold tensors only, and get_extra_state() of "
-                f"{name or 'the model'} returns a {type(state).__name__}.",
+                f"The model cannot be written as safetensors, which hold tensors only: {name} of its state_dict() is "
+                f"a {type(value).__name__}.",
                 hint="Set sagemaker.export to state_dict.",
             )
 

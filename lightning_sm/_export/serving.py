@@ -6,9 +6,11 @@ import shutil
 import sys
 import sysconfig
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Dict, Iterable, List, Mapping, Tuple
 
 from lightning_sm._export.plan import ExportFormat
+from lightning_sm._requirements import requirement_lines
 from lightning_sm.errors import ExportError
 
 __all__ = ["Serving", "distribution_versions"]
@@ -33,7 +35,8 @@ class Serving:
     def collect(cls, model_class: type, format_: ExportFormat, lightning: str) -> "Serving":
         """Collect what loading the format needs.
 
-        Reads ``requirements.txt`` in the working directory, and the versions of installed packages.
+        Reads ``requirements.txt`` in the working directory, which is that of the script, and the versions of installed
+        packages.
 
         Args:
             model_class: The model's class.
@@ -72,9 +75,8 @@ class Serving:
             os.makedirs(os.path.dirname(os.path.join(code, name)), exist_ok=True)
             shutil.copyfile(path, os.path.join(code, name))
         shutil.copyfile(os.path.join(os.path.dirname(__file__), "inference.py"), os.path.join(code, "inference.py"))
-        with open(os.path.join(code, "requirements.txt"), "w", encoding="utf-8") as file:
-            file.write("# The versions that the model was trained with; torch and numpy are the container's own.\n")
-            file.writelines(f"{line}\n" for line in self.requirements)
+        head = "# The versions that the model was trained with; torch and numpy are the container's own."
+        Path(code, "requirements.txt").write_text("\n".join([head, *self.requirements, ""]), encoding="utf-8")
 
 
 def distribution_versions(names: Iterable[str]) -> Dict[str, str]:
@@ -110,12 +112,15 @@ def _project_sources() -> Dict[str, str]:
 
 
 def _project_requirements() -> List[str]:
-    """The lines of ``requirements.txt`` in the working directory, which is that of the script."""
+    """The requirements in ``requirements.txt`` in the working directory and in the files that it includes.
+
+    Without hashes, which pip would require of ours, too, and without what the archive does not have: constraints and
+    projects that are installed from where they are.
+    """
     if not os.path.isfile("requirements.txt"):
         return []
-    with open("requirements.txt", encoding="utf-8") as file:
-        lines = [line.strip() for line in file]
-    return [line for line in lines if line and not line.startswith("#")]
+    lines = (re.sub(r"\s--hash.*", "", line) for _, line in requirement_lines(Path(), "requirements.txt"))
+    return [line for line in lines if not re.match(r"-[rce]|--(requirement|constraint|editable|require-hashes)", line)]
 
 
 def _merge(pinned: List[str], project: Iterable[str]) -> List[str]:

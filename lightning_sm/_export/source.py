@@ -10,7 +10,6 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Set
 from lightning_sm._export.example import Example
 from lightning_sm._export.plan import ExportFormat, ExportPlan
 from lightning_sm._export.sharded import read_folder
-from lightning_sm._resume.storage import is_remote
 from lightning_sm._resume.transfers import has_folder, local_checkpoint
 from lightning_sm.errors import ExportError
 
@@ -36,15 +35,13 @@ class Source:
 
     Args:
         state_dict: Parameters and buffers of the model, or of the exported submodule, on any device.
-        checkpoint: The whole checkpoint that the weights are from, if it is in no file of this host.
-        checkpoint_path: The file of that checkpoint, if it is in one of this host.
+        checkpoint: The whole checkpoint that the weights are from, for that format.
         module: The model or submodule with these weights, on the CPU and in eval mode, for graph formats.
         example: An input of it.
     """
 
     state_dict: Mapping[str, Any] = field(repr=False)
     checkpoint: Optional[Mapping[str, Any]] = field(default=None, repr=False)
-    checkpoint_path: Optional[str] = None
     module: Any = field(default=None, repr=False)
     example: Optional[Example] = None
 
@@ -79,22 +76,19 @@ def make_source(
         ExportError: The checkpoint cannot be read, or the module cannot be copied.
     """
     try:
-        is_folder = best is not None and has_folder(best)
         if best is None:
             found = last
-        elif is_folder:
+        elif has_folder(best):
             with local_checkpoint(best) as folder:
                 found = read_folder(folder, last["state_dict"])
         else:
             last.get("state_dict", {}).clear()
             found = _load_best(best, weights_only)
         weights = found["state_dict"]
-        # The copy of a best checkpoint at a URL is removed when it has been read.
-        path = None if is_folder or is_remote(best) else best
-        checkpoint = found if path is None and plan.format is ExportFormat.CHECKPOINT else None
+        checkpoint = found if plan.format is ExportFormat.CHECKPOINT else None
         selected = submodule_state_dict(weights, plan.submodule)
         if not plan.format.is_graph:
-            return Source(selected, checkpoint, path)
+            return Source(selected, checkpoint)
         if example is None:
             raise ExportError(
                 "The model cannot be run for export: training provided no input for it.",
@@ -102,7 +96,7 @@ def make_source(
             )
         copied = _rebuild(module, hparams, config) if rebuild else copy_module(module)
         prepared = prepare_module(copied, weights, plan.submodule)
-        return Source(selected, checkpoint, path, prepared, example.cast(prepared))
+        return Source(selected, checkpoint, prepared, example.cast(prepared))
     except ExportError:
         raise
     except Exception as error:  # whatever a model's own code raises when it is copied

@@ -151,10 +151,8 @@ def find_best(trainer: Any) -> Optional[BestCheckpoint]:
 
 
 def _problem_of(path: str) -> Optional[str]:
-    if has_file(path):
-        return None
     if not has_folder(path):
-        return "does not exist any more"
+        return None if has_file(path) else "does not exist any more"
     problem = remote_folder_problem(path) if is_remote(path) else folder_problem(path)
     return problem and f"cannot be read here: {problem}"
 
@@ -165,8 +163,8 @@ def has_monitor(trainer: Any) -> bool:
 
 
 def _monitors(callback: Any) -> bool:
-    """A callback that monitors the step keeps the newest checkpoint, and the last weights are newer still."""
-    return getattr(callback, "monitor", None) not in (None, "step")
+    """Lightning's guide keeps the newest checkpoints by a step or epoch, and the last weights are newer still."""
+    return getattr(callback, "monitor", None) not in (None, "step", "epoch", "global_step")
 
 
 def why_last_weights(trainer: Any, weights: ExportWeights) -> str:

@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import List, Optional
 
 from lightning_sm._atomic_file import check_writable, flush
@@ -23,6 +24,7 @@ _SUMMARY = "model.json"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".pt2", ".onnx")
 
 
+@plain_functions()
 def write_model(
     directory: str,
     source: Source,
@@ -58,12 +60,11 @@ def write_model(
     check_writable(directory, "model directory")
     staging = tempfile.mkdtemp(prefix=".lightning-sm-", dir=directory)
     try:
-        with plain_functions():
-            details = WRITERS[plan.format](source, os.path.join(staging, plan.format.file))
+        details = WRITERS[plan.format](source, os.path.join(staging, plan.format.file))
         if config is not None:
-            _write_text(os.path.join(staging, "config.yaml"), config)
+            Path(staging, "config.yaml").write_text(config, encoding="utf-8")
         if resolved_config is not None:
-            _write_text(os.path.join(staging, "config.resolved.yaml"), resolved_config)
+            Path(staging, "config.resolved.yaml").write_text(resolved_config, encoding="utf-8")
         if serving is not None:
             serving.write(staging)
         summary = replace(
@@ -76,10 +77,9 @@ def write_model(
             details=details,
         )
         # The code for serving reads it.
-        _write_text(os.path.join(staging, _SUMMARY), summary.as_json())
-        with plain_functions():
-            comparison = load_back(staging, plan, source, model_class)
-        _write_text(os.path.join(staging, _SUMMARY), replace(summary, comparison=comparison).as_json())
+        Path(staging, _SUMMARY).write_text(summary.as_json(), encoding="utf-8")
+        comparison = load_back(staging, plan, source, model_class)
+        Path(staging, _SUMMARY).write_text(replace(summary, comparison=comparison).as_json(), encoding="utf-8")
         move_into_place(staging, directory)
     except ExportError:
         raise
@@ -155,8 +155,3 @@ def _hint(plan: ExportPlan, error: Exception) -> str:
             "sagemaker.export_example_input, or choose a format that does not run the model: state_dict or safetensors."
         )
     return "Its state_dict() must hold tensors and plain values only, and the disk must have room for it."
-
-
-def _write_text(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)

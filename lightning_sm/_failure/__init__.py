@@ -11,6 +11,7 @@ from lightning_sm._failure.messages import RendezvousState
 from lightning_sm._failure.process import (
     ask_who_has_joined,
     before_forced_exit,
+    is_group_initialized,
     set_joining,
     set_training,
     stop_watching,
@@ -35,6 +36,7 @@ __all__ = [
     "describe_failure",
     "escape_unprintable",
     "failure_reported",
+    "is_group_initialized",
     "is_secret_name",
     "read_job",
     "redact_patterns",

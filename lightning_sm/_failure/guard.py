@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Optional, Tuple
 
-from lightning_sm._failure.connection import MAX_LINE, keep_alive, receive, send
 from lightning_sm._failure.failure_file import count_oom_kills, write_failure
 from lightning_sm._failure.messages import (
     GuardSettings,
@@ -26,9 +25,12 @@ from lightning_sm._failure.messages import (
     Message,
     Phase,
     ProcessInfo,
+    keep_alive,
     loss_reason,
     read_phase,
     read_reason,
+    receive,
+    send,
 )
 from lightning_sm._failure.server import FailureServer
 
@@ -84,15 +86,17 @@ class _Guard:
     def _handle_rank(self, message: Message) -> None:
         kind = message["kind"]
         if kind == Kind.STATE:
-            self._phase = read_phase(message)
+            self._phase, self._own_failure = read_phase(message), message["reason"]
             self._process = replace(self._process, rank=message["rank"])
             self._has_joined = self._has_joined or self._phase in (Phase.TRAINING, Phase.IDLE)
+            self._send_state()
         elif kind == Kind.LEAVE:
             self._has_left = True
-        elif kind == Kind.FAILED:
-            self._own_failure = message["reason"]
-        if kind != Kind.LEAVE and self._connection is not None:
-            send(self._connection, **message)
+        elif self._server is not None:
+            send(self._rank, Kind.RENDEZVOUS, **self._server.rendezvous_state(message["local_size"]).to_message())
+
+    def _send_state(self) -> None:
+        send(self._connection, Kind.STATE, phase=self._phase, rank=self._process.rank, reason=self._own_failure)
 
     async def _report_end(self) -> None:
         if self._own_failure is None and self._first_failure is None:
@@ -101,9 +105,8 @@ class _Guard:
                 note = f"; OOM kills in this container (cgroup oom_kill): {kills}" if kills else ""
                 self._own_failure = loss_reason(self._process) + note
                 write_failure(self._failure_file, self._own_failure)
-                if self._connection is not None:
-                    send(self._connection, Kind.FAILED, reason=self._own_failure)
-            elif self._connection is not None:
+                self._send_state()
+            else:
                 send(self._connection, Kind.EXIT, is_lost=not self._has_left)
         # A rank that leaves by itself has waited for the others.
         if self._own_failure is not None and not self._has_left:
@@ -135,10 +138,10 @@ class _Guard:
         """Return a connection to the server, or ``None`` if there is none at the moment."""
         for port in self._address.ports:
             with suppress(OSError, UnicodeError, asyncio.TimeoutError):
-                connecting = asyncio.open_connection(self._address.host, port, limit=MAX_LINE)
+                connecting = asyncio.open_connection(self._address.host, port)
                 reader, writer = await asyncio.wait_for(connecting, _CONNECT_TIMEOUT)
                 keep_alive(writer)
-                send(writer, Kind.HELLO, token=self._address.token, phase=self._phase, **asdict(self._process))
+                send(writer, Kind.HELLO, token=self._address.token, **asdict(self._process))
                 answer = await asyncio.wait_for(receive(reader), _CONNECT_TIMEOUT)
                 if answer is not None and answer.get("kind") == Kind.WELCOME:
                     return reader, writer
@@ -148,9 +151,7 @@ class _Guard:
     async def _follow_server(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Receive until the connection ends, and return whether the server has closed it."""
         self._connection = writer
-        send(writer, Kind.STATE, phase=self._phase, rank=self._process.rank)
-        if self._own_failure is not None:
-            send(writer, Kind.FAILED, reason=self._own_failure)
+        self._send_state()
         message = await receive(reader)
         while message is not None and message.get("kind") != Kind.CLOSED:
             self._handle_server(message, writer)
@@ -164,11 +165,9 @@ class _Guard:
         if kind == Kind.FAILED and reason is not None:
             self._receive_failure(reason)
             send(writer, Kind.ACKNOWLEDGE)
-        elif kind == Kind.ALL_ACKNOWLEDGED:
+        elif kind == Kind.KNOWN:
             self._is_known.set()
-            send(self._rank, Kind.ALL_ACKNOWLEDGED)
-        elif kind == Kind.RENDEZVOUS:
-            send(self._rank, **{**message, "kind": Kind.RENDEZVOUS})
+            send(self._rank, Kind.KNOWN)
 
     def _receive_failure(self, reason: str) -> None:
         """Write another rank's failure to this host's failure file, and tell this rank."""
@@ -180,7 +179,7 @@ class _Guard:
 
 async def _run() -> None:
     # The rank's end of the socket pair is this process's standard input.
-    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=0), limit=MAX_LINE)
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=0))
     settings = await receive(reader)
     if settings is not None:
         await _Guard(writer, GuardSettings.from_message(settings)).run(reader)

@@ -1,6 +1,11 @@
-"""What the processes of a job tell each other about failures: one JSON object a line, validated when received."""
+"""What the processes of a job tell each other about failures, and how: one JSON object a line, validated by who reads.
 
+A rank trusts its guard, and that its rank; the server and the guards, between hosts, trust no message.
+"""
+
+import asyncio
 import json
+import socket
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Dict, FrozenSet, Mapping, Optional, Tuple
@@ -16,13 +21,15 @@ __all__ = [
     "Phase",
     "ProcessInfo",
     "RendezvousState",
-    "decode",
     "early_exit_reason",
     "encode",
+    "keep_alive",
     "loss_reason",
     "read_count",
     "read_phase",
     "read_reason",
+    "receive",
+    "send",
 ]
 
 Message = Dict[str, Any]
@@ -30,6 +37,8 @@ Message = Dict[str, Any]
 _MAX_HOST_NAME = 255
 _MAX_PROCESSES = 1 << 20
 _MAX_PID = 1 << 31
+# Detects a dead host after about two minutes, and keeps firewalls from dropping a connection that is idle for hours.
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 8))
 
 
 class Phase(str, Enum):
@@ -46,22 +55,22 @@ class Kind(str, Enum):
 
     # From a rank to its guard.
     SETTINGS = "settings"  # the fields of GuardSettings
+    WHO = "who"  # local_size: asks the guard that runs the server who has joined
     LEAVE = "leave"  # exits without a failure, or has reported it
-    # From a rank to its guard, which passes it on to the server.
-    STATE = "state"  # phase, rank
-    WHO = "who"  # local_size: asks who has joined
+    # From a rank to its guard, and from that to the server.
+    STATE = "state"  # phase, rank, reason: the failure of this rank, if it has failed
     # From a guard to the server.
-    HELLO = "hello"  # token, node_rank, local_rank, host, rank, pid, phase
+    HELLO = "hello"  # token, and the fields of ProcessInfo
     EXIT = "exit"  # is_lost: its rank has exited
     ACKNOWLEDGE = "acknowledge"  # the failure is written on this host
     # From the server to a guard.
     WELCOME = "welcome"
     CLOSED = "closed"
-    # From the server to a guard, which passes it on to its rank.
-    ALL_ACKNOWLEDGED = "all_acknowledged"
-    RENDEZVOUS = "rendezvous"  # joined, starting, hosts: the answer to WHO
-    # In both directions.
-    FAILED = "failed"  # reason
+    # From the server to a guard, and from that to its rank.
+    FAILED = "failed"  # reason: the first failure
+    KNOWN = "known"  # every host has written this rank's failure
+    # From a guard to its rank.
+    RENDEZVOUS = "rendezvous"  # the fields of RendezvousState: the answer to WHO
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,10 @@ class ProcessInfo:
     def __str__(self) -> str:
         rank = "A rank" if self.rank is None else f"Rank {self.rank}"
         return rank if self.host is None else f"{rank} on {self.host}"
+
+    def rank_among(self, local_size: int) -> int:
+        """Its global rank; Lightning's own processes know theirs only when they join the process group."""
+        return self.node_rank * local_size + self.local_rank if self.rank is None else self.rank
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any], num_nodes: int) -> "Optional[ProcessInfo]":
@@ -160,18 +173,13 @@ class RendezvousState:
     hosts: FrozenSet[str] = frozenset()
 
     def to_message(self) -> Message:
-        """Return a dict that can be sent to another process as JSON."""
+        """Return a dict that can be sent as JSON."""
         return {"joined": sorted(self.joined), "starting": sorted(self.starting), "hosts": sorted(self.hosts)}
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> "RendezvousState":
-        """Read what :meth:`to_message` of another process made; what it cannot have made is left out."""
-        joined, starting, hosts = (message.get(name) for name in ("joined", "starting", "hosts"))
-        return cls(
-            frozenset(rank for rank in _items(joined) if read_count(rank) is not None),
-            frozenset(rank for rank in _items(starting) if read_count(rank) is not None),
-            frozenset(escape_unprintable(host) for host in _items(hosts) if isinstance(host, str)),
-        )
+        """Read what :meth:`to_message` of this process's guard made."""
+        return cls(*(frozenset(message[name]) for name in ("joined", "starting", "hosts")))
 
 
 def loss_reason(process: ProcessInfo) -> str:
@@ -196,17 +204,28 @@ def encode(kind: Kind, **content: Any) -> bytes:
     return json.dumps({"kind": kind, **content}).encode() + b"\n"
 
 
-def decode(line: bytes) -> Optional[Message]:
-    """Read a line; return ``None`` if it is not a JSON object or is too deeply nested.
-
-    >>> decode(b'{"kind": "leave"}'), decode(b"GET / HTTP/1.1")
-    ({'kind': 'leave'}, None)
-    """
+async def receive(reader: asyncio.StreamReader) -> Optional[Message]:
+    """Return the next message; ``None`` if the connection has ended or what comes is not a message."""
     try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
+        message = json.loads(await reader.readline())
+    except (OSError, ValueError, RecursionError):  # ValueError: a line that is longer than the reader's limit, too
         return None
     return message if isinstance(message, dict) else None
+
+
+def send(writer: Optional[asyncio.StreamWriter], kind: Kind, **content: Any) -> None:
+    """Send a message as soon as possible. Without a connection, or to one that has ended, nothing is sent."""
+    if writer is not None and not writer.is_closing():
+        writer.write(encode(kind, **content))
+
+
+def keep_alive(writer: asyncio.StreamWriter) -> None:
+    """Notice the loss of the other host, also while nothing is sent."""
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def read_phase(message: Mapping[str, Any]) -> Phase:
@@ -229,7 +248,3 @@ def read_count(value: Any, limit: int = _MAX_PROCESSES) -> Optional[int]:
     """Return ``value`` if it is an integer from 0 to below ``limit``, else ``None``."""
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
     return value if is_count else None
-
-
-def _items(value: Any) -> Tuple[Any, ...]:
-    return tuple(value) if isinstance(value, list) else ()

@@ -1,25 +1,25 @@
 """``FailureMonitor``: starts the guard of this rank, and ends this rank if another one has failed and it is blocked."""
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any, Callable, Optional, Set
+from typing import Any, Callable, Optional
 
-from lightning_sm._failure.messages import GuardSettings, Kind, Message, Phase, RendezvousState, decode, encode
-from lightning_sm._failure.reason import TORCH_PACKAGES
+from lightning_sm._failure.messages import GuardSettings, Kind, Message, Phase, RendezvousState, encode
+from lightning_sm._failure.reason import TORCH_PACKAGES, package_of
 from lightning_sm._logging import log
 
 __all__ = ["FailureMonitor"]
 
 _IO_TIMEOUT = 1.0
 _POLL_INTERVAL = 0.1
-# A program that exits sooner, such as with a usage error, needs no guard.
-_START_DELAY = 0.3
 _MAX_GUARDS = 3
 _GUARD_EXIT_TIMEOUT = 2.0
 # How long a failure is sent to the other ranks: to those that have joined, and to hosts that start later.
@@ -43,7 +43,6 @@ class _Guard:
     def __init__(self, settings: GuardSettings) -> None:
         self.connection, other_end = socket.socketpair()
         self.connection.settimeout(_IO_TIMEOUT)
-        self._lock = threading.Lock()
         with other_end:
             self._process = subprocess.Popen(
                 # Neither site-packages nor folders and variables of the user, whose modules could hide the library's.
@@ -54,12 +53,9 @@ class _Guard:
                 # Launchers kill the whole process group of a rank.
                 start_new_session=True,
             )
-        _connections.add(self.connection)
-        self.send(Kind.SETTINGS, **asdict(settings))
-
-    def send(self, kind: Kind, **content: Any) -> None:
-        with suppress(OSError), self._lock:
-            self.connection.sendall(encode(kind, **content))
+        # The child of a fork, such as a data loader's worker, must not keep it open beyond the end of its parent.
+        os.register_at_fork(after_in_child=self.connection.close)
+        self.connection.sendall(encode(Kind.SETTINGS, **asdict(settings)))
 
     def end(self) -> None:
         """Let the guard end, and wait for that; also end every ``recv`` of the connection."""
@@ -68,18 +64,6 @@ class _Guard:
         # One that still sends a failure takes longer, and ends by itself.
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GUARD_EXIT_TIMEOUT)
-
-
-# The child of a fork, such as a data loader's worker, must not keep the connection open beyond the end of its parent.
-_connections: Set[socket.socket] = set()
-
-
-def _close_in_child() -> None:
-    while _connections:
-        _connections.pop().close()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
 
 
 class FailureMonitor:
@@ -108,12 +92,14 @@ class FailureMonitor:
         self._exit_timeout, self._has_joined, self._exit_process = exit_timeout, has_joined, exit_process
         self._is_active, self._is_joining, self._is_leaving, self._is_in_group = True, False, False, False
         self._failed_at = 0.0
-        self._state_lock = threading.Lock()
+        # The failure of this rank.
+        self._reason: Optional[str] = None
+        self._lock = threading.RLock()
         self._guard: Optional[_Guard] = None
         self._rendezvous_state: Optional[RendezvousState] = None
-        self._started, self._stopped = threading.Event(), threading.Event()
-        self._failure_received, self._all_acknowledged = threading.Event(), threading.Event()
-        self._state_received = threading.Event()
+        self._stopped = threading.Event()
+        # Of the first failure: this rank has another one's, or all hosts have this one's; or nobody can tell any more.
+        self._is_known, self._state_received = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="lightning-sm-failure-monitor", daemon=True)
 
     @property
@@ -130,14 +116,13 @@ class FailureMonitor:
     def stop(self) -> None:
         """Leave the other ranks and end the thread: this process exits by itself, or has reported its failure."""
         self._stopped.set()
-        self._started.set()
         self._leave()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(2 * _IO_TIMEOUT)
 
     def _leave(self) -> None:
+        self._send(Kind.LEAVE)
         if self._guard is not None:
-            self._guard.send(Kind.LEAVE)
             self._guard.end()
 
     def set_training(self, is_training: bool, *, is_failing: bool = False) -> None:
@@ -159,7 +144,6 @@ class FailureMonitor:
         """
         self.settings = replace(self.settings, process=replace(self.settings.process, rank=rank))
         self._is_joining = True
-        self._started.set()
         self._send_state()
 
     def publish(self, reason: str) -> None:
@@ -170,17 +154,10 @@ class FailureMonitor:
         Args:
             reason: Why this rank fails.
         """
-        self._started.set()
+        self._reason = reason
         self._check_joined()
-        deadline = time.monotonic() + (_PUBLISH_TIMEOUT if self._is_in_group else _LATE_HOSTS_TIMEOUT)
-        while self._guard is None and self._thread.is_alive() and time.monotonic() < deadline:
-            time.sleep(_POLL_INTERVAL / 2)
-        if self._guard is None:
-            return
-        self._guard.send(Kind.FAILED, reason=reason)
-        while self._thread.is_alive() and self.first_failure is None and time.monotonic() < deadline:
-            if self._all_acknowledged.wait(_POLL_INTERVAL):
-                break
+        self._send_state()
+        self._is_known.wait(_PUBLISH_TIMEOUT if self._is_in_group else _LATE_HOSTS_TIMEOUT)
 
     def ask_who_has_joined(self, local_size: int, timeout: float = 2.0) -> Optional[RendezvousState]:
         """Ask the server which ranks have joined the process group, and return ``None`` if it does not answer.
@@ -189,20 +166,22 @@ class FailureMonitor:
             local_size: Processes of each host, for ranks that do not know theirs yet.
             timeout: Seconds to wait.
         """
-        if self._guard is None:
-            return None
         self._state_received.clear()
-        self._guard.send(Kind.WHO, local_size=local_size)
+        self._send(Kind.WHO, local_size=local_size)
         return self._rendezvous_state if self._state_received.wait(timeout) else None
 
     def wait_for_failure(self, timeout: float) -> Optional[str]:
         """Return the first failure of another rank, waiting up to ``timeout`` seconds for one."""
-        if self._thread.is_alive():
-            self._failure_received.wait(timeout)
+        self._is_known.wait(timeout)
         return self.first_failure
 
     def _run(self) -> None:
-        self._started.wait(_START_DELAY)
+        try:
+            self._follow_guards()
+        finally:
+            self._is_known.set()
+
+    def _follow_guards(self) -> None:
         for _ in range(_MAX_GUARDS):
             if self._stopped.is_set():
                 return
@@ -238,7 +217,7 @@ class FailureMonitor:
                 return
             *lines, received = (received + content).split(b"\n")
             for line in lines:
-                self._handle(decode(line) or {})
+                self._handle(json.loads(line))
             self._check_joined()
             self._exit_if_blocked()
 
@@ -249,20 +228,24 @@ class FailureMonitor:
 
     def _send_state(self) -> None:
         # The last one sent is the state, whichever thread has changed it.
-        with self._state_lock:
+        with self._lock:
+            self._send(Kind.STATE, phase=self.phase, rank=self.settings.process.rank, reason=self._reason)
+
+    def _send(self, kind: Kind, **content: Any) -> None:
+        with suppress(OSError), self._lock:
             if self._guard is not None:
-                self._guard.send(Kind.STATE, phase=self.phase, rank=self.settings.process.rank)
+                self._guard.connection.sendall(encode(kind, **content))
 
     def _handle(self, message: Message) -> None:
-        kind = message.get("kind")
+        kind = message["kind"]
         if kind == Kind.RENDEZVOUS:
             self._rendezvous_state = RendezvousState.from_message(message)
             self._state_received.set()
-        elif kind == Kind.ALL_ACKNOWLEDGED:
-            self._all_acknowledged.set()
+        elif kind == Kind.KNOWN:
+            self._is_known.set()
         elif kind == Kind.FAILED:
             self.first_failure, self._failed_at = message["reason"], time.monotonic()
-            self._failure_received.set()
+            self._is_known.set()
             log.error("Another rank failed: %s", self.first_failure)
 
     def _exit_if_blocked(self) -> None:
@@ -270,8 +253,6 @@ class FailureMonitor:
             return
         if time.monotonic() - self._failed_at > self._exit_timeout:
             log.error("Blocked after another rank failed; exiting with code 1.")
-            sys.stderr.flush()
-            sys.stdout.flush()
             self._stopped.set()
             self._exit_process(1)
 
@@ -279,8 +260,4 @@ class FailureMonitor:
 def _is_in_torch() -> bool:
     """Whether the main thread is in a call of torch or Lightning, such as ``Trainer.fit`` or a collective."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in TORCH_PACKAGES:
-            return True
-        frame = frame.f_back
-    return False
+    return any(package_of(each) in TORCH_PACKAGES for each, _ in traceback.walk_stack(frame))

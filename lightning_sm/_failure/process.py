@@ -4,7 +4,7 @@ import atexit
 import os
 import sys
 import threading
-from typing import Callable, List, Optional
+from typing import Callable, Optional, Set
 
 from lightning_sm._failure.address import job_address
 from lightning_sm._failure.messages import GuardSettings, ProcessInfo, RendezvousState
@@ -17,6 +17,7 @@ __all__ = [
     "ask_who_has_joined",
     "before_forced_exit",
     "current_monitor",
+    "is_group_initialized",
     "set_joining",
     "set_training",
     "stop_watching",
@@ -24,9 +25,8 @@ __all__ = [
 ]
 
 _monitor: Optional[FailureMonitor] = None
-_pid: Optional[int] = None
 # Called before a process is ended that is blocked after the failure of another rank, and for how long at most.
-_before_forced_exit: List[Callable[[], None]] = []
+_before_forced_exit: Set[Callable[[], None]] = set()
 _FORCED_EXIT_TIMEOUT = 5.0
 
 
@@ -86,9 +86,8 @@ def set_training(is_training: bool, *, is_failing: bool = False) -> None:
 
 def stop_watching() -> None:
     """Leave the other ranks without a failure. It runs at exit; only a process that is killed leaves without it."""
-    global _monitor, _pid
-    monitor = current_monitor()
-    _monitor, _pid = None, None
+    global _monitor
+    monitor, _monitor = current_monitor(), None
     forget()
     if monitor is not None:
         monitor.stop()
@@ -103,45 +102,41 @@ def before_forced_exit(function: Callable[[], None]) -> Callable[[], None]:
     Returns:
         A function that undoes this; it may be called again.
     """
-    _before_forced_exit.append(function)
-
-    def undo() -> None:
-        if function in _before_forced_exit:
-            _before_forced_exit.remove(function)
-
-    return undo
+    _before_forced_exit.add(function)
+    return lambda: _before_forced_exit.discard(function)
 
 
 def _exit_blocked(code: int) -> None:
     def run() -> None:
-        for function in list(_before_forced_exit):
+        for function in tuple(_before_forced_exit):
             function()
 
     thread = threading.Thread(target=run, name="lightning-sm-forced-exit", daemon=True)
     thread.start()
     thread.join(_FORCED_EXIT_TIMEOUT)
+    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def current_monitor() -> Optional[FailureMonitor]:
     """Return the monitor of this process; ``None`` before it is started and in the child of a fork."""
-    return _monitor if _pid == os.getpid() else None
+    return _monitor if _monitor is not None and _monitor.settings.process.pid == os.getpid() else None
 
 
 def _start_monitor(job: TrainingJob, topology: Topology, is_main: bool) -> None:
-    global _monitor, _pid
+    global _monitor
     if job.failure_file is None or current_monitor() is not None:
         return
-    _pid = os.getpid()
-    process = ProcessInfo(topology.node_rank, topology.local_rank, job.current_host, topology.global_rank, _pid)
+    process = ProcessInfo(topology.node_rank, topology.local_rank, job.current_host, topology.global_rank, os.getpid())
     settings = GuardSettings(process, job_address(job, topology), job.failure_file, is_main)
-    _monitor = FailureMonitor(settings, has_joined=_has_joined, exit_process=_exit_blocked)
+    _monitor = FailureMonitor(settings, has_joined=is_group_initialized, exit_process=_exit_blocked)
     atexit.register(stop_watching)
     _monitor.start()
 
 
-def _has_joined() -> bool:
+def is_group_initialized() -> bool:
+    """Whether this process is a member of a process group of torch, which is not imported to find out."""
     distributed = sys.modules.get("torch.distributed")
     # The attribute is missing while another thread imports the module.
     is_initialized = getattr(distributed, "is_initialized", None)

@@ -10,13 +10,13 @@ import sys
 import sysconfig
 import traceback
 from dataclasses import dataclass
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Callable, List, Optional, Sequence, Tuple
 
 from lightning_sm._failure.failure_file import MAX_LENGTH, escape_unprintable
 from lightning_sm.errors import LightningSMError
 
-__all__ = ["TORCH_PACKAGES", "FailureReason", "is_lost_peer_error"]
+__all__ = ["TORCH_PACKAGES", "FailureReason", "is_lost_peer_error", "package_of"]
 
 # What a longer cause keeps where there is more to say.
 _MAX_CAUSE = 768
@@ -195,7 +195,9 @@ def is_lost_peer_error(error: BaseException) -> bool:
     message = _message_of(error)
     if _LOST_PEER_MESSAGES.search(message) is not None:
         return True
-    is_from_torch = _raising_package(error) in TORCH_PACKAGES and _quoted_cause(message) is None
+    # Python code of torch raised it, or called the native code that did.
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_from_torch = bool(frames) and package_of(frames[-1]) in TORCH_PACKAGES and _quoted_cause(message) is None
     return is_from_torch and _CONNECTION_MESSAGES.search(message) is not None
 
 
@@ -236,12 +238,9 @@ def _group_members(error: BaseException) -> List[BaseException]:
     return members
 
 
-def _raising_package(error: BaseException) -> str:
-    """The package whose Python code raised ``error``, or called the native code that did."""
-    trace, name = error.__traceback__, ""
-    while trace is not None:
-        name, trace = str(trace.tb_frame.f_globals.get("__name__", "")), trace.tb_next
-    return name.partition(".")[0]
+def package_of(frame: FrameType) -> str:
+    """The package whose code runs in a frame."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _is_user_code(path: str) -> bool:

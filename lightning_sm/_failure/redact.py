@@ -73,8 +73,8 @@ class Redactor:
 
 def redact_patterns(text: str) -> str:
     """Redact what matches a secret pattern, in time linear in the length of ``text``."""
-    for pattern in PATTERNS:
-        text = re.sub(pattern.pattern, _replacement(pattern.name), text)
+    for name, pattern in PATTERNS.items():
+        text = re.sub(pattern, _replacement(name), text)
     return text
 
 

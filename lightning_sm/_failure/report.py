@@ -9,6 +9,7 @@ import dis
 import os
 import sys
 import threading
+import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
@@ -40,7 +41,6 @@ __all__ = [
 _FIRST_FAILURE_TIMEOUT = 12.0
 
 _is_installed = False
-_job: Optional[TrainingJob] = None
 _noted: Optional["_Noted"] = None
 # The argument of the last call of sys.exit.
 _exit_code: Optional[Tuple[Any]] = None
@@ -50,7 +50,6 @@ _exit_code: Optional[Tuple[Any]] = None
 class _Noted:
     """The last error that the program may still catch, and the frame in which the program began."""
 
-    pid: int
     job: TrainingJob
     reason: str
     is_exit: bool
@@ -69,7 +68,6 @@ def read_job() -> TrainingJob:
     report_uncaught()
     with failure_reported(_fallback_job()):
         job = TrainingJob.resolve()
-    report_uncaught(job)
     with suppress(LightningSMError):  # raised again by whoever needs the topology
         watch_failures(job, Topology.resolve(job=job))
     return job
@@ -99,18 +97,14 @@ def describe_failure(error: BaseException, job: TrainingJob) -> str:
     return str(_describe(error, job)[0])
 
 
-def report_uncaught(job: Optional[TrainingJob] = None) -> None:
+def report_uncaught() -> None:
     """From now on, report the error that ends this program, or the failure of another rank that caused it.
 
     These are an uncaught exception, and the error that is being handled or was noted when ``sys.exit`` or ``os._exit``
     is called with a code that means failure; also what an ``argparse`` parser finds in the arguments. A stop by Ctrl-C
     or SIGTERM is none. Only the first call has an effect.
-
-    Args:
-        job: The job, if it has been read already; otherwise it is read when an error is reported.
     """
-    global _is_installed, _job
-    _job = _job if job is None else job
+    global _is_installed
     # Whether this process speaks is decided now, before it starts others.
     if _is_installed or not is_in_job(os.environ) or not speaks_for_job():
         return
@@ -135,7 +129,7 @@ def report_uncaught(job: Optional[TrainingJob] = None) -> None:
             _note_exit(status, error, caller)
             if not is_success(status):
                 report_noted()
-            elif current_monitor() is not None:
+            else:
                 stop_watching()
         exit_at_once(status)
 
@@ -187,17 +181,16 @@ def _usage_error(caller: FrameType, status: Any) -> Optional[HyperparameterError
     return HyperparameterError(f"The script's argument parser exited with an error: {said}", hint=hint)
 
 
-def report_exit(error: BaseException, job: Optional[TrainingJob] = None) -> None:
+def report_exit(error: BaseException) -> None:
     """Note a ``SystemExit`` raised within a fit, unless its code means success.
 
     The interpreter passes it to no hook.
 
     Args:
         error: The exception; any other than ``SystemExit`` is ignored.
-        job: The job, if it has been read already.
     """
     if isinstance(error, SystemExit) and not is_success(error.code):
-        _note(error, job)
+        _note(error, None)
 
 
 def report(error: BaseException) -> None:
@@ -209,7 +202,7 @@ def report(error: BaseException) -> None:
         error: The error.
     """
     global _noted
-    found = _find_reason(error, _job)
+    found = _find_reason(error, None)
     if found is not None:
         _noted = None
         _publish(*found)
@@ -219,7 +212,7 @@ def report_noted() -> None:
     """Report the error that was noted last, if there is one: the program ends with a code that means failure."""
     global _noted
     noted, _noted = _noted, None
-    if noted is not None and noted.pid == os.getpid():
+    if noted is not None and speaks_for_job():
         _publish(noted.job, noted.reason)
 
 
@@ -243,14 +236,12 @@ def _note(error: BaseException, job: Optional[TrainingJob]) -> None:
             # Registered first, so run last: this rank's group must exist until the other ranks know the reason.
             destroy_at_exit()
         atexit.register(_report_at_exit)
-    _noted = _Noted(os.getpid(), *found, isinstance(error, SystemExit), _outermost_frame())
+    _noted = _Noted(*found, isinstance(error, SystemExit), _outermost_frame())
 
 
 def _outermost_frame() -> Optional[FrameType]:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
+    frames = list(traceback.walk_stack(sys._current_frames().get(threading.main_thread().ident or 0)))
+    return frames[-1][0] if frames else None
 
 
 def _report_at_exit() -> None:

@@ -1,6 +1,6 @@
 r"""Regular expressions of secrets, as data for ``redact``.
 
-Patterns whose source is ``detect-secrets/…`` are the rules of that file of detect-secrets 1.5.0 (Yelp, Apache-2.0,
+Patterns with a comment ``detect-secrets/…`` are the rules of that file of detect-secrets 1.5.0 (Yelp, Apache-2.0,
 https://github.com/Yelp/detect-secrets), changed to match shorter secrets and to run in linear time. The others follow
 the prefix that the named vendor publishes.
 
@@ -8,26 +8,9 @@ Every pattern must run in linear time: it begins with a literal or a bounded rep
 no character or are bounded.
 """
 
-from dataclasses import dataclass
-from typing import Tuple
+from typing import Dict
 
-__all__ = ["NAME", "PATTERNS", "PREFIXES", "SecretPattern"]
-
-
-@dataclass(frozen=True)
-class SecretPattern:
-    """The format of one kind of secret.
-
-    Args:
-        name: The kind of secret.
-        pattern: A regular expression. Its group ``secret``, or the whole match if there is none, is redacted.
-        source: The rule or vendor that defines it.
-    """
-
-    name: str
-    pattern: str
-    source: str
-
+__all__ = ["NAME", "PATTERNS", "PREFIXES"]
 
 # Tokens of language models are not secrets: their counts, types and special tokens.
 _TOKEN = (
@@ -82,71 +65,57 @@ PREFIXES = {
     "Weights & Biases": "wandb_v1_",
 }
 
-PATTERNS: Tuple[SecretPattern, ...] = tuple(
-    SecretPattern(*row)
-    for row in (
-        # Also with line breaks replaced by spaces or \n, and without an end.
-        (
-            "private key",
-            r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-            r"(?s:(?!-----END).)*(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?",
-            "detect-secrets/private_key.py",
-        ),
-        ("user of a url", r"(?<=://)(?P<secret>[^\s/?#'\"<>]{1,400})(?=@)", "detect-secrets/basic_auth.py"),
-        (
-            "password with / or # in a url",
-            # host:port is not user:password.
-            r"(?<=://)(?!(?:[\w-]+\.[\w.-]+|localhost|algo-\d+|\[[\da-f:]+\]):\d{1,5}[/?#])"
-            r"(?P<secret>[^\s/?#'\"<>:@]{0,100}:[^\s'\"<>@]{1,300})(?=@)",
-            "detect-secrets/basic_auth.py",
-        ),
-        (
-            "webhook",
-            r"(?i)(?<=://)(?P<host>hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/webhooks/|"
-            r"[\w-]{1,60}\.webhook\.office\.com/)(?P<secret>[\w/@.-]+)",
-            "detect-secrets/slack.py",
-        ),
-        (
-            "authorization",
-            rf"(?i)authorization\\?[\"']?\s{{0,4}}[=:,]\s{{0,4}}\\?[\"']?{_SCHEME}\s{{1,4}}(?P<secret>[^\"'\\\r\n}}]+)",
-            "RFC 9110",
-        ),
-        (
-            "bearer",
-            r"(?i)\b(?:bearer|authorization:)\s{1,4}(?P<secret>(?=\S{0,60}[\d=_~+])[\w.~+/=-]{8,})",
-            "RFC 6750",
-        ),
-        (
-            "signature in a query",
-            r"(?i)(?:(?<![a-z])sig|signature)=(?P<secret>[\w%+/=.~-]{2,})",
-            "AWS, Microsoft: presigned URLs",
-        ),
-        ("password of a connection string", r"(?i);\s{0,4}pwd=(?P<secret>[^;\s\"']+)", "detect-secrets/keyword.py"),
-        # Values next to a name that indicates a secret.
-        ("quoted value of a name", rf"{_NAMED}{_QUOTED}", "detect-secrets/keyword.py"),
-        ("value of a name in quoted json", rf"{_NAMED}{_ESCAPED}", "detect-secrets/keyword.py"),
-        ("value of a name", rf"{_NAMED}{_BARE}", "detect-secrets/keyword.py"),
-        ("values of a name", rf"{_NAMED}[\[({{](?P<secret>[^\])}}\r\n]+)", "detect-secrets/keyword.py"),
-        ("quoted option", rf"{_OPTION}{_QUOTED}", "detect-secrets/keyword.py"),
-        ("option", rf"{_OPTION}(?!-){_BARE}", "detect-secrets/keyword.py"),
-        # Formats of tokens.
-        ("aws access key", r"\b(?:A3T[A-Z0-9]|ABIA|ACCA|AKIA|ASIA)[A-Z0-9]{12,}\b", "detect-secrets/aws.py"),
-        (
-            "aws secret access key",
-            rf"(?<![A-Za-z0-9/+=])(?=\S{{0,39}}[A-Z])(?=\S{{0,39}}[g-z])(?=\S{{0,39}}\d){_BASE64}{{40}}(?![A-Za-z0-9/+=])",
-            "detect-secrets/aws.py",
-        ),
-        (
-            "long base64",
-            rf"(?<![A-Za-z0-9/+_=-])(?=[a-z0-9/+_-]{{0,99}}[A-Z])(?=[A-Za-z/+_-]{{0,99}}\d){_BASE64}{{60,}}={{0,2}}",
-            "AWS: session tokens; bodies of key files",
-        ),
-        ("json web token", r"\beyJ[\w+/=.-]{16,}", "detect-secrets/jwt.py"),
-        (
-            "token with a prefix",
-            rf"(?<![A-Za-z0-9])(?:{'|'.join(PREFIXES.values())})(?=[\w+/=.-]{{0,80}}\d)[\w+/=.-]{{16,}}",
-            "detect-secrets/github_token.py, …; the vendors of PREFIXES",
-        ),
-        ("40 hexadecimal digits", r"(?<![\w/.@#+-])(?:local-)?[a-f0-9]{40}(?![\w/+=-]|\.\w)", "Weights & Biases"),
-    )
-)
+#: By the kind of secret. The group ``secret``, or the whole match if there is none, is redacted.
+PATTERNS: Dict[str, str] = {
+    # Also with line breaks replaced by spaces or \n, and without an end.
+    # detect-secrets/private_key.py
+    "private key": (
+        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+        r"(?s:(?!-----END).)*(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?"
+    ),
+    # detect-secrets/basic_auth.py
+    "user of a url": r"(?<=://)(?P<secret>[^\s/?#'\"<>]{1,400})(?=@)",
+    # detect-secrets/basic_auth.py
+    # host:port is not user:password.
+    "password with / or # in a url": (
+        r"(?<=://)(?!(?:[\w-]+\.[\w.-]+|localhost|algo-\d+|\[[\da-f:]+\]):\d{1,5}[/?#])"
+        r"(?P<secret>[^\s/?#'\"<>:@]{0,100}:[^\s'\"<>@]{1,300})(?=@)"
+    ),
+    # detect-secrets/slack.py
+    "webhook": (
+        r"(?i)(?<=://)(?P<host>hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/webhooks/|"
+        r"[\w-]{1,60}\.webhook\.office\.com/)(?P<secret>[\w/@.-]+)"
+    ),
+    # RFC 9110
+    "authorization": (
+        rf"(?i)authorization\\?[\"']?\s{{0,4}}[=:,]\s{{0,4}}\\?[\"']?{_SCHEME}\s{{1,4}}(?P<secret>[^\"'\\\r\n}}]+)"
+    ),
+    # RFC 6750
+    "bearer": r"(?i)\b(?:bearer|authorization:)\s{1,4}(?P<secret>(?=\S{0,60}[\d=_~+])[\w.~+/=-]{8,})",
+    # AWS, Microsoft: presigned URLs
+    "signature in a query": r"(?i)(?:(?<![a-z])sig|signature)=(?P<secret>[\w%+/=.~-]{2,})",
+    # detect-secrets/keyword.py
+    "password of a connection string": r"(?i);\s{0,4}pwd=(?P<secret>[^;\s\"']+)",
+    # Values next to a name that indicates a secret: detect-secrets/keyword.py
+    "quoted value of a name": rf"{_NAMED}{_QUOTED}",
+    "value of a name in quoted json": rf"{_NAMED}{_ESCAPED}",
+    "value of a name": rf"{_NAMED}{_BARE}",
+    "values of a name": rf"{_NAMED}[\[({{](?P<secret>[^\])}}\r\n]+)",
+    "quoted option": rf"{_OPTION}{_QUOTED}",
+    "option": rf"{_OPTION}(?!-){_BARE}",
+    # Formats of tokens: detect-secrets/aws.py
+    "aws access key": r"\b(?:A3T[A-Z0-9]|ABIA|ACCA|AKIA|ASIA)[A-Z0-9]{12,}\b",
+    "aws secret access key": (
+        rf"(?<![A-Za-z0-9/+=])(?=\S{{0,39}}[A-Z])(?=\S{{0,39}}[g-z])(?=\S{{0,39}}\d){_BASE64}{{40}}(?![A-Za-z0-9/+=])"
+    ),
+    # AWS: session tokens; bodies of key files
+    "long base64": (
+        rf"(?<![A-Za-z0-9/+_=-])(?=[a-z0-9/+_-]{{0,99}}[A-Z])(?=[A-Za-z/+_-]{{0,99}}\d){_BASE64}{{60,}}={{0,2}}"
+    ),
+    # detect-secrets/jwt.py
+    "json web token": r"\beyJ[\w+/=.-]{16,}",
+    # detect-secrets/github_token.py, …; the vendors of PREFIXES
+    "token with a prefix": rf"(?<![A-Za-z0-9])(?:{'|'.join(PREFIXES.values())})(?=[\w+/=.-]{{0,80}}\d)[\w+/=.-]{{16,}}",
+    # Weights & Biases
+    "40 hexadecimal digits": r"(?<![\w/.@#+-])(?:local-)?[a-f0-9]{40}(?![\w/+=-]|\.\w)",
+}

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Set, Tuple
 
 from lightning_sm._failure.address import Address
-from lightning_sm._failure.connection import MAX_LINE, keep_alive, receive, send
 from lightning_sm._failure.failure_file import may_restart
 from lightning_sm._failure.messages import (
     Delays,
@@ -19,10 +18,13 @@ from lightning_sm._failure.messages import (
     ProcessInfo,
     RendezvousState,
     early_exit_reason,
+    keep_alive,
     loss_reason,
     read_count,
     read_phase,
     read_reason,
+    receive,
+    send,
 )
 
 __all__ = ["FailureServer"]
@@ -41,8 +43,10 @@ class _Member:
 
     writer: asyncio.StreamWriter
     process: ProcessInfo
-    phase: Phase
+    phase: Phase = Phase.STARTING
     has_left: bool = False
+    # Whether the first failure is written on its host.
+    knows: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,6 @@ class _Exit:
     """A rank that is gone, which is a failure after ``due`` if others wait for it."""
 
     due: float
-    process: ProcessInfo
     phase: Phase
     reason: str
 
@@ -58,8 +61,8 @@ class _Exit:
 class FailureServer:
     """Keeps a connection to the guard of every rank, and sends the first failure of any to all.
 
-    A guard authenticates (``HELLO``), then reports the phase of its rank (``STATE``), its failure (``FAILED``) or its
-    exit (``EXIT``). Until it has authenticated, nothing is sent to it.
+    A guard authenticates (``HELLO``), then reports the phase or the failure of its rank (``STATE``), or its exit
+    (``EXIT``). Until it has authenticated, nothing is sent to it.
 
     A guard knows how its rank ended. If its connection ends before that, and it does not come back, its host is lost.
 
@@ -78,7 +81,6 @@ class FailureServer:
         self._first: Optional[str] = None
         # Who failed first, and waits until all know of it.
         self._publisher: Optional[_Member] = None
-        self._unacknowledged: List[_Member] = []
         # The hosts of which a process has been connected.
         self._nodes: Set[int] = set()
         self._is_closing = False
@@ -87,7 +89,7 @@ class FailureServer:
         """Listen on all interfaces, as torch's store does, until this is cancelled."""
         for port in itertools.cycle(self.address.ports):
             with suppress(OSError):
-                await asyncio.start_server(self._serve, None, port, limit=MAX_LINE, backlog=_BACKLOG)
+                await asyncio.start_server(self._serve, None, port, backlog=_BACKLOG)
                 break
             await asyncio.sleep(_CHECK_INTERVAL / 10)
         while True:
@@ -147,12 +149,11 @@ class FailureServer:
                 other.has_left = True
                 other.writer.close()
         self._exits.pop(process.slot, None)
-        member = _Member(writer, process, read_phase(message))
+        member = _Member(writer, process)
         self._members.append(member)
         self._nodes.add(process.node_rank)
         send(writer, Kind.WELCOME)
         if self._first is not None:
-            self._unacknowledged.append(member)
             send(writer, Kind.FAILED, reason=self._first)
         return member
 
@@ -160,70 +161,64 @@ class FailureServer:
         kind = message.get("kind")
         if kind == Kind.STATE:
             member.process = replace(member.process, rank=read_count(message.get("rank")))
-            member.phase = read_phase(message)
-        elif kind == Kind.WHO:
-            local_size = read_count(message.get("local_size")) or 1
-            send(member.writer, Kind.RENDEZVOUS, **self._rendezvous_state(local_size).to_message())
-        elif kind == Kind.ACKNOWLEDGE:
-            self._acknowledge(member)
-        elif kind == Kind.EXIT:
-            member.has_left = True
-            self._note_exit(member, is_lost=message.get("is_lost") is True)
-        elif kind == Kind.FAILED:
-            reason = read_reason(message)
-            # It exits now, and its reason is known.
-            member.has_left = reason is not None
-            if reason is not None and self._first is None:
+            member.phase, reason = read_phase(message), read_reason(message)
+            if reason is not None:
+                # It exits now, and its reason is known.
+                member.has_left = True
                 self._publish(reason, member)
-            else:
-                send(member.writer, Kind.ALL_ACKNOWLEDGED)
+        elif kind == Kind.ACKNOWLEDGE:
+            member.knows = True
+            self._tell_publisher()
+        elif kind == Kind.EXIT:
+            self._note_exit(member, is_lost=message.get("is_lost") is True)
 
     def _disconnect(self, member: _Member) -> None:
         self._members.remove(member)
-        self._acknowledge(member)
+        self._tell_publisher()
         if not member.has_left:
-            self._exits[member.process.slot] = _Exit(
-                time.monotonic() + self.delays.reconnect, member.process, member.phase, loss_reason(member.process)
-            )
+            self._add_exit(member, self.delays.reconnect, loss_reason(member.process))
 
     def _note_exit(self, member: _Member, *, is_lost: bool) -> None:
         """Note the end of a rank that others may wait for: it was lost, or has not joined them."""
-        if not is_lost and member.phase not in (Phase.STARTING, Phase.JOINING):
-            return
+        member.has_left = True
         if is_lost:
             delay = 0.0 if self._is_in_group(member.phase) else self.delays.early_loss
-        else:
-            delay = self.delays.early_exit
-        reason = loss_reason(member.process) if is_lost else early_exit_reason(member.process)
-        self._exits[member.process.slot] = _Exit(time.monotonic() + delay, member.process, member.phase, reason)
+            self._add_exit(member, delay, loss_reason(member.process))
+        elif member.phase in (Phase.STARTING, Phase.JOINING):
+            self._add_exit(member, self.delays.early_exit, early_exit_reason(member.process))
+
+    def _add_exit(self, member: _Member, delay: float, reason: str) -> None:
+        self._exits[member.process.slot] = _Exit(time.monotonic() + delay, member.phase, reason)
         self._report_exits()
 
     def _report_exits(self) -> None:
         """Publish the first exit for which others wait: they train with that rank, or wait for it to join them."""
         for slot, each in list(self._exits.items()):
             is_awaited = each.phase != Phase.IDLE and any(member.process.slot != slot for member in self._joining())
-            is_failure = is_awaited or self._is_in_group(each.phase)
-            if is_failure and self._first is None and time.monotonic() >= each.due:
+            if (is_awaited or self._is_in_group(each.phase)) and time.monotonic() >= each.due:
                 self._publish(each.reason, None)
 
     def _publish(self, reason: str, publisher: Optional[_Member]) -> None:
+        """Send the first failure to all but the rank that it comes from; later ones follow from it."""
+        if self._first is not None:
+            return
         self._first, self._publisher = reason, publisher
-        self._unacknowledged = [member for member in self._members if member is not publisher]
-        for member in self._unacknowledged:
-            send(member.writer, Kind.FAILED, reason=reason)
-        self._acknowledge(publisher)
+        for member in self._members:
+            if member is publisher:
+                member.knows = True
+            else:
+                send(member.writer, Kind.FAILED, reason=reason)
+        self._tell_publisher()
 
-    def _acknowledge(self, member: Optional[_Member]) -> None:
-        """Note that a rank knows of the failure, or needs not to, and tell the publisher once all do."""
-        if member in self._unacknowledged:
-            self._unacknowledged.remove(member)
+    def _tell_publisher(self) -> None:
+        """Tell the rank that has failed once all hosts know it."""
         if self._publisher is not None and self._is_known():
-            send(self._publisher.writer, Kind.ALL_ACKNOWLEDGED)
+            send(self._publisher.writer, Kind.KNOWN)
             self._publisher = None
 
     def _is_known(self) -> bool:
         """Whether the failure is known on all hosts; one that has not started yet waits for its reason."""
-        return not self._unacknowledged and len(self._nodes) >= self.address.num_nodes
+        return all(member.knows for member in self._members) and len(self._nodes) >= self.address.num_nodes
 
     def _is_in_group(self, phase: Phase) -> bool:
         """Whether a rank in this phase is a member: init_process_group returns on all ranks together."""
@@ -233,17 +228,14 @@ class FailureServer:
     def _joining(self) -> List[_Member]:
         return [member for member in self._members if member.phase == Phase.JOINING and not member.has_left]
 
-    def _rendezvous_state(self, local_size: int) -> RendezvousState:
-        """Who has joined. Lightning's own processes know their rank only then, so it is computed until then."""
-        members = [each for each in self._members if not each.has_left]
-        ranks = {
-            each.process.slot: each.process.node_rank * local_size + each.process.local_rank
-            if each.process.rank is None
-            else each.process.rank
-            for each in members
-        }
-        return RendezvousState(
-            frozenset(ranks[each.process.slot] for each in members if each.phase != Phase.STARTING),
-            frozenset(ranks[each.process.slot] for each in members if each.phase == Phase.STARTING),
-            frozenset(each.process.host for each in members if each.process.host is not None),
-        )
+    def rendezvous_state(self, local_size: int) -> RendezvousState:
+        """Return who has joined.
+
+        Args:
+            local_size: Processes of each host.
+        """
+        present = [each for each in self._members if not each.has_left]
+        starting = {each.process.rank_among(local_size) for each in present if each.phase == Phase.STARTING}
+        ranks = {each.process.rank_among(local_size) for each in present}
+        hosts = {each.process.host for each in present if each.process.host is not None}
+        return RendezvousState(frozenset(ranks - starting), frozenset(starting), frozenset(hosts))

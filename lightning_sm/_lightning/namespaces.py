@@ -120,9 +120,9 @@ def check_supported(*namespaces: Namespace) -> None:
         )
 
 
-def has_base(cls: Optional[type], name: str) -> bool:
-    """Whether a class has this name, or one of its bases: the namespaces share no class that could be compared."""
-    return cls is not None and any(base.__name__ == name for base in cls.__mro__)
+def has_base(cls: Optional[type], *names: str) -> bool:
+    """Whether a class or a base of it has one of these names: the namespaces share no class that could be compared."""
+    return cls is not None and any(base.__name__ in names for base in cls.__mro__)
 
 
 def installed_namespaces() -> Tuple[Namespace, ...]:

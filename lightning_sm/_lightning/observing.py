@@ -10,8 +10,9 @@ import sys
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES, Namespace, has_base
+from lightning_sm._lightning.namespaces import RANK_ZERO_MODULES, Namespace
 from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
+from lightning_sm._lightning.trainer import callbacks_named
 from lightning_sm._lightning.trainer_hooks import skip_hooks, skip_unused_hooks
 
 __all__ = [
@@ -51,13 +52,15 @@ def callback_metrics(trainer: Any) -> Dict[str, Any]:
 def evaluated_loaders(trainer: Any) -> Tuple[List[Any], float]:
     """The loaders of the validation, test or prediction that runs, and their batches; infinite if that is unknown."""
     loop = trainer._active_loop
-    return list(loop._combined_loader.flattened), sum(loop.max_batches)
+    # A CombinedLoader of the project's may give one batch of each loader at once.
+    totals: Dict[str, Any] = {"sequential": sum, "min_size": min}
+    total = totals.get(loop._combined_loader._mode, max)(loop.max_batches)
+    return list(loop._combined_loader.flattened), total
 
 
 def seconds_of_timers(trainer: Any) -> float:
     """The time until the first of Lightning's timers (``max_time``) ends the training; infinite without one."""
-    timers = [callback for callback in trainer.callbacks if has_base(type(callback), "Timer")]
-    left = (timer.time_remaining("train") for timer in timers)
+    left = (timer.time_remaining("train") for timer in callbacks_named(trainer, "Timer"))
     return min((seconds for seconds in left if seconds is not None), default=math.inf)
 
 
@@ -84,7 +87,7 @@ def hand_metrics_to(trainer: Any, logger: Any) -> Callable[[], None]:
         return undo
 
     def log_metrics(original: Any, *args: Any, **kwargs: Any) -> None:
-        loggers, trainer.loggers = trainer.loggers, [logger]
+        loggers, trainer.loggers = trainer.loggers, [*trainer.loggers, logger]
         try:
             # Lightning does not look at a metric that cannot be logged where there are no loggers.
             with suppress(Exception):
@@ -127,6 +130,7 @@ def replace_progress_bar(namespace: Namespace, trainer: Any) -> bool:
         return False
     for bar in bars:
         bar.disable()
+        bar.enable = bar.disable  # Lightning's searches for a learning rate or a batch size enable it at their end
         # A disabled bar does nothing in a step, but Lightning takes microseconds for each hook that it calls.
         skip_unused_hooks(namespace, bar)
         skip_hooks(namespace, bar, ("on_train_batch_end",))

@@ -10,10 +10,18 @@ from lightning_sm._lightning.legacy import connector_of, strategy_of
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.trainer import Trainer
 
-__all__ = ["logged_values", "metric_states", "results_of", "set_logged_values", "set_metric_states", "set_results"]
+__all__ = [
+    "MAX_STATE_BYTES",
+    "logged_values",
+    "metric_states",
+    "results_of",
+    "set_logged_values",
+    "set_metric_states",
+    "set_results",
+]
 
-# In bytes. Larger states, such as those of a metric that keeps all predictions, are not gathered at each save.
-_MAX_BYTES = 4 * 2**20
+#: Larger states, such as those of a metric that keeps all predictions, are not gathered at each save.
+MAX_STATE_BYTES = 4 * 2**20
 
 # Arguments of ``LightningModule.log``.
 _LOG_ARGUMENTS = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
@@ -128,7 +136,7 @@ def metric_states(trainer: Trainer) -> Dict[str, Any]:
             "updates": int(getattr(metric, "_update_count", 1)),
         }
         for name, metric, states in _metrics(trainer.lightning_module)
-        if _bytes(states) <= _MAX_BYTES
+        if _bytes(states) <= MAX_STATE_BYTES
     }
 
 

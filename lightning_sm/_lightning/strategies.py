@@ -3,17 +3,15 @@
 import functools
 import importlib
 import sys
-from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from lightning_sm._lightning.legacy import registry_of_strategies, single_device_class, strategy_of
 from lightning_sm._lightning.levels import SupportLevel, support_level
-from lightning_sm._lightning.namespaces import Namespace
+from lightning_sm._lightning.namespaces import Namespace, has_base
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._lightning.wrapped_method import wrap_method
 
 __all__ = [
-    "SHARDED_BASES",
-    "ShardedBase",
     "bypasses_checkpoint_io",
     "check_single_device_environment",
     "find_strategy",
@@ -22,44 +20,9 @@ __all__ = [
     "register_strategy",
     "registered_strategy",
     "replace_infinite_barrier",
-    "sharded_base_path",
     "shards_of",
     "strategy_kind",
-    "xla_base_path",
 ]
-
-
-class ShardedBase(NamedTuple):
-    """Lightning's class of a sharded strategy, and the first Lightning that has it and the level *epoch*.
-
-    Args:
-        name: Its name.
-        since: Major and minor version.
-    """
-
-    name: str
-    since: Tuple[int, int]
-
-
-#: The classes that ours are subclasses of, by the name of the technique.
-SHARDED_BASES = {
-    "FSDP": ShardedBase("FSDPStrategy", (2, 1)),
-    "FSDP2": ShardedBase("ModelParallelStrategy", (2, 3)),
-    "DeepSpeed": ShardedBase("DeepSpeedStrategy", (2, 1)),
-    "SMP": ShardedBase("DDPStrategy", (2, 1)),
-}
-
-
-def sharded_base_path(namespace: Namespace, technique: str) -> Optional[str]:
-    """The module and name of Lightning's class for a technique of :data:`SHARDED_BASES`; ``None`` if it has none."""
-    name, since = SHARDED_BASES[technique]
-    is_there = namespace.version >= since and support_level(namespace) >= SupportLevel.EPOCH
-    return f"strategies:{name}" if is_there else None
-
-
-def xla_base_path(namespace: Namespace) -> Optional[str]:
-    """The module and name of ``XLAStrategy``; ``None`` below the level *epoch*."""
-    return "strategies:XLAStrategy" if support_level(namespace) >= SupportLevel.EPOCH else None
 
 
 def register_strategy(namespace: Namespace, name: str, cls: type, description: str, **init_params: Any) -> None:
@@ -94,28 +57,23 @@ def _subclasses(base: type) -> Any:
 
 # Lightning's classes that shard or wrap the module's weights, by the names of all versions.
 _KINDS = {
-    "fsdp": frozenset({"DDPFullyShardedNativeStrategy", "FSDPStrategy"}),
-    "fsdp2": frozenset({"ModelParallelStrategy"}),
-    "deepspeed": frozenset({"DeepSpeedPlugin", "DeepSpeedStrategy"}),
-    "smp": frozenset({"SMPStrategy"}),  # ours
+    "fsdp": ("DDPFullyShardedNativeStrategy", "FSDPStrategy"),
+    "fsdp2": ("ModelParallelStrategy",),
+    "deepspeed": ("DeepSpeedPlugin", "DeepSpeedStrategy"),
+    "smp": ("SMPStrategy",),  # ours
 }
-_FAIRSCALE = frozenset({"DDPFullyShardedPlugin", "DDPFullyShardedStrategy"})
-
-
-def _class_names(strategy: Any) -> FrozenSet[str]:
-    return frozenset(cls.__name__ for cls in type(strategy).__mro__)
+_FAIRSCALE = ("DDPFullyShardedPlugin", "DDPFullyShardedStrategy")
 
 
 def strategy_kind(strategy: Any) -> str:
     """``fsdp``, ``fsdp2``, ``deepspeed`` or ``smp`` for a strategy or a subclass of it; empty for any other."""
-    names = _class_names(strategy)
-    return next((kind for kind, own in _KINDS.items() if names & own), "")
+    return next((kind for kind, names in _KINDS.items() if has_base(type(strategy), *names)), "")
 
 
 def is_sharded(trainer: Trainer) -> bool:
     """Whether the trainer's strategy shards or wraps the weights of its module."""
     strategy = strategy_of(trainer)
-    return bool(strategy_kind(strategy) or _FAIRSCALE & _class_names(strategy))
+    return bool(strategy_kind(strategy)) or has_base(type(strategy), *_FAIRSCALE)
 
 
 def bypasses_checkpoint_io(strategy: Any) -> bool:

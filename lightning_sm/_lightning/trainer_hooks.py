@@ -2,13 +2,13 @@
 
 import os
 from inspect import signature
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.legacy import connector_of, skips_missing_hooks
 from lightning_sm._lightning.loadable import restore_error
-from lightning_sm._lightning.namespaces import Namespace, has_base
+from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._lightning.replaced_method import ReplacedMethod, listen
-from lightning_sm._lightning.trainer import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Trainer, callbacks_named
 
 __all__ = [
     "after_batch_hooks",
@@ -210,7 +210,7 @@ def call_skipped_train_hooks(trainer: Trainer) -> None:
     Args:
         trainer: The trainer, after its loop has been skipped.
     """
-    for callback in _stochastic_averages(trainer):
+    for callback in callbacks_named(trainer, "StochasticWeightAveraging"):
         if not hasattr(callback, "_accumulate_grad_batches"):
             # Set at the start of its epoch for batch norms, which the earlier run has trained.
             callback._accumulate_grad_batches = trainer.accumulate_grad_batches
@@ -224,16 +224,12 @@ def start_averages(trainer: Trainer) -> None:
     It saves the scheduler's state, and makes the scheduler in ``on_train_epoch_start`` only, which changes the learning
     rates (``callbacks/stochastic_weight_avg.py``).
     """
-    for callback in _stochastic_averages(trainer):
+    for callback in callbacks_named(trainer, "StochasticWeightAveraging"):
         rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
         callback.on_train_epoch_start(trainer, trainer.lightning_module)
         groups = (group for optimizer in trainer.optimizers for group in optimizer.param_groups)
         for group, rate in zip(groups, rates):
             group["lr"] = rate
-
-
-def _stochastic_averages(trainer: Trainer) -> List[Any]:
-    return [each for each in callbacks_of(trainer) if has_base(type(each), "StochasticWeightAveraging")]
 
 
 def set_restored_handler(trainer: Trainer, number: int, handler: Any) -> None:

@@ -9,12 +9,12 @@ import functools
 import importlib
 import inspect
 import os
-from typing import Any, Callable, Dict, Mapping, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from lightning_sm._lightning.import_hook import add_import_hook
 from lightning_sm._lightning.namespaces import Namespace
 
-__all__ = ["constructor_arguments", "fabric_of", "reorder_callbacks", "trainer_of", "wrap_method"]
+__all__ = ["fabric_of", "named_arguments", "reorder_callbacks", "set_by_variables", "trainer_of", "wrap_method"]
 
 ClassPath = Tuple[str, str]
 
@@ -55,24 +55,26 @@ def wrap_method(path: ClassPath, method: str, function: Callable[..., Any]) -> N
     add_import_hook(module, wrap)
 
 
-def constructor_arguments(
-    constructor: Callable[..., Any], cls: type, args: Tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Return the arguments of a ``Trainer`` or ``Fabric`` by name, and those that variables set.
+def named_arguments(
+    constructor: Callable[..., Any], args: Tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Dict[str, Any]:
+    """Return the arguments of a constructor by name."""
+    names = list(inspect.signature(constructor).parameters)[1:]
+    return {**dict(zip(names, args)), **kwargs}
+
+
+def set_by_variables(cls: Optional[type], given: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the arguments of a ``Trainer`` that variables such as ``PL_TRAINER_MAX_EPOCHS`` set.
 
     Source: ``_defaults_from_env_vars`` in ``lightning/pytorch/utilities/argparse.py``.
 
     Args:
-        constructor: Lightning's.
-        cls: The class that is constructed, which variables such as ``PL_TRAINER_MAX_EPOCHS`` name.
-        args: The positional arguments.
-        kwargs: The others.
+        cls: The class that is constructed, which the variables name; ``Trainer`` if it is not known.
+        given: Its other arguments, which win.
     """
-    names = list(inspect.signature(constructor).parameters)[1:]
-    given = {**dict(zip(names, args)), **kwargs}
-    variables = {name: os.environ.get(f"PL_{cls.__name__.upper()}_{name.upper()}") for name in names}
-    set_by_variable = {name: _value(text) for name, text in variables.items() if text is not None and name not in given}
-    return given, set_by_variable
+    prefix = f"PL_{(cls.__name__ if cls is not None else 'Trainer').upper()}_"
+    found = {name[len(prefix) :].lower(): text for name, text in os.environ.items() if name.startswith(prefix)}
+    return {name: _value(text) for name, text in found.items() if name not in given}
 
 
 def _value(text: str) -> Any:

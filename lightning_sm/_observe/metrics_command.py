@@ -21,7 +21,7 @@ exports, and the definitions are those of all metrics that were logged. With --n
 
 _RUN = [
     "--trainer.fast_dev_run=true", "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.num_nodes=1",
-    "--trainer.precision=32", "--trainer.logger=true", "--trainer.enable_progress_bar=false",
+    "--trainer.strategy=auto", "--trainer.precision=32", "--trainer.logger=true", "--trainer.enable_progress_bar=false",
     "--sagemaker.export=false", "--sagemaker.report=false", "--sagemaker.doctor=false", "--sagemaker.log_metrics=true",
 ]  # fmt: skip
 

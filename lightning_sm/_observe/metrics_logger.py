@@ -7,7 +7,7 @@ from lightning_sm._lightning import Namespace, namespaced_class
 __all__ = ["MetricsLoggerMixin", "metrics_logger"]
 
 if TYPE_CHECKING:
-    from pytorch_lightning.loggers.logger import Logger as _Base
+    from pytorch_lightning.loggers.logger import DummyLogger as _Base
 else:
     _Base = object
 
@@ -23,14 +23,22 @@ def metrics_logger(
         observe: Takes the metrics of each hand-over and their step. It raises nothing.
     """
     mixin = "lightning_sm._observe.metrics_logger:MetricsLoggerMixin"
-    cls: Any = namespaced_class(namespace, "MetricsLogger", mixin, "loggers.logger:Logger")
+    cls: Any = namespaced_class(namespace, "MetricsLogger", mixin, "loggers.logger:DummyLogger")
     return cls(trainer, observe)
 
 
-class MetricsLoggerMixin(_Base):
-    """Hands what it gets to a function. A copy of it, such as in a copy of the trainer, does nothing."""
+def _of_first(name: str) -> Any:
+    return property(lambda self: getattr(self._first, name, None))
 
-    namespace: Namespace
+
+class MetricsLoggerMixin(_Base):
+    """Hands what it gets to a function. A copy of it, such as in a copy of the trainer, does nothing.
+
+    For programs that go through all loggers of a trainer it looks like the first one, whose methods do nothing here.
+    """
+
+    # Progress bars join the names and versions of all loggers that differ.
+    name, version, root_dir, log_dir, save_dir = map(_of_first, ("name", "version", "root_dir", "log_dir", "save_dir"))
 
     def __init__(self, trainer: Any, observe: Callable[[Mapping[str, Any], Optional[int]], None]) -> None:
         super().__init__()
@@ -38,32 +46,20 @@ class MetricsLoggerMixin(_Base):
         self._observe: Optional[Callable[[Mapping[str, Any], Optional[int]], None]] = observe
 
     def __getstate__(self) -> Any:
-        return {"_trainer": None, "_observe": None}
+        return {**vars(self), "_trainer": None, "_observe": None}
 
-    @property
-    def name(self) -> Any:
-        """That of the first logger: progress bars join the names and versions of all loggers that differ."""
-        return getattr(self._first, "name", None)
-
-    @property
-    def version(self) -> Any:
-        """That of the first logger."""
-        return getattr(self._first, "version", None)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = getattr(self._first, name)
+        return (lambda *args, **kwargs: None) if callable(found) else found
 
     @property
     def _first(self) -> Any:
         first = getattr(self._trainer, "logger", None)
         return None if first is self else first
 
-    @property
-    def experiment(self) -> Any:
-        """Takes any call, for programs that go through all loggers of a trainer."""
-        return self.namespace.module("loggers.logger").DummyExperiment()
-
     def log_metrics(self, metrics: Any, step: Optional[int] = None) -> None:
         """Hand metrics over."""
         if self._observe is not None:
             self._observe(metrics, step)
-
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Ignore hyperparameters, which the log has in another form."""

@@ -1,6 +1,7 @@
 """Uploads the files of local directories to remote storage while the program that writes them goes on."""
 
 import atexit
+import functools
 import importlib
 import importlib.util
 import os
@@ -81,7 +82,7 @@ class DirectoryUpload:
     """
 
     def __init__(self, targets: Mapping[str, str], interval: float, flush: Callable[[], None] = lambda: None) -> None:
-        self._targets = [_Target(directory, url) for directory, url in targets.items()]
+        self._targets = [_target(directory, url) for directory, url in targets.items()]
         self._interval, self._flush = interval, flush
         self._stop = threading.Event()
         self._thread: Optional[threading.Thread] = None
@@ -143,6 +144,12 @@ class DirectoryUpload:
 
 # Seconds that the end of the process waits for an upload.
 _AT_EXIT = 30.0
+
+
+@functools.lru_cache(maxsize=None)
+def _target(directory: str, url: str) -> "_Target":
+    """One for all trainers of a program, such as those of its folds, so that no file is uploaded twice."""
+    return _Target(directory, url)
 
 
 class _Target:

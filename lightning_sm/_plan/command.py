@@ -114,7 +114,11 @@ def _plan(options: PlanOptions, program: Sequence[str]) -> None:
         curves = {str(each): [predict(workload, network, count, each) for count in hosts] for each in candidates}
         title = f"{instance.name}: {_title(workload)}"
         unit, scale = _throughput(options, workload, network)
-        Path(options.plot).write_text(plot(title, unit, scale, {"plain DDP": plain, **curves}))
+        drawing = plot(title, unit, scale, {"plain DDP": plain, **curves})
+        try:
+            Path(options.plot).write_text(drawing, encoding="utf-8")
+        except OSError as error:
+            raise HyperparameterError(f"--plot: {error}.", hint="Name a file in a folder that is there.") from error
         print(f"\nThe plot is in {options.plot}.")
 
 

@@ -158,7 +158,9 @@ class _MeasureSteps:
 
     def _end(self, trainer: Any, module: Any) -> None:
         if trainer.is_global_zero:
-            trained = [each for each in module.parameters() if each.requires_grad]
+            # A lazy layer that no step has reached has no size, and no gradients.
+            is_lazy = sys.modules["torch"].nn.parameter.is_lazy
+            trained = [each for each in module.parameters() if each.requires_grad and not is_lazy(each)]
             parameters = sum(each.numel() for each in trained)
             size = sum(each.numel() * each.element_size() for each in trained)
             workload = Workload(

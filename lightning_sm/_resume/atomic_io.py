@@ -188,7 +188,7 @@ class AtomicCheckpointIOMixin(_Base):
             replace_atomically(hidden, target)
             if record is not None:
                 rest = [write_rest(checkpoint, directory, name)] if shares else []
-                complete_record(record, directory, [SavedFile.read(directory, name)], *rest)
+                complete_record(record, directory, [SavedFile.read(directory, name), *rest])
 
     def _remove(self, path: Any) -> None:
         """Remove a checkpoint. A remote one that cannot be removed is named in the log: training goes on."""

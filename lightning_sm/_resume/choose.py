@@ -68,9 +68,6 @@ class Choice:
     source: str = ""
     newest: int = 0
 
-    def __str__(self) -> str:
-        return f"fit {self.series.number}: {self.record or 'no checkpoint'}"
-
 
 def choose(
     trainer: Trainer, series: Series, job: ProgramIdentity, model: ModelIdentity, mode: ResumeMode, files: LocalFiles
@@ -148,8 +145,8 @@ def _check_job(trainer: Trainer, series: Series, job: ProgramIdentity) -> None:
         for name in (series.program, *other_series(series.root, series.program)):
             first = Series(series.root, name, 0)
             saved = first.fit() or next(iter(first.records()), None)
-            if saved is not None and not job.is_same_job(ProgramIdentity.from_json(saved.job)):
-                other = ProgramIdentity.from_json(saved.job)
+            other = job if saved is None else ProgramIdentity.from_json(saved.job)
+            if not job.is_same_job(other):
                 names = ", ".join(job.differences(other)[:8])
                 more = f"; they differ in {names}" if names else ""
                 return f"{first.directory} was written by {other}, and this is {job}{more}"

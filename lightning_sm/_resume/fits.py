@@ -12,7 +12,15 @@ from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._resume.storage import is_remote
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["counts_fits", "forget_fits", "is_search", "next_fit", "save_interval", "stopping_criteria"]
+__all__ = [
+    "counts_fits",
+    "forget_fits",
+    "is_search",
+    "is_search_within",
+    "next_fit",
+    "save_interval",
+    "stopping_criteria",
+]
 
 # The numbers of the next fits of this process, by checkpoint directory.
 _numbers: Dict[str, Iterator[int]] = {}
@@ -21,7 +29,7 @@ _numbers: Dict[str, Iterator[int]] = {}
 _EARLY_STOPPING = ("monitor", "mode", "min_delta", "patience", "stopping_threshold", "divergence_threshold")
 
 
-def save_interval(text: str) -> float:
+def save_interval(text: object) -> float:
     """Return ``sagemaker.save_every`` in seconds.
 
     Raises:
@@ -59,6 +67,16 @@ def is_search(trainer: Trainer) -> bool:
     Source: ``Tuner.lr_find`` and ``Tuner.scale_batch_size`` in ``lightning/pytorch/tuner/tuning.py``.
     """
     return any(getattr(callback, "_early_exit", False) for callback in callbacks_of(trainer))
+
+
+def is_search_within(trainer: Trainer, callback: Any) -> bool:
+    """Whether a search for a learning rate or a batch size runs within the fit of a callback.
+
+    Lightning takes the callbacks away for it, but leaves the loop and loggers.
+
+    Source: ``__lr_finder_reset_params`` in ``lightning/pytorch/tuner/lr_finder.py``.
+    """
+    return callback not in callbacks_of(trainer)
 
 
 def stopping_criteria(namespace: Namespace, trainer: Trainer) -> Mapping[str, Any]:

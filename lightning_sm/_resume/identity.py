@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._sagemaker.job import TrainingJob
 
@@ -111,7 +111,8 @@ class ModelIdentity:
     Args:
         class_name: The model's class with its module.
         numbers: A digest of each hyperparameter that is a number, a boolean or ``None``.
-        texts: A digest of each hyperparameter that is a text, such as a path or a name, which may differ at each start.
+        texts: A digest of each hyperparameter that is a text, such as a path or a name, and of numbers in attributes of
+            the model and its layers, such as ``lr`` and ``Dropout.p``. They may differ at each start.
     """
 
     class_name: str
@@ -122,10 +123,12 @@ class ModelIdentity:
     def of(cls, pl_module: Any) -> "ModelIdentity":
         """Return the identity of a model, with the hyperparameters that it has saved."""
         found = dict(_flatten(dict(getattr(pl_module, "hparams_initial", None) or {})))
-        digests = {key: hashlib.sha256(repr(value).encode()).hexdigest()[:12] for key, value in found.items()}
+        digests = {key: _short_digest(value) for key, value in found.items()}
         texts = {key: digests[key] for key, value in found.items() if not _is_number(value)}
+        # Of a model that saves no hyperparameters nothing else tells that this fit is another one.
+        texts = {**_numbers_in_attributes(pl_module), **texts}
         name = f"{type(pl_module).__module__}.{type(pl_module).__qualname__}"
-        return cls(name, {key: digest for key, digest in digests.items() if key not in texts}, texts)
+        return cls(name, {key: digests[key] for key, value in found.items() if _is_number(value)}, texts)
 
     def to_json(self) -> Dict[str, Any]:
         """Return the identity as plain values."""
@@ -139,8 +142,23 @@ class ModelIdentity:
         return f"its hyperparameters differ in {', '.join(names)}" if names else None
 
     def differing_texts(self, saved: Mapping[str, Any]) -> Tuple[str, ...]:
-        """Return the names of the hyperparameters that are texts and differ."""
+        """Return the names of the hyperparameters that are texts, and of attributes, that differ."""
         return _differing(self.texts, saved.get("texts"))
+
+
+def _numbers_in_attributes(model: Any) -> Dict[str, str]:
+    """A digest of each attribute that is a number, of the layers of one class together."""
+    found: Dict[str, List[Any]] = {}
+    for module in model.modules():
+        owner = "" if module is model else f"{type(module).__name__}."
+        for name, value in vars(module).items():
+            if name[0] != "_" and name != "training" and isinstance(value, (int, float)):
+                found.setdefault(owner + name, []).append(value)
+    return {name: _short_digest(values) for name, values in found.items()}
+
+
+def _short_digest(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
 
 
 def _differing(now: Mapping[str, str], saved: Any) -> Tuple[str, ...]:

@@ -62,12 +62,8 @@ def finish_saves(trainer: Trainer, *, failed: bool = False) -> None:
     writer = sharded_writer_of(strategy_of(trainer))
     checkpoint_io = getattr(strategy_of(trainer), "checkpoint_io", None)
     try:
-        if writer is not None and failed:
-            error = writer.wait()
-            if error is not None:
-                log.error("%s", error)
-        elif writer is not None:
-            writer.finish()
+        if writer is not None:
+            writer.finish(failed=failed)
         if isinstance(checkpoint_io, AtomicCheckpointIOMixin):
             checkpoint_io.finish()
     except Exception as error:

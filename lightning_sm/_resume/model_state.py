@@ -5,59 +5,55 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 
-__all__ = ["FinderResults", "PruningState", "are_equal", "sums_of", "weight_sums"]
+__all__ = [
+    "are_equal",
+    "found_by_searches",
+    "pruning_state",
+    "restore_pruning",
+    "restore_searches",
+    "sums_of",
+    "weight_sums",
+]
 
 _MASK = "_mask"
 # The attributes of Lightning's _LRFinder that hold its result.
 _CURVE = ("mode", "lr_min", "lr_max", "num_training", "results", "_optimal_idx")
 
 
-class FinderResults:
-    """What ``LearningRateFinder`` and ``BatchSizeFinder`` have found, which a resumed fit does not search again.
-
-    A search in a resumed fit would also leave the optimizers unrestored: its own ``resume_end`` drops the checkpoint
-    (``_CheckpointConnector`` in ``lightning/pytorch/trainer/connectors/checkpoint_connector.py``).
-
-    Args:
-        namespace: Lightning's namespace.
-    """
-
-    def __init__(self, namespace: Namespace) -> None:
-        self._namespace = namespace
-
-    def read(self, trainer: Trainer) -> List[Dict[str, Any]]:
-        """Return what each of these callbacks has found, as plain values."""
-        return [self._read(trainer, callback) for callback in _finders(trainer)]
-
-    def _read(self, trainer: Trainer, callback: Any) -> Dict[str, Any]:
-        parsing = self._namespace.module("utilities.parsing")
-        module = trainer.lightning_module
-        values = {
-            name: parsing.lightning_getattr(module, name)
-            for name in _attribute_names(callback)
-            if parsing.lightning_hasattr(module, name)
-        }
+# Not searched again in a resumed fit: a search would also leave the optimizers unrestored, as its own ``resume_end``
+# drops the checkpoint (``_CheckpointConnector`` in ``lightning/pytorch/trainer/connectors/checkpoint_connector.py``).
+def found_by_searches(namespace: Namespace, trainer: Trainer) -> List[Dict[str, Any]]:
+    """Return what each ``LearningRateFinder`` and ``BatchSizeFinder`` has found, as plain values."""
+    parsing, module = namespace.module("utilities.parsing"), trainer.lightning_module
+    results = []
+    for callback in _finders(trainer):
+        names = [name for name in _attribute_names(callback) if parsing.lightning_hasattr(module, name)]
+        values = {name: parsing.lightning_getattr(module, name) for name in names}
         curve = getattr(callback, "optimal_lr", None)
-        return {
-            "values": {name: value for name, value in values.items() if isinstance(value, (int, float))},
-            "batch_size": getattr(callback, "optimal_batch_size", None),
-            "curve": {name: getattr(curve, name) for name in _CURVE if hasattr(curve, name)},
-        }
+        results.append(
+            {
+                "values": {name: value for name, value in values.items() if isinstance(value, (int, float))},
+                "batch_size": getattr(callback, "optimal_batch_size", None),
+                "curve": {name: getattr(curve, name) for name in _CURVE if hasattr(curve, name)},
+            }
+        )
+    return results
 
-    def restore(self, trainer: Any, pl_module: Any, saved: List[Mapping[str, Any]]) -> None:
-        """Set what was found, and let the callbacks not search at the start of this fit."""
-        parsing = self._namespace.module("utilities.parsing")
-        for callback, found in zip(_finders(trainer), saved):
-            for name, value in found["values"].items():
-                if parsing.lightning_hasattr(pl_module, name):
-                    parsing.lightning_setattr(pl_module, name, value)
-            if found["batch_size"] is not None:
-                callback.optimal_batch_size = found["batch_size"]
-            if found["curve"]:
-                finder = self._namespace.module("tuner.lr_finder")._LRFinder
-                callback.optimal_lr = finder.__new__(finder)
-                vars(callback.optimal_lr).update(found["curve"])
-            callback.on_fit_start = _Once(callback, "on_fit_start")
+
+def restore_searches(namespace: Namespace, trainer: Trainer, pl_module: Any, saved: List[Mapping[str, Any]]) -> None:
+    """Set what was found, and let the callbacks not search at the start of this fit."""
+    parsing = namespace.module("utilities.parsing")
+    for callback, found in zip(_finders(trainer), saved):
+        for name, value in found["values"].items():
+            if parsing.lightning_hasattr(pl_module, name):
+                parsing.lightning_setattr(pl_module, name, value)
+        if found["batch_size"] is not None:
+            callback.optimal_batch_size = found["batch_size"]
+        if found["curve"]:
+            finder = namespace.module("tuner.lr_finder")._LRFinder
+            callback.optimal_lr = finder.__new__(finder)
+            vars(callback.optimal_lr).update(found["curve"])
+        callback.on_fit_start = _Once(callback, "on_fit_start")
 
 
 class _Once:
@@ -80,43 +76,37 @@ def _attribute_names(callback: Any) -> List[str]:
     return [named] if named else ["lr", "learning_rate"]
 
 
-class PruningState:
-    """The masks of ``ModelPruning``, which makes them permanent in the weights of each checkpoint.
+# ``ModelPruning`` makes its masks permanent in the weights of each checkpoint. A resumed fit would prune anew, among
+# those that are left. It also keeps the layers from before the training; from its first pruning on they share their
+# memory with the weights (``_copy_param`` in ``lightning/pytorch/callbacks/pruning.py``).
+def pruning_state(trainer: Trainer) -> Dict[str, Any]:
+    """Return the masks and what they hide, by names, and which layers share their memory with the weights."""
+    module = trainer.lightning_module
+    parameters = dict(module.named_parameters())
+    masks = {name[: -len(_MASK)]: value for name, value in module.named_buffers() if name.endswith(_MASK)}
+    masks = {name: mask.detach() for name, mask in masks.items() if f"{name}_orig" in parameters}
+    hidden = {name: parameters[f"{name}_orig"].detach()[mask == 0].cpu() for name, mask in masks.items()}
+    shared = [index for index, kept, live in _kept_layers(trainer) if kept.data_ptr() == live.data_ptr()]
+    return {"masks": {name: mask.cpu() for name, mask in masks.items()}, "hidden": hidden, "shared": shared}
 
-    A resumed fit would prune its weights anew, among those that are left. ``ModelPruning`` also keeps the layers from
-    before the training; from its first pruning on they share their memory with the weights (``_copy_param`` in
-    ``lightning/pytorch/callbacks/pruning.py``).
-    """
 
-    @staticmethod
-    def read(trainer: Trainer) -> Dict[str, Any]:
-        """Return the masks and what they hide, by names, and which layers share their memory with the weights."""
-        module = trainer.lightning_module
-        parameters = dict(module.named_parameters())
-        masks = {name[: -len(_MASK)]: value for name, value in module.named_buffers() if name.endswith(_MASK)}
-        masks = {name: mask.detach() for name, mask in masks.items() if f"{name}_orig" in parameters}
-        hidden = {name: parameters[f"{name}_orig"].detach()[mask == 0].cpu() for name, mask in masks.items()}
-        shared = [index for index, kept, live in _kept_layers(trainer) if kept.data_ptr() == live.data_ptr()]
-        return {"masks": {name: mask.cpu() for name, mask in masks.items()}, "hidden": hidden, "shared": shared}
+def restore_pruning(trainer: Trainer, saved: Mapping[str, Any]) -> None:
+    """Prune parameters by masks, after the optimizers have been restored: their order is that before pruning."""
+    if not saved["masks"]:
+        return
+    from torch.nn.utils import prune
 
-    @staticmethod
-    def restore(trainer: Trainer, saved: Mapping[str, Any]) -> None:
-        """Prune parameters by masks, after the optimizers have been restored: their order is that before pruning."""
-        if not saved["masks"]:
-            return
-        from torch.nn.utils import prune
-
-        modules = dict(trainer.lightning_module.named_modules())
-        for path, mask in saved["masks"].items():
-            module, _, name = path.rpartition(".")
-            if name in dict(modules[module].named_parameters(recurse=False)):
-                parameter = getattr(modules[module], name)
-                on_device = mask.to(parameter.device)
-                prune.custom_from_mask(modules[module], name, on_device)
-                parameter.data[on_device == 0] = saved["hidden"][path].to(parameter.device)
-        for index, kept, live in _kept_layers(trainer):
-            if index in saved["shared"]:
-                kept.data = live.data
+    modules = dict(trainer.lightning_module.named_modules())
+    for path, mask in saved["masks"].items():
+        module, _, name = path.rpartition(".")
+        if name in dict(modules[module].named_parameters(recurse=False)):
+            parameter = getattr(modules[module], name)
+            on_device = mask.to(parameter.device)
+            prune.custom_from_mask(modules[module], name, on_device)
+            parameter.data[on_device == 0] = saved["hidden"][path].to(parameter.device)
+    for index, kept, live in _kept_layers(trainer):
+        if index in saved["shared"]:
+            kept.data = live.data
 
 
 def _kept_layers(trainer: Trainer) -> Iterator[Tuple[int, Any, Any]]:
@@ -139,7 +129,7 @@ def weight_sums(tensors: Iterable[Any]) -> List[Any]:
     """Return a sum of each tensor, which changes when callbacks replace weights, without waiting for their device.
 
     Args:
-        tensors: Parameters or buffers; of sharded ones the part of this rank counts.
+        tensors: Parameters, buffers or states of optimizers; of sharded ones the part of this rank counts.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""``SavePoints``: what all ranks of a fit agree to do at the next moment at which it can be saved."""
+"""What all ranks of a fit agree to do at the next moment at which it can be saved."""
 
 from functools import partial
 from typing import Any, Callable, List, NamedTuple, Optional
@@ -10,7 +10,7 @@ from lightning_sm._lightning.restart import SavePoint, point_after_batch, resume
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._lightning.trainer_hooks import after_batch_hooks
 
-__all__ = ["SavePoints", "save_points_of"]
+__all__ = ["ask_at_epoch_start", "ask_at_save_points", "stop_asking"]
 
 
 class _Request(NamedTuple):
@@ -18,51 +18,25 @@ class _Request(NamedTuple):
     act: Callable[[Optional[SavePoint]], Any]
 
 
-class SavePoints:
-    """Asks callbacks of a trainer at each :class:`SavePoint` whether they want to act, on all ranks at the same ones.
+class _SavePoints:
+    """Asks callbacks of a trainer at each :class:`SavePoint` of a fit whether they want to act, on all ranks at once.
 
     Args:
         namespace: Lightning's namespace.
-        trainer: The trainer.
+        trainer: The trainer, in ``on_train_start``.
+        owner: The callback that says when an epoch starts, and whose absence tells of a search within the fit.
     """
 
-    def __init__(self, namespace: Namespace, trainer: Trainer) -> None:
-        self._namespace, self._trainer = namespace, trainer
-        self._requests: List[_Request] = []
-        self._owner: Any = None
+    def __init__(self, namespace: Namespace, trainer: Trainer, owner: Any) -> None:
+        self._namespace, self._trainer, self._owner = namespace, trainer, owner
+        self.requests: List[_Request] = []
         self._all_reduce = ThrottledAllReduce()
-        self._steps = 0
-        self._saves_within_epochs = False
-        self._undo: Callable[[], None] = lambda: None
+        self._saves_within_epochs = resumes_within_epochs(namespace)
+        self._steps = steps_taken(namespace, trainer)
+        self.stop = after_batch_hooks(trainer, self._after_batch)
 
-    def add(self, is_due: Callable[[Optional[SavePoint]], bool], act: Callable[[Optional[SavePoint]], Any]) -> None:
-        """Call ``act`` on all ranks at a point at which ``is_due`` is true on any. Every rank must add the same ones.
-
-        The requests are asked in the order in which they were added. After the batches of a Lightning that resumes at
-        the start of epochs only, both are called with ``None``: the fit can stop there, but not be saved.
-        """
-        self._requests.append(_Request(is_due, act))
-
-    def start(self, owner: Any) -> None:
-        """Begin to ask, in ``on_train_start``; the first callback that calls it is the owner."""
-        if self._owner is not None:
-            return
-        self._owner = owner
-        self._saves_within_epochs = resumes_within_epochs(self._namespace)
-        self._steps = steps_taken(self._namespace, self._trainer)
-        self._undo = after_batch_hooks(self._trainer, self._after_batch)
-
-    def stop(self) -> None:
-        """End asking, and forget the requests."""
-        self._undo()
-        self._undo = lambda: None
-        self._requests.clear()
-        self._owner = None
-        self._all_reduce = ThrottledAllReduce()
-
-    def at_epoch_start(self, owner: Any) -> None:
-        """Ask at the start of an epoch; only the owner's call counts."""
-        if owner is self._owner and self._trainer.current_epoch > 0:
+    def at_epoch_start(self, callback: Any) -> None:
+        if callback is self._owner and self._trainer.current_epoch > 0:
             self._ask(SavePoint.EPOCH)
 
     def _after_batch(self) -> None:
@@ -73,18 +47,15 @@ class SavePoints:
         if steps == self._steps:
             return
         self._steps = steps
-        if not self._saves_within_epochs:
-            self._ask(None)
-            return
-        point = point_after_batch(self._trainer)
-        if point is not None:
+        point = point_after_batch(self._trainer) if self._saves_within_epochs else None
+        if point is not None or not self._saves_within_epochs:
             self._ask(point)
 
     def _ask(self, point: Optional[SavePoint]) -> None:
-        flags = [partial(request.is_due, point) for request in self._requests]
+        flags = [partial(request.is_due, point) for request in self.requests]
         # At rare points nobody waits for the next all-reduce.
         due = self._all_reduce.any_true(self._trainer, flags, now=point not in (None, SavePoint.BATCH))
-        for request, is_due in zip(list(self._requests), due):
+        for request, is_due in zip(list(self.requests), due):
             if is_due:
                 request.act(point)
 
@@ -92,7 +63,40 @@ class SavePoints:
 _ATTRIBUTE = "_lightning_sm_save_points"
 
 
-def save_points_of(namespace: Namespace, trainer: Any) -> SavePoints:
-    """Return the :class:`SavePoints` of a trainer."""
-    found: SavePoints = vars(trainer).setdefault(_ATTRIBUTE, SavePoints(namespace, trainer))
-    return found
+def ask_at_save_points(
+    namespace: Namespace,
+    trainer: Any,
+    callback: Any,
+    is_due: Callable[[Optional[SavePoint]], bool],
+    act: Callable[[Optional[SavePoint]], Any],
+) -> None:
+    """Call ``act`` on all ranks at a point at which ``is_due`` is true on any. Every rank must ask for the same ones.
+
+    They are called in the order in which they were asked for. After the batches of a Lightning that resumes at the
+    start of epochs only, both are called with ``None``: the fit can stop there, but not be saved.
+
+    Args:
+        namespace: Lightning's namespace.
+        trainer: The trainer.
+        callback: The callback that asks, in ``on_train_start``.
+        is_due: Whether this rank wants to act at a point.
+        act: Acts.
+    """
+    points = vars(trainer).get(_ATTRIBUTE)
+    if points is None:
+        points = vars(trainer)[_ATTRIBUTE] = _SavePoints(namespace, trainer, callback)
+    points.requests.append(_Request(is_due, act))
+
+
+def ask_at_epoch_start(trainer: Any, callback: Any) -> None:
+    """Ask at the start of an epoch, once, whichever callbacks call it."""
+    points = vars(trainer).get(_ATTRIBUTE)
+    if points is not None:
+        points.at_epoch_start(callback)
+
+
+def stop_asking(trainer: Any) -> None:
+    """Ask nobody any more in this fit."""
+    points = vars(trainer).pop(_ATTRIBUTE, None)
+    if points is not None:
+        points.stop()

@@ -4,9 +4,18 @@ import json
 import os
 import random
 import sys
-from typing import Any, Dict, Iterator, Mapping, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
-__all__ = ["get_process_state", "get_sampler_state", "set_process_state", "set_sampler_state"]
+__all__ = [
+    "generators_of",
+    "get_generator_state",
+    "get_process_state",
+    "get_sampler_state",
+    "is_generator",
+    "set_generator_state",
+    "set_process_state",
+    "set_sampler_state",
+]
 
 # Whose samplers and loaders count nothing that Lightning does not restore.
 _LIBRARIES = frozenset({"torch", "lightning", "pytorch_lightning", "lightning_fabric", "torchdata"})
@@ -20,7 +29,7 @@ def get_process_state() -> Dict[str, Any]:
 
     And ``PL_GLOBAL_SEED``, where ``seed_everything`` has set it.
     """
-    state = {name: _get(generator) for name, generator in _of_process().items()}
+    state = {name: get_generator_state(generator) for name, generator in _of_process().items()}
     for name, device in _of_devices().items():
         if name != "cuda" or device.is_initialized():
             state[name] = device.get_rng_state()
@@ -32,7 +41,7 @@ def get_process_state() -> Dict[str, Any]:
 def set_process_state(state: Mapping[str, Any]) -> None:
     """Set what :func:`get_process_state` returned."""
     for name, generator in _of_process().items():
-        _set(generator, state[name])
+        set_generator_state(generator, state[name])
     for name, device in _of_devices().items():
         if name in state:
             device.set_rng_state(state[name].cpu())
@@ -60,7 +69,9 @@ def get_sampler_state(loader: Any) -> Dict[str, Any]:
 
     Samplers derive the order of an epoch from a generator, from a seed, or from the epochs that they have counted.
     """
-    return {path: value if type(value) is int else _get(value) for path, _, _, value in _attributes(loader)}
+    return {
+        path: value if type(value) is int else get_generator_state(value) for path, _, _, value in _attributes(loader)
+    }
 
 
 def set_sampler_state(loader: Any, state: Mapping[str, Any]) -> None:
@@ -71,7 +82,12 @@ def set_sampler_state(loader: Any, state: Mapping[str, Any]) -> None:
         if type(value) is int:
             object.__setattr__(owner, name, state[path])
         else:
-            _set(value, state[path])
+            set_generator_state(value, state[path])
+
+
+def generators_of(loader: Any) -> List[Any]:
+    """The generators that a loader and its samplers hold."""
+    return [value for _, _, _, value in _attributes(loader) if type(value) is not int]
 
 
 def _attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
@@ -88,7 +104,7 @@ def _attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
                 owners.append((f"{at}.{name}" if at else name, inner))
             # Of torch's samplers, the one for several processes has a seed.
             counts = type(value) is int and (name == "seed" or (is_own and name not in _ARGUMENTS))
-            if counts or _is_generator(value):
+            if counts or is_generator(value):
                 yield f"{at}.{name}", owner, name, value
 
 
@@ -99,7 +115,8 @@ def _is_sampler(value: Any) -> bool:
     return isinstance(value, Sampler) or type(value).__name__ == "_DatasetSamplerWrapper"
 
 
-def _is_generator(value: Any) -> bool:
+def is_generator(value: Any) -> bool:
+    """Whether it is a generator of torch, Python or numpy with a state of its own."""
     import torch
 
     if isinstance(value, (torch.Generator, random.Random)):
@@ -108,7 +125,7 @@ def _is_generator(value: Any) -> bool:
     return numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState))
 
 
-def _get(generator: Any) -> Any:
+def get_generator_state(generator: Any) -> Any:
     """The state of a generator, or of a module with one, as ``torch.load(weights_only=True)`` accepts it."""
     import torch
 
@@ -121,8 +138,8 @@ def _get(generator: Any) -> Any:
     return json.dumps(state, default=lambda inner: inner.tolist())
 
 
-def _set(generator: Any, state: Any) -> None:
-    """Set what :func:`_get` returned."""
+def set_generator_state(generator: Any, state: Any) -> None:
+    """Set what :func:`get_generator_state` returned."""
     import torch
 
     if isinstance(generator, torch.Generator):

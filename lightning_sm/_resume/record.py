@@ -4,14 +4,16 @@ import json
 import os
 import zlib
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, ClassVar, Dict, Mapping, Optional, Tuple
 
-__all__ = ["MANIFEST", "CheckpointRecord", "CorruptedError", "FitRecord", "SavedFile", "read_manifest"]
+__all__ = ["MANIFEST", "REST", "CheckpointRecord", "CorruptedError", "FitRecord", "SavedFile", "read_manifest"]
 
 #: The name of the record in the folder of a sharded checkpoint. Where hosts have no file system in common, each writes
 #: its own shards, and SageMaker copies the folders of all hosts to one prefix, file by file. The record, the same in
 #: the folder of every host, tells whether all of them have arrived, and that they belong to one save.
 MANIFEST = "manifest.json"
+#: What the name of the file ends with that holds what a save does not share; see ``lightning_sm/_resume/shared.py``.
+REST = ".rest"
 _CHUNK = 8 * 1024 * 1024
 
 
@@ -96,8 +98,6 @@ class CheckpointRecord:
         job: The job that saved it, as :meth:`ProgramIdentity.to_json` says.
         model: What was trained, as :meth:`ModelIdentity.to_json` says.
         files: All files of the checkpoint, of all hosts.
-        rest: The file with all but weights and states of optimizers, where those are a hard link to the checkpoint of
-            a callback of the project.
     """
 
     name: str
@@ -112,12 +112,16 @@ class CheckpointRecord:
     job: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     files: Tuple[SavedFile, ...] = ()
-    rest: Optional[str] = None
 
     @property
     def file_name(self) -> str:
         """The name of the record's own file."""
         return f"{os.path.splitext(self.name)[0]}.json"
+
+    @property
+    def rest(self) -> Optional[str]:
+        """The file with what the save does not share with a callback's checkpoint; ``None`` if it shares nothing."""
+        return next((file.name for file in self.files if file.name.endswith(REST)), None)
 
     def __str__(self) -> str:
         return f"{self.name} (epoch {self.epoch}, step {self.step})"
@@ -140,6 +144,18 @@ class CheckpointRecord:
             raise ValueError("it is no record of a checkpoint")
         return record
 
+    @classmethod
+    def parse(cls, content: bytes, name: str) -> "CheckpointRecord":
+        """Return the record that a file of this name holds.
+
+        Raises:
+            CorruptedError: It holds none.
+        """
+        try:
+            return cls.from_json(json.loads(content))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptedError(f"its {name} cannot be read ({type(error).__name__}: {error})") from error
+
     def problem(self, directory: str) -> Optional[str]:
         """Why files in a directory are not the whole checkpoint, by sizes and CRC-32; ``None`` if they are."""
         problems = (file.problem(os.path.join(directory, file.name)) for file in self.files)
@@ -152,21 +168,17 @@ class FitRecord:
 
     Args:
         job: The job that trains it.
-        model: What is trained.
         present: The checkpoints of the project's own callbacks that were there before the fit; others may be replaced
             when the fit is resumed.
         ended: Whether training and all ``on_train_end`` hooks have ended.
-        checkpoint: The checkpoint that was saved when training ended.
-        criteria: What ends it, such as ``max_epochs``.
         weights: The file with the weights after ``on_train_end``, where callbacks change them there.
     """
 
+    #: The name of the record's file.
+    file_name: ClassVar[str] = "fit.json"
     job: Mapping[str, Any] = field(default_factory=dict)
-    model: Mapping[str, Any] = field(default_factory=dict)
     present: Tuple[str, ...] = ()
     ended: bool = False
-    checkpoint: Optional[str] = None
-    criteria: Mapping[str, Any] = field(default_factory=dict)
     weights: Optional[SavedFile] = None
 
     def to_json(self) -> Dict[str, Any]:
@@ -194,8 +206,6 @@ def read_manifest(folder: str) -> Optional[CheckpointRecord]:
     """
     try:
         with open(os.path.join(folder, MANIFEST), "rb") as file:
-            return CheckpointRecord.from_json(json.load(file))
+            return CheckpointRecord.parse(file.read(), MANIFEST)
     except FileNotFoundError:
         return None
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptedError(f"its {MANIFEST} cannot be read ({type(error).__name__}: {error})") from error

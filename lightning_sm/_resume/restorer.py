@@ -21,6 +21,7 @@ from lightning_sm._lightning.results import set_results
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._lightning.trainer_hooks import call_skipped_train_hooks, start_averages
 from lightning_sm._logging import log
+from lightning_sm._resume.attributes import Attributes
 from lightning_sm._resume.callback_files import adopt_directories
 from lightning_sm._resume.data import (
     describe_changes,
@@ -32,13 +33,14 @@ from lightning_sm._resume.data import (
     sampler_of,
     set_sampler_epoch,
 )
-from lightning_sm._resume.model_state import FinderResults, PruningState
+from lightning_sm._resume.model_state import restore_pruning, restore_searches
+from lightning_sm._resume.random_state import set_process_state
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
 from lightning_sm._resume.state import (
     restore_communication,
     restore_logged,
-    restore_random_state,
+    restore_optimizer_groups,
     restore_samplers,
     stateful_loaders,
 )
@@ -51,11 +53,11 @@ class FitRestorer:
 
     Args:
         namespace: Lightning's namespace.
-        finders: What searches within the fit have found.
+        attributes: The attributes of the model and of callbacks.
     """
 
-    def __init__(self, namespace: Namespace, finders: FinderResults) -> None:
-        self._namespace, self._finders = namespace, finders
+    def __init__(self, namespace: Namespace, attributes: Attributes) -> None:
+        self._namespace, self._attributes = namespace, attributes
         #: Whether the fit had ended: nothing is trained.
         self.replays = False
         # What the save holds beside Lightning's state, and the part of this rank.
@@ -105,11 +107,11 @@ class FitRestorer:
         if record is not None:  # the callbacks' files of a given one stay with the training that saved it
             # Lightning gives the directories of global rank 0 to the callbacks of all ranks.
             adopt_directories(trainer, checkpoint, self._saved["directory"], broadcast(trainer, directory))
-        self._finders.restore(trainer, pl_module, self._saved["finders"])
+        restore_searches(self._namespace, trainer, pl_module, self._saved["finders"])
 
     @property
     def _point(self) -> SavePoint:
-        return SavePoint(self._saved["point"])
+        return SavePoint(self._saved["record"]["kind"])
 
     def process_loader(self, trainer: Any, process: Callable[[Any], Any], loader: Any) -> Any:
         """Let the sampler of a loader of the training begin where the save was made, before Lightning uses it."""
@@ -123,7 +125,7 @@ class FitRestorer:
         states = self._own.get("loaders", ()) if self._resumes_within_epoch else ()
         if index < len(states):
             # Lightning makes the iterator before it calls set_epoch.
-            set_sampler_epoch(loader, self._saved["epoch"])
+            set_sampler_epoch(loader, self._saved["record"]["epoch"])
             sampler = sampler_of(loader)
             if sampler is not None and is_same_loader(self._saved["data"], index, loader):
                 sampler.resume(states[index], self._saved["batches"])
@@ -138,9 +140,7 @@ class FitRestorer:
         if self.replays:
             self._undo_skip = skip_training(trainer)
         if is_shared:
-            for optimizer, groups in zip(trainer.optimizers, self._saved["optimizer_groups"]):
-                for group, values in zip(optimizer.param_groups, groups):
-                    group.update(values)
+            restore_optimizer_groups(trainer, self._saved["optimizer_groups"])
         if self._resumes_within_epoch:
             self._prepared = []
             for index, loader in enumerate(loaders_of(trainer)):
@@ -151,12 +151,13 @@ class FitRestorer:
 
     def restore(self, trainer: Trainer) -> None:
         """Restore after ``on_train_start`` of all callbacks and of the model, which may reset what is restored."""
-        PruningState.restore(trainer, self._saved["pruning"])
+        restore_pruning(trainer, self._saved["pruning"])
         if self.replays:
             if self._own:
+                self._attributes.restore(trainer, self._own.get("attributes", {}))
                 restore_logged(trainer, self._own)
                 restore_samplers(trainer, self._own)
-                restore_random_state(self._own)
+                set_process_state(self._own["random"])
             return
         if self._saved["should_stop"] and self._point is not SavePoint.END:
             trainer.should_stop = True
@@ -167,21 +168,23 @@ class FitRestorer:
             self._tell(trainer, changes)
         if changes or self._starts_epoch:
             self._starts_epoch, self._resumes_within_epoch = True, False
-            start_epoch(trainer, self._saved["epoch"], self._saved["logged_step"], self._saved["loaded_in"])
+            start_epoch(trainer, self._saved["record"]["epoch"], self._saved["logged_step"], self._saved["loaded_in"])
         if not self._own:
             return
         restore_logged(trainer, self._own)
+        if self._resumes_within_epoch or self._point in (SavePoint.EPOCH, SavePoint.END):
+            self._attributes.restore(trainer, self._own.get("attributes", {}))
         if self._resumes_within_epoch:
             start_averages(trainer)
             continue_epoch(trainer, self._point, self._saved["loaded_in"], self._saved["accumulate"])
             if not any(map(is_ordered, loaders_of(trainer))):
                 skip_batches(trainer, self._saved["batches"])
-            restore_random_state(self._own)
+            set_process_state(self._own["random"])
             if self._own["results"]:
                 self._undo_results = set_results(trainer, self._own["results"])
 
     def _tell(self, trainer: Trainer, changes: Optional[str]) -> None:
-        epoch, batches = self._saved["epoch"], self._saved["batches"]
+        epoch, batches = self._saved["record"]["epoch"], self._saved["batches"]
         # Its generator goes on with each compiled graph, also with those before the first batch.
         if strategy_of(trainer).root_device.type == "xla":
             log.warning("Not restored: the random numbers of the XLA device, as for dropout.")
@@ -204,7 +207,7 @@ class FitRestorer:
         self._starts_epoch = False
         if self._own and self._point in (SavePoint.EPOCH, SavePoint.END):
             restore_samplers(trainer, self._own)
-            restore_random_state(self._own)
+            set_process_state(self._own["random"])
         return True
 
     def end_epoch(self, trainer: Trainer) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import all_true, broadcast, gather_objects
@@ -11,12 +11,15 @@ from lightning_sm._lightning.restart import SavePoint, loaders_of, mark_point, r
 from lightning_sm._lightning.strategies import shards_of
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
+from lightning_sm._resume.attributes import Attributes
 from lightning_sm._resume.callback_files import last_saved
+from lightning_sm._resume.choose import Choice
 from lightning_sm._resume.data import describe_data
-from lightning_sm._resume.model_state import FinderResults, PruningState, are_equal, sums_of
-from lightning_sm._resume.record import CheckpointRecord, FitRecord
-from lightning_sm._resume.series import STATE_KEY, Series
-from lightning_sm._resume.state import communication_states, rank_state
+from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
+from lightning_sm._resume.model_state import are_equal, found_by_searches, pruning_state, sums_of, weight_sums
+from lightning_sm._resume.record import CheckpointRecord
+from lightning_sm._resume.series import STATE_KEY
+from lightning_sm._resume.state import communication_states, optimizer_groups, rank_state
 from lightning_sm._resume.storage import is_remote
 
 __all__ = ["SeriesSaver"]
@@ -33,27 +36,28 @@ class SeriesSaver:
 
     Args:
         namespace: Lightning's namespace.
-        series: Where the saves of the fit go.
-        fit: The job, the model and the criteria of the fit.
+        choice: Where the saves of the fit go, and what is there.
+        job: The program that trains.
+        model: What it trains.
+        criteria: What will end the fit.
         save_every: Seconds between two saves; with less than one second, at each opportunity.
-        newest: The number of the newest save that is there, whole or not.
-        names: The saves that are kept from before.
-        finders: What searches within the fit have found.
+        attributes: The attributes of the model and of callbacks.
     """
 
     def __init__(
         self,
         namespace: Namespace,
-        series: Series,
-        fit: FitRecord,
+        choice: Choice,
+        job: ProgramIdentity,
+        model: ModelIdentity,
+        criteria: Mapping[str, Any],
         save_every: float,
-        newest: int,
-        names: Iterable[str],
-        finders: FinderResults,
+        attributes: Attributes,
     ) -> None:
-        self._namespace, self._series, self._fit, self._finders = namespace, series, fit, finders
-        self._save_every = save_every
-        self._number, self._names = newest, set(names)
+        self._namespace, self._series, self._save_every = namespace, choice.series, save_every
+        self._attributes = attributes
+        self._job, self._model, self._criteria = job.to_json(), model.to_json(), criteria
+        self._number, self._names = choice.newest, {choice.record.name} if choice.record is not None else set()
         # The state of the save that is being made, and where it is made.
         self._state: Dict[str, Any] = {}
         self._point: Optional[SavePoint] = None
@@ -61,7 +65,7 @@ class SeriesSaver:
         #: How many seconds the slowest save has taken.
         self.slowest = 0.0
         self._has_said_stretched = False
-        # The step of the last saves of other callbacks, and the sums of the weights at each of them.
+        # The step of the last saves of other callbacks, and the sums of what a save could share at each of them.
         self._others_saved: Tuple[int, List[Any]] = (-1, [])
 
     def is_due(self, trainer: Trainer, point: Optional[SavePoint]) -> bool:
@@ -121,8 +125,8 @@ class SeriesSaver:
             strategy=shards_of(strategy_of(trainer)),
             save_id=os.urandom(8).hex(),
             time=time.time(),
-            job=self._fit.job,
-            model=self._fit.model,
+            job=self._job,
+            model=self._model,
         )
 
     def _state_of(self, trainer: Trainer, point: SavePoint, record: CheckpointRecord) -> Dict[str, Any]:
@@ -130,21 +134,19 @@ class SeriesSaver:
         return {
             "record": broadcast(trainer, record).to_json(),
             "directory": self._series.root,
-            "point": point.value,
-            "epoch": record.epoch,
             "batches": int(progress.current.processed),
             "logged_step": int(logged_step(trainer)),
             "loaded_in": reload_epoch(trainer),
             "accumulate": int(trainer.accumulate_grad_batches),
             "should_stop": bool(trainer.should_stop),
-            "criteria": dict(self._fit.criteria),
+            "criteria": dict(self._criteria),
             "data": describe_data(trainer.world_size, loaders_of(trainer)),
-            "finders": self._finders.read(trainer),
-            "pruning": PruningState.read(trainer),
-            "ranks": gather_objects(trainer, rank_state(trainer, point)),
+            "finders": found_by_searches(self._namespace, trainer),
+            "pruning": pruning_state(trainer),
+            "ranks": gather_objects(trainer, rank_state(trainer, point, self._attributes)),
             "communication": communication_states(trainer),
             "share": self._checkpoint_to_share(trainer, record.step),
-            "optimizer_groups": _optimizer_groups(trainer),
+            "optimizer_groups": optimizer_groups(trainer),
         }
 
     def _checkpoint_to_share(self, trainer: Trainer, step: int) -> Optional[str]:
@@ -152,27 +154,26 @@ class SeriesSaver:
         saved_at, sums = self._others_saved
         if saved_at != step:
             return None
-        now = sums_of(trainer.lightning_module)
+        now = _trained_sums(trainer)
         same = all_true(trainer, all(are_equal(each, now) for each in sums))
         path = broadcast(trainer, last_saved(trainer, step))
         return path if same else None
 
-    def complete(self, trainer: Trainer, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
+    def complete(self, trainer: Trainer, checkpoint: Dict[str, Any]) -> None:
         """Add to a checkpoint of the series what Lightning does not save; take note of those of other callbacks."""
         if self._point is not None:
             checkpoint[STATE_KEY] = self._state
             # Those of Lightning 1.5 are one too high.
-            checkpoint.update(epoch=self._state["epoch"], global_step=self._state["record"]["step"])
+            checkpoint.update(epoch=self._state["record"]["epoch"], global_step=self._state["record"]["step"])
             mark_point(checkpoint, self._point)
         elif "optimizer_states" in checkpoint:
             step = int(trainer.global_step)
             earlier = self._others_saved[1] if self._others_saved[0] == step else []
-            self._others_saved = step, [*earlier, sums_of(pl_module)]
+            self._others_saved = step, [*earlier, _trained_sums(trainer)]
 
 
-def _optimizer_groups(trainer: Trainer) -> List[List[Mapping[str, Any]]]:
-    """The learning rates and other values of the optimizers' groups, also of DeepSpeed's, which saves them itself."""
-    return [
-        [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-        for optimizer in trainer.optimizers
-    ]
+def _trained_sums(trainer: Trainer) -> List[Any]:
+    """The sums of the weights and of the optimizers' states, which callbacks may change between two saves of a step."""
+    states = (state for optimizer in trainer.optimizers for state in getattr(optimizer, "state", {}).values())
+    values = (value for state in states for value in state.values())
+    return [*sums_of(trainer.lightning_module), *weight_sums(value for value in values if hasattr(value, "layout"))]

@@ -7,23 +7,37 @@ it, which is written last, is its :class:`CheckpointRecord`, and ``fit.json`` th
 import json
 import os
 import re
-from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from dataclasses import replace
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from lightning_sm._logging import log
 from lightning_sm._resume.record import CheckpointRecord, FitRecord, SavedFile
 from lightning_sm._resume.storage import Storage
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["STATE_KEY", "Series", "complete_record", "newest_first", "other_series", "saved_record", "saves_in"]
+__all__ = [
+    "STATE_KEY",
+    "Series",
+    "complete_record",
+    "is_save_name",
+    "newest_first",
+    "other_series",
+    "saved_record",
+    "saves_in",
+]
 
 #: Key of what is added to the checkpoints of a series; its entry ``record`` is the record without files.
 STATE_KEY = "lightning_sm"
-FIT_FILE = "fit.json"
 _RECORD = re.compile(r"step-\d+(-\d+)?\.json")
 _SAVE = re.compile(r"step-\d+(-\d+)?\.(ckpt|rest)")
 _Value = TypeVar("_Value")
 # The newest, and one before it: the newest may be damaged or not have been uploaded whole.
 _KEPT = 2
+
+
+def is_save_name(name: str) -> bool:
+    """Whether a series gives such a name to a checkpoint."""
+    return _SAVE.fullmatch(name) is not None
 
 
 class Series:
@@ -57,15 +71,11 @@ class Series:
 
     def fit(self) -> Optional[FitRecord]:
         """Return the record of the fit, or ``None``."""
-        return self._read(FIT_FILE, FitRecord.from_json)
+        return self._read(FitRecord.file_name, FitRecord.from_json)
 
-    def write_fit(self, record: FitRecord) -> None:
-        """Write the record of the fit."""
-        self.write(FIT_FILE, record.to_json())
-
-    def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a record."""
-        self.storage.write(name, json.dumps(content, indent=1).encode())
+    def write(self, record: Union[CheckpointRecord, FitRecord]) -> None:
+        """Write the record of a save, or that of the fit."""
+        self.storage.write(record.file_name, json.dumps(record.to_json(), indent=1).encode())
 
     def _read(self, name: str, parse: Callable[[Any], _Value]) -> Optional[_Value]:
         try:
@@ -96,9 +106,9 @@ class Series:
         """Keep the last save only of the fits before this one, which have ended."""
         for number in range(self.number):
             earlier = Series(self.root, self.program, number)
-            fit = earlier.fit()
-            if fit is not None and fit.checkpoint is not None:
-                earlier.remove_but([fit.checkpoint])
+            fit, saves = earlier.fit(), earlier.records()
+            if fit is not None and fit.ended and saves:
+                earlier.remove_but([saves[0].name])
 
 
 def _remove(storage: Storage, names: Iterable[str]) -> None:
@@ -129,32 +139,26 @@ def saves_in(root: str) -> List[CheckpointRecord]:
     return [record for series in _series_in(root) for record in series.records()]
 
 
-def saved_record(checkpoint: Any) -> Optional[Mapping[str, Any]]:
-    """Return the record in a checkpoint that is about to be written into a series; ``None`` for any other."""
+def saved_record(checkpoint: Any) -> Optional[CheckpointRecord]:
+    """Return the record of a checkpoint that is about to be written into a series; ``None`` for any other."""
     state = checkpoint.get(STATE_KEY) if isinstance(checkpoint, Mapping) else None
-    record = state.get("record") if isinstance(state, Mapping) else None
-    return record if isinstance(record, Mapping) else None
+    return CheckpointRecord(**state["record"]) if isinstance(state, Mapping) else None
 
 
-def complete_record(
-    record: Mapping[str, Any], directory: str, files: Sequence[SavedFile], rest: Optional[SavedFile] = None
-) -> None:
+def complete_record(record: CheckpointRecord, directory: str, files: Iterable[SavedFile]) -> None:
     """Write the record of a checkpoint that is complete, and remove the saves that it replaces.
 
     Args:
         record: The record without files.
         directory: The directory or URL of the fit.
         files: The files of the checkpoint.
-        rest: Another one, which is not shared where these are.
 
     Raises:
         CheckpointError, OSError: It cannot be written.
     """
-    every, name = (list(files), None) if rest is None else ([*files, rest], rest.name)
-    written = CheckpointRecord.from_json({**record, "files": list(map(vars, every)), "rest": name})
     root, program, fit = directory.rsplit("/", 2)
     series = Series(root, program, _fit_number(fit))
-    series.write(written.file_name, written.to_json())
+    series.write(replace(record, files=tuple(files)))
     series.remove_replaced()
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from lightning_sm._atomic_file import (
     flush,
@@ -119,23 +119,24 @@ class ShardedWriter:
         elif self._ranks is None or not self._ranks.is_usable:
             self._ranks = RanksOfThread(self.trainer)
 
-    def finish(self) -> None:
+    def finish(self, *, failed: bool = False) -> None:
         """Wait for the pending save, and save synchronously from now on. Collective: every rank must call it.
+
+        Args:
+            failed: Whether the training has failed, so that not every rank may get here: no collective is called, an
+                error of this rank's part of the save is only logged, and pending removals do not take place.
 
         Raises:
             CheckpointError: The pending save failed on any rank.
         """
         self._is_active = False
-        self._finish_pending()
         self._snapshot = Snapshot()
-
-    def wait(self) -> Optional[BaseException]:
-        """Wait for this rank's part of the pending save without a collective, and return its error, if any.
-
-        For the end of a training that failed, where not every rank gets here. Pending removals do not take place.
-        """
-        self._is_active = False
-        return self._end_pending()
+        if not failed:
+            self._finish_pending()
+            return
+        error = self._end_pending()
+        if error is not None:
+            log.error("%s", error)
 
     def _end_pending(self) -> Optional[BaseException]:
         copy, self._copy, self._pending, self._removals = self._copy, None, None, []
@@ -159,15 +160,15 @@ class ShardedWriter:
         started, given = time.monotonic(), os.fspath(filepath)
         self._finish_pending()
         target = broadcast(self.trainer, given if is_remote(given) else os.path.abspath(given))
-        record = broadcast(self.trainer, self._new_record(target))
+        record = broadcast(self.trainer, saved_record(checkpoint) or self._new_record(target))
         source = source_to_share(checkpoint, target)
         if is_remote(target):
             self._save_remote(write, checkpoint, target, record)
             return
         stage = final = self._stage(target, record)
         try:
-            linked = self._link(source, final)
-            if linked is None and self._saves_in_thread(target):
+            linked = self._link(source, checkpoint, target, final)
+            if linked is None and self._is_active and self._ranks is not None and self._has_memory(target):
                 self._save_in_thread(write, checkpoint, target, record, final)
                 return
             if linked is None:
@@ -177,15 +178,14 @@ class ShardedWriter:
                 files, own = linked
             record = replace(record, files=files)
             self._on_all_ranks(target, lambda: _write_manifest(stage, record))
-            complete = self._completion(checkpoint, target, record, shares=linked is not None)
             if stage is final:
-                self._on_all_ranks(target, lambda: self._rename(final, target, record, complete))
+                self._on_all_ranks(target, lambda: self._rename(final, target, record))
         except BaseException:
             self._remove_stages(stage, final)
             raise
         self._saved[target] = files, own
         if stage is not final:
-            self._begin_copy(stage, final, target, record, own, complete)
+            self._begin_copy(stage, final, target, record, own)
         self._tell_saved(target, files, started, "" if stage is final else " in memory; a thread copies it")
 
     def remove(self, original: Callable[[Any], None], path: Any) -> None:
@@ -267,7 +267,7 @@ class ShardedWriter:
         ranks = (rank for rank, group in enumerate(groups) if group == groups[trainer.global_rank])
         return _Stage(path, tuple(ranks), trainer.global_rank)
 
-    def _link(self, source: Optional[str], stage: _Stage) -> Optional[_Files]:
+    def _link(self, source: Optional[str], checkpoint: Any, target: str, stage: _Stage) -> Optional[_Files]:
         """Link a save of the series to what a callback of the project has just saved; ``None`` where a host cannot.
 
         Each host links what it has written. Its folder may hold older files of other hosts, whose upload by this host
@@ -284,7 +284,9 @@ class ShardedWriter:
 
         linked = not stage.leads or all(map(link, saved[1]))
         if not any_true(self.trainer, not linked):
-            return saved
+            write = partial(write_rest, checkpoint, stage.path, os.path.basename(target))
+            rest = self._on_all_ranks(target, write if self.trainer.is_global_zero else _nothing)
+            return (*saved[0], broadcast(self.trainer, rest)), saved[1]
         if stage.leads:  # what is written there must not be written into the linked files
             remove(stage.path)
             os.makedirs(stage.path, exist_ok=True)
@@ -334,26 +336,17 @@ class ShardedWriter:
                 )
         return tuple(files[name] for name in sorted(files)), [file.name for file in listed]
 
-    def _rename(self, stage: _Stage, target: str, record: CheckpointRecord, complete: Callable[[], None]) -> None:
+    def _rename(self, stage: _Stage, target: str, record: CheckpointRecord) -> None:
         if stage.leads:
             _keep_files_of_others(stage.path, target, record.files)
             replace_atomically(stage.path, target)
-            complete()
-
-    def _saves_in_thread(self, target: str) -> bool:
-        """Whether a thread of each rank can write a copy of the state, in memory of the process."""
-        if not self._is_active or self._ranks is None:
-            return False
-        trainer, own = self.trainer, state_bytes(self.trainer)
-        sizes = gather_objects(trainer, (trainer.node_rank, own))
-        size = sum(size for host, size in sizes if host == trainer.node_rank)
-        return self._has_memory(target, self._first_reason(_lack_of_memory(size)))
+            _complete(target, record)
 
     def _save_in_thread(
         self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, record: CheckpointRecord, stage: _Stage
     ) -> None:
         """Copy the state into memory, and let a thread do the rest together with those of the other ranks."""
-        started, ranks, own = time.monotonic(), self._ranks, saved_record(checkpoint)
+        started, ranks = time.monotonic(), self._ranks
         assert ranks is not None
         states: List[Any] = []
         with dcp_storage(self._namespace, lambda state: states.append(self._snapshot.take(state))):
@@ -366,8 +359,7 @@ class ShardedWriter:
                 files, names = self._files_in(stage, target, ranks)
                 whole = replace(record, files=files)
                 self._on_all_ranks(target, lambda: _write_manifest(stage, whole), ranks)
-                finish = _record_writer(own, target, whole)
-                self._on_all_ranks(target, lambda: self._rename(stage, target, whole, finish), ranks)
+                self._on_all_ranks(target, lambda: self._rename(stage, target, whole), ranks)
                 self._saved[target] = files, names
             except BaseException:
                 self._remove_stages(stage)
@@ -379,18 +371,6 @@ class ShardedWriter:
             log.info(text, target, time.monotonic() - started)
         self._run_in_thread(target, complete)
 
-    def _completion(
-        self, checkpoint: Any, target: str, record: CheckpointRecord, *, shares: bool = False
-    ) -> Callable[[], None]:
-        """Return what completes a save of the job's series on each host: its record, with the files of all hosts."""
-        own, rest, (directory, _, name) = saved_record(checkpoint), None, target.rpartition("/")
-        if own is not None and shares:
-            write = partial(write_rest, checkpoint, directory, name)
-            rest = broadcast(
-                self.trainer, self._on_all_ranks(target, write if self.trainer.is_global_zero else _nothing)
-            )
-        return _record_writer(own, target, record, rest)
-
     def _remove_stages(self, *stages: _Stage) -> None:
         if self.trainer.local_rank == 0:
             for stage in stages:
@@ -398,27 +378,27 @@ class ShardedWriter:
 
     def _memory_stage(self, target: str, record: CheckpointRecord, final: _Stage) -> _Stage:
         """Return a folder in the memory of each host; ``final``, and a line in the log, where that is impossible."""
+        if not self._has_memory(target, MEMORY):
+            return final
         name = hashlib.sha256(os.path.dirname(target).encode()).hexdigest()[:16]
-        sizes = gather_objects(self.trainer, state_bytes(self.trainer))
-        size = sum(sizes[rank] for rank in final.ranks) + 2**20
-        reason = self._first_reason(_lack_of_memory(size, MEMORY))
-        if reason is None:
-            stage = self._stage(target, record, os.path.join(MEMORY, f".lightning-sm-{name}"))
-            # Ranks of several hosts that see one folder on a disk do not see one memory.
-            if any_true(self.trainer, stage.ranks != final.ranks):
-                self._remove_stages(stage)
-                reason = f"several hosts share {os.path.dirname(target)}"
-            else:
-                return stage
-        self._has_memory(target, reason)
+        stage = self._stage(target, record, os.path.join(MEMORY, f".lightning-sm-{name}"))
+        # Ranks of several hosts that see one folder on a disk do not see one memory.
+        is_same = stage.ranks == final.ranks
+        if self._is_possible(target, None if is_same else f"several hosts share {os.path.dirname(target)}"):
+            return stage
+        self._remove_stages(stage)
         return final
 
-    def _first_reason(self, own: Optional[str]) -> Optional[str]:
-        """The reason of the first rank that has one, on all ranks."""
-        return next((each for each in gather_objects(self.trainer, own) if each is not None), None)
+    def _has_memory(self, target: str, folder: str = "") -> bool:
+        """Whether each host has room for what its ranks save, in memory of the processes or in a folder there."""
+        trainer = self.trainer
+        sizes = gather_objects(trainer, (trainer.node_rank, state_bytes(trainer)))
+        size = sum(size for host, size in sizes if host == trainer.node_rank)
+        return self._is_possible(target, _lack_of_memory(size + 2**20, folder))
 
-    def _has_memory(self, target: str, reason: Optional[str]) -> bool:
-        """Whether there is no reason against a copy in memory; the first one is a line in the log."""
+    def _is_possible(self, target: str, reason: Optional[str]) -> bool:
+        """Whether no rank has a reason against a copy in memory; the first one is a line in the log."""
+        reason = next((each for each in gather_objects(self.trainer, reason) if each is not None), None)
         if reason is not None and self.trainer.is_global_zero and not self._has_said_why:
             self._has_said_why = True
             log.warning("Saving %s synchronously: %s", target, reason)
@@ -431,7 +411,6 @@ class ShardedWriter:
         target: str,
         record: CheckpointRecord,
         own: Sequence[str],
-        complete: Callable[[], None],
     ) -> None:
         if not final.leads:
             self._pending = target
@@ -442,7 +421,7 @@ class ShardedWriter:
             try:
                 with remove_on_error(final.path):
                     copy_files(stage.path, final.path, [*own, MANIFEST])
-                    self._rename(final, target, record, complete)
+                    self._rename(final, target, record)
                 log.info("Copied %s from memory: %.2f s", target, time.monotonic() - started)
             finally:
                 remove(stage.path)
@@ -495,7 +474,7 @@ class ShardedWriter:
                 clear()
             self._on_all_ranks(url, partial(upload, own if stage.leads else ()))
             self._on_all_ranks(url, partial(upload, [MANIFEST] if is_main else ()))
-            self._on_all_ranks(url, self._completion(checkpoint, url, record) if is_main else _nothing)
+            self._on_all_ranks(url, partial(_complete, url, record) if is_main else _nothing)
         finally:
             self._remove_stages(stage)
 
@@ -504,15 +483,11 @@ def _nothing() -> None:
     """What ranks do where another one acts."""
 
 
-def _record_writer(
-    own: Optional[Mapping[str, Any]], target: str, record: CheckpointRecord, rest: Optional[SavedFile] = None
-) -> Callable[[], None]:
-    """Return what writes the record of a save of the job's series; what does nothing for any other save."""
-    if own is None:
-        return _nothing
-    directory, _, name = target.rpartition("/")
-    files = [replace(file, name=f"{name}/{file.name}") for file in record.files]
-    return partial(complete_record, own, directory, files, rest)
+def _complete(target: str, record: CheckpointRecord) -> None:
+    """Write the record of a save of the job's series beside it."""
+    if record.number:
+        directory, _, name = target.rpartition("/")
+        complete_record(record, directory, (replace(file, name=f"{name}/{file.name}") for file in record.files))
 
 
 def _problem_of(target: str) -> str:

@@ -1,14 +1,15 @@
 """Saves of the series that share their large files with a checkpoint that a callback of the project has just saved.
 
 At one step a ``ModelCheckpoint`` and the series hold the same weights and states of optimizers. These are linked, and
-what differs, a small part, is a file of its own: ``step-N.rest``.
+what differs, a small part, is a file of its own: ``step-N.rest``, beside a file or in a folder of shards.
 """
 
 import os
 from typing import Any, Dict, Mapping, Optional
 
+from lightning_sm._atomic_file import flush
 from lightning_sm._logging import log
-from lightning_sm._resume.record import SavedFile
+from lightning_sm._resume.record import REST, SavedFile
 from lightning_sm._resume.series import STATE_KEY
 from lightning_sm._resume.storage import is_remote
 
@@ -48,7 +49,7 @@ def _say_once(source: str, target: str, reason: str) -> None:
 
 
 def write_rest(checkpoint: Mapping[str, Any], directory: str, name: str) -> SavedFile:
-    """Write what a save does not share beside it, and return the file.
+    """Write what a save does not share beside its file, or into its folder, and return that file.
 
     Raises:
         OSError, RuntimeError: It cannot be written.
@@ -56,8 +57,9 @@ def write_rest(checkpoint: Mapping[str, Any], directory: str, name: str) -> Save
     import torch
 
     rest = {key: value for key, value in checkpoint.items() if key not in SHARED}
-    name = f"{os.path.splitext(name)[0]}.rest"
+    name = f"{os.path.splitext(name)[0]}{REST}"
     torch.save(rest, os.path.join(directory, name))
+    flush(os.path.join(directory, name))
     return SavedFile.read(directory, name)
 
 

@@ -13,22 +13,24 @@ from lightning_sm._lightning.results import (
     set_metric_states,
 )
 from lightning_sm._lightning.trainer import Trainer
+from lightning_sm._resume.attributes import Attributes
 from lightning_sm._resume.data import is_stateful, sampler_of
-from lightning_sm._resume.random_state import get_process_state, get_sampler_state, set_process_state, set_sampler_state
+from lightning_sm._resume.random_state import get_process_state, get_sampler_state, set_sampler_state
 
 __all__ = [
     "communication_states",
+    "optimizer_groups",
     "rank_state",
     "restore_communication",
     "restore_logged",
-    "restore_random_state",
+    "restore_optimizer_groups",
     "restore_samplers",
     "stateful_loaders",
 ]
 
 
-def rank_state(trainer: Trainer, point: SavePoint) -> Dict[str, Any]:
-    """Return what one rank needs: random states, the position in its data, and what it has logged."""
+def rank_state(trainer: Trainer, point: SavePoint, attributes: Attributes) -> Dict[str, Any]:
+    """Return what one rank needs: random states, the position in its data, what it has logged, and attributes."""
     within = point in (SavePoint.BATCH, SavePoint.VALIDATION)
     state: Dict[str, Any] = {
         "random": get_process_state(),
@@ -37,8 +39,7 @@ def rank_state(trainer: Trainer, point: SavePoint) -> Dict[str, Any]:
         "metric_states": metric_states(trainer),
         "logged": logged_values(trainer),
     }
-    copied: Dict[str, Any] = _on_cpu(state)
-    return copied
+    return {**_on_cpu(state), "attributes": attributes.state(trainer)}
 
 
 def communication_states(trainer: Trainer) -> List[Any]:
@@ -46,17 +47,31 @@ def communication_states(trainer: Trainer) -> List[Any]:
 
     They are on global rank 0 only, as each may be as large as the model.
     """
-    strategy = strategy_of(trainer)
-    state = strategy.communication_state() if hasattr(strategy, "communication_state") else None
+    communication = getattr(strategy_of(trainer), "communication", None)
+    state = None if communication is None else communication.state()
     return [] if state is None else gather_on_main(trainer, _on_cpu(state))
 
 
 def restore_communication(trainer: Trainer, states: List[Any], *, is_same_world: bool) -> None:
     """Give the strategy of this rank what :func:`communication_states` has returned."""
-    strategy = strategy_of(trainer)
-    if states and hasattr(strategy, "load_communication_state"):
-        own = states[trainer.global_rank] if is_same_world else states[0]
-        strategy.load_communication_state(own, is_same_world=is_same_world)
+    communication = getattr(strategy_of(trainer), "communication", None)
+    if states and communication is not None:
+        communication.load(states[trainer.global_rank] if is_same_world else states[0], is_same_world)
+
+
+def optimizer_groups(trainer: Trainer) -> List[List[Mapping[str, Any]]]:
+    """The learning rates and other values of the optimizers' groups, also of DeepSpeed's, which saves them itself."""
+    return [
+        [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+        for optimizer in trainer.optimizers
+    ]
+
+
+def restore_optimizer_groups(trainer: Trainer, saved: List[List[Mapping[str, Any]]]) -> None:
+    """Set what :func:`optimizer_groups` returned."""
+    for optimizer, groups in zip(trainer.optimizers, saved):
+        for group, values in zip(optimizer.param_groups, groups):
+            group.update(values)
 
 
 def _on_cpu(value: Any) -> Any:
@@ -72,11 +87,6 @@ def _loader_state(loader: Any) -> Dict[str, Any]:
     sampler = sampler_of(loader)
     state = {"start": None, "now": get_sampler_state(loader)} if sampler is None else sampler.state()
     return {**state, "stateful": loader.state_dict()} if is_stateful(loader) else state
-
-
-def restore_random_state(state: Mapping[str, Any]) -> None:
-    """Set the generators of this process."""
-    set_process_state(state["random"])
 
 
 def restore_samplers(trainer: Trainer, state: Mapping[str, Any]) -> None:

@@ -122,12 +122,6 @@ class Storage:
         # Names of objects need not be paths.
         return [file for file in files if not {"", ".", ".."} & set(file.name.split("/"))]
 
-    def is_file(self, name: str) -> bool:
-        """Whether there is a file of this name."""
-        system, root = self._system()
-        with self._errors(f"cannot be searched for {name}"):
-            return bool(system.isfile(f"{root}/{name}", **self._limit()))
-
     def read(self, name: str) -> bytes:
         """Return the contents of a small file.
 

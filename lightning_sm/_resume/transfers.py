@@ -5,14 +5,13 @@ sharded checkpoint each host has the files that its own ranks wrote.
 """
 
 import importlib.util
-import json
 import os
 import secrets
 import shutil
 import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Dict, Iterator, Optional, Sequence, Set
+from typing import Any, Dict, Iterator, Optional, Sequence, Set, Tuple
 
 from lightning_sm._atomic_file import partial_path, remove, remove_on_error, replace_atomically
 from lightning_sm._lightning.collectives import broadcast, gather_objects
@@ -21,8 +20,9 @@ from lightning_sm._lightning.loadable import load_problem
 from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
-from lightning_sm._resume.ranks import partition_by_size, raise_on_all_ranks
+from lightning_sm._resume.ranks import agree_on_error, partition_by_size, raise_on_all_ranks
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, CorruptedError, SavedFile, read_manifest
+from lightning_sm._resume.series import is_save_name
 from lightning_sm._resume.storage import Storage, check_url, is_remote, is_s3
 from lightning_sm.errors import CheckpointError
 
@@ -74,40 +74,49 @@ class LocalFiles:
                 return problem
         return fetch_missing_shards(trainer, self._folder if is_remote(directory) else directory, files)
 
-    def obtain_given(self, trainer: Trainer, path: Any) -> Any:
-        """Let every host have the checkpoint that global rank 0 would load, and return its path or what was given.
+    def obtain_given(self, trainer: Trainer, path: Any) -> Tuple[Any, Optional[str]]:
+        """Let every host have the checkpoint that global rank 0 would load.
 
         Every rank must call it. A URL whose ``CheckpointIO`` is a project's own, or that is not on S3, is left to
         Lightning.
+
+        Returns:
+            Its path, or what was given; and the path of its :attr:`CheckpointRecord.rest`, for a save of a series.
 
         Raises:
             CheckpointError: It is not there, not whole or of another strategy, or cannot be read; on all ranks.
         """
         named = broadcast(trainer, None if path is None else os.fspath(path).rstrip("/"))
         if named is None or (is_remote(named) and not _is_ours(trainer, named)):
-            return path
+            return path, None
         directory, name = named.rpartition("/")[::2] if is_remote(named) else os.path.split(os.path.abspath(named))
         record = self._record_of(trainer, directory, name)
         if record is None:
-            return named
+            return named, None
         problem = self.obtain(trainer, directory, record.files)
         if problem is not None:
             raise CheckpointError(f"The checkpoint {named} cannot be loaded: {problem}.", hint=_HINT)
         found = load_problem(trainer, record.strategy, record.world_size) if record.strategy else None
         if found is not None:
             raise CheckpointError(f"The checkpoint {named} cannot be loaded: {found[0]}.", hint=found[1])
-        return self.path(directory, name)
+        return self.path(directory, name), record.rest and self.path(directory, record.rest)
 
     @staticmethod
     def _record_of(trainer: Trainer, directory: str, name: str) -> Optional[CheckpointRecord]:
-        """The files of a checkpoint, if any host must get some of them."""
+        """The files of a checkpoint, if it is a save of a series, or if any host must get some of them."""
 
         def read() -> Optional[CheckpointRecord]:
-            if is_remote(directory):
-                return _remote_record(directory, name) if trainer.is_global_zero else None
+            if trainer.local_rank != 0 or (is_remote(directory) and not trainer.is_global_zero):
+                return None
             path = os.path.join(directory, name)
-            if os.path.isdir(path) and trainer.local_rank == 0:
-                return _local_record(directory, name)
+            with _readable(path):
+                beside = _record_beside(directory, name)
+                if beside is not None:
+                    return beside
+                if is_remote(directory):
+                    return _remote_record(directory, name)
+                if os.path.isdir(path):
+                    return _local_record(directory, name)
             if not (trainer.is_global_zero and trainer.num_nodes > 1 and os.path.isfile(path)):
                 return None
             return CheckpointRecord(name, 0, 0, 0, "", trainer.world_size, files=(SavedFile.read(directory, name),))
@@ -153,12 +162,29 @@ def own_checkpoint_io(strategy: Any) -> Any:
     return found
 
 
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Name the checkpoint in the error for a record that is no record."""
+    try:
+        yield
+    except CorruptedError as error:
+        raise CheckpointError(f"The checkpoint {path} cannot be loaded: {error}.", hint=_HINT) from error
+
+
+def _record_beside(directory: str, name: str) -> Optional[CheckpointRecord]:
+    """The record of a save of a series, whose files may share those of another checkpoint."""
+    if not is_save_name(name):
+        return None
+    beside = f"{os.path.splitext(name)[0]}.json"
+    try:
+        return CheckpointRecord.parse(Storage(directory).read(beside), beside)
+    except FileNotFoundError:
+        return None
+
+
 def _local_record(directory: str, name: str) -> Optional[CheckpointRecord]:
     """The record of a sharded checkpoint on this host, if it has one."""
-    try:
-        record = read_manifest(os.path.join(directory, name))
-    except CorruptedError as error:
-        raise CheckpointError(f"The checkpoint {directory}/{name} cannot be loaded: {error}.", hint=_HINT) from error
+    record = read_manifest(os.path.join(directory, name))
     return None if record is None else _with_manifest(name, record, SavedFile.read(directory, f"{name}/{MANIFEST}"))
 
 
@@ -172,12 +198,8 @@ def _remote_record(directory: str, name: str) -> CheckpointRecord:
     manifest = next((file for file in files if file.name == f"{name}/{MANIFEST}"), None)
     if manifest is None:
         return CheckpointRecord(name, 0, 0, 0, "", 0, files=tuple(files))
-    try:
-        record = CheckpointRecord.from_json(json.loads(storage.read(manifest.name)))
-    except (KeyError, TypeError, ValueError) as error:
-        problem = f"The checkpoint {directory}/{name} cannot be loaded: its {MANIFEST} cannot be read ({error})."
-        raise CheckpointError(problem, hint=_HINT) from error
-    return _with_manifest(name, record, manifest)
+    with _readable(f"{directory}/{name}"):
+        return _with_manifest(name, CheckpointRecord.parse(storage.read(manifest.name), MANIFEST), manifest)
 
 
 def _with_manifest(name: str, record: CheckpointRecord, manifest: SavedFile) -> CheckpointRecord:
@@ -284,32 +306,27 @@ def _send(trainer: Trainer, source: int, path: str, file: SavedFile, *, writes: 
     chunks = _chunks(path) if trainer.global_rank == source else iter(())
     received = iter(lambda: broadcast(trainer, next(chunks, None), source), None)
 
-    def write() -> None:
-        if not writes:
-            return
-        partial = partial_path(path, token)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with remove_on_error(partial):
-            with open(partial, "wb") as target:
-                target.writelines(received)
-            problem = file.problem(partial)
-            if problem is not None:
-                raise OSError(f"received incompletely: {problem}")
-            replace_atomically(partial, path)
-
     error = None
     try:
-        write()
+        if writes:
+            _write_received(received, path, partial_path(path, token), file)
     except OSError as caught:
         error = caught
     for _ in received:  # what this rank does not write
         pass
 
-    def result() -> None:
-        if error is not None:
-            raise error
+    agree_on_error(trainer, path, error, "is not on every host, and could not be sent ({})")
 
-    raise_on_all_ranks(trainer, path, result, "is not on every host, and could not be sent ({})")
+
+def _write_received(received: Iterator[bytes], path: str, partial: str, file: SavedFile) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with remove_on_error(partial):
+        with open(partial, "wb") as target:
+            target.writelines(received)
+        problem = file.problem(partial)
+        if problem is not None:
+            raise OSError(f"received incompletely: {problem}")
+        replace_atomically(partial, path)
 
 
 def _chunks(path: str) -> Iterator[bytes]:
@@ -344,9 +361,9 @@ def remote_folder_problem(url: str) -> Optional[str]:
 
 
 def has_file(path: str) -> bool:
-    """Whether there is a file at a path or URL."""
+    """Whether there is a file, or a folder, at a path or URL."""
     directory, name = os.path.split(path)
-    return Storage(directory).is_file(name)
+    return name in Storage(directory).names()
 
 
 def has_folder(path: str) -> bool:

@@ -53,17 +53,18 @@ find_ranks() {
   done
 }
 
-# Adds process $1 to `found`; for the toolkit, or a shell without a handler for SIGTERM, its child processes.
+# Adds process $1 to `found`. In the place of one without a handler for SIGTERM stand its child processes: those of the
+# toolkit and of a shell, and of a program that starts the training, one of which has a handler.
 find_program() {
-  local path
-  case "$(cat "/proc/$1/comm" 2>/dev/null) $(readlink "/proc/$1/exe")" in
-    sshd\ *) return ;;
-    train\ * | *\ */bash | *\ */dash | *\ */sh | *\ */busybox) catches "$1" || set -- "$1" below ;;
-  esac
-  [ -n "$2" ] || { found+=("$1"); return; }
-  for path in /proc/[0-9]*; do
+  local path name count=${#found[@]}
+  name="$(cat "/proc/$1/comm" 2>/dev/null) $(readlink "/proc/$1/exe")"
+  case "$name" in sshd\ *) return ;; esac
+  catches "$1" || for path in /proc/[0-9]*; do
     parent "${path#/proc/}" && [ "$REPLY" = "$1" ] && find_program "${path#/proc/}"
   done
+  case "$name" in train\ * | *\ */bash | *\ */dash | *\ */sh | *\ */busybox) catches "$1" || return ;; esac
+  for path in "${found[@]:count}"; do catches "$path" && return; done
+  found=("${found[@]:0:count}" "$1")
 }
 
 stop() {
@@ -79,7 +80,6 @@ stop() {
   (while kill -0 "${found[@]}"; do sleep 1; done; sleep 5; kill -KILL "$child") >/dev/null 2>&1 &
   watchers+=($!)
 }
-
 
 anything_runs() {
   local path

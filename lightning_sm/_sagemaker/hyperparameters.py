@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from lightning_sm._sagemaker.json_input import expect_mapping
 from lightning_sm.errors import HyperparameterError
@@ -181,6 +181,26 @@ class Hyperparameters:
         """Whether one of SageMaker's own switches is on. The string ``"true"`` counts, as in the toolkit."""
         value = self.reserved.get(name)
         return value is True or (isinstance(value, str) and value.strip('"').lower() == "true")
+
+    def typed(self, args: Sequence[str]) -> List[str]:
+        """Return a command line without what a launcher wrote: ``--name value`` for each hyperparameter.
+
+        Args:
+            args: The command line without the program's name.
+        """
+        kept: List[str] = []
+        index = 0
+        while index < len(args):
+            arg = args[index]
+            name, equals, _ = arg.lstrip("-").partition("=") if arg.startswith("-") else (None, "", "")
+            follows = args[index + 1] if index + 1 < len(args) else None
+            is_value = name in self.values and follows in self.spellings(name or "")
+            if name is not None and (is_reserved(name) or (is_value and not equals)):
+                index += 1 if equals else 2
+            else:
+                kept.append(arg)
+                index += 1
+        return kept
 
     def spellings(self, name: str) -> List[str]:
         """The strings that a launcher may have written for the value of ``name`` on the command line.

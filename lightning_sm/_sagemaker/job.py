@@ -78,6 +78,9 @@ class TrainingJob:
     ``SAGEMAKER_BASE_DIR``
       The base directory instead of ``/opt/ml``.
 
+    ``CUDA_VISIBLE_DEVICES``
+      The GPUs that are used, where these are fewer than the host has.
+
     Sources: ``sagemaker_training/environment.py``, ``sagemaker_training/params.py``,
     ``smdebug/core/config_constants.py`` (``DEFAULT_SAGEMAKER_TENSORBOARD_PATH``), and AWS, "How Amazon SageMaker
     Provides Training Information".
@@ -95,7 +98,7 @@ class TrainingJob:
             ``sagemaker_distribution_instance_groups``); empty where the job names none.
         current_instance_type: The instance type of this host, such as ``ml.p4d.24xlarge``.
         network_interface_name: The network interface between hosts, such as ``eth0``.
-        num_gpus: GPUs of this host; ``None`` if unknown.
+        num_gpus: GPUs of this host that its processes see; ``None`` if unknown.
         num_neurons: Neuron cores of this host, on Trainium; ``None`` if unknown.
         channels: The input channels by name, including those of the SDK itself (see :attr:`data_channels`).
         hyperparameters: The user's and SageMaker's own hyperparameters.
@@ -186,8 +189,8 @@ class TrainingJob:
     def hydra_overrides(self, args: Sequence[str]) -> List[str]:
         """Return the arguments that Hydra is to parse.
 
-        SageMaker passes ``--key value``, which Hydra does not accept. In a training job these arguments are replaced
-        by the hyperparameters as ``key=value``; other arguments are returned unchanged.
+        SageMaker passes ``--key value``, which Hydra does not accept, or nothing. In a training job the hyperparameters
+        stand there as ``key=value`` instead, but those whose key was typed, as in the processes that Lightning starts.
 
         Args:
             args: ``sys.argv[1:]``.
@@ -198,10 +201,13 @@ class TrainingJob:
             >>> TrainingJob.resolve(environ).hydra_overrides(["--lr", "0.1"])
             ['lr=0.1']
         """
-        by_sagemaker = self.in_container and bool(args) and args[0].startswith("-")
-        # Lightning starts further local processes with the first one's arguments and some of Hydra's.
-        by_lightning = any(word.startswith("hydra.") for word in args)
-        return self.hyperparameters.as_hydra() if by_sagemaker and not by_lightning else list(args)
+        if not self.in_container:
+            return list(args)
+        typed = self.hyperparameters.typed(args)
+        keys = {word.partition("=")[0] for word in typed}
+        words = [word for word in self.hyperparameters.as_hydra() if word.partition("=")[0] not in keys]
+        flags = [word for word in words if word.startswith("--")]
+        return [*flags, *typed, *words[len(flags) :]]
 
     @property
     def data_channels(self) -> Mapping[str, Channel]:

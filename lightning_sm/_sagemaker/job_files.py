@@ -53,6 +53,7 @@ class Channel:
         path: The directory that holds its files: the variable ``SM_CHANNEL_<NAME>``, which the training toolkit sets,
             else ``input/data/<name>`` below the base directory.
         input_mode: ``File``, ``FastFile`` or ``Pipe``; ``None`` if only ``SM_CHANNELS`` names the channel.
+        is_sharded: Whether SageMaker gives each host other objects (``S3DistributionType`` is ``ShardedByS3Key``).
 
     Example::
 
@@ -63,6 +64,7 @@ class Channel:
     name: str
     path: str
     input_mode: Optional[str] = None
+    is_sharded: bool = False
 
     def validate(self) -> None:
         """Check that the channel holds files.
@@ -170,7 +172,7 @@ def read_job_fields(environ: Optional[Mapping[str, str]] = None) -> Dict[str, An
         instance_groups=_read_groups(reader, resources, path),
         distribution_groups=_read_distribution_groups(reader, hyperparameters),
         **{name: reader.text(name, resources.get(name), path, variable) for name, variable in _TEXTS.items()},
-        num_gpus=read_count(reader.environ, "SM_NUM_GPUS"),
+        num_gpus=_read_num_gpus(reader),
         num_neurons=read_count(reader.environ, "SM_NUM_NEURONS"),
         channels=channels,
         hyperparameters=hyperparameters,
@@ -182,6 +184,16 @@ def read_job_fields(environ: Optional[Mapping[str, str]] = None) -> Dict[str, An
         tensorboard_dir=_read_local_path(reader, "tensorboardoutputconfig.json", "tensorboard_dir"),
         sources=reader.sources,
     )
+
+
+def _read_num_gpus(reader: _Reader) -> Optional[int]:
+    """The GPUs that processes of this host see. The toolkit counts all that ``nvidia-smi`` lists."""
+    count, visible = read_count(reader.environ, "SM_NUM_GPUS"), reader.environ.get("CUDA_VISIBLE_DEVICES")
+    if count is None:
+        return None
+    seen = count if visible is None else sum(each.strip() not in ("", "-1") for each in visible.split(","))
+    reader.sources["num_gpus"] = "SM_NUM_GPUS" if count <= seen else "CUDA_VISIBLE_DEVICES"
+    return min(count, seen)
 
 
 def _read_name(reader: _Reader, hyperparameters: Hyperparameters) -> Optional[str]:
@@ -249,17 +261,22 @@ def _read_channels(reader: _Reader) -> Dict[str, Channel]:
     content, path = reader.file("inputdataconfig.json")
     if content is not None:
         reader.sources["channels"] = path
-        modes = {
-            name: expect_mapping(entry, f"Channel {name!r} in {path}").get("TrainingInputMode")
+        entries = {
+            name: expect_mapping(entry, f"Channel {name!r} in {path}")
             for name, entry in expect_mapping(content, path).items()
         }
     else:
         reader.sources["channels"] = "SM_CHANNELS"
         listed = read_json_variable(reader.environ, "SM_CHANNELS")
-        modes = dict.fromkeys(expect_names([] if listed is None else listed, "SM_CHANNELS"))
+        entries = {name: {} for name in expect_names([] if listed is None else listed, "SM_CHANNELS")}
     return {
-        name: Channel(name, reader.environ.get(f"SM_CHANNEL_{name.upper()}") or os.path.join(data_dir, name), mode)
-        for name, mode in modes.items()
+        name: Channel(
+            name,
+            reader.environ.get(f"SM_CHANNEL_{name.upper()}") or os.path.join(data_dir, name),
+            entry.get("TrainingInputMode"),
+            entry.get("S3DistributionType") == "ShardedByS3Key",
+        )
+        for name, entry in entries.items()
     }
 
 

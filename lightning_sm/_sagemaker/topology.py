@@ -7,7 +7,7 @@ import os
 import socket
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, Dict, Mapping, NoReturn, Optional
+from typing import Any, Dict, Mapping, NoReturn, Optional, Tuple
 
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.json_input import read_count
@@ -86,6 +86,7 @@ class Topology:
         local_world_size: Processes on this host; ``None`` if Lightning determines it.
         main_address: The host name or address of global rank 0; ``None`` on a laptop.
         main_port: The port that global rank 0 listens on; ``None`` on a laptop.
+        job_hosts: The hosts that are to train together by the job; empty outside a container.
         sources: The variable or file that each field was read from, by the name of the field.
 
     Example::
@@ -107,6 +108,7 @@ class Topology:
     local_world_size: Optional[int] = None
     main_address: Optional[str] = None
     main_port: Optional[int] = None
+    job_hosts: Tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -157,10 +159,10 @@ class Topology:
             launcher = Launcher.LOCAL
             found.set("local_rank", read_count(environ, "LOCAL_RANK") or 0, "LOCAL_RANK")
         _read_main_address(found, job, launcher)
-        return cls(launcher=launcher, sources=found.sources, **found.values)
+        return cls(launcher=launcher, job_hosts=job.world_hosts, sources=found.sources, **found.values)
 
     def check_world(self, world_size: int, num_nodes: int) -> None:
-        """Compare the world of a ``Trainer`` with the launcher's world.
+        """Compare the world of a ``Trainer`` with the launcher's world, and that with the job's hosts.
 
         Args:
             world_size: Processes in the trainer's world.
@@ -169,10 +171,28 @@ class Topology:
         Raises:
             TopologyError: They differ; each process would train alone, or wait for others that do not exist.
         """
+        self.check_hosts()
         if self.is_external and world_size != self.world_size:
             self.refuse(f"The Trainer's world has {world_size} process(es)")
         if self.launcher == Launcher.HOST and num_nodes != self.num_nodes:
             self.refuse(f"num_nodes={num_nodes} in the Trainer")
+
+    def check_hosts(self) -> None:
+        """Compare the launcher's world with the job's hosts.
+
+        Raises:
+            TopologyError: It is on fewer hosts, as where each host starts a torchrun of its own; each would train
+                alone. One ``mpirun`` that leaves hosts out leaves them idle.
+        """
+        hosts = self.job_hosts
+        if self.is_external and self.launcher != Launcher.MPI and self.num_nodes < len(hosts):
+            raise TopologyError(
+                f"The {self.world_size} process(es) of this world are on {self.num_nodes} host(s), and the job has "
+                f"{len(hosts)}: {self}.",
+                hint=f"On each host start torchrun with --nnodes={len(hosts)} --node-rank=0, 1, … "
+                f"--master-addr={hosts[0]} --master-port={DEFAULT_PORT} (fabric run: --num-nodes, --node-rank, "
+                "--main-address, --main-port), or launch the script with the distribution torch_distributed.",
+            )
 
     def refuse(self, what: str) -> NoReturn:
         """Raise the error for a ``Trainer`` whose world differs from the launcher's.

@@ -39,12 +39,12 @@ class Consumer:
     Args:
         key: Its group, ``data`` or ``model``.
         cls: The class.
-        class_path: Its full name where a config names the class, whose arguments then stand below ``init_args``.
+        is_named: Whether a config names the class, whose arguments then stand below ``init_args``.
     """
 
     key: str
     cls: type
-    class_path: Optional[str] = None
+    is_named: bool = False
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -53,11 +53,7 @@ class Consumer:
 
     def full_key(self, parameter: str) -> str:
         """The key of a parameter as the saved config shows it."""
-        return f"{self.key}.init_args.{parameter}" if self.class_path else f"{self.key}.{parameter}"
-
-    def takes_path(self, parameter: str) -> bool:
-        """Whether a parameter can hold a path: ``train: bool`` and ``validation: float = 0.2`` cannot."""
-        return takes_path(self.parameters[parameter])
+        return f"{self.key}.init_args.{parameter}" if self.is_named else f"{self.key}.{parameter}"
 
 
 def route_channels(context: RunContext, consumer: Optional[Consumer]) -> Iterator[RoutedSetting]:
@@ -126,7 +122,7 @@ def _chosen(key: str, consumer: Optional[Consumer]) -> Optional[str]:
 
 def _target(name: str, job: TrainingJob, consumer: Consumer, chosen: Set[str]) -> Optional[str]:
     def is_open(parameter: str) -> bool:
-        return consumer.takes_path(parameter) and f"{consumer.key}.{parameter}" not in chosen
+        return takes_path(consumer.parameters[parameter]) and f"{consumer.key}.{parameter}" not in chosen
 
     own = [parameter for parameter in consumer.parameters if parameter in _own_names(name) and is_open(parameter)]
     main = name in _MAIN_CHANNELS or len(job.data_channels) == 1

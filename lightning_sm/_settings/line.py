@@ -7,11 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Collection, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from lightning_sm._sagemaker.hyperparameters import Hyperparameters, is_reserved
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["HYPERPARAMETER", "SCRIPT", "SUBCOMMANDS", "JobLine", "Part", "config_text", "leaves", "load", "plain_key"]
+__all__ = [
+    "HYPERPARAMETER",
+    "SCRIPT",
+    "SUBCOMMANDS",
+    "JobLine",
+    "Part",
+    "config_text",
+    "leaves",
+    "load",
+    "plain_key",
+    "read_word",
+]
 
 SUBCOMMANDS = ("fit", "validate", "test", "predict", "tune")
 #: Who set a value, as the log says it; besides, it is the name of a config file, or a variable.
@@ -38,19 +48,24 @@ class Part:
         values: What it sets, by plain keys, as no parser has read it.
         args: How it stands on a command line.
         path: The config file.
+        file: What it holds, as YAML reads it; ``None`` where it cannot be read.
+        content: Key, value and what a config says for it, of a hyperparameter; without ``args`` where no argument can.
     """
 
     source: str
     values: Mapping[str, Any] = field(default_factory=dict)
     args: Tuple[str, ...] = ()
     path: Optional[str] = None
+    file: Any = None
+    content: Optional[Tuple[str, Any, Any]] = None
 
     @classmethod
     def of_file(cls, path: str, subcommand: Optional[str]) -> "Part":
         """Return a config file. One that cannot be read sets nothing here, and the parser says why."""
-        content = section(path, subcommand) or load(path)
+        file = load(path)
+        content = section(file, subcommand) or file
         values = dict(leaves(content, folder=os.path.dirname(path))) if isinstance(content, Mapping) else {}
-        return cls(os.path.basename(path), values, (f"--config={path}",), path)
+        return cls(os.path.basename(path), values, (f"--config={path}",), path, file)
 
 
 @dataclass(frozen=True)
@@ -98,7 +113,7 @@ class JobLine:
         scripts = {name.lstrip("-").replace("-", "_") for name in ignored}
         given = job.hyperparameters
         values = {name: value for name, value in given.values.items() if name.replace("-", "_") not in scripts}
-        typed = _without_hyperparameters(args, given)
+        typed = given.typed(args)
         subcommand, typed = _take_subcommand(typed, subcommands, values.pop("subcommand", None), job.in_container)
         files = values.pop("config", None)
         files = [files] if isinstance(files, str) else ([] if files is None else files)
@@ -173,20 +188,17 @@ def plain_key(key: str) -> str:
 
 
 def load(path: str) -> Any:
-    """Read a YAML or JSON file; ``None`` where that fails, since the parser will say it."""
-    import yaml
-
+    """Read a YAML or JSON file; no mapping where that fails, since the parser will say it."""
     try:
         with open(path, encoding="utf-8") as file:
-            return yaml.safe_load(file)
-    except Exception:  # PyYAML lets out whatever its constructors raise: '!!int ""' is an IndexError
+            return read_word(file.read())
+    except (OSError, ValueError):
         return None
 
 
-def section(path: str, subcommand: Optional[str]) -> Optional[Mapping[str, Any]]:
+def section(content: Any, subcommand: Optional[str]) -> Optional[Mapping[str, Any]]:
     """What a config file in sections such as ``fit:`` says for a subcommand; ``None`` for a file without sections."""
-    content = load(path) if subcommand is not None else None
-    found = content.get(subcommand) if isinstance(content, Mapping) else None
+    found = content.get(subcommand) if subcommand is not None and isinstance(content, Mapping) else None
     return found if isinstance(found, Mapping) else None
 
 
@@ -227,17 +239,13 @@ def _hyperparameter(key: str, value: Any, text: Optional[str]) -> Part:
     argument of text, too. A value that no text means to YAML, such as an infinite number, is itself in a config.
     """
     text = value if isinstance(value, str) else text or json.dumps(value)
-    read = _read(text)
+    read, values = read_word(text), dict(leaves({key: value}))
     written: Any = value
     is_option = key not in _INCLUDES and all(key.split("."))
     if is_option and (isinstance(value, str) or _is_finite_number(value) or read == value):
         written = text
-    arg = f"--{key}={text}"
-    if not (is_option and written is text and isinstance(read, (str, bool, int, float))):
-        for name in reversed(key.split(".")):
-            written = {name: written}
-        arg = f"--config={config_text(written)}"
-    return Part(HYPERPARAMETER, dict(leaves({key: value})), (arg,))
+    is_argument = is_option and written is text and isinstance(read, (str, bool, int, float))
+    return Part(HYPERPARAMETER, values, (f"--{key}={text}",) if is_argument else (), content=(key, value, written))
 
 
 def _is_finite_number(value: Any) -> bool:
@@ -262,13 +270,13 @@ def _typed(option: Sequence[str], subcommand: Optional[str], job: TrainingJob) -
         if not equals and len(option) == 1:
             raise HyperparameterError(f"{flag} names no config file.", hint="Name one after it.")
         given, more = (text, args[1:]) if equals else (args[1], args[2:])
-        content = _read(given)
+        content = read_word(given)
         if isinstance(content, Mapping):
             return Part(TYPED, dict(leaves(content)), (f"--config={given}", *more))
         return Part.of_file(_find(given, job), subcommand)
     if not flag.startswith("--") or len(flag) == 2 or (not equals and len(option) == 1):
         return Part(TYPED, args=args)  # left to the parser
-    return Part(TYPED, dict(leaves({flag[2:]: _read(text if equals else option[1])})), args)
+    return Part(TYPED, dict(leaves({flag[2:]: read_word(text if equals else option[1])})), args)
 
 
 def _find(path: str, job: TrainingJob) -> str:
@@ -290,23 +298,6 @@ def _find(path: str, job: TrainingJob) -> str:
         hint=f"Give a path relative to {os.getcwd()}, which holds {', '.join(beside) or 'no YAML file'}, "
         "or one that begins with a channel's name.",
     )
-
-
-def _without_hyperparameters(args: Sequence[str], hyperparameters: Hyperparameters) -> List[str]:
-    """Leave out each ``--name value`` that a launcher wrote for a hyperparameter, and SageMaker's own names."""
-    kept: List[str] = []
-    index = 0
-    while index < len(args):
-        arg = args[index]
-        name, equals, _ = arg.lstrip("-").partition("=") if arg.startswith("-") else (None, "", "")
-        follows = args[index + 1] if index + 1 < len(args) else None
-        is_value = name in hyperparameters.values and follows in hyperparameters.spellings(name or "")
-        if name is not None and (is_reserved(name) or (is_value and not equals)):
-            index += 1 if equals else 2
-        else:
-            kept.append(arg)
-            index += 1
-    return kept
 
 
 def _take_subcommand(
@@ -334,11 +325,11 @@ def _full_name(name: str, subcommand: Optional[str]) -> str:
     return dotted[len(subcommand) + 1 :] if subcommand and dotted.startswith(f"{subcommand}.") else dotted
 
 
-def _read(text: str) -> Any:
+def read_word(text: str) -> Any:
     """What text means as YAML; the text itself where it is none."""
     import yaml
 
     try:
         return yaml.safe_load(text)
-    except Exception:  # as in load
+    except Exception:  # PyYAML lets out whatever its constructors raise: '!!int ""' is an IndexError
         return text

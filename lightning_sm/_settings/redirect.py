@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._failure import redact_patterns
-from lightning_sm._lightning import SupportLevel, has_base, support_level
+from lightning_sm._lightning import FABRICS, SupportLevel, has_base, support_level
 from lightning_sm._logging import log
 from lightning_sm._observe.mlflow import (
     check_server,
@@ -137,10 +137,8 @@ def _place_of(entry: Any, old: Any, key: str, routes: "CheckpointRoutes", contex
         return _Place(routes.place(old), context.checkpoint_dir[1]) if has_base(cls, "ModelCheckpoint") else None
     if old is None and ("save_dir" not in init_parameters(cls) or not _is_described(entry)):
         return None
-    if has_base(cls, "MLFlowLogger") and _is_described(entry):
-        wanted = _mlflow_arguments(context).get("tracking_uri", ("", ""))[0]
-        if not is_local(wanted) or not is_local(_argument(entry, "tracking_uri")):
-            return None  # it writes nothing there
+    if has_base(cls, "MLFlowLogger") and _is_described(entry) and not is_local(_argument(entry, "tracking_uri")):
+        return None  # it writes nothing there
     return _log_place(context, cls, old)
 
 
@@ -153,7 +151,8 @@ def _log_place(context: RunContext, cls: type, save_dir: Any = None) -> _Place:
     if url is None and job.tensorboard_dir is not None:
         return _Place(job.tensorboard_dir, job.sources["tensorboard_dir"])
     url = directory if url is None and is_remote(directory) else url
-    if url is None or support_level(context.namespace) is SupportLevel.CORE:  # which has no upload
+    has_upload = context.namespace not in FABRICS and support_level(context.namespace) is not SupportLevel.CORE
+    if url is None or not has_upload:
         return _Place(directory, source)
     check_packages(url)
     parts = [part for part in url.split("://", 1)[1].split("/") if part not in ("", ".", "..")]

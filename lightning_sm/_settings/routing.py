@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 from lightning_sm._distributed.neuron import NEURON, XLA, installed_neuron_accelerator
+from lightning_sm._lightning.namespaces import has_base
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._settings.channels import Consumer, route_channels, unrouted_channels
-from lightning_sm._settings.classes import STRATEGY
-from lightning_sm._settings.given import Given, RunContext
+from lightning_sm._settings.classes import STRATEGY, import_class
+from lightning_sm._settings.given import Given, RunContext, as_tree
 from lightning_sm._settings.line import plain_key
 from lightning_sm._settings.routed import RoutedSetting, Routing, may_replace
 from lightning_sm._settings.strategies import strategy_sizes
@@ -95,21 +96,29 @@ def _world(job: TrainingJob, topology: Topology, given: Given) -> Iterator[Tuple
         return
     sources = topology.sources
     yield _NODES, topology.num_nodes, sources.get("num_nodes", "default")
-    gpus = _gpus(job, given)
+    gpus, source = _gpus(job, given), job.sources.get("num_gpus", "default")
     if topology.is_external:
         yield _DEVICES, topology.local_world_size, sources["local_world_size"]
     elif gpus:
-        yield _DEVICES, gpus, "SM_NUM_GPUS"
+        yield _DEVICES, gpus, source
     if not job.in_container:
         return
     if job.num_neurons and not job.num_gpus:
         yield from _neuron_cores(given)
         return
     if job.num_gpus is not None:
-        yield _ACCELERATOR, "gpu" if job.num_gpus else "cpu", "SM_NUM_GPUS"
+        yield _ACCELERATOR, "gpu" if job.num_gpus else "cpu", source
     processes = _processes(job, topology, given)
-    if processes is not None and processes > 1:
+    if processes is not None and processes > 1 and not _brings_environment(given):
         yield STRATEGY, "smddp", f"{processes} processes by {topology.launcher}"
+
+
+def _brings_environment(given: Given) -> bool:
+    """Whether a plugin is the project's own cluster environment, which a strategy of ours would not use."""
+    plugins = given.get("trainer.plugins")
+    found = [as_tree(each) for each in (plugins if isinstance(plugins, (list, tuple)) else [plugins])]
+    classes = (import_class(str(each.get("class_path"))) if isinstance(each, dict) else type(each) for each in found)
+    return any(has_base(cls, "ClusterEnvironment") for cls in classes)
 
 
 def _neuron_cores(given: Given) -> Iterator[Tuple[str, Any, str]]:

@@ -5,7 +5,8 @@ import contextvars
 import glob
 import os
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.legacy import parse_args
@@ -29,6 +30,7 @@ from lightning_sm._settings.line import (
     config_text,
     leaves,
     plain_key,
+    read_word,
     section,
 )
 from lightning_sm._settings.options import options_of
@@ -38,23 +40,10 @@ from lightning_sm._settings.routing import Link, build_routing
 from lightning_sm._settings.strategies import check_strategy, expanded_strategy, shortened, strategy_hint
 from lightning_sm.errors import HyperparameterError
 
-__all__ = ["GroupClass", "RunParser", "find_model_class", "raise_refusals", "trains"]
+__all__ = ["RunParser", "find_model_class", "raise_refusals", "trains"]
 
 _CONFIG_PREFIX = 'Parser key "config": '
 _CALL = "--lightning-sm-call"
-
-
-@dataclass(frozen=True)
-class GroupClass:
-    """The class of a group of settings.
-
-    Args:
-        cls: The class that the project's CLI is made with; ``None`` where the config must name it.
-        is_named: Whether the config names the class, whose arguments then stand below ``init_args``.
-    """
-
-    cls: Any = None
-    is_named: bool = False
 
 
 class RunParser:
@@ -68,7 +57,8 @@ class RunParser:
         parser: The CLI's parser.
         subparser: The parser of the subcommand; the same one where there are no subcommands.
         line: What the run was given.
-        classes: The class of each of the groups ``trainer``, ``data`` and ``model``.
+        classes: For ``data`` and ``model`` the class that the project's CLI is made with, if any, and whether the
+            config names the class, whose arguments then stand below ``init_args``.
 
     Attributes:
         context: The run with what it was given and its options, once they have been read.
@@ -76,7 +66,7 @@ class RunParser:
     """
 
     def __init__(
-        self, context: RunContext, parser: Any, subparser: Any, line: JobLine, classes: Mapping[str, GroupClass]
+        self, context: RunContext, parser: Any, subparser: Any, line: JobLine, classes: Mapping[str, Tuple[Any, bool]]
     ) -> None:
         self.context = context
         self.routing = Routing()
@@ -108,11 +98,13 @@ class RunParser:
     def _args(self, parts: Sequence[Part]) -> List[str]:
         args = [] if self._line.subcommand is None else [self._line.subcommand]
         for number, part in enumerate(parts):
-            in_section = None if part.path is None else section(part.path, self._line.subcommand)
+            in_section = section(part.file, self._line.subcommand)
             if any(key.startswith(f"{STRATEGY}.") for key in part.values) and part.path is None:
                 args.append(self._call("arguments", lambda values: self._name_strategy(values, has_arguments=True)))
             if in_section is not None:
-                args.append(self._call(f"section-{number}", self._section(str(part.path), in_section)))
+                args.append(self._call(f"section-{number}", partial(self._section, part, in_section)))
+            elif part.content is not None and (not part.args or self._nargs(part.content[0]) == 0):
+                args.append(self._call(f"hyperparameter-{number}", partial(self._hyperparameter, *part.content)))
             else:
                 args += part.args
         return [*args, self._call("strategy", self._name_strategy)]
@@ -142,16 +134,39 @@ class RunParser:
         """Set nested values among those of the parser, as a config would."""
         self._subparser._option_string_actions["--config"](self._subparser, values, config_text(content), "--config")
 
-    def _section(self, path: str, content: Mapping[str, Any]) -> Callable[[Any], None]:
+    def _section(self, part: Part, content: Mapping[str, Any], values: Any) -> None:
         """Read a subcommand's section of a config file, which LightningCLI would want before the subcommand."""
+        from jsonargparse.typing import Path_fr
 
-        def apply(values: Any) -> None:
-            from jsonargparse.typing import Path_fr
+        actions = self._parser._actions
+        sections = next(action.choices for action in actions if isinstance(action, argparse._SubParsersAction))
+        beside = sorted(str(key) for key in part.file if key not in sections and key != "subcommand")
+        if beside:
+            raise HyperparameterError(
+                f"{part.path} has {', '.join(beside)} beside its section {self._line.subcommand!r}.",
+                hint="Put all settings into sections, or none.",
+            )
+        with Path_fr(part.path).relative_path_context():
+            self._apply(values, content)
 
-            with Path_fr(path).relative_path_context():
-                self._apply(values, content)
+    def _hyperparameter(self, key: str, value: Any, written: Any, values: Any) -> None:
+        """Set a hyperparameter by a config, or in a mapping of the user's, which a config would replace."""
+        holder, in_mapping = _holder(values, key)
+        if in_mapping:
+            holder[_last(key)] = value
+            return
+        content, nargs = value if holder is None else written, self._nargs(key)
+        if nargs == 0:
+            content = read_word(str(value))
+        elif nargs and isinstance(value, list):
+            content = value
+        for name in reversed(key.split(".")):
+            content = {name: content}
+        self._apply(values, content)
 
-        return apply
+    def _nargs(self, key: str) -> Any:
+        """How many words an option takes, by argparse: 0 for a switch (``store_true``), ``+`` or ``*`` for a list."""
+        return getattr(self._subparser._option_string_actions.get(f"--{key}"), "nargs", None)
 
     def _name_strategy(self, values: Any, has_arguments: bool = False) -> None:
         """Replace the name of a strategy by its class, where the parser does not know it or arguments of it follow."""
@@ -190,11 +205,11 @@ class RunParser:
     def _consumer(self) -> Optional[Consumer]:
         """The data module, or the model where there is none."""
         for key in ("data", "model"):
-            group = self._classes[key]
+            cls, is_named = self._classes[key]
             path = self.context.given.class_path(key)
-            cls = self.context.find_class(path) if path is not None else group.cls
+            cls = cls if path is None else self.context.find_class(path)
             if isinstance(cls, type):
-                return Consumer(key, cls, f"{cls.__module__}.{cls.__qualname__}" if group.is_named else None)
+                return Consumer(key, cls, is_named)
         return None
 
     def _flat_keys(self, written: Sequence[Part]) -> Dict[str, str]:
@@ -214,13 +229,10 @@ class RunParser:
 
     def _restore(self, values: Any, key: str, text: str) -> None:
         """Set a text again where a parser has read nothing in it, as in ``null`` for an ``Optional[str]``."""
-        node = values
-        *parents, last = plain_key(key).split(".")
-        for part in parents:
-            node = _arguments(node).get(part) or {}
-        node = _arguments(node)
-        if text and last in node and node[last] is None and takes_text_only(self._annotation(key)):
-            node[last] = text
+        (holder, _), last = _holder(values, key), _last(key)
+        is_nothing = holder is not None and last in holder and holder[last] is None
+        if text and is_nothing and takes_text_only(self._annotation(key)):
+            holder[last] = text
 
     def _annotation(self, key: str) -> Any:
         for action in self._subparser._actions:
@@ -263,9 +275,20 @@ class _EndOfLineError(Exception):
     """Leaves the parser before it checks for missing arguments and applies links."""
 
 
-def _arguments(node: Any) -> Any:
-    """The arguments of a class that is named, else the node itself."""
-    return node["init_args"] if "class_path" in node and node.get("init_args") is not None else node
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _holder(values: Any, key: str) -> Tuple[Any, bool]:
+    """What holds the last part of a key, if anything does, and whether that is in a mapping of the user's."""
+    node, in_mapping = values, False
+    for name in plain_key(key).split(".")[:-1]:
+        node = node.get(name)
+        if not hasattr(node, "get"):
+            return None, False
+        in_mapping = in_mapping or isinstance(node, dict)
+        node = node.get("init_args") or node  # the arguments of a class that is named
+    return node, in_mapping
 
 
 def trains(subcommand: Optional[str]) -> bool:
@@ -354,15 +377,13 @@ def _argument_links(parser: Any) -> Tuple[Link, ...]:
 
 def _variables(parser: Any, subcommand: Optional[str]) -> Iterator[Part]:
     """Yield what variables of ``LightningCLI`` set, where the project asks for them."""
-    import yaml
-
     prefix = parser.env_prefix.replace("-", "_") + "_" if isinstance(parser.env_prefix, str) else ""
     for action in parser._actions if parser.default_env else ():
         name = f"{prefix}{action.dest}".replace(".", "__").upper()
         if name in os.environ and action.dest == "config":
             yield Part.of_file(os.environ[name], subcommand)
         elif name in os.environ:
-            yield Part(f"the variable {name}", dict(leaves({action.dest: yaml.safe_load(os.environ[name])})))
+            yield Part(f"the variable {name}", dict(leaves({action.dest: read_word(os.environ[name])})))
 
 
 def _default_configs(subcommand: Optional[str], *parsers: Any) -> Iterator[Part]:

@@ -6,9 +6,10 @@ import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm._distributed.sharded_callbacks import check_callbacks, warn_of_own_states
+from lightning_sm._export import load_file
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.checkpoints import complete_for_load
@@ -20,13 +21,14 @@ from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of, is_fast_dev_run
 from lightning_sm._lightning.trainer_hooks import after_run, around_load, around_restore, forget_restore
 from lightning_sm._logging import log
+from lightning_sm._resume.attributes import Attributes
 from lightning_sm._resume.callback_files import leave_files, list_checkpoints, release_names, replace_leftovers
 from lightning_sm._resume.choose import Choice, ResumeMode, choose, describe_world_change
-from lightning_sm._resume.fits import counts_fits, is_search, next_fit, stopping_criteria
+from lightning_sm._resume.fits import counts_fits, is_search, is_search_within, next_fit, stopping_criteria
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.install import finish_saves, install_saves
-from lightning_sm._resume.model_state import FinderResults, are_equal, sums_of
-from lightning_sm._resume.points import save_points_of
+from lightning_sm._resume.model_state import are_equal, sums_of
+from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, stop_asking
 from lightning_sm._resume.ranks import raise_on_all_ranks
 from lightning_sm._resume.record import FitRecord, SavedFile
 from lightning_sm._resume.restorer import FitRestorer
@@ -73,11 +75,11 @@ class AutoResumeMixin(Callback):
       A save of fit K after N optimizer steps, a file or a folder of shards, and its record with sizes and checksums,
       which is written last. The digits are those of the program's arguments and hyperparameters.
 
-    ``PROGRAM-DIGITS/fit-K/step-N.rest``
+    ``PROGRAM-DIGITS/fit-K/step-N.rest``, or ``step-N.ckpt/step-N.rest``
       What differs from the checkpoint of another callback, of which ``step-N.ckpt`` is a hard link.
 
     ``PROGRAM-DIGITS/fit-K/fit.json``
-      What is trained in the fit, and whether it has ended.
+      Which job trains the fit, and whether it has ended.
 
     ``PROGRAM-DIGITS/fit-K/weights.pt``
       The weights after ``on_train_end``, where callbacks such as weight averaging change them there.
@@ -157,11 +159,14 @@ class AutoResumeMixin(Callback):
         self._files.close()
         self.resumed_from = None
         self._choice: Optional[Choice] = None
+        # The file with what the chosen save does not share with another checkpoint.
+        self._rest: Optional[str] = None
         self._model, self._fit = ModelIdentity(""), FitRecord()
-        self._finders = FinderResults(self.namespace)
-        self._restorer = FitRestorer(self.namespace, self._finders)
-        # From the first step of a fit on that trains.
-        self._saver: Optional[SeriesSaver] = None
+        self._criteria: Mapping[str, Any] = {}
+        self._attributes = Attributes(self.namespace)
+        self._restorer = FitRestorer(self.namespace, self._attributes)
+        #: Saves the current fit; ``None`` before its first step, and for one that is not saved for a restart.
+        self.saver: Optional[SeriesSaver] = None
         self._weight_sums: List[Any] = []
         self._compares_states = True
         self._background: Any = None
@@ -224,8 +229,8 @@ class AutoResumeMixin(Callback):
         with failure_reported(self._job):
             self._choice = choose(trainer, series, self.identity, self._model, self.resume, self._files)
             present = () if self._chosen.fit is None else self._chosen.fit.present
-            criteria = stopping_criteria(self.namespace, trainer)
-            self._fit = FitRecord(self.identity.to_json(), self._model.to_json(), present, criteria=criteria)
+            self._fit = FitRecord(self.identity.to_json(), present)
+            self._criteria = stopping_criteria(self.namespace, trainer)
             record = self._chosen.record
             if record is None:
                 return self._use_given(trainer, path)
@@ -242,6 +247,7 @@ class AutoResumeMixin(Callback):
             change = describe_world_change(record, trainer.world_size)
             if change is not None:
                 log.warning("%s", change)
+        self._rest = record.rest and self._files.path(self._chosen.source, record.rest)
         return self._files.path(self._chosen.source, record.name), self.weights_only
 
     def _use_given(self, trainer: Trainer, path: Any) -> Optional[Tuple[str, Optional[bool]]]:
@@ -254,9 +260,9 @@ class AutoResumeMixin(Callback):
         if not path:
             return None
         self.resumed_from = str(path)
-        found = str(self._files.obtain_given(trainer, path))
+        found, self._rest = self._files.obtain_given(trainer, path)
         # A save of another series is continued as one of this; anything else is left to Lightning.
-        return found, False if is_remote(path) and not is_remote(found) else None
+        return str(found), False if is_remote(path) and not is_remote(found) else None
 
     def _explain(self, error: Exception) -> Exception:
         if isinstance(error, LightningSMError):
@@ -273,25 +279,28 @@ class AutoResumeMixin(Callback):
     def _after_load(self, trainer: Trainer, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
         """Take this package's part out of a checkpoint of the series, before Lightning restores the rest."""
         record = self._chosen.record
+        if self._rest is not None:
+            merge_rest(checkpoint, self._rest, weights_only=self.weights_only)
         if record is None:
             leave_files(trainer, checkpoint)
-        elif record.rest is not None:
-            path = self._files.path(self._chosen.source, record.rest)
-            merge_rest(checkpoint, path, weights_only=self.weights_only)
-        self._restorer.take(trainer, pl_module, checkpoint, record, self._fit.criteria, self.directory)
+        self._restorer.take(trainer, pl_module, checkpoint, record, self._criteria, self.directory)
 
     def _after_restore(self, trainer: Trainer, pl_module: Any) -> None:
         self._files.close()
         record = self._chosen.record
         if self._restorer.replays and trainer.is_global_zero:
-            log.info("This fit had ended with %s; no training is left", self._chosen)
-        if self._restorer.after_restore(trainer, is_shared=record is not None and record.rest is not None):
-            # After on_train_start of all callbacks and of the model, which may reset what is restored.
-            self._undo.append(listen(trainer.fit_loop, "on_run_start", lambda: self._restore(trainer, pl_module)))
+            log.info("This fit had ended with fit %d: %s; no training is left", self._chosen.series.number, record)
+        has_more = self._restorer.after_restore(trainer, is_shared=self._rest is not None)
+        # After on_train_start of all callbacks and of the model, which may reset what is restored.
+        self._undo.append(listen(trainer.fit_loop, "on_run_start", lambda: self._restore(trainer, pl_module, has_more)))
         self._undo.append(after_run(trainer, lambda: self._after_run(trainer, pl_module)))
 
-    def _restore(self, trainer: Trainer, pl_module: Any) -> None:
-        self._restorer.restore(trainer)
+    def _restore(self, trainer: Trainer, pl_module: Any, has_more: bool) -> None:
+        if is_search_within(trainer, self):
+            return
+        self._attributes.begin(trainer)
+        if has_more:
+            self._restorer.restore(trainer)
         if self._restorer.replays:
             self._weight_sums = sums_of(pl_module)
 
@@ -301,31 +310,30 @@ class AutoResumeMixin(Callback):
         """Restore what a save holds beside Lightning's own state, and begin to save."""
         if self._choice is None or self._restorer.replays:
             return
-        names = () if self._chosen.record is None else (self._chosen.record.name,)
-        self._begin_fit(trainer, names)
+        self._begin_fit(trainer)
         if self._background is not None:
             self._background.start()
-        series, newest = self._chosen.series, self._chosen.newest
-        self._saver = SeriesSaver(self.namespace, series, self._fit, self.save_every, newest, names, self._finders)
-        points = save_points_of(self.namespace, trainer)
-        points.add(partial(self._saver.is_due, trainer), partial(self._saver.save, trainer))
-        points.start(self)
+        self.saver = SeriesSaver(
+            self.namespace, self._chosen, self.identity, self._model, self._criteria, self.save_every, self._attributes
+        )
+        is_due, save = partial(self.saver.is_due, trainer), partial(self.saver.save, trainer)
+        ask_at_save_points(self.namespace, trainer, self, is_due, save)
 
-    def _begin_fit(self, trainer: Trainer, names: Sequence[str]) -> None:
+    def _begin_fit(self, trainer: Trainer) -> None:
         """Note on the main host what is trained, and remove what an earlier run has saved of what comes later."""
         choice, fit = self._chosen, self._chosen.fit
 
         def begin() -> Tuple[str, ...]:
             if trainer.local_rank == 0 and (trainer.is_global_zero or not is_remote(self.directory)):
                 choice.series.remove_later_fits()
-                if names:
-                    choice.series.remove_but(names)
+                if choice.record is not None:
+                    choice.series.remove_but([choice.record.name])
             if not trainer.is_global_zero:
                 return ()
             present = self._fit.present if fit is not None else tuple(list_checkpoints(trainer, self.directory))
             is_own = choice.source in ("", choice.series.directory)
             if fit is None or fit.ended or not is_own:
-                choice.series.write_fit(replace(self._fit, present=present))
+                choice.series.write(replace(self._fit, present=present))
             return present
 
         present = raise_on_all_ranks(trainer, choice.series.directory, begin, "cannot be written ({})")
@@ -336,7 +344,7 @@ class AutoResumeMixin(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Restore the state of the epoch's start, or save it."""
         if not self._restorer.start_epoch(trainer):
-            save_points_of(self.namespace, trainer).at_epoch_start(self)
+            ask_at_epoch_start(trainer, self)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """End the restored epoch as any other."""
@@ -347,42 +355,24 @@ class AutoResumeMixin(Callback):
         if self._compares_states:
             self._compares_states = False
             warn_of_own_states(trainer, checkpoint)
-        if self._saver is not None:
-            self._saver.complete(trainer, pl_module, checkpoint)
-
-    def save(self, trainer: Trainer, point: SavePoint) -> None:
-        """Save into the fit's series. Collective: every rank must call it.
-
-        Args:
-            trainer: The trainer, at a moment at which it can be saved.
-            point: Which moment it is.
-
-        Raises:
-            CheckpointError: The save failed. Older ones are unchanged.
-        """
-        assert self._saver is not None
-        self._saver.save(trainer, point)
-
-    @property
-    def is_saving(self) -> bool:
-        """Whether the current fit is saved for a restart."""
-        return self._saver is not None
+        if self.saver is not None:
+            self.saver.complete(trainer, checkpoint)
 
     @property
     def slowest_save(self) -> float:
         """How many seconds the slowest save of this fit has taken so far, in the training or in the background."""
         in_background = 0.0 if self._background is None else self._background.slowest
-        return in_background if self._saver is None else max(self._saver.slowest, in_background)
+        return in_background if self.saver is None else max(self.saver.slowest, in_background)
 
     # --- the end
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Save what has been trained, before other callbacks change it."""
-        save_points_of(self.namespace, trainer).stop()
-        if self._saver is None:
+        stop_asking(trainer)
+        if self.saver is None:
             return
         finish_saves(trainer)
-        self.save(trainer, SavePoint.END)
+        self.saver.save(trainer, SavePoint.END)
         self._weight_sums = sums_of(pl_module)
 
     def _after_run(self, trainer: Trainer, pl_module: Any) -> None:
@@ -390,7 +380,7 @@ class AutoResumeMixin(Callback):
         replays, fit = self._restorer.replays, self._chosen.fit
         if replays:
             self._restorer.end_replay(trainer)
-        elif self._saver is None:
+        elif self.saver is None:
             return
         if replays and fit is not None and fit.ended:
             if fit.weights is not None:
@@ -408,21 +398,19 @@ class AutoResumeMixin(Callback):
             if not trainer.is_global_zero:
                 return
             weights = _write_weights(series, pl_module) if changed else None
-            checkpoint = next((record.name for record in series.records()), None)
-            series.write_fit(replace(self._fit, ended=True, checkpoint=checkpoint, weights=weights))
+            series.write(replace(self._fit, ended=True, weights=weights))
 
         raise_on_all_ranks(trainer, series.directory, write, "cannot be written ({})")
 
     def _load_weights(self, trainer: Trainer, pl_module: Any, weights: SavedFile) -> None:
-        import torch
-
         source = self._chosen.source
         problem = self._files.obtain(trainer, source, (weights,))
         if problem is not None:
             raise CheckpointError(
                 f"The weights after the end of training in {source} cannot be used: {problem}.", hint=_FROM_SCRATCH
             )
-        pl_module.load_state_dict(torch.load(self._files.path(source, weights.name), map_location="cpu"))
+        path = self._files.path(source, weights.name)
+        pl_module.load_state_dict(load_file(path, weights_only=self.weights_only))
         self._files.close()
 
     def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -431,7 +419,7 @@ class AutoResumeMixin(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Wait for pending saves. Their errors are only logged, because training failed for another reason."""
-        save_points_of(self.namespace, trainer).stop()
+        stop_asking(trainer)
         finish_saves(trainer, failed=True)
         self._reset()
 
@@ -459,7 +447,7 @@ def _loadable_here(trainer: Trainer, path: Any) -> Iterator[Any]:
     """Yield the path from which this rank loads the checkpoint of global rank 0. Every rank must call it."""
     files = LocalFiles()
     try:
-        found = files.obtain_given(trainer, path)
+        found, _ = files.obtain_given(trainer, path)
         complete_for_load(strategy_of(trainer))
         yield found
         if is_remote(path):

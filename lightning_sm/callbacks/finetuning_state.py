@@ -2,7 +2,7 @@
 
 import os
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, List, Set
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Set
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.checkpoints import around_sharded_loads
@@ -10,6 +10,7 @@ from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.strategies import strategy_kind
 from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of
 from lightning_sm._logging import log
+from lightning_sm._resume.state import optimizer_groups, restore_optimizer_groups
 
 __all__ = ["FinetuningStateMixin"]
 
@@ -53,7 +54,7 @@ class FinetuningStateMixin(Callback):
         self._in_ddp: Set[str] = set()
         self._checked_epoch = -1
         self._saved: Dict[str, Any] = {}
-        self._groups: List[List[Dict[str, Any]]] = []
+        self._groups: List[List[Mapping[str, Any]]] = []
         self._undo: List[Callable[[], None]] = []
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Any = None) -> None:
@@ -73,9 +74,7 @@ class FinetuningStateMixin(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Restore the values of the optimizers' groups, which finetuning callbacks have just replaced."""
-        for optimizer, groups in zip(trainer.optimizers, self._groups):
-            for group, values in zip(optimizer.param_groups, groups):
-                group.update(values)
+        restore_optimizer_groups(trainer, self._groups)
         self._groups = []
 
     def state_dict(self) -> Dict[str, Any]:
@@ -145,10 +144,7 @@ class FinetuningStateMixin(Callback):
                 for group in saved.get(index, ())[len(optimizer.param_groups) :]:
                     optimizer.add_param_group({"params": [parameters[name] for name in group["params"]]})
         loaded = read(path)
-        self._groups = [
-            [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-            for optimizer in trainer.optimizers
-        ]
+        self._groups = optimizer_groups(trainer)
         return loaded
 
     def _restore(self, pl_module: Any) -> None:

@@ -1,17 +1,18 @@
 """``GracefulStop``: ends a fit in time, with a save and an exported model."""
 
 from functools import partial
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple, Union
 
 from lightning_sm._failure import report_exit, set_training
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
+from lightning_sm._lightning.replaced_method import listen
 from lightning_sm._lightning.restart import SavePoint
 from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._resume.install import finish_saves
 from lightning_sm._resume.model_state import are_equal, weight_sums
-from lightning_sm._resume.points import save_points_of
+from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, stop_asking
 from lightning_sm._sagemaker.exit_codes import STOPPED, SUCCESS
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._shutdown import Deadline, SigtermHandler, have_equal_batches, read_deadline
@@ -65,7 +66,7 @@ class GracefulStopMixin(Callback):
 
     namespace: Namespace
 
-    def __init__(self, max_runtime: Optional[str] = None) -> None:
+    def __init__(self, max_runtime: Union[str, float, None] = None) -> None:
         super().__init__()
         self.max_runtime = max_runtime
         #: Why the fit was stopped; ``None`` unless it was.
@@ -76,7 +77,9 @@ class GracefulStopMixin(Callback):
         self._sigterm = SigtermHandler()
         self._all_reduce = ThrottledAllReduce()
         self._can_stop_in_validation = False
-        self._trained_sums: Any = None
+        # The sums of the weights before the last validation, and what lets Lightning call no more for them.
+        self._trained_sums: List[Any] = []
+        self._undo: List[Callable[[], None]] = []
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Save the SIGTERM handler that is there before Lightning installs its own."""
@@ -95,23 +98,22 @@ class GracefulStopMixin(Callback):
         """From here on, stop at the end of a step."""
         self._sigterm.install(exits_at_once=False)
         self._all_reduce = ThrottledAllReduce()
-        points = save_points_of(self.namespace, trainer)
-        points.add(partial(self._note_weights, trainer, pl_module), lambda point: None)
-        points.add(lambda point: self._sigterm.received, partial(self._stop, trainer, pl_module, self._by_sigterm))
-        points.add(lambda point: self._is_late(trainer), partial(self._stop, trainer, pl_module, self._by_deadline))
-        points.start(self)
+        ask = partial(ask_at_save_points, self.namespace, trainer, self)
+        ask(lambda point: self._sigterm.received, partial(self._stop, trainer, pl_module, self._by_sigterm))
+        ask(lambda point: self._is_late(trainer), partial(self._stop, trainer, pl_module, self._by_deadline))
+        # Before any hook of the validation, by which callbacks such as WeightAveraging swap the weights.
+        loop: Any = trainer.fit_loop.epoch_loop.val_loop
+        self._undo.append(listen(loop, "run", partial(self._note_weights, pl_module), first=True))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Stop before the epoch."""
-        save_points_of(self.namespace, trainer).at_epoch_start(self)
+        ask_at_epoch_start(trainer, self)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Determine whether ranks may synchronize after each validation batch."""
         if trainer.state.fn != "fit":
             self._sigterm.install(exits_at_once=True)
         elif not trainer.sanity_checking:
-            if self._trained_sums is None:
-                self._note_weights(trainer, pl_module, SavePoint.VALIDATION)
             self._can_stop_in_validation = have_equal_batches(trainer, trainer.num_val_batches)
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
@@ -123,18 +125,14 @@ class GracefulStopMixin(Callback):
             if is_requested:
                 self._stop(trainer, pl_module, reason, None)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Forget the weights before the validation."""
-        self._trained_sums = None
-
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Keep handling SIGTERM while the model is exported."""
-        save_points_of(self.namespace, trainer).stop()
+        self._end(trainer)
         self._sigterm.keep_installed(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Restore the SIGTERM handler, and report a ``SystemExit`` with a code that means failure."""
-        save_points_of(self.namespace, trainer).stop()
+        self._end(trainer)
         self._sigterm.restore(trainer)
         report_exit(exception)
 
@@ -159,11 +157,14 @@ class GracefulStopMixin(Callback):
         resume = _resume_of(trainer)
         return self._deadline.is_near(0.0 if resume is None else resume.slowest_save)
 
-    def _note_weights(self, trainer: Trainer, pl_module: Any, point: Optional[SavePoint]) -> bool:
-        """Note the weights before a validation, which may swap them."""
-        if point is SavePoint.VALIDATION:
-            self._trained_sums = weight_sums(pl_module.parameters())
-        return False
+    def _note_weights(self, pl_module: Any) -> None:
+        self._trained_sums = weight_sums(pl_module.parameters())
+
+    def _end(self, trainer: Trainer) -> None:
+        stop_asking(trainer)
+        for undo in self._undo:
+            undo()
+        self._undo = []
 
     def _stop(self, trainer: Trainer, pl_module: Any, reason: Tuple[str, int], point: Optional[SavePoint]) -> None:
         """Save at a point, or elsewhere go back to the save before it; export, and end the program."""
@@ -176,12 +177,11 @@ class GracefulStopMixin(Callback):
         except Exception as error:  # of an earlier save; the next one may succeed
             log.error("%s", error)
         resume = _resume_of(trainer)
-        if point is not None and resume is not None and resume.is_saving:
-            resume.save(trainer, point)
+        if point is not None and resume is not None and resume.saver is not None:
+            resume.saver.save(trainer, point)
         elif trainer.is_global_zero:
             log.info("Nothing is saved %s", _why_not_saved(trainer, resume))
-        sums = self._trained_sums or []
-        has_swapped = trainer.validating and not are_equal(sums, weight_sums(pl_module.parameters()))
+        has_swapped = trainer.validating and not are_equal(self._trained_sums, weight_sums(pl_module.parameters()))
         if any_true(trainer, has_swapped):
             problem = "Nothing is exported: this validation has swapped the weights"
             hint = "Checkpoints are kept. Give the job more time, or sagemaker.max_runtime another value."
@@ -201,7 +201,7 @@ def _resume_of(trainer: Trainer) -> Optional[AutoResumeMixin]:
 def _why_not_saved(trainer: Trainer, resume: Optional[AutoResumeMixin]) -> str:
     if resume is None:
         return "without AutoResume"
-    if not resume.is_saving:
+    if resume.saver is None:
         return "of a fit that cannot be resumed"
     where = "within a validation" if trainer.validating else "within an epoch before Lightning 2.5"
     return f"{where}: a restart continues from the save before it"

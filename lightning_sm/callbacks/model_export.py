@@ -1,5 +1,6 @@
 """``ModelExport``: writes the trained model into SageMaker's model directory at the end of ``fit``."""
 
+import os
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Union
 
@@ -143,11 +144,14 @@ class ModelExportMixin(Callback):
         self._is_by_default = export is True and not export_serving
         self._example: Optional[Example] = None
         self._last: Mapping[str, Any] = {}
+        #: The description of what the current fit has exported.
+        self.exported: Optional[str] = None
         # What differs in ``model.json`` where the training has not ended.
         self._early: Dict[str, Any] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: Optional[str] = None) -> None:
         """Check that the model directory is writable."""
+        self.exported = None
         if self._is_active and stage == "fit" and trainer.is_global_zero:
             with failure_reported(self._job):
                 check_writable(str(self.model_dir), "model directory")
@@ -255,6 +259,7 @@ class ModelExportMixin(Callback):
         serving = self._serving(pl_module)
         configs = (self.config, None) if self.portable_config is None else (self.portable_config, self.config)
         path = write_model(str(self.model_dir), source, summary, configs[0], plan, serving, type(pl_module), configs[1])
+        self.exported = os.path.join(str(self.model_dir), "model.json")
         if best is None:
             which = f"the last model ({why_last_weights(trainer, plan.weights)})"
         else:

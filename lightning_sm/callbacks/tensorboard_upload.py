@@ -1,6 +1,6 @@
 """``TensorBoardUpload``: uploads TensorBoard files while training goes on."""
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Union
 
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning import has_base
@@ -51,7 +51,7 @@ class TensorBoardUploadMixin(Callback):
         >>> trainer = Trainer(callbacks=[callback])  # doctest: +SKIP
     """
 
-    def __init__(self, targets: Mapping[str, str], interval: str = "30s") -> None:
+    def __init__(self, targets: Mapping[str, str], interval: Union[str, float] = "30s") -> None:
         super().__init__()
         self.targets = dict(targets)
         self.interval = interval

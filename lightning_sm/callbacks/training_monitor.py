@@ -30,6 +30,7 @@ from lightning_sm._observe.report import (
     rows_of_versions,
 )
 from lightning_sm._observe.report_writer import ReportWriter, version_of_file, warn
+from lightning_sm._resume.fits import is_search, is_search_within
 from lightning_sm._sagemaker.exit_codes import STOPPED, is_success
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
@@ -77,8 +78,9 @@ class TrainingMonitorMixin(Callback):
             ``5m``; ``None`` for no lines.
         metrics: Whether to write metric lines.
         report: The directory of the report; ``None`` for none. A URL stands for the job's output directory.
-        objective: The name of the metric that a tuning job optimizes, which is written first. If ``fit`` ends without
-            a finite value of it, one warning says so. A job's is the hyperparameter ``_tuning_objective_metric``.
+        objective: The name of the metric that a tuning job optimizes, which is written first. If a fit that was not
+            resumed ends without a finite value of it, one warning says so. A job's is the hyperparameter
+            ``_tuning_objective_metric``.
         settings: The settings that SageMaker determined, one a line, for the report.
         topology: The world of the job; by default :meth:`Topology.resolve() <lightning_sm.Topology.resolve>`.
 
@@ -116,7 +118,7 @@ class TrainingMonitorMixin(Callback):
         self._undo: List[Callable[[], None]] = []
         self._is_reported = self._has_begun = False
         self._started = 0.0
-        self._known_files: Dict[str, Any] = {}
+        self._known_failure: Any = None
         self._world: Rows = ()
         self._lr_step: Optional[int] = None
         self._window, self._next_window = Rates(), 0.0
@@ -133,7 +135,8 @@ class TrainingMonitorMixin(Callback):
         has_lines = self.progress.every < math.inf and replace_progress_bar(self.namespace, trainer)
         self.progress.set_up(trainer, has_lines)
         if trainer.is_global_zero:
-            self._is_reported = self.report is not None and trainer.state.fn == "fit" and "report" not in self.failed
+            is_fit = trainer.state.fn == "fit" and not is_search(trainer)
+            self._is_reported = is_fit and self.report is not None and "report" not in self.failed
             self._observe_metrics(trainer)
             self._begin_report(trainer)
 
@@ -192,7 +195,8 @@ class TrainingMonitorMixin(Callback):
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Write the totals, and warn if the objective of a tuning job was not logged."""
         self.progress.end_fit(trainer)
-        if self.metrics is not None and trainer.is_global_zero and not trainer.fast_dev_run:
+        # Of a resumed fit it is unknown what was logged before.
+        if self.metrics is not None and trainer.is_global_zero and not (trainer.fast_dev_run or _resumed_from(trainer)):
             self.metrics.check_objective()
 
     # --- validation, test and prediction
@@ -223,7 +227,7 @@ class TrainingMonitorMixin(Callback):
 
     @harmless("metric lines")
     def _write_metrics(self, trainer: Any, handed: Mapping[str, Any], step: Optional[int]) -> None:
-        if not handed or trainer.sanity_checking:
+        if not handed or trainer.sanity_checking or is_search_within(trainer, self):
             return
         metrics = {str(name): _number(value) for name, value in handed.items()}
         epoch = int(trainer.current_epoch)
@@ -265,7 +269,7 @@ class TrainingMonitorMixin(Callback):
     def _begin_report(self, trainer: Any) -> None:
         if self._is_reported:
             self._started, self._has_begun, self._lr_step, self.history = time.monotonic(), False, None, History()
-            self._known_files = {path: version_of_file(path) for path in self._files(trainer)}
+            self._known_failure = version_of_file(self._job.failure_file or "")
             # A process that is ended because it is blocked reports the failure of the other rank.
             blocked = RuntimeError("another rank failed")
             self._undo.append(before_forced_exit(lambda: self._finish(trainer, blocked, at_exit=False)))
@@ -288,8 +292,7 @@ class TrainingMonitorMixin(Callback):
             return
         self._has_begun = True
         step, epoch = int(trainer.global_step), int(trainer.current_epoch)
-        resumed = (callback.resumed_from for callback in trainer.callbacks if isinstance(callback, AutoResumeMixin))
-        checkpoint = next(resumed, None) or ("a checkpoint, or the weights of an earlier fit" if step else None)
+        checkpoint = _resumed_from(trainer) or ("a checkpoint, or the weights of an earlier fit" if step else None)
         self.history.add_attempt(Attempt(time.time(), checkpoint, step, epoch))
 
     def _finish(self, trainer: Any, exception: Optional[BaseException], *, at_exit: bool) -> None:
@@ -304,8 +307,7 @@ class TrainingMonitorMixin(Callback):
     def _collect(self, trainer: Any, outcome: Outcome, reason: Optional[str]) -> ReportWriter:
         self._add_attempt(trainer)
         self._record_rates(trainer)
-        model_json, failure_file = self._files(trainer)
-        is_exported = version_of_file(model_json) not in (None, self._known_files.get(model_json))
+        exported = next((callback.exported for callback in exports_of(trainer) if callback.exported), None)
         report = Report(
             outcome=outcome,
             title=self._job.name or type(trainer.lightning_module).__name__,
@@ -315,26 +317,20 @@ class TrainingMonitorMixin(Callback):
             epochs=int(trainer.current_epoch),
             steps=int(trainer.global_step),
             history=self.history,
-            export=rows_of_export(model_json) if is_exported else (),
+            export=() if exported is None else rows_of_export(exported),
             job=rows_of_job(self._job),
             topology=self._world,
             settings=self.settings,
             versions=rows_of_versions(self.namespace, distribution_versions(_PACKAGES)),
         )
         path = os.path.join(self._directory(trainer), _FILE)
-        return ReportWriter(path, report, self._job, self._known_files.get(failure_file))
+        return ReportWriter(path, report, self._job, self._known_failure)
 
     def _directory(self, trainer: Any) -> str:
         for directory in (self.report, self._job.output_data_dir, trainer.default_root_dir):
             if directory and "://" not in directory:
                 return str(directory)
         return os.getcwd()
-
-    def _files(self, trainer: Any) -> Tuple[str, str]:
-        """The description of the exported model, and the failure file; empty where there is none."""
-        directories = [callback.model_dir for callback in exports_of(trainer) if callback.model_dir]
-        model_json = os.path.join(directories[0], "model.json") if directories else ""
-        return model_json, self._job.failure_file or ""
 
     def _describe_world(self, trainer: Any) -> Rows:
         import torch
@@ -343,6 +339,11 @@ class TrainingMonitorMixin(Callback):
         backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
         topology = Topology.resolve(job=self._job) if self._topology is None else self._topology
         return rows_of_topology(topology, world_size=trainer.world_size, num_nodes=trainer.num_nodes, backend=backend)
+
+
+def _resumed_from(trainer: Any) -> Optional[str]:
+    resumes = (callback for callback in trainer.callbacks if isinstance(callback, AutoResumeMixin))
+    return next((callback.resumed_from for callback in resumes), None)
 
 
 def _describe_end(trainer: Any, error: Optional[BaseException], job: TrainingJob) -> Tuple[Outcome, Optional[str]]:

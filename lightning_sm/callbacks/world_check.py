@@ -1,12 +1,11 @@
 """``WorldCheck``: compares the trainer's world with the job's before training, and what all hosts should share."""
 
-import json
 import time
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Mapping, Optional
 
 from lightning_sm._doctor import list_files
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.collectives import gather
+from lightning_sm._lightning.collectives import gather_objects
 from lightning_sm._lightning.trainer import Callback, Trainer
 from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.errors import DoctorError, LightningSMError
@@ -16,6 +15,8 @@ __all__ = ["WorldCheckMixin"]
 
 class WorldCheckMixin(Callback):
     """Raise an error in ``fit`` if the world size or number of nodes of the ``Trainer`` is not the job's.
+
+    Also if each host of the job has started a launcher of its own, such as ``torchrun --standalone``.
 
     :class:`~lightning_sm.SageMakerCLI` and :func:`~lightning_sm.trainer_settings` add it under every launcher. Without
     it, a ``Trainer`` with a single-device strategy would train independently in each process of the job, and each
@@ -71,17 +72,10 @@ class WorldCheckMixin(Callback):
                 self._compare_files(trainer)
 
     def _compare_files(self, trainer: Trainer) -> None:
-        """Compare each host's files with the main host's, on all ranks. Ranks that list none send an empty object."""
-        import torch
-
+        """Compare each host's files with the main host's, on all ranks."""
         is_first = self.topology.local_rank == 0
         own = {name: list_files(folder, self._created) for name, folder in self.folders.items()} if is_first else {}
-        sent = torch.tensor(list(json.dumps([self.topology.node_rank, own]).encode()), dtype=torch.uint8)
-        found: Dict[int, Dict[str, str]] = {}
-        for each in gather(trainer, sent):
-            node, listed = json.loads(bytes(each.tolist()))
-            if listed:
-                found[node] = listed
+        found = {node: listed for node, listed in gather_objects(trainer, (self.topology.node_rank, own)) if listed}
         main = found.get(0, {})
         for node, listed in sorted(found.items()):
             for name, files in sorted(listed.items()):

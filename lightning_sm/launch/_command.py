@@ -20,7 +20,7 @@ from lightning_sm.launch._arguments import command_parser, hyperparameters_of, s
 from lightning_sm.launch._limits import check_limits
 from lightning_sm.launch._package import pack_source
 from lightning_sm.launch._project import problems_of, readable_secrets
-from lightning_sm.launch._request import Account, JobRequest, create_job_request, default_name, local_channels
+from lightning_sm.launch._request import Account, JobRequest, create_job_request, default_name, local_channels, patch
 from lightning_sm.launch._send import account_of, make_default_bucket, send, session_in
 from lightning_sm.launch._settings import LaunchSettings, TuningSettings, settings_in
 from lightning_sm.launch._tuning import create_tuning_request, draw
@@ -29,8 +29,11 @@ from lightning_sm.launch._watch import follow
 
 __all__ = ["check_arguments", "check_project", "exit_status", "main", "tune"]
 
-# With the body of a request only these have a meaning: where the source is, where it is sent, and what is shown.
-_WITH_BODY = ("request", "name", "region", "source_dir", "allow_files", "channels", "dry_run", "wait", "json", "args")
+# With the body of a request only these have a meaning: what is uploaded or copied, where it is sent, what is shown.
+_WITH_BODY = (
+    "request", "name", "region", "source_dir", "allow_files", "channels", "from_checkpoint", "dry_run", "wait", "json",
+    "args",
+)  # fmt: skip
 _WHAT_TO_GIVE = {
     "--image": "an image is a short name such as pytorch-2.8-gpu, or an address",
     "--instance-type": "an instance type is one such as ml.g5.xlarge",
@@ -97,11 +100,11 @@ def _run(command: str, args: Sequence[str]) -> int:
         name = settings.name or default_name(settings, datetime.now(), tunes=tuning is not None)
         if tuning:
             request = create_tuning_request(settings, tuning, account, name=name)
+            check_limits(request)
             job = draw(request, 0)
-            check_limits(job)
         else:
             request = job = create_job_request(settings, account, name=name)
-        check_limits(request)
+        check_limits(job)
         if not options["no_check"]:
             _report(problems_of(settings, job, objective=tuning.objective if tuning else ""))
     if options.get("draw") is not None:
@@ -117,7 +120,7 @@ def _run(command: str, args: Sequence[str]) -> int:
         return 0
     sent = _pack_and_send(request, settings, session, account)
     what = f"Sent {sent['name']} to {sent['region']}: {sent['console']}"
-    print(json.dumps(sent, indent=2) if options["json"] else what)
+    print(json.dumps(sent, indent=2) if options["json"] else what, flush=True)
     return follow(session, request.name, request.kind) if options["wait"] else 0
 
 
@@ -201,35 +204,35 @@ def _refuse_beside_body(parser: ArgumentParser, args: Sequence[str]) -> None:
 def _written(path: str, name: Optional[str]) -> JobRequest:
     """Read the request that ``launch --dry-run`` or an SDK has written, and give the job another name if there is one.
 
-    Its archive is packed from the source folder again if it is one of ``launch``; any other is there already.
+    The archive of a request of ``launch``, which alone names ``LIGHTNING_SM_AUTO``, is packed from the source folder
+    again; any other is there already, at its own address.
     """
     try:
         body: Dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         old = str(body["TrainingJobName"])
+        is_ours = "LIGHTNING_SM_AUTO" in body.get("Environment", {})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LaunchError(
             f"--request {path} holds no CreateTrainingJob request ({type(error).__name__}: {error}).",
             hint="Write it with `lightning-sm launch --dry-run … > request.json`.",
         ) from error
-    if name:
-        body = _renamed(body, old, name)
     text = json.dumps(body, indent=2)
-    archive = re.search(rf's3://[^"\\\s]+/{re.escape(name or old)}/source/sourcedir\.tar\.gz', text)
-    request = JobRequest(name or old, text, archive[0] if archive else "")
+    archives = re.findall(rf's3://[^"\\\s]+/{re.escape(old)}/source/sourcedir\.tar\.gz', text) if is_ours else []
+    archive = archives[0] if archives else ""
+    if name:
+        # Only these are the job's own; data may have the same name.
+        renamed = archive.replace(f"/{old}/source/", f"/{name}/source/")
+        body = json.loads(text.replace(archive, renamed)) if archive else body
+        changes = {"TrainingJobName": name}
+        if "S3Uri" in body.get("CheckpointConfig", {}):
+            changes["CheckpointConfig.S3Uri"] = body["CheckpointConfig"]["S3Uri"].replace(f"/{old}/", f"/{name}/")
+        if "sagemaker_job_name" in body.get("HyperParameters", {}):
+            changes["HyperParameters.sagemaker_job_name"] = json.dumps(name)
+        patch(body, changes)
+        text, archive = json.dumps(body, indent=2), renamed
+    request = JobRequest(name or old, text, archive)
     check_limits(request)
     return request
-
-
-def _renamed(node: Any, old: str, new: str) -> Any:
-    """Replace the name of a job where it is a value, or a part of an address."""
-    if isinstance(node, dict):
-        return {key: _renamed(value, old, new) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_renamed(value, old, new) for value in node]
-    if node in (old, json.dumps(old)):
-        return node.replace(old, new)
-    is_address = isinstance(node, str) and node.strip('"').startswith("s3://")
-    return node.replace(f"/{old}/", f"/{new}/") if is_address else node
 
 
 def exit_status(program: str, command: Callable[[], int]) -> int:

@@ -84,37 +84,31 @@ def _list(contains: Optional[str] = None, limit: int = 20, region: Optional[str]
     return 0
 
 
-def _logs(name: str, follow: bool = False, region: Optional[str] = None, json: bool = False) -> int:
+def _logs(name: str, follow: bool = False, region: Optional[str] = None) -> int:
     """Show the states of a job and the lines of its hosts.
 
     Args:
         name: The name of the job.
         follow: Go on until the job ends.
         region: The AWS region; by default that of the AWS configuration.
-        json: Print each line as a JSON string.
     """
     session = _session(region)
     kind, _ = _find(session, name)
-    write = (lambda line: print(json_module.dumps(line), flush=True)) if json else print
-    return follow_job(session, name, kind, write=write, wait=follow)
+    return follow_job(session, name, kind, wait=follow)
 
 
-def _stop(name: str, region: Optional[str] = None, json: bool = False) -> int:
+def _stop(name: str, region: Optional[str] = None) -> int:
     """Stop a job; lightning_sm saves a checkpoint and exports the model before the container ends.
 
     Args:
         name: The name of the job.
         region: The AWS region; by default that of the AWS configuration.
-        json: Print JSON.
     """
     session = _session(region)
     kind, _ = _find(session, name)
     with api_errors(f"sagemaker:Stop{kind} for {name}"):
         call(session.client("sagemaker"), f"Stop{kind}")(**{f"{kind}Name": name})
-    if json:
-        _print_json({"name": name, "status": "Stopping"})
-    else:
-        print(f"Stopping {name}.")
+    print(f"Stopping {name}.")
     return 0
 
 
@@ -199,7 +193,7 @@ def _fetch(session: Any, uri: str, folder: Path, hint: str) -> List[str]:
         try:
             with tarfile.open(archive) as packed:
                 return _unpack(packed, folder)
-        except (OSError, tarfile.TarError) as error:
+        except (OSError, EOFError, tarfile.TarError) as error:
             raise LaunchError(
                 f"{uri} cannot be unpacked: {error}.", hint="Was the job stopped while it uploaded?"
             ) from error

@@ -1,5 +1,6 @@
 """What the API would refuse: botocore's model of it, and the maxima that AWS documents and the model does not have."""
 
+import math
 import re
 from typing import Any, Iterator
 
@@ -39,6 +40,9 @@ def check_limits(request: JobRequest) -> None:
     shape, body = service.operation_model(operation).input_shape, request.as_body()
     report = ParamValidator().validate(body, shape)
     problems = report.generate_report().splitlines() if report.has_errors() else list(_violations(body, shape, ""))
+    stop = body.get("TrainingJobDefinition", body).get("StoppingCondition", {})
+    if not problems and stop.get("MaxWaitTimeInSeconds", math.inf) < stop.get("MaxRuntimeInSeconds", 0):
+        problems = ["StoppingCondition.MaxWaitTimeInSeconds is less than MaxRuntimeInSeconds"]
     if problems:
         raise LaunchError(
             f"The request breaks the limits of {operation}: {'; '.join(problems[:5])}.",

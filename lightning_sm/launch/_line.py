@@ -23,6 +23,8 @@ __all__ = ["ReadLine", "read_line", "write_opt_ml"]
 _TIMEOUT = 120.0
 # Programs that read their arguments by a parser that can be stopped when it is done. Others would be run.
 _PARSERS = re.compile(r"\w*CLI\b|ArgumentParser|argparse|lightning_sm\.cli|from lightning_sm import .*cli")
+# What a launcher, a cluster or a notebook of SageMaker has set here: the container has another world.
+_OF_LAUNCHERS = re.compile(r"(SM|OMPI|PMIX?|SLURM|TORCHELASTIC|MASTER|GROUP)_|(LOCAL_)?(RANK|WORLD_SIZE)$|NODE_RANK$")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def read_line(source_dir: str, entry_point: str, body: Mapping[str, Any], *, loc
         answer = Path(base, "answer.json")
         command = [sys.executable, "-m", "lightning_sm.launch._line", str(answer), entry_point, *_to_args(encoded)]
         environ = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not _OF_LAUNCHERS.match(name)},
             **body.get("Environment", {}),
             "SAGEMAKER_BASE_DIR": base,
             "TRAINING_JOB_NAME": body["TrainingJobName"],
@@ -128,6 +130,7 @@ def _to_args(encoded: Mapping[str, str]) -> List[str]:
 def _run(path: str, program: str, *args: str) -> None:
     """Run the program until its parser is done."""
     sys.argv = [program, *args]
+    sys.path.insert(0, str(Path(program).resolve().parent))
     text = Path(program).read_text(encoding="utf-8", errors="replace")
     if "CLI" in text or "lightning_sm" in text:
         _stop_before_objects(path)

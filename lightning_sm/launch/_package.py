@@ -183,11 +183,16 @@ def _refuse(root: Path, files: Sequence[str], allowed: Sequence[str]) -> None:
 def _added(root: Path) -> Dict[str, bytes]:
     """The wheel of this package and the requirements with it, unless these name a version or place of their own."""
     path = root / _REQUIREMENTS
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    try:
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    except UnicodeDecodeError as error:
+        raise LaunchError(f"{path} is not UTF-8: {error}.", hint="Save it in that encoding.") from error
     if any(match["rest"].strip() not in ("", f"=={version.__version__}") for match in _OURS.finditer(text)):
         return {}
     name, content = _wheel()
-    lines = [*text.splitlines(), f"./{name}"]
+    # Where one requirement has hashes, pip wants them of all.
+    hashes = f" --hash=sha256:{hashlib.sha256(content).hexdigest()}" if "--hash" in text else ""
+    lines = [*text.splitlines(), f"./{name}{hashes}"]
     return {_REQUIREMENTS: "".join(f"{line}\n" for line in lines).encode(), name: content}
 
 

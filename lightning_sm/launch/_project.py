@@ -4,10 +4,11 @@ import ast
 import contextlib
 import importlib.metadata
 import json
+import os
 import re
 import sys
 from pathlib import Path, PurePosixPath
-from typing import Any, Collection, Iterator, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Collection, Iterator, List, Mapping, Optional, Sequence, Set
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -16,6 +17,7 @@ from packaging.version import Version
 from lightning_sm._distributed.backend import SMDDP_INSTANCE_TYPES
 from lightning_sm._doctor import Finding
 from lightning_sm._failure import redact_patterns
+from lightning_sm._requirements import requirement_lines
 from lightning_sm.errors import LightningSMError
 from lightning_sm.launch._images import Image, find_image
 from lightning_sm.launch._line import read_line
@@ -209,11 +211,10 @@ def _of_paths(path: Path, name: str) -> Iterator[Finding]:
 def _of_requirements(root: Path, files: Collection[str], image: Image, code: Mapping[str, str]) -> Iterator[Finding]:
     python = {"python_version": image.python} if image.python else {}
     named: Set[str] = set()
-    for place, text in _requirements(root, _REQUIREMENTS) if _REQUIREMENTS in files else ():
-        path = _path_of(text)
+    for place, text in requirement_lines(root, _REQUIREMENTS) if _REQUIREMENTS in files else ():
+        path = _path_of(text, place)
         if path is not None:
-            inside = PurePosixPath(path).as_posix().lstrip("/")
-            if path.startswith("/") or not any(name == inside or name.startswith(f"{inside}/") for name in files):
+            if path != "." and not any(name == path or name.startswith(f"{path}/") for name in files):
                 yield Finding(
                     "requirements",
                     f"{place} names {path}, which is not in the archive of {root.resolve()}.",
@@ -222,7 +223,7 @@ def _of_requirements(root: Path, files: Collection[str], image: Image, code: Map
                 )
             continue
         try:
-            requirement = Requirement(text)
+            requirement = Requirement(re.split(r"\s--hash", text, maxsplit=1)[0])
         except ValueError:
             continue  # pip reads more forms than packaging does, such as addresses and options
         named.add(canonicalize_name(requirement.name))
@@ -232,26 +233,19 @@ def _of_requirements(root: Path, files: Collection[str], image: Image, code: Map
         yield from _of_imports(files, named, code)
 
 
-def _requirements(root: Path, name: str) -> Iterator[Tuple[str, str]]:
-    """Yield each line of a file of requirements with its place, and those of the files that it includes."""
-    text = (root / name).read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
-    for number, line in enumerate(text.splitlines(), 1):
-        wanted = re.sub(r"(^|\s)#.*", "", line).strip()
-        if not wanted:
-            continue
-        yield f"{name}:{number}", wanted
-        included = re.match(r"(?:-r|--requirement)[ =]*(\S+)", wanted)
-        inner = (Path(name).parent / included[1]).as_posix() if included else ""
-        if included and inner != name and (root / inner).is_file():
-            yield from _requirements(root, inner)
-
-
-def _path_of(text: str) -> Any:
-    """The path in the source folder that a line of requirements names, ``None`` if it names none."""
-    option = re.match(r"(?:-r|-c|-e|-f|--requirement|--constraint|--editable|--find-links)[ =]*(\S+)", text)
-    word = option[1] if option else re.split(r"\[|;|\s", text, maxsplit=1)[0]
+def _path_of(text: str, place: str) -> Optional[str]:
+    """The path in the source folder that a line of requirements names, as pip finds it; ``None`` if it names none."""
+    option = re.match(r"(-r|-c|-e|-f|--requirement|--constraint|--editable|--find-links)[ =]*(\S+)", text)
+    word = re.split(r"\[|;|\s", option[2] if option else text, maxsplit=1)[0]
+    address = re.search(r"\bfile://(\S+)", text)
+    if address is not None:
+        return address[1]
     is_path = option or word.startswith((".", "/")) or re.search(r"\.(whl|tar\.gz|zip)$", word)
-    return None if not is_path or "://" in word or "@" in text.partition(";")[0] else word
+    if not is_path or "://" in word or "@" in text.partition(";")[0]:
+        return None
+    # Other files of requirements are named beside the one that names them, anything else from where pip runs.
+    is_beside = option and option[1] in ("-r", "-c", "--requirement", "--constraint")
+    return os.path.normpath(os.path.join(os.path.dirname(place) if is_beside else "", word))
 
 
 def _of_versions(requirement: Requirement, place: str, image: Image) -> Iterator[Finding]:

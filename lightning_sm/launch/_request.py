@@ -116,8 +116,6 @@ def create_job_request(
     checkpoints = settings.checkpoints
     if checkpoints == "auto":
         checkpoints = f"s3://{account.bucket}/{name}/checkpoints"
-    if checkpoints == "none" and settings.from_checkpoint:
-        raise LaunchError("The job of --from-checkpoint has no place for checkpoints.", hint="Leave --checkpoints out.")
     algorithm: Dict[str, Any] = {"TrainingImage": image.uri, "TrainingInputMode": "File"}
     if settings.metrics:
         algorithm["MetricDefinitions"] = metric_definitions(settings.metrics)
@@ -172,7 +170,7 @@ def create_job_request(
         body["InputDataConfig"].append({"ChannelName": "code", "DataSource": {"S3DataSource": source}})
         body["HyperParameters"]["sagemaker_submit_directory"] = json.dumps(_ISOLATED_ARCHIVE)
     body = {key: value for key, value in body.items() if value not in (None, False, {}, [])}
-    return JobRequest(name, json.dumps(body, indent=2), archive)
+    return JobRequest(str(body.get("TrainingJobName")), json.dumps(body, indent=2), archive)
 
 
 def _framework_hyperparameters(settings: LaunchSettings) -> Dict[str, Any]:
@@ -205,8 +203,8 @@ def _framework_hyperparameters(settings: LaunchSettings) -> Dict[str, Any]:
 def _channels(settings: LaunchSettings, account: Account) -> List[Dict[str, Any]]:
     found = []
     for name, given in settings.channels.items():
-        channel = {"uri": given} if isinstance(given, str) else given
-        uri = str(channel.get("uri", ""))
+        channel = given if isinstance(given, Mapping) else {"uri": given}
+        uri = str(channel.get("uri") or "")
         if not uri or not set(channel) <= set(_CHANNEL):
             raise LaunchError(f"The channel {name!r} is {given!r}.", hint=f"Give an address, or {', '.join(_CHANNEL)}.")
         if "://" not in uri:
@@ -244,7 +242,7 @@ def _data_source(name: str, uri: str, *, is_sharded: bool) -> Dict[str, Any]:
 def local_channels(settings: LaunchSettings) -> Dict[str, str]:
     """Return the folders, or files, of the channels that ``launch`` uploads, by the names of the channels."""
     places = {
-        name: str(given if isinstance(given, str) else given.get("uri", ""))
+        name: str(given.get("uri", "") if isinstance(given, Mapping) else given)
         for name, given in settings.channels.items()
     }
     return {name: place for name, place in places.items() if "://" not in place}

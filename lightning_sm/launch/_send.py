@@ -1,5 +1,6 @@
 """Sends a request: uploads the source archive, then creates the training job, with boto3."""
 
+import os
 import re
 import sys
 from contextlib import contextmanager
@@ -40,7 +41,8 @@ _LONGEST = 400
 def session_in(region: Optional[str]) -> Any:
     """Return a boto3 session, which may have no region.
 
-    Environment variables and files: those of boto3 (``AWS_PROFILE``, ``AWS_REGION``, ``~/.aws/config``, …).
+    Environment variables and files: those of boto3 (``AWS_PROFILE``, ``AWS_DEFAULT_REGION``, ``~/.aws/config``, …), and
+    ``AWS_REGION`` above them, which AWS's other SDKs and its CLI read.
 
     Args:
         region: The region; by default that of the AWS configuration.
@@ -54,7 +56,7 @@ def session_in(region: Optional[str]) -> Any:
     except ImportError as error:
         raise LaunchError("The package boto3 is missing, which sends requests.", hint="pip install boto3") from error
     try:
-        return boto3.Session(region_name=region)
+        return boto3.Session(region_name=region or os.environ.get("AWS_REGION"))
     except BotoCoreError as error:
         raise LaunchError(f"AWS's configuration cannot be used: {error}.", hint="Check AWS_PROFILE.") from error
 
@@ -129,7 +131,12 @@ def send(
             f"There is a job {request.name!r} already ({taken['Status']}).", hint="Give another one with --name."
         )
     if start is not None:
-        _copy_checkpoints(start, request.as_body()["CheckpointConfig"]["S3Uri"], session)
+        place = request.as_body().get("CheckpointConfig", {}).get("S3Uri")
+        if place is None:
+            raise LaunchError(
+                "The job of --from-checkpoint has no place for checkpoints.", hint="Leave --checkpoints out."
+            )
+        _copy_checkpoints(start, place, session)
     owned = {"ExpectedBucketOwner": owner} if owner else {}
     for folder, address in data:
         with api_errors(f"s3:PutObject to {address}"):

@@ -107,11 +107,19 @@ def _range(name: str, given: Any) -> Tuple[str, Dict[str, Any]]:
             f"--range {name} is {given!r}.",
             hint=f"Give a list of values, or {{min: 1e-5, max: 0.1, scale: log}}; scales are {', '.join(_SCALES)}.",
         )
-    if kind is None and float in (type(low), type(high)):
+    has_float = float in (type(low), type(high))
+    if kind is None and has_float:
         kind = "continuous"
-    if kind not in ("integer", "continuous"):
+    if kind not in ("integer", "continuous") or (kind == "integer" and has_float):
         raise LaunchError(
-            f"--range {name} from {low} to {high} has the type {kind}.", hint="Give type: integer or type: continuous."
+            f"--range {name} from {low} to {high} has the type {kind}.",
+            hint="Give type: continuous, or type: integer with integer ends.",
+        )
+    # https://docs.aws.amazon.com/sagemaker/latest/dg/automatic-model-tuning-define-ranges.html
+    if low > high or (scale == "log" and low <= 0) or (scale == "reverse_log" and not 0 <= low <= high < 1):
+        raise LaunchError(
+            f"--range {name} from {low} to {high} cannot have the scale {scale}.",
+            hint="max is not below min; log needs numbers above 0, and reverse_log numbers from 0 to below 1.",
         )
     return kind.title(), {"MinValue": str(low), "MaxValue": str(high), "ScalingType": _SCALES[scale]}
 

@@ -30,7 +30,7 @@ def address_of_content(path: Path, prefix: str) -> str:
         prefix: The ``s3://`` address above it.
 
     Raises:
-        LaunchError: There are no files, or one cannot be read.
+        LaunchError: There are no files, or one cannot be read or uploaded.
     """
     digest, files = hashlib.sha256(), list(files_in(path))
     try:
@@ -40,8 +40,16 @@ def address_of_content(path: Path, prefix: str) -> str:
                 for block in iter(lambda: stream.read(_BLOCK), b""):
                     inner.update(block)
             digest.update(f"{name}\0{inner.hexdigest()}\n".encode())
-    except OSError as error:
-        raise LaunchError(f"The channel {path} cannot be read: {error}.", hint="Make the file readable.") from error
+    except (OSError, UnicodeError) as error:
+        hint = "Make the file readable, and its name UTF-8."
+        raise LaunchError(f"The channel {path} cannot be read: {error}.", hint=hint) from error
+    # rglob does not enter such links, and what is behind them would be missing in the job.
+    links = [str(each) for each in sorted(path.rglob("*")) if each.is_symlink() and not each.is_file()]
+    if links:
+        raise LaunchError(
+            f"{', '.join(links[:5])} in the channel {path} is a link to a folder, or to nothing.",
+            hint="Put the files there, or make the folder a channel of its own.",
+        )
     if not files:
         raise LaunchError(
             f"The channel {path} has no files on this machine.", hint="Name a folder with files, or s3://BUCKET/PREFIX."

@@ -5,6 +5,7 @@ import re
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 from lightning_sm.launch._send import api_errors, call
@@ -37,7 +38,7 @@ def follow(
     kind: str = "TrainingJob",
     *,
     poll_seconds: float = 5.0,
-    write: Callable[[str], None] = print,
+    write: Callable[[str], None] = partial(print, flush=True),
     wait: bool = True,
 ) -> int:
     """Show a job until it ends: the states and lines of a training job, the numbers and best job of a tuning job.
@@ -50,7 +51,7 @@ def follow(
         name: The name of the job.
         kind: ``TrainingJob`` or ``HyperParameterTuningJob``.
         poll_seconds: The time between two looks, in seconds.
-        write: Takes each line.
+        write: Takes each line; by default it is printed at once, also where a file or a CI job reads.
         wait: Whether to go on until the job ends; otherwise what is there is shown.
 
     Returns:

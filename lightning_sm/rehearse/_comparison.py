@@ -92,7 +92,8 @@ def differences(request: RehearsalRequest, isolation: Isolation) -> Tuple[str, .
     is_smddp = distribution in ("smdistributed", "pytorchddp")
     has_smddprun = shutil.which("smddprun", path=container_path(request, os.environ)) is not None
     on_cpu = sorted({each.instance_type for each in request.groups if not each.instance_type.startswith(_ACCELERATED)})
-    fast = [each.name for each in request.channels if each.settings["TrainingInputMode"] == "FastFile"]
+    modes = {each.name: each.settings["TrainingInputMode"] for each in request.channels}
+    streamed = [f"{name}: {mode}" for name, mode in modes.items() if mode != "File"]
     sharded = [each.name for each in request.channels if each.settings["S3DistributionType"] == "ShardedByS3Key"]
     found = {
         "Hosts have no route to the internet: downloads and a program's own pip install fail only here.": (
@@ -123,9 +124,8 @@ def differences(request: RehearsalRequest, isolation: Isolation) -> Tuple[str, .
             is_smddp and not has_smddprun
         ),
         "Images for GPU on Amazon Linux 2023 have no mpi4py: add it to requirements.txt.": request.uses_mpirun,
-        f"FastFile is a plain folder here ({', '.join(fast)}); on SageMaker it is read-only, and read on demand.": (
-            bool(fast)
-        ),
+        f"Channels are plain folders here ({', '.join(streamed)}); on SageMaker FastFile is a read-only folder that is "
+        "read on demand, and Pipe a stream.": bool(streamed),
         f"Every host has all objects here ({', '.join(sharded)}); ShardedByS3Key gives each a share.": bool(sharded),
     }
     return tuple(text for text, applies in found.items() if applies)

@@ -82,7 +82,7 @@ def prepare_container(plan: RehearsalPlan, host: str) -> Tuple[str, ...]:
     lines += [f"try {shlex.join(command)}" for command in optional]
     lines += [f"run {shlex.join(command)}" for command in _settings(plan, host, rootfs, layer)]
     # Hides the files of the other hosts.
-    lines.append(f"try mount -t tmpfs tmpfs {rootfs}{plan.folder.root}")
+    lines.append(f"try {shlex.join(('mount', '-t', 'tmpfs', 'tmpfs', f'{rootfs}{plan.folder.root}'))}")
     # The command is process 1, as that of a real container is. Until here the holder was: a host's port is moved to the
     # network of its process 1.
     command = ("unshare", "--pid", "--fork", "--kill-child", f"--root={rootfs}", "--mount-proc")

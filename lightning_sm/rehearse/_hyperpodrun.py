@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from typing import Any, Dict, Optional
 
@@ -58,12 +57,12 @@ def main() -> None:
 
 
 def _ask(path: str, content: Optional[Dict[str, Any]] = None) -> Optional[Dict[str, Any]]:
-    """The agent's answer; ``None`` while it does not listen."""
+    """The agent's answer; ``None`` while it does not listen or answer."""
     body = None if content is None else json.dumps(content).encode()
     request = urllib.request.Request(f"{_SERVER}{path}", body, {"Content-Type": "application/json"})
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
             told: Dict[str, Any] = json.loads(answer.read() or b"{}")
-    except urllib.error.URLError:
+    except OSError:  # also of an answer that breaks off, because the agent ends
         return None
     return told

@@ -198,7 +198,7 @@ def create_plan(
     if isolation == "loopback":
         # In the order of the groups' hosts, as far as addresses allow it.
         names = [host for group in request.groups for host in group.hosts]
-        ordered = sorted(names, key=lambda host: int(host.rpartition("-")[2]))
+        ordered = sorted(names, key=lambda host: (len(host), host))
         request = request.with_options(host_names=tuple(f"127.0.0.{ordered.index(name) + 1}" for name in names))
     passed = {
         name: value for name, value in variables.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)

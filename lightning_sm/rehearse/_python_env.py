@@ -5,6 +5,7 @@ no route to the internet.
 """
 
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -73,7 +74,8 @@ def create_python_env(request: RehearsalRequest, folder: RehearsalFolder) -> Tup
 
 
 def _create_venv(target: Path) -> None:
-    venv.EnvBuilder(with_pip=False, symlinks=True).create(str(target))
+    # The containers' Python sees the pip of this one, which has none where uv made it.
+    venv.EnvBuilder(with_pip=importlib.util.find_spec("pip") is None, symlinks=True).create(str(target))
     python = target / "bin" / "python"
     known = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     # By name, since the default scheme of Debian's Python is another one.

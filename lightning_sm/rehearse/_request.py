@@ -281,7 +281,8 @@ class RehearsalRequest:
     def groups(self) -> Tuple[HostGroup, ...]:
         """The hosts, in groups; without instance groups there is one group."""
         resources = self._body["ResourceConfig"]
-        homogeneous = {**resources, "InstanceGroupName": "homogeneousCluster"}
+        preferred = (resources.get("InstancePreferences") or [{}])[0]
+        homogeneous = {**resources, **preferred, "InstanceGroupName": "homogeneousCluster"}
         found: List[HostGroup] = []
         first = 0
         for group in resources.get("InstanceGroups") or [homogeneous]:
@@ -320,7 +321,8 @@ class RehearsalRequest:
     def channels(self) -> Tuple[InputChannel, ...]:
         """The input channels."""
         local = dict(self.options.channels)
-        if self.sdk == "v3" and self.options.source_dir is not None:
+        # SDK v3 uploads the program there, and SageMaker brings the archive of a job without a network.
+        if self.options.source_dir is not None and any(each["ChannelName"] == "code" for each in self._inputs):
             local["code"] = self.options.source_dir
         default_mode = self._algorithm.get("TrainingInputMode", "File")
         found: List[InputChannel] = []

@@ -7,8 +7,10 @@ import pytest
 
 import lightning_sm
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._lightning.wrapped_method import constructor_arguments
+from lightning_sm._lightning.wrapped_method import named_arguments, set_by_variables
 from lightning_sm.errors import OptionError
+from tests.helpers.fresh import run_fresh
+from tests.helpers.opt_ml import OptMl
 from tests.helpers.processes import Job
 from tests.projects.container import log_lines
 
@@ -104,10 +106,24 @@ def test_rank_zeros_own_trainer_stays_its_own(tmp_path):
 
 
 @pytest.mark.full
+def test_a_trainer_for_one_after_one_whose_processes_lightning_starts_stays_as_it_is(tmp_path):
+    code = """
+    import lightning_sm
+    import {name} as pl
+    lightning_sm.auto()
+    for devices in (1, 2, 1):
+        trainer = pl.Trainer(accelerator="cpu", devices=devices, num_nodes=1, logger=False)
+        say(trainer.world_size, "WorldCheck" in [type(callback).__name__ for callback in trainer.callbacks])
+    """
+    job = OptMl(tmp_path / "opt-ml").host("algo-1").environ()
+    assert run_fresh(code.format(name=_NAMESPACES[0]), **job) == [[1, True], [2, True], [1, False]]
+
+
+@pytest.mark.full
 def test_what_a_rank_starts_for_something_else_is_left_alone(tmp_path):
     for result in start(tmp_path, "helper", "variable").torchrun(1, 2).results(2):
         assert result["world"] == [2, 1]
-        assert result["helpers"] == [[1, []], [1, []]]
+        assert result["helpers"] == [[1, [], True], [1, [], True]]
 
 
 @pytest.mark.full
@@ -129,6 +145,14 @@ def test_outside_a_job_auto_does_nothing_but_refuse_unknown_options(monkeypatch,
         lightning_sm.auto(save_evry="5m")
 
 
+def test_a_process_that_is_left_alone_in_spite_of_its_line_says_so(opt_ml, in_environ, monkeypatch):
+    monkeypatch.setattr("lightning_sm._auto.is_helper", lambda: True)
+    in_environ(opt_ml.host("algo-1").environ())
+    with log_lines() as lines:
+        lightning_sm.auto()
+    assert lines == ["lightning_sm.auto() leaves this process alone, which a rank started for something else."]
+
+
 def test_arguments_are_known_by_name_wherever_they_come_from(monkeypatch):
     class Trainer:
         def __init__(self, logger=None, devices="auto", max_epochs=None):
@@ -136,5 +160,6 @@ def test_arguments_are_known_by_name_wherever_they_come_from(monkeypatch):
 
     monkeypatch.setenv("PL_TRAINER_MAX_EPOCHS", "3")
     monkeypatch.setenv("PL_TRAINER_DEVICES", "4")
-    found = constructor_arguments(Trainer.__init__, Trainer, (False,), {"devices": 2})
-    assert found == ({"logger": False, "devices": 2}, {"max_epochs": 3})
+    found = named_arguments(Trainer.__init__, (False,), {"devices": 2})
+    assert found == {"logger": False, "devices": 2}
+    assert set_by_variables(Trainer, found) == {"max_epochs": 3}

@@ -7,6 +7,7 @@ import pytest
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.fresh import run_fresh
 from tests.helpers.opt_ml import OptMl
+from tests.helpers.processes import ROOT
 
 _GROUPS = ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric")
 _TRAINER = """
@@ -53,3 +54,29 @@ def test_the_entry_points_import_nothing_but_what_each_program_has():
     say(sorted(set(sys.modules) - before))
     """
     assert run_fresh(code, SAGEMAKER_BASE_DIR="/nowhere") == [[["lightning_sm_entry"]]]
+
+
+_CHILDREN = """
+    import os, subprocess, sys
+    CHILD = "import os, lightning_sm_entry as entry; print(entry.is_helper())"
+    def is_helper(**changed):
+        done = subprocess.run([sys.executable, "-c", CHILD], env={**os.environ, **changed}, capture_output=True)
+        return done.stdout.decode().strip() == "True"
+    # A script that starts the training.
+    say(is_helper())
+    import torch
+    say(is_helper())
+    # torchrun's agent, also one for each process of mpirun, and Lightning, each of which starts ranks.
+    say(is_helper(TORCHELASTIC_RUN_ID="x", RANK="0", LOCAL_RANK="0"), is_helper(LOCAL_RANK="1"))
+    import lightning_sm_entry
+    say(lightning_sm_entry.is_helper())
+    # Lightning and DeepSpeed's strategy set them in the rank.
+    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="2")
+    say(is_helper(), is_helper(LOCAL_RANK="1"), lightning_sm_entry.is_helper())
+"""
+
+
+@pytest.mark.parametrize("variables", [{"SM_CURRENT_HOST": "algo-1"}, {"OMPI_COMM_WORLD_RANK": "0"}], ids=str)
+def test_who_is_a_rank_and_who_is_started_by_one_for_something_else(variables):
+    found = run_fresh(_CHILDREN, PYTHONPATH=str(ROOT), **variables)
+    assert found == [[False], [True], [False, False], [False], [True, False, False]]

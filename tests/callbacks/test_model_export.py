@@ -193,6 +193,26 @@ def test_best_and_last_weights(container, name, weights):
     assert container.summary["score"] == (float(best.best_model_score) if weights == "best" else None)
 
 
+@pytest.mark.parametrize("newest", ["epoch", "global_step"])
+def test_checkpoints_that_are_kept_for_their_step_are_not_the_best(container, newest):
+    class FirstIsBest(PL.module().Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            # Lightning 1.5 knows both only where they are logged.
+            pl_module.log_dict({"falling": -float(trainer.current_epoch), newest: float(trainer.global_step)})
+
+    def keeps(monitor, folder):
+        folder = str(container.base / folder)
+        return PL.module("callbacks").ModelCheckpoint(monitor=monitor, mode="max", dirpath=folder, save_top_k=2)
+
+    model, data = nets("state_dict")
+    best, kept = keeps("falling", "best"), keeps(newest, "newest")
+    callbacks = [FirstIsBest(), kept, best]
+    a_trainer(container, callback_class(PL, "ModelExport")(), callbacks, max_epochs=3).fit(model, **data)
+    assert kept.best_model_path
+    assert container.summary["checkpoint"] == best.best_model_path
+    assert_equal(exported(container), _export.load_file(best.best_model_path, weights_only=False)["state_dict"])
+
+
 def test_best_checkpoint_is_loaded_with_weights_only(container):
     class Saves(PL.module().Callback):
         def on_save_checkpoint(self, trainer, pl_module, checkpoint):

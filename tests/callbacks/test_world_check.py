@@ -135,6 +135,10 @@ def test_a_trainer_of_the_other_namespace(container, in_environ):
         other.Trainer(**settings).fit(tiny_model(other), loader())
 
 
+def _on_one_host(launcher):
+    return Topology(launcher, world_size=2, local_world_size=2, job_hosts=("algo-1", "algo-2"))
+
+
 @pytest.mark.parametrize(
     ("topology", "world", "fits"),
     [
@@ -145,11 +149,15 @@ def test_a_trainer_of_the_other_namespace(container, in_environ):
         (Topology(Launcher.HOST, num_nodes=2), (8, 2), True),
         (Topology(Launcher.HOST, num_nodes=2), (8, 1), False),
         (Topology(Launcher.LOCAL), (3, 3), True),
+        # Each host starts a torchrun of its own, or one mpirun leaves a host out, which then does not train.
+        (_on_one_host(Launcher.TORCHRUN), (2, 1), False),
+        (_on_one_host(Launcher.VARIABLES), (2, 1), False),
+        (_on_one_host(Launcher.MPI), (2, 1), True),
     ],
 )
 def test_check_world(topology, world, fits):
     if fits:
         topology.check_world(*world)
     else:
-        with pytest.raises(TopologyError, match="the job has this world"):
+        with pytest.raises(TopologyError, match=r"the job has (this world|2: launcher=.*HINT: .*--nnodes=2)"):
             topology.check_world(*world)

@@ -67,6 +67,12 @@ def test_config_files_apply_in_their_order_with_and_without_sections(container, 
     assert container.cli("fit", run=True).trainer.max_epochs == expected
 
 
+def test_settings_beside_a_section_are_refused_as_on_a_laptop(container):
+    container.config("seed_everything: 5\nfit: {trainer: {max_epochs: 4}}\ntest: {verbose: true}", "sections.yaml")
+    with pytest.raises(HyperparameterError, match=r"sections\.yaml has seed_everything beside its section 'fit'"):
+        container.hyperparameters(config=["config.yaml", "sections.yaml"]).cli("fit", run=True)
+
+
 WITH_PATHS = """
 import os
 from typing import Optional
@@ -137,6 +143,15 @@ def test_a_variable_of_lightning_cli_is_set_for_this_run(container, monkeypatch,
     assert config_of(cli)["trainer"]["default_root_dir"] == value
     assert not {"trainer.default_root_dir", "trainer.num_nodes"} & set(cli.routing.sources)
     assert "trainer.default_root_dir" in container.cli().routing.sources  # LightningCLI does not read it then
+
+
+@pytest.mark.parametrize("text", ["*.png", "a: b: c"])
+def test_a_variable_may_hold_text_that_is_no_yaml(container, monkeypatch, text):
+    from tiny_model import TinyModel
+
+    monkeypatch.setenv("PL_MODEL__TEXT", text)
+    cli = container.hyperparameters(config=[]).cli(model_class=TinyModel, parser_kwargs={"default_env": True})
+    assert cli.model.given["text"] == text
 
 
 def test_the_scripts_own_hyperparameters(container):

@@ -8,6 +8,7 @@ import torch
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
+from lightning_sm.cli import sagemaker_cli_class
 from lightning_sm.errors import HyperparameterError
 
 TYPED = [
@@ -72,6 +73,30 @@ def test_the_api_takes_strings(container, name, text, expected, with_words):
     container.opt_ml.write("hyperparameters.json", content)
     words = toolkit_words(content) if with_words else []
     assert container.cli(*words).model.given[name] == expected
+
+
+@pytest.mark.parametrize("before", [None, {"a": 1, "b": {"c": 2}}])
+@pytest.mark.parametrize("value", [None, "", [1, "x"], {"y": None}, math.inf, 5, "text"])
+def test_a_key_of_a_mapping_leaves_its_other_keys(container, before, value):
+    container.config(f"model: {{init_args: {{mapping: {json.dumps(before)}}}}}", "before.yaml")
+    container.hyperparameters({"config": ["config.yaml", "before.yaml"], "model.mapping.new": value})
+    assert container.cli().model.given["mapping"] == {**(before or {}), "new": value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("debug", True), ("debug", False), ("sizes", [3, 4]), ("sizes", [3]), ("words", ["a", "1"])],
+)
+def test_options_of_argparse_that_take_no_word_or_several(container, name, value):
+    class OwnCLI(sagemaker_cli_class(Namespace("pytorch_lightning"))):
+        def add_arguments_to_parser(self, parser):
+            parser.add_argument("--debug", action="store_true")
+            parser.add_argument("--sizes", nargs="+", type=int)
+            parser.add_argument("--words", nargs="*")
+
+    for write in (container.hyperparameters, container.raw_hyperparameters):
+        sent = value if write == container.hyperparameters else json.dumps(value)
+        assert write(**{name: sent}).cli(cls=OwnCLI).config[name] == value
 
 
 @pytest.mark.parametrize("class_key", ["model", "model.class_path"])

@@ -68,10 +68,13 @@ def test_the_projects_own_defaults_are_above_the_classes(container):
     assert cli.trainer.logger.save_dir == str(container.base / "output" / "data")
 
 
-def test_a_config_file_that_the_project_always_reads(container):
+@pytest.mark.parametrize("says", ["s3://bucket/x", "local/x"])
+def test_config_files_that_the_project_always_reads(container, says):
     container.hyperparameters(config=None)
-    container.config(CONFIG_SAYS % "s3://bucket/x", "always.yaml")
-    files = ["config.yaml", "always.yaml"]
-    cli = container.cli(parser_kwargs={"default_config_files": [str(container.code / name) for name in files]})
-    assert cli.datamodule.data_dir == "s3://bucket/x"
+    container.config(CONFIG_SAYS % says, "always.yaml")
+    files = [str(container.code / name) for name in ("config.yaml", "always.yaml")]
+    cli = container.cli(parser_kwargs={"default_config_files": files})
+    is_local = says == "local/x"
+    assert cli.datamodule.data_dir == (str(container.channel("training")) if is_local else says)
+    assert (f"(replaces {says} from always.yaml)" in cli.routing.table()) == is_local
     assert type(cli.model).__name__ == "TinyModel"

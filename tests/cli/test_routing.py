@@ -92,6 +92,13 @@ def test_the_groups_own_directories(container, tmp_path):
     assert not container.model.exists()
 
 
+def test_durations_in_a_config_may_be_numbers(container):
+    container.config("sagemaker: {save_every: 90, max_runtime: 3600, log_every: 1.5, upload_every: 60}\n")
+    by_name = {type(callback).__name__: callback for callback in container.cli().trainer.callbacks}
+    assert by_name["AutoResume"].save_every == 90
+    assert by_name["GracefulStop"]._deadline.seconds == 3600
+
+
 def test_two_candidates_say_how_to_choose(container, capsys):
     (container.code / "two_ways.py").write_text(
         "from tiny_data import TinyData\nclass TwoWays(TinyData):\n"
@@ -124,3 +131,11 @@ def test_the_table_is_rank_zeros(container, lines, in_environ, rank, tables):
     assert (cli.trainer.world_size, cli.trainer.global_rank) == (2, rank)
     assert type(strategy_of(cli.trainer)).__name__ == "SMDDPStrategy"
     assert len([line for line in lines if "SageMaker settings" in line]) == tables
+
+
+@pytest.mark.parametrize("plugins", ["LightningEnvironment", "[{class_path: LightningEnvironment}]"])
+def test_the_configs_own_cluster_environment_is_used(container, plugins):
+    container.opt_ml.host("algo-2", "algo-1", "algo-2")
+    container.config(f"trainer: {{plugins: {plugins}}}", "own.yaml")
+    trainer = container.hyperparameters(config=["config.yaml", "own.yaml"]).cli().trainer
+    assert (trainer.num_nodes, type(strategy_of(trainer).cluster_environment).__name__) == (2, "LightningEnvironment")

@@ -20,6 +20,9 @@ POLICIES = """
 from torch.nn import Linear, Module
 class Block(Module): pass
 def by_size(module, recurse, nonwrapped_numel): return True
+class Policy:
+    def __init__(self, smallest: int): self.smallest = smallest
+    def __call__(self, module, recurse, nonwrapped_numel): return nonwrapped_numel >= self.smallest
 """
 
 
@@ -120,6 +123,7 @@ SMDDP = {
     "communication_warmup_steps": (50, lambda made: made._options.warmup_steps == 50),
     "bucket_cap_mb": (5, lambda made: made._ddp_kwargs["bucket_cap_mb"] == 5),
     "static_graph": (True, lambda made: made._ddp_kwargs["static_graph"] is True),
+    "gradient_as_bucket_view": (True, lambda made: made._ddp_kwargs["gradient_as_bucket_view"] is True),
 }
 
 
@@ -137,7 +141,6 @@ def test_options_of_communication(parsed, container, place):
         values = {f"trainer.strategy.{name}": value for name, value in given.items()}
         found = parsed(values={"trainer.strategy": "smddp" if "name" in place else "SMDDPStrategy", **values})
     assert all(is_right(found["strategy"]) for _, is_right in SMDDP.values())
-    assert found["strategy"]._ddp_kwargs["gradient_as_bucket_view"] is True
     # What the job saves as its config sets the strategy in the same way.
     assert found["config"]["init_args"]["bucket_cap_mb"] == 5
 
@@ -163,6 +166,7 @@ def test_bad_options_of_communication(parsed, container, values, message):
     [
         ("FSDPStrategy", {name.strip(): yaml.safe_load(text) for name, (text, _) in list(FSDP.items())[1:]}),
         ("FSDPStrategy", {"auto_wrap_policy": ["nets.Block"], "device_mesh": [1, 1]}),
+        ("FSDPStrategy", {"auto_wrap_policy": {"class_path": "nets.Policy", "init_args": {"smallest": 9}}}),
         ("ModelParallelStrategy", {"data_parallel_size": 1, "tensor_parallel_size": 1}),
         ("ModelParallelStrategy", {"data_parallel_size": "auto", "save_distributed_checkpoint": False}),
         *(

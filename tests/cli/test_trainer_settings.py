@@ -3,7 +3,7 @@ import os
 import pytest
 
 from lightning_sm import SageMakerEnvironment, trainer_settings
-from lightning_sm._distributed.smddp import smddp_strategy_class
+from lightning_sm._distributed.registry import strategy_class
 from lightning_sm._lightning import NAMESPACES, Namespace
 from lightning_sm._lightning.legacy import strategy_of
 from tests.helpers.environ import torchrun
@@ -110,7 +110,7 @@ def test_a_strategy_of_the_scripts_own_gets_the_environment(container, in_enviro
     settings = trainer_settings(strategy="ddp")
     (plugin,) = settings["plugins"]
     assert isinstance(plugin, SageMakerEnvironment)
-    assert "plugins" not in trainer_settings(strategy=smddp_strategy_class(PL)())
+    assert "plugins" not in trainer_settings(strategy=strategy_class(PL, "SMDDPStrategy")())
     assert trainer_settings(strategy="ddp", plugins=[plugin])["plugins"] == [plugin]
 
 

@@ -1,12 +1,11 @@
 """Locks of builds of extensions, real files and processes."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 
-from lightning_sm._distributed.build_locks import extensions_folder, remove_left_locks
+from lightning_sm._distributed.build_locks import remove_left_locks
 from tests.projects.container import log_lines
 
 
@@ -57,10 +56,3 @@ def test_a_lock_in_a_folder_that_hosts_may_share_is_named_only(tmp_path, lock):
 
 def test_no_folder_is_no_error(tmp_path):
     remove_left_locks(tmp_path / "none", shared=False)
-
-
-def test_the_default_is_torchs_own(monkeypatch):
-    from torch.utils import cpp_extension
-
-    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
-    assert cpp_extension.get_default_build_root() == extensions_folder(os.environ)

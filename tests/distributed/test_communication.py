@@ -9,18 +9,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lightning_sm._distributed.autotune import Autotune, Measurement, candidates
+from lightning_sm._distributed.autotune import MEASURED_STEPS, SKIPPED_STEPS, Autotune, Measurement, candidates
 from lightning_sm._distributed.communication import CommunicationOptions
 from lightning_sm._distributed.local_steps import LocalSteps
 from lightning_sm._distributed.powersgd import PowerSGD
-from lightning_sm._distributed.smddp import smddp_strategy_class
-from lightning_sm._lightning import SupportLevel, installed_namespaces, support_level
+from lightning_sm._distributed.registry import strategy_class
+from lightning_sm._lightning import Namespace, SupportLevel, installed_namespaces, support_level
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._plan import Option, Workload
 from lightning_sm.errors import HyperparameterError, SMDDPUnavailableError, StrategyUnavailableError
 from tests.helpers.environ import torchrun
 
 _NAMESPACE = installed_namespaces()[0]
+_AUTO = {"bucket_cap_mb": "auto"}
 _MODULE = "smdistributed.dataparallel.torch.torch_smddp"
 each_namespace = pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
 needs_epoch = pytest.mark.skipif(
@@ -29,7 +30,7 @@ needs_epoch = pytest.mark.skipif(
 
 
 def _strategy(namespace=_NAMESPACE, **arguments):
-    return smddp_strategy_class(namespace)(**arguments)
+    return strategy_class(namespace, "SMDDPStrategy")(**arguments)
 
 
 @needs_epoch
@@ -61,6 +62,17 @@ def _strategy(namespace=_NAMESPACE, **arguments):
             "gradient_compression beside ddp_comm_hook would be two hooks of one model. HINT: Leave ddp_comm_hook or",
         ),
         ({"model_averaging_period": 4, "local_steps": 4}, "local_steps beside model_averaging_period"),
+        # What is chosen needs steps like plain DDP's.
+        ({**_AUTO, "gradient_compression": "powersgd"}, "bucket_cap_mb=auto with gradient_compression=powersgd cannot"),
+        (
+            {**_AUTO, "local_steps": 4},
+            "bucket_cap_mb=auto with local_steps cannot be: its later steps are not measured",
+        ),
+        ({**_AUTO, "ddp_comm_hook": print}, "bucket_cap_mb=auto beside ddp_comm_hook would be two hooks"),
+        (
+            {**_AUTO, "mixed_precision": "any"},
+            "bucket_cap_mb=auto with mixed_precision would wrap the model in it twic",
+        ),
     ],
     ids=str,
 )
@@ -70,26 +82,8 @@ def test_options_that_contradict_each_other(arguments, message):
 
 
 @needs_epoch
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"gradient_compression": "powersgd"}, "bucket_cap_mb=auto with gradient_compression=powersgd cannot be"),
-        ({"local_steps": 4}, "bucket_cap_mb=auto with local_steps cannot be: its later steps are not measured. HINT"),
-        ({"ddp_comm_hook": print}, "bucket_cap_mb=auto beside ddp_comm_hook would be two hooks"),
-        ({"mixed_precision": "any"}, "bucket_cap_mb=auto with mixed_precision would wrap the model in it twice"),
-    ],
-    ids=str,
-)
-def test_what_is_chosen_needs_steps_like_plain_ddps(arguments, message):
-    with pytest.raises(HyperparameterError, match=f"^SMDDPStrategy: {message}"):
-        _strategy(bucket_cap_mb="auto", **arguments)
-
-
-@needs_epoch
 def test_what_is_chosen_needs_a_known_device_and_automatic_optimization(group):
-    model = _Model()
-    model.register_forward_pre_hook = model.register_forward_hook = lambda hook: None
-    strategy = types.SimpleNamespace(model=model, root_device=torch.device("cpu"))
+    strategy = types.SimpleNamespace(model=_Model(), root_device=torch.device("cpu"))
     module = types.SimpleNamespace(automatic_optimization=False)
     tuned = Autotune(strategy, "auto", None)
     with pytest.raises(HyperparameterError, match=r"auto cannot be used with manual optimization.* HINT: Set grad"):
@@ -112,7 +106,6 @@ def test_what_is_chosen_needs_a_known_device_and_automatic_optimization(group):
 )
 def test_a_restarted_job_goes_on_with_its_choice_where_that_can_be(group, state, is_same_world, wrapped_with):
     model, wrapped = _Model(), []
-    model.register_forward_pre_hook = model.register_forward_hook = lambda hook: None
     strategy = types.SimpleNamespace(
         model=model,
         root_device=torch.device("cpu"),
@@ -124,6 +117,25 @@ def test_a_restarted_job_goes_on_with_its_choice_where_that_can_be(group, state,
     tuned.load(state, is_same_world)
     assert wrapped == wrapped_with
     assert tuned.state() == (state if wrapped_with else None)
+
+
+@needs_epoch
+def test_steps_are_measured_after_the_first_ones_which_are_slow(group):
+    model = _Model()
+    strategy = types.SimpleNamespace(
+        model=model,
+        root_device=torch.device("cpu"),
+        global_rank=0,
+        broadcast=lambda option: option,
+        wrap_again=lambda size: model,
+    )
+    tuned = Autotune(strategy, None, "auto")
+    steps = 0
+    while tuned.state() is None:
+        model()
+        tuned.after_step()
+        steps += 1
+    assert steps == SKIPPED_STEPS + MEASURED_STEPS
 
 
 def _measurement(ways, gbit, latency=1e-4):
@@ -181,14 +193,14 @@ def test_what_changes_the_training_says_so(options, described):
 
 
 @each_namespace
-def test_ddps_own_arguments_pass_through_and_views_are_on(namespace):
+def test_ddps_own_arguments_pass_through_and_nothing_is_added(namespace):
     given = {"bucket_cap_mb": 5, "static_graph": True, "find_unused_parameters": False}
-    assert _strategy(namespace, **given)._ddp_kwargs == {**given, "gradient_as_bucket_view": True}
-    assert _strategy(namespace, gradient_as_bucket_view=False)._ddp_kwargs == {"gradient_as_bucket_view": False}
+    assert _strategy(namespace, **given)._ddp_kwargs == given
+    assert _strategy(namespace)._ddp_kwargs == {}
 
 
 def test_an_older_lightning_says_what_it_lacks(monkeypatch):
-    monkeypatch.setattr("lightning_sm._lightning.support_level", lambda namespace: SupportLevel.CORE)
+    monkeypatch.setattr(Namespace, "version", min(_NAMESPACE.version, (1, 9)))
     _strategy(bucket_cap_mb=5)
     with pytest.raises(StrategyUnavailableError, match=r"^bucket_cap_mb=auto and the other options"):
         _strategy(bucket_cap_mb="auto")
@@ -196,7 +208,9 @@ def test_an_older_lightning_says_what_it_lacks(monkeypatch):
         _strategy(gradient_compression="bf16")
 
 
-@pytest.mark.parametrize("option", [{"gradient_compression": "bf16"}, {"local_steps": 4}, {"static_graph": True}])
+@pytest.mark.parametrize(
+    "option", [{"gradient_compression": "bf16"}, {"local_steps": 4}, {"static_graph": True}, _AUTO], ids=str
+)
 @needs_epoch
 def test_what_aws_does_not_document_is_not_used_over_smddp(in_environ, monkeypatch, option):
     monkeypatch.setitem(sys.modules, _MODULE, types.ModuleType("smddp"))
@@ -205,13 +219,8 @@ def test_what_aws_does_not_document_is_not_used_over_smddp(in_environ, monkeypat
         accelerator="cpu", logger=False, strategy=_strategy(process_group_backend="smddp", **option)
     )
     (name,) = option
-    with pytest.raises(SMDDPUnavailableError, match=rf"AWS does not document {name} for SMDDP\. HINT: Leave .*NCCL\. "):
+    with pytest.raises(SMDDPUnavailableError, match=rf"AWS does not document {name}\S* for SMDDP\. HINT: Leave .*NCCL"):
         strategy_of(made)._prepare_group()
-
-
-def test_buckets_are_not_chosen_over_smddp():
-    options = CommunicationOptions(tunes_buckets=True)
-    assert options.smddp_problem({}) == "AWS does not document bucket_cap_mb=auto for SMDDP"
 
 
 class _Model(torch.nn.Module):
@@ -225,6 +234,9 @@ class _Model(torch.nn.Module):
     def register_comm_hook(self, state, hook):
         self.hook = hook
 
+    def forward(self):
+        return self.module[0].sum()
+
 
 @pytest.fixture
 def group(tmp_path):
@@ -237,6 +249,15 @@ def group(tmp_path):
 
 
 @needs_epoch
+@pytest.mark.parametrize("option", [{"gradient_compression": "powersgd"}, {"local_steps": 4}, _AUTO], ids=str)
+def test_what_is_kept_between_steps_cannot_go_on_with_layers_that_are_unfrozen(option):
+    finetuning = type("Own", (type("BaseFinetuning", (), {}),), {})()
+    trainer = types.SimpleNamespace(accumulate_grad_batches=1, callbacks=[finetuning])
+    with pytest.raises(HyperparameterError, match=r"auto cannot go on when Own unfreezes layers, .* HINT: Leave them"):
+        _strategy(**option).setup(trainer)
+
+
+@needs_epoch
 def test_static_graph_with_accumulation():
     trainer = types.SimpleNamespace(accumulate_grad_batches=4)
     with pytest.raises(HyperparameterError, match=r"static_graph with accumulate_grad_batches=4 fails in torch.* HINT"):
@@ -244,24 +265,25 @@ def test_static_graph_with_accumulation():
 
 
 @pytest.mark.parametrize(
-    ("optimizers", "scaler", "message"),
+    ("optimizers", "scaler", "callbacks", "message"),
     [
-        (2, None, "the model has 2 optimizers, whose steps"),
-        (0, None, "the model has 0 optimizers"),
-        (1, "a scaler", "with precision=16-mixed each process would scale its loss"),
+        (2, None, [], "the model has 2 optimizers, whose steps"),
+        (0, None, [], "the model has 0 optimizers"),
+        (1, "a scaler", [], "with precision=16-mixed each process would scale its loss"),
+        # They would end with other weights on each process.
+        (1, None, [type("EMA", (type("WeightAveraging", (), {}),), {})()], "EMA would average the weights of each"),
     ],
-    ids=str,
+    ids=["two optimizers", "none", "a scaler", "averages"],
 )
-def test_what_local_steps_cannot_train(group, optimizers, scaler, message):
+def test_what_local_steps_cannot_train(group, optimizers, scaler, callbacks, message):
     local = LocalSteps(_Model(), period=4, warmup_steps=0)
-    strategy = types.SimpleNamespace(optimizers=[object()] * optimizers, precision_plugin=_Precision(scaler))
+    strategy = types.SimpleNamespace(
+        optimizers=[object()] * optimizers,
+        precision_plugin=types.SimpleNamespace(scaler=scaler),
+        lightning_module=types.SimpleNamespace(trainer=types.SimpleNamespace(callbacks=callbacks)),
+    )
     with pytest.raises(HyperparameterError, match=f"local_steps=4 cannot be used: {message}.* HINT: Leave local_steps"):
         local.setup(strategy)
-
-
-class _Precision:
-    def __init__(self, scaler):
-        self.scaler = scaler
 
 
 def test_powersgd_cannot_send_a_parameter_without_dimensions(group):

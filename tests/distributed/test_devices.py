@@ -25,18 +25,17 @@ def test_one_device_for_each_process_of_the_launcher(monkeypatch, devices, local
     assert one_device_per_process(devices, local_size) == given
 
 
-def test_more_processes_than_devices(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(
-        TopologyError,
-        match=r"started 2 processes .* 1 devices: \['cuda:0'\].*HINT: Leave devices out, and start as many",
-    ):
-        one_device_per_process(_CUDA[:1], 2)
-
-
-@pytest.mark.parametrize("local_size", [1, 4])
-def test_certain_devices_for_another_number_of_processes(monkeypatch, local_size):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    said = rf"started {local_size} processes .* 2 devices: \['cuda:2', 'cuda:3'\]\. HINT: Leave devices out"
+@pytest.mark.parametrize(
+    ("devices", "local_size", "gpus", "named"),
+    [
+        (_CUDA[:1], 2, 1, "'cuda:0'"),
+        # Certain devices, which are not replaced by others.
+        (_CUDA[2:4], 1, 8, "'cuda:2', 'cuda:3'"),
+        (_CUDA[2:4], 4, 8, "'cuda:2', 'cuda:3'"),
+    ],
+)
+def test_another_number_of_devices_than_of_processes(monkeypatch, devices, local_size, gpus, named):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    said = rf"started {local_size} processes .* {len(devices)} devices: \[{named}\]\. HINT: Leave devices out, and"
     with pytest.raises(TopologyError, match=said):
-        one_device_per_process(_CUDA[2:4], local_size)
+        one_device_per_process(devices, local_size)

@@ -5,18 +5,18 @@ import importlib.util
 import pytest
 
 from lightning_sm import SageMakerEnvironment, trainer_settings
-from lightning_sm._lightning import installed_namespaces
-from lightning_sm._lightning.strategies import SHARDED_BASES, sharded_base_path
+from lightning_sm._lightning import SupportLevel, installed_namespaces, support_level
 from tests.helpers.environ import mpirun, torchrun
 from tests.helpers.sharded import cpu_class, runs_here
 
 _NAMESPACE = installed_namespaces()[0]
-_LACKS = {"FSDP": not runs_here("fsdp"), "DeepSpeed": importlib.util.find_spec("deepspeed") is None}
-_HERE = [
-    technique
-    for technique in SHARDED_BASES
-    if sharded_base_path(_NAMESPACE, technique) and _LACKS.get(technique) is not True
-]
+_RUNS = {
+    "FSDPStrategy": runs_here("fsdp"),
+    "ModelParallelStrategy": True,
+    "DeepSpeedStrategy": importlib.util.find_spec("deepspeed") is not None,
+}
+_EPOCH = support_level(_NAMESPACE) > SupportLevel.CORE
+_HERE = [name for name in _RUNS if _RUNS[name] and _EPOCH and hasattr(_NAMESPACE.module("strategies"), name)]
 each_launcher = pytest.mark.parametrize(
     "variables",
     [torchrun(3, 4, 1, 2, 1, MASTER_ADDR="127.0.0.1"), {**mpirun(3, 4, 1, 2), "MASTER_ADDR": "127.0.0.1"}, {}],
@@ -24,19 +24,14 @@ each_launcher = pytest.mark.parametrize(
 )
 
 
-def _class(technique):
-    module, _, name = sharded_base_path(_NAMESPACE, technique).partition(":")
-    return cpu_class(getattr(_NAMESPACE.module(module), name))
-
-
-@pytest.mark.parametrize("technique", _HERE)
+@pytest.mark.parametrize("name", _HERE)
 @each_launcher
-def test_objects_get_the_environment_of_the_job(in_environ, opt_ml, technique, variables):
+def test_objects_get_the_environment_of_the_job(in_environ, opt_ml, name, variables):
     in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ(**variables))
     module = _NAMESPACE.module()
     given = {"accelerator": "cpu", "devices": 2, "logger": False, "enable_checkpointing": False}
-    settings = trainer_settings(trainer_class=module.Trainer, strategy=_class(technique)(), **given)
-    strategy = module.Trainer(**settings).strategy
+    strategy = cpu_class(getattr(module.strategies, name))()
+    strategy = module.Trainer(**trainer_settings(trainer_class=module.Trainer, strategy=strategy, **given)).strategy
     assert isinstance(strategy.cluster_environment, SageMakerEnvironment)
     assert (strategy.num_nodes, strategy.world_size, strategy.node_rank) == (2, 4, 1)
     assert strategy.global_rank == (3 if variables else 2)

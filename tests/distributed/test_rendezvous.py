@@ -45,7 +45,7 @@ def test_without_a_server_and_on_other_hosts():
 
 def test_an_error_in_a_line_ends_the_lines_only(lines, monkeypatch):
     monkeypatch.setattr(rendezvous, "_thread", None)
-    monkeypatch.setattr(rendezvous, "_is_initialized", lambda: False)
+    monkeypatch.setattr(rendezvous, "is_group_initialized", lambda: False)
     log_wait(lambda _: str(1 / 0), 0.05)
     rendezvous._thread.join(10)
     assert lines == ["Nothing more is logged of this wait: ZeroDivisionError: division by zero"]

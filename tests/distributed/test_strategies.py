@@ -12,12 +12,9 @@ import torch
 
 from lightning_sm import SageMakerEnvironment
 from lightning_sm._distributed import mixin, sharded
-from lightning_sm._distributed.sharded import SHARDED, register_sharded, sharded_class
-from lightning_sm._distributed.smddp import register_strategies, smddp_strategy_class
-from lightning_sm._distributed.xla import torchrun_xla_class
+from lightning_sm._distributed.registry import STRATEGIES, register_strategies, strategy_class
 from lightning_sm._lightning import Namespace, installed_namespaces, namespaces
 from lightning_sm._lightning.legacy import strategy_of
-from lightning_sm._lightning.strategies import sharded_base_path
 from lightning_sm._logging import log
 from lightning_sm.errors import SMDDPUnavailableError, StrategyUnavailableError, TopologyError
 from tests.helpers.environ import mpirun, torchrun
@@ -34,11 +31,11 @@ _LACKS = {
     _MODEL_PARALLEL: installed_version("torch") < (2, 4),
     "SMDDPDeepSpeedStrategy": importlib.util.find_spec("deepspeed") is None,
 }
-_SHARDED = [name for name in SHARDED if sharded_base_path(_NAMESPACE, SHARDED[name][0]) and not _LACKS[name]]
+_SHARDED = [name for name in _LACKS if _NAMESPACE.version >= STRATEGIES[name].since and not _LACKS[name]]
 
 
 def _ddp_kwargs(find_unused_parameters):
-    return {"gradient_as_bucket_view": True, "find_unused_parameters": find_unused_parameters}
+    return {"find_unused_parameters": find_unused_parameters}
 
 
 _REGISTERED: Dict[str, Tuple[str, Dict[str, Any]]] = {
@@ -60,12 +57,8 @@ needs_fsdp2 = pytest.mark.skipif(_MODEL_PARALLEL not in _SHARDED, reason="Lightn
 each_namespace = pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
 
 
-def _class(name, namespace=_NAMESPACE):
-    return smddp_strategy_class(namespace) if name == "SMDDPStrategy" else sharded_class(namespace, name)
-
-
 def _strategy(name, **arguments):
-    return cpu_class(_class(name))(**arguments)
+    return cpu_class(strategy_class(_NAMESPACE, name))(**arguments)
 
 
 def _trainer(namespace=_NAMESPACE, **arguments):
@@ -138,21 +131,20 @@ def test_broken_topology_is_told_when_the_strategy_is_made(in_environ):
 
 @each_namespace
 @pytest.mark.parametrize(
-    "name", [name for name, (cls, _) in _REGISTERED.items() if cls not in SHARDED or cls in _SHARDED]
+    "name", [name for name, (cls, _) in _REGISTERED.items() if cls not in _LACKS or cls in _SHARDED]
 )
 def test_registered_names(namespace, name):
     for _ in range(2):
         register_strategies(namespace)
-        register_sharded(namespace)
     strategy = strategy_of(_trainer(namespace, devices=1, strategy=name))
     cls, attributes = _REGISTERED[name]
-    assert type(strategy) is _class(cls, namespace)
+    assert type(strategy) is strategy_class(namespace, cls)
     assert {key: getattr(strategy, key) for key in attributes} == attributes
 
 
 @each_namespace
 def test_lightnings_own_names_are_untouched(namespace):
-    base = _class("SMDDPStrategy", namespace).__bases__[1]
+    base = strategy_class(namespace, "SMDDPStrategy").__bases__[1]
     assert type(strategy_of(_trainer(namespace, devices=1, strategy="ddp"))) is base
 
 
@@ -186,7 +178,7 @@ def test_the_backend_and_its_reason_are_one_line_of_rank_zero(in_environ, opt_ml
 
 @pytest.mark.parametrize(("requested", "chosen"), [("gloo", "gloo"), (None, "gloo"), ("nccl", "nccl")])
 def test_the_backend_of_the_users_choice_reaches_lightning(in_environ, monkeypatch, requested, chosen):
-    cls = _class("SMDDPStrategy")
+    cls = strategy_class(_NAMESPACE, "SMDDPStrategy")
     asks = hasattr(cls.__bases__[1], "_get_process_group_backend")  # Lightning 1.5 asks by another name
     backends = []
     monkeypatch.setattr(
@@ -280,7 +272,9 @@ def test_sizes_of_the_mesh(in_environ, monkeypatch, data, tensor, resolved):
     strategy = _trainer(
         strategy=_strategy(_MODEL_PARALLEL, data_parallel_size=data, tensor_parallel_size=tensor)
     ).strategy
-    monkeypatch.setattr(_class(_MODEL_PARALLEL).__bases__[1], "setup_environment", lambda self: None)
+    monkeypatch.setattr(
+        strategy_class(_NAMESPACE, _MODEL_PARALLEL).__bases__[1], "setup_environment", lambda self: None
+    )
     if resolved is None:
         with pytest.raises(TopologyError, match=r"do not divide the 4 processes of the world.*HINT: Set tensor_par"):
             strategy.setup_environment()
@@ -300,8 +294,7 @@ def test_sizes_of_the_mesh(in_environ, monkeypatch, data, tensor, resolved):
 )
 def test_a_lightning_without_it_says_so_when_it_is_used(monkeypatch, name, version, needed):
     monkeypatch.setattr(namespaces, "_version", lambda namespace: version)
-    older = Namespace("pytorch_lightning")
     says = rf"{name} needs Lightning {needed} or newer, and pytorch_lightning {version[0]}.{version[1]} is .* HINT: "
-    cls: Any = torchrun_xla_class(older) if name == "TorchrunXLAStrategy" else sharded_class(older, name)
+    cls: Any = strategy_class(Namespace("pytorch_lightning"), name)
     with pytest.raises(StrategyUnavailableError, match=says):
         cls()

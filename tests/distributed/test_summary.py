@@ -70,7 +70,7 @@ def test_groups_that_train_together_are_counted_by_type():
         True, hosts=_hosts(4), instance_groups=groups, current_group_name="a", distribution_groups=("a", "b")
     )
     found = describe_topology(job, Topology(Launcher.HOST, num_nodes=3), 3)
-    assert "\ntopology: hosts: algo-1, algo-2, algo-3\n" in found
+    assert "\ntopology: world: 3 processes, 3 hosts\ntopology: hosts: algo-1, algo-2, algo-3\n" in found
     assert "\ntopology: instances: 1 x ml.p4d.24xlarge, 2 x ml.p3.16xlarge\n" in found
     # Local mode names no groups.
     job = TrainingJob(True, hosts=_hosts(2), current_instance_type="local_gpu")

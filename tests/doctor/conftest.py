@@ -4,11 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_sm._doctor import CHECKS, Machine, examine, network_checks
+from lightning_sm._doctor import CHECKS, Machine, examine
 from tests.helpers.opt_ml import OptMl, group
 
 #: As the kernel and the driver of ml.p4d.24xlarge write them in AWS's image.
-MOUNTS = "overlay / overlay rw 0 0\nshm /dev/shm tmpfs rw,nosuid,nodev,noexec,relatime,size={} 0 0\n"
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Sun May 12 19:39:15 UTC 2024\nGCC version: 7\n"
 OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n"
 
@@ -22,6 +21,8 @@ class Host:
         self.opt_ml.write("checkpointconfig.json", {"LocalPath": str(tmp_path / "ml" / "checkpoints")})
         self.environ = {"TRAINING_JOB_NAME": "job-1"}
         self.kept = []
+        # Of every file system; not what that of the machine is that runs the tests.
+        self.disk = SimpleNamespace(free=100e9, total=100e9)
 
     def file(self, path, text=""):
         """Write a file below the root of the host."""
@@ -71,11 +72,8 @@ class Host:
 @pytest.fixture
 def host(tmp_path, monkeypatch):
     """One host of one job, with nothing wrong."""
-    # The name server of the machine that runs the tests may take its time for names that it does not know.
-    monkeypatch.setattr(network_checks, "_NAME_TIMEOUT", 0.5)
-    # Nor does it say how full that machine's disk is.
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=100e9))
     examined = Host(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: examined.disk)
     yield examined
     for closeable in examined.kept:
         closeable.close()

@@ -1,7 +1,6 @@
 """The example's data module, model and config file, with Lightning."""
 
 import logging
-import sys
 from urllib.error import URLError
 
 import pytest
@@ -13,16 +12,6 @@ except Exception as error:  # a torchvision that does not fit its torch raises R
 pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
 pl = pytest.importorskip("pytorch_lightning", minversion="2.0", reason="the example needs Lightning 2")
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(scope="module")
-def data(example):
-    return example("data")
-
-
-@pytest.fixture(scope="module")
-def model(example):
-    return example("model")
 
 
 def fast_trainer(tmp_path, **settings):
@@ -137,31 +126,10 @@ class TestTensorBoard:
 
 
 class TestConfig:
-    def test_lightnings_own_cli_takes_it(self, data, model, cifar10_dir, tmp_path, monkeypatch):
+    def test_lightnings_own_cli_takes_it(self, data, model, cifar10_dir, own_cli):
         """Parsed, built and run for a moment, by nothing but Lightning."""
-        cli = pytest.importorskip("pytorch_lightning.cli")
         pytest.importorskip("tensorboard", reason="config.yaml asks for TensorBoard's logger")
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["train.py"])
-        built = cli.LightningCLI(
-            pl.LightningModule,
-            pl.LightningDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            args=[
-                "fit",
-                f"--config={cifar10_dir / 'config.yaml'}",
-                "--trainer.fast_dev_run=1",
-                "--trainer.accelerator=cpu",
-                "--trainer.enable_progress_bar=false",
-            ],
-        )
+        built = own_cli("fit", f"--config={cifar10_dir / 'config.yaml'}", "--trainer.fast_dev_run=1")
         assert isinstance(built.model, model.LitResNet)
         assert isinstance(built.datamodule, data.CIFAR10DataModule)
         assert built.config.fit.trainer.callbacks[0].init_args.monitor == "val_acc"
-
-
-@pytest.mark.parametrize("name", ["model.py", "data.py", "cifar_files.py"])
-def test_nothing_in_it_knows_where_it_runs(cifar10_dir, name):
-    source = (cifar10_dir / name).read_text(encoding="utf-8").lower()
-    assert not any(word in source for word in ("sagemaker", "lightning_sm", "/opt/ml", "sm_", "environ"))

@@ -1,15 +1,10 @@
 """The Fabric example in a job of one process, and restarted."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from lightning_sm._export import load_file
-from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import ROOT
+from tests.helpers.processes import ROOT, run_python
 
 pytest.importorskip("lightning.fabric", reason="the example uses lightning.fabric")
 pytestmark = pytest.mark.full
@@ -22,12 +17,10 @@ def test_the_example_trains_and_goes_on_after_a_restart(tmp_path):
     (opt_ml.base / "model").mkdir()
     saved = opt_ml.base / "checkpoints"
     saved.mkdir()
-    environ = {**without_launcher(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    environ.update(opt_ml.environ(TRAINING_JOB_NAME="job-1", SM_NUM_GPUS=0))
+    variables = opt_ml.environ(TRAINING_JOB_NAME="job-1", SM_NUM_GPUS=0)
 
     def run():
-        command = [sys.executable, str(EXAMPLE), "--epochs", "4"]
-        done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = run_python(EXAMPLE, "--epochs", 4, folder=tmp_path, **variables)
         assert done.returncode == 0, done.stderr
         state = load_file(str(opt_ml.base / "model" / "model.pt"), weights_only=True)
         return done.stdout, {name: value.tolist() for name, value in state.items()}

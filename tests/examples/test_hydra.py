@@ -1,22 +1,18 @@
 """The Hydra example, run as SageMaker's toolkit runs it, and Hydra's grammar."""
 
+import functools
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from lightning_sm import Hyperparameters, TrainingJob
 from lightning_sm._export import load_file
-from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import local_rendezvous
+from tests.helpers.processes import ROOT, local_rendezvous, run_python
 
 pytest.importorskip("hydra", reason="hydra-core is not installed")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "hydra"
+EXAMPLE = ROOT / "examples" / "hydra"
 
 
 @pytest.fixture
@@ -26,20 +22,7 @@ def program(tmp_path, monkeypatch):
     opt_ml = OptMl(tmp_path / "ml").host("algo-1")
     code = tmp_path / "ml" / "code"
     shutil.copytree(EXAMPLE, code, ignore=shutil.ignore_patterns("outputs", "__pycache__"))
-
-    def run(*words, **variables):
-        environ = {**without_launcher(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLE.parents[1])}
-        return subprocess.run(
-            [sys.executable, "train.py", *words],
-            cwd=code,
-            env={**environ, **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-
-    return opt_ml, code, run
+    return opt_ml, code, functools.partial(run_python, "train.py", folder=code)
 
 
 def in_job(opt_ml, hyperparameters, encode=json.dumps):
@@ -117,9 +100,17 @@ def test_hydra_reads_the_value_that_was_meant(value):
     assert (found, type(found)) == (value, type(value))
 
 
-def test_only_sagemakers_words_are_replaced():
-    job = TrainingJob(in_container=True, hyperparameters=Hyperparameters({"x": 1}))
-    assert job.hydra_overrides(["--x", "1"]) == ["x=1"]
-    for words in ([], ["x=2"], ["--config-name=big", "hydra.run.dir=y"]):
-        assert job.hydra_overrides(words) == words
-    assert TrainingJob().hydra_overrides(["--config-name", "big"]) == ["--config-name", "big"]
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["--x", "1", "--config-name", "small"], ["--config-name=small", "x=1"]),  # the toolkit
+        ([], ["--config-name=small", "x=1"]),  # SDK v3's command, an entry point of the container's own
+        (["x=2"], ["--config-name=small", "x=2"]),
+        (["--config-name", "big", "y=3", "--x", "1"], ["--config-name", "big", "y=3", "x=1"]),
+        (["--config-name=small", "x=1", "hydra.run.dir=y"], ["--config-name=small", "x=1", "hydra.run.dir=y"]),
+    ],
+)
+def test_hyperparameters_stand_beside_what_was_typed(typed, expected):
+    job = TrainingJob(in_container=True, hyperparameters=Hyperparameters({"x": 1, "config-name": "small"}))
+    assert job.hydra_overrides(typed) == expected
+    assert TrainingJob().hydra_overrides(typed) == typed

@@ -1,19 +1,14 @@
 """The README's first script, as it stands there, over SageMaker's files and on a laptop."""
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from lightning_sm._export import load_file
-from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
+from tests.helpers.processes import ROOT, run_python
 
-ROOT = Path(__file__).parents[2]
 _PROJECT = """
 import pathlib
 import torch
@@ -67,11 +62,7 @@ def script(tmp_path):
     (folder / "my_project.py").write_text(_PROJECT.replace("NAMESPACE", namespace))
 
     def run(*words, **variables):
-        environ = {**without_launcher(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
-        command = [sys.executable, "train.py", *words]
-        done = subprocess.run(
-            command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=120
-        )
+        done = run_python("train.py", *words, folder=folder, **variables)
         assert done.returncode == 0, done.stderr
         return done
 

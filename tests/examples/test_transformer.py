@@ -3,44 +3,17 @@
 import gzip
 import logging
 import math
-import sys
-from pathlib import Path
 
 import pytest
+
+from tests.helpers.processes import ROOT
 
 pl = pytest.importorskip("pytorch_lightning", minversion="2.0", reason="the example needs Lightning 2")
 torch = pytest.importorskip("torch", minversion="2.0", reason="the example needs torch 2")
 
-TRANSFORMER = Path(__file__).parents[2] / "examples" / "transformer"
-MODULES = ("data", "make_sample", "model")
+EXAMPLES, EXAMPLE = ROOT / "examples", "transformer"
+TRANSFORMER = EXAMPLES / EXAMPLE
 SMALL = {"context": 16, "layers": 2, "width": 16, "heads": 2}
-
-
-@pytest.fixture(scope="module")
-def modules():
-    """The modules of the example, imported as ``python train.py`` does."""
-    names = {}
-    sys.path.insert(0, str(TRANSFORMER))
-    try:
-        for name in MODULES:
-            sys.modules.pop(name, None)
-        for name in MODULES:
-            names[name] = __import__(name)
-        yield names
-    finally:
-        sys.path.remove(str(TRANSFORMER))
-        for name in MODULES:
-            sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def data(modules):
-    return modules["data"]
-
-
-@pytest.fixture
-def model(modules):
-    return modules["model"]
 
 
 @pytest.fixture(autouse=True)
@@ -150,11 +123,8 @@ class TestModel:
 
 class TestConfig:
     @pytest.fixture
-    def parsed(self, modules, tmp_path, monkeypatch):
-        """Parse config files of the example by nothing but Lightning; returns a function."""
-        cli = pytest.importorskip("pytorch_lightning.cli")
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["train.py"])
+    def parsed(self, data, model, own_cli):
+        """Parse config files of the example; returns a function."""
 
         class Trainer(pl.Trainer):
             """Keeps what a Trainer would check against the machine."""
@@ -164,20 +134,13 @@ class TestConfig:
                 super().__init__(strategy="auto", **kwargs)
 
         def parse(*names, words=()):
-            return cli.LightningCLI(
-                pl.LightningModule,
-                pl.LightningDataModule,
-                trainer_class=Trainer,
-                subclass_mode_model=True,
-                subclass_mode_data=True,
-                args=[*(f"--config={TRANSFORMER / name}" for name in names), "--trainer.accelerator=cpu", *words],
-                run=False,
-            )
+            configs = (f"--config={TRANSFORMER / name}" for name in names)
+            return own_cli(*configs, *words, trainer_class=Trainer, run=False)
 
         return parse
 
     def test_lightnings_own_cli_takes_it(self, parsed, model, data):
-        built = parsed("config.yaml", words=["--trainer.fast_dev_run=1", "--trainer.enable_progress_bar=false"])
+        built = parsed("config.yaml", words=["--trainer.fast_dev_run=1"])
         built.trainer.fit(built.model, built.datamodule)
         assert isinstance(built.model, model.LitGPT)
         assert isinstance(built.datamodule, data.TextDataModule)
@@ -204,7 +167,10 @@ def _config_of(built):
     return built.config["trainer"]["strategy"].as_dict()
 
 
-@pytest.mark.parametrize("name", ["model.py", "data.py"])
-def test_nothing_in_it_knows_where_it_runs(name):
-    source = (TRANSFORMER / name).read_text(encoding="utf-8").lower()
+_INDEPENDENT = ("cifar10/model", "cifar10/data", "cifar10/cifar_files", "transformer/model", "transformer/data")
+
+
+@pytest.mark.parametrize("name", _INDEPENDENT)
+def test_nothing_in_an_example_knows_where_it_runs(name):
+    source = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8").lower()
     assert not any(word in source for word in ("sagemaker", "lightning_sm", "/opt/ml", "sm_", "environ"))

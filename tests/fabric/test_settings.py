@@ -4,7 +4,8 @@ import pytest
 
 import lightning_sm
 from lightning_sm import SageMakerEnvironment
-from lightning_sm._distributed.fabric import FABRIC_STRATEGIES, fabric_class
+from lightning_sm._distributed.backend import BackendChoice
+from lightning_sm._distributed.registry import FABRIC_STRATEGIES, strategy_class
 from lightning_sm._lightning import FABRICS, Namespace, choose_fabric
 from lightning_sm.errors import HyperparameterError, StrategyUnavailableError, TopologyError
 from tests.helpers.environ import torchrun
@@ -61,6 +62,14 @@ def test_loggers_write_below_the_output_directory(second_host, opt_ml, namespace
     assert logger.root_dir == str(opt_ml.base / "output" / "data")
 
 
+@each_namespace
+def test_a_fabrics_logger_of_a_url_writes_there_by_itself(second_host, namespace):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    logger = namespace.module("loggers").TensorBoardLogger("memory://runs")
+    lightning_sm.fabric_settings(loggers=[logger])
+    assert logger.root_dir == "memory://runs"
+
+
 def test_what_fabric_run_was_told_is_left_to_it(second_host, fabric_run):
     fabric_run(devices=2, num_nodes=2, accelerator="cpu")
     assert lightning_sm.fabric_settings() == {"strategy": "smddp"}
@@ -76,7 +85,7 @@ def test_fabric_run_on_each_host_alone(opt_ml, in_environ, fabric_run):
     in_environ(opt_ml.host("algo-2", "algo-1", "algo-2").environ())
     in_environ(torchrun(0, 2, 0, 2, 0, nodes=1))
     fabric_run(devices=2, num_nodes=1)
-    with pytest.raises(TopologyError, match=r"1 host\(s\), and the job has 2.*--num-nodes=2 --node-rank=1 --main-addr"):
+    with pytest.raises(TopologyError, match=r"1 host\(s\), and the job has 2.*fabric run: --num-nodes, --node-rank"):
         lightning_sm.fabric_settings()
 
 
@@ -99,33 +108,33 @@ def test_public_classes_are_those_of_the_fabric_in_use():
     from lightning_sm import fabric
 
     for name in FABRIC_STRATEGIES:
-        assert getattr(fabric, name) in [fabric_class(each, name) for each in _NAMESPACES]
-    assert choose_fabric(fabric_class(_NAMESPACES[-1], "SMDDPStrategy")) == _NAMESPACES[-1]
-    assert fabric_class(_NAMESPACES[0], "SMDDPStrategy") is not lightning_sm.SMDDPStrategy
+        assert getattr(fabric, name) in [strategy_class(each, name) for each in _NAMESPACES]
+    assert choose_fabric(strategy_class(_NAMESPACES[-1], "SMDDPStrategy")) == _NAMESPACES[-1]
+    assert strategy_class(_NAMESPACES[0], "SMDDPStrategy") is not lightning_sm.SMDDPStrategy
 
 
 def test_an_older_fabric_is_named(monkeypatch):
     monkeypatch.setattr(Namespace, "version", (2, 0))
     with pytest.raises(StrategyUnavailableError, match=r"needs Lightning 2\.1 or newer, and lightning_fabric 2\.0"):
-        fabric_class(Namespace("lightning_fabric"), "SMDDPStrategy")
+        strategy_class(Namespace("lightning_fabric"), "SMDDPStrategy")()
 
 
 @each_namespace
 @pytest.mark.parametrize("option", [{"gradient_compression": "bf16"}, {"local_steps": 4}])
 def test_options_that_a_fabric_would_not_follow_are_refused(namespace, option):
     with pytest.raises(HyperparameterError, match=r"is an option of the Trainer's SMDDPStrategy.* HINT"):
-        fabric_class(namespace, "SMDDPStrategy")(**option)
-    assert fabric_class(namespace, "SMDDPStrategy")()._ddp_kwargs == {"gradient_as_bucket_view": True}
+        strategy_class(namespace, "SMDDPStrategy")(**option)
+    assert strategy_class(namespace, "SMDDPStrategy")()._ddp_kwargs == {}
 
 
 def test_means_over_smddp_are_a_sum_and_a_division(monkeypatch):
     import torch
 
-    strategy = fabric_class(_NAMESPACES[-1], "SMDDPStrategy")()
+    strategy = strategy_class(_NAMESPACES[-1], "SMDDPStrategy")()
     base = next(cls for cls in type(strategy).__mro__ if cls.__module__.startswith(_NAMESPACES[-1].name))
     asked = []
     monkeypatch.setattr(base, "all_reduce", lambda self, tensor, group, how: asked.append(how) or tensor * 4)
-    monkeypatch.setattr(type(strategy), "_has_documented_sums_only", True)
+    strategy._choice = BackendChoice("smddp")
     monkeypatch.setattr(type(strategy), "world_size", 4)
     assert strategy.all_reduce(torch.tensor(3.0), reduce_op="mean") == 3
     assert asked == ["sum"]

@@ -234,41 +234,36 @@ def raised_in(module, message):
     return caught(lambda: names["fail"](message))
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError(_GLOO),
-        RuntimeError("[..pair.cc:589] Read error [10.0.1.2]:39129: Connection reset by peer"),
-        RuntimeError("Application timeout caused pair closure"),
-        RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"),
-        RuntimeError("NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1269, remote process exited"),
-        RuntimeError("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)"),
-        DistBackendError("whatever"),
-        # What anybody may say counts where torch says it.
-        raised_in("torch.distributed.distributed_c10d", "Socket Timeout"),
-        raised_in("torch.distributed.distributed_c10d", "Broken pipe"),
-        raised_in("torch.distributed.distributed_c10d", "Wait timeout"),
-    ],
-    ids=lambda error: str(error)[-40:],
-)
-def test_errors_of_those_who_lost_a_peer(error):
-    assert is_lost_peer_error(error)
+_OF_LOST_PEERS = [
+    RuntimeError(_GLOO),
+    RuntimeError("[..pair.cc:589] Read error [10.0.1.2]:39129: Connection reset by peer"),
+    RuntimeError("Application timeout caused pair closure"),
+    RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"),
+    RuntimeError("NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1269, remote process exited"),
+    RuntimeError("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)"),
+    DistBackendError("whatever"),
+    # What anybody may say counts where torch says it.
+    raised_in("torch.distributed.distributed_c10d", "Socket Timeout"),
+    raised_in("torch.distributed.distributed_c10d", "Broken pipe"),
+    raised_in("torch.distributed.distributed_c10d", "Wait timeout"),
+]
+_OF_THEIR_OWN = [
+    RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+    RuntimeError("DataLoader timed out after 60 seconds"),
+    ConnectionResetError("Connection reset by peer"),
+    ValueError(_GLOO),
+    Silent(),
+    DistBackendError("The server socket has failed to listen on any local network address. port: 7777"),
+    raised_in("data", "Broken pipe"),
+    raised_in("torchdata.nodes", "connection refused"),
+    raised_in("torch._utils", _QUOTED),
+]
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
-        RuntimeError("DataLoader timed out after 60 seconds"),
-        ConnectionResetError("Connection reset by peer"),
-        ValueError(_GLOO),
-        Silent(),
-        DistBackendError("The server socket has failed to listen on any local network address. port: 7777"),
-        raised_in("data", "Broken pipe"),
-        raised_in("torchdata.nodes", "connection refused"),
-        raised_in("torch._utils", _QUOTED),
-    ],
+    ("error", "is_lost"),
+    [*((error, True) for error in _OF_LOST_PEERS), *((error, False) for error in _OF_THEIR_OWN)],
     ids=repr,
 )
-def test_errors_with_a_cause_of_their_own(error):
-    assert not is_lost_peer_error(error)
+def test_errors_of_those_who_lost_a_peer_and_others(error, is_lost):
+    assert is_lost_peer_error(error) is is_lost

@@ -110,7 +110,7 @@ def test_the_loss_of_a_guard_ends_nothing(cluster, killed):
     ranks = cluster.start(exit_timeout=0.1)
     before = ranks[killed].monitor._guard
     ranks[killed].kill_guard()
-    until(lambda: ranks[killed].monitor._guard is not before and ranks[2].sees([0, 1, 2]))
+    until(lambda: ranks[killed].monitor._guard is not before and ranks[0].sees([0, 1, 2]))
     assert quiet(ranks)
     # Failures are shared as before.
     ranks[1].monitor.publish(REASON)

@@ -17,7 +17,19 @@ import pytest
 from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
 
-__all__ = ["Job", "ROOT", "STANDINS", "assert_equal", "free_port", "local_rendezvous", "marked", "server", "until"]
+__all__ = [
+    "Job",
+    "ROOT",
+    "STANDINS",
+    "assert_equal",
+    "environ_of",
+    "free_port",
+    "local_rendezvous",
+    "marked",
+    "run_python",
+    "server",
+    "until",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins"
@@ -29,6 +41,20 @@ def assert_equal(found, expected, **tolerance):
     assert list(found) == list(expected)
     for name, numbers in expected.items():
         assert found[name] == pytest.approx(numbers, **tolerance), name
+
+
+def environ_of(**variables):
+    """The variables of a program that imports this package, without those of a launcher of these tests."""
+    # One thread each: with more, sums come in another order and weights differ in their last bits.
+    own = {"OMP_NUM_THREADS": 1, "PYTHONPATH": ROOT, **variables}
+    return {**without_launcher(os.environ), **{name: str(value) for name, value in own.items()}}
+
+
+def run_python(*words, folder, **variables):
+    """Run Python with these words in a folder, and return how it ended and what it said."""
+    command = [sys.executable, *map(str, words)]
+    environ = environ_of(**variables)
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=250, check=False)
 
 
 def free_port():
@@ -80,10 +106,7 @@ class Job:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.command = [str(script), str(self.folder), *map(str, arguments)]
         self.timeout = timeout
-        self.variables = without_launcher(os.environ)
-        # One thread each: with more, sums come in another order and weights differ in their last bits.
-        self.variables.update(OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join([str(ROOT), *map(str, path)]))
-        self.variables.update({name: str(value) for name, value in variables.items()})
+        self.variables = environ_of(PYTHONPATH=os.pathsep.join([str(ROOT), *map(str, path)]), **variables)
         # By this the processes are found that are in no group of the job: torchrun's workers, guards.
         self.variables["TESTS_JOB"] = self._mark = f"{os.getpid()}-{self.folder}"
 

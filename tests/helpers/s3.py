@@ -1,6 +1,7 @@
 """An S3 server on this machine (moto), and a proxy before a server that can fail for a while."""
 
 import logging
+import os
 import threading
 import time
 import urllib.request
@@ -8,20 +9,15 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Dict, List, Optional, Tuple
+from unittest import mock
 
 import pytest
 
 __all__ = ["S3", "FailingProxy", "s3_server"]
 
-CREDENTIALS = {
-    "AWS_ACCESS_KEY_ID": "testing",
-    "AWS_SECRET_ACCESS_KEY": "testing",
-    "AWS_DEFAULT_REGION": "us-east-1",
-}
-
 
 class S3:
-    """A running server with the bucket ``logs``.
+    """A running server with the bucket ``logs``, whose objects are read by their names.
 
     ``variables`` are the environment of what writes to it, and of what reads.
     """
@@ -30,15 +26,23 @@ class S3:
         import boto3
 
         self.port = port
-        self.variables = {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-        self.client = boto3.session.Session().client(
-            "s3",
-            endpoint_url=f"http://127.0.0.1:{port}",
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-            region_name="us-east-1",
-        )
+        self.variables = {
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        }
+        with mock.patch.dict(os.environ, self.variables):
+            self.client = boto3.Session().client("s3")
         self.client.create_bucket(Bucket="logs")
+
+    def __getitem__(self, name: str) -> bytes:
+        return self.client.get_object(Bucket="logs", Key=name)["Body"].read()
+
+    def update(self, objects: Dict[str, bytes]) -> None:
+        """Write objects by their names."""
+        for name, content in objects.items():
+            self.client.put_object(Bucket="logs", Key=name, Body=content)
 
     def names(self, prefix=""):
         """The names of the objects below a prefix."""
@@ -52,7 +56,7 @@ class S3:
 
 @contextmanager
 def s3_server():
-    """Start a server, with nothing of an earlier one. It answers for all of AWS's services."""
+    """Start a server, with nothing of an earlier one, which the environment names. It has all of AWS's services."""
     server = pytest.importorskip("moto.server", reason="moto is not installed").ThreadedMotoServer(
         ip_address="127.0.0.1", port=0, verbose=False
     )
@@ -62,7 +66,9 @@ def s3_server():
         _, port = server.get_host_and_port()
         reset = urllib.request.Request(f"http://127.0.0.1:{port}/moto-api/reset", method="POST")
         urllib.request.urlopen(reset, timeout=30).close()
-        yield S3(port)
+        found = S3(port)
+        with mock.patch.dict(os.environ, found.variables):
+            yield found
     finally:
         server.stop()
 

@@ -12,16 +12,12 @@ import torch.distributed as dist
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm.callbacks import callback_class
 from tests.helpers.interrupted import NAMESPACE, Logged, pl
-from tests.helpers.setups import SETUPS
-from tests.helpers.setups_callbacks import CALLBACK_SETUPS
-from tests.helpers.setups_data import DATA_SETUPS
+from tests.helpers.setups import SETUPS as LIBRARY
 
-__all__ = ["LIBRARY", "continue_from", "outcome", "saves_of", "train_fit", "train_keeping_all"]
-
-LIBRARY = {**SETUPS, **CALLBACK_SETUPS, **DATA_SETUPS}
+__all__ = ["LIBRARY", "continue_from", "outcome", "saves_of", "shares", "train_fit", "train_keeping_all"]
 
 
-def train_fit(name, size, directory, seed=7, save_every=0.01, resumed=False, **more):
+def train_fit(name, size, directory, seed=7, save_every=0.01, resumed=False, ckpt_path=None, **more):
     """Train a set-up in a directory of saves, and return its trainer."""
     forget_fits()
     pl.seed_everything(seed)
@@ -41,7 +37,7 @@ def train_fit(name, size, directory, seed=7, save_every=0.01, resumed=False, **m
     )
     # Something that a resumed run has drawn more of than the run before it.
     torch.rand(3 if resumed else 2)
-    trainer.fit(made.model, made.train, made.val)
+    trainer.fit(made.model, made.train, made.val, ckpt_path=ckpt_path)
     return trainer
 
 
@@ -57,6 +53,11 @@ def saves_of(directory):
     return sorted(records, key=lambda record: record["number"])
 
 
+def shares(record):
+    """Whether a save shares a file of another callback."""
+    return len(record["files"]) > 1
+
+
 def continue_from(record, directory, copy, name, size, save_every=600.0, **more):
     """Continue a fit from one of its saves, in a directory that has no other, and return the trainer."""
     if os.environ.get("RANK", "0") == "0":
@@ -66,8 +67,8 @@ def continue_from(record, directory, copy, name, size, save_every=600.0, **more)
         stem = record["name"][: -len(".ckpt")]
         shutil.copy(series / record["name"], target)
         shutil.copy(series / f"{stem}.json", target)
-        if record["rest"]:
-            shutil.copy(series / record["rest"], target)
+        if shares(record):
+            shutil.copy(series / f"{stem}.rest", target)
     if dist.is_initialized():
         dist.barrier()
     with mock.patch("lightning_sm._resume.series.Series.remove_replaced"):

@@ -3,7 +3,7 @@
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-__all__ = ["loader", "tiny_model", "weights"]
+__all__ = ["loader", "tiny_model", "train_twice", "weights"]
 
 
 def loader(samples=16, batch_size=2):
@@ -41,6 +41,17 @@ def tiny_model(pl):
             return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
 
     return TinyModel()
+
+
+def train_twice(trainer, model):
+    """Train an epoch, test, and train another one; return what came out."""
+    trainer.fit(model, loader(), loader())
+    after_one = weights(model)
+    tested = trainer.test(model, loader(), verbose=False)
+    trainer.fit_loop.max_epochs = trainer.current_epoch + 1  # Lightning 1.5 counts the last epoch back
+    trainer.fit(model, loader(), loader())
+    results = {"after_one": after_one, "after_two": weights(model), "tested": tested[0]["test_loss"]}
+    return {"steps": trainer.global_step, **results}
 
 
 def weights(model):

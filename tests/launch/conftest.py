@@ -1,11 +1,10 @@
-"""A server with AWS's API on this machine (moto), and credentials that are none."""
+"""A project, and what ``lightning-sm`` shows of it at a server with AWS's API on this machine (moto)."""
 
 from typing import NamedTuple, Optional
 
 import pytest
 
 from lightning_sm.__main__ import main
-from tests.helpers.s3 import s3_server
 
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
 NO_BUCKET = ("--image", "pytorch-2.8-gpu", "--instance-type", "ml.g5.xlarge", "--role", ROLE)
@@ -18,24 +17,6 @@ class Shown(NamedTuple):
     status: Optional[int]
     out: str
     err: str
-
-
-_VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_REGION")
-
-
-@pytest.fixture
-def aws(monkeypatch):
-    """An empty account at that server, with the bucket ``bucket``; the value is a boto3 session."""
-    for name in _VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    with s3_server() as server:
-        for name, value in {**server.variables, "AWS_MAX_ATTEMPTS": "1"}.items():
-            monkeypatch.setenv(name, value)
-        import boto3
-
-        session = boto3.Session()
-        session.client("s3").create_bucket(Bucket="bucket")
-        yield session
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 import subprocess
 import sys
 import tarfile
@@ -136,6 +137,19 @@ def test_tuning_jobs_are_listed_shown_stopped_and_fetched(job, run):
     )  # moto has no such call
 
 
+def test_a_line_is_there_at_once_for_a_reader_that_is_no_terminal(job, monkeypatch):
+    class Pipe(io.StringIO):
+        flushed = 0
+
+        def flush(self):
+            self.flushed += 1
+
+    write(job, "algo-1", "one", "two")
+    monkeypatch.setattr("sys.stdout", Pipe())
+    follow(job, "job-1", poll_seconds=0.01)
+    assert sys.stdout.flushed == len(sys.stdout.getvalue().splitlines()) > 2
+
+
 def test_a_reader_that_ends_is_no_error(job):
     script = "from lightning_sm.__main__ import main; import sys; sys.exit(main(['jobs', '--json']))"
     listing = subprocess.run(
@@ -155,7 +169,7 @@ def test_an_interrupt_detaches_and_says_how_to_come_back(job, capsys):
 
 def test_the_commands(job, run):
     write(job, "algo-1", "trained")
-    assert '"[algo-1] trained"' in run("logs", "job-1", "--json").out
+    assert "[algo-1] trained" in run("logs", "job-1").out
     assert [each["name"] for each in json.loads(run("jobs", "--json").out)] == ["job-1"]
     assert "no training jobs and no tuning jobs" in run("jobs", "--contains", "none").err
     shown = run("logs", "none")
@@ -197,8 +211,11 @@ def test_archives_that_are_none_or_reach_outside(job, model_uri, run, project):
     assert "lies outside" in run("artifacts", "job-1").err
     assert not (project / "outside").exists()
     bucket, _, key = model_uri.partition("://")[2].partition("/")
-    job.client("s3").put_object(Bucket=bucket, Key=key, Body=b"no archive")
-    assert "cannot be unpacked" in run("artifacts", "job-1").err
+    put_model(job, model_uri, model=f"{random.Random(1).getrandbits(99_999):x}")
+    half = job.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()[:4000]
+    for content in (b"no archive", half):
+        job.client("s3").put_object(Bucket=bucket, Key=key, Body=content)
+        assert "cannot be unpacked" in run("artifacts", "job-1").err
     job.client("s3").delete_object(Bucket=bucket, Key=key)
     shown = run("artifacts", "job-1")
     assert (shown.status, "s3:GetObject" in shown.err) == (1, True)

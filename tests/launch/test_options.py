@@ -87,7 +87,8 @@ def test_a_file_stands_below_what_is_typed(folder):
         (["--lr", "-1", "--text=", "--+trainer.x", "20"], {"lr": -1, "text": "", "+trainer.x": 20}),
         # YAML would change these.
         *(([f"--tag={text}"], {"tag": text}) for text in ("010", "12:30", "1_000", "no", "1.10", "0x10", "~", "1.")),
-        *(([f"--tag={text}"], {"tag": text}) for text in ("2024-01-01", "a: b", "#c", "[a")),
+        *(([f"--tag={text}"], {"tag": text}) for text in ("2024-01-01", "a: b", "#c", "[a", "{epoch}", "{epoch:02d}")),
+        (["--days", "[2024-01-01, 1e-3]"], {"days": ["2024-01-01", 0.001]}),
     ],
 )
 def test_the_command_as_hyperparameters(words, expected):

@@ -1,6 +1,7 @@
 """The source archive."""
 
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -93,6 +94,18 @@ def test_the_package_rides_along_unless_named(source):
     for text in ("# lightning-sm==9.9 once", "lightning-smart==1.0", "lightning-sm-extra==1.0", "my-lightning-sm==1.0"):
         (source / "requirements.txt").write_text(text)
         assert pack(source)[0].added == (WHEEL, "requirements.txt")
+
+
+def test_requirements_with_hashes_and_of_another_encoding(source):
+    (source / "requirements.txt").write_text("# none\n#--hash=sha256:0\n")
+    packed, _ = pack(source)
+    with tarfile.open(packed.path) as archive:
+        archive.extractall(source.parent / "unpacked")
+    words = ("install", "--dry-run", "--no-deps", "--require-hashes", "-r", "requirements.txt")
+    subprocess.run([sys.executable, "-m", "pip", *words], cwd=source.parent / "unpacked", check=True)
+    (source / "requirements.txt").write_text("torchmetrics", encoding="utf-16")
+    with pytest.raises(LaunchError, match=r"requirements\.txt is not UTF-8"):
+        pack(source)
 
 
 def test_links_of_the_source(source, tmp_path):

@@ -146,6 +146,8 @@ def test_a_drawn_job_is_what_the_service_makes_of_the_tuning_job():
         ({"instance_groups": ["a=1:ml.g5.xlarge"], "instance_type": "ml.g5.xlarge"}, "leave --instance-type out"),
         ({"instance_groups": ["a:ml.g5.xlarge"]}, "NAME=COUNT:TYPE"),
         ({"channels": {"training": "none"}}, "The channel none has no files on this machine"),
+        ({"channels": {"training": 2024}}, "The channel 2024 has no files"),
+        ({"channels": {"training": None}}, "The channel 'training' is None"),
         ({"channels": {"training": "gs://b/x"}}, "or a local folder"),
         ({"channels": {"training": {"uri": "s3://b/x", "moed": "File"}}}, "uri, mode, sharded"),
         ({"max_run": "soon"}, r"--max-run: 'soon' is not a duration"),
@@ -164,6 +166,10 @@ def test_a_drawn_job_is_what_the_service_makes_of_the_tuning_job():
         ({"tuning": {"ranges": {"n": {"min": "one", "max": 5}}}}, "Give a list of values, or"),
         ({"tuning": {"ranges": {"n": {"min": 0.1, "max": 1, "scale": "Log"}}}}, "auto, linear, log, reverse_log"),
         ({"tuning": {"ranges": {"n": 5}}}, "Give a list of values, or"),
+        ({"tuning": {"ranges": {"n": {"min": 1.5, "max": 3, "type": "integer"}}}}, "type: integer with integer ends"),
+        ({"tuning": {"ranges": {"n": {"min": 2.0, "max": 1}}}}, "max is not below min"),
+        ({"tuning": {"ranges": {"n": {"min": 0, "max": 0.1, "scale": "log"}}}}, "cannot have the scale log"),
+        ({"tuning": {"ranges": {"n": {"min": 0.5, "max": 1, "scale": "reverse_log"}}}}, "the scale reverse_log"),
     ],
 )
 def test_settings_that_mean_nothing(given, message):
@@ -188,12 +194,14 @@ def test_settings_that_mean_nothing(given, message):
         ({"instance_type": "ml.unknown.xlarge"}, r"ml\.unknown\.xlarge', which is none that the API"),
         ({"max_run": "30d"}, "MaxRuntimeInSeconds has 2592000, more than 2419200"),
         ({"instances": 0}, "InstanceCount has 0, less than 1"),
+        ({"spot": True, "set": {"StoppingCondition.MaxRuntimeInSeconds": 200_000}}, "MaxWaitTimeInSeconds is less"),
         ({"set": {"ResourceConfig.VolumeSizeInGB": "big"}}, "type: <class 'str'>, valid types: <class 'int'>"),
         ({"set": {"ResourceConfg.VolumeSizeInGB": 1}}, 'Unknown parameter in input: "ResourceConfg"'),
         ({"tuning": {"max_jobs": 2}, "name": "a" * 33}, "HyperParameterTuningJobName has 33 characters, more than 32"),
         ({"tuning": {"max_jobs": 2, "ranges": {"a": list(range(31))}}}, "Values has 31 entries, more than 30"),
         ({"tuning": {"max_jobs": 2, "max_parallel_jobs": 101}}, "MaxParallelTrainingJobs has 101, more than 100"),
         ({"tuning": {"max_jobs": 0}}, "MaxNumberOfTrainingJobs"),
+        ({"tuning": {"max_jobs": 2, "ranges": {"a": []}}}, "Invalid length for parameter .*Values, value: 0"),
         ({"tuning": {"max_jobs": 2}, "instance_groups": ["a=1:ml.g5.xlarge"]}, 'Unknown parameter .* "InstanceGroups"'),
     ],
 )
@@ -204,6 +212,28 @@ def test_limits_of_the_api(given, message):
         return
     with pytest.raises(LaunchError, match=message):
         check_limits(request_of(**given))
+
+
+def test_channels_whose_files_would_be_missing_are_refused(tmp_path):
+    (tmp_path / "data" / "inner").mkdir(parents=True)
+    (tmp_path / "data" / "inner" / "a.bin").write_bytes(b"a")
+    link, channel = tmp_path / "data" / "link", {"channels": {"training": str(tmp_path / "data")}}
+    link.symlink_to(tmp_path / "data" / "inner" / "a.bin")
+    assert request_of(**channel).as_body()["InputDataConfig"]
+    for target in (tmp_path / "data" / "inner", tmp_path / "none"):
+        link.unlink()
+        link.symlink_to(target)
+        with pytest.raises(LaunchError, match=r"data/link in the channel .* is a link to a folder, or to nothing"):
+            request_of(**channel)
+    link.unlink()
+    (tmp_path / "data" / os.fsdecode(b"\xff")).write_bytes(b"a")
+    with pytest.raises(LaunchError, match="its name UTF-8"):
+        request_of(**channel)
+
+
+def test_a_name_that_is_set_is_the_name_of_the_request():
+    request = request_of(set={"TrainingJobName": "other"})
+    assert (request.name, request.as_body()["TrainingJobName"]) == ("other", "other")
 
 
 def test_images_of_china():

@@ -13,8 +13,10 @@ import threading
 import pytest
 
 from tests.launch.conftest import NO_BUCKET, OPTIONS, refusal
+from tests.launch.test_request import RECORDED
 
 pytestmark = pytest.mark.full
+NO_CHANNEL = (*NO_BUCKET, "--bucket", "bucket")
 DEFAULT_BUCKET = "sagemaker-us-east-1-123456789012"
 SEARCH = ("--objective", "val_acc", "--direction", "maximize", "--max-jobs", "4", "--no-check")
 LR = ("--range", "model.lr={min: 1e-5, max: 1e-1, scale: log}")
@@ -103,6 +105,30 @@ def test_a_request_is_sent_as_it_was_written(aws, run, project):
         assert message in run("launch", "--request", "request.json", *words, options=()).err
 
 
+def test_data_of_the_jobs_name_keeps_it(aws, run, project):
+    words = ("--channel", "train=s3://data/train/images", "--", "--dataset", "train", "--lr", "1")
+    (project / "request.json").write_text(run("launch", "--name", "train", "--dry-run", *words, options=NO_CHANNEL).out)
+    printed = run("launch", "--request", "request.json", "--name", "other", "--dry-run", options=()).out
+    body = json.loads(printed)
+    (channel,) = body["InputDataConfig"]
+    assert (channel["ChannelName"], body["HyperParameters"]["dataset"]) == ("train", '"train"')
+    assert channel["DataSource"]["S3DataSource"]["S3Uri"] == "s3://data/train/images"
+    assert printed.count("s3://bucket/other/") == 2
+
+
+def test_the_archive_of_an_sdk_stays_as_it_is(aws, run, project):
+    body = RECORDED["none"]
+    address = json.loads(body["HyperParameters"]["sagemaker_submit_directory"])
+    bucket, key = address[len("s3://") :].split("/", 1)
+    aws.client("s3").put_object(Bucket=bucket, Key=key, Body=b"the SDK's")
+    (project / "request.json").write_text(json.dumps(body))
+    for name in ((), ("--name", "job-2")):
+        assert run("launch", "--request", "request.json", *name, options=()).status == 0
+    assert json.loads(described(aws, "job-2")["HyperParameters"]["sagemaker_submit_directory"]) == address
+    assert aws.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read() == b"the SDK's"
+    assert keys(aws) == [key]
+
+
 def test_a_folder_as_a_channel_is_uploaded_once(aws, run, project):
     (project / "data" / "inner").mkdir(parents=True)
     (project / "data" / "a.bin").write_bytes(b"a" * 1000)
@@ -130,7 +156,7 @@ SERIES = ("train-0a1b2c/fit-0/step-8.ckpt", "train-0a1b2c/fit-0/step-8.json", "t
 OLD = "s3://bucket/job-0/checkpoints"
 
 
-def test_checkpoints_of_another_job_are_copied_to_the_jobs_own_prefix(aws, run):
+def test_checkpoints_of_another_job_are_copied_to_the_jobs_own_prefix(aws, run, project):
     for name in ("last.ckpt", *SERIES):
         aws.client("s3").put_object(Bucket="bucket", Key=f"job-0/checkpoints/{name}", Body=name.encode())
     words = ("--name", "job-1", "--from-checkpoint", OLD)
@@ -146,7 +172,8 @@ def test_checkpoints_of_another_job_are_copied_to_the_jobs_own_prefix(aws, run):
         assert (shown.status, aws.client("sagemaker").list_training_jobs()["TrainingJobSummaries"]) == (1, [])
         assert message in shown.err
     assert "has no place for checkpoints" in run("launch", *words, "--checkpoints", "none").err
-    assert run("launch", *words).status == 0
+    (project / "request.json").write_text(printed)
+    assert run("launch", "--request", "request.json", "--from-checkpoint", OLD, options=()).status == 0
     assert keys(aws, prefix="job-1/checkpoints/") == sorted(["last.ckpt", *SERIES])
     body = aws.client("s3").get_object(Bucket="bucket", Key=f"job-1/checkpoints/{SERIES[0]}")["Body"].read()
     assert body == SERIES[0].encode()
@@ -154,12 +181,16 @@ def test_checkpoints_of_another_job_are_copied_to_the_jobs_own_prefix(aws, run):
 
 def test_what_is_missing_is_named_at_once(aws, run, monkeypatch, tmp_path):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.delenv("AWS_REGION", raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     missing = "There is no --image, no --instance-type, no --role, no --region"
     assert missing in run("launch", "fit", "--config", "config.yaml", options=()).err
     assert f"{missing}, no --objective, no --direction, no --range, no --max-jobs." in run("tune", options=()).err
     assert "There is no --region" in run("launch").err
     assert "--source-dir none is no folder" in run("launch", "--region", "us-east-1", "--source-dir", "none").err
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    assert run("launch", "--dry-run").status == 0
+    assert "Values, value: 0" in run("tune", *SEARCH, "--range", "a=[]").err
     monkeypatch.setenv("AWS_PROFILE", "none")
     assert "Check AWS_PROFILE" in run("launch").err
 

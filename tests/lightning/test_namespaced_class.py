@@ -1,15 +1,17 @@
 import copy
+import functools
 import pickle
 from typing import Any, List
 
 import pytest
 
-from lightning_sm._distributed.smddp import smddp_strategy_class
+from lightning_sm._distributed.registry import strategy_class
 from lightning_sm._lightning import NAMESPACES, LazyClass, installed_namespaces
 from lightning_sm._lightning.legacy import ddp_base_path
 from lightning_sm._lightning.namespaces import resolve_class
 from tests.helpers.fresh import run_fresh
 
+_strategy_class = functools.partial(strategy_class, name="SMDDPStrategy")
 _BOTH = len(installed_namespaces()) == 2
 needs_both = pytest.mark.skipif(not _BOTH, reason="needs both of Lightning's namespaces")
 
@@ -17,8 +19,8 @@ needs_both = pytest.mark.skipif(not _BOTH, reason="needs both of Lightning's nam
 @pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
 def test_one_class_for_each_namespace(namespace):
     module, _, base = ddp_base_path(namespace).partition(":")
-    cls = smddp_strategy_class(namespace)
-    assert cls is smddp_strategy_class(namespace)
+    cls = _strategy_class(namespace)
+    assert cls is _strategy_class(namespace)
     assert issubclass(cls, getattr(namespace.module(module), base))
     assert (cls.__name__, cls.__module__) == ("SMDDPStrategy", "lightning_sm")
     assert cls.__doc__.startswith("Distributed data parallel training on SageMaker")
@@ -26,13 +28,13 @@ def test_one_class_for_each_namespace(namespace):
 
 def test_once_a_lightning_is_loaded_the_class_itself_is_given():
     installed_namespaces()[0].module()
-    assert isinstance(resolve_class("SMDDPStrategy", smddp_strategy_class), type)
+    assert isinstance(resolve_class("SMDDPStrategy", _strategy_class), type)
 
 
 def test_deferred_is_called_subclassed_and_asked_as_a_class(monkeypatch):
     installed_namespaces()[0].module()
-    deferred: Any = LazyClass("SMDDPStrategy", smddp_strategy_class)
-    cls = smddp_strategy_class(next(namespace for namespace in NAMESPACES if namespace.is_loaded))
+    deferred: Any = LazyClass("SMDDPStrategy", _strategy_class)
+    cls = _strategy_class(next(namespace for namespace in NAMESPACES if namespace.is_loaded))
     strategy = deferred(process_group_backend="gloo")
     assert type(strategy) is cls
     assert isinstance(strategy, deferred)
@@ -76,7 +78,7 @@ def test_name_taken_before_any_lightning_serves_the_one_that_comes():
 def test_instances_are_pickled_and_copied_in_either_namespace(namespace):
     for other in installed_namespaces():
         other.module()
-    cls = smddp_strategy_class(namespace)
+    cls = _strategy_class(namespace)
     strategy: Any = cls(process_group_backend="gloo")
     copies: List[Any] = [pickle.loads(pickle.dumps(strategy)), copy.deepcopy(strategy)]
     for again in copies:

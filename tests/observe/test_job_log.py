@@ -2,20 +2,17 @@
 
 import math
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.environ import mpirun
-from tests.helpers.processes import ROOT, Job
+from tests.helpers.processes import ROOT
 from tests.observe.form import FORBIDDEN, progress_lines
 from tests.projects.container import log_lines
 
-HERE = Path(__file__).parent
 PL = installed_namespaces()[-1].module()
 
 
@@ -119,21 +116,3 @@ def test_mpiruns_pseudo_terminal_is_none(container, monkeypatch):
     trainer, lines = here(container, "fit", *SHOWN)
     assert shown(trainer) == ([], [30])
     assert progress_lines(lines)
-
-
-@pytest.mark.full
-def test_two_processes_write_one_set_of_lines(tmp_path):
-    job = Job(tmp_path, HERE / "train_two.py").torchrun(1, 2)
-    assert [each["steps"] for each in job.results(2)] == [6, 6]
-    logs = [path.read_bytes().decode() for path in tmp_path.glob("log-*.txt")]
-    assert [log for log in logs if FORBIDDEN.search(log)] == []
-    found = progress_lines(job.output.splitlines())
-    ends = [(stage, words) for stage, words, _ in found if stage.endswith("end")]
-    assert [stage for stage, _ in ends] == ["validation end", "train end", "fit end"]
-    assert [words["samples"] for _, words in ends] == ["24", "24", "24"]
-    assert re.search("loss_epoch=.*val_loss=|val_loss=.*loss_epoch=", found[-2][2])
-    hangs = [line for line in job.output.splitlines() if " hang:" in line]
-    (waits,) = (line for line in hangs if "rank=1 of 2" in line)
-    assert re.search(" batch=3 rank=1 of 2, waiting for data, in ", waits)
-    (other,) = (line for line in hangs if "rank=0 of 2" in line)
-    assert "in the training step" in other

@@ -1,5 +1,6 @@
 """The metric lines of real fits: what they say, what they change, and the objective of a tuning job."""
 
+import copy
 import math
 import re
 from itertools import chain
@@ -10,6 +11,7 @@ import torch
 from lightning_sm import trainer_settings
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._observe.metrics import metric_regex
+from lightning_sm._resume.fits import forget_fits
 from lightning_sm.callbacks import callback_class
 from tests.helpers.tiny import loader, tiny_model
 from tests.projects.container import log_lines
@@ -161,6 +163,46 @@ def test_validation_and_test_alone_and_the_sanity_check():
     assert [len(values(name, lines)) for name in ("val_loss", "val_count", "test_loss")] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("how", ["callback", "tuner"])
+def test_a_search_is_no_training(how, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    callbacks = [callback_class(NAMESPACE, "TrainingMonitor")("1h", report="report")]
+    if how == "callback":
+        callbacks.append(NAMESPACE.module("callbacks").LearningRateFinder(num_training_steps=4))
+    arguments = {"enable_checkpointing": False, "enable_model_summary": False, "log_every_n_steps": 1}
+    trainer = PL.Trainer(accelerator="cpu", max_epochs=1, logger=False, callbacks=callbacks, **arguments)
+    model = model_of()
+    with log_lines() as lines:
+        if how == "tuner":
+            NAMESPACE.module("tuner").Tuner(trainer).lr_find(model, loader(), loader(), num_training=4)
+        assert lines == []
+        trainer.fit(model, loader(), loader())
+    # Lightning before 2.5 trains fewer batches after a search by a callback, and validates no more.
+    assert values("val_count", lines) == ([28] if "val_count" in trainer.callback_metrics else [])
+    assert len(values("loss_step", lines)) == trainer.global_step
+    assert sum("Wrote the report" in line for line in lines) == 1
+    assert not trainer.progress_bar_callback.is_enabled
+
+
+def test_a_program_that_goes_through_all_loggers(tmp_path):
+    class Own(PL.loggers.CSVLogger):
+        def log_image(self, key):
+            keys.append(key)
+
+    class Draws(PL.Callback):
+        def on_train_epoch_end(self, trainer, *_):
+            for logger in [*trainer.loggers, *copy.deepcopy(trainer.loggers)[:1]]:
+                logger.log_image("x")
+                logger.experiment.log_metrics({})
+                directories.extend([logger.log_dir, logger.save_dir])
+                assert not hasattr(logger, "log_table")
+
+    keys, directories = [], []
+    fit(Draws(), monitor(), logger=Own(tmp_path, name="a"))
+    assert keys == ["x", "x"]
+    assert len(set(directories)) == 2
+
+
 def objective_lines(objective, **arguments):
     _, lines = fit(monitor(objective=objective), **arguments)
     return [line for line in lines if "The objective" in line], lines
@@ -178,6 +220,15 @@ def test_an_objective_that_is_not_logged():
     logged = warning.partition("Logged were: ")[2].partition(". HINT: ")[0]
     assert set(logged.split(", ")) == {"loss_step", "loss_epoch", "val_loss", "val_count"}
     assert objective_lines("missing", fast_dev_run=True)[0] == []
+
+
+def test_an_objective_that_was_logged_before_a_restart(tmp_path):
+    for _ in range(2):
+        forget_fits()
+        resume = callback_class(NAMESPACE, "AutoResume")(str(tmp_path))
+        _, lines = fit(monitor(objective="val_loss"), resume)
+        assert not [line for line in lines if "The objective" in line]
+    assert values("val_loss", lines) == []
 
 
 def test_an_objective_that_is_never_finite():

@@ -13,6 +13,7 @@ from lightning_sm._observe.metrics_command import main
 pytestmark = pytest.mark.usefixtures("clean_process")
 
 _MONITORED = """
+  strategy: fsdp
   callbacks:
   - class_path: pytorch_lightning.callbacks.EarlyStopping
     init_args: {monitor: val_loss, patience: 3}

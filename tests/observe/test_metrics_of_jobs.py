@@ -1,4 +1,4 @@
-"""The logs of real jobs in SageMaker's toolkit, fed through the regular expressions of their metrics."""
+"""The logs of real jobs in SageMaker's toolkit: their lines, and the regular expressions of their metrics."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from lightning_sm import metric_definitions
 from tests.helpers.rehearsal import command_line, needs, run_rehearsal
+from tests.observe.form import FORBIDDEN, progress_lines
 
 HERE = Path(__file__).parent
 LAUNCHES = ("plain", "torch_distributed", "mpi")
@@ -49,4 +50,15 @@ def test_a_job(tmp_path):
     options = ("--isolation", "loopback", "--processes", 2, "--distribution", "torch_distributed")
     done = run_rehearsal(command_line(source, *options, "--timeout", "160s", "--json", "train_metrics.py"))
     assert done.exit_code == 0, done.log
-    check(done.log.splitlines(), steps=4)
+    lines = done.log.splitlines()
+    check(lines, steps=4)
+    # Two processes write one set of lines, without anything of a terminal.
+    assert FORBIDDEN.search(done.log) is None
+    ends = [(stage, words["samples"]) for stage, words, _ in progress_lines(lines) if stage.endswith(" end")]
+    epoch = [("validation end", "16"), ("train end", "16")]
+    assert ends == [("sanity check end", "8"), *epoch, *epoch, ("fit end", "32")]
+    hangs = [line for line in lines if " hang:" in line]
+    (waits,) = (line for line in hangs if "rank=1 of 2" in line)
+    assert " batch=2 rank=1 of 2, waiting for data, in " in waits
+    (other,) = (line for line in hangs if "rank=0 of 2" in line)
+    assert "in the training step" in other

@@ -104,6 +104,18 @@ def pairs(pl):
     return Pairs()
 
 
+def several(pl):
+    class Several(net(pl)):
+        def validation_step(self, batch, batch_index):
+            super().validation_step(batch[0], batch_index)
+
+    return Several()
+
+
+def combined(mode):
+    return PL.module("utilities").CombinedLoader([loader(), loader(samples=6)], mode)
+
+
 def skipping(pl):
     class Skipping(net(pl)):
         def on_train_batch_start(self, batch, batch_index, *_):
@@ -136,6 +148,8 @@ SETUPS = {
     "validation in some epochs": setup(
         "validation end", {"epoch": "1/1"}, val=loader(), check_val_every_n_epoch=2, max_epochs=2
     ),
+    "validation of a batch of each": setup("validation end", {"batch": "8/8"}, model=several, val=combined("max_size")),
+    "as long as each has one": setup("validation end", {"batch": "3/3"}, model=several, val=combined("min_size")),
     "limit_val_batches": setup("validation end", {"batch": "2/2"}, val=loader(), limit_val_batches=2),
     "none of the validation": setup("train end", {"batch": "8/8"}, val=loader(), limit_val_batches=0),
     "the rest of an epoch left out": setup("train end", {"batch": "3/8", "samples": "6"}, model=skipping),
@@ -311,24 +325,6 @@ def test_a_run_that_is_resumed_within_an_epoch(tmp_path):
     ends = {stage: words for stage, words, _ in found}
     assert (ends["train end"]["batch"], ends["train end"]["samples"]) == ("8/8", "10")
     assert (ends["fit end"]["batch"], ends["fit end"]["step"]) == ("5", "8")
-
-
-def test_a_tuner_writes_no_lines(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    class Net(net(PL.module())):
-        lr = 0.1
-
-    def tune(trainer, model):
-        PL.module("tuner").Tuner(trainer).lr_find(model, loader(), num_training=4)
-        tuned.append(len(lines_of_package))
-        trainer.fit(model, loader())
-
-    tuned = []
-    with log_lines() as lines_of_package:
-        _, _, found, _ = run(PL, Net(), fit=tune)
-    assert tuned == [0]
-    assert stages(found) == ["train end", "fit end"]
 
 
 @pytest.mark.parametrize("every", ["soon", "", 0, "-3s"])

@@ -6,9 +6,9 @@ import torch
 
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import callback_class
+from tests.helpers.program import Program
 from tests.helpers.tiny import loader, tiny_model
 from tests.observe.made_up import Page
-from tests.observe.program import Program
 from tests.projects.container import log_lines
 
 NAMESPACE = installed_namespaces()[-1]
@@ -112,6 +112,17 @@ def test_a_directory_that_cannot_be_written_is_one_warning(trainer, tmp_path, pl
         run.fit(tiny_model(PL), loader())
     assert run.global_step == 16
     assert len([line for line in lines if "The report of the fit could not be written" in line]) == 1
+
+
+def test_a_description_that_the_program_has_written_is_not_that_of_an_export(trainer, tmp_path):
+    class Writes(PL.Callback):
+        def on_train_end(self, *_):
+            for name in ("config.json", "model.json", "model.safetensors"):
+                (tmp_path / name).write_text("[]")
+
+    export = callback_class(NAMESPACE, "ModelExport")(str(tmp_path))
+    trainer(Writes(), export).fit(tiny_model(PL), loader())
+    assert "model" not in page_in(tmp_path).headings
 
 
 def test_a_job_shows_what_sagemaker_determined(container):

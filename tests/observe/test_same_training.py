@@ -12,14 +12,11 @@ from lightning_sm._lightning import installed_namespaces
 from lightning_sm.callbacks import callback_class
 from tests.helpers.interrupted import Logged
 from tests.helpers.setups import SETUPS, Size
-from tests.helpers.setups_callbacks import CALLBACK_SETUPS
-from tests.helpers.setups_data import DATA_SETUPS
 from tests.projects.container import log_lines
 
 NAMESPACE = installed_namespaces()[-1]
 pl = NAMESPACE.module()
 SIZE = Size(epochs=2, batches=4)
-LIBRARY = {**SETUPS, **DATA_SETUPS, **CALLBACK_SETUPS}
 # One for each way in which a callback could take part: steps, loops, loaders, random numbers, logged values, weights.
 FEW = ("manual_optimization", "augmenting_workers", "several_val_loaders", "stochastic_weight_averaging")
 
@@ -64,15 +61,15 @@ def check(make, tmp_path, monkeypatch, *callbacks):
 
 @pytest.mark.parametrize("name", FEW)
 def test_a_setup_trains_the_same(name, tmp_path, monkeypatch):
-    check(lambda: LIBRARY[name](pl, SIZE), tmp_path, monkeypatch)
+    check(lambda: SETUPS[name](pl, SIZE), tmp_path, monkeypatch)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", sorted(set(LIBRARY).difference(FEW)))
+@pytest.mark.parametrize("name", sorted(set(SETUPS).difference(FEW)))
 def test_each_setup_trains_the_same(name, tmp_path, monkeypatch):
     if name.startswith("stateful_loader"):
         pytest.importorskip("torchdata.stateful_dataloader")
-    check(lambda: LIBRARY[name](pl, SIZE), tmp_path, monkeypatch)
+    check(lambda: SETUPS[name](pl, SIZE), tmp_path, monkeypatch)
 
 
 class Copies(pl.Callback):

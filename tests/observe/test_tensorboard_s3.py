@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.processes import local_rendezvous
-from tests.helpers.s3 import FailingProxy, s3_server
-from tests.observe.program import Program
+from tests.helpers.program import Program
+from tests.helpers.s3 import FailingProxy
 
 pytestmark = pytest.mark.full
 
@@ -22,22 +22,6 @@ SCRIPT = Path(__file__).with_name("train_logged.py")
 LOGGER = ("--trainer.logger=TensorBoardLogger", "--trainer.logger.name=net")
 TO_S3 = (*LOGGER, "--trainer.logger.save_dir=s3://logs/runs")
 QUIET = ("--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.log_every_n_steps=1")
-
-
-@pytest.fixture(scope="module")
-def server():
-    with s3_server() as s3:
-        yield s3
-
-
-@pytest.fixture
-def s3(server, monkeypatch):
-    """The server, empty, and the environment that reads from it."""
-    for name in server.names():
-        server.client.delete_object(Bucket="logs", Key=name)
-    for name, value in server.variables.items():
-        monkeypatch.setenv(name, value)
-    return server
 
 
 @pytest.fixture
@@ -100,12 +84,14 @@ def test_killed_and_restarted_it_goes_on_in_the_same_curve(s3, tmp_path):
     subprocess.run(["rm", "-rf", str(tmp_path / "output")], check=True)
     job.environ["STEP_SECONDS"] = "0"
     assert job.run(*words).code == 0, job.output
-    assert "Resuming fit 0 of this program from step-" in job.output
+    resumed = re.search(r"Resuming fit 0 of this program from step-0*(\d+)", job.output)
+    assert resumed, job.output
     assert s3.folders() == ["runs/net/job-1"]
     assert len([name for name in s3.names() if "tfevents" in name]) == 2
     steps = read_back("runs/net/job-1")
     assert steps[: len(seen)] == seen
-    assert set(steps) == set(range(100))
+    # A checkpoint may be newer than the last upload: the steps between them are what the interval lost.
+    assert set(range(100)) - set(steps) == set(range(len(seen), int(resumed.group(1))))
 
 
 def test_an_endpoint_that_fails_for_a_while(s3, proxy, tmp_path):

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from lightning_sm import trainer_settings
+from lightning_sm import _auto, trainer_settings
 from lightning_sm._lightning import Namespace
 from lightning_sm._observe.upload import DirectoryUpload, check_packages
 from lightning_sm._settings import redirect
@@ -82,6 +82,17 @@ def test_what_changes_is_uploaded_and_nothing_else(remote, logs):
     assert content(remote, "net/version_0/last") == b"end"
 
 
+def test_several_trainers_of_a_program_upload_a_file_once(remote, logs):
+    uploads = [make(logs, 60), make(logs, 60)]
+    for upload in uploads:
+        upload.start()
+        upload.stop(10)
+    (logs / "later").write_text("x")
+    for upload in uploads:
+        upload._at_exit()
+    assert remote.puts == ["events.0", "later"]
+
+
 def test_the_end_of_the_process_waits_for_what_a_script_writes_last(remote, logs):
     upload = make(logs, 60)
     upload.start()
@@ -143,3 +154,14 @@ def test_folds_of_a_script_have_versions_of_their_own(container, monkeypatch, re
         versions.append(arguments["logger"].version)
         assert str(container.base) in arguments["logger"].log_dir
     assert versions == ["job-1", "job-1-2"]
+
+
+def test_a_program_without_a_line_uploads_too(container):
+    loggers = pytest.importorskip("pytorch_lightning.loggers", reason="pytorch_lightning is not installed")
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    trainer_class = Namespace("pytorch_lightning").module().Trainer
+    trainer = trainer_class(accelerator="cpu", logger=loggers.TensorBoardLogger("memory://runs"))
+    _auto._fit(lambda trainer: None, trainer)
+    (upload,) = (each for each in trainer.callbacks if type(each).__name__ == "TensorBoardUpload")
+    assert upload.targets == {trainer.logger.save_dir: "memory://runs"}
+    assert str(container.base) in trainer.logger.log_dir

@@ -1,10 +1,13 @@
-"""A job that logs metrics with names and values that are hard to find in a log."""
+"""A job that logs metrics with names and values that are hard to find in a log; its second rank waits for data."""
 
+import itertools
 import math
+import os
+import time
 
 import pytorch_lightning as pl
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from lightning_sm import trainer_settings
 
@@ -38,7 +41,18 @@ class Model(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
+batches = itertools.count()
+
+
+def collate(samples):
+    if os.environ.get("RANK") == "1" and next(batches) == 2:
+        time.sleep(2.5)
+    return default_collate(samples)
+
+
 torch.manual_seed(1)
-data = DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=2)
-settings = trainer_settings(accelerator="cpu", max_epochs=2, log_every_n_steps=2, logger=False)
-pl.Trainer(**settings).fit(Model(), data, data)
+data = TensorDataset(torch.randn(16, 4))
+settings = trainer_settings(
+    accelerator="cpu", max_epochs=2, log_every_n_steps=2, logger=False, sagemaker={"log_every": "300ms"}
+)
+pl.Trainer(**settings).fit(Model(), DataLoader(data, batch_size=2, collate_fn=collate), DataLoader(data, batch_size=2))

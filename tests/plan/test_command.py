@@ -84,6 +84,7 @@ def test_the_plot_is_a_picture_of_all_options(capsys, tmp_path):
         ([*ISSUE, "--instance", "ml.g5.13xlarge"], "Known are ml.g5."),
         ([*ISSUE, "--instance", "ml.g5.xlarge", "--samples", "9"], "--samples needs --batch"),
         ([*ISSUE[:4], "--instance", "ml.g5.xlarge", "--hosts", "1,x"], "--hosts 1,x is no list"),
+        ([*ISSUE, "--instance", "ml.g5.xlarge", "--plot", "none/out.svg"], "No such file or directory: 'none/out.svg'"),
         (["--params", "many", *ISSUE[2:], "--instance", "ml.g5.xlarge"], "--params many is no number"),
     ],
 )

@@ -20,6 +20,8 @@ class Model(LightningModule):
         self.layer = torch.nn.Linear(width, 2)
         self.frozen = torch.nn.Linear(3, 3).requires_grad_(False)
         self.width = width
+        if width > 8:
+            self.unreached = torch.nn.LazyLinear(2)
 
     def training_step(self, batch, batch_idx):
         # The first steps are slow, as those of a GPU are.

@@ -61,6 +61,7 @@ def main(new_script):
         "last_batch": {"batch_size": 9, "parameters": {**PARAMETERS, "microbatches": 9}},
         "remainder": {"accumulate_grad_batches": 4},
         "other_accumulation": {"callbacks": [pl.callbacks.GradientAccumulationScheduler({0: 2, 1: 3})]},
+        "second_trainer": {"fitted": True, "accumulate_grad_batches": 2},
         "clip_sharded": {"parameters": {"sharded_data_parallel_degree": 2, "ddp": True}, "gradient_clip_val": 0.1},
         "no_parameters": {"parameters": {}},
         "three_partitions": {"parameters": {"partitions": 3}},
@@ -71,6 +72,8 @@ def main(new_script):
         new_script(options.pop("parameters", PARAMETERS))
         model, size = options.pop("model", SMPModel)(), options.pop("batch_size", 8)
         batches = data(size)
+        if options.pop("fitted", False):
+            trainer(strategy="smp").fit(model, batches)
         if name == "last_batch":
             batches = torch.utils.data.DataLoader(batches.dataset, batch_size=size)
         try:

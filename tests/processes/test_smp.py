@@ -156,6 +156,7 @@ _REFUSED = {
     "last_batch": "The last batch has 3 samples",
     "remainder": "An epoch has 6 batches and accumulate_grad_batches=4",
     "other_accumulation": "accumulate_grad_batches is 2",
+    "second_trainer": "accumulate_grad_batches is 2, and the network was partitioned for 1",
     "clip_sharded": "sdp_gradient_clipping",
     "no_parameters": "needs the hyperparameter mp_parameters",
     "three_partitions": "do not divide the 2 of the job",

@@ -29,6 +29,8 @@ POWERSGD = {"gradient_compression": "powersgd", "powersgd_rank": 2, "communicati
 SETUPS = {
     "plain": {},
     "default": {},
+    "plain, two losses": {},
+    "default, two losses": {},
     "bf16": {"gradient_compression": "bf16"},
     "fp16": {"gradient_compression": "fp16", "bucket_cap_mb": 0.1, "static_graph": True},
     "powersgd": {**POWERSGD, "bucket_cap_mb": 0.1},
@@ -46,7 +48,7 @@ class Crash(BaseException):
     """Ends a fit as a crash does."""
 
 
-def _model(pl):
+def _model(pl, name):
     class Model(pl.LightningModule):
         """A batch norm, layers of different shapes, and a parameter that is no matrix."""
 
@@ -70,7 +72,28 @@ def _model(pl):
         def configure_optimizers(self):
             return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
-    return Model()
+    class TwoLosses(Model):
+        """Keeps the gradients of one backward pass over the next, to combine them."""
+
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch, batch_index):
+            optimizer, kept = self.optimizers(), []
+            loss = super().training_step(batch, batch_index)
+            for each in (loss, super().training_step(batch, batch_index).square()):
+                optimizer.zero_grad()
+                self.manual_backward(each)
+                kept.append([parameter.grad for parameter in self.parameters()])
+            for parameter, one, other in zip(self.parameters(), *kept):
+                parameter.grad = one + 0.5 * other
+            optimizer.step()
+
+        def validation_step(self, batch, batch_index):
+            self.log("val_loss", super().training_step(batch, batch_index), sync_dist=True)
+
+    return TwoLosses() if "two losses" in name else Model()
 
 
 def _loader():
@@ -96,7 +119,7 @@ def train(pl, name, folder, killed_at=None, is_last=False):
     """Train a set-up, and return how it ended."""
     forget_fits()
     pl.seed_everything(5)
-    model = _model(pl)
+    model = _model(pl, name)
     own_weights, sizes, torchs = [], [], dist.all_reduce
 
     class Steps(pl.Callback):
@@ -116,7 +139,9 @@ def train(pl, name, folder, killed_at=None, is_last=False):
     resume = callback_class(Namespace(pl.__name__), "AutoResume")(
         str(folder), "auto", ProgramIdentity("job"), save_every=0.01 if killed_at else 600.0
     )
-    strategy = lightning_sm.SMDDPStrategy(**SETUPS[name]) if name != "plain" else pl.strategies.DDPStrategy()
+    strategy = (
+        lightning_sm.SMDDPStrategy(**SETUPS[name]) if not name.startswith("plain") else pl.strategies.DDPStrategy()
+    )
     trainer = pl.Trainer(
         accelerator="cpu", devices=2, strategy=strategy, max_steps=STEPS.get(name, FEW_STEPS), max_epochs=-1,
         callbacks=[Steps(), resume], enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.helpers.plain import end_process_group
-from tests.helpers.tiny import loader, tiny_model, weights
+from tests.helpers.tiny import tiny_model, train_twice
 
 
 def main(folder, namespace, processes, hosts, *ways):
@@ -41,12 +41,7 @@ def main(folder, namespace, processes, hosts, *ways):
             enable_model_summary=False,
             **arguments_of[way](),
         )
-        model = tiny_model(pl)
-        trainer.fit(model, loader(), loader())
-        after_one = weights(model)
-        tested = trainer.test(model, loader(), verbose=False)
-        trainer.fit_loop.max_epochs = trainer.current_epoch + 1  # Lightning 1.5 counts the last epoch back
-        trainer.fit(model, loader(), loader())
+        results = train_twice(trainer, tiny_model(pl))
         # Read here without our help, which the way "plain" must not load; Lightning 1.5 has another name.
         strategy = trainer.strategy if hasattr(trainer, "strategy") else trainer.training_type_plugin
         environment = strategy.cluster_environment
@@ -59,10 +54,7 @@ def main(folder, namespace, processes, hosts, *ways):
             "trainer": [trainer.global_rank, trainer.world_size, trainer.local_rank, trainer.node_rank],
             "num_nodes": strategy.num_nodes,
             "rank_zero_only": rank_zero_only.rank,
-            "steps": trainer.global_step,
-            "after_one": after_one,
-            "after_two": weights(model),
-            "tested": tested[0]["test_loss"],
+            **results,
         }
     Path(folder, f"rank-{dist.get_rank()}.json").write_text(json.dumps(seen))
     if ways == ("plain",):

@@ -2,13 +2,15 @@
 
 import importlib.util
 import re
+import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Callable, List
 
 import pytest
 
-from lightning_sm.rehearse import Isolation, RehearsalError
+from lightning_sm.rehearse import Isolation, RehearsalError, _hyperpodrun
 from lightning_sm.rehearse import _checks as checks
 from lightning_sm.rehearse._container import prepare_container
 from lightning_sm.rehearse._network import host_commands, shaping_commands
@@ -68,6 +70,12 @@ def test_config_files(plan: Callable[..., RehearsalPlan], source: Path) -> None:
     assert set(local_mode) == {"current_host", "current_instance_type", "hosts", "network_interface_name"}
 
 
+def test_loopback_hosts_have_addresses_in_the_order_of_any_names(plan: Callable[..., RehearsalPlan]) -> None:
+    for names, expected in (("algo-10,algo-2", ("127.0.0.2", "127.0.0.1")), ("head,tail", ("127.0.0.1", "127.0.0.2"))):
+        made = plan("--hosts", 2, "--host-names", names, isolation="loopback")
+        assert made.request.groups[0].hosts == expected
+
+
 def test_a_stray_rank_stays_out_and_the_requests_path_comes_first(plan: Callable[..., RehearsalPlan]) -> None:
     found = plan("--env", "PATH=/mine", RANK="3", SM_HOSTS="x", AWS_REGION="eu", PATH="/p").variables("algo-1")
     assert {"RANK", "SM_HOSTS"}.isdisjoint(found)
@@ -101,3 +109,10 @@ def test_network_commands() -> None:
     )
     # The kernel takes 15 characters.
     assert all(len(each) < 16 for each in host_commands("algo-100000000000", "10.0.0.2")[1] if "palgo" in each)
+
+
+def test_an_agent_that_ends_while_it_is_asked_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(_hyperpodrun, "_SERVER", f"http://127.0.0.1:{server.getsockname()[1]}")
+        threading.Thread(target=lambda: server.accept()[0].close()).start()
+        assert _hyperpodrun._ask("/status") is None

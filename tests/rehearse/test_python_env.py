@@ -82,6 +82,13 @@ def test_requirements_go_into_an_environment_of_its_own(with_requirements: Path,
     assert not folder.python.exists()
 
 
+def test_a_python_without_pip_as_uv_makes_it(with_requirements: Path, create: Callable, monkeypatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else find(name))
+    folder, _ = create()
+    assert str(folder.python) in shown(folder, "import pip; print(pip.__file__)")
+
+
 def test_no_requirements(with_requirements: Path, create: Callable) -> None:
     folder, (note,) = create("--no-requirements")
     assert note.startswith("requirements.txt was not installed (--no-requirements)")

@@ -15,6 +15,7 @@ from lightning_sm.rehearse import (
     main,
     request_from_body,
 )
+from lightning_sm.rehearse._comparison import differences
 from tests.helpers.rehearsal import cli_request, needs
 
 BODY: Dict[str, Any] = {
@@ -157,6 +158,18 @@ def test_a_body_and_the_local_folders_in_its_place(source: Path, tmp_path: Path)
     local = request_from_body(BODY, options)
     assert [(each.name, each.source) for each in local.channels] == [("training", str(source)), ("more", str(source))]
     assert (local.checkpoint_uri, local.has_checkpoints) == (None, True)
+
+
+def test_a_choice_of_instances_and_a_job_without_a_network(source: Path) -> None:
+    preferences = [{"InstanceType": "ml.p5.48xlarge", "InstanceCount": 2}, {"InstanceType": "ml.g5.xlarge"}]
+    archive = {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://bucket/job-1/source/sourcedir.tar.gz"}}
+    inputs = [{"ChannelName": "code", "DataSource": archive}, {"ChannelName": "training", "InputMode": "Pipe"}]
+    body = {**BODY, "ResourceConfig": {"InstancePreferences": preferences}, "InputDataConfig": inputs}
+    options = RehearsalOptions(source_dir=str(source), channels={"training": str(source)})
+    made = request_from_body(body, options)
+    assert [(each.instance_type, each.hosts) for each in made.groups] == [("ml.p5.48xlarge", ("algo-1", "algo-2"))]
+    assert made.channels[0].source == str(source)
+    assert any("plain folders here (training: Pipe)" in each for each in differences(made, "userns"))
 
 
 @pytest.mark.parametrize(

@@ -5,39 +5,16 @@ import shutil
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, List
 
 import pytest
 
 from lightning_sm.errors import LaunchError
 from lightning_sm.rehearse import RehearsalError, RehearsalOptions, RehearsalRequest, request_from_body
-from lightning_sm.rehearse import _storage as s3
+from lightning_sm.rehearse import _storage as storage
 from lightning_sm.rehearse._plan import RehearsalFolder
 from tests.helpers.rehearsal import needs
-from tests.helpers.s3 import S3, s3_server
-
-
-class Bucket:
-    """The objects of the bucket ``logs``."""
-
-    def __init__(self, server: S3) -> None:
-        self.client, self.variables = server.client, server.variables
-
-    def __getitem__(self, key: str) -> bytes:
-        return self.client.get_object(Bucket="logs", Key=key)["Body"].read()
-
-    def update(self, objects: Dict[str, bytes]) -> None:
-        for key, content in objects.items():
-            self.client.put_object(Bucket="logs", Key=key, Body=content)
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    with s3_server() as server:
-        for name, value in server.variables.items():
-            monkeypatch.setenv(name, value)
-        yield Bucket(server)
-
+from tests.helpers.s3 import S3
 
 BODY = {
     "TrainingJobName": "job-1",
@@ -57,30 +34,30 @@ def files(folder: Path) -> List[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_inputs_come_and_results_go(bucket: Bucket, tmp_path: Path) -> None:
-    bucket.update({"code.tar.gz": b"c", "data/1": b"1", "data/sub/2": b"2", "data/": b"", "checkpoints/last": b"3"})
+def test_inputs_come_and_results_go(s3: S3, tmp_path: Path) -> None:
+    s3.update({"code.tar.gz": b"c", "data/1": b"1", "data/sub/2": b"2", "data/": b"", "checkpoints/last": b"3"})
     folder = RehearsalFolder(tmp_path / "rehearsal")
-    fetched = s3.download_inputs(request_from_body(BODY, RehearsalOptions(upload=True)), folder)
+    fetched = storage.download_inputs(request_from_body(BODY, RehearsalOptions(upload=True)), folder)
     assert folder.archive.read_bytes() == b"c"
     assert files(fetched.channels[0].path) == ["1", "sub/2"]
     assert files(folder.checkpoints) == ["last"]
 
     (folder.checkpoints / "last").write_bytes(b"4")
     (folder.collected / "model.tar.gz").write_bytes(b"m")
-    assert s3.deliver_results(fetched, folder) == "s3://logs/out/job-1/output"
-    assert bucket["out/job-1/output/model.tar.gz"] == b"m"
-    assert bucket["checkpoints/last"] == b"4"
+    assert storage.deliver_results(fetched, folder) == "s3://logs/out/job-1/output"
+    assert s3["out/job-1/output/model.tar.gz"] == b"m"
+    assert s3["checkpoints/last"] == b"4"
 
 
 @pytest.mark.parametrize("has_data", [True, False])
-def test_one_object_is_a_channel_and_none_is_an_error(bucket: Bucket, tmp_path: Path, has_data: bool) -> None:
-    bucket.update({"code.tar.gz": b"c", **({"data": b"1"} if has_data else {})})
+def test_one_object_is_a_channel_and_none_is_an_error(s3: S3, tmp_path: Path, has_data: bool) -> None:
+    s3.update({"code.tar.gz": b"c", **({"data": b"1"} if has_data else {})})
     if has_data:
-        fetched = s3.download_inputs(request(), RehearsalFolder(tmp_path))
+        fetched = storage.download_inputs(request(), RehearsalFolder(tmp_path))
         assert files(fetched.channels[0].path) == ["data"]
     else:
         with pytest.raises(RehearsalError, match="s3://logs/data is empty"):
-            s3.download_inputs(request(), RehearsalFolder(tmp_path))
+            storage.download_inputs(request(), RehearsalFolder(tmp_path))
 
 
 def test_only_changed_checkpoints_travel(tmp_path: Path) -> None:
@@ -88,30 +65,30 @@ def test_only_changed_checkpoints_travel(tmp_path: Path) -> None:
     store.mkdir()
     for name in ("last", "old"):
         (store / name).write_text("1")
-    before = {each: s3.fetch_checkpoints(store, each) for each in (leader, worker)}
+    before = {each: storage.fetch_checkpoints(store, each) for each in (leader, worker)}
     (leader / "last").write_text("two")
     (leader / "old").unlink()
     (leader / "sub").mkdir()
     (leader / "sub" / "new").write_text("3")
     for each in (leader, worker):
-        s3.send_checkpoints(each, before[each], store)
+        storage.send_checkpoints(each, before[each], store)
     assert {name: (store / name).read_text() for name in files(store)} == {"last": "two", "sub/new": "3"}
 
 
-def test_v3_drivers_tell_their_launcher(bucket: Bucket, tmp_path: Path) -> None:
+def test_v3_drivers_tell_their_launcher(s3: S3, tmp_path: Path) -> None:
     script = b"$SM_PYTHON_CMD /opt/ml/input/data/sm_drivers/distributed_drivers/mpi_driver.py\n"
-    bucket.update({"drivers/sm_train.sh": script})
+    s3.update({"drivers/sm_train.sh": script})
     channel = {"ChannelName": "sm_drivers", "DataSource": {"S3DataSource": {"S3Uri": "s3://logs/drivers"}}}
     made = request(InputDataConfig=[channel], HyperParameters={}, CheckpointConfig={})
-    assert s3.download_inputs(made, RehearsalFolder(tmp_path)).distribution == "mpi"
+    assert storage.download_inputs(made, RehearsalFolder(tmp_path)).distribution == "mpi"
 
 
 def test_nothing_in_s3_needs_no_boto3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     local = request(InputDataConfig=[], HyperParameters={}, CheckpointConfig=None, OutputDataConfig=None)
-    assert s3.download_inputs(local, RehearsalFolder(tmp_path)) == local
+    assert storage.download_inputs(local, RehearsalFolder(tmp_path)) == local
     with pytest.raises(LaunchError, match=r"The package boto3 is missing"):
-        s3.download_inputs(request(), RehearsalFolder(tmp_path))
+        storage.download_inputs(request(), RehearsalFolder(tmp_path))
 
 
 # Continues a checkpoint and writes a model.
@@ -129,23 +106,23 @@ with open(os.path.join(os.environ["SM_MODEL_DIR"], "model"), "w") as file:
 @needs("netns")
 @pytest.mark.parametrize("upload", [False, True])
 def test_the_bucket_is_written_only_when_asked(
-    rehearse: Any, bucket: Bucket, source: Path, tmp_path: Path, upload: bool
+    rehearse: Any, s3: S3, source: Path, tmp_path: Path, upload: bool
 ) -> None:
     before = {"data/1": b"1", "checkpoints/last": b"3", "out/job-1/output/model.tar.gz": b"mine"}
-    bucket.update(before)
+    s3.update(before)
     source.joinpath("goes_on.py").write_text(GOES_ON)
     body = {**BODY, "HyperParameters": {"sagemaker_program": "goes_on.py"}}
     (tmp_path / "body.json").write_text(json.dumps(body))
     options = ("--request", tmp_path / "body.json", "--no-requirements", *["--upload"] * upload)
-    done = rehearse(*options, **bucket.variables)
+    done = rehearse(*options, **s3.variables)
     assert done.exit_code == 0, done.log
     collected = done.summary["collected"]
     if upload:
         assert collected == "s3://logs/out/job-1/output"
-        assert bucket["checkpoints/last"] == b"34"
-        assert bucket["out/job-1/output/model.tar.gz"] != b"mine"
+        assert s3["checkpoints/last"] == b"34"
+        assert s3["out/job-1/output/model.tar.gz"] != b"mine"
     else:
-        assert {key: bucket[key] for key in before} == before
+        assert {key: s3[key] for key in before} == before
         assert files(Path(collected)) == ["checkpoints/last", "model.tar.gz"]
         with tarfile.open(Path(collected, "model.tar.gz")) as archive:
             assert archive.getnames() == ["model"]

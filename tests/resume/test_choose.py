@@ -1,7 +1,6 @@
 """``choose`` in one process; ``tests/processes`` has several."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,25 +11,12 @@ from lightning_sm._resume.series import Series
 from lightning_sm._resume.transfers import LocalFiles
 from lightning_sm.errors import CheckpointError
 from tests.projects.container import log_lines
+from tests.resume.one_process import DDPStrategy, trainer_with
 
 PROGRAM, OTHER = "train-aaaaaa", "train-bbbbbb"
 JOB, OTHER_JOB = ProgramIdentity("job-1", "train", {"lr": "1"}), ProgramIdentity("job-2", "train", {"lr": "2"})
 MODEL = ModelIdentity("project.Model", {"width": "8"}, {"path": "a"})
-
-
-class DDPStrategy:
-    """One process's strategy."""
-
-    node_rank = 0
-
-    def broadcast(self, value, *_):
-        return value
-
-    def barrier(self, name):
-        pass
-
-
-TRAINER = SimpleNamespace(world_size=1, global_rank=0, local_rank=0, is_global_zero=True, strategy=DDPStrategy())
+TRAINER = trainer_with(DDPStrategy())
 
 
 class Directory:
@@ -98,9 +84,9 @@ def test_the_numbers_go_on_after_those_of_damaged_saves(directory):
 
 
 def test_the_record_of_a_fit_belongs_to_what_is_continued(directory):
-    directory.series().write_fit(FitRecord(JOB.to_json(), present=("a.ckpt",)))
+    directory.series().write(FitRecord(JOB.to_json(), present=("a.ckpt",)))
     assert directory.choose().fit.present == ("a.ckpt",)
-    directory.series(OTHER).write_fit(FitRecord(JOB.to_json(), present=("b.ckpt",)))
+    directory.series(OTHER).write(FitRecord(JOB.to_json(), present=("b.ckpt",)))
     DAMAGES["empty"](directory.save(5, program=OTHER))
     assert directory.choose("always").fit.present == ("a.ckpt",)
     directory.save(6, program=OTHER)
@@ -111,7 +97,7 @@ def test_the_record_of_a_fit_belongs_to_what_is_continued(directory):
 @pytest.mark.parametrize("has_only_fit", [False, True])
 def test_another_job_is_an_error_that_says_what_to_do(directory, program, has_only_fit):
     if has_only_fit:
-        directory.series(program).write_fit(FitRecord(OTHER_JOB.to_json()))
+        directory.series(program).write(FitRecord(OTHER_JOB.to_json()))
     else:
         directory.save(5, program=program, job=OTHER_JOB)
     with pytest.raises(CheckpointError) as caught:

@@ -1,11 +1,14 @@
 """A job that is killed at its end, or started again after it, exports the model that it would have exported."""
 
+import random
+
 import pytest
 import torch
 
 from lightning_sm._lightning.restart import resumes_within_epochs
 from lightning_sm.callbacks import callback_class
 from lightning_sm.callbacks.auto_resume import AutoResumeMixin
+from lightning_sm.errors import CheckpointError
 from tests.helpers.checkpoint_files import damage
 from tests.helpers.tiny import tiny_model
 from tests.resume.job import EPOCH, NAMESPACE, Job, kill, killed, pl
@@ -143,6 +146,30 @@ def test_killed_at_the_end(tmp_path, name, whole, moment):
         assert fit.steps == 0
         assert fit.says("This fit had ended with")
         assert results(fit) == expected
+
+
+class ExtraState(torch.nn.Module):
+    """A layer whose state holds more than tensors."""
+
+    def get_extra_state(self):
+        return random.Random(1)
+
+    def set_extra_state(self, state):
+        assert isinstance(state, random.Random)
+
+
+def test_final_weights_are_loaded_as_saves_are(tmp_path):
+    def model():
+        found = tiny_model(pl)
+        found.extra = ExtraState()
+        return found
+
+    job = Job(tmp_path).fit(model=model(), callbacks=[SavedAverage()])
+    final = job.weights
+    assert job.fit(model=model(), callbacks=[SavedAverage()]).weights == final
+    assert job.steps == 0
+    with pytest.raises(CheckpointError, match="does not fit this model or trainer"):
+        job.fit(model=model(), callbacks=[SavedAverage()], weights_only=True)
 
 
 def test_more_epochs_train_the_trained_weights_and_not_the_final_ones(tmp_path):

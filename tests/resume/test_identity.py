@@ -2,6 +2,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,13 +80,14 @@ def test_json_keeps_identities(values, name):
     job = TrainingJob.resolve()
     program = ProgramIdentity(name, "train", ProgramIdentity.of(job, values).settings)
     assert ProgramIdentity.from_json(program.to_json()) == program
-    model = ModelIdentity.of(SimpleNamespace(hparams_initial=values))
+    model = ModelIdentity.of(Model(**values))
     assert model.problem(model.to_json()) is None
     assert model.differing_texts(model.to_json()) == ()
 
 
-class Model:
+class Model(torch.nn.Module):
     def __init__(self, **values):
+        super().__init__()
         self.hparams_initial = values
 
 
@@ -106,3 +108,17 @@ def test_texts_of_a_model_may_differ_and_objects_do_not_count():
     assert now.differing_texts(saved) == ("names", "path")
     problem = ModelIdentity("other.Model").problem(saved)
     assert problem == f"it was one of {__name__}.Model, and is one of other.Model"
+
+
+def test_numbers_in_attributes_of_a_model_that_saves_no_hyperparameters():
+    def model(rate, **attributes):
+        made = Model()
+        made.layers = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.1), torch.nn.Dropout(rate))
+        vars(made).update(attributes)
+        return ModelIdentity.of(made)
+
+    saved = model(0.2, lr=0.1, name="a", _calls=1).to_json()
+    assert model(0.2, lr=0.1, name="b", _calls=2).differing_texts(saved) == ()
+    other = model(0.3, lr=0.2, depth=2)
+    assert other.problem(saved) is None
+    assert other.differing_texts(saved) == ("Dropout.p", "depth", "lr")

@@ -1,7 +1,7 @@
 import pytest
 
 from lightning_sm._lightning.restart import resumes_within_epochs
-from lightning_sm._resume.points import save_points_of
+from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, stop_asking
 from tests.helpers.tiny import loader, tiny_model
 from tests.resume.job import EPOCH, NAMESPACE, pl
 
@@ -22,15 +22,13 @@ class Asks(pl.Callback):
             self.asked.append(place(point))
             return True
 
-        points = save_points_of(NAMESPACE, trainer)
-        points.add(is_due, lambda point: self.acted.append(place(point)))
-        points.start(self)
+        ask_at_save_points(NAMESPACE, trainer, self, is_due, lambda point: self.acted.append(place(point)))
 
     def on_train_epoch_start(self, trainer, pl_module):
-        save_points_of(NAMESPACE, trainer).at_epoch_start(self)
+        ask_at_epoch_start(trainer, self)
 
     def on_train_end(self, trainer, pl_module):
-        save_points_of(NAMESPACE, trainer).stop()
+        stop_asking(trainer)
 
 
 def fit(*callbacks, validates=False, **arguments):

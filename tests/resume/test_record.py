@@ -19,9 +19,7 @@ RECORDS = st.builds(
     st.text(), st.floats(allow_nan=False), PLAIN, PLAIN,
     st.lists(FILES, min_size=1, max_size=3, unique_by=lambda file: file.name).map(tuple),
 )  # fmt: skip
-FITS = st.builds(
-    FitRecord, PLAIN, PLAIN, st.lists(st.text()).map(tuple), st.booleans(), st.none() | NAMES, PLAIN, st.none() | FILES
-)
+FITS = st.builds(FitRecord, PLAIN, st.lists(st.text()).map(tuple), st.booleans(), st.none() | FILES)
 
 
 @settings(max_examples=30)

@@ -26,7 +26,7 @@ def names(series):
 def save(series, step, number):
     name = f"step-{step}.ckpt"
     put(series.path(name), b"content")
-    record = CheckpointRecord(name, number, step, 0, "batch", 1).to_json()
+    record = CheckpointRecord(name, number, step, 0, "batch", 1)
     complete_record(record, series.directory, [SavedFile(name, 7, 1)])
 
 
@@ -53,7 +53,7 @@ def test_damaged_records_are_skipped_with_a_line(series, content):
 
 
 def test_what_is_no_save_stays(series):
-    series.write_fit(FitRecord(ended=True))
+    series.write(FitRecord(ended=True))
     for name in ("weights.pt", "own.ckpt", "step-x.ckpt", "step-1.ckpt.part"):
         put(series.path(name), b"1")
     for number in range(3):

@@ -11,13 +11,13 @@ SIZE = Size(epochs=3, batches=6)
 # What is not continued with the same random numbers, with the reason.
 LIMITS = {
     "augmenting_workers": "worker processes start their random numbers again",
-    "data_set_with_generators": "generators in attributes of data sets are not kept",
+    "data_set_with_generators": "generators in a data set's transforms are not kept",
 }
 # One of each kind of loop, data, schedule, metric and callback. The others are slow, as is each save.
 REPRESENTATIVE = {
-    "adam_and_clipping", "accumulation_by_epoch", "epoch_mean", "loader_with_generator", "manual_optimization",
-    "metric_objects", "plateau_by_step", "several_loaders", "stateful_loader", "stream", "validation_within_epochs",
-    "workers",
+    "adam_and_clipping", "accumulation_by_epoch", "attributes", "changed_by_epochs", "epoch_mean",
+    "loader_with_generator", "manual_optimization", "metric_objects", "plateau_by_step", "several_loaders",
+    "stateful_loader", "stream", "validation_within_epochs", "workers",
 }  # fmt: skip
 # What Lightning 1.x does not save, or gives no place for: states of callbacks and samplers.
 OLDEST = {"plain", "accumulation", "early_stopping", "limited_steps", "plateau_by_epoch", "schedule_by_step"}

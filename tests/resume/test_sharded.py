@@ -18,23 +18,20 @@ from lightning_sm._resume.storage import Storage
 from lightning_sm.errors import CheckpointError
 from tests.projects.container import log_lines
 from tests.resume.job import NAMESPACE
+from tests.resume.one_process import DDPStrategy, trainer_with
 
 SHARDS = ["meta.pt", "sub/__0_0.distcp"]
 
 
-class FSDPStrategy:
+class FSDPStrategy(DDPStrategy):
     """One process's strategy that writes folders of two files, and then fails if it is told to."""
 
-    is_global_zero = True
     error = None
     writer: ShardedWriter
 
     def __init__(self):
         self.lightning_module = SimpleNamespace(parameters=list)
         self.written = []
-
-    def broadcast(self, value, *_):
-        return value
 
     def save_checkpoint(self, checkpoint, filepath, storage_options=None):
         self.written.append(filepath)
@@ -59,11 +56,7 @@ def strategy(tmp_path, monkeypatch):
     monkeypatch.setattr(sharded, "MEMORY", str(tmp_path / "memory"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "staged"))
     found = FSDPStrategy()
-    trainer = SimpleNamespace(
-        strategy=found, world_size=1, global_rank=0, local_rank=0, node_rank=0, is_global_zero=True, global_step=3,
-        current_epoch=1,
-    )  # fmt: skip
-    found.writer = install_sharded_writer(NAMESPACE, trainer, found)
+    found.writer = install_sharded_writer(NAMESPACE, trainer_with(found, global_step=3, current_epoch=1), found)
     yield found
     left = [name for folder in ("memory", "staged") for _, _, files in os.walk(tmp_path / folder) for name in files]
     assert left == []
@@ -214,7 +207,7 @@ def test_a_copy_from_memory_is_whole_and_removals_come_after_it(strategy, direct
     assert names(directory) == ["b.ckpt"]
 
 
-@pytest.mark.parametrize("end", ["save", "finish", "wait"])
+@pytest.mark.parametrize("end", ["save", "finish", "failed"])
 def test_an_error_of_the_copy_comes_later_and_the_older_one_stays(strategy, directory, monkeypatch, end):
     save(strategy, directory / "a.ckpt")
     strategy.writer.start()
@@ -225,8 +218,10 @@ def test_an_error_of_the_copy_comes_later_and_the_older_one_stays(strategy, dire
     monkeypatch.setattr(sharded, "copy_files", full)
     save(strategy, directory / "b.ckpt", b"two")
     strategy.remove_checkpoint(str(directory / "a.ckpt"))
-    if end == "wait":
-        assert isinstance(strategy.writer.wait(), OSError)
+    if end == "failed":
+        with log_lines() as lines:
+            strategy.writer.finish(failed=True)
+        assert any("No space left on device" in line for line in lines)
     else:
         with pytest.raises(CheckpointError, match=r"b\.ckpt could not be saved .*No space left"):
             strategy.writer.finish() if end == "finish" else save(strategy, directory / "c.ckpt")
@@ -295,8 +290,8 @@ def test_an_upload_that_fails_leaves_no_record(strategy, uploads):
 def test_saves_of_the_series_have_a_record_beside_them(strategy, tmp_path):
     series = Series(str(tmp_path / "root"), "train-aaaaaa", 0)
     for number in (1, 2, 3):
-        record = CheckpointRecord(f"step-{number}.ckpt", number, number, 0, "batch", 1, "fsdp").to_json()
-        save(strategy, series.path(f"step-{number}.ckpt"), record=record)
+        record = CheckpointRecord(f"step-{number}.ckpt", number, number, 0, "batch", 1, "fsdp", f"{number:016x}")
+        save(strategy, series.path(record.name), record=record.to_json())
     newest, older = series.records()
     assert (newest.step, older.step) == (3, 2)
     assert [file.name for file in newest.files] == [f"step-3.ckpt/{name}" for name in SHARDS]

@@ -77,8 +77,6 @@ def test_what_is_written_is_listed_read_and_removed(storage):
     assert [file.name for file in storage.files("b.ckpt")] == ["b.ckpt/sub/y", "b.ckpt/x"]
     assert storage.files("a.ckpt") == [SavedFile("a.ckpt", 10)]
     assert len(storage.files()) == 4
-    assert storage.is_file("a.ckpt")
-    assert not storage.is_file("b.ckpt")
     assert storage.read("b.ckpt/x") == b"0123456789"
     with pytest.raises(FileNotFoundError):
         storage.read("nothing")
@@ -186,7 +184,6 @@ def test_a_server_that_never_answers_is_an_error_soon(s3, monkeypatch):
         storage.files,
         storage.names,
         lambda: storage.read("x"),
-        lambda: storage.is_file("x"),
         lambda: storage.write("x", b""),
         lambda: storage.upload(__file__, "x"),
         lambda: storage.download(SavedFile("x", 5), os.devnull),

@@ -19,6 +19,7 @@ from lightning_sm._resume.transfers import (
     remote_folder_problem,
 )
 from lightning_sm.errors import CheckpointError
+from tests.resume.one_process import DDPStrategy, trainer_with
 
 HOSTS = 3
 
@@ -120,27 +121,10 @@ def test_an_error_of_one_host_is_one_on_all(hosts, folders, monkeypatch, problem
 # --- a given checkpoint
 
 
-class DDPStrategy:
-    node_rank = 0
-    checkpoint_io = SimpleNamespace()
-
-    def broadcast(self, value, *_):
-        return value
-
-    def barrier(self, name):
-        pass
-
-
 class DeepSpeedStrategy(DDPStrategy):
     """Stands for a strategy that reads local paths only."""
 
     config = {"zero_optimization": {"stage": 2}}  # noqa: RUF012
-
-
-def trainer_with(strategy):
-    return SimpleNamespace(
-        strategy=strategy, world_size=1, num_nodes=1, global_rank=0, local_rank=0, node_rank=0, is_global_zero=True
-    )
 
 
 @pytest.fixture
@@ -167,7 +151,7 @@ def obtained(path, strategy=None):
     """The path of a given checkpoint for Lightning, with the names of the files there, which are removed then."""
     files = LocalFiles()
     try:
-        found = files.obtain_given(trainer_with(strategy or DeepSpeedStrategy()), path)
+        found, _ = files.obtain_given(trainer_with(strategy or DeepSpeedStrategy()), path)
         inside = [os.path.join(at, name) for at, _, names in os.walk(str(found)) for name in names]
         return found, sorted(os.path.relpath(each, found) for each in inside)
     finally:
@@ -208,6 +192,22 @@ def test_a_folder_that_is_not_whole_is_refused(folder, tmp_path, where, name, co
         Storage(parent).write(base, content)
     with pytest.raises(CheckpointError, match=f"cannot be loaded: {problem}.* HINT: Pass another checkpoint"):
         obtained(path)
+
+
+@pytest.mark.parametrize("where", ["url", "directory"])
+def test_a_save_of_a_series_without_a_readable_record_is_refused(folder, tmp_path, where):
+    directory = folder.rpartition("/")[0] if where == "url" else str(tmp_path)
+    Storage(directory).write("step-2.ckpt", b"12345")
+    Storage(directory).write("last.ckpt", b"12345")
+    assert os.path.basename(obtained(f"{directory}/step-2.ckpt")[0]) == "step-2.ckpt"
+    for name in ("step-2.json", "last.json"):
+        Storage(directory).write(name, b'{"name": "step-2.ck')
+    # What it does not share with a callback's checkpoint would be left out.
+    with pytest.raises(
+        CheckpointError, match=r"step-2\.ckpt cannot be loaded: its step-2\.json cannot be read.* HINT: "
+    ):
+        obtained(f"{directory}/step-2.ckpt")
+    assert os.path.basename(obtained(f"{directory}/last.ckpt")[0]) == "last.ckpt"
 
 
 @pytest.mark.parametrize("where", ["url", "directory"])

@@ -130,6 +130,13 @@ def test_below_a_shell_that_would_die_of_it(box):
     assert "user heard" in log
 
 
+def test_below_a_program_that_would_die_of_it(box):
+    box.python("user", "import subprocess, sys; sys.exit(subprocess.call([sys.executable, 'training.py']))")
+    code, log = box.python("training", CATCH).run(until=["training listens"])
+    assert code == 143
+    assert "training heard" in log
+
+
 def test_ranks_hear_it_and_neither_their_launcher_nor_their_workers(box):
     """Where there are bash and coreutils only: images without grep, awk, sed and ps exist."""
     tools = box.folder / "tools"
@@ -158,8 +165,12 @@ def test_ranks_of_somebody_else_hear_nothing(box):
         other.communicate()
 
 
-def test_a_program_that_does_not_listen_ends_all_the_same(box):
-    box.python("user", "import time; print('deaf', flush=True); time.sleep(60)")
+@pytest.mark.parametrize(
+    "child", ["", "import os, signal; os.fork() or signal.signal(signal.SIGTERM, signal.SIG_IGN); "]
+)
+def test_a_program_that_does_not_listen_ends_all_the_same(box, child):
+    # A tracker of multiprocessing ignores it, and ends with its program.
+    box.python("user", f"{child}import time; print('deaf', flush=True); time.sleep(60)")
     began = time.monotonic()
     assert box.run(until=["deaf"])[0] == 143
     assert time.monotonic() - began < 30

@@ -55,6 +55,16 @@ def test_variables_where_there_are_no_files(opt_ml):
 
 
 @pytest.mark.parametrize(
+    ("visible", "found"),
+    [("0,1", (2, "CUDA_VISIBLE_DEVICES")), ("", (0, "CUDA_VISIBLE_DEVICES")), ("0,1,2,3,4", (4, "SM_NUM_GPUS"))],
+)
+def test_gpus_that_the_job_hides_are_not_counted(opt_ml, visible, found):
+    # The toolkit counts what nvidia-smi lists; Lightning refuses more than it sees.
+    job = TrainingJob.resolve(opt_ml.host("algo-1").environ(SM_NUM_GPUS=4, CUDA_VISIBLE_DEVICES=visible))
+    assert (job.num_gpus, job.sources["num_gpus"]) == found
+
+
+@pytest.mark.parametrize(
     "variables",
     [
         {},

@@ -212,3 +212,9 @@ def test_host_that_its_own_group_does_not_name(opt_ml):
     opt_ml.host("algo-2", "algo-1", "algo-2", groups=(group("g", "algo-1"),), current_group="g")
     with pytest.raises(TopologyError, match=r"'algo-2', which is not among the hosts \['algo-1'\].*HINT"):
         _resolve(opt_ml.environ())
+
+
+@pytest.mark.parametrize("parts", [{"world_size": 0, "global_rank": 0}, {"node_rank": 1, "num_nodes": 1}])
+def test_a_world_that_a_program_makes_up(parts):
+    with pytest.raises(TopologyError, match=r"is \d+ by default, but .* HINT: These come from the launcher"):
+        Topology(Launcher.TORCHRUN, **parts)

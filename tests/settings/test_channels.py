@@ -34,8 +34,8 @@ def data_class(source):
     return space["Data"]
 
 
-def route(job, source, given=None, options=None, class_path=None):
-    consumer = None if source is None else Consumer("data", data_class(source), class_path)
+def route(job, source, given=None, options=None, is_named=False):
+    consumer = None if source is None else Consumer("data", data_class(source), is_named)
     options = SageMakerOptions(channels=options or {})
     return {setting.key: setting for setting in route_channels(context_of(job, given, options), consumer)}
 
@@ -123,7 +123,7 @@ def test_the_parameters_behind_keywords_count(make_job):
         def __init__(self, size=1, **kwargs):
             super().__init__(**kwargs)
 
-    consumer = Consumer("data", Data, "m.Data")
+    consumer = Consumer("data", Data, True)
     (setting,) = route_channels(context_of(make_job("training")), consumer)
     assert setting.key == "data.init_args.data_dir"
     assert setting.source == "channel 'training'"
@@ -154,13 +154,13 @@ def test_two_channels_for_one_parameter(make_job):
         route(job, "data_dir", options={"train": "data.data_dir", "training": "data.data_dir"})
 
 
-@pytest.mark.parametrize("class_path", [None, "m.Data"])
+@pytest.mark.parametrize("is_named", [False, True])
 @pytest.mark.parametrize("chosen", ["data.where", "data.init_args.where"])
-def test_chosen(make_job, class_path, chosen):
+def test_chosen(make_job, is_named, chosen):
     given = given_of({"data": {"where": "s3://kept/otherwise"}})
-    routed = route(make_job("x", "y"), "where, data_dir", given, {"x": chosen}, class_path)
+    routed = route(make_job("x", "y"), "where, data_dir", given, {"x": chosen}, is_named)
     (setting,) = routed.values()
-    assert setting.key == ("data.init_args.where" if class_path else "data.where")
+    assert setting.key == ("data.init_args.where" if is_named else "data.where")
     assert str(setting).endswith("← channel 'x' by sagemaker.channels (replaces s3://kept/otherwise from a.yaml)")
 
 

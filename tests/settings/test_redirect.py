@@ -218,11 +218,17 @@ def test_the_projects_mlflow_logger_is_sent_to_the_server(local):
     assert len(lines) == 3
 
 
+def test_a_server_of_the_projects_own_stays():
+    (logger,), _ = complete(MLFlowLogger(tracking_uri=URI), mlflow_arn=ARN)
+    assert arguments_of(logger) == {"tracking_uri": URI, "experiment_name": "cifar", "run_name": NAME}
+
+
 def test_a_described_mlflow_logger_has_a_directory_only_where_it_writes_there():
     # It is made with the server: MLflow may refuse the directory that is its default.
     found = route(described("MLFlowLogger", run_name="r"), mlflow_arn=URI)
     assert {key.rpartition(".")[2]: each.value for key, each in found.items()} == {"tracking_uri": URI}
     assert [each.value for each in route(described("MLFlowLogger", run_name="r")).values()] == ["/ml/out"]
+    assert route(described("MLFlowLogger", run_name="r", tracking_uri=URI)) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import pytest
 
+from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._settings import routing
@@ -43,6 +44,13 @@ def test_an_external_launchers_world(launcher, in_container):
 )
 def test_one_process_per_host(nodes, gpus, expected):
     assert world(topology(Launcher.HOST, nodes), num_gpus=gpus) == expected
+
+
+def test_the_projects_own_cluster_environment_is_used():
+    # Our strategies bring their own, which Lightning would prefer.
+    plugin = Namespace("pytorch_lightning").module("plugins.environments").LightningEnvironment()
+    given = given_of(**trainer(plugins=plugin))
+    assert world(topology(Launcher.HOST, 2), given, num_gpus=0) == {"num_nodes": 2, "accelerator": "cpu"}
 
 
 class _Brought:

@@ -11,7 +11,7 @@ from jsonargparse import ActionConfigFile, ArgumentParser  # type: ignore[attr-d
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._settings.line import JobLine
-from lightning_sm._settings.run import GroupClass, RunParser
+from lightning_sm._settings.run import RunParser
 from lightning_sm.errors import HyperparameterError
 from tests.settings.given import context_of
 
@@ -99,7 +99,7 @@ def in_a_job(name, is_named, hyperparameters=None, words=()):
         content["model"] = json.dumps(f"{__name__}.Model")
     job = TrainingJob(in_container=True, hyperparameters=Hyperparameters.from_file(content, "hyperparameters.json"))
     line = JobLine.read(words, job, ())
-    classes = {"trainer": GroupClass(), "data": GroupClass(), "model": GroupClass(Model, is_named)}
+    classes = {"data": (None, False), "model": (Model, is_named)}
     parser = parser_of(is_named)
     try:
         return received(RunParser(context_of(), parser, parser, line, classes).parse(), name)

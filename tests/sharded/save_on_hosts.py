@@ -60,7 +60,7 @@ def shared(kind, below, other):
     return {
         "files": listed(saved),
         "beside": listed(path),
-        "shared": [name for name in listed(saved) if os.path.samefile(saved / name, path / name)],
+        "shared": [each for each in listed(saved) if (path / each).exists() and (saved / each).samefile(path / each)],
     }
 
 

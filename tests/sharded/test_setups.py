@@ -82,7 +82,7 @@ def test_a_time_limit_ends_well_and_is_no_end_of_the_training(ranks, kind):
 def test_the_save_that_is_resumed_shares_the_files_of_a_callback(ranks, kind, name, save):
     found = ranks[0][kind][name]
     assert found["resumed"]["start"] == int(save.split("-")[1])
-    assert any(file.endswith(f"/fit-0/{save}.rest") for file in found["killed files"])
+    assert any(file.endswith(f"/fit-0/{save}.ckpt/{save}.rest") for file in found["killed files"])
 
 
 # Older torch crashes when FSDP gathers a full state on a CPU.

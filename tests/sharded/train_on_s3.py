@@ -36,6 +36,9 @@ class Progress(PL.Callback):
     def __init__(self, dies_at):
         self.dies_at, self.steps, self.started_at, self.after_epochs = dies_at, 0, None, []
 
+    def state_dict(self):
+        return {}  # what it has seen is this process's own
+
     def on_train_start(self, trainer, module):
         self.started_at = trainer.global_step
 

@@ -15,7 +15,6 @@ from lightning_sm.rehearse import request_from_body
 from lightning_sm.rehearse._sdk_v3 import MODEL_TRAINER_COMMAND, drivers_folder
 from tests.helpers.environ import without_launcher
 from tests.helpers.rehearsal import cli_request, needs
-from tests.helpers.s3 import s3_server
 
 from .capture_v3 import CAPTURED, GENERATED
 
@@ -84,34 +83,25 @@ def test_our_drivers_are_those_that_were_captured(tmp_path):
     assert json.loads(ours["sourcecode.json"])["entry_script"] == json.loads(sent["sourcecode.json"])["entry_script"]
 
 
-@pytest.fixture
-def s3(monkeypatch):
-    """A client of an S3 on this machine, which the environment names too."""
-    with s3_server() as server:
-        for name, value in server.variables.items():
-            monkeypatch.setenv(name, value)
-        yield server.client
-
-
-def stage_inputs(s3):
+def stage_inputs(client):
     """What ``ModelTrainer`` had uploaded before it made its call."""
     prefix = f"captured/{BODY['TrainingJobName']}/input"
     drivers = {path.relative_to(drivers_folder()): path for path in drivers_folder().rglob("*.py")}
     drivers.update({name: CAPTURED / name for name in GENERATED})
     for bucket in ("staging", "results"):
-        s3.create_bucket(Bucket=bucket)
+        client.create_bucket(Bucket=bucket)
     for name, path in drivers.items():
-        s3.put_object(Bucket="staging", Key=f"{prefix}/sm_drivers/{name}", Body=path.read_bytes())
-    s3.put_object(Bucket="staging", Key=f"{prefix}/code/train.py", Body=TRAIN.encode())
-    s3.put_object(Bucket="staging", Key=f"{prefix}/training/words", Body=b"x y")
-    s3.put_object(Bucket="results", Key="checkpoints/earlier", Body=b"1")
+        client.put_object(Bucket="staging", Key=f"{prefix}/sm_drivers/{name}", Body=path.read_bytes())
+    client.put_object(Bucket="staging", Key=f"{prefix}/code/train.py", Body=TRAIN.encode())
+    client.put_object(Bucket="staging", Key=f"{prefix}/training/words", Body=b"x y")
+    client.put_object(Bucket="results", Key="checkpoints/earlier", Body=b"1")
 
 
 @pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
 @needs("netns", torch=True, v3=True)
 def test_a_captured_body_runs_from_bucket_to_bucket(s3):
-    stage_inputs(s3)
+    stage_inputs(s3.client)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "lightning_sm", "rehearse", "--json", "--timeout", "120s"),
@@ -133,8 +123,8 @@ def test_a_captured_body_runs_from_bucket_to_bucket(s3):
         assert each["options"] == values
         assert (each["steps"], each["greeting"], each["training"], each["earlier"]) == (8, "hello", "x y", True)
         assert each["cwd"] == "/opt/ml/input/data/code"
-    results = {each["Key"] for each in s3.list_objects_v2(Bucket="results")["Contents"]}
+    results = {each["Key"] for each in s3.client.list_objects_v2(Bucket="results")["Contents"]}
     model = f"out/{BODY['TrainingJobName']}/output/model.tar.gz"
     assert {model, "checkpoints/earlier", "checkpoints/last.ckpt"} <= results
-    with tarfile.open(fileobj=io.BytesIO(s3.get_object(Bucket="results", Key=model)["Body"].read())) as archive:
+    with tarfile.open(fileobj=io.BytesIO(s3.client.get_object(Bucket="results", Key=model)["Body"].read())) as archive:
         assert archive.getnames() == ["model"]

@@ -56,15 +56,10 @@ def common():
 
 def train(pl, way, options):
     import torch.distributed as dist
-    from tiny import loader, tiny_model, weights
+    from tiny import tiny_model, train_twice
 
     trainer = pl.Trainer(**arguments_of(way, options))
-    model = tiny_model(pl)
-    trainer.fit(model, loader(), loader())
-    after_one = weights(model)
-    tested = trainer.test(model, loader(), verbose=False)
-    trainer.fit_loop.max_epochs = 2
-    trainer.fit(model, loader(), loader())
+    results = train_twice(trainer, tiny_model(pl))
     # A world of one process needs none.
     environment = getattr(trainer.strategy, "cluster_environment", None)
     joined = dist.is_initialized()
@@ -74,10 +69,7 @@ def train(pl, way, options):
         "trainer": [trainer.global_rank, trainer.world_size, trainer.local_rank, trainer.node_rank],
         "distributed": [dist.get_rank(), dist.get_world_size(), dist.get_backend()] if joined else None,
         "num_nodes": trainer.num_nodes,
-        "steps": trainer.global_step,
-        "after_one": after_one,
-        "after_two": weights(model),
-        "tested": tested[0]["test_loss"],
+        **results,
     }
 
 

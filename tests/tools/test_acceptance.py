@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import logging
-import urllib.request
 from dataclasses import replace
 
 import pytest
@@ -119,31 +117,13 @@ def test_the_best_of_a_search_has_the_lowest_loss():
 
 
 @pytest.fixture
-def service(tmp_path, monkeypatch):
-    moto = pytest.importorskip("moto.server", reason="moto stands in for AWS's API")
+def service(aws, tmp_path, monkeypatch):
     pytest.importorskip("sagemaker_training", reason="the extra rehearse is not installed")
-    import boto3
-
     from tests.tools.sagemaker_service import Service
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    variables = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "testing"}
-    variables.update(AWS_SECRET_ACCESS_KEY="testing", AWS_DEFAULT_REGION="us-east-1")
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    reset = urllib.request.Request(f"http://{host}:{port}/moto-api/reset", method="POST")
-    urllib.request.urlopen(reset, timeout=30).close()
-    session = boto3.Session()
-    session.client("s3").create_bucket(Bucket="bucket")
-    service = Service(session, tmp_path, STOP_AT, monkeypatch)
+    service = Service(aws, tmp_path, STOP_AT, monkeypatch)
     yield service
     service.close()
-    server.stop()
 
 
 @pytest.mark.full

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from typing import Sequence, Tuple
 
 from tests.helpers.setups import SETUPS
-from tests.helpers.setups_callbacks import CALLBACK_SETUPS
-from tests.helpers.setups_data import DATA_SETUPS
-from tests.helpers.setups_results import RESULT_SETUPS
 from tools.faults.programs import PROGRAMS
+from tools.faults.results import RESULT_SETUPS
 
 __all__ = [
     "ALONE",
@@ -63,9 +61,9 @@ SHARDED_SETUPS = (
 )
 
 #: What is trained, by name: set-ups of one fit, and programs of several.
-LIBRARY = {**SETUPS, **CALLBACK_SETUPS, **DATA_SETUPS, **RESULT_SETUPS, **PROGRAMS}
+LIBRARY = {**SETUPS, **RESULT_SETUPS, **PROGRAMS}
 
-_IN_THE_DATA = "random states in attributes of data sets are not kept"
+_IN_THE_DATA = "random states in a data set's transforms are not kept"
 _LAZY = "a sampler that draws while the epoch runs is not repeated"
 
 #: Set-ups whose resumed runs may end otherwise, each with the limit of docs/checkpoints.md that says so.
@@ -74,7 +72,6 @@ KNOWN = {
     "data_set_with_generators": _IN_THE_DATA,
     "lazy_sampler": _LAZY,
     "lazy_sampler_with_generator_and_workers": _LAZY,
-    "sampler_that_draws_lazily": _LAZY,
     "stream": "an `IterableDataset` starts at its beginning",
 }
 

@@ -37,7 +37,7 @@ _TESTS = {
         "tests/resume/test_levels.py",
         "tests/sagemaker/test_job.py",
         "tests/sagemaker/test_job_files.py",
-        "tests/sagemaker/test_topology.py",
+        "tests/sagemaker/test_launchers.py",
         "tests/test_init.py",
         "tests/test_register.py",
     ),

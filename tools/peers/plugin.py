@@ -51,13 +51,13 @@ def swap() -> None:
     import lightning.pytorch.trainer.connectors.accelerator_connector as connector
 
     from lightning_sm import SageMakerEnvironment
-    from lightning_sm._distributed.smddp import smddp_strategy_class
+    from lightning_sm._distributed.registry import strategy_class
     from lightning_sm._lightning import Namespace
     from lightning_sm.cli import sagemaker_cli_class
 
     namespace = Namespace("lightning.pytorch")
     theirs: Any = strategies.DDPStrategy
-    ours: Any = smddp_strategy_class(namespace)
+    ours: Any = strategy_class(namespace, "SMDDPStrategy")
     _bind("LightningCLI", sagemaker_cli_class(namespace), cli)
     _bind("LightningEnvironment", SageMakerEnvironment, fabric_environments, environments, connector)
     _bind("DDPStrategy", ours, strategies)

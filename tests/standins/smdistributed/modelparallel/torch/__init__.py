@@ -1,6 +1,6 @@
 """A stand-in for AWS's closed model parallel library 1.15 (SMP v1), for tests. See the README of ``tests/standins``.
 
-It follows the documented API over gloo. What is imitated, and how:
+It follows those parts of the documented API that ``SMPStrategy`` calls, over gloo. What is imitated, and how:
 
 - Each pipeline rank has the whole model and owns every so many-th parameter: others' gradients are dropped before the
   optimizer steps, and the owner's values are sent to the others after it. So the norm of the gradients and the state of
@@ -16,90 +16,50 @@ from contextlib import contextmanager
 
 import torch
 
-from smdistributed.modelparallel.torch import amp, model
+from smdistributed.modelparallel.torch import amp
 from smdistributed.modelparallel.torch._state import (
-    SMPError,
-    barrier,
     calls,
-    dp_barrier,
     dp_rank,
     dp_size,
-    get_dp_group,
-    get_dp_process_group,
     get_mp_group,
     get_mp_process_group,
-    get_tp_group,
-    get_tp_process_group,
-    get_world_process_group,
     init,
     is_initialized,
-    local_rank,
-    local_size,
-    mp_barrier,
-    mp_rank,
-    mp_size,
-    pp_rank,
-    pp_size,
     rank,
     rdp_rank,
     rdp_size,
     size,
-    state,
-    tp_rank,
-    tp_size,
 )
-from smdistributed.modelparallel.torch.checkpoint import load, resume_from_checkpoint, save, save_checkpoint
+from smdistributed.modelparallel.torch.checkpoint import resume_from_checkpoint, save_checkpoint
 from smdistributed.modelparallel.torch.model import DistributedModel
 from smdistributed.modelparallel.torch.optimizer import DistributedOptimizer
-from smdistributed.modelparallel.torch.step import StepOutput, step
+from smdistributed.modelparallel.torch.step import step
 
 __all__ = [
     "DistributedModel",
     "DistributedOptimizer",
-    "SMPError",
-    "StepOutput",
     "amp",
-    "barrier",
     "calls",
-    "dp_barrier",
     "dp_rank",
     "dp_size",
-    "get_dp_group",
-    "get_dp_process_group",
     "get_mp_group",
     "get_mp_process_group",
-    "get_tp_group",
-    "get_tp_process_group",
-    "get_world_process_group",
     "init",
     "is_initialized",
-    "load",
-    "local_rank",
-    "local_size",
-    "model",
     "model_creation",
-    "mp_barrier",
-    "mp_rank",
-    "mp_size",
-    "pp_rank",
-    "pp_size",
     "rank",
     "rdp_rank",
     "rdp_size",
     "resume_from_checkpoint",
-    "save",
     "save_checkpoint",
     "set_tensor_parallelism",
     "size",
-    "state",
     "step",
-    "tp_rank",
-    "tp_size",
 ]
 
 
 @contextmanager
-def model_creation(tensor_parallelism=False, dtype=None, **config):
+def model_creation(tensor_parallelism=False, dtype=None):
     """Layers are made in this dtype; with tensor parallelism they are replaced when the model is wrapped."""
     calls.append(("model_creation", tensor_parallelism, str(dtype)))
     before = torch.get_default_dtype()
@@ -110,5 +70,5 @@ def model_creation(tensor_parallelism=False, dtype=None, **config):
         torch.set_default_dtype(before)
 
 
-def set_tensor_parallelism(module, enabled=True, **config):
+def set_tensor_parallelism(module, enabled=True):
     calls.append(("set_tensor_parallelism", enabled))

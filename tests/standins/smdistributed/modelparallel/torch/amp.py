@@ -7,19 +7,15 @@ from smdistributed.modelparallel.torch._state import group, state
 
 
 class GradScaler:
-    """Agrees on infinite gradients over all ranks of a replica."""
+    """Agrees on infinite gradients over all ranks of a replica. Not imitated: a scale that grows after 2000 steps."""
 
     initial = 2.0**16
 
-    def __init__(self, init_scale=None, growth_interval=2000):
-        self._scale, self._interval, self._good = init_scale or self.initial, growth_interval, 0
-        self._infinite = None
+    def __init__(self):
+        self._scale, self._infinite = self.initial, None
 
     def scale(self, tensor):
         return tensor * self._scale
-
-    def get_scale(self):
-        return self._scale
 
     def unscale_(self, optimizer):
         infinite = torch.zeros(1)
@@ -37,15 +33,12 @@ class GradScaler:
             optimizer.step(**kwargs)
 
     def update(self):
-        self._good = 0 if self._infinite else self._good + 1
         if self._infinite:
             self._scale /= 2
-        elif self._good % self._interval == 0:
-            self._scale *= 2
         self._infinite = None
 
     def state_dict(self):
-        return {"scale": self._scale, "good": self._good}
+        return {"scale": self._scale}
 
     def load_state_dict(self, state_dict):
-        self._scale, self._good = state_dict["scale"], state_dict["good"]
+        self._scale = state_dict["scale"]

@@ -1,56 +1,27 @@
-"""``smp.save``, ``smp.load``, ``smp.save_checkpoint`` and ``smp.resume_from_checkpoint`` of the stand-in."""
+"""``smp.save_checkpoint`` and ``smp.resume_from_checkpoint`` of the stand-in, for partial checkpoints."""
 
 import os
 
 import torch
 import torch.distributed as dist
 
-from smdistributed.modelparallel.torch._state import SMPError, calls, pp_rank, rank, rdp_rank, state, tp_rank, tp_size
+from smdistributed.modelparallel.torch._state import calls, pp_rank, rank, rdp_rank, state, tp_rank, tp_size
 
 
-def _part():
-    """A partial file's suffix."""
-    return f"_{pp_rank()}_{tp_rank()}" if tp_size() > 1 else f"_{pp_rank()}"
+def _paths(path, tag):
+    """This rank's files ``path/tag_partial/{model,optimizer}_<ranks>.pt``, and ``user_content.pt``."""
+    folder = os.path.join(path, f"{tag}_partial")
+    part = f"_{pp_rank()}_{tp_rank()}" if tp_size() > 1 else f"_{pp_rank()}"
+    return [os.path.join(folder, name) for name in (f"model{part}.pt", f"optimizer{part}.pt", "user_content.pt")]
 
 
-def save(obj, f, partial=True, **options):
-    torch.save(obj, f + _part() if partial else f)
-
-
-def load(f, map_location=None, partial=True, **options):
-    return torch.load(f + _part() if partial else f, map_location=map_location, weights_only=False)
-
-
-def save_checkpoint(
-    path,
-    tag,
-    partial=True,
-    model=None,
-    optimizer=None,
-    user_content=None,
-    translate_if_full=True,
-    num_kept_partial_checkpoints=None,
-):
-    """``path/tag_partial/{model,optimizer}_<ranks>.pt`` and ``user_content.pt``, or ``path/tag`` for a full one."""
+def save_checkpoint(path, tag, partial, model, optimizer, user_content):
     calls.append(("save_checkpoint", partial))
-    if not partial and optimizer is not None and (tp_size() > 1 or state.cfg.shard_optimizer_state):
-        raise SMPError("SMP stand-in: no full optimizer state with tensor parallelism or optimizer sharding")
-    folder = os.path.join(path, f"{tag}_partial") if partial else path
-    os.makedirs(folder, exist_ok=True)
-    writes = rdp_rank() == 0
-    if partial:
-        model_state, optimizer_state = model.local_state_dict(), optimizer and optimizer.local_state_dict()
-        if writes:
-            torch.save(model_state, os.path.join(folder, f"model{_part()}.pt"))
-        if optimizer is not None and (writes or state.cfg.shard_optimizer_state):
-            shard = f"_{rdp_rank()}" if state.cfg.shard_optimizer_state else ""
-            torch.save(optimizer_state, os.path.join(folder, f"optimizer{_part()}{shard}.pt"))
-        content = os.path.join(folder, "user_content.pt")
-    else:
-        whole = model.state_dict()
-        if rank() == 0:
-            torch.save({**whole, "_smp_is_partial": False}, os.path.join(path, tag))
-        content = os.path.join(path, f"user_content_{tag}")
+    model_path, optimizer_path, content = _paths(path, tag)
+    os.makedirs(os.path.dirname(content), exist_ok=True)
+    if rdp_rank() == 0:
+        torch.save(model.local_state_dict(), model_path)
+        torch.save(optimizer.local_state_dict(), optimizer_path)
     if rank() == 0:
         torch.save(user_content, content)
         with open(os.path.join(path, "newest"), "w") as newest:
@@ -58,29 +29,13 @@ def save_checkpoint(
     dist.barrier()
 
 
-def resume_from_checkpoint(
-    path,
-    tag=None,
-    partial=True,
-    strict=True,
-    load_optimizer=True,
-    load_sharded_optimizer_state=True,
-    translate_function=None,
-):
-    if tag is None:
-        with open(os.path.join(path, "newest")) as newest:
-            tag = newest.read()
-    if not partial:
-        state.model.load_state_dict(torch.load(os.path.join(path, tag), weights_only=False))
-        return torch.load(os.path.join(path, f"user_content_{tag}"), weights_only=False)
-    folder = os.path.join(path, f"{tag}_partial")
-    model_state = torch.load(os.path.join(folder, f"model{_part()}.pt"), weights_only=False)
+def resume_from_checkpoint(path, tag, partial, load_optimizer):
+    model_path, optimizer_path, content = _paths(path, tag)
+    model_state = torch.load(model_path, weights_only=False)
     if state.model.partitioned:
         state.model.load_local(model_state)
     else:
         state.model.register_post_partition_hook(lambda model, optimizer: model.load_local(model_state))
     if load_optimizer:
-        shard = f"_{rdp_rank()}" if state.cfg.shard_optimizer_state else ""
-        path = os.path.join(folder, f"optimizer{_part()}{shard}.pt")
-        state.optimizer.load_state_dict(torch.load(path, weights_only=False))
-    return torch.load(os.path.join(folder, "user_content.pt"), weights_only=False)
+        state.optimizer.load_state_dict(torch.load(optimizer_path, weights_only=False))
+    return torch.load(content, weights_only=False)

@@ -8,7 +8,6 @@ from smdistributed.modelparallel.torch._state import (
     calls,
     dp_size,
     group,
-    mp_barrier,
     pp_rank,
     pp_size,
     ranks_of,
@@ -21,19 +20,7 @@ from smdistributed.modelparallel.torch._state import (
 class DistributedModel(torch.nn.Module):
     """Wraps the one model of a script."""
 
-    def __init__(
-        self,
-        module,
-        trace_device="gpu",
-        trace_execution_times=False,
-        overlapping_allreduce=True,
-        backward_passes_per_step=1,
-        average_grads_across_microbatches=True,
-        bucket_cap_mb=25,
-        trace_memory_usage=False,
-        broadcast_buffers=True,
-        gradient_as_bucket_view=False,
-    ):
+    def __init__(self, module, trace_device="gpu", backward_passes_per_step=1):
         super().__init__()
         if state.model is not None:
             raise SMPError("SMP stand-in: only one model in a script can be wrapped with DistributedModel")
@@ -43,8 +30,7 @@ class DistributedModel(torch.nn.Module):
         state.model = self
         self.module = module.half() if state.cfg.fp16 else module
         self.partitioned = False
-        self._passes_per_step, self._averages = backward_passes_per_step, average_grads_across_microbatches
-        self._passes = 0
+        self._passes_per_step, self._passes = backward_passes_per_step, 0
         self._earlier, self._to_load, self._hooks = {}, None, []
         if pp_size() == 1:
             self._partition()
@@ -75,10 +61,10 @@ class DistributedModel(torch.nn.Module):
         half = [each.half() if torch.is_tensor(each) and each.is_floating_point() else each for each in args]
         return self.module(*half, **kwargs).float()
 
-    def backward(self, tensors, grad_tensors=None):
+    def backward(self, loss):
         self._check_in_step("backward")
         scale = state.optimizer.loss_scale if state.cfg.fp16 else 1.0
-        torch.autograd.backward(tensors * scale, grad_tensors)
+        torch.autograd.backward(loss * scale)
 
     def _check_in_step(self, what):
         if not state.in_step and pp_size() > 1:
@@ -95,7 +81,7 @@ class DistributedModel(torch.nn.Module):
         """Send gradients to their owners, and average them when so many backward passes have been made."""
         made = torch.tensor([any(p.grad is not None for p in self.module.parameters())], dtype=torch.uint8)
         dist.broadcast(made, ranks_of("pp")[0], group("pp"))
-        count = state.cfg.microbatches if self._averages else 1
+        count = state.cfg.microbatches
         for index, parameter in enumerate(self.module.parameters()):
             grad, earlier = parameter.grad, self._earlier[parameter]
             parameter.grad = earlier
@@ -159,15 +145,15 @@ class DistributedModel(torch.nn.Module):
         """Collective: a rank of the replica that does not call it lets the others wait."""
         if not self.partitioned:
             raise SMPError("SMP stand-in: the model has no partition yet")
-        mp_barrier()
+        dist.barrier(group("mp"))
         return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
 
-    def load_state_dict(self, state_dict, strict=True, same_partition_load=False):
+    def load_state_dict(self, state_dict):
         if state_dict.get("_smp_is_partial", True):
             raise SMPError("SMP stand-in: a partial state dict is loaded by smp.resume_from_checkpoint")
         whole = {name: value for name, value in state_dict.items() if name != "_smp_is_partial"}
         if self.partitioned:
-            self.module.load_state_dict(whole, strict=strict)
+            self.module.load_state_dict(whole)
         else:
             self._to_load = whole
 

@@ -13,7 +13,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     initial = 2.0**32
 
-    def __init__(self, optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, **dynamic_loss_args):
+    def __init__(self, optimizer, static_loss_scale=1.0, dynamic_loss_scale=False):
         if state.model is None:
             raise SMPError("SMP stand-in: the optimizer must be made after DistributedModel")
         known = set(state.model.parameters())
@@ -95,15 +95,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     # --- state
 
-    def local_state_dict(self, gather_if_shard=True):
+    def local_state_dict(self):
         own = self.optimizer.state_dict()
         masters = [master.detach().clone() for master in self._masters]
         return {**own, "masters": masters, "loss_scale": self.loss_scale, "_smp_is_partial": True}
 
     def state_dict(self):
         """The whole state. Collective: a rank of the replica that does not call it lets the others wait."""
-        if tp_size() > 1 or state.cfg.shard_optimizer_state:
-            raise SMPError("SMP stand-in: no full optimizer state with tensor parallelism or optimizer sharding")
+        if tp_size() > 1:
+            raise SMPError("SMP stand-in: no full optimizer state with tensor parallelism")
         own = self.local_state_dict()
         found: Any = [None] * dist.get_world_size(group("pp"))
         dist.all_gather_object(found, own["state"], group=group("pp"))

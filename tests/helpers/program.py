@@ -1,13 +1,11 @@
 """A program in a container of its own, which can run again and again."""
 
-import os
 import subprocess
 import sys
 import time
 
-from tests.helpers.environ import without_launcher
 from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import ROOT
+from tests.helpers.processes import environ_of
 
 __all__ = ["Program"]
 
@@ -19,8 +17,8 @@ class Program:
         self.folder, self.command = folder, command
         opt_ml = OptMl(folder).host("algo-1").hyperparameters()
         opt_ml.write("checkpointconfig.json", {"S3Uri": "s3://b/c", "LocalPath": str(folder / "checkpoints")})
-        own = opt_ml.environ(SM_NUM_GPUS=0, TRAINING_JOB_NAME=folder.name, OMP_NUM_THREADS=1, PYTHONPATH=ROOT)
-        self.environ = {**without_launcher(os.environ), **own, **variables}
+        job = opt_ml.environ(SM_NUM_GPUS=0, TRAINING_JOB_NAME=folder.name)
+        self.environ = environ_of(**job, **variables)
 
     def start(self, *words, launcher=(), **variables):
         with open(self.folder / "log.txt", "ab") as log:

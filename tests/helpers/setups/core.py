@@ -1,8 +1,4 @@
-"""A library of training set-ups, to be interrupted anywhere and compared with a run that nothing interrupted.
-
-Each is a function of :data:`SETUPS` under its name. It is given a Lightning namespace (``pytorch_lightning`` or
-``lightning.pytorch``) and a :class:`Size`, and builds everything anew, as a new process would. Seed before that.
-"""
+"""The library, and its set-ups of models, schedules, logged values and loaders."""
 
 import random
 from dataclasses import dataclass, field
@@ -13,8 +9,6 @@ import numpy
 import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, WeightedRandomSampler
-
-__all__ = ["BATCH_SIZE", "SETUPS", "Setup", "Size", "setup"]
 
 BATCH_SIZE = 4
 SETUPS: Dict[str, Callable[[Any, "Size"], "Setup"]] = {}
@@ -104,6 +98,12 @@ def net(pl):
     return Net
 
 
+def sampled(pl, size, sampler, noisy=False, **arguments):
+    """A set-up with a sampler of the project's own."""
+    data = DataLoader(Numbers(size.samples, noisy), batch_size=BATCH_SIZE, sampler=sampler, **arguments)
+    return Setup(net(pl)(), data)
+
+
 def shuffled(size, noisy=False, **arguments):
     return DataLoader(Numbers(size.samples, noisy), batch_size=BATCH_SIZE, shuffle=True, **arguments)
 
@@ -187,10 +187,8 @@ def accumulation_by_epoch(pl, size):
 # --- schedulers
 
 
-def _scheduled(pl, **config):
-    make = config.pop("make")
-
-    class Net(net(pl)):
+def scheduled(pl, make, base=None, **config):
+    class Net(base or net(pl)):
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": make(optimizer), **config}}
@@ -198,7 +196,7 @@ def _scheduled(pl, **config):
     return Net()
 
 
-def _plateau(optimizer):
+def plateau(optimizer):
     # A threshold that no loss reaches: each time that it is asked it lowers the learning rate.
     return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.7, threshold=10.0)
 
@@ -208,7 +206,7 @@ def schedule_by_step(pl, size):
     def make(optimizer):
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=size.epochs * size.batches + 1)
 
-    return Setup(_scheduled(pl, make=make, interval="step"), shuffled(size))
+    return Setup(scheduled(pl, make, interval="step"), shuffled(size))
 
 
 def _planned(pl):
@@ -234,12 +232,12 @@ def schedule_by_epoch(pl, size):
     def make(optimizer):
         return torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 2)
 
-    return Setup(_scheduled(pl, make=make, interval="epoch"), shuffled(size), in_order())
+    return Setup(scheduled(pl, make, interval="epoch"), shuffled(size), in_order())
 
 
 @setup
 def plateau_by_epoch(pl, size):
-    return Setup(_scheduled(pl, make=_plateau, monitor="val_loss"), shuffled(size), in_order())
+    return Setup(scheduled(pl, plateau, monitor="val_loss"), shuffled(size), in_order())
 
 
 # --- validation
@@ -264,7 +262,7 @@ def early_stopping(pl, size):
 # --- what is logged in an epoch
 
 
-def _logging(pl, **log):
+def logging_net(pl, **log):
     class Net(net(pl)):
         def training_step(self, batch, batch_idx):
             loss = self.loss(batch)
@@ -278,28 +276,28 @@ def _logging(pl, **log):
 
 @setup
 def epoch_mean(pl, size):
-    return Setup(_logging(pl), shuffled(size), in_order(), {"val_check_interval": 3})
+    return Setup(logging_net(pl), shuffled(size), in_order(), {"val_check_interval": 3})
 
 
 @setup
 def epoch_sum(pl, size):
-    return Setup(_logging(pl, reduce_fx="sum", on_step=False), shuffled(size))
+    return Setup(logging_net(pl, reduce_fx="sum", on_step=False), shuffled(size))
 
 
 @setup
 def epoch_maximum(pl, size):
-    return Setup(_logging(pl, reduce_fx="max"), shuffled(size), arguments={"accumulate_grad_batches": 4})
+    return Setup(logging_net(pl, reduce_fx="max"), shuffled(size), arguments={"accumulate_grad_batches": 4})
 
 
 @setup
 def epoch_mean_of_uneven_batches(pl, size):
-    return Setup(_logging(pl), DataLoader(Numbers(size.samples - 1), batch_size=BATCH_SIZE, shuffle=True))
+    return Setup(logging_net(pl), DataLoader(Numbers(size.samples - 1), batch_size=BATCH_SIZE, shuffle=True))
 
 
 @setup
 def early_stopping_on_epoch_mean(pl, size):
     stop = pl.callbacks.EarlyStopping("train_loss_epoch", patience=1, min_delta=0.5)
-    return Setup(_logging(pl), shuffled(size), arguments={"callbacks": [stop]})
+    return Setup(logging_net(pl), shuffled(size), arguments={"callbacks": [stop]})
 
 
 @setup
@@ -339,9 +337,8 @@ def workers(pl, size):
 
 @setup
 def weighted_sampler(pl, size):
-    data = Numbers(size.samples)
-    sampler = WeightedRandomSampler([1.0 + index % 3 for index in range(size.samples)], size.samples)
-    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=sampler))
+    weights = [1.0 + index % 3 for index in range(size.samples)]
+    return sampled(pl, size, WeightedRandomSampler(weights, size.samples))
 
 
 class Backwards(Sampler):
@@ -392,20 +389,7 @@ def limited_steps(pl, size):
 
 @setup
 def python_shuffle(pl, size):
-    class ByPython(Sampler):
-        def __init__(self, count):
-            self.count = count
-
-        def __iter__(self):
-            order = list(range(self.count))
-            random.shuffle(order)
-            return iter(order)
-
-        def __len__(self):
-            return self.count
-
-    data = Numbers(size.samples)
-    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=ByPython(len(data))))
+    return _drawn(pl, size, lambda count: random.sample(range(count), count))
 
 
 @setup
@@ -439,8 +423,7 @@ class Drawn(Sampler):
 
 
 def _drawn(pl, size, draw):
-    data = Numbers(size.samples)
-    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=Drawn(len(data), draw)))
+    return sampled(pl, size, Drawn(size.samples, draw))
 
 
 @setup
@@ -459,9 +442,7 @@ def sampler_with_python_generator(pl, size):
         def __iter__(self):
             return iter(self.rng.sample(range(self.count), self.count))
 
-    data = Numbers(size.samples)
-    sampler = ByPython(len(data), random.Random(5).sample)
-    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=sampler))
+    return sampled(pl, size, ByPython(size.samples, random.Random(5).sample))
 
 
 class Counting(Sampler):
@@ -494,15 +475,12 @@ class Lazy(Counting):
 
 @setup
 def lazy_sampler(pl, size):
-    data = Numbers(size.samples, noisy=True)
-    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=Lazy(len(data), random)))
+    return sampled(pl, size, Lazy(size.samples, random), noisy=True)
 
 
 @setup
 def lazy_sampler_with_generator_and_workers(pl, size):
-    data = Numbers(size.samples)
-    sampler = Lazy(len(data), random.Random(5))
-    return Setup(net(pl)(), DataLoader(data, batch_size=BATCH_SIZE, sampler=sampler, num_workers=1))
+    return sampled(pl, size, Lazy(size.samples, random.Random(5)), num_workers=1)
 
 
 class OwnNoise(Numbers):

@@ -1,4 +1,4 @@
-"""Set-ups whose fit has results besides weights, as in ``tests.helpers.setups``: found values, files of the model."""
+"""Set-ups of one fit that has results besides weights, as in ``tests.helpers.setups``: found values, files."""
 
 import json
 import os
@@ -11,16 +11,7 @@ from tests.helpers.setups import Numbers, Setup, in_order, net, shuffled
 
 __all__ = ["RESULT_SETUPS"]
 
-RESULT_SETUPS = {}
 
-
-def setup(function):
-    """Add a function to this part of the library under its name."""
-    RESULT_SETUPS[function.__name__] = function
-    return function
-
-
-@setup
 def learning_rate_finder(pl, size):
     class Net(net(pl)):
         def __init__(self):
@@ -34,7 +25,6 @@ def learning_rate_finder(pl, size):
     return Setup(Net(), shuffled(size), in_order(), {"callbacks": [finder]})
 
 
-@setup
 def batch_size_finder(pl, size):
     class Net(net(pl)):
         def __init__(self):
@@ -53,7 +43,6 @@ def batch_size_finder(pl, size):
     return Setup(Net(), None, None, {"callbacks": [finder]})
 
 
-@setup
 def files_of_the_end(pl, size):
     class Files(pl.Callback):
         """Writes a part of the model, and what was measured, beside the exported model."""
@@ -73,3 +62,7 @@ def files_of_the_end(pl, size):
 
 def _model_file(name):
     return os.path.join(TrainingJob.resolve().model_dir, name)
+
+
+#: What is trained, by name.
+RESULT_SETUPS = {made.__name__: made for made in (learning_rate_finder, batch_size_finder, files_of_the_end)}

@@ -1,60 +1,37 @@
-"""Set-ups with callbacks, metrics and checkpoints, as in ``tests.helpers.setups``."""
+"""Set-ups with callbacks, metrics and checkpoints."""
 
 import copy
 import os
+from collections import defaultdict, deque
 
+import numpy
 import torch
 import torchmetrics
 from torch import nn
+from torch.utils.data import DataLoader
 
 from lightning_sm._sagemaker.job import TrainingJob
-from tests.helpers.setups import Setup, batch_norm_net, in_order, net, shuffled
-
-__all__ = ["CALLBACK_SETUPS"]
-
-CALLBACK_SETUPS = {}
-
-
-def setup(function):
-    """Add a function to this part of the library under its name."""
-    CALLBACK_SETUPS[function.__name__] = function
-    return function
-
+from tests.helpers.setups.core import (
+    BATCH_SIZE,
+    Numbers,
+    Setup,
+    batch_norm_net,
+    in_order,
+    logging_net,
+    net,
+    plateau,
+    scheduled,
+    setup,
+    shuffled,
+)
 
 # --- metrics of an epoch
 
 
-def _with_means(pl):
-    class Net(net(pl)):
-        def training_step(self, batch, batch_idx):
-            loss = self.loss(batch)
-            self.log("train_loss", loss, on_step=True, on_epoch=True, sync_dist=True)
-            self.log("train_most", loss.detach(), on_step=False, on_epoch=True, reduce_fx="max", sync_dist=True)
-            return loss
-
-    return Net
-
-
-@setup
-def epoch_metrics(pl, size):
-    return Setup(_with_means(pl)(), shuffled(size), in_order())
-
-
-@setup
-def stopping_on_epoch_mean(pl, size):
-    stop = pl.callbacks.EarlyStopping("train_loss_epoch", patience=1, min_delta=0.5, check_on_train_epoch_end=True)
-    return Setup(_with_means(pl)(), shuffled(size), None, {"callbacks": [stop]})
-
-
 @setup
 def plateau_on_epoch_mean(pl, size):
-    class Net(_with_means(pl)):
-        def configure_optimizers(self):
-            optimizer = torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
-            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.7, threshold=0.3)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "train_loss_epoch"}}
-
-    return Setup(Net(), shuffled(size))
+    model = scheduled(pl, plateau, base=type(logging_net(pl)), monitor="train_loss_epoch")
+    return Setup(model, shuffled(size))
 
 
 @setup
@@ -201,7 +178,7 @@ def callback_with_state(pl, size):
 
 @setup
 def callbacks_of_the_model(pl, size):
-    class Net(_with_means(pl)):
+    class Net(type(logging_net(pl))):
         def configure_callbacks(self):
             best = pl.callbacks.ModelCheckpoint(monitor="val_loss", save_top_k=1, filename="best")
             return [best, pl.callbacks.EarlyStopping("val_loss", patience=2)]
@@ -237,3 +214,100 @@ def last_and_best(pl, size):
 def best_within_epochs(pl, size):
     saver = pl.callbacks.ModelCheckpoint(monitor="val_loss", save_top_k=1, save_last="link")
     return Setup(net(pl)(), shuffled(size), in_order(), {"callbacks": [saver], "val_check_interval": 4})
+
+
+# --- attributes that nobody saves
+
+
+@setup
+def attributes(pl, size):
+    class Scale(nn.Module):
+        """Counts its calls in a plain attribute."""
+
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, inputs):
+            self.calls += self.training
+            return inputs / (1 + 0.01 * self.calls)
+
+    class Net(net(pl)):
+        def __init__(self):
+            super().__init__()
+            self.layers.append(Scale())
+            self.own_weight = [self.layers[0].weight, self.layers[0].bias.detach()]  # these stay the model's
+            self.losses, self.recent, self.counts = [], deque(maxlen=3), defaultdict(list)
+            self.hidden = None
+
+        def on_train_epoch_start(self):
+            self.batches, self.largest = [], numpy.zeros(1)
+
+        def training_step(self, batch, batch_idx):
+            loss = self.loss(batch) + self.own_weight[1].sum() ** 2
+            if self.hidden is not None:
+                loss = loss * (1 + self.hidden.abs()) + 0.1 * sum(self.recent)
+            self.losses.append(loss)
+            self.batches.append(batch_idx)
+            self.largest = numpy.maximum(self.largest, loss.item())
+            return loss
+
+        def on_train_batch_end(self, *_):
+            self.hidden = 0.9 * (self.losses[-1] if self.hidden is None else self.hidden).detach()
+            self.recent.append(self.losses[-1].item())
+            self.counts[len(self.recent)].append(self.trainer.global_step)
+
+        def on_train_epoch_end(self):
+            self.log("mean", torch.stack(self.losses).mean())
+            self.log("batches", float(sum(self.batches)))
+            self.log("largest", float(self.largest[0]))
+            self.log("counts", float(len(self.counts[3])))
+            self.losses.clear()
+
+    class Slows(pl.Callback):
+        """Makes the learning rate smaller with each epoch and batch; a signal may have set its flag."""
+
+        def __init__(self):
+            self.is_stopped, self.scale = False, 1.0
+
+        def on_train_epoch_start(self, trainer, pl_module):
+            self.in_epoch = 0
+
+        def on_train_batch_end(self, trainer, *_):
+            self.in_epoch += 1
+            self.scale *= 0.99
+            trainer.optimizers[0].param_groups[0]["lr"] = 0.01 * self.scale / self.in_epoch
+            assert not self.is_stopped
+            self.is_stopped = trainer.global_step == 999
+
+    return Setup(Net(), shuffled(size), in_order(), {"callbacks": [Slows()]})
+
+
+@setup
+def changed_by_epochs(pl, size):
+    class Growing(Numbers):
+        epoch = 0
+
+        def __getitem__(self, index):
+            inputs, target = super().__getitem__(index)
+            return inputs * (1 + self.epoch), target
+
+    data = Growing(size.samples)
+
+    class Net(net(pl)):
+        def __init__(self):
+            super().__init__()
+            self.layers.insert(1, nn.BatchNorm1d(8))
+
+        def on_train_epoch_start(self):
+            data.epoch = self.current_epoch
+            if self.current_epoch == 1:
+                self.layers[0].requires_grad_(False)
+            if self.current_epoch == 2:
+                self.layers[0].requires_grad_(True)
+                self.layers[1].eval()
+                self.layers[-1].bias.requires_grad = False
+
+    # DDP waits for gradients of layers that are frozen amid the training.
+    arguments = {"strategy": "ddp_find_unused_parameters_true"} if size.ranks > 1 else {}
+    return Setup(Net(), DataLoader(data, batch_size=BATCH_SIZE, shuffle=True), in_order(), arguments)

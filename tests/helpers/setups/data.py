@@ -1,26 +1,28 @@
-"""Set-ups whose data, samplers and random numbers keep a state of their own, as in ``tests.helpers.setups``."""
+"""Set-ups whose data, samplers and random numbers keep a state of their own."""
 
-import numpy
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from tests.helpers.setups import BATCH_SIZE, Numbers, Setup, in_order, net, shuffled
+from tests.helpers.setups.core import (
+    BATCH_SIZE,
+    Counting,
+    Numbers,
+    Setup,
+    in_order,
+    net,
+    plateau,
+    sampled,
+    scheduled,
+    setup,
+    shuffled,
+)
 
-__all__ = ["DATA_SETUPS"]
 
-DATA_SETUPS = {}
-
-
-def setup(function):
-    """Add a function to this part of the library under its name."""
-    DATA_SETUPS[function.__name__] = function
-    return function
-
-
-def _sampled(pl, size, sampler):
-    data = DataLoader(Numbers(size.samples), batch_size=BATCH_SIZE, sampler=sampler)
-    # Lightning would put a sampler of its own in the place of this one.
-    return Setup(net(pl)(), data, arguments={"use_distributed_sampler": False} if size.ranks > 1 else {})
+def _whole(pl, size, sampler):
+    """Every rank has the samples of a sampler, in whose place Lightning would put one of its own."""
+    made = sampled(pl, size, sampler)
+    made.arguments.update({"use_distributed_sampler": False} if size.ranks > 1 else {})
+    return made
 
 
 @setup
@@ -31,58 +33,12 @@ def loader_with_generator(pl, size):
 @setup
 def sampler_with_generator(pl, size):
     sampler = RandomSampler(range(size.samples), generator=torch.Generator().manual_seed(4))
-    return _sampled(pl, size, sampler)
-
-
-class OwnSampler(Sampler):
-    def __init__(self, count):
-        self.count = count
-
-    def __len__(self):
-        return self.count
-
-
-class ByNumpy(OwnSampler):
-    def __init__(self, count):
-        super().__init__(count)
-        self.generator = numpy.random.default_rng(5)
-
-    def __iter__(self):
-        return iter(self.generator.permutation(self.count).tolist())
-
-
-@setup
-def sampler_with_numpy(pl, size):
-    return _sampled(pl, size, ByNumpy(size.samples))
-
-
-class Lazily(OwnSampler):
-    def __iter__(self):
-        for _ in range(self.count):
-            yield int(torch.randint(self.count, ()))
-
-
-@setup
-def sampler_that_draws_lazily(pl, size):
-    return _sampled(pl, size, Lazily(size.samples))
-
-
-class ByEpoch(OwnSampler):
-    """Has another order each time, by a number that it keeps."""
-
-    def __init__(self, count):
-        super().__init__(count)
-        self.epoch = 0
-
-    def __iter__(self):
-        self.epoch += 1
-        order = torch.randperm(self.count, generator=torch.Generator().manual_seed(self.epoch))
-        return iter(order.tolist())
+    return _whole(pl, size, sampler)
 
 
 @setup
 def sampler_that_counts_epochs(pl, size):
-    return _sampled(pl, size, ByEpoch(size.samples))
+    return _whole(pl, size, Counting(size.samples))
 
 
 class Stream(IterableDataset):
@@ -199,11 +155,6 @@ def uneven_draws(pl, size):
 
 @setup
 def plateau_by_step(pl, size):
-    class Net(net(pl)):
-        def configure_optimizers(self):
-            optimizer = torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
-            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.8, threshold=10.0)
-            config = {"scheduler": scheduler, "monitor": "val_loss", "interval": "step", "frequency": size.batches // 2}
-            return {"optimizer": optimizer, "lr_scheduler": {**config, "strict": False}}
-
-    return Setup(Net(), shuffled(size), in_order(3), {"val_check_interval": size.batches // 2})
+    often = size.batches // 2
+    model = scheduled(pl, plateau, monitor="val_loss", interval="step", frequency=often, strict=False)
+    return Setup(model, shuffled(size), in_order(3), {"val_check_interval": often})

@@ -1,0 +1,317 @@
+"""``Attributes``: what a project keeps in attributes between steps, such as counters, collected outputs, frozen layers.
+
+A fit that continues gets no ``on_train_epoch_start`` of its epoch, nor any of what came before: a list that is made
+there would be missing, one that is evaluated at the epoch's end would lack what was collected before the interruption,
+and layers would be trained that the project had frozen or set to evaluation.
+"""
+
+import functools
+from collections import Counter, OrderedDict, defaultdict, deque
+from typing import Any, Dict, FrozenSet, Iterator, NamedTuple, Set, Tuple
+
+from lightning_sm._lightning import Namespace
+from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.restart import loaders_of
+from lightning_sm._lightning.results import MAX_STATE_BYTES
+from lightning_sm._lightning.strategies import strategy_kind
+from lightning_sm._lightning.trainer import Trainer, callbacks_of
+from lightning_sm._logging import log
+from lightning_sm._resume.random_state import generators_of, get_generator_state, is_generator, set_generator_state
+
+__all__ = ["Attributes"]
+
+# About what an object of Python takes.
+_ITEM_BYTES = 64
+# Packages whose objects are restored in other ways, or need not be.
+_NOT_PROJECTS = {
+    "builtins", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric", "lightning_sm", "deepspeed",
+    "smdistributed",
+}  # fmt: skip
+_PLAIN = (bool, int, float, str, type(None))
+_SEQUENCES = {each.__name__: each for each in (list, tuple, set, frozenset)}
+_MAPPINGS = {each.__name__: each for each in (dict, OrderedDict, Counter)}
+_FACTORIES = {each.__name__: each for each in (list, dict, set, int, float)}
+_GENERATOR = "Generator"
+_OTHER = "is no number, text, tensor, array, generator or container of these"
+# The key of ``requires_grad`` of the model's parameters, which is no attribute in ``vars``.
+_TRAINED = "requires_grad"
+
+Packed = Dict[str, Dict[str, Any]]
+
+
+class _NotSavedError(Exception):
+    """A value cannot be saved; the message is the reason."""
+
+
+class Attributes:
+    """The attributes that training changes: numbers, texts, tensors, arrays, containers of these, and generators.
+
+    Those of the model, of its modules, with the modes of training and evaluation and ``requires_grad`` of its
+    parameters; of the data module and the training's data sets; and of callbacks. Lightning's, torchmetrics' and this
+    package's objects have their own ways, as have callbacks and data modules with a ``state_dict``. Flags of callbacks
+    are left out: one that a signal has set would stop the training again.
+
+    Args:
+        namespace: Lightning's namespace.
+    """
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        # What they were at the start of the training, but for those that were restored then.
+        self._before: Packed = {}
+        self._told: Set[str] = set()
+
+    def begin(self, trainer: Trainer) -> None:
+        """Note what the attributes are when training starts, after all ``on_train_start``."""
+        self._before = self._read(trainer)
+
+    def state(self, trainer: Trainer) -> Packed:
+        """Return what this rank's training has changed so far; the log names once what cannot be saved."""
+        found: Packed = {}
+        for owner, values in self._read(trainer).items():
+            before = self._before.get(owner, {})
+            for name, value in values.items():
+                if name in before and _same(value, before[name]):
+                    continue
+                if isinstance(value, _NotSaved):
+                    self._tell(trainer, owner, name, value)
+                else:
+                    found.setdefault(owner, {})[name] = value
+        return found
+
+    def restore(self, trainer: Trainer, saved: Packed) -> None:
+        """Set what :meth:`state` returned, after :meth:`begin`."""
+        owners, device = dict(self._owners(trainer)), strategy_of(trainer).root_device
+        parameters = dict(trainer.lightning_module.named_parameters())
+        for key, values in saved.items():
+            for name, packed in values.items():
+                if key == _TRAINED and name in parameters:
+                    parameters[name].requires_grad_(packed)
+                elif key in owners:
+                    _set(owners[key], name, packed, device)
+                self._before.get(key, {}).pop(name, None)
+
+    def _owners(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
+        """The objects with attributes, by names that are the same in each run of the program."""
+        for name, each in trainer.lightning_module.named_modules():
+            if _is_projects(each) or type(each).__module__.startswith("torch.nn.modules"):
+                yield f"model.{name}" if name else "model", each
+        lightning = self._namespace.module()
+        for index, callback in enumerate(each for each in callbacks_of(trainer) if _is_projects(each)):
+            if not _has_state(callback, lightning.Callback):
+                yield f"callback {index} {type(callback).__qualname__}", callback
+        module: Any = getattr(trainer, "datamodule", None)
+        if module is not None and not _has_state(module, lightning.LightningDataModule):
+            yield "data module", module
+        for index, loader in enumerate(loaders_of(trainer)):
+            data, key = getattr(loader, "dataset", None), f"data {index}"
+            while data is not None:
+                if _is_projects(data):
+                    yield f"{key} {type(data).__qualname__}", data
+                data, key = getattr(data, "dataset", None), f"{key} of"
+
+    def _read(self, trainer: Trainer) -> Packed:
+        import torch
+
+        bare, others = _bare_names(self._namespace), _restored_otherwise(trainer)
+        is_fsdp = strategy_kind(strategy_of(trainer)) == "fsdp"
+        parameters = trainer.lightning_module.named_parameters()
+        found: Packed = {_TRAINED: {name: each.requires_grad for name, each in parameters}}
+        for owner, each in self._owners(trainer):
+            if isinstance(each, self._namespace.module().Callback):
+                left_out: Tuple[type, ...] = (bool,)
+            elif _is_projects(each) and not is_fsdp:
+                left_out = ()
+            else:
+                # Pruning and FSDP set tensors, StochasticWeightAveraging takes the momentum of batch norms for a while.
+                left_out = (torch.Tensor, type(None))
+            # Buffers that are no part of the module's state_dict.
+            buffers = {name: each._buffers[name] for name in getattr(each, "_non_persistent_buffers_set", ())}
+            found[owner] = {
+                name: _packed_or_not(value, others)
+                for name, value in {**getattr(each, "__dict__", {}), **buffers}.items()
+                if name not in bare and not isinstance(value, left_out)
+            }
+        return found
+
+    def _tell(self, trainer: Trainer, owner: str, name: str, value: "_NotSaved") -> None:
+        name = f"{owner}.{name}"
+        if name not in self._told and owner.startswith(("model", "callback")) and trainer.is_global_zero:
+            log.warning("Not saved for a restart: the attribute %s, which %s.", name, value.why)
+        self._told.add(name)
+
+
+class _NotSaved(NamedTuple):
+    """Stands for a value that cannot be saved: why, which object it is, and a tensor's version or another's length."""
+
+    why: str
+    number: int
+    version: int
+
+
+class _Room:
+    """How many bytes a value may still take."""
+
+    def __init__(self) -> None:
+        self._bytes = MAX_STATE_BYTES
+
+    def take(self, size: int) -> None:
+        self._bytes -= size
+        if self._bytes < 0:
+            raise _NotSavedError("takes more than 4 MiB")
+
+
+@functools.lru_cache(maxsize=None)
+def _bare_names(namespace: Namespace) -> FrozenSet[str]:
+    """The attributes that Lightning and torch give a module or data module."""
+    import torch
+
+    lightning: Any = namespace.module()
+    owners = (torch.nn.Module(), lightning.LightningModule(), lightning.LightningDataModule())
+    return frozenset(name for owner in owners for name in vars(owner)) - {"training"}
+
+
+def _restored_otherwise(trainer: Trainer) -> Set[Any]:
+    """Where the parameters and buffers of the model's state are, and the numbers of the samplers' generators."""
+    found = {_address(each) for each in trainer.lightning_module.parameters()}
+    for module in trainer.lightning_module.modules():
+        saved = module._buffers.keys() - module._non_persistent_buffers_set
+        found.update(_address(module._buffers[name]) for name in saved if module._buffers[name] is not None)
+    found.update(id(each) for loader in loaders_of(trainer) for each in generators_of(loader))
+    return found - {None, 0}  # of tensors without numbers, such as parameters that are elsewhere
+
+
+def _is_projects(value: Any) -> bool:
+    """Whether the class of an object is the project's: torch makes subclasses of those that it shards."""
+    packages = [cls.__module__.partition(".")[0] for cls in type(value).__mro__]
+    own = next(package for package in packages if package != "torch")
+    return own not in _NOT_PROJECTS and "torchmetrics" not in packages
+
+
+def _has_state(value: Any, base: type) -> bool:
+    """Whether a callback or data module saves what it needs."""
+    return getattr(type(value), "state_dict", None) is not getattr(base, "state_dict", None)
+
+
+def _address(tensor: Any) -> Any:
+    """Where the numbers of a tensor are; ``None`` for one that holds others, such as a ``DTensor``."""
+    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    try:
+        return storage.data_ptr()
+    except RuntimeError:
+        return None
+
+
+def _packed_or_not(value: Any, others: Set[Any]) -> Any:
+    try:
+        if is_generator(value) and id(value) not in others:
+            return (_GENERATOR, get_generator_state(value))
+        return _pack(value, others, _Room())
+    except _NotSavedError as error:
+        return _NotSaved(str(error), id(value), _version(value))
+
+
+def _version(value: Any) -> int:
+    """What changes when a value is changed in place, as far as it can be told at once."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return 0 if value.is_inference() else value._version
+    return len(value) if hasattr(type(value), "__len__") else 0
+
+
+def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
+    """Return a copy of a value in host memory, of types that ``torch.load(weights_only=True)`` loads.
+
+    Raises:
+        _NotSavedError: It is another object, or a part of the model, or there is no room for it.
+    """
+    import torch
+
+    kind = type(value)
+    if kind in _PLAIN:
+        room.take(_ITEM_BYTES + (len(value) if kind is str else 0))
+        return value
+    if kind is torch.Tensor:
+        is_owned = value.layout is torch.strided and value.device.type != "meta" and _address(value) not in others
+        if not is_owned or value.is_quantized:
+            raise _NotSavedError(_OTHER)
+        room.take(_ITEM_BYTES + value.numel() * value.element_size())
+        return (
+            "Tensor",
+            value.detach().clone().cpu(),
+            value.device.type == "cpu",
+            value.is_leaf and value.requires_grad,
+        )
+    if kind.__module__ == "numpy":
+        if hasattr(value, "dtype") and value.dtype.kind in "biufc" and value.dtype.isnative:
+            room.take(_ITEM_BYTES + value.nbytes)
+            return ("ndarray", torch.as_tensor(value.copy())) if value.ndim else value.item()
+        raise _NotSavedError(_OTHER)
+    name = kind.__name__
+    room.take(_ITEM_BYTES)
+    if kind is deque:
+        return (name, [_pack(each, others, room) for each in value], value.maxlen)
+    if _SEQUENCES.get(name) is kind:
+        return (name, [_pack(each, others, room) for each in value])
+    factory = getattr(getattr(value, "default_factory", None), "__name__", "")
+    if _MAPPINGS.get(name) is kind or (kind is defaultdict and _FACTORIES.get(factory) is value.default_factory):
+        return (name, [(_pack(key, others, room), _pack(each, others, room)) for key, each in value.items()], factory)
+    raise _NotSavedError(_OTHER)
+
+
+def _unpack(packed: Any, device: Any) -> Any:
+    if not isinstance(packed, tuple):
+        return packed
+    name, content, *more = packed
+    if name == "Tensor":
+        was_on_cpu, requires_grad = more
+        return (content.clone() if was_on_cpu else content.to(device)).requires_grad_(requires_grad)
+    if name == "ndarray":
+        return content.numpy().copy()
+    if name == "deque":
+        return deque((_unpack(each, device) for each in content), more[0])
+    if name in _SEQUENCES:
+        return _SEQUENCES[name](_unpack(each, device) for each in content)
+    items = {_unpack(key, device): _unpack(each, device) for key, each in content}
+    return defaultdict(_FACTORIES.get(more[0]), items) if name == "defaultdict" else _MAPPINGS[name](items)
+
+
+def _same(one: Any, other: Any) -> bool:
+    import torch
+
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, _NotSaved):
+        return bool(one == other)
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return bool(one == other)
+
+
+def _set(owner: Any, name: str, packed: Any, device: Any) -> None:
+    """Set an attribute, in place where others may hold the same object."""
+    import torch
+
+    now = vars(owner).get(name, getattr(owner, "_buffers", {}).get(name))
+    if isinstance(packed, tuple) and packed[0] == _GENERATOR:
+        if is_generator(now):
+            set_generator_state(now, packed[1])
+        return
+    value = _unpack(packed, device)
+    if type(now) is type(value):
+        if isinstance(now, (list, deque)):
+            now.clear()
+            now.extend(value)
+            return
+        if isinstance(now, (dict, set)):
+            now.clear()
+            now.update(value)
+            return
+        is_alike = isinstance(now, torch.Tensor) and (now.shape, now.dtype) == (value.shape, value.dtype)
+        if is_alike and now.device == value.device and not now.is_inference():
+            now.detach().copy_(value.detach())
+            return
+    setattr(owner, name, value)

@@ -1,0 +1,302 @@
+"""Attributes that training changes are saved with their types, set in place, and told of where they are too large."""
+
+import io
+import random
+from collections import Counter, OrderedDict, defaultdict, deque
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+import torchmetrics
+
+from lightning_sm._resume.attributes import Attributes
+from tests.helpers.interrupted import NAMESPACE, pl
+from tests.helpers.series import LIBRARY, saves_of, train_fit
+from tests.helpers.setups import Setup, Size
+from tests.helpers.setups.core import net, shuffled
+from tests.projects.container import log_lines
+
+EMPTY, TRACED = torch.empty(0), torch.ones(2, requires_grad=True)
+
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+        self.mean = torchmetrics.MeanMetric()
+
+
+def trainer_of(model, *callbacks):
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    return SimpleNamespace(
+        lightning_module=model, callbacks=list(callbacks), is_global_zero=True, strategy=strategy,
+        training_type_plugin=strategy, fit_loop=SimpleNamespace(), datamodule=None,
+    )  # fmt: skip
+
+
+def saved_of(change, *callbacks, model=None):
+    """What a save holds after a change of a model, or of callbacks, as a new process loads it."""
+    model = Model() if model is None else model
+    trainer, kept = trainer_of(model, *callbacks), Attributes(NAMESPACE)
+    kept.begin(trainer)
+    change(*(callbacks or [model]))
+    file = io.BytesIO()
+    torch.save(kept.state(trainer), file)
+    return torch.load(io.BytesIO(file.getvalue()))
+
+
+def restored(saved, model, *callbacks):
+    kept, trainer = Attributes(NAMESPACE), trainer_of(model, *callbacks)
+    kept.begin(trainer)
+    kept.restore(trainer, saved)
+    return kept.state(trainer)
+
+
+def set_value(owner, value=0):
+    owner.value = value
+
+
+VALUES = [
+    3, 0.5, True, None, "text", [1, [2.5, "a"]], (1, (2,)), {1, 2}, frozenset({"a"}), deque([1, 2], maxlen=2),
+    {"a": [1], 2: {"b": None}}, OrderedDict(b=1, a=2), Counter("aab"), defaultdict(list, a=[1]), defaultdict(None, a=1),
+    [{"loss": 0.25}, {"loss": 0.5}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_plain_values_and_their_types(value):
+    model = Model()
+    restored(saved_of(lambda owner: set_value(owner, value)), model)
+    assert (model.value, type(model.value)) == (value, type(value))
+    assert getattr(model.value, "maxlen", None) == getattr(value, "maxlen", None)
+    assert getattr(model.value, "default_factory", None) is getattr(value, "default_factory", None)
+
+
+@pytest.mark.parametrize(
+    "value", [torch.arange(3), torch.ones(2, dtype=torch.bfloat16), EMPTY, TRACED * 2, TRACED], ids=str
+)
+def test_tensors(value):
+    model, saved = Model(), Model()
+    for each in (model, saved):
+        each.absent = torch.nn.Parameter(torch.empty(0))  # as one that is on other ranks
+    restored(saved_of(lambda owner: set_value(owner, [value]), model=saved), model)
+    (found,) = model.value
+    assert torch.equal(found, value)
+    assert (found.dtype, found.requires_grad) == (value.dtype, value is TRACED)
+
+
+@pytest.mark.parametrize("value", [numpy.eye(2), numpy.arange(3)[::2], numpy.float32(0.5), numpy.array(2)], ids=str)
+def test_arrays(value):
+    model = Model()
+    restored(saved_of(lambda owner: set_value(owner, value)), model)
+    assert numpy.array_equal(model.value, value)
+
+
+@pytest.mark.parametrize(
+    "value_of",
+    [
+        lambda model: [model.layer.weight],
+        lambda model: model.layer.weight.data[:1],
+        lambda model: [model.layer],
+        lambda model: {"a": object()},
+        lambda model: defaultdict(lambda: 0),
+        lambda model: numpy.array(["a", None]),
+        lambda model: torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long), torch.ones(1)),
+    ],
+    ids=["a weight", "a part of a weight", "a layer", "an object", "a function", "objects", "a sparse tensor"],
+)
+def test_parts_of_the_model_and_other_objects_are_not_saved(value_of):
+    assert saved_of(lambda owner: set_value(owner, value_of(owner))) == {}
+
+
+def test_what_lightning_and_torchmetrics_keep_is_not_saved():
+    def train(model):
+        model.mean.update(1.0)
+        model._current_fx_name = "training_step"
+
+    assert saved_of(train) == {}
+
+
+@pytest.mark.parametrize(
+    "generator_of",
+    [lambda: torch.Generator().manual_seed(3), lambda: numpy.random.default_rng(3), lambda: random.Random(3)],
+    ids=["torch", "numpy", "python"],
+)
+def test_generators(generator_of):
+    def draw(generator):
+        return (
+            torch.rand(1, generator=generator).item() if isinstance(generator, torch.Generator) else generator.random()
+        )
+
+    models = [Model(), Model()]
+    for each in models:
+        each.value = generator_of()
+    restored(saved_of(lambda model: draw(model.value), model=models[0]), models[1])
+    assert draw(models[1].value) == draw(models[0].value) != draw(generator_of())
+
+
+def test_a_generator_of_a_sampler_stays_the_samplers():
+    model = Model()
+    model.value = torch.Generator()
+    trainer = trainer_of(model)
+    loader = torch.utils.data.DataLoader([1, 2], shuffle=True, generator=model.value)
+    trainer.fit_loop._combined_loader = SimpleNamespace(flattened=[loader])
+    kept = Attributes(NAMESPACE)
+    kept.begin(trainer)
+    list(loader)
+    assert kept.state(trainer) == {}
+
+
+def test_frozen_layers_their_modes_and_settings_and_buffers_outside_of_the_state():
+    def train(model):
+        model.layer.requires_grad_(False)
+        model.drop.eval()
+        model.drop.p = 0.25
+        model.queue += 1
+        model.kept += 1
+
+    models = [Model(), Model()]
+    for each in models:
+        each.drop, each.other = torch.nn.Dropout(), torch.nn.Linear(2, 2)
+        each.register_buffer("queue", torch.zeros(2), persistent=False)
+        each.register_buffer("kept", torch.zeros(2))
+    saved = saved_of(train, model=models[0])
+    restored(saved, models[1])
+    assert [each.requires_grad for each in models[1].parameters()] == [False, False, True, True]
+    assert (models[1].drop.training, models[1].drop.p, models[1].other.training) == (False, 0.25, True)
+    assert saved["model.drop"] == {"training": False, "p": 0.25}
+    assert dict(models[1].named_buffers())["queue"].tolist() == [1.0, 1.0]
+    assert saved["model"].keys() == {"queue"}  # the other buffer is in the model's state
+
+
+class Data(torch.utils.data.Dataset):
+    epoch, names = 0, ()
+
+    def __init__(self):
+        self.names = ["a"] * 10**6
+
+    def __len__(self):
+        return 4
+
+
+class Module(pl.LightningDataModule):
+    stage = 0
+
+
+class StatefulModule(Module):
+    def state_dict(self):
+        return {}
+
+
+def test_data_sets_and_data_modules():
+    def trainer_with(module):
+        trainer = trainer_of(Model())
+        part = torch.utils.data.Subset(Data(), [0, 1])
+        loaders = [torch.utils.data.DataLoader(part), torch.utils.data.DataLoader(Data())]
+        trainer.fit_loop._combined_loader = SimpleNamespace(flattened=loaders)
+        trainer.datamodule = module
+        return trainer, [part.dataset, loaders[1].dataset, module]
+
+    for cls in (Module, StatefulModule):
+        (trainer, owners), (other, again) = trainer_with(cls()), trainer_with(cls())
+        kept = Attributes(NAMESPACE)
+        kept.begin(trainer)
+        owners[0].epoch, owners[1].epoch, owners[2].stage = 3, 4, 5
+        with log_lines() as lines:
+            kept.restore(other, kept.state(trainer))
+        assert lines == []  # the names take much, and stay what they are
+        saves_itself = cls is StatefulModule and hasattr(pl.LightningDataModule, "state_dict")
+        assert [again[0].epoch, again[1].epoch, again[2].stage] == [3, 4, 0 if saves_itself else 5]
+
+
+def test_what_did_not_change_in_the_training_keeps_the_value_of_the_new_process():
+    model, again = Model(), Model()
+    model.folder, model.count, again.folder, again.count = "/first", 1, "/second", 1
+    left = restored(saved_of(lambda owner: setattr(owner, "count", 5), model=model), again)
+    assert (again.folder, again.count) == ("/second", 5)
+    assert left == {"model": {"count": 5}}  # saved again, though this process has not changed it
+
+
+def test_containers_and_tensors_are_set_in_place():
+    again = Model()
+    again.value = held = [torch.zeros(1)]
+    again.state = state = torch.zeros(2)
+
+    def train(model):
+        model.value, model.state = [torch.ones(1), torch.ones(1)], torch.ones(2)
+
+    restored(saved_of(train), again)
+    assert (again.value is held, len(held)) == (True, 2)
+    assert (again.state is state, state.tolist()) == (True, [1.0, 1.0])
+
+
+def test_callbacks_without_a_state_of_their_own_and_without_their_flags():
+    class Own(pl.Callback):
+        pass
+
+    class Stateful(pl.Callback):
+        def state_dict(self):
+            return {}
+
+    def train(*callbacks):
+        for each in callbacks:
+            each.count, each.is_stopped = 3, True
+
+    saved = saved_of(train, Own(), Stateful(), pl.callbacks.LearningRateMonitor(), Own())
+    assert sorted(values["count"] for values in saved.values()) == [3, 3] or not hasattr(pl.Callback, "state_dict")
+    assert {name for values in saved.values() for name in values} == {"count"}
+    again = Own()
+    restored(saved, Model(), again)
+    assert again.count == 3
+
+
+def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved():
+    model = Model()
+    model.words, model.rule, model.bank = ["a"] * 10**6, torch.nn.functional.mse_loss, torch.zeros(2 * 10**6)
+    model.table = torch.zeros(2 * 10**6)
+    trainer, kept = trainer_of(model), Attributes(NAMESPACE)
+    kept.begin(trainer)
+    model.first, model.memory, model.last = 1, deque(range(10**6)), [torch.zeros(10)]
+    model.rule = torch.nn.functional.l1_loss
+    model.bank[0] = 1
+    with log_lines() as lines:
+        found = [kept.state(trainer), kept.state(trainer)]
+    assert [list(each["model"]) for each in found] == [["first", "last"]] * 2
+    assert lines == [
+        "Not saved for a restart: the attribute model.rule, which is no number, text, tensor, array, "
+        "generator or container of these.",
+        "Not saved for a restart: the attribute model.bank, which takes more than 4 MiB.",
+        "Not saved for a restart: the attribute model.memory, which takes more than 4 MiB.",
+    ]
+
+
+@pytest.mark.skipif(not hasattr(pl.callbacks, "LearningRateFinder"), reason="this Lightning has no such callback")
+def test_a_search_within_the_training_is_no_start_of_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def searching(pl, size):
+        class Searching(net(pl)):
+            lr = 0.01
+
+            def on_train_epoch_start(self):
+                if self.current_epoch == 0:
+                    self.first = 1
+
+            def train_dataloader(self):
+                return shuffled(size)
+
+        class AtEpochOne(pl.callbacks.LearningRateFinder):
+            def on_fit_start(self, *_):
+                pass
+
+            def on_train_epoch_start(self, trainer, pl_module):
+                if trainer.current_epoch == 1:
+                    self.lr_find(trainer, pl_module)
+
+        return Setup(Searching(), None, None, {"callbacks": [AtEpochOne(num_training_steps=2)]})
+
+    monkeypatch.setitem(LIBRARY, "searching", searching)
+    train_fit("searching", Size(epochs=2, batches=4), tmp_path, enable_checkpointing=False)
+    last = torch.load(next(tmp_path.glob("*/fit-0/" + saves_of(tmp_path)[-1]["name"])))
+    assert last["lightning_sm"]["ranks"][0]["attributes"]["model"] == {"first": 1}
