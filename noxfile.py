@@ -15,6 +15,21 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "tests"]
 os.environ.update(SAGEMAKER_PYTHON_SDK_TELEMETRY="false", PIP_DISABLE_PIP_VERSION_CHECK="1")
 
+# Tests that rehearse jobs, or compare with SageMaker's SDKs. SageMaker's toolkit requires scipy, and where that is installed, torchmetrics imports it in
+# each process of every other test.
+_REHEARSALS = (
+    "tests/doctor/test_rehearsed.py",
+    "tests/examples/test_groups.py",
+    "tests/fabric/test_rehearsed.py",
+    "tests/launch",
+    "tests/observe/test_metrics_of_jobs.py",
+    "tests/rehearse",
+    "tests/sagemaker/test_hyperparameters.py",
+    "tests/sharded/test_rehearsed.py",
+    "tests/test_package.py",
+    "tests/toolkits",
+    "tests/tools/test_acceptance.py",
+)
 _FORMATTED = ("lightning_sm", "tests", "tools", "examples", "benchmarks", "noxfile.py")
 
 
@@ -79,21 +94,30 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def full(session: nox.Session) -> None:
-    """Run the tests that take longer: jobs, sharded strategies, rehearsals, real servers."""
+    """Run the tests that take longer, without rehearsals: jobs, sharded strategies, real servers."""
     _prepare(session)
     # s3fs before what requires boto3, too: its aiobotocore takes a few releases of botocore only, which pip finds here
     # at once, and not among all versions of all that is installed later.
     _install(session, *_extra("s3fs"), "boto3")
-    extras = (each for name in ("s3", "launch", "rehearse", "release") for each in _extra(name))
+    extras = (each for name in ("s3", "launch") for each in _extra(name))
     _install(session, *extras, "deepspeed", "moto[server,s3]", "s3torchconnector[dcp]", "safetensors", "wandb")
+    ignored = (f"--ignore={path}" for path in ("tests/gpu", *_REHEARSALS))
+    _test(session, "-m", "full", "-rfEs", *ignored, *session.posargs)
+
+
+@nox.session
+def rehearsals(session: nox.Session) -> None:
+    """Run the tests that need SageMaker's toolkits or SDKs."""
+    _prepare(session)
+    extras = (each for name in ("s3fs", "s3", "launch", "rehearse", "release") for each in _extra(name))
+    _install(session, *extras, "deepspeed", "moto[server,s3]")
     # SDK v3's drivers are scripts in a wheel, whose dependencies are not needed; SDK v2 has an environment of its own.
     _install(session, "--no-deps", "sagemaker-train")
     sdk = session.cache_dir.resolve() / "sdk2"
     session.run("python", "-m", "venv", str(sdk))
     session.run(str(sdk / "bin" / "python"), "-m", "pip", "install", "-q", "sagemaker<3", external=True)
     session.env["LIGHTNING_SM_SDK_V2_PYTHON"] = str(sdk / "bin" / "python")
-    words = session.posargs or ("--ignore", "tests/gpu")
-    _test(session, "-m", "full", "-rfEs", *words)
+    _test(session, "-m", "full", "-rfEs", *(session.posargs or _REHEARSALS))
 
 
 @nox.session
