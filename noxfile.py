@@ -15,8 +15,8 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "tests"]
 os.environ.update(SAGEMAKER_PYTHON_SDK_TELEMETRY="false", PIP_DISABLE_PIP_VERSION_CHECK="1")
 
-# Tests that rehearse jobs, or compare with SageMaker's SDKs. SageMaker's toolkit requires scipy, and where that is installed, torchmetrics imports it in
-# each process of every other test.
+# Tests that rehearse jobs, or compare with SageMaker's SDKs. SageMaker's toolkit requires scipy, and where that is
+# installed, torchmetrics imports it in each process of every other test.
 _REHEARSALS = (
     "tests/doctor/test_rehearsed.py",
     "tests/examples/test_groups.py",
