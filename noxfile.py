@@ -100,7 +100,7 @@ def full(session: nox.Session) -> None:
     # at once, and not among all versions of all that is installed later.
     _install(session, *_extra("s3fs"), "boto3")
     extras = (each for name in ("s3", "launch") for each in _extra(name))
-    _install(session, *extras, "deepspeed", "moto[server,s3]", "s3torchconnector[dcp]", "safetensors", "wandb")
+    _install(session, *extras, "deepspeed", "moto[server,s3]", "s3torchconnector[dcp]", "safetensors", "wandb", "rich")
     ignored = (f"--ignore={path}" for path in ("tests/gpu", *_REHEARSALS))
     _test(session, "-m", "full", "-rfEs", *ignored, *session.posargs)
 

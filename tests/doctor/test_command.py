@@ -90,6 +90,7 @@ def test_it_takes_less_than_a_second_and_imports_nothing_heavy():
     assert float(seconds) < 1
 
 
+@pytest.mark.full
 def test_a_project_before_it_is_sent(tmp_path, capsys):
     pytest.importorskip("boto3")
     (tmp_path / "train.py").write_text("print(1)\n")

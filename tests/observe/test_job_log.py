@@ -84,7 +84,7 @@ def test_the_summary_has_no_boxes_of_rich(container, monkeypatch):
     [
         (["--trainer.enable_progress_bar=false"], None),
         ([*SHOWN[1:], "--trainer.callbacks+=TQDMProgressBar"], 30),
-        ([*SHOWN[1:], "--trainer.callbacks+=RichProgressBar"], 30),
+        pytest.param([*SHOWN[1:], "--trainer.callbacks+=RichProgressBar"], 30, marks=pytest.mark.full),
         ([*SHOWN[1:], "--trainer.callbacks+=lightning_sm.callbacks.TrainingMonitor", "--trainer.callbacks.progress=1m"],
          60),
     ],
