@@ -23,7 +23,8 @@ def test_what_a_row_runs_exists_and_is_run_once(row):
     paths = paths_of(row)
     assert all((ROOT / path).exists() for path in paths), paths
     assert not [path for path in paths if any(path.startswith(f"{other}/") for other in paths)]
-    assert ("tests/resume" in paths) == (row.level is SupportLevel.FULL)
+    # With the newest Lightning the README's test command runs them.
+    assert ("tests/resume" in paths) == (row.level is SupportLevel.FULL and row != ROWS[-1])
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
