@@ -117,8 +117,7 @@ def rehearsals(session: nox.Session) -> None:
     session.run("python", "-m", "venv", str(sdk))
     session.run(str(sdk / "bin" / "python"), "-m", "pip", "install", "-q", "sagemaker<3", external=True)
     session.env["LIGHTNING_SM_SDK_V2_PYTHON"] = str(sdk / "bin" / "python")
-    # Those that take seconds, too: some of them need a toolkit.
-    _test(session, "-m", "", "-rfEs", *(session.posargs or _REHEARSALS))
+    _test(session, "-m", "full", "-rfEs", *(session.posargs or _REHEARSALS))
 
 
 @nox.session

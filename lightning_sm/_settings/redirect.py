@@ -82,16 +82,15 @@ def redirect(entries: Any, key: str, context: RunContext) -> Iterator[RoutedSett
     routes = CheckpointRoutes(context.checkpoint_dir[0], olds if key == CALLBACKS else ())
     chosen = {os.path.realpath(path) for path in context.given.explicit_texts(argument)}
     for index, (entry, old) in enumerate(zip(listed, olds)):
+        at = f"{key}[{index}]" if isinstance(entries, (list, tuple)) else key
+        at += ".init_args" if _is_described(entry) else ""
         if key == LOGGER and _is_described(entry) and has_base(_class_of(entry, context), "MLFlowLogger"):
             # MLflow from 3.17 on refuses to be constructed with its default, a local directory.
-            at = f"{key}[{index}]" if isinstance(entries, (list, tuple)) else key
-            yield from _complete_mlflow(entry, f"{at}.init_args", _mlflow_arguments(context), context.given)
+            yield from _complete_mlflow(entry, at, _mlflow_arguments(context), context.given)
         place = _place_of(entry, old, key, routes, context)
         is_kept = not may_replace(old, context.job) or (old is not None and os.path.realpath(str(old)) in chosen)
         if place is None or (is_kept and not (place.url is not None and is_remote(old))):
             continue
-        at = f"{key}[{index}]" if isinstance(entries, (list, tuple)) else key
-        at += ".init_args" if _is_described(entry) else ""
         version = _set_place(entry, argument, place, context)
         if _argument(entry, argument) == place.directory:
             source = context.given.source_in(key, argument, str(old)) or SCRIPT

@@ -49,6 +49,7 @@ def test_the_body_is_that_of_launch(source: Path, args: List[str]) -> None:
     assert json.loads(made.body) == sent
 
 
+@pytest.mark.full
 @needs(v3=True)
 def test_v3_sends_text_as_it_is(source: Path) -> None:
     values = {"text": "a", "number": 1, "none": None, "map": {"a": True}}

@@ -34,6 +34,7 @@ def files(folder: Path) -> List[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.full
 def test_inputs_come_and_results_go(s3: S3, tmp_path: Path) -> None:
     s3.update({"code.tar.gz": b"c", "data/1": b"1", "data/sub/2": b"2", "data/": b"", "checkpoints/last": b"3"})
     folder = RehearsalFolder(tmp_path / "rehearsal")
@@ -49,6 +50,7 @@ def test_inputs_come_and_results_go(s3: S3, tmp_path: Path) -> None:
     assert s3["checkpoints/last"] == b"4"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_data", [True, False])
 def test_one_object_is_a_channel_and_none_is_an_error(s3: S3, tmp_path: Path, has_data: bool) -> None:
     s3.update({"code.tar.gz": b"c", **({"data": b"1"} if has_data else {})})
@@ -75,6 +77,7 @@ def test_only_changed_checkpoints_travel(tmp_path: Path) -> None:
     assert {name: (store / name).read_text() for name in files(store)} == {"last": "two", "sub/new": "3"}
 
 
+@pytest.mark.full
 def test_v3_drivers_tell_their_launcher(s3: S3, tmp_path: Path) -> None:
     script = b"$SM_PYTHON_CMD /opt/ml/input/data/sm_drivers/distributed_drivers/mpi_driver.py\n"
     s3.update({"drivers/sm_train.sh": script})

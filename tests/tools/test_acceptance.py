@@ -1,6 +1,5 @@
 """The six jobs that a real account is to accept: what they would be, what is found wrong, and two of them rehearsed."""
 
-import importlib.util
 import json
 from dataclasses import replace
 
@@ -16,11 +15,11 @@ from tools.acceptance.seen import Seen, SeenTraining
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
 WORDS = ("--role", ROLE, "--bucket", "bucket", "--region", "us-east-1")
 EXPECTED = Expected(hosts=2, processes=1)
-needs_boto3 = pytest.mark.skipif(importlib.util.find_spec("boto3") is None, reason="the extra launch is not installed")
 
 
-@needs_boto3
+@pytest.mark.full
 def test_dry_run_shows_all_that_would_be_sent(capsys):
+    pytest.importorskip("boto3", reason="the extra launch is not installed")
     assert main([*WORDS, "--dry-run"]) == 0
     shown = {job["title"]: job for job in json.loads(capsys.readouterr().out)}
     assert list(shown) == ["none", "torchrun", "mpi", "smddp", "spot", "tuning"]
