@@ -1,4 +1,4 @@
-"""Reads files of requirements as pip does: lines that are continued, comments, and files that a file includes."""
+"""Reads files of requirements: continued lines, without comments and hashes, and the files that they include."""
 
 import os
 import re
@@ -9,7 +9,7 @@ __all__ = ["requirement_lines"]
 
 
 def requirement_lines(root: Path, *names: str) -> Iterator[Tuple[str, str]]:
-    """Yield each line of a file of requirements, the last name, with its place, and those of the files it includes.
+    """Yield each requirement of a file, the last name, with its place, and those of the files it includes.
 
     Args:
         root: The folder that names are relative to.
@@ -17,7 +17,7 @@ def requirement_lines(root: Path, *names: str) -> Iterator[Tuple[str, str]]:
     """
     text = (root / names[-1]).read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
     for number, line in enumerate(text.splitlines(), 1):
-        wanted = re.sub(r"(^|\s)#.*", "", line).strip()
+        wanted = re.sub(r"(^|\s)#.*|\s--hash.*", "", line).strip()
         if not wanted:
             continue
         yield f"{names[-1]}:{number}", wanted

@@ -119,7 +119,7 @@ def _project_requirements() -> List[str]:
     """
     if not os.path.isfile("requirements.txt"):
         return []
-    lines = (re.sub(r"\s--hash.*", "", line) for _, line in requirement_lines(Path(), "requirements.txt"))
+    lines = (line for _, line in requirement_lines(Path(), "requirements.txt"))
     return [line for line in lines if not re.match(r"-[rce]|--(requirement|constraint|editable|require-hashes)", line)]
 
 

@@ -123,7 +123,7 @@ class ModelIdentity:
     def of(cls, pl_module: Any) -> "ModelIdentity":
         """Return the identity of a model, with the hyperparameters that it has saved."""
         found = dict(_flatten(dict(getattr(pl_module, "hparams_initial", None) or {})))
-        digests = {key: _short_digest(value) for key, value in found.items()}
+        digests = {key: _short_digest(repr(value)) for key, value in found.items()}
         texts = {key: digests[key] for key, value in found.items() if not _is_number(value)}
         # Of a model that saves no hyperparameters nothing else tells that this fit is another one.
         texts = {**_numbers_in_attributes(pl_module), **texts}
@@ -154,11 +154,11 @@ def _numbers_in_attributes(model: Any) -> Dict[str, str]:
         for name, value in vars(module).items():
             if name[0] != "_" and name != "training" and isinstance(value, (int, float)):
                 found.setdefault(owner + name, []).append(value)
-    return {name: _short_digest(values) for name, values in found.items()}
+    return {name: _short_digest(repr(values)) for name, values in found.items()}
 
 
-def _short_digest(value: Any) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
+def _short_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _differing(now: Mapping[str, str], saved: Any) -> Tuple[str, ...]:
@@ -210,4 +210,4 @@ def _digest(value: Any, job: TrainingJob) -> str:
     if job.base_dir:
         # Each rehearsal replaces /opt/ml by a directory of its own.
         text = text.replace(job.base_dir, "/opt/ml")
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return _short_digest(text)

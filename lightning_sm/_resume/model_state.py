@@ -3,7 +3,7 @@
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.trainer import Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Trainer, callbacks_named, callbacks_of
 
 __all__ = [
     "are_equal",
@@ -67,8 +67,7 @@ class _Once:
 
 
 def _finders(trainer: Trainer) -> List[Any]:
-    names = {"LearningRateFinder", "BatchSizeFinder"}
-    return [each for each in callbacks_of(trainer) if names & {cls.__name__ for cls in type(each).__mro__}]
+    return callbacks_named(trainer, "LearningRateFinder", "BatchSizeFinder")
 
 
 def _attribute_names(callback: Any) -> List[str]:

@@ -41,7 +41,7 @@ from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._settings.redirect import CheckpointPlaces
 from lightning_sm.errors import CheckpointError, LightningSMError
 
-__all__ = ["AutoResumeMixin"]
+__all__ = ["AutoResumeMixin", "resume_of"]
 
 _FROM_SCRATCH = (
     "Set sagemaker.resume to never, or sagemaker.checkpoint_dir to an empty directory, to train from scratch."
@@ -429,6 +429,11 @@ class AutoResumeMixin(Callback):
             resumed_from = self.resumed_from
             self._reset()
             self.resumed_from = resumed_from
+
+
+def resume_of(trainer: Trainer) -> Optional[AutoResumeMixin]:
+    """Return the trainer's ``AutoResume``, or ``None``."""
+    return next((each for each in callbacks_of(trainer) if isinstance(each, AutoResumeMixin)), None)
 
 
 def _write_weights(series: Series, pl_module: Any) -> SavedFile:

@@ -8,7 +8,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
 from lightning_sm._lightning.replaced_method import listen
 from lightning_sm._lightning.restart import SavePoint
-from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of
+from lightning_sm._lightning.trainer import Callback, Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.install import finish_saves
 from lightning_sm._resume.model_state import are_equal, weight_sums
@@ -16,7 +16,7 @@ from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, 
 from lightning_sm._sagemaker.exit_codes import STOPPED, SUCCESS
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._shutdown import Deadline, SigtermHandler, have_equal_batches, read_deadline
-from lightning_sm.callbacks.auto_resume import AutoResumeMixin
+from lightning_sm.callbacks.auto_resume import AutoResumeMixin, resume_of
 from lightning_sm.callbacks.model_export import exports_of
 from lightning_sm.errors import ExportError
 
@@ -154,7 +154,7 @@ class GracefulStopMixin(Callback):
     def _is_late(self, trainer: Trainer) -> bool:
         if self._deadline is None:
             return False
-        resume = _resume_of(trainer)
+        resume = resume_of(trainer)
         return self._deadline.is_near(0.0 if resume is None else resume.slowest_save)
 
     def _note_weights(self, pl_module: Any) -> None:
@@ -176,7 +176,7 @@ class GracefulStopMixin(Callback):
             finish_saves(trainer)
         except Exception as error:  # of an earlier save; the next one may succeed
             log.error("%s", error)
-        resume = _resume_of(trainer)
+        resume = resume_of(trainer)
         if point is not None and resume is not None and resume.saver is not None:
             resume.saver.save(trainer, point)
         elif trainer.is_global_zero:
@@ -192,10 +192,6 @@ class GracefulStopMixin(Callback):
         else:
             _export(trainer, pl_module, text)
         raise SystemExit(exit_code)
-
-
-def _resume_of(trainer: Trainer) -> Optional[AutoResumeMixin]:
-    return next((each for each in callbacks_of(trainer) if isinstance(each, AutoResumeMixin)), None)
 
 
 def _why_not_saved(trainer: Trainer, resume: Optional[AutoResumeMixin]) -> str:

@@ -34,7 +34,7 @@ from lightning_sm._resume.fits import is_search, is_search_within
 from lightning_sm._sagemaker.exit_codes import STOPPED, is_success
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Topology
-from lightning_sm.callbacks.auto_resume import AutoResumeMixin
+from lightning_sm.callbacks.auto_resume import resume_of
 from lightning_sm.callbacks.graceful_stop import GracefulStopMixin
 from lightning_sm.callbacks.model_export import exports_of
 from lightning_sm.errors import OptionError
@@ -342,8 +342,8 @@ class TrainingMonitorMixin(Callback):
 
 
 def _resumed_from(trainer: Any) -> Optional[str]:
-    resumes = (callback for callback in trainer.callbacks if isinstance(callback, AutoResumeMixin))
-    return next((callback.resumed_from for callback in resumes), None)
+    resume = resume_of(trainer)
+    return None if resume is None else resume.resumed_from
 
 
 def _describe_end(trainer: Any, error: Optional[BaseException], job: TrainingJob) -> Tuple[Outcome, Optional[str]]:

@@ -223,7 +223,7 @@ def _of_requirements(root: Path, files: Collection[str], image: Image, code: Map
                 )
             continue
         try:
-            requirement = Requirement(re.split(r"\s--hash", text, maxsplit=1)[0])
+            requirement = Requirement(text)
         except ValueError:
             continue  # pip reads more forms than packaging does, such as addresses and options
         named.add(canonicalize_name(requirement.name))
