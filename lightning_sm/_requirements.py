@@ -9,7 +9,7 @@ __all__ = ["requirement_lines"]
 
 
 def requirement_lines(root: Path, *names: str) -> Iterator[Tuple[str, str]]:
-    """Yield each requirement of a file, the last name, with its place, and those of the files it includes.
+    """Yield each line of a file, the last name, with its place, and those of the files it includes.
 
     Args:
         root: The folder that names are relative to.
