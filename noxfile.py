@@ -1,11 +1,12 @@
 """Everything that is run on this project: ``nox --list``, ``nox -s lint``, ``nox -s tests -- -k words``.
 
 Each session makes a virtual environment of its own. With ``--no-venv`` all use the one that is active, into which the
-package was installed with its extra ``test``; so does ``.ci/run``, which installs torch once.
+package was installed with its extra ``test``.
 """
 
 import os
 import sys
+from pathlib import Path
 
 import nox
 
@@ -15,6 +16,9 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "tests"]
 os.environ.update(SAGEMAKER_PYTHON_SDK_TELEMETRY="false", PIP_DISABLE_PIP_VERSION_CHECK="1")
 
+# The site-packages folder of an environment that has the package with its extra ``test``, as ``.ci/run`` sets it: the
+# sessions import torch from there and install only what they add.
+_SITE = os.environ.get("LIGHTNING_SM_SITE")
 # Tests that rehearse jobs, or compare with SageMaker's SDKs. SageMaker's toolkit requires scipy, and where that is
 # installed, torchmetrics imports it in each process of every other test.
 _REHEARSALS = (
@@ -45,13 +49,19 @@ def _extra(name: str) -> "list[str]":
 
 def _prepare(session: nox.Session) -> None:
     """Install the package with what its tests need, unless the active environment is used, which has it."""
-    if not isinstance(session.virtualenv, nox.virtualenv.PassthroughEnv):
+    if isinstance(session.virtualenv, nox.virtualenv.PassthroughEnv):
+        return
+    if _SITE is None:
         _install(session, "-e", ".[test]")
+        return
+    own = session.run("python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", silent=True)
+    Path(str(own).strip(), "site.pth").write_text(f"import site; site.addsitedir({_SITE!r})\n", encoding="utf-8")
 
 
 def _test(session: nox.Session, *words: str) -> None:
     """Run tests; those that fail run once more when all others have, as real processes share a machine's cores."""
-    command = ("python", "-m", "pytest", *words)
+    # A folder of its own for what has failed, as sessions run side by side.
+    command = ("python", "-m", "pytest", "-o", f"cache_dir={session.cache_dir.resolve() / session.name}", *words)
     try:
         session.run(*command)
     except nox.command.CommandFailed:
@@ -73,7 +83,7 @@ def lint(session: nox.Session) -> None:
     _install(session, *_extra("lint"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", *_FORMATTED)
-    session.run("mypy")
+    session.run("python", "-m", "mypy")
     # Scripts that import their neighbours by bare names, as users write them; each folder is a program of its own.
     # What they import from tests/ is checked above, with the settings of tests.
     options = ("--config-file=", "--check-untyped-defs", "--ignore-missing-imports", "--follow-imports=silent")
@@ -87,7 +97,7 @@ def lint(session: nox.Session) -> None:
         "benchmarks",
         "noxfile.py",
     ):
-        session.run("mypy", *options, scripts)
+        session.run("python", "-m", "mypy", *options, scripts)
     session.run("codespell")
     session.run("lint-imports")
 
