@@ -146,18 +146,12 @@ class LocalSteps(Communication):
 
     def _averages(self) -> Dict[Any, Any]:
         """The average of each parameter. Collective."""
-        import torch
-        import torch.distributed as dist
+        from torch.distributed.algorithms.model_averaging.utils import average_parameters
 
-        averages: Dict[Any, Any] = {}
-        for dtype in sorted({parameter.dtype for parameter in self._parameters}, key=str):
-            same = [parameter for parameter in self._parameters if parameter.dtype == dtype]
-            flat = torch.cat([parameter.detach().reshape(-1) for parameter in same]).div_(dist.get_world_size())
-            dist.all_reduce(flat)
-            parts = flat.split([parameter.numel() for parameter in same])
-            # Copies, as checkpoints of views would hold all of the flat tensor.
-            averages.update((each, part.view(each.shape).clone()) for each, part in zip(same, parts))
-        return averages
+        averages = [parameter.detach() for parameter in self._parameters]
+        average_parameters(iter(averages), None)  # type: ignore[arg-type]
+        # Copies, as checkpoints of views would hold all of the flat tensor.
+        return {parameter: average.clone() for parameter, average in zip(self._parameters, averages)}
 
     def state(self) -> Dict[str, Any]:
         """The number of steps; after the warm-up also this process's weights and the states of its optimizers."""

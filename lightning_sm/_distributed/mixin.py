@@ -41,15 +41,14 @@ def one_device_per_process(devices: "List[torch.device]", local_size: int) -> "L
     """
     import torch
 
-    if devices[0].type == "cpu":
+    kind = devices[0].type
+    if kind == "cpu":
         return [torch.device("cpu")] * local_size
     is_number = [device.index for device in devices] == list(range(len(devices)))
-    if is_number and local_size < len(devices):
-        return devices[:local_size]
-    if is_number and devices[0].type == "cuda" and torch.cuda.device_count() >= local_size:
-        return [torch.device("cuda", index) for index in range(local_size)]
-    if is_number and devices[0].type in (NEURON, "xla"):  # a process may see no core but its own
-        return [torch.device(devices[0].type, index) for index in range(local_size)]
+    # A process may see no NeuronCore but its own.
+    present = {"cuda": torch.cuda.device_count(), NEURON: local_size, "xla": local_size}
+    if is_number and local_size <= present.get(kind, len(devices)):
+        return [torch.device(kind, index) for index in range(local_size)]
     raise TopologyError(
         f"The launcher started {local_size} processes on this host, for which there are {len(devices)} devices: "
         f"{[str(device) for device in devices]}.",
