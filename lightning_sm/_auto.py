@@ -5,6 +5,7 @@
 
 import multiprocessing
 import os
+from functools import partial
 from typing import Any, Mapping
 
 from lightning_sm._failure import failure_reported, read_job
@@ -107,18 +108,10 @@ def _complete_all(why: str, sagemaker: Mapping[str, Any]) -> None:
         wrap_method(fabric_of(namespace), "__init__", _construct_fabric)
 
 
-def _construct_trainer(constructor: Any, trainer: Any, *args: Any, **kwargs: Any) -> None:
-    _construct(trainer_settings, "trainer_class", constructor, trainer, args, kwargs)
-
-
-def _construct_fabric(constructor: Any, fabric: Any, *args: Any, **kwargs: Any) -> None:
-    _construct(fabric_settings, "fabric_class", constructor, fabric, args, kwargs)
-
-
-def _construct(complete: Any, parameter: str, constructor: Any, made: Any, args: Any, kwargs: Any) -> None:
+def _construct(complete: Any, parameter: str, constructor: Any, made: Any, *args: Any, **kwargs: Any) -> None:
     global _has_world
     cls = type(made)
-    given = named_arguments(constructor, args, kwargs)
+    given = named_arguments(partial(constructor, made), args, kwargs)
     known = {**set_by_variables(cls, given), **given}
     # As rank 0 makes it for a test.
     is_for_one = _has_world and all(str(known.get(name)) == "1" for name in ("devices", "num_nodes"))
@@ -127,6 +120,10 @@ def _construct(complete: Any, parameter: str, constructor: Any, made: Any, args:
     else:
         constructor(made, **complete(**{parameter: cls}, sagemaker=_options, **given))
     _has_world = _has_world or made.world_size > 1
+
+
+_construct_trainer = partial(_construct, trainer_settings, "trainer_class")
+_construct_fabric = partial(_construct, fabric_settings, "fabric_class")
 
 
 def _has_own_callbacks(callbacks: Any) -> bool:

@@ -8,16 +8,16 @@ A project's ``train.py`` for SageMaker is complete with two lines::
 
 import atexit
 import gc
-import inspect
 import os
 import sys
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Optional, Sequence
 
 from lightning_sm._failure import failure_reported, read_job
 from lightning_sm._lightning import Namespace, choose_namespace, namespaced_class, resolve_class
 from lightning_sm._lightning.legacy import add_any_data_module, cli_base_path, save_config_arguments
+from lightning_sm._lightning.wrapped_method import named_arguments
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
@@ -109,7 +109,7 @@ class SageMakerCLIMixin(_Base):
             self.run_context = RunContext(job, Topology.resolve(job=job), self.namespace)
         self.routing = Routing()
         if job.in_container:
-            args, kwargs = _by_name(super().__init__, args, kwargs)
+            args, kwargs = (), named_arguments(super().__init__, args, kwargs)
             for name, value in save_config_arguments(self.namespace).items():
                 given = kwargs.get(name)
                 kwargs[name] = {**value, **(given or {})} if isinstance(value, dict) else kwargs.get(name, value)
@@ -310,15 +310,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> List[str]:
     return sorted(__all__)
-
-
-def _by_name(function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
-    """Turn positional arguments into named ones, except where Python has to say what is wrong with them."""
-    parameters = inspect.signature(function).parameters.values()
-    names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    if len(args) > len(names) or set(names[: len(args)]) & set(kwargs):
-        return args, kwargs
-    return (), {**dict(zip(names, args)), **kwargs}
 
 
 if __name__ == "__main__":

@@ -58,9 +58,19 @@ def wrap_method(path: ClassPath, method: str, function: Callable[..., Any]) -> N
 def named_arguments(
     constructor: Callable[..., Any], args: Tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Dict[str, Any]:
-    """Return the arguments of a constructor by name."""
-    names = list(inspect.signature(constructor).parameters)[1:]
-    return {**dict(zip(names, args)), **kwargs}
+    """Return the arguments of a constructor by name.
+
+    Args:
+        constructor: The constructor of an object (a bound method).
+        args: Positional arguments.
+        kwargs: Named arguments.
+
+    Raises:
+        TypeError: The constructor would not take them.
+    """
+    signature = inspect.signature(constructor)
+    signature.bind_partial(*args, **kwargs)
+    return {**signature.bind_partial(*args).arguments, **kwargs}
 
 
 def set_by_variables(cls: Optional[type], given: Mapping[str, Any]) -> Dict[str, Any]:

@@ -1,6 +1,7 @@
 """Unchanged programs in jobs: with one line, with the job's variable, and with neither."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,8 @@ def test_arguments_are_known_by_name_wherever_they_come_from(monkeypatch):
 
     monkeypatch.setenv("PL_TRAINER_MAX_EPOCHS", "3")
     monkeypatch.setenv("PL_TRAINER_DEVICES", "4")
-    found = named_arguments(Trainer.__init__, (False,), {"devices": 2})
+    found = named_arguments(partial(Trainer.__init__, None), (False,), {"devices": 2})
     assert found == {"logger": False, "devices": 2}
     assert set_by_variables(Trainer, found) == {"max_epochs": 3}
+    with pytest.raises(TypeError, match="multiple values for argument 'logger'"):
+        named_arguments(partial(Trainer.__init__, None), (False,), {"logger": True})
