@@ -4,17 +4,11 @@ from typing import Optional, Tuple
 
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.namespaces import has_base
-from lightning_sm._lightning.strategies import strategy_kind
+from lightning_sm._lightning.strategies import KINDS, shards_of, strategy_kind
 from lightning_sm._lightning.trainer import Trainer
 
 __all__ = ["load_problem", "restore_error"]
 
-_SAVERS = {
-    "fsdp": "FSDPStrategy",
-    "fsdp2": "ModelParallelStrategy",
-    "deepspeed": "DeepSpeedStrategy",
-    "smp": "SMPStrategy",
-}
 _HINT = "Resume with {}, or load its weights in the model before fit."
 
 
@@ -39,12 +33,12 @@ def load_problem(trainer: Trainer, saved_by: str, saved_world: Optional[int]) ->
     else:
         is_loadable = kind in ("", own)
     if not is_loadable:
-        what = f"a folder of shards of {_SAVERS[kind]}" if saved_by else "a single file"
+        what = f"a folder of shards of {KINDS[kind][-1]}" if saved_by else "a single file"
         problem = f"it is {what}, which {type(strategy).__name__} cannot load"
         return problem, _HINT.format("the strategy that saved it")
     if not saved_stage:
         return None
-    stage = str((strategy.config or {}).get("zero_optimization", {}).get("stage", 0))
+    stage = shards_of(strategy).partition("_stage_")[2]
     # Stages 1 and 2 partition the optimizer states alike.
     if stage != saved_stage and {stage, saved_stage} != {"1", "2"}:
         problem = f"it was saved with ZeRO stage {saved_stage}, and this job has stage {stage}, whose files differ"

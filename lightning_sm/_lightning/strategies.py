@@ -12,6 +12,7 @@ from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._lightning.wrapped_method import wrap_method
 
 __all__ = [
+    "KINDS",
     "bypasses_checkpoint_io",
     "check_single_device_environment",
     "find_strategy",
@@ -55,8 +56,8 @@ def _subclasses(base: type) -> Any:
         yield from _subclasses(cls)
 
 
-# Lightning's classes that shard or wrap the module's weights, by the names of all versions.
-_KINDS = {
+#: Lightning's classes that shard or wrap the module's weights, by the names of all versions, the newest last.
+KINDS = {
     "fsdp": ("DDPFullyShardedNativeStrategy", "FSDPStrategy"),
     "fsdp2": ("ModelParallelStrategy",),
     "deepspeed": ("DeepSpeedPlugin", "DeepSpeedStrategy"),
@@ -67,7 +68,7 @@ _FAIRSCALE = ("DDPFullyShardedPlugin", "DDPFullyShardedStrategy")
 
 def strategy_kind(strategy: Any) -> str:
     """``fsdp``, ``fsdp2``, ``deepspeed`` or ``smp`` for a strategy or a subclass of it; empty for any other."""
-    return next((kind for kind, names in _KINDS.items() if has_base(type(strategy), *names)), "")
+    return next((kind for kind, names in KINDS.items() if has_base(type(strategy), *names)), "")
 
 
 def is_sharded(trainer: Trainer) -> bool:

@@ -10,7 +10,6 @@ Environment variables:
   The file to write the measurement to. Set by :func:`measure`.
 """
 
-import importlib
 import json
 import os
 import subprocess
@@ -21,7 +20,7 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
-from lightning_sm._lightning import NAMESPACES, Namespace
+from lightning_sm._lightning import NAMESPACES, Namespace, has_base
 from lightning_sm._lightning.wrapped_method import trainer_of, wrap_method
 from lightning_sm._plan.model import Workload
 from lightning_sm.errors import HyperparameterError
@@ -77,9 +76,8 @@ def measure_first_fit(name: str) -> None:
     Args:
         name: The package whose ``Trainer`` or ``Fabric`` is constructed, such as ``lightning.pytorch``.
     """
-    for namespace in NAMESPACES:
-        if namespace.name == name:
-            wrap_method(trainer_of(namespace), "fit", _fit)
+    if Namespace(name) in NAMESPACES:
+        wrap_method(trainer_of(Namespace(name)), "fit", _fit)
 
 
 def _fit(fit: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -88,20 +86,20 @@ def _fit(fit: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> An
     trainer._default_root_dir = os.path.dirname(result)
     trainer.loggers = [_no_logger(namespace, os.path.dirname(result))]
     trainer.num_sanity_val_steps = 0
-    base: Any = getattr(importlib.import_module(namespace.name), "Callback")  # noqa: B009
+    base: Any = namespace.module("callbacks").Callback
     watch = type("MeasureSteps", (_MeasureSteps, base), {})(result)
     trainer.callbacks = [*(each for each in trainer.callbacks if not _is_writer(each)), watch]
     return fit(trainer, *args, **kwargs)
 
 
 def _is_writer(callback: Any) -> bool:
-    classes = type(callback).__mro__
-    return any(each.__name__ in _WRITERS or each.__module__.startswith("lightning_sm.") for each in classes)
+    is_ours = any(each.__module__.startswith("lightning_sm.") for each in type(callback).__mro__)
+    return is_ours or has_base(type(callback), *_WRITERS)
 
 
 def _no_logger(namespace: Namespace, directory: str) -> Any:
     """A logger that writes nothing: without any, some callbacks refuse to run."""
-    base: Any = getattr(importlib.import_module(f"{namespace.name}.loggers.logger"), "DummyLogger")  # noqa: B009
+    base: Any = namespace.module("loggers.logger").DummyLogger
     return type("NoLogger", (base,), {"save_dir": property(lambda self: directory)})()
 
 
