@@ -7,7 +7,6 @@ from typing import Any, Optional
 
 from lightning_sm._distributed.sharded import FSDPMixin
 from lightning_sm._distributed.smddp import DataParallelMixin
-from lightning_sm.errors import HyperparameterError, LightningSMError
 
 __all__ = ["FabricFSDPMixin", "FabricSMDDPMixin"]
 
@@ -62,8 +61,8 @@ class FabricSMDDPMixin(_FabricMethods, DataParallelMixin, _TrainerMethods):
         TopologyError: The launcher's variables are inconsistent, or the ``Fabric`` requests another world.
         SMDDPUnavailableError: ``smddp`` was requested by name and its library cannot be imported (raised in
             ``launch``).
-        StrategyUnavailableError: This Lightning is older than 2.1.
-        HyperparameterError: An argument is one of the Trainer's strategy only, such as ``gradient_compression``.
+        StrategyUnavailableError: This Lightning is older than 2.1, or an argument is one of the Trainer's strategy
+            only, such as ``gradient_compression``.
 
     Example::
 
@@ -71,12 +70,6 @@ class FabricSMDDPMixin(_FabricMethods, DataParallelMixin, _TrainerMethods):
         >>> fabric = Fabric(accelerator="cpu", strategy="smddp")  # doctest: +SKIP
         >>> fabric = Fabric(strategy=SMDDPStrategy(find_unused_parameters=True))  # doctest: +SKIP
     """
-
-    def _option_error(self, name: str) -> LightningSMError:
-        return HyperparameterError(
-            f"{name} is an option of the Trainer's SMDDPStrategy, and a Fabric calls none of its hooks.",
-            hint="Register a hook of torch.distributed.algorithms.ddp_comm_hooks on the model, or leave it out.",
-        )
 
 
 class FabricFSDPMixin(_FabricMethods, FSDPMixin, _TrainerMethods):

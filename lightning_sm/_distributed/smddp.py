@@ -10,7 +10,7 @@ from lightning_sm._distributed.powersgd import PowerSGD
 from lightning_sm._lightning.collectives import destroy_at_exit
 from lightning_sm._lightning.trainer import callbacks_named
 from lightning_sm._logging import log
-from lightning_sm.errors import HyperparameterError, LightningSMError, StrategyUnavailableError
+from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
 
 if TYPE_CHECKING:
     from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
@@ -39,16 +39,13 @@ class DataParallelMixin(StrategyMixin):
         if kwargs.get("bucket_cap_mb") == AUTO:
             given = "bucket_cap_mb=auto"
         if given is not None:
-            raise self._option_error(given)
+            raise StrategyUnavailableError(
+                f"{given} and the other options of communication are for the Trainer of Lightning 2.1 and newer, and "
+                f"this is a strategy of {self.namespace.name} {self.namespace.version_text}.",
+                hint="Leave it out, or install a newer Lightning; the model of a Fabric takes a hook of "
+                "torch.distributed.algorithms.ddp_comm_hooks.",
+            )
         super().__init__(process_group_backend, cluster_environment, **kwargs)
-
-    def _option_error(self, name: str) -> LightningSMError:
-        """Why an option of communication is refused."""
-        return StrategyUnavailableError(
-            f"{name} and the other options of communication need Lightning 2.1 or newer, and {self.namespace.name} "
-            f"{self.namespace.version_text} is installed.",
-            hint="Install a newer Lightning, or leave it out.",
-        )
 
     def _smddp_problem(self) -> Optional[str]:
         return self._options.smddp_problem(self._ddp_kwargs)
