@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 from lightning_sm._distributed.communication import AUTO, Communication, SentAs, bucket_hook, sum_error
 from lightning_sm._logging import log
 from lightning_sm._plan import Network, Option, Workload, fewest_settings, predict
-from lightning_sm.errors import HyperparameterError
+from lightning_sm.errors import HyperparameterError, StrategyUnavailableError
 
 __all__ = ["MEASURED_STEPS", "SKIPPED_STEPS", "Autotune", "Measurement", "candidates"]
 
@@ -97,12 +97,20 @@ class Autotune(Communication):
 
     Raises:
         HyperparameterError: The device is neither a CPU nor a GPU.
+        StrategyUnavailableError: This torch cannot wrap a model again.
     """
 
     def __init__(
         self, strategy: Any, gradient_compression: Optional[str], bucket_cap_mb: Union[float, str, None]
     ) -> None:
         super().__init__(strategy.model)
+        import torch
+
+        if not hasattr(torch.nn.parallel.DistributedDataParallel, "_remove_autograd_hooks"):
+            raise StrategyUnavailableError(
+                f"SMDDPStrategy: auto wraps the model again, which needs torch 2.1 or newer, not {torch.__version__}.",
+                hint="Set gradient_compression and bucket_cap_mb, or leave them out.",
+            )
         self._strategy, self._device = strategy, strategy.root_device
         if self._device.type not in ("cpu", "cuda"):
             raise HyperparameterError(

@@ -93,6 +93,14 @@ def test_what_is_chosen_needs_a_known_device_and_automatic_optimization(group):
         Autotune(strategy, "auto", None)
 
 
+@needs_epoch
+def test_what_is_chosen_needs_a_torch_that_wraps_again(group, monkeypatch):
+    monkeypatch.delattr(torch.nn.parallel.DistributedDataParallel, "_remove_autograd_hooks")
+    strategy = types.SimpleNamespace(model=_Model(), root_device=torch.device("cpu"))
+    with pytest.raises(StrategyUnavailableError, match=r"auto wraps the model again, .* torch 2\.1 .* HINT: Set"):
+        Autotune(strategy, "auto", None)
+
+
 @pytest.mark.parametrize(
     ("state", "is_same_world", "wrapped_with"),
     [
