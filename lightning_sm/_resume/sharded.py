@@ -7,13 +7,13 @@ the folder) before any host renames it, so that an error on one rank is an error
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from shutil import copytree, disk_usage
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from lightning_sm._atomic_file import (
@@ -21,7 +21,6 @@ from lightning_sm._atomic_file import (
     partial_path,
     remove,
     remove_at_once,
-    remove_on_error,
     remove_stale,
     replace_atomically,
 )
@@ -84,9 +83,9 @@ class _Stage:
 class ShardedWriter:
     """Saves and removes the sharded checkpoints of one strategy. Saves are collective.
 
-    In the background, training waits for a copy of what is saved. Shards of FSDP2 are tensors: each rank copies its
-    own, and a thread of each rank does the rest, together with those of the other ranks. Other strategies write files;
-    they write them into memory, and the thread of the rank that acts for its host copies them to the disk.
+    In the background, training waits for a copy of what is saved, in memory. A thread of each rank does the rest,
+    together with those of the other ranks. Shards of FSDP2 are tensors, of which each rank copies its own. Other
+    strategies write files; they write them into memory.
 
     Args:
         namespace: Lightning's namespace.
@@ -98,12 +97,12 @@ class ShardedWriter:
         self.trainer = trainer
         self._namespace, self._strategy = namespace, strategy
         self._is_active = False
-        # Where shards are tensors that a thread can write: its ranks, and its copy of the state.
+        # The ranks of the threads, and the copy of tensors that a thread writes.
         self._ranks: Optional[RanksOfThread] = None
         self._snapshot = Snapshot()
-        # The target of the save that is pending, this host's part of it, and what is removed when it is complete.
-        self._pending: Optional[str] = None
-        self._copy: Optional[Future[None]] = None
+        # The target of the save that is pending, this rank's part of it, and what is removed when it is complete.
+        self._target = ""
+        self._pending: Optional[Future[None]] = None
         self._removals: List[str] = []
         self._cleaned: Set[str] = set()
         self._saved: Dict[str, _Files] = {}
@@ -114,9 +113,7 @@ class ShardedWriter:
     def start(self) -> None:
         """Save in the background from now on, where the memory allows it. Collective: every rank must call it."""
         self._is_active = True
-        if strategy_kind(self._strategy) != "fsdp2" or not has_dcp_storage(self._namespace):
-            self._ranks = None  # the strategy writes files itself, or shards that are no DTensors
-        elif self._ranks is None or not self._ranks.is_usable:
+        if self._ranks is None or not self._ranks.is_usable:
             self._ranks = RanksOfThread(self.trainer)
 
     def finish(self, *, failed: bool = False) -> None:
@@ -139,12 +136,12 @@ class ShardedWriter:
             log.error("%s", error)
 
     def _end_pending(self) -> Optional[BaseException]:
-        copy, self._copy, self._pending, self._removals = self._copy, None, None, []
-        return None if copy is None else copy.exception()
+        pending, self._pending, self._removals = self._pending, None, []
+        return None if pending is None else pending.exception()
 
     def is_pending(self, path: Any) -> bool:
         """Whether a save to ``path`` has not completed yet on this rank."""
-        return self._pending == os.path.abspath(path) and self._copy is not None and not self._copy.done()
+        return self._pending is not None and self._target == os.path.abspath(path) and not self._pending.done()
 
     def save(self, write: Callable[[Any, Any], Any], checkpoint: Any, filepath: Any) -> None:
         """Save a checkpoint.
@@ -165,28 +162,22 @@ class ShardedWriter:
         if is_remote(target):
             self._save_remote(write, checkpoint, target, record)
             return
-        stage = final = self._stage(target, record)
+        stage = self._stage(target, record)
         try:
-            linked = self._link(source, checkpoint, target, final)
-            if linked is None and self._is_active and self._ranks is not None and self._has_memory(target):
-                self._save_in_thread(write, checkpoint, target, record, final)
+            files = self._link(source, checkpoint, target, stage)
+            write_copy = None
+            if files is None and self._is_active:
+                write_copy = self._copy_into_memory(write, checkpoint, target, record, stage)
+            if write_copy is not None:
+                self._complete_in_thread(target, record, stage, write_copy)
                 return
-            if linked is None:
-                stage = self._memory_stage(target, record, final) if self._is_active else final
-                files, own = self._write(write, checkpoint, target, stage)
-            else:
-                files, own = linked
-            record = replace(record, files=files)
-            self._on_all_ranks(target, lambda: _write_manifest(stage, record))
-            if stage is final:
-                self._on_all_ranks(target, lambda: self._rename(final, target, record))
+            if files is None:
+                files = self._write(write, checkpoint, target, stage)
+            self._complete(target, record, stage, files, self.trainer)
         except BaseException:
-            self._remove_stages(stage, final)
+            self._remove_stage(stage)
             raise
-        self._saved[target] = files, own
-        if stage is not final:
-            self._begin_copy(stage, final, target, record, own)
-        self._tell_saved(target, files, started, "" if stage is final else " in memory; a thread copies it")
+        self._tell_saved(target, files[0], started)
 
     def remove(self, original: Callable[[Any], None], path: Any) -> None:
         """Remove a checkpoint on every host, after the pending save, such as that of its replacement.
@@ -208,10 +199,10 @@ class ShardedWriter:
         elif self.trainer.local_rank == 0:
             remove_at_once(os.fspath(path))
 
-    def _tell_saved(self, target: str, files: Sequence[SavedFile], started: float, how: str = "") -> None:
+    def _tell_saved(self, target: str, files: Sequence[SavedFile], started: float) -> None:
         if self.trainer.is_global_zero:
             megabytes, seconds = sum(file.size for file in files) / 1e6, time.monotonic() - started
-            log.info("Saved %s%s: %d files, %.1f MB, %.2f s", target, how, len(files), megabytes, seconds)
+            log.info("Saved %s: %d files, %.1f MB, %.2f s", target, len(files), megabytes, seconds)
 
     def _new_record(self, target: str) -> CheckpointRecord:
         return CheckpointRecord(
@@ -232,7 +223,7 @@ class ShardedWriter:
     def _finish_pending(self) -> None:
         if self._pending is None:
             return
-        target, removals = self._pending, self._removals
+        target, removals = self._target, self._removals
         agree_on_error(self.trainer, f"The checkpoint {target}", self._end_pending(), _problem_of(target))
         for path in removals:
             if self.trainer.local_rank == 0:
@@ -336,109 +327,115 @@ class ShardedWriter:
                 )
         return tuple(files[name] for name in sorted(files)), [file.name for file in listed]
 
-    def _rename(self, stage: _Stage, target: str, record: CheckpointRecord) -> None:
-        if stage.leads:
-            _keep_files_of_others(stage.path, target, record.files)
-            replace_atomically(stage.path, target)
-            _complete(target, record)
+    def _complete(self, target: str, record: CheckpointRecord, stage: _Stage, files: _Files, ranks: Any) -> None:
+        """Write the record of what has been written to a folder, and rename the folder on every host."""
+        whole = replace(record, files=files[0])
 
-    def _save_in_thread(
-        self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, record: CheckpointRecord, stage: _Stage
+        def rename() -> None:
+            if stage.leads:
+                _keep_files_of_others(stage.path, target, whole.files)
+                replace_atomically(stage.path, target)
+                _complete(target, whole)
+
+        self._on_all_ranks(target, lambda: _write_manifest(stage, whole), ranks)
+        self._on_all_ranks(target, rename, ranks)
+        self._saved[target] = files
+
+    def _complete_in_thread(
+        self, target: str, record: CheckpointRecord, stage: _Stage, write_copy: Callable[[], None]
     ) -> None:
-        """Copy the state into memory, and let a thread do the rest together with those of the other ranks."""
-        started, ranks = time.monotonic(), self._ranks
+        """Let a thread write what has been copied into memory, together with those of the other ranks."""
+        ranks = self._ranks
+
+        def complete() -> None:
+            started = time.monotonic()
+            try:
+                write_copy()
+                files = self._files_in(stage, target, ranks)
+                self._complete(target, record, stage, files, ranks)
+            except BaseException:
+                self._remove_stage(stage)
+                raise
+            self._tell_saved(target, files[0], started)
+            self.slowest = max(self.slowest, time.monotonic() - started)
+
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-sm-folders")
+        self._target, self._pending = target, thread.submit(complete)
+        thread.shutdown(wait=False)
+
+    def _copy_into_memory(
+        self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, record: CheckpointRecord, stage: _Stage
+    ) -> Optional[Callable[[], None]]:
+        """Copy what is saved, and return what writes the copy to the folder, on the ranks of the thread.
+
+        Return ``None``, and write a line to the log, where a host has no room for the copy.
+        """
+        started = time.monotonic()
+        if strategy_kind(self._strategy) == "fsdp2" and has_dcp_storage(self._namespace):
+            write_copy = self._copy_shards(write, checkpoint, target, stage)
+        else:  # the strategy writes files itself, or shards that are no DTensors
+            write_copy = self._copy_files(write, checkpoint, target, record, stage)
+        if write_copy is not None and self.trainer.is_global_zero:
+            log.info("Copied %s into memory: %.2f s; a thread writes it", target, time.monotonic() - started)
+        return write_copy
+
+    def _copy_shards(
+        self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, stage: _Stage
+    ) -> Optional[Callable[[], None]]:
+        ranks = self._ranks
         assert ranks is not None
+        if not self._has_memory(target):
+            return None
         states: List[Any] = []
         with dcp_storage(self._namespace, lambda state: states.append(self._snapshot.take(state))):
             self._let_write(target, lambda: write(checkpoint, stage.path), self.trainer)
 
-        def complete() -> None:
-            try:
-                for state in states:
-                    self._let_write(target, partial(save_dcp, state, stage.path, ranks.group), ranks)
-                files, names = self._files_in(stage, target, ranks)
-                whole = replace(record, files=files)
-                self._on_all_ranks(target, lambda: _write_manifest(stage, whole), ranks)
-                self._on_all_ranks(target, lambda: self._rename(stage, target, whole), ranks)
-                self._saved[target] = files, names
-            except BaseException:
-                self._remove_stages(stage)
-                raise
-            self._tell_saved(target, files, started)
+        def write_copy() -> None:
+            for state in states:
+                self._let_write(target, partial(save_dcp, state, stage.path, ranks.group), ranks)
 
-        if self.trainer.is_global_zero:
-            text = "Copied the state for %s into memory: %.2f s; a thread writes it"
-            log.info(text, target, time.monotonic() - started)
-        self._run_in_thread(target, complete)
+        return write_copy
 
-    def _remove_stages(self, *stages: _Stage) -> None:
-        if self.trainer.local_rank == 0:
-            for stage in stages:
-                remove(stage.path)
-
-    def _memory_stage(self, target: str, record: CheckpointRecord, final: _Stage) -> _Stage:
-        """Return a folder in the memory of each host; ``final``, and a line in the log, where that is impossible."""
+    def _copy_files(
+        self, write: Callable[[Any, Any], Any], checkpoint: Any, target: str, record: CheckpointRecord, stage: _Stage
+    ) -> Optional[Callable[[], None]]:
         if not self._has_memory(target, MEMORY):
-            return final
-        name = hashlib.sha256(os.path.dirname(target).encode()).hexdigest()[:16]
-        stage = self._stage(target, record, os.path.join(MEMORY, f".lightning-sm-{name}"))
-        # Ranks of several hosts that see one folder on a disk do not see one memory.
-        is_same = stage.ranks == final.ranks
-        if self._is_possible(target, None if is_same else f"several hosts share {os.path.dirname(target)}"):
-            return stage
-        self._remove_stages(stage)
-        return final
+            return None
+        ranks, name = self._ranks, hashlib.sha256(os.path.dirname(target).encode()).hexdigest()[:16]
+        memory = self._stage(target, record, os.path.join(MEMORY, f".lightning-sm-{name}"))
+        try:
+            self._let_write(target, lambda: write(checkpoint, memory.path), self.trainer)
+        except BaseException:
+            self._remove_stage(memory)
+            raise
+
+        def copy() -> None:
+            if memory.leads:  # the kernel copies, without the GIL
+                copytree(memory.path, stage.path, dirs_exist_ok=True)
+
+        def write_copy() -> None:
+            try:
+                self._on_all_ranks(target, copy, ranks)
+            finally:
+                self._remove_stage(memory)
+
+        return write_copy
+
+    def _remove_stage(self, stage: _Stage) -> None:
+        if self.trainer.local_rank == 0:
+            remove(stage.path)
 
     def _has_memory(self, target: str, folder: str = "") -> bool:
         """Whether each host has room for what its ranks save, in memory of the processes or in a folder there."""
         trainer = self.trainer
         sizes = gather_objects(trainer, (trainer.node_rank, state_bytes(trainer)))
         size = sum(size for host, size in sizes if host == trainer.node_rank)
-        return self._is_possible(target, _lack_of_memory(size + 2**20, folder))
-
-    def _is_possible(self, target: str, reason: Optional[str]) -> bool:
-        """Whether no rank has a reason against a copy in memory; the first one is a line in the log."""
-        reason = next((each for each in gather_objects(self.trainer, reason) if each is not None), None)
-        if reason is not None and self.trainer.is_global_zero and not self._has_said_why:
+        reasons = gather_objects(trainer, _lack_of_memory(size + 2**20, folder))
+        reason = next((each for each in reasons if each is not None), None)
+        if reason is not None and trainer.is_global_zero and not self._has_said_why:
             self._has_said_why = True
             log.warning("Saving %s synchronously: %s", target, reason)
         return reason is None
-
-    def _begin_copy(
-        self,
-        stage: _Stage,
-        final: _Stage,
-        target: str,
-        record: CheckpointRecord,
-        own: Sequence[str],
-    ) -> None:
-        if not final.leads:
-            self._pending = target
-            return
-        started = time.monotonic()
-
-        def copy() -> None:
-            try:
-                with remove_on_error(final.path):
-                    copy_files(stage.path, final.path, [*own, MANIFEST])
-                    self._rename(final, target, record)
-                log.info("Copied %s from memory: %.2f s", target, time.monotonic() - started)
-            finally:
-                remove(stage.path)
-
-        self._run_in_thread(target, copy)
-
-    def _run_in_thread(self, target: str, complete: Callable[[], None]) -> None:
-        self._pending = target
-        started = time.monotonic()
-
-        def run() -> None:
-            complete()
-            self.slowest = max(self.slowest, time.monotonic() - started)
-
-        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lightning-sm-folders")
-        self._copy = thread.submit(run)
-        thread.shutdown(wait=False)
 
     def _save_remote(
         self, write: Callable[[Any, Any], Any], checkpoint: Any, url: str, record: CheckpointRecord
@@ -476,7 +473,7 @@ class ShardedWriter:
             self._on_all_ranks(url, partial(upload, [MANIFEST] if is_main else ()))
             self._on_all_ranks(url, partial(_complete, url, record) if is_main else _nothing)
         finally:
-            self._remove_stages(stage)
+            self._remove_stage(stage)
 
 
 def _nothing() -> None:
@@ -497,44 +494,23 @@ def _problem_of(target: str) -> str:
 
 def _write_manifest(stage: _Stage, record: CheckpointRecord) -> None:
     if stage.leads:
-        with open(os.path.join(stage.path, MANIFEST), "w", encoding="utf-8") as file:
+        path = os.path.join(stage.path, MANIFEST)
+        with open(path, "w", encoding="utf-8") as file:
             json.dump(record.to_json(), file, indent=1)
-        _flush_folder(stage.path)
+        flush(path)
+        for folder, _, _ in os.walk(stage.path):
+            flush(folder)
 
 
 def _read(folder: str, files: Sequence[SavedFile]) -> List[SavedFile]:
-    """Flush files that are on a disk, and return them with their CRC-32."""
+    """Flush files, and return them with their CRC-32."""
 
     def read(file: SavedFile) -> SavedFile:
-        if not folder.startswith(MEMORY):
-            flush(os.path.join(folder, file.name))
+        flush(os.path.join(folder, file.name))
         return SavedFile.read(folder, file.name)
 
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
         return list(threads.map(read, files))
-
-
-def _flush_folder(folder: str) -> None:
-    """Flush the record in a folder, and the entries of the folder and those in it."""
-    if not folder.startswith(MEMORY):
-        flush(os.path.join(folder, MANIFEST))
-        for path, _, _ in os.walk(folder):
-            flush(path)
-
-
-def copy_files(source: str, target: str, names: Sequence[str]) -> None:
-    """Copy files from one folder to another, and flush them.
-
-    Raises:
-        OSError: One cannot be copied.
-    """
-    for name in names:
-        path = os.path.join(target, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        # The kernel copies, without the GIL.
-        shutil.copy(os.path.join(source, name), path)
-        flush(path)
-    _flush_folder(target)
 
 
 def _keep_files_of_others(partial: str, target: str, files: Sequence[SavedFile]) -> None:
@@ -558,7 +534,7 @@ def _lack_of_memory(size: int, folder: str = "") -> Optional[str]:
         with open("/proc/meminfo", encoding="ascii") as file:
             free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
         # A file system in memory may be larger than the memory that is left.
-        free = min(free, shutil.disk_usage(folder).free) if folder else free
+        free = min(free, disk_usage(folder).free) if folder else free
     except (OSError, StopIteration) as error:
         return f"{where} cannot be used ({error})"
     if free < size:

@@ -212,10 +212,10 @@ def test_an_error_of_the_copy_comes_later_and_the_older_one_stays(strategy, dire
     save(strategy, directory / "a.ckpt")
     strategy.writer.start()
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sharded, "copy_files", full)
+    monkeypatch.setattr(sharded, "copytree", full)
     save(strategy, directory / "b.ckpt", b"two")
     strategy.remove_checkpoint(str(directory / "a.ckpt"))
     if end == "failed":

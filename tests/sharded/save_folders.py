@@ -150,15 +150,15 @@ def failing(kind, directory):
 def in_background(kind, directory):
     """Steps trained while the thread of the first checkpoint waits, and what is there at the end."""
     steps, seen = [], {}
-    originals = {name: getattr(sharded, name) for name in ("copy_files", "save_dcp")}
+    originals = {name: getattr(sharded, name) for name in ("copytree", "save_dcp")}
 
-    def slow(name, *arguments):
+    def slow(name, *arguments, **options):
         while len(steps) < 5 and not seen:
             is_waiting.set()
             threading.Event().wait(0.01)
         seen.setdefault("steps", len(steps))
         seen.setdefault("visible", listed(directory))
-        originals[name](*arguments)
+        originals[name](*arguments, **options)
 
     class Steps(pl.Callback):
         def on_train_batch_end(self, *_):
