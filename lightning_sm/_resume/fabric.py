@@ -8,8 +8,8 @@ import functools
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
-from typing import Any, Iterator, List, Mapping, Optional, Tuple
+from dataclasses import replace
+from typing import Any, List, Optional, Tuple
 
 from lightning_sm._atomic_file import partial_path, remove_on_error, remove_stale, replace_atomically
 from lightning_sm._failure import failure_reported, read_job
@@ -18,45 +18,17 @@ from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._logging import log
 from lightning_sm._resume.identity import ProgramIdentity
 from lightning_sm._resume.ranks import raise_on_all_ranks
-from lightning_sm._resume.record import SavedFile
+from lightning_sm._resume.record import CheckpointRecord, SavedFile
 from lightning_sm._resume.storage import Storage, is_remote
 from lightning_sm._resume.transfers import fetch_missing_shards
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["FabricSave", "latest_checkpoint"]
+__all__ = ["latest_checkpoint"]
 
 _INDEX = "fabric.json"
 # So many saves of one name are listed: SageMaker uploads the list at once, and a large file that it names later, so
 # that a restart may find the list with an earlier file.
 _LISTED = 20
-
-
-@dataclass(frozen=True)
-class FabricSave:
-    """One call of ``Fabric.save``.
-
-    Args:
-        number: Counts the saves in the directory.
-        name: The path of the checkpoint, a file or a folder of shards, relative to the directory.
-        program: The name of the program's series, as :attr:`ProgramIdentity.series` says.
-        job_name: The training job that saved it.
-        files: All files of the checkpoint, of all hosts, relative to the directory.
-    """
-
-    number: int
-    name: str
-    program: str
-    job_name: Optional[str] = None
-    files: Tuple[SavedFile, ...] = ()
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "FabricSave":
-        """Return the save that :func:`dataclasses.asdict` described.
-
-        Raises:
-            KeyError, TypeError, ValueError: It is none.
-        """
-        return cls(**{**content, "files": tuple(map(SavedFile.from_json, content["files"]))})
 
 
 def latest_checkpoint(fabric: Any) -> Optional[str]:
@@ -109,7 +81,9 @@ class _Saves:
         # Rank 0 alone writes the list; its host may be another one than before.
         found = max(gather_objects(self._fabric, read), key=lambda saves: saves[-1].number if saves else -1)
         self._check_job(found)
-        for save in reversed([save for save in found if save.program == self._identity.series]):
+        for save in reversed(found):
+            if ProgramIdentity.from_json(save.job).series != self._identity.series:
+                continue
             problem = fetch_missing_shards(self._fabric, self._directory, save.files)
             if problem is None:
                 return os.path.join(self._directory, save.name)
@@ -117,17 +91,17 @@ class _Saves:
                 log.warning("Skipped %s in %s: %s", save.name, self._directory, problem)
         return None
 
-    def _read(self) -> List[FabricSave]:
+    def _read(self) -> List[CheckpointRecord]:
         try:
-            return [FabricSave.from_json(entry) for entry in json.loads(Storage(self._directory).read(_INDEX))]
+            return [CheckpointRecord.from_json(entry) for entry in json.loads(Storage(self._directory).read(_INDEX))]
         except FileNotFoundError:
             return []
         except (KeyError, TypeError, ValueError) as error:
             log.warning("Skipped %s in %s: %s: %s", _INDEX, self._directory, type(error).__name__, error)
             return []
 
-    def _check_job(self, saves: List[FabricSave]) -> None:
-        others = (ProgramIdentity(save.job_name) for save in saves)
+    def _check_job(self, saves: List[CheckpointRecord]) -> None:
+        others = (ProgramIdentity.from_json(save.job) for save in saves)
         other = next((each for each in others if not self._identity.is_same_job(each)), None)
         if other is not None:
             raise CheckpointError(
@@ -158,22 +132,21 @@ class _Saves:
         """This host's files of a save, as they will be named."""
         if self._fabric.local_rank != 0:
             return []
-        directory = os.path.dirname(partial)
-        found = (SavedFile.read(directory, os.path.relpath(path, directory)) for path in _paths(partial))
-        hidden = os.path.basename(partial)
-        return [SavedFile(file.name.replace(hidden, name, 1), file.size, file.crc32) for file in found]
+        directory, hidden = os.path.split(partial)
+        found = (SavedFile.read(directory, file.name) for file in Storage(directory).files(hidden))
+        return [replace(file, name=file.name.replace(hidden, name, 1)) for file in found]
 
     def _list(self, name: str, files: Tuple[SavedFile, ...]) -> None:
         """List a save, beside those that it replaces. Global rank 0 does that."""
-        if not self._fabric.is_global_zero:
+        if not (self._fabric.is_global_zero and files):
             return
         found = self._read()
         number = found[-1].number + 1 if found else 0
         saves = [each for each in found if os.path.exists(os.path.join(self._directory, each.name))]
         replaced = [each for each in saves if each.name == name]
         saves = [each for each in saves if each not in replaced[: 1 - _LISTED]]
-        saves.append(FabricSave(number, name, self._identity.series, self._identity.job_name, files))
-        Storage(self._directory).write(_INDEX, json.dumps([asdict(each) for each in saves]).encode())
+        saves.append(CheckpointRecord(name, number, job=self._identity.to_json(), files=files))
+        Storage(self._directory).write(_INDEX, json.dumps([each.to_json() for each in saves]).encode())
 
 
 def _check_launched(fabric: Any) -> None:
@@ -184,14 +157,6 @@ def _check_launched(fabric: Any) -> None:
             "latest_checkpoint was called before the processes of the Fabric were launched.",
             hint="Call fabric.launch() first.",
         )
-
-
-def _paths(path: str) -> Iterator[str]:
-    """A file, or all files in a folder; none where there is neither."""
-    if os.path.isfile(path):
-        yield path
-    for folder, _, names in os.walk(path):
-        yield from (os.path.join(folder, name) for name in sorted(names))
 
 
 def _rename(renames: bool, partial: str, target: str, token: str) -> None:

@@ -29,6 +29,11 @@ def _crc32(path: str) -> int:
     return crc
 
 
+def _is_within(name: str) -> bool:
+    """Whether a path names something within the directory that it is relative to."""
+    return not any(part in ("", ".", "..") for part in name.split("/"))
+
+
 @dataclass(frozen=True)
 class SavedFile:
     """One file of a checkpoint.
@@ -62,7 +67,7 @@ class SavedFile:
         """
         crc32 = found["crc32"]
         file = cls(str(found["name"]), int(found["size"]), None if crc32 is None else int(crc32))
-        if any(part in ("", ".", "..") for part in file.name.split("/")):
+        if not _is_within(file.name):
             raise ValueError(f"{file.name!r} is no path within the checkpoint")
         return file
 
@@ -86,7 +91,7 @@ class CheckpointRecord:
     """One checkpoint: ``step-N.json`` beside ``step-N.ckpt``, a file or a folder of shards, or :data:`MANIFEST` in one.
 
     Args:
-        name: The name of the checkpoint.
+        name: The name of the checkpoint; with Fabric its path relative to the job's checkpoint directory.
         number: Counts the saves of a fit; the newest save has the largest.
         step: The number of optimizer steps.
         epoch: The epoch in which training continues.
@@ -101,11 +106,11 @@ class CheckpointRecord:
     """
 
     name: str
-    number: int
-    step: int
-    epoch: int
-    kind: str
-    world_size: int
+    number: int = 0
+    step: int = 0
+    epoch: int = 0
+    kind: str = ""
+    world_size: int = 0
     strategy: str = ""
     save_id: str = ""
     time: float = 0.0
@@ -138,7 +143,7 @@ class CheckpointRecord:
             KeyError, TypeError, ValueError: It is no such record.
         """
         record = cls(**{**content, "files": tuple(map(SavedFile.from_json, content["files"]))})
-        is_name = record.name not in ("", ".", "..") and os.path.basename(record.name) == record.name
+        is_name = isinstance(record.name, str) and _is_within(record.name)
         names = {file.name for file in record.files}
         if not (is_name and isinstance(record.number, int) and names and len(names) == len(record.files)):
             raise ValueError("it is no record of a checkpoint")

@@ -119,7 +119,7 @@ class LocalFiles:
                     return _local_record(directory, name)
             if not (trainer.is_global_zero and trainer.num_nodes > 1 and os.path.isfile(path)):
                 return None
-            return CheckpointRecord(name, 0, 0, 0, "", trainer.world_size, files=(SavedFile.read(directory, name),))
+            return CheckpointRecord(name, files=(SavedFile.read(directory, name),))
 
         found = gather_objects(trainer, raise_on_all_ranks(trainer, f"{directory}/{name}", read))
         records = [each for each in found if each is not None]
@@ -197,7 +197,7 @@ def _remote_record(directory: str, name: str) -> CheckpointRecord:
         raise CheckpointError(f"There is no checkpoint {directory}/{name}.", hint=hint)
     manifest = next((file for file in files if file.name == f"{name}/{MANIFEST}"), None)
     if manifest is None:
-        return CheckpointRecord(name, 0, 0, 0, "", 0, files=tuple(files))
+        return CheckpointRecord(name, files=tuple(files))
     with _readable(f"{directory}/{name}"):
         return _with_manifest(name, CheckpointRecord.parse(storage.read(manifest.name), MANIFEST), manifest)
 
