@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterable, List, Optional, Set
 
 from lightning_sm._lightning.collectives import broadcast
 from lightning_sm._lightning.trainer import Trainer
-from lightning_sm._resume.storage import Storage, is_remote
+from lightning_sm._resume.storage import Storage, is_remote, real_path
 
 __all__ = ["adopt_directories", "last_saved", "leave_files", "list_checkpoints", "release_names", "replace_leftovers"]
 
@@ -31,7 +31,7 @@ def _directories(trainer: Trainer) -> Set[str]:
 
 
 def _relative(path: str, root: str) -> str:
-    return path if is_remote(path) else os.path.relpath(os.path.realpath(path), os.path.realpath(root))
+    return path if is_remote(path) else os.path.relpath(real_path(path), real_path(root))
 
 
 class _FileExists:
@@ -102,7 +102,7 @@ def adopt_directories(trainer: Trainer, checkpoint: Dict[str, Any], saved_root: 
     Args:
         trainer: The trainer, before its callbacks are restored.
         checkpoint: The contents of a save, whose paths in the job's directory are changed to those of now.
-        saved_root: The job's checkpoint directory when it was saved.
+        saved_root: The job's checkpoint directory when it was saved, without links, as Lightning names directories.
         root: The one of now.
     """
     states = checkpoint.get("callbacks", {})

@@ -3,13 +3,12 @@
 import itertools
 import json
 import multiprocessing
-import os
 from typing import Any, Dict, Iterator, Mapping
 
 from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
-from lightning_sm._resume.storage import is_remote
+from lightning_sm._resume.storage import real_path
 from lightning_sm.errors import CheckpointError
 
 __all__ = [
@@ -52,8 +51,7 @@ def counts_fits() -> bool:
 
 def next_fit(directory: str) -> int:
     """Count a fit of this process with a checkpoint directory, from 0."""
-    key = directory if is_remote(directory) else os.path.realpath(directory)
-    return next(_numbers.setdefault(key, itertools.count()))
+    return next(_numbers.setdefault(real_path(directory), itertools.count()))
 
 
 def forget_fits() -> None:

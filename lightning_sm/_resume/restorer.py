@@ -44,6 +44,7 @@ from lightning_sm._resume.state import (
     restore_samplers,
     stateful_loaders,
 )
+from lightning_sm._resume.storage import real_path
 
 __all__ = ["FitRestorer"]
 
@@ -106,7 +107,7 @@ class FitRestorer:
                 loaders["combined_loader"] = stateful_loaders(self._own)
         if record is not None:  # the callbacks' files of a given one stay with the training that saved it
             # Lightning gives the directories of global rank 0 to the callbacks of all ranks.
-            adopt_directories(trainer, checkpoint, self._saved["directory"], broadcast(trainer, directory))
+            adopt_directories(trainer, checkpoint, self._saved["directory"], broadcast(trainer, real_path(directory)))
         restore_searches(self._namespace, trainer, pl_module, self._saved["finders"])
 
     @property

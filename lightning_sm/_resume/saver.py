@@ -20,7 +20,7 @@ from lightning_sm._resume.model_state import are_equal, found_by_searches, pruni
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
 from lightning_sm._resume.state import communication_states, optimizer_groups, rank_state
-from lightning_sm._resume.storage import is_remote
+from lightning_sm._resume.storage import is_remote, real_path
 
 __all__ = ["SeriesSaver"]
 
@@ -57,7 +57,9 @@ class SeriesSaver:
         self._namespace, self._series, self._save_every = namespace, choice.series, save_every
         self._attributes = attributes
         self._job, self._model, self._criteria = job.to_json(), model.to_json(), criteria
-        self._number, self._names = choice.newest, {choice.record.name} if choice.record is not None else set()
+        self._number = choice.newest
+        # The names of the newest saves: of the two that are kept, and of one that a thread may still be writing.
+        self._names = [] if choice.record is None else [choice.record.name]
         # The state of the save that is being made, and where it is made.
         self._state: Dict[str, Any] = {}
         self._point: Optional[SavePoint] = None
@@ -101,16 +103,16 @@ class SeriesSaver:
             trainer.save_checkpoint(path, weights_only=False)
         finally:
             self._point, self._state = None, {}
-        self._names.add(record.name)
+        self._names = [*self._names[-2:], record.name]
         if trainer.local_rank == 0 and not trainer.is_global_zero and not is_remote(path):
-            self._series.remove_replaced()
+            self._series.remove_but(self._names)
+        if point is SavePoint.END and trainer.local_rank == 0 and (trainer.is_global_zero or not is_remote(path)):
+            self._series.thin_out_earlier()
         self._last_save = time.monotonic()
         self._last_cost = self._last_save - started
         self.slowest = max(self.slowest, self._last_cost)
         if trainer.is_global_zero:
             log.info("Saved %s (epoch %d, step %d, %.2f s)", path, record.epoch, record.step, self._last_cost)
-            if point is SavePoint.END and self._series.number:
-                self._series.thin_out_earlier()
 
     def _record(self, trainer: Trainer, point: SavePoint) -> CheckpointRecord:
         step = int(trainer.global_step)
@@ -133,7 +135,7 @@ class SeriesSaver:
         progress: Any = trainer.fit_loop.epoch_loop.batch_progress
         return {
             "record": broadcast(trainer, record).to_json(),
-            "directory": self._series.root,
+            "directory": real_path(self._series.root),
             "batches": int(progress.current.processed),
             "logged_step": int(logged_step(trainer)),
             "loaded_in": reload_epoch(trainer),

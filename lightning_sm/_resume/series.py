@@ -94,7 +94,7 @@ class Series:
         _remove(self.storage, sorted(old, key=lambda name: not name.endswith(".json")))
 
     def remove_replaced(self) -> None:
-        """Remove all but the newest saves of the fit on this host."""
+        """Remove all but the newest saves of the fit on this host, when no thread is writing there."""
         self.remove_but([record.name for record in self.records()[:_KEPT]])
 
     def remove_later_fits(self) -> None:
@@ -103,12 +103,10 @@ class Series:
         _remove(program, [name for name in program.names() if _fit_number(name) > self.number])
 
     def thin_out_earlier(self) -> None:
-        """Keep the last save only of the fits before this one, which have ended."""
+        """Keep the last save only of the fits before this one on this host, when this one has ended."""
         for number in range(self.number):
             earlier = Series(self.root, self.program, number)
-            fit, saves = earlier.fit(), earlier.records()
-            if fit is not None and fit.ended and saves:
-                earlier.remove_but([saves[0].name])
+            earlier.remove_but([record.name for record in earlier.records()[:1]])
 
 
 def _remove(storage: Storage, names: Iterable[str]) -> None:

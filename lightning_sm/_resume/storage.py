@@ -17,7 +17,7 @@ from lightning_sm._atomic_file import remove_at_once, replace_atomically
 from lightning_sm._resume.record import MANIFEST, SavedFile
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["Storage", "check_url", "forget_systems", "is_remote", "is_s3", "storage_error"]
+__all__ = ["Storage", "check_url", "forget_systems", "is_remote", "is_s3", "real_path", "storage_error"]
 
 _S3_URL = re.compile(r"s3://[A-Za-z0-9._-]{1,255}(/[^?#]*)?")
 _PARTS, _CHUNK = 8, 16 * 1024**2
@@ -32,6 +32,11 @@ def is_remote(path: Any) -> bool:
 def is_s3(path: Any) -> bool:
     """Whether a path is a URL of S3."""
     return is_remote(path) and os.fspath(path).startswith("s3://")
+
+
+def real_path(path: str) -> str:
+    """A path without links, as Lightning gives it to its callbacks, or a URL as it is."""
+    return path if is_remote(path) else os.path.realpath(path)
 
 
 def check_url(url: str, what: str = "checkpoint directory") -> None:

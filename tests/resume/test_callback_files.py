@@ -1,6 +1,7 @@
 """Checkpoints of the project's own callbacks in fits that are interrupted; two attempts write what one writes."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +86,16 @@ def test_after_the_end_a_fit_takes_free_names_again(job):
     assert "file_exists" not in vars(own)
     fit(job)
     assert (job.steps, names(job)) == (0, WHOLE)
+
+
+@pytest.mark.parametrize("way", ["link", "relative"])
+def test_that_directory_under_another_name(tmp_path, monkeypatch, way):
+    """Lightning gives callbacks the absolute path without links."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "checkpoints").symlink_to("disk")
+    monkeypatch.chdir(tmp_path)
+    job = Job(tmp_path / "checkpoints" if way == "link" else Path("disk"))
+    fit(job, 5, folder="run-1")
+    fit(job, folder="run-2")
+    assert names(job, "run-1") == WHOLE
+    assert not (job.directory / "run-2").exists()
