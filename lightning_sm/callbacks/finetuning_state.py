@@ -11,6 +11,7 @@ from lightning_sm._lightning.strategies import strategy_kind
 from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._resume.state import optimizer_groups, restore_optimizer_groups
+from lightning_sm.callbacks.auto_resume import resume_of
 
 __all__ = ["FinetuningStateMixin"]
 
@@ -133,7 +134,8 @@ class FinetuningStateMixin(Callback):
 
     def _load(self, trainer: Trainer, pl_module: Any, read: Callable[[Any], Any], path: Any) -> Any:
         """Load a checkpoint into optimizers that have the groups with which it was saved."""
-        states = _callback_states(os.fspath(path))
+        resume = resume_of(trainer)
+        states = _callback_states(os.fspath(path), weights_only=resume is not None and resume.weights_only)
         parameters = dict(pl_module.named_parameters())
         trainable = set(states.get(self.state_key, {}).get("trainable", ()))
         for name, parameter in parameters.items():
@@ -180,12 +182,12 @@ def _once(callback: Any, epoch: int, trainer: Trainer, pl_module: Any, *more: An
         callback.on_train_epoch_start(trainer, pl_module, *more)
 
 
-def _callback_states(path: str) -> Dict[Any, Any]:
+def _callback_states(path: str, *, weights_only: bool) -> Dict[Any, Any]:
     """The states of callbacks in a checkpoint that the strategy is about to load."""
     import torch
 
     file = os.path.join(path, "meta.pt") if os.path.isdir(path) else path
-    states: Dict[Any, Any] = torch.load(file, map_location="cpu", weights_only=False).get("callbacks", {})
+    states: Dict[Any, Any] = torch.load(file, map_location="cpu", weights_only=weights_only).get("callbacks", {})
     return states
 
 

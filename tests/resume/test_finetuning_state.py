@@ -1,9 +1,13 @@
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -66,6 +70,30 @@ def test_a_checkpoint_without_the_state_is_told(tmp_path):
     job.fit(3, model=Model(True), callbacks=[finetuning(), state()], ckpt_path=str(tmp_path / "saved.ckpt"))
     line = "Layers that BackboneFinetuning had unfrozen are frozen again: the checkpoint does not hold which ones."
     assert line in job.said
+
+
+class Code:
+    """Pickled as a call that a loader of weights only refuses."""
+
+    def __reduce__(self):
+        return os.getenv, ("HOME",)
+
+
+@within_epochs
+def test_no_code_of_a_checkpoint_is_run_where_only_weights_may_be_loaded(tmp_path):
+    """Under FSDP the file is read before Lightning reads it."""
+    strategy = pl.strategies.FSDPStrategy()
+    strategy.load_checkpoint = read = mock.Mock()
+    torch.save({"callbacks": {"own": Code()}}, tmp_path / "a.ckpt")
+    for weights_only in (False, True):
+        resume = callback_class(NAMESPACE, "AutoResume")(str(tmp_path), weights_only=weights_only)
+        callback, model = state(), Model(True)
+        trainer = SimpleNamespace(strategy=strategy, callbacks=[finetuning(), callback, resume], optimizers=[])
+        callback.setup(trainer, model, "fit")
+        with pytest.raises(pickle.UnpicklingError) if weights_only else nullcontext():
+            strategy.load_checkpoint(tmp_path / "a.ckpt")
+        callback.teardown(trainer, model, "fit")
+    read.assert_called_once_with(tmp_path / "a.ckpt")
 
 
 @pytest.mark.full
