@@ -141,7 +141,8 @@ class SigtermHandler:
     def prepare(self) -> None:
         """Save the handler that was there before Lightning's, and protect processes that are forked from now on."""
         self._previous = signal.getsignal(signal.SIGTERM)
-        _protect_forks(self)
+        if self not in _prepared:
+            _prepared.append(self)
 
     def install(self, *, exits_at_once: bool) -> None:
         """Handle the signal from now on. Outside the main thread, which alone may install handlers, do nothing.
@@ -181,17 +182,8 @@ class SigtermHandler:
             raise SystemExit(STOPPED)
 
 
+# Those that protect forked processes.
 _prepared: List[SigtermHandler] = []
-_is_registered = False
-
-
-def _protect_forks(handler: SigtermHandler) -> None:
-    global _is_registered
-    if handler not in _prepared:
-        _prepared.append(handler)
-    if not _is_registered:
-        os.register_at_fork(after_in_child=_leave_process_group)
-        _is_registered = True
 
 
 def _leave_process_group() -> None:
@@ -208,3 +200,6 @@ def _leave_process_group() -> None:
     _prepared.clear()
     with suppress(OSError):
         os.setpgid(0, 0)
+
+
+os.register_at_fork(after_in_child=_leave_process_group)

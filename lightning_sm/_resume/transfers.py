@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Dict, Iterator, Optional, Sequence, Set, Tuple
@@ -21,7 +22,7 @@ from lightning_sm._lightning.strategies import is_sharded
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.ranks import agree_on_error, partition_by_size, raise_on_all_ranks
-from lightning_sm._resume.record import MANIFEST, CheckpointRecord, CorruptedError, SavedFile, read_manifest
+from lightning_sm._resume.record import MANIFEST, CheckpointRecord, CorruptedError, SavedFile
 from lightning_sm._resume.series import is_save_name
 from lightning_sm._resume.storage import Storage, check_url, is_remote, is_s3
 from lightning_sm.errors import CheckpointError
@@ -109,14 +110,13 @@ class LocalFiles:
             if trainer.local_rank != 0 or (is_remote(directory) and not trainer.is_global_zero):
                 return None
             path = os.path.join(directory, name)
-            with _readable(path):
-                beside = _record_beside(directory, name)
-                if beside is not None:
-                    return beside
-                if is_remote(directory):
-                    return _remote_record(directory, name)
-                if os.path.isdir(path):
-                    return _local_record(directory, name)
+            beside = _record_beside(directory, name)
+            if beside is not None:
+                return beside
+            if is_remote(directory):
+                return _remote_record(directory, name)
+            if os.path.isdir(path):
+                return _folder_record(directory, name)
             if not (trainer.is_global_zero and trainer.num_nodes > 1 and os.path.isfile(path)):
                 return None
             return CheckpointRecord(name, files=(SavedFile.read(directory, name),))
@@ -162,11 +162,10 @@ def own_checkpoint_io(strategy: Any) -> Any:
     return found
 
 
-@contextmanager
-def _readable(path: str) -> Iterator[None]:
-    """Name the checkpoint in the error for a record that is no record."""
+def _parse(content: bytes, name: str, path: str) -> CheckpointRecord:
+    """Return the record that a file holds, and name the checkpoint in the error for one that holds none."""
     try:
-        yield
+        return CheckpointRecord.parse(content, name)
     except CorruptedError as error:
         raise CheckpointError(f"The checkpoint {path} cannot be loaded: {error}.", hint=_HINT) from error
 
@@ -177,35 +176,31 @@ def _record_beside(directory: str, name: str) -> Optional[CheckpointRecord]:
         return None
     beside = f"{os.path.splitext(name)[0]}.json"
     try:
-        return CheckpointRecord.parse(Storage(directory).read(beside), beside)
+        content = Storage(directory).read(beside)
     except FileNotFoundError:
         return None
+    return _parse(content, beside, f"{directory}/{name}")
 
 
-def _local_record(directory: str, name: str) -> Optional[CheckpointRecord]:
-    """The record of a sharded checkpoint on this host, if it has one."""
-    record = read_manifest(os.path.join(directory, name))
-    return None if record is None else _with_manifest(name, record, SavedFile.read(directory, f"{name}/{MANIFEST}"))
+def _folder_record(directory: str, name: str) -> Optional[CheckpointRecord]:
+    """The record in a sharded checkpoint, with the files named from the directory that the folder is in, if any."""
+    path = f"{name}/{MANIFEST}"
+    try:
+        content = Storage(directory).read(path)
+    except FileNotFoundError:
+        return None
+    record = _parse(content, MANIFEST, f"{directory}/{name}")
+    files = (replace(file, name=f"{name}/{file.name}") for file in record.files)
+    return replace(record, files=(*files, SavedFile(path, len(content), zlib.crc32(content))))
 
 
 def _remote_record(directory: str, name: str) -> CheckpointRecord:
     """What is known of a checkpoint at a URL: the files that its record lists, or those that are there."""
-    storage = Storage(directory)
-    files = storage.files(name) if name and not directory.endswith(":/") else []
+    files = Storage(directory).files(name) if name and not directory.endswith(":/") else []
     if not files:
         hint = "Correct the URL; or it was removed since it was saved."
         raise CheckpointError(f"There is no checkpoint {directory}/{name}.", hint=hint)
-    manifest = next((file for file in files if file.name == f"{name}/{MANIFEST}"), None)
-    if manifest is None:
-        return CheckpointRecord(name, files=tuple(files))
-    with _readable(f"{directory}/{name}"):
-        return _with_manifest(name, CheckpointRecord.parse(storage.read(manifest.name), MANIFEST), manifest)
-
-
-def _with_manifest(name: str, record: CheckpointRecord, manifest: SavedFile) -> CheckpointRecord:
-    """The record of a folder, with its files named from the directory that the folder is in."""
-    files = (replace(file, name=f"{name}/{file.name}") for file in record.files)
-    return replace(record, files=(*files, manifest))
+    return _folder_record(directory, name) or CheckpointRecord(name, files=tuple(files))
 
 
 def _download(directory: str, files: Sequence[SavedFile], folder: str) -> Optional[str]:
