@@ -2,7 +2,9 @@
 
 import re
 
-__all__ = ["read_duration"]
+from lightning_sm.errors import OptionError
+
+__all__ = ["duration_of_option", "read_duration"]
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
@@ -35,3 +37,20 @@ def read_duration(text: object) -> float:
     if not total > 0:
         raise ValueError(f"{text!r} is not a duration of more than zero")
     return total
+
+
+def duration_of_option(name: str, value: object) -> float:
+    """Return the seconds that an option of the group ``sagemaker`` means.
+
+    Args:
+        name: The name of the option, for the error.
+        value: Its value.
+
+    Raises:
+        OptionError: It is not a duration.
+    """
+    try:
+        return read_duration(value)
+    except ValueError as error:
+        hint = "Write a number of seconds, or a duration such as 30s, 10m or 23h30m."
+        raise OptionError(f"sagemaker.{name}: {error}.", hint=hint) from error

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Callable, List, Optional, Sequence
 
-from lightning_sm._duration import read_duration
+from lightning_sm._duration import duration_of_option
 from lightning_sm._lightning.collectives import all_true, broadcast
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._lightning.trainer_hooks import set_restored_handler
 from lightning_sm._sagemaker.exit_codes import STOPPED
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm.errors import JobConfigError
 
 __all__ = [
     "Deadline",
@@ -78,15 +77,9 @@ def read_deadline(text: object, job: TrainingJob) -> Deadline:
         job: The job.
 
     Raises:
-        JobConfigError: The text is not a duration.
+        OptionError: The text is not a duration.
     """
-    try:
-        seconds = read_duration(text)
-    except ValueError as error:
-        raise JobConfigError(
-            f"sagemaker.max_runtime is {text!r}, which cannot be used: {error}.",
-            hint="Write a number of seconds, or a duration such as 23h30m.",
-        ) from error
+    seconds = duration_of_option("max_runtime", text)
     # Where the base directory has been moved, such as in a rehearsal, process 1 is the machine's.
     is_in_container = job.in_container and not os.environ.get("SAGEMAKER_BASE_DIR")
     return Deadline(seconds, time.monotonic() - process_age(1 if is_in_container else os.getpid()))

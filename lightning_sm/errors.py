@@ -77,7 +77,7 @@ class HyperparameterError(LightningSMError, ValueError):
 
 
 class OptionError(HyperparameterError, TypeError):
-    """A script passes ``sagemaker`` options that do not exist."""
+    """A script passes ``sagemaker`` options that do not exist, or one that should be a duration is none."""
 
 
 class RoutingError(LightningSMError, ValueError):

@@ -1,6 +1,7 @@
 import pytest
 
-from lightning_sm._duration import read_duration
+from lightning_sm._duration import duration_of_option, read_duration
+from lightning_sm.errors import OptionError
 
 
 @pytest.mark.parametrize(
@@ -15,3 +16,9 @@ def test_a_duration_is_read(text, seconds):
 def test_what_is_no_duration_is_refused(text):
     with pytest.raises(ValueError, match="duration"):
         read_duration(text)
+
+
+def test_an_option_is_named():
+    assert duration_of_option("save_every", "1ms") == 0.001
+    with pytest.raises(OptionError, match=r"sagemaker\.save_every: 'soon' is not a duration .* HINT: Write a number"):
+        duration_of_option("save_every", "soon")

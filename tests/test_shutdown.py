@@ -9,7 +9,7 @@ import pytest
 from lightning_sm import _shutdown
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._shutdown import Deadline, have_equal_batches, read_deadline
-from lightning_sm.errors import JobConfigError
+from lightning_sm.errors import OptionError
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_in_a_container_time_counts_from_the_start_of_process_1(monkeypatch):
 
 @pytest.mark.parametrize("text", ["soon", "0", "-5"])
 def test_text_that_is_not_a_duration(text):
-    with pytest.raises(JobConfigError, match="HINT: Write a number of seconds"):
+    with pytest.raises(OptionError, match="HINT: Write a number of seconds"):
         read_deadline(text, TrainingJob())
 
 

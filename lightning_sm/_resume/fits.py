@@ -5,11 +5,9 @@ import json
 import multiprocessing
 from typing import Any, Dict, Iterator, Mapping
 
-from lightning_sm._duration import read_duration
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._resume.storage import real_path
-from lightning_sm.errors import CheckpointError
 
 __all__ = [
     "counts_fits",
@@ -17,7 +15,6 @@ __all__ = [
     "is_search",
     "is_search_within",
     "next_fit",
-    "save_interval",
     "stopping_criteria",
 ]
 
@@ -26,18 +23,6 @@ _numbers: Dict[str, Iterator[int]] = {}
 
 # The arguments of EarlyStopping that affect when it stops.
 _EARLY_STOPPING = ("monitor", "mode", "min_delta", "patience", "stopping_threshold", "divergence_threshold")
-
-
-def save_interval(text: object) -> float:
-    """Return ``sagemaker.save_every`` in seconds.
-
-    Raises:
-        CheckpointError: It is not a duration.
-    """
-    try:
-        return read_duration(text)
-    except ValueError as error:
-        raise CheckpointError(f"sagemaker.save_every: {error}.", hint="Write 90s, 10m or 1.5h.") from error
 
 
 def counts_fits() -> bool:

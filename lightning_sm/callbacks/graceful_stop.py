@@ -49,7 +49,7 @@ class GracefulStopMixin(Callback):
             the time of the slowest save.
 
     Raises:
-        JobConfigError: ``max_runtime`` is not a duration.
+        OptionError: ``max_runtime`` is not a duration.
         ExportError: The model could not be exported, after the save; or the time limit was reached in a validation that
             had swapped the weights.
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from lightning_sm._atomic_file import check_writable
+from lightning_sm._duration import duration_of_option
 from lightning_sm._failure import failure_reported
 from lightning_sm._lightning import SupportLevel, describe_level, support_level
 from lightning_sm._lightning.observing import drop_tips, plain_model_summary
 from lightning_sm._lightning.trainer_hooks import skip_unused_hooks
 from lightning_sm._logging import log
-from lightning_sm._resume.fits import save_interval
 from lightning_sm._resume.identity import ProgramIdentity
 from lightning_sm._resume.storage import Storage, check_url, is_remote, is_s3
 from lightning_sm._sagemaker.topology import Launcher
@@ -53,10 +53,9 @@ def own_callbacks(
     Raises:
         OutputError: The checkpoint directory or the output directory cannot be written.
         ExportError: ``sagemaker.export`` or what refines it has no meaning, or needs a package that is missing.
-        CheckpointError: ``sagemaker.save_every`` is no duration, ``sagemaker.resume`` is none of its words, or the
-            checkpoint directory is a URL that cannot be used.
-        JobConfigError: ``sagemaker.max_runtime`` is no duration.
-        OptionError: ``sagemaker.log_every`` is no duration.
+        CheckpointError: ``sagemaker.resume`` is none of its words, or the checkpoint directory is a URL that cannot be
+            used.
+        OptionError: ``sagemaker.save_every``, ``max_runtime`` or ``log_every`` is no duration.
     """
     job, options = context.job, context.options
     own: List[Any] = []
@@ -161,7 +160,7 @@ def upload_callbacks(targets: Mapping[str, str], context: RunContext) -> List[An
         context: The run.
 
     Raises:
-        JobConfigError: ``sagemaker.upload_every`` is no duration.
+        OptionError: ``sagemaker.upload_every`` is no duration.
     """
     if not targets or not _has_level("TensorBoardUpload", context):
         return []
@@ -220,7 +219,7 @@ def _auto_resume(
     """The callback that saves and resumes, and sends the checkpoints of the callbacks that are there to the job."""
     options, directory = context.options, _checkpoint_dir(present, context)
     with failure_reported(context.job):
-        seconds = save_interval(options.save_every)
+        seconds = duration_of_option("save_every", options.save_every)
         if is_remote(directory) and _saves(arguments):
             check_url(directory)
             # In the main thread, as Lightning does: a thread that saves would make another one.

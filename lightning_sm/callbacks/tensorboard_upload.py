@@ -2,11 +2,10 @@
 
 from typing import Any, Dict, List, Mapping, Optional, Union
 
-from lightning_sm._duration import read_duration
+from lightning_sm._duration import duration_of_option
 from lightning_sm._lightning import has_base
 from lightning_sm._lightning.trainer import Callback, Trainer
 from lightning_sm._observe.upload import DirectoryUpload, check_packages
-from lightning_sm.errors import JobConfigError
 
 __all__ = ["TensorBoardUploadMixin"]
 
@@ -36,7 +35,7 @@ class TensorBoardUploadMixin(Callback):
         interval: The time between two uploads, such as ``30s``.
 
     Raises:
-        JobConfigError: ``interval`` is not a duration.
+        OptionError: ``interval`` is not a duration.
         LoggerError: A package that the upload needs is missing.
 
     Source: ``GFile`` in ``tensorboard/compat/tensorflow_stub/io/gfile.py`` uploads at each flush, and
@@ -55,13 +54,7 @@ class TensorBoardUploadMixin(Callback):
         super().__init__()
         self.targets = dict(targets)
         self.interval = interval
-        try:
-            self._seconds = read_duration(interval)
-        except ValueError as error:
-            raise JobConfigError(
-                f"sagemaker.upload_every is {interval!r}, which cannot be used: {error}.",
-                hint="Write a number of seconds, or a duration such as 30s.",
-            ) from error
+        self._seconds = duration_of_option("upload_every", interval)
         for url in self.targets.values():
             check_packages(url)
         self._loggers: List[Any] = []

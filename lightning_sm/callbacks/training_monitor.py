@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from lightning_sm._duration import read_duration
+from lightning_sm._duration import duration_of_option
 from lightning_sm._export import distribution_versions
 from lightning_sm._failure import before_forced_exit, describe_failure
 from lightning_sm._lightning import Namespace
@@ -37,7 +37,6 @@ from lightning_sm._sagemaker.topology import Topology
 from lightning_sm.callbacks.auto_resume import resume_of
 from lightning_sm.callbacks.graceful_stop import GracefulStopMixin
 from lightning_sm.callbacks.model_export import exports_of
-from lightning_sm.errors import OptionError
 
 __all__ = ["TrainingMonitorMixin"]
 
@@ -106,10 +105,7 @@ class TrainingMonitorMixin(Callback):
         topology: Optional[Topology] = None,
     ) -> None:
         super().__init__()
-        try:
-            self.progress = Progress(math.inf if progress is None else read_duration(progress))
-        except ValueError as error:
-            raise OptionError(f"sagemaker.log_every: {error}.", hint="Write 30s, 5m or 1h.") from error
+        self.progress = Progress(math.inf if progress is None else duration_of_option("log_every", progress))
         self.metrics = MetricLog(objective) if metrics else None
         self.report, self.settings = report, tuple(settings)
         self.history = History()

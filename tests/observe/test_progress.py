@@ -329,5 +329,5 @@ def test_a_run_that_is_resumed_within_an_epoch(tmp_path):
 
 @pytest.mark.parametrize("every", ["soon", "", 0, "-3s"])
 def test_an_interval_that_is_none(every):
-    with pytest.raises(OptionError, match=r"sagemaker\.log_every: .* is not a duration.* HINT: Write 30s"):
+    with pytest.raises(OptionError, match=r"sagemaker\.log_every: .* is not a duration.* HINT: Write"):
         callback_class(PL, "TrainingMonitor")(every)

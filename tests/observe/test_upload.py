@@ -14,7 +14,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._observe.upload import DirectoryUpload, check_packages
 from lightning_sm._settings import redirect
 from lightning_sm.callbacks import callback_class
-from lightning_sm.errors import JobConfigError, LoggerError
+from lightning_sm.errors import LoggerError, OptionError
 from tests.helpers.processes import until
 
 
@@ -136,7 +136,7 @@ def test_urls_that_nothing_can_be_uploaded_to(url, message):
 
 
 def test_an_interval_that_is_none():
-    with pytest.raises(JobConfigError, match=r"sagemaker.upload_every is 'soon'.*HINT"):
+    with pytest.raises(OptionError, match=r"sagemaker.upload_every: 'soon' is not a duration.*HINT"):
         callback_class(Namespace("pytorch_lightning"), "TensorBoardUpload")({"a": "memory://a"}, interval="soon")
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lightning_sm._lightning.restart import resumes_within_epochs
-from lightning_sm._resume.fits import save_interval
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.checkpoint_files import Extra, damage
@@ -277,13 +276,6 @@ def test_the_interval_is_stretched_so_that_saving_takes_a_twentieth(job, monkeyp
     # Each save comes 20 times the duration of one after the one before.
     assert steps == [2, 8, 14, 20, 26, 32]
     assert [line for line in job.said if "5 %" in line] == ["A save takes 3 s: saving every 60 s, so that it takes 5 %"]
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("1ms", 0.001)])
-def test_intervals(text, seconds):
-    assert save_interval(text) == seconds
-    with pytest.raises(CheckpointError, match=r"sagemaker\.save_every: .* HINT: Write 90s"):
-        save_interval(f"{text} or so")
 
 
 # --- how it is saved
