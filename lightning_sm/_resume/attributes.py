@@ -163,12 +163,12 @@ class _Room:
 
 @functools.lru_cache(maxsize=None)
 def _bare_names(namespace: Namespace) -> FrozenSet[str]:
-    """The attributes that Lightning and torch give a module or data module."""
+    """The attributes that Lightning and torch give a module or data module; some strategies set its ``forward``."""
     import torch
 
     lightning: Any = namespace.module()
     owners = (torch.nn.Module(), lightning.LightningModule(), lightning.LightningDataModule())
-    return frozenset(name for owner in owners for name in vars(owner)) - {"training"}
+    return frozenset(name for owner in owners for name in vars(owner)) - {"training"} | {"forward"}
 
 
 def _restored_otherwise(trainer: Trainer) -> Set[Any]:

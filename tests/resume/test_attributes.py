@@ -272,6 +272,17 @@ def test_what_cannot_be_saved_is_named_once_and_the_rest_is_saved():
 
 
 @pytest.mark.skipif(not hasattr(pl.callbacks, "LearningRateFinder"), reason="this Lightning has no such callback")
+def test_a_strategy_that_sets_the_forward_method_at_the_first_step_is_not_told():
+    """As Lightning does with DDP and FSDP (``_ForwardRedirection``)."""
+    model = Model()
+    trainer, kept = trainer_of(model), Attributes(NAMESPACE)
+    kept.begin(trainer)
+    model.forward = model.forward
+    with log_lines() as lines:
+        assert "model" not in kept.state(trainer)
+    assert lines == []
+
+
 def test_a_search_within_the_training_is_no_start_of_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
