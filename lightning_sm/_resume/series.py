@@ -23,7 +23,6 @@ __all__ = [
     "newest_first",
     "other_series",
     "saved_record",
-    "saves_in",
 ]
 
 #: Key of what is added to the checkpoints of a series; its entry ``record`` is the record without files.
@@ -130,11 +129,6 @@ def other_series(root: str, program: str) -> Tuple[str, ...]:
         CheckpointError: A storage does not answer.
     """
     return tuple({series.program: None for series in _series_in(root) if series.program != program})
-
-
-def saves_in(root: str) -> List[CheckpointRecord]:
-    """Return the records of all fits of all programs in a checkpoint directory."""
-    return [record for series in _series_in(root) for record in series.records()]
 
 
 def saved_record(checkpoint: Any) -> Optional[CheckpointRecord]:

@@ -11,12 +11,11 @@ import torch
 
 from lightning_sm._lightning.restart import resumes_within_epochs
 from lightning_sm._resume.fits import forget_fits
-from lightning_sm._resume.series import saves_in
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import ExportError
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
-from tests.resume.job import EPOCH, NAMESPACE, pl
+from tests.resume.job import EPOCH, NAMESPACE, pl, saves_in
 
 within_epochs = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at an epoch's start only")
 
@@ -86,7 +85,7 @@ def export(tmp_path):
 
 def saved(tmp_path):
     """The kind and step of each save, oldest first."""
-    records = sorted(saves_in(str(tmp_path / "saved")), key=lambda record: record.number)
+    records = sorted(saves_in(tmp_path / "saved"), key=lambda record: record.number)
     return [(record.kind, record.step) for record in records]
 
 
