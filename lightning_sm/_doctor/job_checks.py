@@ -13,8 +13,8 @@ from lightning_sm._sagemaker.topology import Launcher
 
 __all__ = ["CHECKS"]
 
-# Words in the command of process 1 that start the script and do not forward SIGTERM: AWS's images, the toolkit, SDK v3.
-_STARTERS = ("start_with_right_hostname", "sm_train.sh", "train")
+# Programs that start the script as process 1 and do not forward SIGTERM: those of AWS's images, the toolkit, SDK v3.
+_STARTERS = frozenset({"start_with_right_hostname.sh", "sm_train.sh", "train"})
 
 
 def world(machine: Machine) -> Iterator[Finding]:
@@ -134,8 +134,7 @@ def sigterm(machine: Machine) -> Iterator[Finding]:
     Saves: the time since the last save, at each interruption and stop.
     """
     command = " ".join((read_text(machine.path("/proc/1/cmdline")) or "").replace("\0", " ").split())
-    names = [os.path.basename(each) for each in command.split()]
-    starts_script = any(each in names or each in " ".join(names) for each in _STARTERS)
+    starts_script = not _STARTERS.isdisjoint(map(os.path.basename, command.split()))
     if machine.job.in_container and starts_script and "lightning-sm" not in command:
         text = f"Process 1 ({command[:60]}) does not forward it: a job that is stopped makes no last checkpoint."
         entrypoint = "Start the container with the entry point that lightning-sm entrypoint prints; set "

@@ -10,13 +10,13 @@ from lightning_sm.launch._request import JobRequest
 __all__ = ["check_limits"]
 
 _UNITS = {"string": " characters", "list": " entries", "map": " entries"}
-# Limits of fields that botocore's model does not have.
+# Limits that botocore's model does not have, by the names of its shapes: the MaxRuntimeInSeconds of a tuning job is of
+# another shape, with other limits.
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_StoppingCondition.html, API_ResourceConfig.html;
 # https://docs.aws.amazon.com/sagemaker/latest/dg/automatic-model-tuning-limits.html: those that cannot be raised
 _DOCUMENTED = {
     "MaxRuntimeInSeconds": {"max": 28 * 86_400},
-    "InstanceCount": {"min": 1},
-    "VolumeSizeInGB": {"min": 1},
+    "TrainingInstanceCount": {"min": 1},
     "MaxParallelTrainingJobs": {"max": 100},
     "MaxNumberOfTrainingJobs": {"max": 10_000},
 }
@@ -52,7 +52,7 @@ def check_limits(request: JobRequest) -> None:
 
 def _violations(value: Any, shape: Any, at: str) -> Iterator[str]:
     """What botocore's own validation ignores: maxima, patterns and enumerations of its model."""
-    limits = {**shape.metadata, **_DOCUMENTED.get(at.rpartition(".")[2], {})}
+    limits = {**shape.metadata, **_DOCUMENTED.get(shape.name, {})}
     size = value if isinstance(value, (int, float)) else len(value)
     if size > limits.get("max", size):
         yield f"{at} has {size}{_UNITS.get(shape.type_name, '')}, more than {limits['max']}"

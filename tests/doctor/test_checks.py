@@ -271,6 +271,11 @@ def test_what_is_right_is_not_blamed(host, monkeypatch):
     assert host.findings() == []
 
 
+def test_a_program_that_is_process_1_gets_sigterm_itself(host):
+    host.file("/proc/1/cmdline", "python\0train.py\0--model\0pretrained\0")
+    assert host.findings("sigterm") == []
+
+
 def test_a_driver_with_compatibility_libraries(host):
     driver_that_is_too_old(host)
     host.file("/usr/local/cuda/compat/libcuda.so.1")

@@ -28,6 +28,7 @@ JOBS = json.loads((HERE / "jobs.json").read_text())
 RECORDED = json.loads((HERE / "recorded.json").read_text())
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
 ACCOUNT = Account("us-east-1", "bucket")
+_LIMITS = "HyperParameterTuningJobConfig.ResourceLimits"
 LR = {"model.lr": {"min": "1e-5", "max": 0.1, "scale": "log"}}
 
 
@@ -183,6 +184,7 @@ def test_settings_that_mean_nothing(given, message):
     [
         ({}, None),
         ({"tuning": {"max_jobs": 2}}, None),
+        ({"tuning": {"max_jobs": 2}, "set": {f"{_LIMITS}.MaxRuntimeInSeconds": 60 * 86_400}}, None),
         ({"spot": True, "distribution": "torch_distributed", "metrics": ["a"]}, None),
         ({"metrics": [f"m{k}" for k in range(41)]}, "MetricDefinitions has 41 entries"),
         ({"role": "arn:aws:iam::ACCOUNT:role/ROLE"}, "RoleArn is .*, which is not of the form"),
