@@ -46,15 +46,11 @@ def _before_import(namespace: Namespace) -> None:
 
 def _watch_failures() -> None:
     """Share failures between ranks from now on: a script may fail in its model before it calls this package."""
-    from lightning_sm._failure import watch_failures
-    from lightning_sm._sagemaker.job import TrainingJob
-    from lightning_sm._sagemaker.topology import Topology
+    from lightning_sm._failure import read_job
 
     # A malformed job must not fail the import of Lightning.
     with suppress(Exception):
-        job = TrainingJob.resolve()
-        if job.in_container:
-            watch_failures(job, Topology.resolve(job=job))
+        read_job()
 
 
 def _register(namespace: Namespace) -> None:

@@ -105,7 +105,7 @@ def describe_wait(
 ) -> str:
     """Return the line that says for whom a rank waits.
 
-    >>> state = RendezvousState(joined=frozenset(range(8)), hosts=frozenset({"algo-1"}))
+    >>> state = RendezvousState(joined=range(8), hosts=["algo-1"])
     >>> describe_wait(30, "algo-1:7777", 0, 16, ["algo-1", "algo-2"], state)
     'Waiting at algo-1:7777 for 8 of 16 ranks, for 30 s so far. Not started: ranks 8-15; host algo-2.'
 
@@ -124,8 +124,8 @@ def describe_wait(
         )
     if state is None:
         return f"Waiting at {main} for the other {world_size - 1} ranks, for {seconds:.0f} s so far."
-    missing = set(range(world_size)) - state.joined
-    starting = missing & state.starting
+    missing = set(range(world_size)).difference(state.joined)
+    starting = missing.intersection(state.starting)
     absent = missing - starting
     if not missing:
         return (

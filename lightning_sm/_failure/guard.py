@@ -93,7 +93,7 @@ class _Guard:
         elif kind == Kind.LEAVE:
             self._has_left = True
         elif self._server is not None:
-            send(self._rank, Kind.RENDEZVOUS, **self._server.rendezvous_state(message["local_size"]).to_message())
+            send(self._rank, Kind.RENDEZVOUS, **asdict(self._server.rendezvous_state(message["local_size"])))
 
     def _send_state(self) -> None:
         send(self._connection, Kind.STATE, phase=self._phase, rank=self._process.rank, reason=self._own_failure)

@@ -8,7 +8,7 @@ import json
 import socket
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Dict, FrozenSet, Mapping, Optional, Tuple
+from typing import Any, Collection, Dict, Mapping, Optional, Tuple
 
 from lightning_sm._failure.address import Address
 from lightning_sm._failure.failure_file import MAX_LENGTH, escape_unprintable
@@ -168,18 +168,9 @@ class RendezvousState:
         hosts: Hosts of which a process has started.
     """
 
-    joined: FrozenSet[int] = frozenset()
-    starting: FrozenSet[int] = frozenset()
-    hosts: FrozenSet[str] = frozenset()
-
-    def to_message(self) -> Message:
-        """Return a dict that can be sent as JSON."""
-        return {"joined": sorted(self.joined), "starting": sorted(self.starting), "hosts": sorted(self.hosts)}
-
-    @classmethod
-    def from_message(cls, message: Mapping[str, Any]) -> "RendezvousState":
-        """Read what :meth:`to_message` of this process's guard made."""
-        return cls(*(frozenset(message[name]) for name in ("joined", "starting", "hosts")))
+    joined: Collection[int] = ()
+    starting: Collection[int] = ()
+    hosts: Collection[str] = ()
 
 
 def loss_reason(process: ProcessInfo) -> str:

@@ -239,7 +239,7 @@ class FailureMonitor:
     def _handle(self, message: Message) -> None:
         kind = message["kind"]
         if kind == Kind.RENDEZVOUS:
-            self._rendezvous_state = RendezvousState.from_message(message)
+            self._rendezvous_state = RendezvousState(message["joined"], message["starting"], message["hosts"])
             self._state_received.set()
         elif kind == Kind.KNOWN:
             self._is_known.set()

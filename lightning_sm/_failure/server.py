@@ -238,4 +238,4 @@ class FailureServer:
         starting = {each.process.rank_among(local_size) for each in present if each.phase == Phase.STARTING}
         ranks = {each.process.rank_among(local_size) for each in present}
         hosts = {each.process.host for each in present if each.process.host is not None}
-        return RendezvousState(frozenset(ranks - starting), frozenset(starting), frozenset(hosts))
+        return RendezvousState(tuple(ranks - starting), tuple(starting), tuple(hosts))

@@ -37,7 +37,6 @@ def main(args: Optional[Sequence[str]] = None) -> int:
     of_what = parser.add_mutually_exclusive_group(required=True)
     of_what.add_argument("--run", action="store_true", help="run one batch, and define every metric that is logged")
     of_what.add_argument("--names", nargs="+", metavar="NAME", help="define these names, and nothing else")
-    parser.add_argument("--format", choices=("json", "yaml"), default="json", help="default: json")
     parser.add_argument(
         "args",
         nargs=argparse.REMAINDER,
@@ -50,12 +49,7 @@ def main(args: Optional[Sequence[str]] = None) -> int:
     except LightningSMError as error:
         print(f"lightning-sm metrics: {error}", file=sys.stderr)
         return 1
-    if given.format == "json":
-        print(json.dumps(definitions, indent=2))
-    else:
-        import yaml
-
-        print(yaml.safe_dump(definitions, sort_keys=False, width=1000), end="")
+    print(json.dumps(definitions, indent=2))
     return 0
 
 

@@ -5,11 +5,11 @@ import re
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._request import Account, JobRequest
-from lightning_sm.launch._upload import bucket_and_key, upload_folder
+from lightning_sm.launch._upload import bucket_and_key, objects_below, upload_folder
 
 __all__ = ["account_of", "api_errors", "call", "describe", "make_default_bucket", "send", "session_in"]
 
@@ -158,10 +158,8 @@ def _copy_checkpoints(start: str, to: str, session: Any) -> None:
     client = session.client("s3")
     bucket, prefix = bucket_and_key(f"{start.rstrip('/')}/")
     to_bucket, to_prefix = bucket_and_key(to.rstrip("/"))
-    names: List[str] = []
     with api_errors(f"s3:ListBucket of {start}"):
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-            names += [each["Key"][len(prefix) :] for each in page.get("Contents", ())]
+        names = [key[len(prefix) :] for key, _ in objects_below(client, bucket, prefix)]
     if not any(_RECORD.search(name) for name in names):
         raise LaunchError(
             f"--from-checkpoint {start} holds no save of a job (…/fit-0/step-N.json).",
@@ -199,7 +197,7 @@ def describe(client: Any, kind: str, name: str) -> Optional[Dict[str, Any]]:
             found = call(client, f"Describe{kind}")(**{f"{kind}Name": name})
         except ClientError as error:
             code, text = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
-            if code in ("ValidationException", "ResourceNotFound") and "not" in text.lower():
+            if code == "ResourceNotFound" or (code == "ValidationException" and "not" in text.lower()):
                 return None
             raise
         return {**found, "Status": found[f"{kind}Status"]}

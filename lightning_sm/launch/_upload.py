@@ -4,11 +4,11 @@ import hashlib
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Dict, Iterator, Mapping, Tuple
+from typing import Any, Iterator, Mapping, Tuple
 
 from lightning_sm.errors import LaunchError
 
-__all__ = ["address_of_content", "bucket_and_key", "files_in", "progress_bar", "upload_folder"]
+__all__ = ["address_of_content", "bucket_and_key", "files_in", "objects_below", "progress_bar", "upload_folder"]
 
 _THREADS = 8
 _BLOCK = 1 << 20
@@ -57,6 +57,13 @@ def address_of_content(path: Path, prefix: str) -> str:
     return f"{prefix}-{digest.hexdigest()[:16]}"
 
 
+def objects_below(client: Any, bucket: str, prefix: str, **arguments: str) -> Iterator[Tuple[str, int]]:
+    """Yield key and size of each object below a prefix."""
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, **arguments):
+        for each in page.get("Contents", ()):
+            yield each["Key"], each["Size"]
+
+
 def upload_folder(path: Path, address: str, session: Any, arguments: Mapping[str, str]) -> None:
     """Upload the files of a folder that are not at the address yet.
 
@@ -68,9 +75,7 @@ def upload_folder(path: Path, address: str, session: Any, arguments: Mapping[str
     """
     client = session.client("s3")
     bucket, prefix = bucket_and_key(f"{address}/")
-    there: Dict[str, int] = {}
-    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix, **arguments):
-        there.update({each["Key"]: each["Size"] for each in page.get("Contents", ())})
+    there = dict(objects_below(client, bucket, prefix, **arguments))
     files = [(f"{prefix}{name}", file, file.stat().st_size) for name, file in files_in(path)]
     wanted = [(key, file) for key, file, size in files if there.get(key) != size]
     size = sum(file.stat().st_size for _, file in wanted)

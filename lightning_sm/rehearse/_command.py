@@ -56,27 +56,16 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
         status = main(["--hosts", "2", "--distribution", "torch_distributed", "train.py", "--lr", "0.1"])
     """
-    parser = _parser()
     try:
-        given = parse(parser, sys.argv[1:] if argv is None else argv)
-        outcome = rehearse(_request(parser, given), log_to_stderr=given["json"])
+        request, is_json = read_arguments(sys.argv[1:] if argv is None else argv)
+        outcome = rehearse(request, log_to_stderr=is_json)
     except LightningSMError as error:
         print(f"lightning-sm rehearse: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    print(outcome.as_json() if given["json"] else outcome.as_text(), flush=True)
+    print(outcome.as_json() if is_json else outcome.as_text(), flush=True)
     return outcome.exit_code
-
-
-def read_arguments(argv: Sequence[str]) -> RehearsalRequest:
-    """Return the request that a command line describes.
-
-    Raises:
-        LightningSMError: An option cannot be used, or two exclude each other.
-    """
-    parser = _parser()
-    return _request(parser, parse(parser, argv))
 
 
 def _parser() -> ArgumentParser:
@@ -118,7 +107,14 @@ _READERS: Dict[str, Callable[[object], Any]] = {
 }
 
 
-def _request(parser: ArgumentParser, given: Dict[str, Any]) -> RehearsalRequest:
+def read_arguments(argv: Sequence[str]) -> Tuple[RehearsalRequest, bool]:
+    """Return the request that a command line describes, and whether its summary is to be JSON.
+
+    Raises:
+        LightningSMError: An option cannot be used, or two exclude each other.
+    """
+    parser = _parser()
+    given = parse(parser, argv)
     program, run = split_command(given["args"], parser)
     for name, read in _READERS.items():
         try:
@@ -131,14 +127,15 @@ def _request(parser: ArgumentParser, given: Dict[str, Any]) -> RehearsalRequest:
     options = RehearsalOptions(**{each.name: given[each.name] for each in fields(RehearsalOptions)})
     if given["request"] is None:
         job = {name: given[name] for name in _JOB}
-        return create_request(program or "train.py", options, hyperparameters=hyperparameters_of(run), **job)
+        request = create_request(program or "train.py", options, hyperparameters=hyperparameters_of(run), **job)
+        return request, given["json"]
     typed = [f"--{name.replace('_', '-')}" for name, default in _JOB.items() if given[name] != default]
     typed += given["args"]
     if typed:
         raise RehearsalError(
             f"--request and {typed[0]} exclude each other: the body contains it.", hint="Change the body."
         )
-    return request_from_body(_read_body(Path(given["request"])), options)
+    return request_from_body(_read_body(Path(given["request"])), options), given["json"]
 
 
 def _read_body(path: Path) -> Dict[str, Any]:

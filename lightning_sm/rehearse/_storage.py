@@ -9,7 +9,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
 from lightning_sm.launch._send import api_errors, session_in
-from lightning_sm.launch._upload import bucket_and_key, files_in
+from lightning_sm.launch._upload import bucket_and_key, files_in, objects_below
 from lightning_sm.rehearse._outcome import Upload
 from lightning_sm.rehearse._plan import RehearsalFolder, RehearsalPlan
 from lightning_sm.rehearse._request import RehearsalRequest
@@ -152,18 +152,14 @@ def deliver_results(request: RehearsalRequest, folder: RehearsalFolder) -> Optio
 def _download(uri: str, folder: Path, *, name: Optional[str] = None, needed: bool = True) -> None:
     bucket, prefix = bucket_and_key(uri)
     client = session_in(None).client("s3")
-    count = 0
     with api_errors(f"s3:GetObject of {uri}", hint="AWS_ENDPOINT_URL names another S3."):
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-            for key in (entry["Key"] for entry in page.get("Contents", ())):
-                if key.endswith("/"):
-                    continue
-                rest = key[len(prefix) :].lstrip("/") or key.rpartition("/")[2]
-                target = folder / (name or rest)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                client.download_file(bucket, key, str(target))
-                count += 1
-    if needed and not count:
+        keys = [key for key, _ in objects_below(client, bucket, prefix) if not key.endswith("/")]
+        for key in keys:
+            rest = key[len(prefix) :].lstrip("/") or key.rpartition("/")[2]
+            target = folder / (name or rest)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            client.download_file(bucket, key, str(target))
+    if needed and not keys:
         raise RehearsalError(
             f"{uri} is empty, and SageMaker refuses to start a job with an empty channel.",
             hint="Upload the data first.",

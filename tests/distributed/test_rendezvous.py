@@ -12,7 +12,7 @@ _HOSTS = [f"algo-{number + 1}" for number in range(100)]
 
 
 def _wait(world_size, hosts, joined=(), starting=(), known=()):
-    state = RendezvousState(frozenset(joined), frozenset(starting), frozenset(known))
+    state = RendezvousState(joined, starting, known)
     return describe_wait(61.4, "algo-1:7777", 0, world_size, hosts, state)
 
 

@@ -38,7 +38,7 @@ class Rank:
 
     def sees(self, joined=(), starting=()):
         state = self.monitor.ask_who_has_joined(1, timeout=0.5)
-        return state is not None and (state.joined, state.starting) == (frozenset(joined), frozenset(starting))
+        return state is not None and (set(state.joined), set(state.starting)) == (set(joined), set(starting))
 
     def die(self):
         """End without a word, as a killed process does."""

@@ -44,7 +44,7 @@ def run_rehearsal(command: Sequence[str], *, timeout: float = 170, **variables: 
 
 def cli_request(source: Path, *arguments: object) -> RehearsalRequest:
     """The request that a command line describes."""
-    return read_arguments(["--source-dir", str(source), *map(str, arguments)])
+    return read_arguments(["--source-dir", str(source), *map(str, arguments)])[0]
 
 
 @functools.lru_cache(maxsize=None)
