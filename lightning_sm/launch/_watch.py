@@ -55,7 +55,7 @@ def follow(
         wait: Whether to go on until the job ends; otherwise what is there is shown.
 
     Returns:
-        An exit status: 0 completed, 1 otherwise, 130 after Ctrl-C.
+        An exit status: 1 where the job has ended otherwise than completed, 130 after Ctrl-C, else 0.
 
     Raises:
         LaunchError: A call failed otherwise.
@@ -69,7 +69,7 @@ def follow(
             file=sys.stderr,
         )
         return 130
-    return 0 if line.startswith(f"{name}: Completed") else 1
+    return int(line.startswith(tuple(f"{name}: {state}" for state in _ENDED if state != "Completed")))
 
 
 def _lines(session: Any, name: str, kind: str, poll_seconds: float, wait: bool) -> Iterator[str]:

@@ -159,6 +159,16 @@ def test_a_reader_that_ends_is_no_error(job):
     assert (listing.returncode, listing.stderr) == (141, "")
 
 
+@pytest.mark.parametrize(("state", "status"), [("InProgress", 0), ("Stopping", 0), ("Stopped", 1), ("Failed", 1)])
+def test_the_log_of_a_job_that_goes_on_is_no_failure(job, answers, state, status):
+    def answer(call, operation, arguments):
+        return {**call(), "TrainingJobStatus": state} if operation == "DescribeTrainingJob" else call()
+
+    answers(answer)
+    shown, lines = followed(job, wait=False)
+    assert (shown, lines[-1]) == (status, f"job-1: {state}")
+
+
 def test_an_interrupt_detaches_and_says_how_to_come_back(job, capsys):
     def interrupt(_):
         raise KeyboardInterrupt
