@@ -63,11 +63,11 @@ def remove_on_error(partial: str) -> Iterator[None]:
 
 def replace_atomically(partial: str, target: str) -> None:
     """Flush a file, or take a directory as it is, and rename it to ``target``, replacing what is there."""
-    if not os.path.isdir(partial):
+    is_directory = os.path.isdir(partial)
+    if not is_directory:
         flush(partial)
+    if not (os.path.lexists(target) if is_directory else os.path.isdir(target)):
         os.replace(partial, target)
-    elif not os.path.lexists(target):
-        os.rename(partial, target)
     else:
         # No rename replaces a directory that is not empty. Without an exchange no one is there for a moment.
         if not _exchange(partial, target):
@@ -105,8 +105,8 @@ def flush(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file or directory; errors are ignored."""
-    if os.path.isdir(path):
+    """Remove a file, link or directory; errors are ignored."""
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):

@@ -3,6 +3,7 @@ import os
 
 import pytest
 
+from lightning_sm import _atomic_file
 from lightning_sm._atomic_file import remove, remove_on_error, replace_atomically
 
 
@@ -31,3 +32,24 @@ def test_what_is_gone_already_can_be_removed(tmp_path):
     (tmp_path / "folder" / "file").write_text("")
     remove(str(tmp_path / "folder"))
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_file_takes_the_place_of_a_directory(tmp_path, monkeypatch, exchanges, is_link):
+    """As the checkpoint of one process that of a sharded job, which was killed before its record was written."""
+    if not exchanges:
+        monkeypatch.setattr(_atomic_file, "_exchange", lambda one, other: False)
+    folder = tmp_path / "saves"
+    target, partial = folder / "step-4.ckpt", folder / ".step-4.ckpt.partial"
+    place = tmp_path / "elsewhere" if is_link else target
+    place.mkdir(parents=True)
+    (place / "shard").touch()
+    folder.mkdir(exist_ok=True)
+    if is_link:
+        target.symlink_to(place)
+    partial.write_text("whole")
+    replace_atomically(str(partial), str(target))
+    assert [path.name for path in folder.iterdir()] == ["step-4.ckpt"]
+    assert not is_link or (place / "shard").exists()
+    assert target.read_text() == "whole"

@@ -46,7 +46,9 @@ def read_state_dict(path: str, format_name: str) -> Dict[str, Any]:
 
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-            shared = {name: kept for name, kept in (file.metadata() or {}).items() if kept in tensors}
+            entries = (file.metadata() or {}).items()
+            # The entry "format" is "pt", which may be the name of a tensor, too.
+            shared = {name: kept for name, kept in entries if kept in tensors and name != "format"}
         return {**tensors, **{name: tensors[kept] for name, kept in shared.items()}}
     # A checkpoint holds more than tensors; it is trusted like the code beside it.
     options = {"weights_only": format_name == "state_dict", "mmap": zipfile.is_zipfile(path)}

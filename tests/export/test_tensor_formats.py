@@ -44,3 +44,10 @@ def test_safetensors_load_into_a_new_model(tmp_path, model_class):
     again = model_class()
     load_model(again, path)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_a_tensor_called_as_safetensors_calls_its_format(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"pt": torch.ones(2)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert list(read_state_dict(tmp_path / "model.safetensors", "safetensors")) == ["pt"]
