@@ -91,7 +91,9 @@ def read_line(source_dir: str, entry_point: str, body: Mapping[str, Any], *, loc
 def _write_job(base: Path, body: Mapping[str, Any], encoded: Mapping[str, str], local: Mapping[str, str]) -> None:
     """Write the files of ``/opt/ml`` that a program finds on the first host."""
     resources = body["ResourceConfig"]
-    count = resources.get("InstanceCount") or sum(each["InstanceCount"] for each in resources.get("InstanceGroups", ()))
+    # Of several preferred types the numbers of instances may differ; the first one is wanted most.
+    listed = resources.get("InstanceGroups") or resources.get("InstancePreferences", [resources])[:1]
+    count = sum(each.get("InstanceCount", 1) for each in listed)
     hosts = [f"algo-{number + 1}" for number in range(max(count, 1))]
     channels = {each["ChannelName"]: {"TrainingInputMode": "File"} for each in body.get("InputDataConfig", ())}
     config = {

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple
 from lightning_sm.errors import RehearsalError
 from lightning_sm.launch import Account, create_job_request, settings_of
 from lightning_sm.launch._settings import Distribution
-from lightning_sm.rehearse._sdk_v3 import MODEL_TRAINER_COMMAND, driver_scripts, drivers_folder
+from lightning_sm.rehearse._sdk_v3 import DRIVERS, MODEL_TRAINER_COMMAND, driver_scripts, drivers_folder
 
 __all__ = [
     "Distribution",
@@ -46,7 +46,6 @@ _FLAGS: Tuple[Tuple[str, Distribution], ...] = (
     ("sagemaker_torch_distributed_enabled", "torch_distributed"),
     ("sagemaker_distributed_dataparallel_enabled", "smdistributed"),
 )
-_DRIVERS: Tuple[Tuple[str, Distribution], ...] = (("torchrun_driver.py", "torch_distributed"), ("mpi_driver.py", "mpi"))
 
 
 @dataclass(frozen=True)
@@ -266,7 +265,7 @@ class RehearsalRequest:
         """The launcher that the PyTorch toolkit, or SDK v3's script, chooses."""
         script = dict(self.scripts).get("sm_train.sh", "")
         sent = self._body.get("HyperParameters") or {}
-        found = [distribution for driver, distribution in _DRIVERS if driver in script]
+        found = [distribution for distribution, (_, driver) in DRIVERS.items() if driver in script]
         found += [distribution for flag, distribution in _FLAGS if _value(sent.get(flag))]
         if found[:1] == ["mpi"] and _value(sent.get("mp_parameters")):
             return "smp"

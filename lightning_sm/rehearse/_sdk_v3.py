@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
 from lightning_sm.errors import RehearsalError
+from lightning_sm.launch._settings import Distribution
 
-__all__ = ["MODEL_TRAINER_COMMAND", "driver_scripts", "drivers_folder", "write_drivers"]
+__all__ = ["DRIVERS", "MODEL_TRAINER_COMMAND", "driver_scripts", "drivers_folder", "write_drivers"]
 
 #: ``ContainerEntrypoint`` and ``ContainerArguments`` of ``ModelTrainer``.
 MODEL_TRAINER_COMMAND = (
@@ -21,7 +22,11 @@ MODEL_TRAINER_COMMAND = (
 
 # The third name is misspelt in the SDK.
 _TEMPLATES = ("TRAIN_SCRIPT_TEMPLATE", "EXECUTE_BASIC_SCRIPT_DRIVER", "EXEUCTE_DISTRIBUTED_DRIVER")
-_DRIVERS = {"torch_distributed": ("Torchrun", "torchrun_driver.py"), "mpi": ("MPI", "mpi_driver.py")}
+#: Name and script of the driver of each distribution.
+DRIVERS: Dict[Distribution, Tuple[str, str]] = {
+    "torch_distributed": ("Torchrun", "torchrun_driver.py"),
+    "mpi": ("MPI", "mpi_driver.py"),
+}
 
 
 def drivers_folder() -> Path:
@@ -41,7 +46,7 @@ def drivers_folder() -> Path:
 
 
 def driver_scripts(
-    distribution: str, entry_point: str, *, processes: Optional[int], mpi_options: str
+    distribution: Distribution, entry_point: str, *, processes: Optional[int], mpi_options: str
 ) -> Tuple[Tuple[str, str], ...]:
     """Return the files that ``ModelTrainer`` generates into the channel ``sm_drivers``: names and content.
 
@@ -65,11 +70,11 @@ def driver_scripts(
     content: Dict[str, Any] = {}
     run = basic
     if distribution != "none":
-        if distribution not in _DRIVERS:
+        if distribution not in DRIVERS:
             raise RehearsalError(
-                f"SDK v3 has no launcher for {distribution}.", hint=f"Use --sdk v2, or none, {', '.join(_DRIVERS)}."
+                f"SDK v3 has no launcher for {distribution}.", hint=f"Use --sdk v2, or none, {', '.join(DRIVERS)}."
             )
-        name, script = _DRIVERS[distribution]
+        name, script = DRIVERS[distribution]
         run = distributed.format(driver_name=name, driver_script=script)
         extra = {"smp": None} if name == "Torchrun" else {"mpi_additional_options": mpi_options.split() or None}
         content = {"process_count_per_node": processes, **extra}

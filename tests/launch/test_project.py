@@ -95,6 +95,19 @@ def test_a_script_with_a_parser_of_its_own_is_stopped_behind_it(project):
     assert "unrecognized arguments: --lrr" in said("--lrr", "0.1", entry_point="src/main.py")
 
 
+def test_a_script_finds_the_hosts_of_the_instances_that_are_preferred(project):
+    count_hosts = """
+import json, os
+config = os.path.join(os.environ["SAGEMAKER_BASE_DIR"], "input", "config", "resourceconfig.json")
+with open(config) as file:
+    assert len(json.load(file)["hosts"]) == 2, "not the hosts of the request"
+"""
+    (project / "train.py").write_text(count_hosts + SCRIPT)
+    kinds = [{"InstanceType": kind, "InstanceCount": 2} for kind in ("ml.p5.48xlarge", "ml.p4d.24xlarge")]
+    resources = {"InstanceType": None, "InstanceCount": None, "InstancePreferences": kinds}
+    assert said(set={"ResourceConfig": resources}) == ""
+
+
 @pytest.mark.full
 def test_six_faults_of_a_project(lightning_project, capsys):
     (lightning_project / "config.yaml").write_text(CONFIG % ("gpu", "val_lss"))
