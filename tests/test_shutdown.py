@@ -75,10 +75,15 @@ def test_infinite_or_unequal_numbers_of_batches(monkeypatch):
 
 
 _CHILDREN = """
-import os, signal, sys, time
+import copy, os, signal, sys, time
 from types import SimpleNamespace
 from lightning_sm._shutdown import SigtermHandler
-stop = SigtermHandler()
+connector = SimpleNamespace(_signal_connector=SimpleNamespace(_original_handlers={}))
+first = SigtermHandler()
+first.prepare()
+first.install(exits_at_once=False)
+first.restore(connector)
+stop = copy.deepcopy(first)
 stop.prepare()
 early = os.fork() or time.sleep(60) or os._exit(0)
 stop.install(exits_at_once=False)
@@ -90,7 +95,7 @@ alive = [os.waitpid(child, os.WNOHANG)[0] == 0 for child in (early, late)]
 for child in (early, late):
     os.kill(child, signal.SIGTERM)
 ended = [os.WTERMSIG(os.waitpid(child, 0)[1]) for child in (early, late)]
-stop.restore(SimpleNamespace(_signal_connector=SimpleNamespace(_original_handlers={})))
+stop.restore(connector)
 plain = os.fork() or os._exit(os.getpgid(0) != os.getpgid(os.getppid()))
 print(stop.received, alive, ended, os.WEXITSTATUS(os.waitpid(plain, 0)[1]))
 """
