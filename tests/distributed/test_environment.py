@@ -1,6 +1,5 @@
 """The cases that Lightning's own tests have for each of its environments, and those of ours."""
 
-import importlib
 import os
 import socket
 
@@ -8,7 +7,6 @@ import pytest
 
 from lightning_sm import Launcher, SageMakerEnvironment, Topology
 from lightning_sm._lightning import installed_namespaces
-from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm.errors import TopologyError
 from tests.helpers.environ import mpirun, setup_environment, torchrun
 from tests.helpers.rank_zero import rank_zero_onlys
@@ -35,29 +33,6 @@ def test_default_attributes():
     assert environment.main_port == environment.main_port
     assert (environment.world_size(), environment.global_rank()) == (1, 0)
     assert (environment.local_rank(), environment.node_rank()) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        torchrun(3, 4, 1, 2, 1, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234),
-        mpirun(3, 4, 1, 2, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234),
-        {
-            **mpirun(3, 4, 1, 2, MASTER_ADDR="127.0.0.1", MASTER_PORT=1234),
-            "RANK": "3",
-            "WORLD_SIZE": "4",
-            "LOCAL_RANK": "1",
-        },
-    ],
-    ids=["torchrun", "mpirun", "wrapper"],
-)
-def test_attributes_from_variables(in_environ, variables):
-    in_environ(variables)
-    environment = SageMakerEnvironment()
-    assert environment.creates_processes_externally
-    assert (environment.main_address, environment.main_port) == ("127.0.0.1", 1234)
-    assert (environment.world_size(), environment.global_rank()) == (4, 3)
-    assert (environment.local_rank(), environment.node_rank()) == (1, 1)
 
 
 def test_attributes_from_a_container_without_launcher(in_environ, opt_ml):
@@ -197,14 +172,3 @@ def test_rank_zero_only_knows_the_rank(topology, rank):
         namespace.module()
     SageMakerEnvironment(topology)
     assert {rank_zero_only.rank for rank_zero_only in rank_zero_onlys()} == {rank}
-
-
-@pytest.mark.parametrize("name", _NAMESPACES)
-def test_is_accepted_as_a_plugin(in_environ, name):
-    in_environ(torchrun(0, 1, 0, 1, 0, MASTER_ADDR="127.0.0.1"))
-    module = pytest.importorskip(name)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = module.Trainer(accelerator="cpu", devices=1, strategy="ddp", plugins=[SageMakerEnvironment()], **quiet)
-    environments = importlib.import_module(f"{name}.plugins.environments")
-    assert isinstance(strategy_of(trainer).cluster_environment, SageMakerEnvironment)
-    assert isinstance(strategy_of(trainer).cluster_environment, environments.ClusterEnvironment)

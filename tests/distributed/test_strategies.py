@@ -18,7 +18,6 @@ from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._logging import log
 from lightning_sm.errors import SMDDPUnavailableError, StrategyUnavailableError, TopologyError
 from tests.helpers.environ import mpirun, torchrun
-from tests.helpers.fresh import run_fresh
 from tests.helpers.sharded import cpu_class, runs_here
 from tests.helpers.skips import installed_version
 from tests.helpers.tiny import loader, tiny_model
@@ -140,23 +139,6 @@ def test_registered_names(namespace, name):
     cls, attributes = _REGISTERED[name]
     assert type(strategy) is strategy_class(namespace, cls)
     assert {key: getattr(strategy, key) for key in attributes} == attributes
-
-
-@each_namespace
-def test_lightnings_own_names_are_untouched(namespace):
-    base = strategy_class(namespace, "SMDDPStrategy").__bases__[1]
-    assert type(strategy_of(_trainer(namespace, devices=1, strategy="ddp"))) is base
-
-
-def test_importing_them_imports_no_torch():
-    said = run_fresh(
-        """
-        import sys
-        from lightning_sm import SMDDPDeepSpeedStrategy, SMDDPFSDPStrategy, SMDDPModelParallelStrategy
-        say("torch" in sys.modules)
-        """
-    )
-    assert said == [[len(installed_namespaces()) == 1]]
 
 
 # --- the backend

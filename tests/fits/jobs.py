@@ -68,11 +68,6 @@ class Job:
             found.setdefault(self.place(path.parent), []).append(json.loads(path.read_text())["step"])
         return {place: sorted(steps) for place, steps in found.items()}
 
-    def ended_fits(self):
-        """The places of the fits of whose ends there is a record."""
-        paths = self.checkpoints.glob("**/fit-*/fit.json")
-        return sorted(self.place(path.parent) for path in paths if json.loads(path.read_text())["ended"])
-
     def place(self, series):
         """A fit's number, as ``fit-0``, below what is left of its directory without the program's own folder."""
         return str(series.relative_to(self.checkpoints).parent.parent / series.name)

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.fits.jobs import KILLED, TERMINATED, same
+from tests.fits.jobs import TERMINATED, same
 
 
 def continued_by(job, program, **variables):
@@ -34,18 +34,6 @@ def test_a_checkpoint_of_plain_lightning_is_no_candidate(job, whole, given):
     attempt = with_it.run()
     same(attempt, whole("experiment"))
     assert attempt.steps("fold0") == list(range(16))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("moment", ["fold0:11", "end"])
-def test_another_job_is_refused(job, moment):
-    other = job("experiment")
-    other.run(moment).died(KILLED)
-    other.name = "job-2"
-    attempt = other.run()
-    assert set(attempt.codes) == {1}
-    assert "CheckpointError" in attempt.failure
-    assert attempt.steps("fold0") == []
 
 
 @pytest.mark.full

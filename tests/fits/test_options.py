@@ -9,25 +9,6 @@ from tests.fits.jobs import TERMINATED, same
 
 
 @pytest.mark.full
-def test_a_fit_keeps_the_newest_two_saves_and_a_record_of_its_end(job):
-    several = job("two_fits")
-    several.run("fit1:13", "term").died(TERMINATED)
-    saves = several.saves()
-    assert set(saves) == {"fit-0", "fit-1"}
-    assert max(map(len, saves.values())) <= 2
-    assert saves["fit-0"][-1] == 24
-    assert several.ended_fits() == ["fit-0"]
-    for path in several.checkpoints.glob("**/step-*.json"):
-        record = json.loads(path.read_text())
-        assert {"step", "epoch", "world_size", "strategy", "job", "model", "files"} <= set(record)
-        assert path.name.startswith(f"step-{record['step']}")
-        assert path.with_suffix(".ckpt").name == record["name"]
-        assert path.with_suffix(".ckpt").exists()
-    names = {path.name for path in several.checkpoints.rglob("*.ckpt")}
-    assert not [name for name in names if name.startswith(("last", "resume-", "stopped-"))]
-
-
-@pytest.mark.full
 def test_require_resumes_a_second_fit(job, whole):
     stopped = job("two_fits")
     stopped.run("fit1:13", "term").died(TERMINATED)

@@ -8,8 +8,6 @@ from lightning_sm._lightning.namespaces import (
     NAMESPACES,
     Namespace,
     choose_namespace,
-    installed_namespaces,
-    set_rank_zero_rank,
 )
 from lightning_sm.errors import LightningSMError
 
@@ -87,14 +85,3 @@ def test_no_lightning_at_all(monkeypatch):
 def test_owns(module, owner):
     base = type("Base", (), {"__module__": module})
     assert _CLASSIC.owns(type("Model", (base,), {"__module__": "train"})) is owner
-
-
-@pytest.mark.parametrize("namespace", installed_namespaces(), ids=lambda namespace: namespace.name)
-def test_lightnings_rank_zero_only_is_told_the_rank(namespace):
-    old = namespace.version < (1, 6)
-    rank_zero = namespace.module("utilities.distributed" if old else "utilities.rank_zero")
-    said = []
-    for rank in (1, 0):
-        set_rank_zero_rank(rank)
-        rank_zero.rank_zero_only(lambda rank=rank: said.append(rank))()
-    assert said == [0]

@@ -1,10 +1,7 @@
 import math
 import re
-from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lightning_sm._observe import figures, page
 from lightning_sm._observe.history import Attempt, History, Kind
@@ -84,11 +81,6 @@ def test_axes_of_odd_values(values):
     assert len(set(ticks)) == len(ticks) >= 2
     assert ticks == sorted(ticks)
     assert all(0 <= height <= 1 for height in heights)
-
-
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
-def test_any_values_can_be_drawn(values):
-    ElementTree.fromstring(figures.figure(list(range(len(values))), values, [1]))
 
 
 def test_a_metric_of_the_exported_model_that_is_not_the_last_one_is_explained():

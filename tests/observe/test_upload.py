@@ -93,15 +93,6 @@ def test_several_trainers_of_a_program_upload_a_file_once(remote, logs):
     assert remote.puts == ["events.0", "later"]
 
 
-def test_the_end_of_the_process_waits_for_what_a_script_writes_last(remote, logs):
-    upload = make(logs, 60)
-    upload.start()
-    upload.stop(10)
-    (logs / "later").write_text("x")
-    upload._at_exit()
-    assert content(remote, "later") == b"x"
-
-
 def test_one_url_that_fails_does_not_stop_another(remote, logs, tmp_path):
     other = tmp_path / "other"
     other.mkdir()

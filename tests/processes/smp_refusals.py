@@ -38,17 +38,6 @@ class Compiled(SMPModel):
         self.net = torch.compile(self.net)
 
 
-class LogsMetric(SMPModel):
-    def training_step(self, batch, batch_idx):
-        self.log("object", object())
-        return self._loss(batch)
-
-
-class SkipsBatch(SMPModel):
-    def training_step(self, batch, batch_idx):
-        return None
-
-
 def main(new_script):
     attempts: Dict[str, Dict[str, Any]] = {
         "manual": {"model": Manual},

@@ -1,6 +1,5 @@
 """``AutoResume`` in one process; ``tests/fits`` has programs of several fits, ``tests/processes`` several ranks."""
 
-import json
 import os
 
 import pytest
@@ -80,37 +79,6 @@ def test_never_starts_from_scratch_and_its_own_saves_count_from_then_on(job, uni
 
 
 # --- fits that have ended
-
-
-class Notes(pl.Callback):
-    """Notes the hooks at the ends of fits, and what can be read there."""
-
-    def __init__(self):
-        self.hooks, self.metrics = [], {}
-
-    def on_train_start(self, *_):
-        self.hooks.append("train start")
-
-    def on_train_end(self, trainer, *_):
-        self.hooks.append("train end")
-        self.metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-
-    def on_fit_end(self, *_):
-        self.hooks.append("fit end")
-
-
-def test_an_ended_fit_is_replayed(job):
-    job.fit(callbacks=[first := Notes()])
-    before = job.weights, torch.rand(3).tolist(), job.trainer.current_epoch, first.metrics
-    torch.rand(5)
-    for _ in range(2):
-        job.fit(callbacks=[notes := Notes()])
-        assert job.steps == 0
-        assert (job.weights, torch.rand(3).tolist(), job.trainer.current_epoch, notes.metrics) == before
-        assert notes.hooks == ["train start", "train end", "fit end"]
-        assert job.trainer.global_step == 3 * EPOCH
-        assert job.says("This fit had ended with fit 0: step-24-2.ckpt (epoch 3, step 24); no training is left")
-    assert json.loads(job.path("fit.json").read_text())["ended"] is True
 
 
 def test_a_fit_that_a_callback_stopped_is_replayed(job):

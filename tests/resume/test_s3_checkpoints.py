@@ -241,9 +241,3 @@ def test_a_directory_that_cannot_be_used_ends_the_job_before_training(job, url, 
         job.fit(options={"checkpoint_dir": url})
     assert job.steps == 0
     assert "HINT" in reason(TrainingJob.resolve())
-
-
-def _file(content):
-    import io
-
-    return io.BytesIO(content)

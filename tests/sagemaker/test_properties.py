@@ -125,16 +125,6 @@ def test_any_variables_over_a_launchers(launcher, environ):
     _everything({**launcher, **environ})
 
 
-@pytest.mark.parametrize("depth", [900, 100_000])
-@pytest.mark.parametrize("name", _FILES)
-def test_deep_json(tree, name, depth):
-    tree.host("algo-1").write(name, "[" * depth + "]" * depth)
-    try:
-        _everything(tree.environ())
-    finally:
-        (tree.config / name).unlink()
-
-
 @given(values=st.dictionaries(st.text(max_size=10), _json, max_size=5))
 @_quick
 def test_every_value_that_sdk_v2_encodes_comes_back(values):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm._sagemaker.job import Channel, TrainingJob
-from lightning_sm._settings.line import HYPERPARAMETER, TYPED, JobLine, config_text
+from lightning_sm._settings.line import TYPED, JobLine, config_text
 from lightning_sm.errors import HyperparameterError, LightningSMError
 
 SUBCOMMANDS = {"fit": None, "validate": None, "test": None, "predict": None}
@@ -191,15 +191,6 @@ def test_a_config_flag_without_a_file():
 def test_what_words_set(words, expected):
     values = {key: value for part in read(words).typed for key, value in part.values.items()}
     assert values.get("model.lr") == expected
-
-
-@pytest.mark.parametrize(("value", "text"), [("a", None), ("5", '"5"'), (5, "5"), (1.5, "1.50"), (True, "true")])
-def test_a_hyperparameter_is_the_word_of_a_laptop(value, text):
-    content = {"x": "text"} if text is None else {"x": text, "sagemaker_program": "train.py"}
-    (part,) = JobLine(None, (), {"model.x": value}, {} if text is None else {"model.x": content["x"]}).parts()
-    assert part.source == HYPERPARAMETER
-    assert part.values == {"model.x": value}
-    assert part.args == (f"--model.x={value if isinstance(value, str) else text}",)
 
 
 def test_a_section_counts_and_files_that_are_named_are_read(folder):
