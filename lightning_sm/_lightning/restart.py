@@ -21,6 +21,7 @@ __all__ = [
     "mark_point",
     "point_after_batch",
     "reload_epoch",
+    "repeats_loaders",
     "restart_loaders",
     "resumes_within_epochs",
     "skip_batches",
@@ -108,6 +109,8 @@ def continue_epoch(trainer: Any, point: SavePoint, loaded_in: Optional[int], acc
         trainer.fit_loop._last_train_dl_reload_epoch = loaded_in
     total = loop.val_loop.batch_progress.total
     total.ready = total.started = total.processed = total.completed
+    # A search of the same trainer has validated. The loop would take the validation that is due for done.
+    loop.val_loop._has_run = False
     if point is SavePoint.BATCH:
         # Lightning does it after the moment of the save.
         loop.update_lr_schedulers("step", update_plateau_schedulers=True)
@@ -126,6 +129,12 @@ def loaders_of(trainer: Trainer) -> List[Any]:
     """The training data loaders, once they exist; none before Lightning 2.0."""
     combined = getattr(trainer.fit_loop, "_combined_loader", None)
     return [] if combined is None else list(combined.flattened)
+
+
+def repeats_loaders(trainer: Any) -> bool:
+    """Whether the training begins a shorter loader again until the longest one has ended."""
+    combined = getattr(trainer.fit_loop, "_combined_loader", None)
+    return getattr(combined, "_mode", None) == "max_size_cycle"
 
 
 def restart_loaders(trainer: Any) -> None:

@@ -81,11 +81,13 @@ def set_results(trainer: Any, saved: List[Dict[str, Any]]) -> Callable[[], None]
     module, results = trainer.lightning_module, trainer.fit_loop.epoch_loop._results
     metrics = dict(module.named_modules())
     earlier: Dict[str, Any] = {}
+    # A search for a learning rate or a batch size has left its own, and on_train_start may log once more.
+    results.clear()
     for entry in saved:
         arguments = {name: entry[name] for name in (*_LOG_ARGUMENTS, "reduce_fx", "rank_zero_only")}
         key = f"{entry['fx']}.{entry['name']}"
         value = torch.zeros((), device=module.device) if entry["sums"] else metrics.get(entry["metric_attribute"])
-        if value is None or key in results:
+        if value is None:
             continue
         results.log(
             entry["fx"], entry["name"], value, **arguments, sync_dist_fn=strategy_of(trainer).reduce, batch_size=1

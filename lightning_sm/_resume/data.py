@@ -48,17 +48,17 @@ class ResumableSampler:
         now = get_sampler_state(self._loader)
         return {"start": self._start, "now": now, "drawn": self._drawn, "is_over": self._is_over}
 
-    def resume(self, state: Mapping[str, Any], batches: int) -> None:
+    def resume(self, state: Mapping[str, Any], batches: int, *, repeats: bool) -> None:
         """Let the next iteration continue the epoch in which :meth:`state` was called.
 
         Args:
             state: What it returned.
             batches: How many batches of the epoch have been trained.
+            repeats: Whether they are those of several iterations, if there are more than one has.
         """
         if state["start"] is not None:
             length = len(self.inner)
-            # A CombinedLoader begins a shorter loader again until the longest one has ended.
-            self._skip = batches if batches <= length else (batches - 1) % length + 1
+            self._skip = (batches - 1) % length + 1 if repeats and batches > length else min(batches, length)
             if is_stateful(self._loader):  # which skips by itself
                 self._skip = 0
             self._resumed = state

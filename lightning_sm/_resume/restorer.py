@@ -129,7 +129,7 @@ class FitRestorer:
             set_sampler_epoch(loader, self._saved["record"]["epoch"])
             sampler = sampler_of(loader)
             if sampler is not None and is_same_loader(self._saved["data"], index, loader):
-                sampler.resume(states[index], self._saved["batches"])
+                sampler.resume(states[index], self._saved["batches"], repeats=self._saved["repeats"])
 
     def after_restore(self, trainer: Trainer, *, is_shared: bool) -> bool:
         """Prepare loops and loaders after Lightning has restored its state; return whether there is more to restore.

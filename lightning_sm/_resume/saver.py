@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import all_true, broadcast, gather_objects
 from lightning_sm._lightning.legacy import epochs_trained, logged_step, strategy_of
-from lightning_sm._lightning.restart import SavePoint, loaders_of, mark_point, reload_epoch
+from lightning_sm._lightning.restart import SavePoint, loaders_of, mark_point, reload_epoch, repeats_loaders
 from lightning_sm._lightning.strategies import shards_of
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
@@ -137,6 +137,7 @@ class SeriesSaver:
             "record": broadcast(trainer, record).to_json(),
             "directory": real_path(self._series.root),
             "batches": int(progress.current.processed),
+            "repeats": repeats_loaders(trainer),
             "logged_step": int(logged_step(trainer)),
             "loaded_in": reload_epoch(trainer),
             "accumulate": int(trainer.accumulate_grad_batches),

@@ -20,6 +20,7 @@ KILLED_FAST = [
     ("raised_limit same", ["end"], ["first", "longer"]),
     ("pretrain + finetune", ["finetune:11"], ["pretrain"]),
     ("searches lr_find", ["end"], ["after"]),
+    ("searches lr_find", ["searched:validation", "searched:13"], []),
     ("writes_files", ["end"], ["fit"]),
 ]
 KILLED_SLOW = [

@@ -372,6 +372,19 @@ def several_loaders(pl, size):
 
 
 @setup
+def loaders_that_end(pl, size):
+    """The shorter one is not begun again."""
+
+    class Net(net(pl)):
+        def training_step(self, batch, batch_idx):
+            return sum(self.loss(each) for each in batch.values() if each is not None)
+
+    shorter = Size(size.epochs, max(2, size.batches // 3), size.ranks)
+    loaders = {"one": shuffled(size), "other": shuffled(shorter)}
+    return Setup(Net(), pl.utilities.CombinedLoader(loaders, "max_size"))
+
+
+@setup
 def limited_batches(pl, size):
     return Setup(net(pl)(), shuffled(size), arguments={"limit_train_batches": max(1, size.batches - 1)})
 
