@@ -7,7 +7,7 @@ and layers would be trained that the project had frozen or set to evaluation.
 
 import functools
 from collections import Counter, OrderedDict, defaultdict, deque
-from typing import Any, Dict, FrozenSet, Iterator, NamedTuple, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, Mapping, NamedTuple, Set, Tuple
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.legacy import strategy_of
@@ -18,7 +18,7 @@ from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._logging import log
 from lightning_sm._resume.random_state import generators_of, get_generator_state, is_generator, set_generator_state
 
-__all__ = ["Attributes"]
+__all__ = ["Attributes", "changed_values", "packed_values", "set_packed"]
 
 # About what an object of Python takes.
 _ITEM_BYTES = 64
@@ -88,7 +88,7 @@ class Attributes:
                 if key == _TRAINED and name in parameters:
                     parameters[name].requires_grad_(packed)
                 elif key in owners:
-                    _set(owners[key], name, packed, device)
+                    set_packed(owners[key], name, packed, device)
                 self._before.get(key, {}).pop(name, None)
 
     def _owners(self, trainer: Trainer) -> Iterator[Tuple[str, Any]]:
@@ -202,6 +202,21 @@ def _address(tensor: Any) -> Any:
         return None
 
 
+def packed_values(attributes: Iterable[Tuple[str, Any, str, Any]]) -> Dict[str, Any]:
+    """Return copies of values, by their paths: what :func:`changed_values` compares.
+
+    Args:
+        attributes: Path, owner, name and value of each.
+    """
+    return {path: _packed_or_not(value, set()) for path, _, _, value in attributes}
+
+
+def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return what has changed, of what can be saved, between two results of :func:`packed_values`."""
+    changed = {path: each for path, each in now.items() if path not in before or not _same(each, before[path])}
+    return {path: each for path, each in changed.items() if not isinstance(each, _NotSaved)}
+
+
 def _packed_or_not(value: Any, others: Set[Any]) -> Any:
     try:
         if is_generator(value) and id(value) not in others:
@@ -291,7 +306,7 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _set(owner: Any, name: str, packed: Any, device: Any) -> None:
+def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
     """Set an attribute, in place where others may hold the same object."""
     import torch
 

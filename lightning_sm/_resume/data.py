@@ -3,7 +3,9 @@
 import itertools
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from lightning_sm._resume.attributes import changed_values, packed_values, set_packed
 from lightning_sm._resume.random_state import (
+    contents_of_samplers,
     get_process_state,
     get_sampler_state,
     set_process_state,
@@ -39,13 +41,15 @@ class ResumableSampler:
         self._drawn, self._is_over = 0, False
         self._resumed: Optional[Mapping[str, Any]] = None
         self._skip = 0
+        # What the samplers hold, before training changes it.
+        self._before = packed_values(contents_of_samplers(loader))
 
     def state(self) -> Dict[str, Any]:
         """Return from where the current epoch's order follows, and the state of the loader and its samplers now.
 
         Worker processes are asked for batches ahead, so more may have been drawn than were trained.
         """
-        now = get_sampler_state(self._loader)
+        now = self._samplers()
         return {"start": self._start, "now": now, "drawn": self._drawn, "is_over": self._is_over}
 
     def resume(self, state: Mapping[str, Any], batches: int, *, repeats: bool) -> None:
@@ -66,7 +70,7 @@ class ResumableSampler:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set what a new epoch's order follows from, if no iteration continues an epoch."""
         self._resumed = None
-        set_sampler_state(self._loader, state["now"])
+        self._set_samplers(state["now"])
 
     def forget(self) -> Optional[Mapping[str, Any]]:
         """Let the next iteration be a whole one, and return the state that it would have continued."""
@@ -83,11 +87,11 @@ class ResumableSampler:
         self._start = resumed["start"]
         now = get_process_state()
         set_process_state(resumed["start"]["process"])
-        set_sampler_state(self._loader, resumed["start"]["sampler"])
+        self._set_samplers(resumed["start"]["sampler"])
         iterator = iter(self.inner)
         end = None if resumed["is_over"] else max(self._skip, resumed["drawn"])
         ahead = list(itertools.islice(iterator, self._skip, end))
-        set_sampler_state(self._loader, resumed["now"])
+        self._set_samplers(resumed["now"])
         set_process_state(now)
         self._drawn = self._skip
         yield from self._count(itertools.chain(ahead, iterator))
@@ -107,7 +111,17 @@ class ResumableSampler:
         return getattr(self.inner, name)
 
     def _read(self) -> Dict[str, Any]:
-        return {"process": get_process_state(), "sampler": get_sampler_state(self._loader)}
+        return {"process": get_process_state(), "sampler": self._samplers()}
+
+    def _samplers(self) -> Dict[str, Any]:
+        changed = changed_values(self._before, packed_values(contents_of_samplers(self._loader)))
+        return {**get_sampler_state(self._loader), **changed}
+
+    def _set_samplers(self, state: Mapping[str, Any]) -> None:
+        set_sampler_state(self._loader, state)
+        for path, owner, name, _ in list(contents_of_samplers(self._loader)):
+            if path in state:
+                set_packed(owner, name, state[path], "cpu")
 
 
 def prepare_loader(loader: Any) -> None:

@@ -7,6 +7,7 @@ import sys
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 __all__ = [
+    "contents_of_samplers",
     "generators_of",
     "get_generator_state",
     "get_process_state",
@@ -19,6 +20,7 @@ __all__ = [
 
 # Whose samplers and loaders count nothing that Lightning does not restore.
 _LIBRARIES = frozenset({"torch", "lightning", "pytorch_lightning", "lightning_fabric", "torchdata"})
+_DATA = frozenset({"dataset", "data_source"})
 _ARGUMENTS = frozenset({"batch_size", "num_workers", "prefetch_factor", "timeout"})
 # Set by ``seed_everything``, which may draw another seed in each attempt. Distributed samplers are made with it.
 _SEED = "PL_GLOBAL_SEED"
@@ -90,22 +92,41 @@ def generators_of(loader: Any) -> List[Any]:
     return [value for _, _, _, value in _attributes(loader) if type(value) is not int]
 
 
+def contents_of_samplers(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
+    """Path, owner, name and value of all else that samplers hold and may change, such as weights, or a list to shuffle.
+
+    Not the data, and not what Lightning's samplers keep of an epoch.
+    """
+    import torch
+
+    for path, owner, name, value in _all_attributes(loader):
+        package = type(owner).__module__.partition(".")[0]
+        is_changeable = package not in _LIBRARIES or (package == "torch" and isinstance(value, (list, torch.Tensor)))
+        if is_changeable and name not in _DATA and type(value) is not int and not is_generator(value):
+            yield path, owner, name, value
+
+
 def _attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
     """Path, owner, name and value of the generators and numbers that a loader and its samplers hold."""
+    for path, owner, name, value in _all_attributes(loader):
+        is_own = type(owner).__module__.partition(".")[0] not in _LIBRARIES
+        # Of torch's samplers, the one for several processes has a seed.
+        counts = type(value) is int and (name == "seed" or (is_own and name not in _ARGUMENTS))
+        if counts or is_generator(value):
+            yield path, owner, name, value
+
+
+def _all_attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
     owners, seen = [("", loader)], set()
     for at, owner in owners:  # grows by the samplers that each of them holds
         if id(owner) in seen or not hasattr(owner, "__dict__"):
             continue
         seen.add(id(owner))
-        is_own = type(owner).__module__.partition(".")[0] not in _LIBRARIES
         for name, value in vars(owner).items():
             inner = getattr(value, "inner", value)
             if _is_sampler(inner):
                 owners.append((f"{at}.{name}" if at else name, inner))
-            # Of torch's samplers, the one for several processes has a seed.
-            counts = type(value) is int and (name == "seed" or (is_own and name not in _ARGUMENTS))
-            if counts or is_generator(value):
-                yield f"{at}.{name}", owner, name, value
+            yield f"{at}.{name}", owner, name, value
 
 
 def _is_sampler(value: Any) -> bool:

@@ -1,7 +1,9 @@
 """Set-ups whose data, samplers and random numbers keep a state of their own."""
 
+import random
+
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, WeightedRandomSampler
 
 from tests.helpers.setups.core import (
     BATCH_SIZE,
@@ -39,6 +41,44 @@ def sampler_with_generator(pl, size):
 @setup
 def sampler_that_counts_epochs(pl, size):
     return _whole(pl, size, Counting(size.samples))
+
+
+class Reordering(Sampler):
+    """Shuffles its own batches, in place, so that each order follows from the one before."""
+
+    def __init__(self, size):
+        self.buckets = {remainder: torch.arange(remainder, size, 3).tolist() for remainder in range(3)}
+
+    def __len__(self):
+        return len(list(self._batches()))
+
+    def _batches(self):
+        for bucket in self.buckets.values():
+            yield from (bucket[first : first + BATCH_SIZE] for first in range(0, len(bucket), BATCH_SIZE))
+
+    def __iter__(self):
+        for bucket in self.buckets.values():
+            random.shuffle(bucket)
+        yield from self._batches()
+
+
+@setup
+def sampler_that_shuffles_its_own_list(pl, size):
+    return Setup(net(pl)(), DataLoader(Numbers(size.samples), batch_sampler=Reordering(size.samples)))
+
+
+@setup
+def changed_weights(pl, size):
+    """Hard samples are drawn more often: a callback changes the weights after each batch."""
+    sampler = WeightedRandomSampler(torch.ones(size.samples), size.samples)
+
+    class Harden(pl.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            sampler.weights[batch_idx] += 5 * outputs["loss"].item()
+
+    made = _whole(pl, size, sampler)
+    made.arguments["callbacks"] = [Harden()]
+    return made
 
 
 class Stream(IterableDataset):
