@@ -184,11 +184,13 @@ class FitRestorer:
             if self._own["results"]:
                 self._undo_results = set_results(trainer, self._own["results"])
 
-    def _tell(self, trainer: Trainer, changes: Optional[str]) -> None:
+    def _tell(self, trainer: Any, changes: Optional[str]) -> None:
         epoch, batches = self._saved["record"]["epoch"], self._saved["batches"]
         # Its generator goes on with each compiled graph, also with those before the first batch.
         if strategy_of(trainer).root_device.type == "xla":
             log.warning("Not restored: the random numbers of the XLA device, as for dropout.")
+        if trainer.reload_dataloaders_every_n_epochs:
+            log.warning("Not restored: what train_dataloader draws or counts, which is called anew.")
         if self._point in (SavePoint.BATCH, SavePoint.VALIDATION):
             where = f"epoch {epoch} after {batches} batches"
             if changes:

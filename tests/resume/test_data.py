@@ -127,6 +127,15 @@ def test_saves_of_continued_fits_are_as_good_as_those_of_the_first(tmp_path, nam
     assert restarts >= 3
 
 
+@within_epochs
+@pytest.mark.parametrize(("name", "is_told"), [("reloaded_loaders", True), ("plain", False)])
+def test_a_line_tells_of_loaders_that_are_made_anew(tmp_path, caplog, name, is_told):
+    size = Size(epochs=2, batches=2)
+    train_keeping_all(name, size, tmp_path / "0")
+    continue_from(saves_of(tmp_path / "0")[-2], tmp_path / "0", tmp_path / "1", name, size)
+    assert ("what train_dataloader draws or counts" in caplog.text) is is_told
+
+
 # --- data of other kinds, added to the library
 
 
