@@ -4,7 +4,7 @@ from typing import Optional, Tuple
 
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.namespaces import has_base
-from lightning_sm._lightning.strategies import KINDS, shards_of, strategy_kind
+from lightning_sm._lightning.strategies import KINDS, strategy_kind, zero_stage
 from lightning_sm._lightning.trainer import Trainer
 
 __all__ = ["load_problem", "restore_error"]
@@ -38,7 +38,7 @@ def load_problem(trainer: Trainer, saved_by: str, saved_world: Optional[int]) ->
         return problem, _HINT.format("the strategy that saved it")
     if not saved_stage:
         return None
-    stage = shards_of(strategy).partition("_stage_")[2]
+    stage = str(zero_stage(strategy))
     # Stages 1 and 2 partition the optimizer states alike.
     if stage != saved_stage and {stage, saved_stage} != {"1", "2"}:
         problem = f"it was saved with ZeRO stage {saved_stage}, and this job has stage {stage}, whose files differ"

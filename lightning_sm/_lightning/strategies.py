@@ -23,6 +23,7 @@ __all__ = [
     "replace_infinite_barrier",
     "shards_of",
     "strategy_kind",
+    "zero_stage",
 ]
 
 
@@ -100,8 +101,13 @@ def shards_of(strategy: Any) -> str:
         return ""
     if kind != "deepspeed":
         return kind
-    config = getattr(strategy, "config", None) or {}
-    return f"deepspeed_stage_{config.get('zero_optimization', {}).get('stage', 0)}"
+    return f"deepspeed_stage_{zero_stage(strategy)}"
+
+
+def zero_stage(strategy: Any) -> int:
+    """What DeepSpeed partitions: nothing (0), optimizer states (1), gradients too (2), parameters too (3)."""
+    stage: int = (getattr(strategy, "config", None) or {}).get("zero_optimization", {}).get("stage", 0)
+    return stage
 
 
 # The functions of strategies around ``init_process_group``, and how many frames above an environment's they may be.

@@ -31,7 +31,11 @@ def _directories(trainer: Trainer) -> Set[str]:
 
 
 def _relative(path: str, root: str) -> str:
-    return path if is_remote(path) else os.path.relpath(real_path(path), real_path(root))
+    if is_remote(path):
+        return path
+    # The last checkpoint may be a link to one that an interrupted run wrote after its save.
+    directory, name = os.path.split(path)
+    return os.path.relpath(os.path.join(real_path(directory), name), real_path(root))
 
 
 class _FileExists:

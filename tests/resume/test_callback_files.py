@@ -32,11 +32,11 @@ def fit(job, after=None, name="{step}", folder="own", **arguments):
 WHOLE = ["last.ckpt", *(f"step={step}.ckpt" for step in (12, 16, 4, 8))]
 
 
-@pytest.mark.parametrize("after", [4, EPOCH + 4])
-def test_what_was_written_after_the_last_save_is_written_again_under_its_name(job, after):
+@pytest.mark.parametrize(("after", "save_last"), [(4, True), (EPOCH + 4, True), (EPOCH + 4, "link")])
+def test_what_was_written_after_the_last_save_is_written_again_under_its_name(job, after, save_last):
     """The fourth batch: the callback has written, and the fit has not been saved after that step."""
-    fit(job, after)
-    own = fit(job)
+    fit(job, after, save_last=save_last)
+    own = fit(job, save_last=save_last)
     assert names(job) == WHOLE
     assert own.best_model_path.endswith("step=16.ckpt")
     assert own.last_model_path.endswith("last.ckpt")
