@@ -124,7 +124,8 @@ def _all_attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
         seen.add(id(owner))
         for name, value in vars(owner).items():
             inner = getattr(value, "inner", value)
-            if _is_sampler(inner):
+            # torch takes anything that gives indices.
+            if _is_sampler(inner) or name in ("sampler", "batch_sampler"):
                 owners.append((f"{at}.{name}" if at else name, inner))
             yield f"{at}.{name}", owner, name, value
 

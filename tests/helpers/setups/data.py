@@ -3,7 +3,7 @@
 import random
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler
 
 from tests.helpers.setups.core import (
     BATCH_SIZE,
@@ -43,8 +43,8 @@ def sampler_that_counts_epochs(pl, size):
     return _whole(pl, size, Counting(size.samples))
 
 
-class Reordering(Sampler):
-    """Shuffles its own batches, in place, so that each order follows from the one before."""
+class Reordering:
+    """Shuffles its own batches, in place, so that each order follows from the one before. No class of torch's."""
 
     def __init__(self, size):
         self.buckets = {remainder: torch.arange(remainder, size, 3).tolist() for remainder in range(3)}
