@@ -22,6 +22,8 @@ __all__ = ["Attributes", "changed_values", "packed_values", "set_packed"]
 
 # About what an object of Python takes.
 _ITEM_BYTES = 64
+# Of an attribute of a sampler: the order of two million items.
+_MAX_SAMPLER_BYTES = 16 * 2**20
 # Packages whose objects are restored in other ways, or need not be.
 _NOT_PROJECTS = {
     "builtins", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric", "lightning_sm", "deepspeed",
@@ -152,13 +154,13 @@ class _NotSaved(NamedTuple):
 class _Room:
     """How many bytes a value may still take."""
 
-    def __init__(self) -> None:
-        self._bytes = MAX_STATE_BYTES
+    def __init__(self, size: int) -> None:
+        self._size = self._left = size
 
     def take(self, size: int) -> None:
-        self._bytes -= size
-        if self._bytes < 0:
-            raise _NotSavedError("takes more than 4 MiB")
+        self._left -= size
+        if self._left < 0:
+            raise _NotSavedError(f"takes more than {self._size >> 20} MiB")
 
 
 @functools.lru_cache(maxsize=None)
@@ -208,30 +210,35 @@ def packed_values(attributes: Iterable[Tuple[str, Any, str, Any]]) -> Dict[str, 
     Args:
         attributes: Path, owner, name and value of each.
     """
-    return {path: _packed_or_not(value, set()) for path, _, _, value in attributes}
+    return {path: _packed_or_not(value, set(), _MAX_SAMPLER_BYTES) for path, _, _, value in attributes}
 
 
-def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return what has changed, of what can be saved, between two results of :func:`packed_values`."""
+def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
+    """Return what has changed between two results of :func:`packed_values`, and why some of it cannot be saved."""
     changed = {path: each for path, each in now.items() if path not in before or not _same(each, before[path])}
-    return {path: each for path, each in changed.items() if not isinstance(each, _NotSaved)}
+    lost = {path: each.why for path, each in changed.items() if isinstance(each, _NotSaved)}
+    return {path: each for path, each in changed.items() if path not in lost}, lost
 
 
-def _packed_or_not(value: Any, others: Set[Any]) -> Any:
+def _packed_or_not(value: Any, others: Set[Any], size: int = MAX_STATE_BYTES) -> Any:
     try:
         if is_generator(value) and id(value) not in others:
             return (_GENERATOR, get_generator_state(value))
-        return _pack(value, others, _Room())
+        return _pack(value, others, _Room(size))
     except _NotSavedError as error:
         return _NotSaved(str(error), id(value), _version(value))
 
 
 def _version(value: Any) -> int:
-    """What changes when a value is changed in place, as far as it can be told at once."""
+    """What changes when a value is changed in place, as far as a look at its items, or at some numbers, tells."""
     import torch
 
     if isinstance(value, torch.Tensor):
         return 0 if value.is_inference() else value._version
+    if isinstance(value, (list, tuple, deque)):
+        return hash(tuple(map(id, value)))
+    if type(value).__module__ == "numpy" and hasattr(value, "flat"):
+        return hash(value.flat[:: value.size // 4096 + 1].tobytes())
     return len(value) if hasattr(type(value), "__len__") else 0
 
 
@@ -265,6 +272,9 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
         raise _NotSavedError(_OTHER)
     name = kind.__name__
     room.take(_ITEM_BYTES)
+    if kind in (list, tuple) and all(type(each) is int and abs(each) < 2**63 for each in value):
+        room.take(8 * len(value))
+        return (name, torch.tensor(value, dtype=torch.int64))
     if kind is deque:
         return (name, [_pack(each, others, room) for each in value], value.maxlen)
     if _SEQUENCES.get(name) is kind:
@@ -276,6 +286,8 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
 
 
 def _unpack(packed: Any, device: Any) -> Any:
+    import torch
+
     if not isinstance(packed, tuple):
         return packed
     name, content, *more = packed
@@ -287,6 +299,7 @@ def _unpack(packed: Any, device: Any) -> Any:
     if name == "deque":
         return deque((_unpack(each, device) for each in content), more[0])
     if name in _SEQUENCES:
+        content = content.tolist() if isinstance(content, torch.Tensor) else content
         return _SEQUENCES[name](_unpack(each, device) for each in content)
     items = {_unpack(key, device): _unpack(each, device) for key, each in content}
     return defaultdict(_FACTORIES.get(more[0]), items) if name == "defaultdict" else _MAPPINGS[name](items)

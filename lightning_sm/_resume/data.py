@@ -49,8 +49,8 @@ class ResumableSampler:
 
         Worker processes are asked for batches ahead, so more may have been drawn than were trained.
         """
-        now = self._samplers()
-        return {"start": self._start, "now": now, "drawn": self._drawn, "is_over": self._is_over}
+        now, lost = self._samplers()
+        return {"start": self._start, "now": now, "lost": lost, "drawn": self._drawn, "is_over": self._is_over}
 
     def resume(self, state: Mapping[str, Any], batches: int, *, repeats: bool) -> None:
         """Let the next iteration continue the epoch in which :meth:`state` was called.
@@ -111,11 +111,11 @@ class ResumableSampler:
         return getattr(self.inner, name)
 
     def _read(self) -> Dict[str, Any]:
-        return {"process": get_process_state(), "sampler": self._samplers()}
+        return {"process": get_process_state(), "sampler": self._samplers()[0]}
 
-    def _samplers(self) -> Dict[str, Any]:
-        changed = changed_values(self._before, packed_values(contents_of_samplers(self._loader)))
-        return {**get_sampler_state(self._loader), **changed}
+    def _samplers(self) -> Tuple[Dict[str, Any], Dict[str, str]]:
+        changed, lost = changed_values(self._before, packed_values(contents_of_samplers(self._loader)))
+        return {**get_sampler_state(self._loader), **changed}, lost
 
     def _set_samplers(self, state: Mapping[str, Any]) -> None:
         set_sampler_state(self._loader, state)

@@ -191,6 +191,9 @@ class FitRestorer:
             log.warning("Not restored: the random numbers of the XLA device, as for dropout.")
         if trainer.reload_dataloaders_every_n_epochs:
             log.warning("Not restored: what train_dataloader draws or counts, which is called anew.")
+        for loader in self._own.get("loaders", ()):
+            for path, why in loader.get("lost", {}).items():
+                log.warning("Not restored: what a sampler holds in %s, which %s.", path.lstrip("."), why)
         if self._point in (SavePoint.BATCH, SavePoint.VALIDATION):
             where = f"epoch {epoch} after {batches} batches"
             if changes:

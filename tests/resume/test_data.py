@@ -3,6 +3,7 @@
 import random
 from importlib.util import find_spec
 
+import numpy
 import pytest
 import torch
 from hypothesis import given, settings
@@ -217,7 +218,57 @@ def stateful(make_sampler):
     return setup
 
 
-OTHERS = [leaves_epochs, shuffled_and_left, stream_with_workers, batches_of_an_object, batches_of_a_generator]
+class InPlace(Sampler):
+    """Shuffles all that it holds, of which the data set has the first."""
+
+    def __init__(self, order, count):
+        self.order, self.count = order, count
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        if isinstance(self.order, list):
+            random.shuffle(self.order)
+        else:
+            numpy.random.shuffle(self.order)
+        return (int(each) for each in self.order if int(each) < self.count)
+
+
+def shuffled_in_place(order):
+    def many_in_place(pl, size):
+        sampler = InPlace(order(), size.samples)
+        return Setup(net(pl)(), DataLoader(Numbers(size.samples), BATCH_SIZE, sampler=sampler), in_order())
+
+    return many_in_place
+
+
+@within_epochs
+@pytest.mark.parametrize(
+    ("order", "is_told"),
+    [
+        (lambda: numpy.arange(2_200_000), True),
+        (lambda: [str(each) for each in range(280_000)], True),
+        (lambda: list(range(280_000)), False),
+    ],
+)
+def test_a_line_tells_of_what_a_sampler_holds_that_is_too_large(tmp_path, caplog, monkeypatch, order, is_told):
+    monkeypatch.setitem(LIBRARY, "other", shuffled_in_place(order))
+    size = Size(epochs=2, batches=2)
+    train_keeping_all("other", size, tmp_path / "0")
+    continue_from(saves_of(tmp_path / "0")[-2], tmp_path / "0", tmp_path / "1", "other", size)
+    line = "Not restored: what a sampler holds in sampler.order, which takes more than 16 MiB."
+    assert (line in caplog.text) is is_told
+
+
+OTHERS = [
+    leaves_epochs,
+    shuffled_and_left,
+    stream_with_workers,
+    batches_of_an_object,
+    batches_of_a_generator,
+    shuffled_in_place(lambda: list(range(280_000))),
+]
 STATEFUL = {
     "by the epoch": lambda numbers, own: DistributedSampler(numbers, num_replicas=1, rank=0),
     "by torch": lambda numbers, own: SubsetRandomSampler(range(len(numbers))),
