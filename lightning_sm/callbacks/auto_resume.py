@@ -265,7 +265,8 @@ class AutoResumeMixin(Callback):
         return str(found), False if is_remote(path) and not is_remote(found) else None
 
     def _explain(self, error: Exception) -> Exception:
-        if isinstance(error, LightningSMError):
+        # What is missing can only be a checkpoint that was given, and Lightning's error names it.
+        if isinstance(error, (LightningSMError, FileNotFoundError)):
             return error
         reason = textwrap.shorten(str(error), 600, placeholder=" …")
         if isinstance(error, KeyError) and " " not in reason:

@@ -146,6 +146,11 @@ def test_a_changed_model_says_what_has_changed(job):
     assert job.steps == EPOCH
 
 
+def test_a_given_checkpoint_that_is_missing_is_no_model_that_does_not_fit(job, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.ckpt"):
+        job.fit(ckpt_path=str(tmp_path / "nowhere.ckpt"))
+
+
 def test_the_models_own_on_load_checkpoint_may_change_what_is_loaded(job):
     job.interrupted(after=EPOCH + 1)
     model = tiny_model(pl)
