@@ -47,6 +47,7 @@ def test_safetensors_load_into_a_new_model(tmp_path, model_class):
 
 
 def test_a_tensor_called_as_safetensors_calls_its_format(tmp_path):
+    pytest.importorskip("safetensors", reason="pip install safetensors")
     from safetensors.torch import save_file
 
     save_file({"pt": torch.ones(2)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
