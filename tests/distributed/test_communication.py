@@ -101,6 +101,7 @@ def test_what_is_chosen_needs_a_torch_that_wraps_again(group, monkeypatch):
         Autotune(strategy, "auto", None)
 
 
+@needs_epoch
 @pytest.mark.parametrize(
     ("state", "is_same_world", "wrapped_with"),
     [
