@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
-_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 
 
 def mount_own(own, shared):
@@ -25,6 +25,13 @@ def mount_own(own, shared):
     ]
     if any(results):
         raise OSError(ctypes.get_errno(), "cannot mount a folder for this process only")
+
+
+def forbid_writing(shared):
+    """Let this process only read at ``shared`` from now on, where :func:`mount_own` has mounted a folder."""
+    flags = ctypes.c_ulong(_MS_REMOUNT | _MS_BIND | _MS_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).mount(None, os.fsencode(shared), None, flags, None):
+        raise OSError(ctypes.get_errno(), "cannot mount the folder anew")
 
 
 def main(folder, namespace):
@@ -86,8 +93,8 @@ def main(folder, namespace):
     if rank == 1:
         for path in shared.iterdir():
             path.unlink()
-        shared.joinpath("best.ckpt").mkdir()
-    seen["no room"] = load(trainer.test, "best")
+        forbid_writing(shared)
+    seen["read only"] = load(trainer.test, "best")
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(seen))
 
 

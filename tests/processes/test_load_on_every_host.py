@@ -45,4 +45,4 @@ def test_it_has_them_then(results):
 
 def test_a_host_that_cannot_write_is_an_error_on_both(results):
     for result in results:
-        assert "best.ckpt is not on every host, and could not be sent (global_rank 1: " in result["no room"]["error"]
+        assert "best.ckpt is not on every host, and could not be sent (global_rank 1: " in result["read only"]["error"]
