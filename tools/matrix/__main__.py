@@ -128,7 +128,7 @@ def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float
         installed = time.monotonic()
         tests = {**os.environ, "LIGHTNING_SM_ROW": row.name, "OMP_NUM_THREADS": "1"}
         tests.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [inside, "-m", "pytest", "-rs", "-o", f"cache_dir={folder}/cache", *paths_of(row), *extra]
+        command = [inside, "-m", "pytest", "-rfEs", "-o", f"cache_dir={folder}/cache", *paths_of(row), *extra]
         status = subprocess.run(command, env=tests, cwd=ROOT, check=False).returncode
         if status == 1:
             # Once more what failed; where no test did, the run has left processes behind, and this fails, too.
