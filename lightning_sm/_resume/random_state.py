@@ -95,14 +95,16 @@ def generators_of(loader: Any) -> List[Any]:
 def contents_of_samplers(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
     """Path, owner, name and value of all else that samplers hold and may change, such as weights, or a list to shuffle.
 
-    Not the data, and not what Lightning's samplers keep of an epoch.
+    Not the data, and not what Lightning's samplers keep of an epoch. Of a loader only what its own class adds.
     """
     import torch
 
+    of_loaders = vars(torch.utils.data.DataLoader(()))  # type: ignore[arg-type]
     for path, owner, name, value in _all_attributes(loader):
         package = type(owner).__module__.partition(".")[0]
         is_changeable = package not in _LIBRARIES or (package == "torch" and isinstance(value, (list, torch.Tensor)))
-        if is_changeable and name not in _DATA and type(value) is not int and not is_generator(value):
+        is_kept = name in _DATA or (owner is loader and name in of_loaders)
+        if is_changeable and not is_kept and type(value) is not int and not is_generator(value):
             yield path, owner, name, value
 
 
@@ -124,10 +126,11 @@ def _all_attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
         seen.add(id(owner))
         for name, value in vars(owner).items():
             inner = getattr(value, "inner", value)
-            # torch takes anything that gives indices.
-            if _is_sampler(inner) or name in ("sampler", "batch_sampler"):
+            # torch takes anything that gives indices, such as a list.
+            if _is_sampler(inner) or (name in ("sampler", "batch_sampler") and hasattr(inner, "__dict__")):
                 owners.append((f"{at}.{name}" if at else name, inner))
-            yield f"{at}.{name}", owner, name, value
+            else:
+                yield f"{at}.{name}", owner, name, value
 
 
 def _is_sampler(value: Any) -> bool:
