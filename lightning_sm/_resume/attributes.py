@@ -71,14 +71,11 @@ class Attributes:
         """Return what this rank's training has changed so far; the log names once what cannot be saved."""
         found: Packed = {}
         for owner, values in self._read(trainer).items():
-            before = self._before.get(owner, {})
-            for name, value in values.items():
-                if name in before and _same(value, before[name]):
-                    continue
-                if isinstance(value, _NotSaved):
-                    self._tell(trainer, owner, name, value)
-                else:
-                    found.setdefault(owner, {})[name] = value
+            changed, lost = changed_values(self._before.get(owner, {}), values)
+            if changed:
+                found[owner] = changed
+            for name, why in lost.items():
+                self._tell(trainer, owner, name, why)
         return found
 
     def restore(self, trainer: Trainer, saved: Packed) -> None:
@@ -136,10 +133,10 @@ class Attributes:
             }
         return found
 
-    def _tell(self, trainer: Trainer, owner: str, name: str, value: "_NotSaved") -> None:
+    def _tell(self, trainer: Trainer, owner: str, name: str, why: str) -> None:
         name = f"{owner}.{name}"
         if name not in self._told and owner.startswith(("model", "callback")) and trainer.is_global_zero:
-            log.warning("Not saved for a restart: the attribute %s, which %s.", name, value.why)
+            log.warning("Not saved for a restart: the attribute %s, which %s.", name, why)
         self._told.add(name)
 
 
@@ -155,11 +152,11 @@ class _Room:
     """How many bytes a value may still take."""
 
     def __init__(self, size: int) -> None:
-        self._size = self._left = size
+        self._size = self.left = size
 
     def take(self, size: int) -> None:
-        self._left -= size
-        if self._left < 0:
+        self.left -= size
+        if self.left < 0:
             raise _NotSavedError(f"takes more than {self._size >> 20} MiB")
 
 
@@ -205,7 +202,7 @@ def _address(tensor: Any) -> Any:
 
 
 def packed_values(attributes: Iterable[Tuple[str, Any, str, Any]]) -> Dict[str, Any]:
-    """Return copies of values, by their paths: what :func:`changed_values` compares.
+    """Return copies of what samplers hold, by paths: what :func:`changed_values` compares.
 
     Args:
         attributes: Path, owner, name and value of each.
@@ -214,7 +211,7 @@ def packed_values(attributes: Iterable[Tuple[str, Any, str, Any]]) -> Dict[str, 
 
 
 def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
-    """Return what has changed between two results of :func:`packed_values`, and why some of it cannot be saved."""
+    """Return what has changed between two packed states, by name, and why some of it cannot be saved."""
     changed = {path: each for path, each in now.items() if path not in before or not _same(each, before[path])}
     lost = {path: each.why for path, each in changed.items() if isinstance(each, _NotSaved)}
     return {path: each for path, each in changed.items() if path not in lost}, lost
@@ -272,7 +269,9 @@ def _pack(value: Any, others: Set[Any], room: _Room) -> Any:
         raise _NotSavedError(_OTHER)
     name = kind.__name__
     room.take(_ITEM_BYTES)
-    if kind in (list, tuple) and all(type(each) is int and abs(each) < 2**63 for each in value):
+    # Of one that is too long even so, the first items tell.
+    are_few = kind in (list, tuple) and 8 * len(value) <= room.left
+    if are_few and all(type(each) is int and abs(each) < 2**63 for each in value):
         room.take(8 * len(value))
         return (name, torch.tensor(value, dtype=torch.int64))
     if kind is deque:
