@@ -66,10 +66,12 @@ def replace_atomically(partial: str, target: str) -> None:
     is_directory = os.path.isdir(partial)
     if not is_directory:
         flush(partial)
-    if not (os.path.lexists(target) if is_directory else os.path.isdir(target)):
+    # No rename replaces a directory that is not empty, or puts one in the place of a file.
+    is_in_the_way = os.path.lexists(target) if is_directory else os.path.isdir(target)
+    if not is_in_the_way:
         os.replace(partial, target)
     else:
-        # No rename replaces a directory that is not empty. Without an exchange no one is there for a moment.
+        # Without an exchange no one is there for a moment.
         if not _exchange(partial, target):
             remove_at_once(target)
             os.rename(partial, target)

@@ -335,7 +335,7 @@ class ShardedWriter:
             if stage.leads:
                 _keep_files_of_others(stage.path, target, whole.files)
                 replace_atomically(stage.path, target)
-                _complete(target, whole)
+                _write_record(target, whole)
 
         self._on_all_ranks(target, lambda: _write_manifest(stage, whole), ranks)
         self._on_all_ranks(target, rename, ranks)
@@ -471,7 +471,7 @@ class ShardedWriter:
                 clear()
             self._on_all_ranks(url, partial(upload, own if stage.leads else ()))
             self._on_all_ranks(url, partial(upload, [MANIFEST] if is_main else ()))
-            self._on_all_ranks(url, partial(_complete, url, record) if is_main else _nothing)
+            self._on_all_ranks(url, partial(_write_record, url, record) if is_main else _nothing)
         finally:
             self._remove_stage(stage)
 
@@ -480,7 +480,7 @@ def _nothing() -> None:
     """What ranks do where another one acts."""
 
 
-def _complete(target: str, record: CheckpointRecord) -> None:
+def _write_record(target: str, record: CheckpointRecord) -> None:
     """Write the record of a save of the job's series beside it."""
     if record.number:
         directory, _, name = target.rpartition("/")
