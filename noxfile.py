@@ -5,7 +5,6 @@ package was installed with its extra ``test``.
 """
 
 import os
-import sys
 from pathlib import Path
 
 import nox
@@ -106,10 +105,7 @@ def lint(session: nox.Session) -> None:
 def full(session: nox.Session) -> None:
     """Run the tests that take longer, without rehearsals: jobs, sharded strategies, real servers."""
     _prepare(session)
-    # s3fs before what requires boto3, too: its aiobotocore takes a few releases of botocore only, which pip finds here
-    # at once, and not among all versions of all that is installed later.
-    _install(session, *_extra("s3fs"), "boto3")
-    extras = (each for name in ("s3", "launch") for each in _extra(name))
+    extras = (each for name in ("s3fs", "s3", "launch") for each in _extra(name))
     _install(session, *extras, "deepspeed", "moto[server,s3]", "s3torchconnector[dcp]", "safetensors", "wandb", "rich")
     ignored = (f"--ignore={path}" for path in ("tests/gpu", *_REHEARSALS))
     _test(session, "-m", "full", "-rfEs", *ignored, *session.posargs)
@@ -200,7 +196,8 @@ def bench(session: nox.Session) -> None:
         session.run("python", f"benchmarks/{name}.py")
 
 
-@nox.session(venv_backend="none")
+@nox.session
 def rows(session: nox.Session) -> None:
     """Run the tests of each level on its rows of Lightning, or on rows that are named."""
-    session.run(sys.executable, "-m", "tools.matrix", *(session.posargs or ["--all"]))
+    _install(session, "uv")
+    session.run("python", "-m", "tools.matrix", *(session.posargs or ["--all"]))

@@ -8,13 +8,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from lightning_sm._lightning.levels import SupportLevel
 from tools import ROOT
 from tools.matrix.rows import ROWS, Row
 
 _REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
+# It installs several GB in a third of pip's time, for any Python.
+_UV = (sys.executable, "-m", "uv", "pip")
 _TOOLS = ("hypothesis", "pytest", "pytest-timeout", "tensorboard")
 # What each level adds to what the lower ones run. Core: environment and ranks, strategies, the command line with its
 # routing, failure reasons, the export of the state, graceful stop, and where a restart continues.
@@ -64,19 +66,8 @@ def find_python(version: str) -> Optional[str]:
     return None
 
 
-def pip_environ(row: Row) -> Dict[str, str]:
-    """The environment for pip; on old Pythons without the machine's configuration.
-
-    An old pip backtracks for minutes through indexes that do not say which Python a wheel is for.
-    """
-    environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    if row.python in ("3.8", "3.9", "3.10"):
-        environ["PIP_CONFIG_FILE"] = os.devnull
-    return environ
-
-
 def requirements(row: Row, *, pinned: bool) -> List[str]:
-    """What pip installs: the pinned file of the row, or what that file is made from."""
+    """What uv installs: the pinned file of the row, or what that file is made from."""
     if pinned:
         return ["-r", str(_REQUIREMENTS / f"{row.name}.txt")]
     lightning = [f"pytorch-lightning=={row.lightning}", *([f"lightning=={row.lightning}"] if row.both else [])]
@@ -107,24 +98,23 @@ def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float
     with tempfile.TemporaryDirectory(prefix="lightning-sm-matrix-") as folder:
         started = time.monotonic()
         inside = str(Path(folder) / "venv" / "bin" / "python")
-        environ = pip_environ(row)
-        # Python compiles what the tests import; most of torch they do not.
-        pip = [inside, "-m", "pip", "install", "-q", "--no-compile"]
+        # The cache is beside the venv, into which its files are linked.
+        install = [*_UV, "install", "-q", "--cache-dir", f"{folder}/uv", "--python", inside]
 
         def run(*command: str) -> int:
-            return subprocess.run(command, env=environ, cwd=folder, check=False).returncode
+            return subprocess.run(command, cwd=folder, check=False).returncode
 
         status = (
             run(python, "-m", "venv", str(Path(folder) / "venv"))
-            or run(*pip, f"torch=={row.torch}")
-            or (0 if keeps_torch(row, inside, environ) else 3)
-            or run(*pip, *requirements(row, pinned=not freeze))
-            or run(*pip, "--no-deps", str(ROOT))
+            or run(*install, f"torch=={row.torch}")
+            or (0 if keeps_torch(row, install) else 3)
+            or run(*install, *requirements(row, pinned=not freeze))
+            or run(*install, "--no-deps", str(ROOT))
         )
         if status:
             return status, time.monotonic() - started, 0.0
         if freeze:
-            _write_pins(row, inside, environ)
+            _write_pins(row, inside)
         installed = time.monotonic()
         tests = {**os.environ, "LIGHTNING_SM_ROW": row.name, "OMP_NUM_THREADS": "1"}
         tests.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -137,21 +127,20 @@ def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float
         return status, installed - started, time.monotonic() - installed
 
 
-def keeps_torch(row: Row, python: str, environ: Dict[str, str]) -> bool:
+def keeps_torch(row: Row, install: Sequence[str]) -> bool:
     """Whether the row's line for ``requirements.txt`` installs Lightning and leaves the installed torch alone."""
-    command = [python, "-m", "pip", "install", "--dry-run", *row.line.split()]
-    done = subprocess.run(command, env=environ, check=False, stdout=subprocess.PIPE, text=True)
-    would = next((line for line in done.stdout.splitlines() if line.startswith("Would install")), "")
-    replaced = [word for word in would.split() if word.startswith("torch-")]
-    if done.returncode or not would or replaced:
-        print(f"{row.line!r} does not leave torch {row.torch} alone: {' '.join(replaced) or done.stdout[-500:]}")
+    command = [*(word for word in install if word != "-q"), "--dry-run", *row.line.split()]
+    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+    would = [line.split("==")[0].strip() for line in done.stderr.splitlines() if line.startswith((" + ", " - "))]
+    if done.returncode or "+ pytorch-lightning" not in would or "- torch" in would or "+ torch" in would:
+        print(f"{row.line!r} does not leave torch {row.torch} alone: {done.stderr[-500:]}")
         return False
     return True
 
 
-def _write_pins(row: Row, python: str, environ: Dict[str, str]) -> None:
-    command = [python, "-m", "pip", "freeze", "--all"]
-    listing = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True).stdout
+def _write_pins(row: Row, python: str) -> None:
+    command = [*_UV, "freeze", "--python", python]
+    listing = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     leave_out = ("lightning-sm", "lightning_sm", "-e", "pip=", "wheel=")
     lines = [line for line in listing.splitlines() if not line.startswith(leave_out)]
     _REQUIREMENTS.mkdir(exist_ok=True)

@@ -16,7 +16,7 @@ class Row:
         python: Major and minor version.
         torch: Its version.
         lightning: The version of Lightning.
-        pins: Requirements that pip would not find by itself, each with a reason below.
+        pins: Requirements that an installer would not find by itself, each with a reason below.
         bolts: lightning-bolts and the torchvision that it needs, where a version of it works.
         both: Whether ``lightning`` is installed beside ``pytorch-lightning``.
         images: AWS Deep Learning Containers that have this Python and torch, or one near by.
