@@ -236,7 +236,10 @@ def _version(value: Any) -> int:
         return hash(tuple(map(id, value)))
     if type(value).__module__ == "numpy" and hasattr(value, "flat"):
         return hash(value.flat[:: value.size // 4096 + 1].tobytes())
-    return len(value) if hasattr(type(value), "__len__") else 0
+    try:
+        return len(value)
+    except Exception:  # what a project's class, or a class of classes, raises
+        return 0
 
 
 def _pack(value: Any, others: Set[Any], room: _Room) -> Any:

@@ -8,7 +8,9 @@ import importlib
 import importlib.util
 import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._failure import redact_patterns
@@ -25,6 +27,7 @@ from lightning_sm._observe.mlflow import (
 )
 from lightning_sm._observe.upload import check_packages
 from lightning_sm._observe.wandb import continue_wandb_run
+from lightning_sm._resume.series import is_save_name
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._settings.classes import init_parameters
 from lightning_sm._settings.given import Given, RunContext
@@ -345,7 +348,6 @@ class CheckpointRoutes:
         return place
 
 
-@dataclass(frozen=True)
 class CheckpointPlaces:
     """Where the ``ModelCheckpoint`` callbacks of a trainer save: at or below the job's checkpoint directory.
 
@@ -353,22 +355,48 @@ class CheckpointPlaces:
         context: The run, whose option ``checkpoint_dir`` may name the directory.
     """
 
-    context: RunContext
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        # Where each local directory is that a callback of the program names.
+        self._replaced: Dict[str, str] = {}
 
     def route(self, callbacks: Sequence[Any]) -> None:
         """Send the checkpoints of these callbacks below the directory.
 
-        The local directories exist then, for scripts that write other files beside their checkpoints.
+        The local directories exist then, also those that are not used, for scripts that write other files beside their
+        checkpoints.
 
         Args:
             callbacks: All callbacks of a trainer.
         """
-        list(redirect(callbacks, CALLBACKS, self.context))
-        checkpoint_class = self.context.namespace.module("callbacks").ModelCheckpoint
+        for setting in redirect(callbacks, CALLBACKS, self._context):
+            if setting.old is not None:
+                self._replaced[str(setting.old)] = setting.value
+                with suppress(OSError):  # there may be no right to
+                    os.makedirs(setting.old, exist_ok=True)
+        checkpoint_class = self._context.namespace.module("callbacks").ModelCheckpoint
         for callback in callbacks:
             is_checkpoint = isinstance(callback, checkpoint_class) and not is_remote(callback.dirpath)
-            if is_checkpoint and _is_within(callback.dirpath, self.context.checkpoint_dir[0]):
+            if is_checkpoint and _is_within(callback.dirpath, self._context.checkpoint_dir[0]):
                 os.makedirs(callback.dirpath, exist_ok=True)
+
+    def link_checkpoints(self) -> None:
+        """Link the checkpoints on this host into the directories that the program names, where it may look for them.
+
+        Not the directories themselves, which a program may remove; what stands there under such a name stays.
+        """
+        for told, directory in self._replaced.items():
+            for path in () if is_remote(directory) else sorted(Path(directory).rglob("*.ckpt")):
+                link = Path(told, path.relative_to(directory))
+                # Another rank of this host may make it first, or there may be no right to.
+                with suppress(OSError):
+                    if not is_save_name(path.name):
+                        link.parent.mkdir(parents=True, exist_ok=True)
+                        link.symlink_to(path, target_is_directory=path.is_dir())
+            for link in Path(told).rglob("*.ckpt"):
+                if link.is_symlink() and not link.exists():  # removed since the fit before
+                    with suppress(OSError):
+                        link.unlink()
 
 
 def _is_within(path: Any, folder: str) -> bool:

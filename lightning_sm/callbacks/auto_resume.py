@@ -425,8 +425,10 @@ class AutoResumeMixin(Callback):
         self._reset()
 
     def teardown(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
-        """Restore what was replaced."""
+        """Restore what was replaced, and let the program find its checkpoints."""
         if stage == "fit":
+            if self.places is not None:
+                self.places.link_checkpoints()
             resumed_from = self.resumed_from
             self._reset()
             self.resumed_from = resumed_from

@@ -1,5 +1,6 @@
 """The callbacks that a job adds to a ``Trainer``, and the job's checkpoint directory for those that are there."""
 
+import functools
 import os
 import sys
 from dataclasses import replace
@@ -213,6 +214,15 @@ def _saves(arguments: Dict[str, Any]) -> bool:
     return arguments.get("enable_checkpointing") is not False and not arguments.get("barebones")
 
 
+@functools.lru_cache(maxsize=None)
+def _say_that_nothing_is_saved() -> None:
+    log.warning(
+        "No fit of a Trainer with enable_checkpointing=False (or barebones=True) is saved: an interrupted job trains "
+        "again from its first step. HINT: Pass enable_checkpointing=True where the trainer is made, also to a library "
+        "that makes it (trainer_kwargs)."
+    )
+
+
 def _auto_resume(
     arguments: Dict[str, Any], present: Sequence[Any], context: RunContext, config: Optional[str]
 ) -> List[Any]:
@@ -231,6 +241,8 @@ def _auto_resume(
     places = CheckpointPlaces(replace(context, given=given, options=chosen))
     places.route(present)
     if not _saves(arguments):
+        if context.topology.is_rank_zero and not arguments.get("fast_dev_run"):
+            _say_that_nothing_is_saved()
         return []
     own: List[Any] = []
     auto_resume = _absent("AutoResume", present, context)

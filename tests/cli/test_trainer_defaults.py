@@ -70,8 +70,11 @@ def test_the_level_core_adds_what_it_names(job, monkeypatch):
     [({"enable_checkpointing": False}, {}, 0), ({"barebones": True}, {"checkpoint_dir": "memory://bucket/x"}, 0),
      ({"fast_dev_run": True}, {}, 1), ({}, {"checkpoint_dir": "memory://bucket/x"}, 1)],
 )  # fmt: skip
-def test_whether_it_saves_and_resumes(job, arguments, options, expected):
-    assert own(job, arguments=arguments, **options).count("AutoResume") == expected
+def test_whether_it_saves_and_resumes(job, caplog, arguments, options, expected):
+    job_callbacks._say_that_nothing_is_saved.cache_clear()
+    for _ in range(2):
+        assert own(job, arguments=arguments, **options).count("AutoResume") == expected
+    assert caplog.text.count("No fit of a Trainer with enable_checkpointing=False") == 1 - expected
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 import dataclasses
 import importlib.util
+import shutil
+from pathlib import Path
 
 import pytest
 from jsonargparse import Namespace as Described
@@ -8,7 +10,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._settings import redirect as redirecting
 from lightning_sm._settings.options import SageMakerOptions
-from lightning_sm._settings.redirect import CheckpointRoutes, as_list, complete_loggers, redirect
+from lightning_sm._settings.redirect import CheckpointPlaces, CheckpointRoutes, as_list, complete_loggers, redirect
 from lightning_sm._settings.routed import Routing
 from lightning_sm.errors import LoggerError
 from tests.projects.container import log_lines
@@ -131,6 +133,47 @@ def test_only_equal_checkpoint_directories_become_one(tmp_path, monkeypatch):
     routes = CheckpointRoutes("/c", given)
     places = ["/c/data/x", "/c/data/x-2", "/c/data/x", "/c/data/x", "/c/y-2", "/c/y", "/c", "/c"]
     assert [routes.place(path) for path in given] == places
+
+
+def test_a_program_finds_its_checkpoints_where_it_told_a_callback_to_save(tmp_path, monkeypatch):
+    (tmp_path / "code").mkdir()
+    monkeypatch.chdir(tmp_path / "code")
+    kept = tmp_path / "ml" / "checkpoints"
+    job = dataclasses.replace(JOB, base_dir=str(tmp_path / "ml"), checkpoint_dir=str(kept))
+    callback = PL.module("callbacks").ModelCheckpoint("best", filename="{epoch}/best")
+    (tmp_path / "code" / "best").mkdir()
+    (tmp_path / "code" / "best" / "mine.ckpt").write_text("mine")
+    places = CheckpointPlaces(context_of(job))
+    for _ in range(2):  # with the trainer, and with its fit
+        places.route([callback])
+    assert callback.dirpath == str(kept / "best")
+    (kept / "best" / "epoch=1").mkdir()
+    for name in ("epoch=1/best.ckpt", "mine.ckpt", "old.ckpt"):
+        (kept / "best" / name).write_text("saved")
+    (kept / "best" / "shards.ckpt").mkdir()
+    (kept / "best" / "shards.ckpt" / "0").write_text("shard")
+    places.link_checkpoints()
+    (kept / "best" / "old.ckpt").unlink()
+    places.link_checkpoints()
+    found = {str(path.relative_to("best")) for path in Path("best").rglob("*.ckpt")}
+    assert found == {"epoch=1/best.ckpt", "mine.ckpt", "shards.ckpt"}
+    texts = [Path("best", name).read_text() for name in ("epoch=1/best.ckpt", "mine.ckpt", "shards.ckpt/0")]
+    assert texts == ["saved", "mine", "shard"]
+    shutil.rmtree("best")
+    assert (kept / "best" / "shards.ckpt" / "0").exists()
+
+
+def test_links_of_a_checkpoint_directory_of_all_leave_the_series_out(tmp_path, monkeypatch):
+    (tmp_path / "code").mkdir()
+    monkeypatch.chdir(tmp_path / "code")
+    kept = tmp_path / "ml" / "checkpoints"
+    places = CheckpointPlaces(context_of(dataclasses.replace(JOB, base_dir="/ml", checkpoint_dir=str(kept))))
+    places.route([PL.module("callbacks").ModelCheckpoint(".")])
+    (kept / "train-1a2b3c" / "fit-0").mkdir(parents=True)
+    for name in ("best.ckpt", "train-1a2b3c/fit-0/step-7.ckpt"):
+        (kept / name).write_text("saved")
+    places.link_checkpoints()
+    assert [path.name for path in Path(".").rglob("*")] == ["best.ckpt"]
 
 
 @pytest.mark.parametrize("make", [described, made])

@@ -116,7 +116,9 @@ def run_row(row: Row, *, freeze: bool, extra: Sequence[str]) -> Tuple[int, float
         if freeze:
             _write_pins(row, inside)
         installed = time.monotonic()
-        tests = {**os.environ, "LIGHTNING_SM_ROW": row.name, "OMP_NUM_THREADS": "1"}
+        path = f"{os.path.dirname(inside)}{os.pathsep}{os.environ['PATH']}"
+        activated = {"VIRTUAL_ENV": f"{folder}/venv", "PATH": path}
+        tests = {**os.environ, **activated, "LIGHTNING_SM_ROW": row.name, "OMP_NUM_THREADS": "1"}
         tests.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [inside, "-m", "pytest", "-rfEs", "-o", f"cache_dir={folder}/cache", *paths_of(row), *extra]
         status = subprocess.run(command, env=tests, cwd=ROOT, check=False).returncode
