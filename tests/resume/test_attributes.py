@@ -93,6 +93,13 @@ def test_arrays(value):
     assert numpy.array_equal(model.value, value)
 
 
+class Unmeasured:
+    """As the classes of typing for which darts' models have an attribute."""
+
+    def __len__(self):
+        raise TypeError
+
+
 @pytest.mark.parametrize(
     "value_of",
     [
@@ -100,11 +107,21 @@ def test_arrays(value):
         lambda model: model.layer.weight.data[:1],
         lambda model: [model.layer],
         lambda model: {"a": object()},
+        lambda model: Unmeasured(),
         lambda model: defaultdict(lambda: 0),
         lambda model: numpy.array(["a", None]),
         lambda model: torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long), torch.ones(1)),
     ],
-    ids=["a weight", "a part of a weight", "a layer", "an object", "a function", "objects", "a sparse tensor"],
+    ids=[
+        "a weight",
+        "a part of a weight",
+        "a layer",
+        "an object",
+        "a length that raises",
+        "a function",
+        "objects",
+        "a sparse tensor",
+    ],
 )
 def test_parts_of_the_model_and_other_objects_are_not_saved(value_of):
     assert saved_of(lambda owner: set_value(owner, value_of(owner))) == {}
