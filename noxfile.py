@@ -156,6 +156,15 @@ def mlflow(session: nox.Session) -> None:
 
 
 @nox.session
+@nox.parametrize("library", ("pytorch-forecasting", "u8darts[torch]", "neuralforecast", "chemprop", "scvi-tools"))
+def libraries(session: nox.Session, library: str) -> None:
+    """Interrupt programs of libraries that train by Lightning; each has requirements of its own."""
+    _prepare(session)
+    _install(session, library)
+    session.run("python", "-m", "pytest", "-m", "full", "-rf", "tests/libraries", *session.posargs)
+
+
+@nox.session
 def exports(session: nox.Session) -> None:
     """Serve exported models with SageMaker's inference toolkits."""
     _prepare(session)

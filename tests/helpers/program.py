@@ -14,7 +14,7 @@ class Program:
     """A command of Python, with its checkpoints as SageMaker keeps them. The folder is named like the job."""
 
     def __init__(self, folder, *command, **variables):
-        self.folder, self.command = folder, command
+        self.folder, self.command, self.cwd = folder, command, folder
         opt_ml = OptMl(folder).host("algo-1").hyperparameters()
         opt_ml.write("checkpointconfig.json", {"S3Uri": "s3://b/c", "LocalPath": str(folder / "checkpoints")})
         job = opt_ml.environ(SM_NUM_GPUS=0, TRAINING_JOB_NAME=folder.name)
@@ -25,7 +25,7 @@ class Program:
             self.process = subprocess.Popen(
                 [sys.executable, *launcher, *map(str, self.command), *words],
                 env={name: str(value) for name, value in {**self.environ, **variables}.items()},
-                cwd=self.folder,
+                cwd=self.cwd,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

@@ -261,7 +261,7 @@ def test_a_line_tells_of_what_a_sampler_holds_that_is_too_large(tmp_path, caplog
     assert (line in caplog.text) is is_told
 
 
-class OwnLoader(DataLoader):
+class ProjectLoader(DataLoader):
     """As those of MONAI and PyTorch Geometric, which set nothing that changes."""
 
 
@@ -269,7 +269,7 @@ class OwnLoader(DataLoader):
 @pytest.mark.parametrize("workers", [{}, pytest.param({"num_workers": 1, "persistent_workers": True}, id="workers")])
 def test_no_line_tells_of_what_torch_keeps_in_a_loader_of_another_class(tmp_path, caplog, monkeypatch, workers):
     def own_loader(pl, size):
-        return Setup(net(pl)(), OwnLoader(Numbers(size.samples), BATCH_SIZE, shuffle=True, **workers), in_order())
+        return Setup(net(pl)(), ProjectLoader(Numbers(size.samples), BATCH_SIZE, shuffle=True, **workers), in_order())
 
     monkeypatch.setitem(LIBRARY, "other", own_loader)
     size = Size(epochs=2, batches=2)
