@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from lightning_sm._failure import redact_patterns
 from lightning_sm._lightning import FABRICS, SupportLevel, has_base, support_level
@@ -359,6 +359,7 @@ class CheckpointPlaces:
         self._context = context
         # Where each local directory is that a callback of the program names.
         self._replaced: Dict[str, str] = {}
+        self._links: Set[Path] = set()
 
     def route(self, callbacks: Sequence[Any]) -> None:
         """Send the checkpoints of these callbacks below the directory.
@@ -393,10 +394,11 @@ class CheckpointPlaces:
                     if not is_save_name(path.name):
                         link.parent.mkdir(parents=True, exist_ok=True)
                         link.symlink_to(path, target_is_directory=path.is_dir())
-            for link in Path(told).rglob("*.ckpt"):
-                if link.is_symlink() and not link.exists():  # removed since the fit before
-                    with suppress(OSError):
-                        link.unlink()
+                        self._links.add(link)
+        for link in self._links:
+            if link.is_symlink() and not link.exists():  # of a file that a later fit has removed
+                with suppress(OSError):
+                    link.unlink()
 
 
 def _is_within(path: Any, folder: str) -> bool:
