@@ -9,6 +9,7 @@ from typing import Any, Dict
 
 import pytest
 import torch
+from torch.multiprocessing.spawn import spawn
 
 from lightning_sm._resume.atomic_io import atomic_checkpoint_io
 from lightning_sm._resume.snapshot import Snapshot
@@ -196,23 +197,27 @@ def test_it_can_be_taken_again_after_one_under_inference_mode():
     assert torch.equal(snapshot.take({"w": weights.add_(1)})["w"], torch.full((3,), 2.0))
 
 
+def _copy_shards(rank, folder):
+    from torch.distributed import device_mesh, tensor
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=1)
+    mesh = device_mesh.init_device_mesh("cpu", (1,))
+    weights = tensor.distribute_tensor(torch.arange(8.0), mesh, [tensor.Shard(0)])
+    snapshot = Snapshot()
+    copied = snapshot.take({"state_dict": {"weights": weights}})["state_dict"]["weights"]
+    weights.to_local().mul_(2)
+    assert type(copied) is tensor.DTensor
+    assert copied.placements == weights.placements
+    assert copied.to_local().tolist() == list(range(8))
+    place = copied.to_local().data_ptr()
+    again = snapshot.take({"weights": weights})["weights"]
+    assert again.to_local().data_ptr() == place != weights.to_local().data_ptr()
+    assert again.to_local().tolist() == [2.0 * number for number in range(8)]
+    torch.distributed.destroy_process_group()
+
+
 def test_shards_are_copied_as_shards_into_memory_that_is_used_again(tmp_path):
-    dtensor, device_mesh = map(pytest.importorskip, ("torch.distributed.tensor", "torch.distributed.device_mesh"))
-    if not hasattr(dtensor, "distribute_tensor"):
+    if not hasattr(pytest.importorskip("torch.distributed.tensor"), "distribute_tensor"):
         pytest.skip("this torch copies shards as any other object")
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        mesh = device_mesh.init_device_mesh("cpu", (1,))
-        weights = dtensor.distribute_tensor(torch.arange(8.0), mesh, [dtensor.Shard(0)])
-        snapshot = Snapshot()
-        copied = snapshot.take({"state_dict": {"weights": weights}})["state_dict"]["weights"]
-        weights.to_local().mul_(2)
-        assert type(copied) is dtensor.DTensor
-        assert copied.placements == weights.placements
-        assert copied.to_local().tolist() == list(range(8))
-        place = copied.to_local().data_ptr()
-        again = snapshot.take({"weights": weights})["weights"]
-        assert again.to_local().data_ptr() == place != weights.to_local().data_ptr()
-        assert again.to_local().tolist() == [2.0 * number for number in range(8)]
-    finally:
-        torch.distributed.destroy_process_group()
+    # In a process of its own, as they start threads, after which other tests could not fork.
+    spawn(_copy_shards, (tmp_path,))
