@@ -3,13 +3,13 @@
 import importlib
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List
 
-from lightning_sm._lightning.legacy import strategy_of
+from lightning_sm._lightning.legacy import connector_of, strategy_of
 from lightning_sm._lightning.namespaces import Namespace, has_base
 from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.strategies import strategy_kind
-from lightning_sm._lightning.trainer import Trainer
+from lightning_sm._lightning.trainer import Trainer, callbacks_of
 
 __all__ = [
     "around_removals",
@@ -18,7 +18,9 @@ __all__ = [
     "complete_for_load",
     "dcp_storage",
     "deferred_write_errors",
+    "dump_checkpoint",
     "has_dcp_storage",
+    "has_load_hooks",
     "innermost_wrapper",
     "is_failed_write",
     "keep_averages",
@@ -27,6 +29,28 @@ __all__ = [
     "saves_with_dcp",
     "state_bytes",
 ]
+
+
+def dump_checkpoint(trainer: Trainer) -> Dict[str, Any]:
+    """What ``Trainer.save_checkpoint`` of Lightning saves; projects override that method. Collective."""
+    found: Dict[str, Any] = connector_of(trainer, "checkpoint").dump_checkpoint(weights_only=False)
+    return found
+
+
+def has_load_hooks(namespace: Namespace, trainer: Trainer) -> bool:
+    """Whether anything of a trainer's expects in a checkpoint what its ``on_save_checkpoint`` has made of it."""
+    lightning: Any = namespace.module()
+    owners = [
+        (trainer.lightning_module, lightning.LightningModule),
+        (getattr(trainer, "datamodule", None), lightning.LightningDataModule),
+        *((callback, lightning.Callback) for callback in callbacks_of(trainer)),
+    ]
+    # It saves weights as they are without pruning, which it applies again after they have been loaded.
+    return any(has_base(type(each), "ModelPruning") for each, _ in owners) or any(
+        getattr(getattr(each, "on_load_checkpoint", None), "__func__", None) is not base.on_load_checkpoint
+        for each, base in owners
+        if each is not None
+    )
 
 
 def innermost_wrapper(checkpoint_io: Any) -> Any:

@@ -23,7 +23,6 @@ from lightning_sm._lightning import Namespace, namespaced_class
 from lightning_sm._logging import log
 from lightning_sm._resume.record import SavedFile
 from lightning_sm._resume.series import complete_record, saved_record
-from lightning_sm._resume.shared import link_file, source_to_share, write_rest
 from lightning_sm._resume.snapshot import Snapshot
 from lightning_sm._resume.storage import Storage, is_remote, storage_error
 from lightning_sm.errors import CheckpointError, LightningSMError
@@ -54,7 +53,8 @@ class AtomicCheckpointIOMixin(_Base):
 
     At a URL, an upload replaces the older checkpoint when all of it has arrived. Where the inner ``CheckpointIO`` is
     Lightning's, it sends a temporary file (in ``TMPDIR``), and so it does with the job's own series; another one gets
-    the URL. For local files, Lightning's is used in place of s3torchconnector's, which has URLs only.
+    the URL. For local files, Lightning's is used in place of s3torchconnector's, which has URLs only; and for the job's
+    own series in place of any, as a project's may leave out what another program does not need.
 
     Args:
         inner: The ``CheckpointIO`` that writes, reads and removes.
@@ -72,6 +72,8 @@ class AtomicCheckpointIOMixin(_Base):
         self._pending: List[str] = []
         # The one that was used last is used first, so that there is a second one only where it is needed.
         self._snapshots: LifoQueue[Snapshot] = LifoQueue()
+        #: The path of the job's own save that is about to be loaded.
+        self.resumed = ""
         #: How many seconds the slowest save in the thread has taken.
         self.slowest = 0.0
 
@@ -123,7 +125,8 @@ class AtomicCheckpointIOMixin(_Base):
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         """Wait for pending saves and removals, and load the checkpoint with the inner ``CheckpointIO``."""
         self._wait()
-        return self._io_for(path).load_checkpoint(path, *args, **kwargs)
+        is_own = os.fspath(path) == self.resumed
+        return self._io_for(path, is_own=is_own).load_checkpoint(path, *args, **kwargs)
 
     def remove_checkpoint(self, path: Any) -> None:
         """Remove the checkpoint, after the pending saves, such as that of its replacement."""
@@ -171,7 +174,7 @@ class AtomicCheckpointIOMixin(_Base):
     def _save(self, checkpoint: Any, target: str, storage_options: Any) -> None:
         # A CheckpointIO of Lightning 1.5 has no such parameter.
         options = {} if storage_options is None else {"storage_options": storage_options}
-        source, record = source_to_share(checkpoint, target), saved_record(checkpoint)
+        record = saved_record(checkpoint)
         if is_remote(target):
             self._save_remote(checkpoint, target, options)
             return
@@ -182,13 +185,10 @@ class AtomicCheckpointIOMixin(_Base):
             if directory not in self._cleaned:
                 self._cleaned.add(directory)
                 remove_stale(directory, _RUN_ID)
-            shares = record is not None and source is not None and link_file(source, hidden)
-            if not shares:
-                self._write(checkpoint, hidden, options)
+            self._write(checkpoint, hidden, options, is_own=record is not None)
             replace_atomically(hidden, target)
             if record is not None:
-                rest = [write_rest(checkpoint, directory, name)] if shares else []
-                complete_record(record, directory, [SavedFile.read(directory, name), *rest])
+                complete_record(record, directory, [SavedFile.read(directory, name)])
 
     def _remove(self, path: Any) -> None:
         """Remove a checkpoint. A remote one that cannot be removed is named in the log: training goes on."""
@@ -208,7 +208,8 @@ class AtomicCheckpointIOMixin(_Base):
         if self._is_lightnings(self.inner, options) or record is not None:
             with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder:
                 with _checkpoint_errors(url):
-                    self._write(checkpoint, os.path.join(folder, "checkpoint"), options)
+                    part = os.path.join(folder, "checkpoint")
+                    self._write(checkpoint, part, options, is_own=record is not None)
                 parent, _, name = url.rpartition("/")
                 Storage(parent).upload(os.path.join(folder, "checkpoint"), name)
                 if record is not None:
@@ -221,15 +222,15 @@ class AtomicCheckpointIOMixin(_Base):
         except Exception as error:
             raise storage_error(url, "could not be saved; an older checkpoint is unchanged", error) from error
 
-    def _io_for(self, path: Any) -> Any:
-        is_of_s3 = type(self.inner).__module__.partition(".")[0] == "s3torchconnector"
-        return self.namespace.module("plugins").TorchCheckpointIO() if is_of_s3 and not is_remote(path) else self.inner
+    def _io_for(self, path: Any, *, is_own: bool = False) -> Any:
+        is_of_s3 = type(self.inner).__module__.partition(".")[0] == "s3torchconnector" and not is_remote(path)
+        return self.namespace.module("plugins").TorchCheckpointIO() if is_own or is_of_s3 else self.inner
 
     def _is_lightnings(self, checkpoint_io: Any, options: Any) -> bool:
         return type(checkpoint_io) is self.namespace.module("plugins").TorchCheckpointIO and not options
 
-    def _write(self, checkpoint: Any, partial: str, options: Any) -> None:
-        checkpoint_io = self._io_for(partial)
+    def _write(self, checkpoint: Any, partial: str, options: Any, *, is_own: bool) -> None:
+        checkpoint_io = self._io_for(partial, is_own=is_own)
         if self._is_lightnings(checkpoint_io, options):
             import torch
 

@@ -1,13 +1,13 @@
 """The checkpoints of a project's own callbacks, when a fit is interrupted between one of them and the next save."""
 
 import os
-from typing import Any, Dict, Iterable, List, Optional, Set
+from typing import Any, Dict, Iterable, List, Set
 
 from lightning_sm._lightning.collectives import broadcast
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.storage import Storage, is_remote, real_path
 
-__all__ = ["adopt_directories", "last_saved", "leave_files", "list_checkpoints", "release_names", "replace_leftovers"]
+__all__ = ["adopt_directories", "leave_files", "list_checkpoints", "release_names", "replace_leftovers"]
 
 
 def list_checkpoints(trainer: Trainer, root: str) -> List[str]:
@@ -85,16 +85,6 @@ def replace_leftovers(trainer: Trainer, root: str, present: Iterable[str], backg
 
 
 _KEPT = ("best_model_path", "last_model_path")
-
-
-def last_saved(trainer: Trainer, step: int) -> Optional[str]:
-    """Return the newest checkpoint that a ``ModelCheckpoint`` has saved at a step with the states of the optimizers."""
-    for callback in trainer.checkpoint_callbacks:
-        path = getattr(callback, "_last_checkpoint_saved", "")
-        is_whole = getattr(callback, "save_weights_only", True) is False
-        if path and is_whole and getattr(callback, "_last_global_step_saved", -1) == step:
-            return os.fspath(path)
-    return None
 
 
 def adopt_directories(trainer: Trainer, checkpoint: Dict[str, Any], saved_root: str, root: str) -> None:

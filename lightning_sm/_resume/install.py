@@ -11,7 +11,7 @@ from lightning_sm._logging import log
 from lightning_sm._resume.atomic_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
 from lightning_sm._resume.sharded import install_sharded_writer, sharded_writer_of
 
-__all__ = ["finish_saves", "install_saves"]
+__all__ = ["finish_saves", "install_saves", "read_plainly"]
 
 
 def install_saves(namespace: Namespace, trainer: Trainer, *, async_save: bool) -> Any:
@@ -46,6 +46,15 @@ def _wrap_checkpoint_io(namespace: Namespace, strategy: Any, *, async_save: bool
     if not isinstance(found, AtomicCheckpointIOMixin):
         strategy.checkpoint_io = atomic_checkpoint_io(namespace)(found)
     return strategy.checkpoint_io if async_save else None
+
+
+def read_plainly(trainer: Trainer, path: str) -> None:
+    """Let a strategy load a save of the job's own series as it was written, whatever its ``CheckpointIO`` does."""
+    found = getattr(strategy_of(trainer), "checkpoint_io", None)
+    wrapper = innermost_wrapper(found)
+    writer = found if wrapper is None else wrapper.checkpoint_io
+    if isinstance(writer, AtomicCheckpointIOMixin):
+        writer.resumed = path
 
 
 def finish_saves(trainer: Trainer, *, failed: bool = False) -> None:

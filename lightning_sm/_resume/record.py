@@ -6,14 +6,12 @@ import zlib
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Dict, Mapping, Optional, Tuple
 
-__all__ = ["MANIFEST", "REST", "CheckpointRecord", "CorruptedError", "FitRecord", "SavedFile", "read_manifest"]
+__all__ = ["MANIFEST", "CheckpointRecord", "CorruptedError", "FitRecord", "SavedFile", "read_manifest"]
 
 #: The name of the record in the folder of a sharded checkpoint. Where hosts have no file system in common, each writes
 #: its own shards, and SageMaker copies the folders of all hosts to one prefix, file by file. The record, the same in
 #: the folder of every host, tells whether all of them have arrived, and that they belong to one save.
 MANIFEST = "manifest.json"
-#: What the name of the file ends with that holds what a save does not share; see ``lightning_sm/_resume/shared.py``.
-REST = ".rest"
 _CHUNK = 8 * 1024 * 1024
 
 
@@ -122,11 +120,6 @@ class CheckpointRecord:
     def file_name(self) -> str:
         """The name of the record's own file."""
         return f"{os.path.splitext(self.name)[0]}.json"
-
-    @property
-    def rest(self) -> Optional[str]:
-        """The file with what the save does not share with a callback's checkpoint; ``None`` if it shares nothing."""
-        return next((file.name for file in self.files if file.name.endswith(REST)), None)
 
     def __str__(self) -> str:
         return f"{self.name} (epoch {self.epoch}, step {self.step})"

@@ -40,7 +40,6 @@ from lightning_sm._resume.series import STATE_KEY
 from lightning_sm._resume.state import (
     restore_communication,
     restore_logged,
-    restore_optimizer_groups,
     restore_samplers,
     stateful_loaders,
 )
@@ -131,17 +130,14 @@ class FitRestorer:
             if sampler is not None and is_same_loader(self._saved["data"], index, loader):
                 sampler.resume(states[index], self._saved["batches"], repeats=self._saved["repeats"])
 
-    def after_restore(self, trainer: Trainer, *, is_shared: bool) -> bool:
+    def after_restore(self, trainer: Trainer) -> bool:
         """Prepare loops and loaders after Lightning has restored its state; return whether there is more to restore.
 
         Args:
             trainer: The trainer.
-            is_shared: Whether the states of the optimizers are those of another callback's checkpoint.
         """
         if self.replays:
             self._undo_skip = skip_training(trainer)
-        if is_shared:
-            restore_optimizer_groups(trainer, self._saved["optimizer_groups"])
         if self._resumes_within_epoch:
             self._prepared = []
             for index, loader in enumerate(loaders_of(trainer)):

@@ -2,33 +2,33 @@
 
 import os
 import time
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from copy import copy
+from typing import Any, Dict, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.collectives import all_true, broadcast, gather_objects
+from lightning_sm._lightning.checkpoints import dump_checkpoint, has_load_hooks
+from lightning_sm._lightning.collectives import broadcast, gather_objects
 from lightning_sm._lightning.legacy import epochs_trained, logged_step, strategy_of
 from lightning_sm._lightning.restart import SavePoint, loaders_of, mark_point, reload_epoch, repeats_loaders
 from lightning_sm._lightning.strategies import shards_of
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.attributes import Attributes
-from lightning_sm._resume.callback_files import last_saved
 from lightning_sm._resume.choose import Choice
 from lightning_sm._resume.data import describe_data
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
-from lightning_sm._resume.model_state import are_equal, found_by_searches, pruning_state, sums_of, weight_sums
+from lightning_sm._resume.model_state import found_by_searches, pruning_state
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
-from lightning_sm._resume.state import communication_states, optimizer_groups, rank_state
+from lightning_sm._resume.state import communication_states, rank_state
 from lightning_sm._resume.storage import is_remote, real_path
 
 __all__ = ["SeriesSaver"]
 
 # Saving may take a twentieth of the time between two saves.
 _COST = 20
-# A save is due after this share of the interval before a validation, as who is stopped in it goes back to that save,
-# and where it shares the files of a checkpoint that a callback of the project has just saved.
-_AT_GOOD_MOMENTS = 0.1
+# Before a validation a save is due after this share of the interval, as who is stopped in it goes back to that save.
+_BEFORE_VALIDATION = 0.1
 
 
 class SeriesSaver:
@@ -60,15 +60,12 @@ class SeriesSaver:
         self._number = choice.newest
         # The names of the newest saves: of the two that are kept, and of one that a thread may still be writing.
         self._names = [] if choice.record is None else [choice.record.name]
-        # The state of the save that is being made, and where it is made.
-        self._state: Dict[str, Any] = {}
-        self._point: Optional[SavePoint] = None
+        # What Lightning has put into the save that is being made.
+        self._entries: Optional[Dict[str, Any]] = None
         self._last_save, self._last_cost = time.monotonic(), 0.0
         #: How many seconds the slowest save has taken.
         self.slowest = 0.0
         self._has_said_stretched = False
-        # The step of the last saves of other callbacks, and the sums of what a save could share at each of them.
-        self._others_saved: Tuple[int, List[Any]] = (-1, [])
 
     def is_due(self, trainer: Trainer, point: Optional[SavePoint]) -> bool:
         """Whether global rank 0 wants to save at this point."""
@@ -76,8 +73,7 @@ class SeriesSaver:
             return False
         if self._save_every < 1:
             return True
-        is_cheap = point is SavePoint.EPOCH and self._others_saved[0] == trainer.global_step
-        share = _AT_GOOD_MOMENTS if is_cheap or point is SavePoint.VALIDATION else 1.0
+        share = _BEFORE_VALIDATION if point is SavePoint.VALIDATION else 1.0
         cheapest = _COST * self._last_cost
         if cheapest > self._save_every and not self._has_said_stretched:
             self._has_said_stretched = True
@@ -97,12 +93,14 @@ class SeriesSaver:
         started = time.monotonic()
         self._number += 1
         record = self._record(trainer, point)
-        self._point, self._state = point, self._state_of(trainer, point, record)
+        state = self._state_of(trainer, point, record)
         path = self._series.path(record.name)
-        try:
-            trainer.save_checkpoint(path, weights_only=False)
-        finally:
-            self._point, self._state = None, {}
+        # Those of Lightning 1.5 are one too high.
+        numbers = {"epoch": state["record"]["epoch"], "global_step": state["record"]["step"]}
+        checkpoint = {**self._dump(trainer), **numbers, STATE_KEY: state}
+        mark_point(checkpoint, point)
+        strategy_of(trainer).save_checkpoint(checkpoint, path)
+        strategy_of(trainer).barrier("Trainer.save_checkpoint")
         self._names = [*self._names[-2:], record.name]
         if trainer.local_rank == 0 and not trainer.is_global_zero and not is_remote(path):
             self._series.remove_but(self._names)
@@ -148,35 +146,24 @@ class SeriesSaver:
             "pruning": pruning_state(trainer),
             "ranks": gather_objects(trainer, rank_state(trainer, point, self._attributes)),
             "communication": communication_states(trainer),
-            "share": self._checkpoint_to_share(trainer, record.step),
-            "optimizer_groups": optimizer_groups(trainer),
         }
 
-    def _checkpoint_to_share(self, trainer: Trainer, step: int) -> Optional[str]:
-        """The checkpoint of another callback with the weights and optimizers of this step, or ``None``."""
-        saved_at, sums = self._others_saved
-        if saved_at != step:
-            return None
-        now = _trained_sums(trainer)
-        same = all_true(trainer, all(are_equal(each, now) for each in sums))
-        path = broadcast(trainer, last_saved(trainer, step))
-        return path if same else None
+    def note_entries(self, checkpoint: Mapping[str, Any]) -> None:
+        """Note what Lightning has put into a checkpoint of the series, before hooks of the project change it."""
+        if self._entries is not None:
+            self._entries.update({key: copy(value) for key, value in checkpoint.items()})
 
-    def complete(self, trainer: Trainer, checkpoint: Dict[str, Any]) -> None:
-        """Add to a checkpoint of the series what Lightning does not save; take note of those of other callbacks."""
-        if self._point is not None:
-            checkpoint[STATE_KEY] = self._state
-            # Those of Lightning 1.5 are one too high.
-            checkpoint.update(epoch=self._state["record"]["epoch"], global_step=self._state["record"]["step"])
-            mark_point(checkpoint, self._point)
-        elif "optimizer_states" in checkpoint:
-            step = int(trainer.global_step)
-            earlier = self._others_saved[1] if self._others_saved[0] == step else []
-            self._others_saved = step, [*earlier, _trained_sums(trainer)]
+    def _dump(self, trainer: Trainer) -> Dict[str, Any]:
+        """What Lightning saves and hooks add: a fit continues with its own weights, also where a hook saves others.
 
-
-def _trained_sums(trainer: Trainer) -> List[Any]:
-    """The sums of the weights and of the optimizers' states, which callbacks may change between two saves of a step."""
-    states = (state for optimizer in trainer.optimizers for state in getattr(optimizer, "state", {}).values())
-    values = (value for state in states for value in state.values())
-    return [*sums_of(trainer.lightning_module), *weight_sums(value for value in values if hasattr(value, "layout"))]
+        What ``on_save_checkpoint`` removes is put back, and what it replaces, unless an ``on_load_checkpoint`` may
+        expect that.
+        """
+        self._entries = {}
+        try:
+            checkpoint = dump_checkpoint(trainer)
+            reads = has_load_hooks(self._namespace, trainer)
+            own = {key: value for key, value in self._entries.items() if not reads or key not in checkpoint}
+        finally:
+            self._entries = None
+        return {**checkpoint, **own}

@@ -28,7 +28,7 @@ __all__ = [
 #: Key of what is added to the checkpoints of a series; its entry ``record`` is the record without files.
 STATE_KEY = "lightning_sm"
 _RECORD = re.compile(r"step-\d+(-\d+)?\.json")
-_SAVE = re.compile(r"step-\d+(-\d+)?\.(ckpt|rest)")
+_SAVE = re.compile(r"step-\d+(-\d+)?\.ckpt")
 _Value = TypeVar("_Value")
 # The newest, and one before it: the newest may be damaged or not have been uploaded whole.
 _KEPT = 2

@@ -37,14 +37,13 @@ from lightning_sm._lightning.checkpoints import (
     saves_with_dcp,
     state_bytes,
 )
-from lightning_sm._lightning.collectives import RanksOfThread, any_true, broadcast, gather_objects
+from lightning_sm._lightning.collectives import RanksOfThread, broadcast, gather_objects
 from lightning_sm._lightning.strategies import shards_of, strategy_kind
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.ranks import agree_on_error, partition_by_size, raise_on_all_ranks
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile
 from lightning_sm._resume.series import complete_record, saved_record
-from lightning_sm._resume.shared import link_file, source_to_share, write_rest
 from lightning_sm._resume.snapshot import Snapshot
 from lightning_sm._resume.storage import Storage, is_remote, storage_error
 from lightning_sm._resume.transfers import own_checkpoint_io
@@ -105,7 +104,6 @@ class ShardedWriter:
         self._pending: Optional[Future[None]] = None
         self._removals: List[str] = []
         self._cleaned: Set[str] = set()
-        self._saved: Dict[str, _Files] = {}
         self._has_said_why = False
         #: How many seconds the slowest save in a thread has taken.
         self.slowest = 0.0
@@ -158,21 +156,18 @@ class ShardedWriter:
         self._finish_pending()
         target = broadcast(self.trainer, given if is_remote(given) else os.path.abspath(given))
         record = broadcast(self.trainer, saved_record(checkpoint) or self._new_record(target))
-        source = source_to_share(checkpoint, target)
         if is_remote(target):
             self._save_remote(write, checkpoint, target, record)
             return
         stage = self._stage(target, record)
         try:
-            files = self._link(source, checkpoint, target, stage)
             write_copy = None
-            if files is None and self._is_active:
+            if self._is_active:
                 write_copy = self._copy_into_memory(write, checkpoint, target, record, stage)
             if write_copy is not None:
                 self._complete_in_thread(target, record, stage, write_copy)
                 return
-            if files is None:
-                files = self._write(write, checkpoint, target, stage)
+            files = self._write(write, checkpoint, target, stage)
             self._complete(target, record, stage, files, self.trainer)
         except BaseException:
             self._remove_stage(stage)
@@ -258,32 +253,6 @@ class ShardedWriter:
         ranks = (rank for rank, group in enumerate(groups) if group == groups[trainer.global_rank])
         return _Stage(path, tuple(ranks), trainer.global_rank)
 
-    def _link(self, source: Optional[str], checkpoint: Any, target: str, stage: _Stage) -> Optional[_Files]:
-        """Link a save of the series to what a callback of the project has just saved; ``None`` where a host cannot.
-
-        Each host links what it has written. Its folder may hold older files of other hosts, whose upload by this host
-        could arrive after that of the newer ones.
-        """
-        saved = None if source is None else self._saved.get(os.path.abspath(source))
-        if source is None or saved is None:
-            return None
-
-        def link(name: str) -> bool:
-            path = os.path.join(stage.path, name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            return link_file(os.path.join(str(source), name), path)
-
-        linked = not stage.leads or all(map(link, saved[1]))
-        if not any_true(self.trainer, not linked):
-            write = partial(write_rest, checkpoint, stage.path, os.path.basename(target))
-            rest = self._on_all_ranks(target, write if self.trainer.is_global_zero else _nothing)
-            return (*saved[0], broadcast(self.trainer, rest)), saved[1]
-        if stage.leads:  # what is written there must not be written into the linked files
-            remove(stage.path)
-            os.makedirs(stage.path, exist_ok=True)
-        any_true(self.trainer, False)
-        return None
-
     def _write(
         self,
         write: Callable[[Any, Any], Any],
@@ -339,7 +308,6 @@ class ShardedWriter:
 
         self._on_all_ranks(target, lambda: _write_manifest(stage, whole), ranks)
         self._on_all_ranks(target, rename, ranks)
-        self._saved[target] = files
 
     def _complete_in_thread(
         self, target: str, record: CheckpointRecord, stage: _Stage, write_copy: Callable[[], None]

@@ -12,7 +12,7 @@ import tempfile
 import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Dict, Iterator, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, Optional, Sequence, Set
 
 from lightning_sm._atomic_file import partial_path, remove, remove_on_error, replace_atomically
 from lightning_sm._lightning.collectives import broadcast, gather_objects
@@ -23,7 +23,6 @@ from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.ranks import agree_on_error, partition_by_size, raise_on_all_ranks
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, CorruptedError, SavedFile
-from lightning_sm._resume.series import is_save_name
 from lightning_sm._resume.storage import Storage, check_url, is_remote, is_s3
 from lightning_sm.errors import CheckpointError
 
@@ -75,44 +74,41 @@ class LocalFiles:
                 return problem
         return fetch_missing_shards(trainer, self._folder if is_remote(directory) else directory, files)
 
-    def obtain_given(self, trainer: Trainer, path: Any) -> Tuple[Any, Optional[str]]:
+    def obtain_given(self, trainer: Trainer, path: Any) -> Any:
         """Let every host have the checkpoint that global rank 0 would load.
 
         Every rank must call it. A URL whose ``CheckpointIO`` is a project's own, or that is not on S3, is left to
         Lightning.
 
         Returns:
-            Its path, or what was given; and the path of its :attr:`CheckpointRecord.rest`, for a save of a series.
+            Its path, or what was given.
 
         Raises:
             CheckpointError: It is not there, not whole or of another strategy, or cannot be read; on all ranks.
         """
         named = broadcast(trainer, None if path is None else os.fspath(path).rstrip("/"))
         if named is None or (is_remote(named) and not _is_ours(trainer, named)):
-            return path, None
+            return path
         directory, name = named.rpartition("/")[::2] if is_remote(named) else os.path.split(os.path.abspath(named))
         record = self._record_of(trainer, directory, name)
         if record is None:
-            return named, None
+            return named
         problem = self.obtain(trainer, directory, record.files)
         if problem is not None:
             raise CheckpointError(f"The checkpoint {named} cannot be loaded: {problem}.", hint=_HINT)
         found = load_problem(trainer, record.strategy, record.world_size) if record.strategy else None
         if found is not None:
             raise CheckpointError(f"The checkpoint {named} cannot be loaded: {found[0]}.", hint=found[1])
-        return self.path(directory, name), record.rest and self.path(directory, record.rest)
+        return self.path(directory, name)
 
     @staticmethod
     def _record_of(trainer: Trainer, directory: str, name: str) -> Optional[CheckpointRecord]:
-        """The files of a checkpoint, if it is a save of a series, or if any host must get some of them."""
+        """The files of a checkpoint, if any host must get some of them."""
 
         def read() -> Optional[CheckpointRecord]:
             if trainer.local_rank != 0 or (is_remote(directory) and not trainer.is_global_zero):
                 return None
             path = os.path.join(directory, name)
-            beside = _record_beside(directory, name)
-            if beside is not None:
-                return beside
             if is_remote(directory):
                 return _remote_record(directory, name)
             if os.path.isdir(path):
@@ -168,18 +164,6 @@ def _parse(content: bytes, name: str, path: str) -> CheckpointRecord:
         return CheckpointRecord.parse(content, name)
     except CorruptedError as error:
         raise CheckpointError(f"The checkpoint {path} cannot be loaded: {error}.", hint=_HINT) from error
-
-
-def _record_beside(directory: str, name: str) -> Optional[CheckpointRecord]:
-    """The record of a save of a series, whose files may share those of another checkpoint."""
-    if not is_save_name(name):
-        return None
-    beside = f"{os.path.splitext(name)[0]}.json"
-    try:
-        content = Storage(directory).read(beside)
-    except FileNotFoundError:
-        return None
-    return _parse(content, beside, f"{directory}/{name}")
 
 
 def _folder_record(directory: str, name: str) -> Optional[CheckpointRecord]:

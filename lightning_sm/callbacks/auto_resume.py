@@ -26,7 +26,7 @@ from lightning_sm._resume.callback_files import leave_files, list_checkpoints, r
 from lightning_sm._resume.choose import Choice, ResumeMode, choose, describe_world_change
 from lightning_sm._resume.fits import counts_fits, is_search, is_search_within, next_fit, stopping_criteria
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
-from lightning_sm._resume.install import finish_saves, install_saves
+from lightning_sm._resume.install import finish_saves, install_saves, read_plainly
 from lightning_sm._resume.model_state import are_equal, sums_of
 from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, stop_asking
 from lightning_sm._resume.ranks import raise_on_all_ranks
@@ -34,7 +34,6 @@ from lightning_sm._resume.record import FitRecord, SavedFile
 from lightning_sm._resume.restorer import FitRestorer
 from lightning_sm._resume.saver import SeriesSaver
 from lightning_sm._resume.series import Series
-from lightning_sm._resume.shared import merge_rest
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._resume.transfers import LocalFiles
 from lightning_sm._sagemaker.job import TrainingJob
@@ -74,9 +73,6 @@ class AutoResumeMixin(Callback):
     ``PROGRAM-DIGITS/fit-K/step-N.ckpt``, ``step-N.json``
       A save of fit K after N optimizer steps, a file or a folder of shards, and its record with sizes and checksums,
       which is written last. The digits are those of the program's arguments and hyperparameters.
-
-    ``PROGRAM-DIGITS/fit-K/step-N.rest``, or ``step-N.ckpt/step-N.rest``
-      What differs from the checkpoint of another callback, of which ``step-N.ckpt`` is a hard link.
 
     ``PROGRAM-DIGITS/fit-K/fit.json``
       Which job trains the fit, and whether it has ended.
@@ -159,8 +155,6 @@ class AutoResumeMixin(Callback):
         self._files.close()
         self.resumed_from = None
         self._choice: Optional[Choice] = None
-        # The file with what the chosen save does not share with another checkpoint.
-        self._rest: Optional[str] = None
         self._model, self._fit = ModelIdentity(""), FitRecord()
         self._criteria: Mapping[str, Any] = {}
         self._attributes = Attributes(self.namespace)
@@ -247,8 +241,9 @@ class AutoResumeMixin(Callback):
             change = describe_world_change(record, trainer.world_size)
             if change is not None:
                 log.warning("%s", change)
-        self._rest = record.rest and self._files.path(self._chosen.source, record.rest)
-        return self._files.path(self._chosen.source, record.name), self.weights_only
+        found = self._files.path(self._chosen.source, record.name)
+        read_plainly(trainer, found)
+        return found, self.weights_only
 
     def _use_given(self, trainer: Trainer, path: Any) -> Optional[Tuple[str, Optional[bool]]]:
         series = self._chosen.series
@@ -260,7 +255,7 @@ class AutoResumeMixin(Callback):
         if not path:
             return None
         self.resumed_from = str(path)
-        found, self._rest = self._files.obtain_given(trainer, path)
+        found = self._files.obtain_given(trainer, path)
         # A save of another series is continued as one of this; anything else is left to Lightning.
         return str(found), False if is_remote(path) and not is_remote(found) else None
 
@@ -280,8 +275,6 @@ class AutoResumeMixin(Callback):
     def _after_load(self, trainer: Trainer, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
         """Take this package's part out of a checkpoint of the series, before Lightning restores the rest."""
         record = self._chosen.record
-        if self._rest is not None:
-            merge_rest(checkpoint, self._rest, weights_only=self.weights_only)
         if record is None:
             leave_files(trainer, checkpoint)
         self._restorer.take(trainer, pl_module, checkpoint, record, self._criteria, self.directory)
@@ -291,7 +284,7 @@ class AutoResumeMixin(Callback):
         record = self._chosen.record
         if self._restorer.replays and trainer.is_global_zero:
             log.info("This fit had ended with fit %d: %s; no training is left", self._chosen.series.number, record)
-        has_more = self._restorer.after_restore(trainer, is_shared=self._rest is not None)
+        has_more = self._restorer.after_restore(trainer)
         # After on_train_start of all callbacks and of the model, which may reset what is restored.
         self._undo.append(listen(trainer.fit_loop, "on_run_start", lambda: self._restore(trainer, pl_module, has_more)))
         self._undo.append(after_run(trainer, lambda: self._after_run(trainer, pl_module)))
@@ -352,12 +345,12 @@ class AutoResumeMixin(Callback):
         self._restorer.end_epoch(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
-        """Add to a save of the series what Lightning does not save; warn once of states that differ between ranks."""
+        """Note what Lightning has put into a save of the series; warn once of states that differ between ranks."""
         if self._compares_states:
             self._compares_states = False
             warn_of_own_states(trainer, checkpoint)
         if self.saver is not None:
-            self.saver.complete(trainer, checkpoint)
+            self.saver.note_entries(checkpoint)
 
     @property
     def slowest_save(self) -> float:
@@ -455,7 +448,7 @@ def _loadable_here(trainer: Trainer, path: Any) -> Iterator[Any]:
     """Yield the path from which this rank loads the checkpoint of global rank 0. Every rank must call it."""
     files = LocalFiles()
     try:
-        found, _ = files.obtain_given(trainer, path)
+        found = files.obtain_given(trainer, path)
         complete_for_load(strategy_of(trainer))
         yield found
         if is_remote(path):

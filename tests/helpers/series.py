@@ -14,7 +14,7 @@ from lightning_sm.callbacks import callback_class
 from tests.helpers.interrupted import NAMESPACE, Logged, pl
 from tests.helpers.setups import SETUPS as LIBRARY
 
-__all__ = ["LIBRARY", "continue_from", "outcome", "saves_of", "shares", "train_fit", "train_keeping_all"]
+__all__ = ["LIBRARY", "continue_from", "outcome", "saves_of", "train_fit", "train_keeping_all"]
 
 
 def train_fit(name, size, directory, seed=7, save_every=0.01, resumed=False, ckpt_path=None, **more):
@@ -53,11 +53,6 @@ def saves_of(directory):
     return sorted(records, key=lambda record: record["number"])
 
 
-def shares(record):
-    """Whether a save shares a file of another callback."""
-    return len(record["files"]) > 1
-
-
 def continue_from(record, directory, copy, name, size, save_every=600.0, **more):
     """Continue a fit from one of its saves, in a directory that has no other, and return the trainer."""
     if os.environ.get("RANK", "0") == "0":
@@ -67,8 +62,6 @@ def continue_from(record, directory, copy, name, size, save_every=600.0, **more)
         stem = record["name"][: -len(".ckpt")]
         shutil.copy(series / record["name"], target)
         shutil.copy(series / f"{stem}.json", target)
-        if shares(record):
-            shutil.copy(series / f"{stem}.rest", target)
     if dist.is_initialized():
         dist.barrier()
     with mock.patch("lightning_sm._resume.series.Series.remove_replaced"):

@@ -122,19 +122,6 @@ def scheduled_and_averaged(pl, kind):
     return SetUp(Net(), [Warming()])
 
 
-@setup
-def scheduled_by_epoch(pl, kind):
-    """A schedule that changes the rates between the checkpoint of a callback and the save that shares its files."""
-
-    def configure(module):
-        optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
-        # It halves the rate after each epoch, later than the callback saves.
-        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=-1, factor=0.5)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "train_loss_epoch"}}
-
-    return SetUp(net(pl, configure))
-
-
 def _averaged(pl):
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # torch 2.0
 

@@ -43,27 +43,6 @@ def replaced(kind, below, other, **more):
     }
 
 
-def shared(kind, below, other):
-    """A save of the job's series shares a checkpoint, beside whose shards there are older ones of the other host."""
-    path = Path(below, "last.ckpt")
-    last = pl.callbacks.ModelCheckpoint(below, "last", every_n_train_steps=2, enable_version_counter=False)
-
-    def complete(trainer):
-        trainer.strategy.barrier()
-        for source in [each for each in Path(other, path.name).iterdir() if not (path / each.name).exists()]:
-            shutil.copy(source, path / source.name)
-        trainer.strategy.barrier()
-
-    fit(kind, below, last, Actions(step3=complete), steps=4)
-    (series,) = Path(below).glob("job/*/fit-0")
-    saved = series / "step-4.ckpt"
-    return {
-        "files": listed(saved),
-        "beside": listed(path),
-        "shared": [each for each in listed(saved) if (path / each).exists() and (saved / each).samefile(path / each)],
-    }
-
-
 def _identity(path):
     """What changes when a file is written anew or moved here from elsewhere."""
     found = path.stat()
@@ -75,8 +54,6 @@ def main(folder, kind, directory, hosts):
     for case in ("replaced", "replaced async"):
         own, other = (str(Path(root, case)) for root in (directory, Path(hosts, f"host-{1 - RANK}")))
         found[case] = replaced(kind, own, other, async_save=case != "replaced")
-    own, other = (str(Path(root, "shared")) for root in (directory, Path(hosts, f"host-{1 - RANK}")))
-    found["shared"] = shared(kind, own, other)
     for case in ("now", "async"):
         below = os.path.join(directory, case)
         saves = pl.callbacks.ModelCheckpoint(below, "{step}", every_n_train_steps=2, save_top_k=1)

@@ -52,9 +52,6 @@ def test_two_saves_of_the_series_are_kept_with_their_records(saved):
     found = rank["ways"]
     assert {"fit.json", "step-9.ckpt", "step-9.json", "step-10.ckpt", "step-10.json"} <= set(found["series"])
     assert [name for name in found["series"] if not name.startswith(("step-9.", "step-10."))] == ["fit.json"]
-    # The callbacks have just saved that step.
-    assert any(file["name"].endswith(".rest") for file in found["records"][-1]["files"])
-    assert len(found["linked"]) > 2
     assert all(found["intact"])
     for record in found["records"]:
         assert record["world_size"] == 2
@@ -110,12 +107,6 @@ def test_each_host_has_its_own_shards_and_removes_its_own_only(tmp_path):
     assert set(first["files"]) & set(second["files"]) == {"manifest.json"}
     # SageMaker would delete in S3 what a host deletes, which the other one may have uploaded anew.
     others = [["__1_0.distcp"], [".metadata", "__0_0.distcp", "meta.pt"]]
-    written = [["manifest.json", "step-4.rest"], ["manifest.json"]]
-    for rank, linked, names in zip(ranks, reversed(others), written):
-        # A host that uploads older shards of another one may replace the newer ones in S3.
-        assert rank["shared"]["files"] == sorted([*linked, *names])
-        assert rank["shared"]["shared"] == linked
-        assert rank["shared"]["beside"] == sorted([*listed, "manifest.json"])
     for rank, of_other in zip(ranks, others):
         for case in ("replaced", "replaced async"):
             found = rank[case]

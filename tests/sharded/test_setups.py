@@ -15,7 +15,7 @@ _SHARDED = [kind for kind in KINDS if kind != "ddp" and runs_here(kind)]
 _NAMES = [name for name in SHARDED_SETUPS if name != "ema_weight_averaging" or hasattr(pl.callbacks, "WeightAveraging")]
 _TRAINED = [(kind, name) for kind in _SHARDED for name in names_of(kind, _NAMES)]
 _ENDS = [
-    (kind, name) for kind, name in _TRAINED if name in ("stopped_early", "scheduled_and_averaged", "scheduled_by_epoch")
+    (kind, name) for kind, name in _TRAINED if name in ("stopped_early", "scheduled_and_averaged")
 ]
 _ENDS += [(kind, "finetuning") for kind in ("fsdp", "fsdp_full") if kind in _SHARDED]
 if "deepspeed_2" in _SHARDED and "ema_weight_averaging" in _NAMES:
@@ -75,14 +75,6 @@ def test_a_time_limit_ends_well_and_is_no_end_of_the_training(ranks, kind):
         assert limited["steps"] == 1
         # Early stopping ends it in the middle of the six epochs.
         assert found["plain"]["steps"] == 8
-
-
-@pytest.mark.parametrize("kind", _IN_SHARDS)
-@pytest.mark.parametrize(("name", "save"), [("stopped_early", "step-4-2"), ("scheduled_by_epoch", "step-8")])
-def test_the_save_that_is_resumed_shares_the_files_of_a_callback(ranks, kind, name, save):
-    found = ranks[0][kind][name]
-    assert found["resumed"]["start"] == int(save.split("-")[1])
-    assert any(file.endswith(f"/fit-0/{save}.ckpt/{save}.rest") for file in found["killed files"])
 
 
 # Older torch crashes when FSDP gathers a full state on a CPU.
