@@ -58,6 +58,18 @@ def test_damaged_saves_are_passed_over(job, uninterrupted, kind):
     assert job.weights == uninterrupted
 
 
+def test_a_trainer_that_saves_in_its_own_way_does_not_change_the_series(job, uninterrupted, monkeypatch):
+    class Saves(pl.Trainer):
+        def save_checkpoint(self, filepath, *args, **more):
+            torch.save(self.lightning_module.state_dict(), filepath)
+
+    monkeypatch.setattr(pl, "Trainer", Saves)
+    job.interrupted(after=EPOCH + 3)
+    job.fit()
+    assert job.steps == 2 * EPOCH - 2
+    assert job.weights == uninterrupted
+
+
 def test_require_needs_a_save_of_the_first_fit(job):
     with pytest.raises(CheckpointError, match=r"resume is require, and no checkpoint in .* can be used. HINT: "):
         job.fit(resume="require")

@@ -15,7 +15,7 @@ LIMITS = {
 }
 # One of each kind of loop, data, schedule, metric and callback. The others are slow, as is each save.
 REPRESENTATIVE = {
-    "adam_and_clipping", "accumulation_by_epoch", "attributes", "changed_by_epochs", "epoch_mean",
+    "adam_and_clipping", "accumulation_by_epoch", "attributes", "changed_by_epochs", "changed_by_hooks", "epoch_mean",
     "loader_with_generator", "manual_optimization", "metric_objects", "plateau_by_step", "several_loaders",
     "stateful_loader", "stream", "validation_within_epochs", "workers",
 }  # fmt: skip

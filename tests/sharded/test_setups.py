@@ -14,9 +14,7 @@ _SHARDED = [kind for kind in KINDS if kind != "ddp" and runs_here(kind)]
 # Lightning 2.6 has it.
 _NAMES = [name for name in SHARDED_SETUPS if name != "ema_weight_averaging" or hasattr(pl.callbacks, "WeightAveraging")]
 _TRAINED = [(kind, name) for kind in _SHARDED for name in names_of(kind, _NAMES)]
-_ENDS = [
-    (kind, name) for kind, name in _TRAINED if name in ("stopped_early", "scheduled_and_averaged")
-]
+_ENDS = [(kind, name) for kind, name in _TRAINED if name in ("stopped_early", "scheduled_and_averaged")]
 _ENDS += [(kind, "finetuning") for kind in ("fsdp", "fsdp_full") if kind in _SHARDED]
 if "deepspeed_2" in _SHARDED and "ema_weight_averaging" in _NAMES:
     _ENDS.append(("deepspeed_2", "ema_weight_averaging"))

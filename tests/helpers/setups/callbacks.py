@@ -311,3 +311,32 @@ def changed_by_epochs(pl, size):
     # DDP waits for gradients of layers that are frozen amid the training.
     arguments = {"strategy": "ddp_find_unused_parameters_true"} if size.ranks > 1 else {}
     return Setup(Net(), DataLoader(data, batch_size=BATCH_SIZE, shuffle=True), in_order(), arguments)
+
+
+@setup
+def changed_by_hooks(pl, size):
+    """What is saved for others: averages in place of weights, no states of optimizers, files that nobody loads."""
+
+    class Averages(pl.Callback):
+        def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+            checkpoint["state_dict"] = {name: value * 0.5 for name, value in checkpoint["state_dict"].items()}
+
+    class Thin(net(pl)):
+        def on_save_checkpoint(self, checkpoint):
+            weights = checkpoint["state_dict"]
+            checkpoint.clear()
+            checkpoint["state_dict"] = weights
+
+    class Exported(pl.plugins.CheckpointIO):
+        def save_checkpoint(self, checkpoint, path, storage_options=None):
+            del checkpoint["state_dict"]
+            torch.save(checkpoint, path)
+
+        def load_checkpoint(self, path, storage_options=None):
+            raise AssertionError(path)
+
+        def remove_checkpoint(self, path):
+            pass
+
+    arguments = {"callbacks": [Averages()], "plugins": [Exported()]}
+    return Setup(Thin(), shuffled(size), in_order(), arguments)
