@@ -2,7 +2,7 @@
 
 import functools
 from contextlib import suppress
-from typing import Any, Callable
+from typing import Any
 
 from lightning_sm._lightning.import_hook import add_import_hook, check_before_import, explain_failed_import
 from lightning_sm._lightning.namespaces import FABRICS, NAMESPACES, Namespace, mark_unsupported, set_rank_zero_rank
@@ -14,34 +14,30 @@ __all__ = ["register_on_import"]
 
 def register_on_import() -> None:
     """Register with each Lightning when it is imported, or now if it has been."""
-    for namespace in NAMESPACES:
-        add_import_hook(
-            namespace.name,
-            functools.partial(_try, _register, namespace),
-            before=functools.partial(_before_import, namespace),
-            explain=explain_failed_import,
-        )
-    for namespace in FABRICS:
-        after = functools.partial(_try, _register_fabric, namespace)
-        add_import_hook(namespace.name, after, explain=explain_failed_import)
+    # Python executes a package before a module in it.
+    for package in ("lightning", "pytorch_lightning", "lightning_fabric"):
+        before = functools.partial(_before_import, package)
+        add_import_hook(package, lambda: None, before=before, explain=explain_failed_import)
+    for namespace in (*NAMESPACES, *FABRICS):
+        add_import_hook(namespace.name, functools.partial(_try, namespace))
 
 
-def _try(register: Callable[[Namespace], None], namespace: Namespace) -> None:
+def _try(namespace: Namespace) -> None:
     """Register; if that fails, as with an unknown newer Lightning, log it instead of failing the user's import.
 
     Using one of our classes with that Lightning raises the error.
     """
     try:
-        register(namespace)
+        _register(namespace)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         mark_unsupported(namespace, reason)
         log.warning("lightning_sm does not support this release of %s and is inactive (%s).", namespace.name, reason)
 
 
-def _before_import(namespace: Namespace) -> None:
+def _before_import(package: str) -> None:
     _watch_failures()
-    check_before_import(namespace)
+    check_before_import(package)
 
 
 def _watch_failures() -> None:
@@ -60,22 +56,12 @@ def _register(namespace: Namespace) -> None:
     from lightning_sm._lightning.strategies import check_single_device_environment
 
     _watch_failures()
-    environments = namespace.module("plugins.environments")
-    environments.ClusterEnvironment.register(SageMakerEnvironment)
-    add_names_of_environment(namespace, SageMakerEnvironment)
-    register_strategies(namespace)
-    register_accelerators(namespace)
-    check_single_device_environment(namespace, _check_single_device)
-    _set_rank()
-
-
-def _register_fabric(namespace: Namespace) -> None:
-    from lightning_sm._distributed.environment import SageMakerEnvironment
-    from lightning_sm._distributed.registry import register_strategies
-
-    _watch_failures()
     namespace.module("plugins.environments").ClusterEnvironment.register(SageMakerEnvironment)
     register_strategies(namespace)
+    if namespace in NAMESPACES:
+        add_names_of_environment(namespace, SageMakerEnvironment)
+        register_accelerators(namespace)
+        check_single_device_environment(namespace, _check_single_device)
     _set_rank()
 
 

@@ -142,10 +142,10 @@ class SigtermHandler:
 
         Args:
             exits_at_once: Whether the signal ends the program at once, because there is nothing to save; otherwise it
-                only sets ``received``. A second call changes this.
+                only sets ``received``.
         """
         self._exits_at_once = exits_at_once
-        if self._is_installed or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
             return
         signal.signal(signal.SIGTERM, self._handle)
         self._is_installed = True

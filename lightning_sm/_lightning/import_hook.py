@@ -13,7 +13,6 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple
 
-from lightning_sm._lightning.namespaces import Namespace
 from lightning_sm._logging import log
 from lightning_sm.errors import LightningImportError, LightningSMError
 
@@ -90,8 +89,11 @@ class _Finder:
 Version = Tuple[int, ...]
 
 
-def check_before_import(namespace: Namespace) -> None:
+def check_before_import(name: str) -> None:
     """Log a warning where the installed packages do not work together, and refuse releases that are malicious.
+
+    Args:
+        name: The top-level package that is about to be imported.
 
     Raises:
         LightningSMError: The installed release is compromised. None of its code has been executed.
@@ -101,7 +103,7 @@ def check_before_import(namespace: Namespace) -> None:
         if versions.get(package) in ((2, 6, 2), (2, 6, 3)):
             # https://github.com/Lightning-AI/pytorch-lightning/issues/21691
             raise LightningSMError(
-                f"{namespace.name} was not imported: {package} 2.6.2 and 2.6.3 are compromised releases.",
+                f"{name} was not imported: {package} 2.6.2 and 2.6.3 are compromised releases.",
                 hint=f"Put '{package}!=2.6.2,!=2.6.3' into requirements.txt.",
             )
     parser = versions.get("jsonargparse", (4, 21))

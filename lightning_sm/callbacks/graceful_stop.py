@@ -6,6 +6,7 @@ from typing import Any, Callable, List, Optional, Tuple, Union
 from lightning_sm._failure import report_exit, set_training
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
+from lightning_sm._lightning.legacy import connector_of
 from lightning_sm._lightning.replaced_method import listen
 from lightning_sm._lightning.restart import SavePoint
 from lightning_sm._lightning.trainer import Callback, Trainer
@@ -82,17 +83,15 @@ class GracefulStopMixin(Callback):
         self._undo: List[Callable[[], None]] = []
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
-        """Save the SIGTERM handler that is there before Lightning installs its own."""
+        """Exit at once on SIGTERM: before the training, in a test and in a prediction there is nothing to save."""
         # From here on the sudden exit of this rank is reported as a failure.
         set_training(True)
         self._sigterm.prepare()
+        install = partial(self._sigterm.install, exits_at_once=True)
+        install()
+        # Lightning's handler replaces ours, long before the first batch.
+        self._undo.append(listen(connector_of(trainer, "signal"), "register_signal_handlers", install))
         self.stopped_by = None
-
-    def on_sanity_check_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Exit at once on SIGTERM: before the training, in a test and in a prediction there is nothing to save."""
-        self._sigterm.install(exits_at_once=True)
-
-    on_test_start = on_predict_start = on_sanity_check_start
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """From here on, stop at the end of a step."""
@@ -111,9 +110,7 @@ class GracefulStopMixin(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Determine whether ranks may synchronize after each validation batch."""
-        if trainer.state.fn != "fit":
-            self._sigterm.install(exits_at_once=True)
-        elif not trainer.sanity_checking:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._can_stop_in_validation = have_equal_batches(trainer, trainer.num_val_batches)
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
@@ -138,6 +135,7 @@ class GracefulStopMixin(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Restore the SIGTERM handler, and end the program if SIGTERM was received after the last step."""
+        self._end(trainer)
         self._sigterm.restore(trainer)
         if self._sigterm.received:
             log.info("SIGTERM received after the last step: training is complete, exiting with code %d.", STOPPED)

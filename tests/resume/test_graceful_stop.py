@@ -176,7 +176,29 @@ def test_a_fit_in_a_process_of_multiprocessing_is_stopped_without_a_save(trainer
     assert saved(tmp_path) == []
 
 
-def test_a_signal_before_training_ends_the_program_at_once(trainer, tmp_path):
+# Between Lightning's own handler and the first batch lie the start of workers, and waiting for slow ranks.
+@pytest.mark.parametrize("moment", ["setup", "train_dataloader"])
+def test_a_signal_before_training_ends_the_program_at_once(trainer, tmp_path, moment):
+    class Model(type(tiny_model(pl))):
+        def setup(self, stage=None):
+            self.reach("setup")
+
+        def train_dataloader(self):
+            self.reach("train_dataloader")
+            return loader()
+
+        def reach(self, name):
+            if name == moment:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    kill, model = Kill(), tiny_model(pl)
+    model.__class__ = Model
+    assert_stops(143, lambda: trainer(kill).fit(model))
+    assert kill.seen == []
+    assert saved(tmp_path) == []
+
+
+def test_a_signal_in_the_sanity_check_ends_the_program_at_once(trainer, tmp_path):
     kill = Kill("sanity", 1)
     assert_stops(143, lambda: fit(trainer(kill, num_sanity_val_steps=1)))
     assert kill.seen == ["sanity"]
