@@ -80,10 +80,13 @@ lightning_fabric_callbacks = functools.partial(_protect, "lightning.fabric")
 fabric_callbacks = functools.partial(_protect, "lightning_fabric")
 
 
-def is_helper() -> bool:
+def is_helper(*, guesses: bool = True) -> bool:
     """Whether a rank started this process for something else than training; marks this process as a rank if not.
 
     Such a process has the rank's variables, and would join its world in the rank's place.
+
+    Args:
+        guesses: Whether a parent counts as a rank that has not been marked as one.
     """
     # Without RANK, which DeepSpeed's strategy sets in a running process; Lightning sets LOCAL_RANK=0 there.
     slot = "/".join([*(os.environ.get(name, "") for name in _RANK[:2]), os.environ.get("LOCAL_RANK") or "0"])
@@ -91,7 +94,7 @@ def is_helper() -> bool:
     found = os.environ.get(_MARK, "")
     if found == mark:
         return False
-    if found.startswith(f"{slot} ") or _has_rank_as_parent():
+    if found.startswith(f"{slot} ") or (guesses and _has_rank_as_parent()):
         return True
     os.environ[_MARK] = mark
     return False

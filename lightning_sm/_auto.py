@@ -89,7 +89,8 @@ def _complete_all(why: str, sagemaker: Mapping[str, Any]) -> None:
         topology = Topology.resolve(job=job)
     if not job.in_container or os.environ.get(_VARIABLE) == "0":
         return
-    if is_helper():
+    # A program with the line trains, whatever has started it.
+    if is_helper(guesses=False):
         # Workers of data loaders may run the main program once more.
         if multiprocessing.parent_process() is None:
             log.info("%s leaves this process alone, which a rank started for something else.", why)

@@ -147,7 +147,7 @@ def test_outside_a_job_auto_does_nothing_but_refuse_unknown_options(monkeypatch,
 
 
 def test_a_process_that_is_left_alone_in_spite_of_its_line_says_so(opt_ml, in_environ, monkeypatch):
-    monkeypatch.setattr("lightning_sm._auto.is_helper", lambda: True)
+    monkeypatch.setattr("lightning_sm._auto.is_helper", lambda **_: True)
     in_environ(opt_ml.host("algo-1").environ())
     with log_lines() as lines:
         lightning_sm.auto()

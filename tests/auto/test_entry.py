@@ -58,25 +58,27 @@ def test_the_entry_points_import_nothing_but_what_each_program_has():
 
 _CHILDREN = """
     import os, subprocess, sys
-    CHILD = "import os, lightning_sm_entry as entry; print(entry.is_helper())"
-    def is_helper(**changed):
-        done = subprocess.run([sys.executable, "-c", CHILD], env={**os.environ, **changed}, capture_output=True)
+    CHILD = "import os, lightning_sm_entry as entry; print(entry.is_helper({}))"
+    def is_helper(how="", **changed):
+        command = [sys.executable, "-c", CHILD.format(how)]
+        done = subprocess.run(command, env={**os.environ, **changed}, capture_output=True)
         return done.stdout.decode().strip() == "True"
     # A script that starts the training.
     say(is_helper())
     import torch
-    say(is_helper())
+    # A program with the line trains also behind a script that has imported torch.
+    say(is_helper(), is_helper("guesses=False"))
     # torchrun's agent, also one for each process of mpirun, and Lightning, each of which starts ranks.
     say(is_helper(TORCHELASTIC_RUN_ID="x", RANK="0", LOCAL_RANK="0"), is_helper(LOCAL_RANK="1"))
     import lightning_sm_entry
     say(lightning_sm_entry.is_helper())
     # Lightning and DeepSpeed's strategy set them in the rank.
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="2")
-    say(is_helper(), is_helper(LOCAL_RANK="1"), lightning_sm_entry.is_helper())
+    say(is_helper(), is_helper("guesses=False"), is_helper(LOCAL_RANK="1"), lightning_sm_entry.is_helper())
 """
 
 
 @pytest.mark.parametrize("variables", [{"SM_CURRENT_HOST": "algo-1"}, {"OMPI_COMM_WORLD_RANK": "0"}], ids=str)
 def test_who_is_a_rank_and_who_is_started_by_one_for_something_else(variables):
     found = run_fresh(_CHILDREN, PYTHONPATH=str(ROOT), **variables)
-    assert found == [[False], [True], [False, False], [False], [True, False, False]]
+    assert found == [[False], [True, False], [False, False], [False], [True, True, False, False]]
