@@ -1,14 +1,14 @@
 """How strategies save and load: hooks around that, what DeepSpeed lacks in it, and another storage for DCP."""
 
 import importlib
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
 
 from lightning_sm._lightning.legacy import connector_of, strategy_of
 from lightning_sm._lightning.namespaces import Namespace, has_base
 from lightning_sm._lightning.replaced_method import ReplacedMethod
-from lightning_sm._lightning.strategies import strategy_kind
+from lightning_sm._lightning.strategies import is_sharded, strategy_kind
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 
 __all__ = [
@@ -20,11 +20,11 @@ __all__ = [
     "deferred_write_errors",
     "dump_checkpoint",
     "has_dcp_storage",
-    "has_load_hooks",
     "innermost_wrapper",
     "is_failed_write",
     "keep_averages",
     "reasons_of",
+    "saving_for_restart",
     "save_dcp",
     "saves_with_dcp",
     "state_bytes",
@@ -37,20 +37,66 @@ def dump_checkpoint(trainer: Trainer) -> Dict[str, Any]:
     return found
 
 
-def has_load_hooks(namespace: Namespace, trainer: Trainer) -> bool:
-    """Whether anything of a trainer's expects in a checkpoint what its ``on_save_checkpoint`` has made of it."""
+@contextmanager
+def saving_for_restart(namespace: Namespace, trainer: Trainer) -> Iterator[None]:
+    """Call hooks of the project for a restart only, and undo what they change in what is trained.
+
+    An ``on_save_checkpoint`` without an ``on_load_checkpoint`` is for other readers than a restart, as one that writes
+    averages in place of the weights, or the best model in another format. Others may set an optimizer to evaluation,
+    which schedule-free ones change the weights for.
+
+    Args:
+        namespace: Lightning's namespace.
+        trainer: The trainer.
+    """
     lightning: Any = namespace.module()
     owners = [
         (trainer.lightning_module, lightning.LightningModule),
         (getattr(trainer, "datamodule", None), lightning.LightningDataModule),
         *((callback, lightning.Callback) for callback in callbacks_of(trainer)),
     ]
-    # It saves weights as they are without pruning, which it applies again after they have been loaded.
-    return any(has_base(type(each), "ModelPruning") for each, _ in owners) or any(
-        getattr(getattr(each, "on_load_checkpoint", None), "__func__", None) is not base.on_load_checkpoint
-        for each, base in owners
-        if each is not None
-    )
+    own = [(each, base) for each, base in owners if _is_projects(getattr(each, "on_save_checkpoint", None))]
+    readers = [each for each, base in own if _function(each.on_load_checkpoint) is not base.on_load_checkpoint]
+    replaced = [ReplacedMethod(each, "on_save_checkpoint", _skipped) for each, _ in own if each not in readers]
+    try:
+        with _unchanged(trainer) if readers and not is_sharded(trainer) else nullcontext():
+            yield
+    finally:
+        for method in replaced:
+            method.undo()
+
+
+def _function(method: Any) -> Any:
+    return getattr(method, "__func__", method)
+
+
+def _is_projects(method: Any) -> bool:
+    package = str(getattr(_function(method), "__module__", "")).partition(".")[0]
+    return method is not None and package not in ("lightning", "pytorch_lightning", "lightning_sm")
+
+
+def _skipped(original: Any, *args: Any, **kwargs: Any) -> None:
+    """Stands for a hook that is not called."""
+
+
+@contextmanager
+def _unchanged(trainer: Trainer) -> Iterator[None]:
+    """Set weights, buffers and the options of optimizers to what they were."""
+    import torch
+
+    module = strategy_of(trainer).lightning_module
+    tensors = [each for each in (*module.parameters(), *module.buffers()) if not each.is_inference()]
+    before = [(each, each._version, each.detach().to("cpu", copy=True)) for each in tensors]
+    groups = [(group, dict(group)) for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, version, value in before:
+                if tensor._version != version:
+                    tensor.copy_(value)
+        for group, values in groups:
+            group.update(values)
 
 
 def innermost_wrapper(checkpoint_io: Any) -> Any:

@@ -2,11 +2,11 @@
 
 import os
 import time
-from copy import copy
+from copy import copy, deepcopy
 from typing import Any, Dict, Mapping, Optional
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.checkpoints import dump_checkpoint, has_load_hooks
+from lightning_sm._lightning.checkpoints import dump_checkpoint, saving_for_restart
 from lightning_sm._lightning.collectives import broadcast, gather_objects
 from lightning_sm._lightning.legacy import epochs_trained, logged_step, strategy_of
 from lightning_sm._lightning.restart import SavePoint, loaders_of, mark_point, reload_epoch, repeats_loaders
@@ -151,19 +151,16 @@ class SeriesSaver:
     def note_entries(self, checkpoint: Mapping[str, Any]) -> None:
         """Note what Lightning has put into a checkpoint of the series, before hooks of the project change it."""
         if self._entries is not None:
-            self._entries.update({key: copy(value) for key, value in checkpoint.items()})
+            found = {key: deepcopy(value) if key == "loops" else copy(value) for key, value in checkpoint.items()}
+            self._entries.update(found)
 
     def _dump(self, trainer: Trainer) -> Dict[str, Any]:
-        """What Lightning saves and hooks add: a fit continues with its own weights, also where a hook saves others.
-
-        What ``on_save_checkpoint`` removes is put back, and what it replaces, unless an ``on_load_checkpoint`` may
-        expect that.
-        """
+        """What Lightning saves and hooks add; what hooks remove from it, or change of the loops, is put back."""
         self._entries = {}
         try:
-            checkpoint = dump_checkpoint(trainer)
-            reads = has_load_hooks(self._namespace, trainer)
-            own = {key: value for key, value in self._entries.items() if not reads or key not in checkpoint}
+            with saving_for_restart(self._namespace, trainer):
+                checkpoint = dump_checkpoint(trainer)
+            own = {key: value for key, value in self._entries.items() if key not in checkpoint or key == "loops"}
+            return {**checkpoint, **own}
         finally:
             self._entries = None
-        return {**checkpoint, **own}

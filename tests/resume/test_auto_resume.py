@@ -70,6 +70,38 @@ def test_a_trainer_that_saves_in_its_own_way_does_not_change_the_series(job, uni
     assert job.weights == uninterrupted
 
 
+class OneWay(pl.Callback):
+    """Writes the best model in another format, as plain Lightning calls it for a ModelCheckpoint only."""
+
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+        raise AssertionError("called for a save of the series")
+
+
+class Disturbs(pl.Callback):
+    """Sets an optimizer to evaluation, as for schedule-free ones: the next step's weights would be others."""
+
+    kept = None
+
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+        checkpoint["kept"] = trainer.global_step
+        for group in trainer.optimizers[0].param_groups:
+            group["lr"] = 100.0
+        with torch.no_grad():
+            for parameter in pl_module.parameters():
+                parameter.mul_(0.5)
+
+    def on_load_checkpoint(self, trainer, pl_module, checkpoint):
+        self.kept = checkpoint["kept"]
+
+
+def test_hooks_of_a_save_do_not_change_what_is_trained(job, uninterrupted):
+    job.interrupted(after=EPOCH + 3, callbacks=[OneWay(), Disturbs()])
+    disturbs = Disturbs()
+    job.fit(callbacks=[OneWay(), disturbs])
+    assert (job.steps, disturbs.kept) == (2 * EPOCH - 2, EPOCH + 2)
+    assert job.weights == uninterrupted
+
+
 def test_require_needs_a_save_of_the_first_fit(job):
     with pytest.raises(CheckpointError, match=r"resume is require, and no checkpoint in .* can be used. HINT: "):
         job.fit(resume="require")
