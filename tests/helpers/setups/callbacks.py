@@ -328,7 +328,7 @@ def changed_by_hooks(pl, size):
             checkpoint["state_dict"] = weights
 
         def on_load_checkpoint(self, checkpoint):
-            assert list(checkpoint)[0] == "state_dict"
+            assert next(iter(checkpoint)) == "state_dict"
 
     class Exported(pl.plugins.CheckpointIO):
         def save_checkpoint(self, checkpoint, path, storage_options=None):
