@@ -9,6 +9,7 @@ import re
 import sys
 import sysconfig
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Callable, List, Optional, Sequence, Tuple
@@ -257,7 +258,9 @@ def _short_path(path: str) -> str:
     """Relative to the working directory, which is the source directory in a container; else the last two parts."""
     if path.startswith("<"):
         return path
-    relative = os.path.relpath(path)
+    relative = os.pardir
+    with suppress(FileNotFoundError):  # the working directory, if the program has deleted it
+        relative = os.path.relpath(path)
     return relative if not relative.startswith(os.pardir) else os.path.join(*path.split(os.sep)[-2:])
 
 

@@ -294,7 +294,12 @@ def _describe(error: BaseException, job: TrainingJob) -> Tuple[FailureReason, bo
         with suppress(LightningSMError):
             topology = Topology.resolve(job=job)
             rank, has_others = topology.global_rank, (topology.world_size or topology.num_nodes) > 1
-    return FailureReason.from_exception(error, rank=rank, host=host, redact=Redactor(job)), has_others
+    try:
+        reason = FailureReason.from_exception(error, rank=rank, host=host, redact=Redactor(job))
+    except Exception:  # the other ranks must be told in any case
+        log.exception("The failure could not be described.")
+        reason = FailureReason(type(error).__name__, rank, host)
+    return reason, has_others
 
 
 def _fallback_job() -> TrainingJob:

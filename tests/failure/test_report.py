@@ -13,7 +13,7 @@ from tests.helpers.environ import torchrun
 from tests.helpers.failure_file import reason
 
 _START = """
-import contextlib, os, subprocess, sys
+import contextlib, os, subprocess, sys, tempfile
 from lightning_sm import _failure, TrainingJob
 from lightning_sm.errors import *
 
@@ -96,6 +96,12 @@ def test_broken_files_of_the_job(opt_ml, in_environ, tmp_path):
         ("theirs()", "KeyError: 'layers' (on algo-1; at <string>:23 in <module> > <string>:18 in theirs)"),
         ("class Silent(RuntimeError):\n    def __str__(self): raise ValueError\nraise Silent",
          "Silent: (its __str__ raised ValueError) (on algo-1; at "),
+        # The working directory is gone.
+        ("with tempfile.TemporaryDirectory() as gone: os.chdir(gone); exec(compile('theirs()', '/a/b/c.py', 'exec'))",
+         "KeyError: 'layers' (on algo-1; at <string>:23 in <module> > b/c.py:1 in <module> > <string>:18 in theirs)"),
+        # What cannot be described: where a relative path leads from there.
+        ("with tempfile.TemporaryDirectory() as gone: os.chdir(gone); exec(compile('theirs()', 'c.py', 'exec'))",
+         "KeyError (on algo-1)"),
         # A stop is no failure, and what a program means by its exit code only itself knows.
         ("sys.exit(3)", None),
         ("sys.exit(143)", None),
