@@ -16,12 +16,10 @@ _MAX_EMBEDDED_BYTES = 1 << 30
 def _write_state_dict(source: Source, path: str) -> Dict[str, Any]:
     import torch
 
-    torch.save({name: _on_cpu(value) for name, value in source.state_dict.items()}, path)
+    values = source.state_dict.items()
+    moved = {name: value.detach().cpu() if isinstance(value, torch.Tensor) else value for name, value in values}
+    torch.save(moved, path)
     return {}
-
-
-def _on_cpu(value: Any) -> Any:
-    return value.detach().cpu() if hasattr(value, "detach") else value
 
 
 def _write_checkpoint(source: Source, path: str) -> Dict[str, Any]:

@@ -50,8 +50,8 @@ def read_state_dict(path: str, format_name: str) -> Dict[str, Any]:
             # The entry "format" is "pt", which may be the name of a tensor, too.
             shared = {name: kept for name, kept in entries if kept in tensors and name != "format"}
         return {**tensors, **{name: tensors[kept] for name, kept in shared.items()}}
-    # A checkpoint holds more than tensors; it is trusted like the code beside it.
-    options = {"weights_only": format_name == "state_dict", "mmap": zipfile.is_zipfile(path)}
+    # It may hold more than tensors, as get_extra_state() returns; it is trusted like the code beside it.
+    options = {"weights_only": False, "mmap": zipfile.is_zipfile(path)}
     known = inspect.signature(torch.load).parameters
     options = {name: value for name, value in options.items() if name in known}
     loaded: Dict[str, Any] = torch.load(path, map_location="cpu", **options)

@@ -154,4 +154,4 @@ def _hint(plan: ExportPlan, error: Exception) -> str:
             "The checkpoints are kept. Export a submodule with sagemaker.export_submodule, set another input with "
             "sagemaker.export_example_input, or choose a format that does not run the model: state_dict or safetensors."
         )
-    return "Its state_dict() must hold tensors and plain values only, and the disk must have room for it."
+    return "pickle must be able to write what its state_dict() holds, and the disk must have room for it."

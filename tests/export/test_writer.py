@@ -1,6 +1,10 @@
+import io
 import json
+import math
 import os
+import random
 
+import numpy
 import pytest
 import torch
 
@@ -9,10 +13,6 @@ from lightning_sm._export.writer import files_below, move_into_place
 from lightning_sm.errors import ExportError, OutputError
 
 SUMMARY = ModelSummary("m.Model", {"loss": 0.5}, {"torch": "1"}, "x.ckpt", 0.25, "val_loss", 2, 16)
-
-
-class NoTensor:
-    pass
 
 
 def state_dict(value=1.0):
@@ -52,11 +52,16 @@ def test_written_files(tmp_path):
     assert sorted(os.listdir(tmp_path / "model")) == ["config.yaml", "model.json", "model.pt"]
 
 
-@pytest.mark.parametrize("value", [NoTensor(), lambda: 1])
-def test_state_dict_with_other_objects_is_rejected(tmp_path, value):
+@pytest.mark.parametrize("value", [random.Random(3), io.BytesIO(b"tree"), numpy.arange(3), math.nan])
+def test_a_state_dict_with_other_objects(tmp_path, value):
+    path = write_model(str(tmp_path), Source({**state_dict(), "extra": value}), SUMMARY)
+    assert type(load_file(path, weights_only=False)["extra"]) is type(value)
+
+
+def test_a_state_dict_that_pickle_cannot_write_is_rejected(tmp_path):
     write_model(str(tmp_path), Source(state_dict()), SUMMARY)
-    with pytest.raises(ExportError, match=r"could not be written to .* HINT: Its state_dict"):
-        write_model(str(tmp_path), Source({**state_dict(2.0), "extra": value}), SUMMARY)
+    with pytest.raises(ExportError, match=r"could not be written to .* HINT: pickle must be able"):
+        write_model(str(tmp_path), Source({**state_dict(2.0), "extra": lambda: 1}), SUMMARY)
     assert load_file(str(tmp_path / "model.pt"), weights_only=True)["weight"][0, 0] == 1
     assert sorted(os.listdir(tmp_path)) == ["model.json", "model.pt"]
 
