@@ -15,7 +15,7 @@ from typing import Any, Dict, Mapping, Optional
 
 import torch
 
-__all__ = ["build_model", "load_model", "model_fn", "read_arguments", "read_state_dict"]
+__all__ = ["build_model", "load_model", "model_fn", "read_arguments", "read_file", "read_state_dict"]
 
 
 def model_fn(model_dir: str) -> Any:
@@ -51,11 +51,15 @@ def read_state_dict(path: str, format_name: str) -> Dict[str, Any]:
             shared = {name: kept for name, kept in entries if kept in tensors and name != "format"}
         return {**tensors, **{name: tensors[kept] for name, kept in shared.items()}}
     # It may hold more than tensors, as get_extra_state() returns; it is trusted like the code beside it.
-    options = {"weights_only": False, "mmap": zipfile.is_zipfile(path)}
-    known = inspect.signature(torch.load).parameters
-    options = {name: value for name, value in options.items() if name in known}
-    loaded: Dict[str, Any] = torch.load(path, map_location="cpu", **options)
+    loaded: Dict[str, Any] = read_file(path, weights_only=False)
     return loaded["state_dict"] if format_name == "checkpoint" else loaded
+
+
+def read_file(path: str, *, weights_only: bool) -> Any:
+    """Read what ``torch.save`` has written, onto the CPU; with torch 2.1 and newer only what is used is read."""
+    options = {"weights_only": weights_only, "mmap": zipfile.is_zipfile(path)}
+    known = inspect.signature(torch.load).parameters
+    return torch.load(path, map_location="cpu", **{name: value for name, value in options.items() if name in known})
 
 
 def build_model(cls: Any, hparams: Optional[Mapping[str, Any]], config: Optional[str] = None) -> Any:

@@ -3,13 +3,13 @@
 import copy
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from inspect import signature
 from itertools import chain
 from typing import Any, Dict, Iterator, Mapping, Optional, Set
 
 from lightning_sm._export.example import Example
 from lightning_sm._export.plan import ExportFormat, ExportPlan
 from lightning_sm._export.sharded import read_folder
+from lightning_sm._logging import log
 from lightning_sm._resume.transfers import has_folder, local_checkpoint
 from lightning_sm.errors import ExportError
 
@@ -38,12 +38,14 @@ class Source:
         checkpoint: The whole checkpoint that the weights are from, for that format.
         module: The model or submodule with these weights, on the CPU and in eval mode, for graph formats.
         example: An input of it.
+        is_best: Whether the weights are those of the best checkpoint.
     """
 
     state_dict: Mapping[str, Any] = field(repr=False)
     checkpoint: Optional[Mapping[str, Any]] = field(default=None, repr=False)
     module: Any = field(default=None, repr=False)
     example: Optional[Example] = None
+    is_best: bool = False
 
 
 def make_source(
@@ -64,8 +66,9 @@ def make_source(
         plan: What is exported.
         module: The trained model, which is not changed.
         last: The checkpoint at the end of training; of it, at least the ``state_dict``.
-        best: The file, folder or URL of the best checkpoint, if its weights are exported. Before it is read, the
-            weights in ``last`` are dropped, so that the host never holds both.
+        best: The file, folder or URL of the best checkpoint, if its weights are exported. The weights in ``last`` are
+            then dropped, so that the host never holds both. Of a file that cannot be read so, which a ``CheckpointIO``
+            of the project may write, a log line says so, and the last weights are taken.
         example: An input of the model or submodule.
         rebuild: Whether the copy is instantiated from the class, because the module holds only shards of its tensors.
         hparams: Constructor arguments for that.
@@ -73,22 +76,16 @@ def make_source(
         weights_only: Whether the best checkpoint is loaded with ``weights_only=True``.
 
     Raises:
-        ExportError: The checkpoint cannot be read, or the module cannot be copied.
+        ExportError: A folder cannot be read, or the module cannot be copied.
     """
     try:
-        if best is None:
-            found = last
-        elif has_folder(best):
-            with local_checkpoint(best) as folder:
-                found = read_folder(folder, last["state_dict"])
-        else:
-            last.get("state_dict", {}).clear()
-            found = _load_best(best, weights_only)
+        read = None if best is None else _read_best(best, last, weights_only)
+        found, is_best = last if read is None else read, read is not None
         weights = found["state_dict"]
         checkpoint = found if plan.format is ExportFormat.CHECKPOINT else None
         selected = submodule_state_dict(weights, plan.submodule)
         if not plan.format.is_graph:
-            return Source(selected, checkpoint)
+            return Source(selected, checkpoint, is_best=is_best)
         if example is None:
             raise ExportError(
                 "The model cannot be run for export: training provided no input for it.",
@@ -96,7 +93,7 @@ def make_source(
             )
         copied = _rebuild(module, hparams, config) if rebuild else copy_module(module)
         prepared = prepare_module(copied, weights, plan.submodule)
-        return Source(selected, checkpoint, prepared, example.cast(prepared))
+        return Source(selected, checkpoint, prepared, example.cast(prepared), is_best)
     except ExportError:
         raise
     except Exception as error:  # whatever a model's own code raises when it is copied
@@ -177,26 +174,29 @@ def load_file(path: str, *, weights_only: bool) -> Any:
         path: The file or URL.
         weights_only: Whether it may hold tensors and plain values only; without effect before torch 1.13.
     """
-    import torch
+    from lightning_sm._export.inference import read_file
 
-    has_option = "weights_only" in signature(torch.load).parameters
-    options = {"weights_only": weights_only} if has_option else {}
     with local_checkpoint(path) as file:
-        return torch.load(file, map_location="cpu", **options)
+        return read_file(file, weights_only=weights_only)
 
 
-def _load_best(best: str, weights_only: bool) -> Any:
+def _read_best(best: str, last: Mapping[str, Any], weights_only: bool) -> Optional[Mapping[str, Any]]:
+    """The best checkpoint; ``None`` if it is a file that cannot be read, or one without weights."""
+    if has_folder(best):
+        with local_checkpoint(best) as folder:
+            return read_folder(folder, last["state_dict"])
     # This run wrote the checkpoint, so it is trusted unless the user restricts loading.
     try:
-        return load_file(best, weights_only=weights_only)
+        found: Mapping[str, Any] = load_file(best, weights_only=weights_only)
+        problem = None if "state_dict" in found else "it holds no state_dict"
     except Exception as error:  # each version has exceptions of its own
-        if not weights_only:
-            raise
-        raise ExportError(
-            f"The best checkpoint {best} cannot be loaded with weights_only=True ({type(error).__name__}: "
-            f"{' '.join(str(error).split())[:300]}), which sagemaker.resume_weights_only requires.",
-            hint="Set sagemaker.export_weights to last, or save plain values and tensors only.",
-        ) from error
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    if problem is None:
+        last.get("state_dict", {}).clear()
+        return found
+    how = " with weights_only=True, which sagemaker.resume_weights_only requires" if weights_only else ""
+    log.warning("Best checkpoint %s cannot be read%s (%s); exporting the last weights instead", best, how, problem)
+    return None
 
 
 def _rebuild(module: Any, hparams: Optional[Mapping[str, Any]], config: Optional[str]) -> Any:

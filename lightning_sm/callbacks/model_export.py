@@ -254,6 +254,7 @@ class ModelExportMixin(Callback):
             config=self.config,
             weights_only=self.weights_only,
         )
+        best = best if source.is_best else None
         summary = summarize(self.namespace, trainer, pl_module, plan, best, self._hparams(pl_module))
         summary = replace(summary, **self._early)
         serving = self._serving(pl_module)
