@@ -91,15 +91,15 @@ def redirect(entries: Any, key: str, context: RunContext) -> Iterator[RoutedSett
             # MLflow from 3.17 on refuses to be constructed with its default, a local directory.
             yield from _complete_mlflow(entry, at, _mlflow_arguments(context), context.given)
         place = _place_of(entry, old, key, routes, context)
-        is_kept = not may_replace(old, context.job) or (old is not None and os.path.realpath(str(old)) in chosen)
-        if place is None or (is_kept and not (place.url is not None and is_remote(old))):
+        is_kept = not may_replace(old, context.job) or (bool(old) and os.path.realpath(str(old)) in chosen)
+        if place is None or str(old) == place.directory or (is_kept and not (place.url and is_remote(old))):
             continue
         version = _set_place(entry, argument, place, context)
         if _argument(entry, argument) == place.directory:
             source = context.given.source_in(key, argument, str(old)) or SCRIPT
-            before = None if old is None else f"replaces {old} from {source}"
+            before = f"replaces {old} from {source}" if old else None
             yield RoutedSetting(f"{at}.{argument}", place.directory, place.source, before, old, upload=place.url)
-            if version is not None and _is_described(entry):
+            if version is not None:
                 yield RoutedSetting(f"{at}.version", version, _job_name(context))
         elif not _sends(entry) and place.url is None:
             log.warning(
@@ -170,8 +170,8 @@ def _set_place(entry: Any, argument: str, place: _Place, context: RunContext) ->
         if place.version is None or arguments.get("version") is not None:
             return None
         name = arguments.get("name", "lightning_logs")
-        arguments["version"] = _numbered(place.version, place.directory, name, arguments.get("sub_dir"))
-        return str(arguments["version"])
+        arguments["version"] = version = _numbered(place.version, place.directory, name, arguments.get("sub_dir"))
+        return version
     if argument == "dirpath":
         entry.dirpath = place.directory
         return None
@@ -183,7 +183,8 @@ def _set_place(entry: Any, argument: str, place: _Place, context: RunContext) ->
         if place.url is not None:
             entry._fs = importlib.import_module("fsspec").filesystem("file")
             if entry._version is None and place.version is not None:
-                entry._version = _numbered(place.version, place.directory, entry.name, entry.sub_dir)
+                entry._version = version = _numbered(place.version, place.directory, entry.name, entry.sub_dir)
+                return version
     return None
 
 
@@ -223,8 +224,9 @@ def complete_loggers(arguments: Dict[str, Any], context: RunContext) -> Tuple[Ro
     wanted = _mlflow_arguments(context)
     changed: List[RoutedSetting] = []
     if not loggers:
-        logger, settings = _default_logger(context)
-        loggers, changed = [logger], settings
+        installed = any(importlib.util.find_spec(name) is not None for name in ("tensorboard", "tensorboardX"))
+        name = "TensorBoardLogger" if installed else "CSVLogger"
+        loggers = [getattr(context.namespace.module("loggers"), name)("")]  # redirect() gives it a directory
     for index, logger in enumerate(loggers):
         if has_base(type(logger), "MLFlowLogger"):
             changed += _complete_mlflow(logger, f"{LOGGER}[{index}]" if several else LOGGER, wanted, context.given)
@@ -249,18 +251,6 @@ def complete_loggers(arguments: Dict[str, Any], context: RunContext) -> Tuple[Ro
             changed += [RoutedSetting(f"{place}.{name}", value, source) for name, value in named.items()]
     arguments["logger"] = loggers if several or len(loggers) > 1 else loggers[0]
     return tuple(changed)
-
-
-def _default_logger(context: RunContext) -> Tuple[Any, List[RoutedSetting]]:
-    """The logger that a job gets when nobody names one, and its settings."""
-    installed = any(importlib.util.find_spec(name) is not None for name in ("tensorboard", "tensorboardX"))
-    cls = getattr(context.namespace.module("loggers"), "TensorBoardLogger" if installed else "CSVLogger")
-    place = _log_place(context, cls)
-    settings = [RoutedSetting(f"{LOGGER}.save_dir", place.directory, place.source, upload=place.url)]
-    version = None if place.version is None else _numbered(place.version, place.directory, "lightning_logs", None)
-    if version is not None:
-        settings.append(RoutedSetting(f"{LOGGER}.version", version, _job_name(context)))
-    return cls(place.directory, version=version), settings
 
 
 def _mlflow_arguments(context: RunContext) -> Dict[str, Tuple[str, str]]:

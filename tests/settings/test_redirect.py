@@ -86,6 +86,16 @@ def test_a_logger_writes_to_the_output_directory(make, at, name):
     assert setting.old == "logs"
 
 
+@pytest.mark.parametrize(("make", "key"), [
+    (lambda: made("CSVLogger", save_dir="/fsx/out"), "trainer.logger"),
+    (lambda: described("CSVLogger", save_dir="out"), "trainer.logger"),
+    (lambda: made("ModelCheckpoint", dirpath="/fsx/out/best"), "trainer.callbacks"),
+])  # fmt: skip
+def test_what_writes_there_already_has_no_line(make, key):
+    output = "out" if make().__class__ is Described else "/fsx/out"
+    assert route(make(), key, output_dir=output, checkpoint_dir="/fsx/out") == {}
+
+
 def test_of_several_loggers_each_has_a_line():
     entries = [described("CSVLogger"), described("CSVLogger", save_dir="s3://b"), made("CSVLogger", save_dir="logs")]
     lines = list(map(str, route([True, *entries]).values()))
@@ -180,13 +190,12 @@ def test_links_of_a_checkpoint_directory_of_all_leave_the_series_out(tmp_path, m
 @pytest.mark.parametrize("explicit", [None, {"trainer": {"logger": {"save_dir": "s3://b/runs/"}}}])
 def test_tensorboard_files_for_s3_are_written_locally_and_uploaded(make, explicit, monkeypatch):
     logger = make("TensorBoardLogger", save_dir="s3://b/runs/" if make is described else "memory://b/runs/")
-    setting, *version = route(logger, explicit=explicit).values()
+    setting, version = route(logger, explicit=explicit).values()
     assert (setting.value, setting.upload) == ("/ml/out/tensorboard/b/runs", setting.old)
     assert Routing((setting,)).uploads == {setting.value: setting.old}
     assert (logger.init_args if make is described else logger).version == NAME
-    assert [str(each) for each in version] == (
-        [f"trainer.logger.init_args.version = {NAME} ← the job's name, JOB_NAME"] if make is described else []
-    )
+    at = "trainer.logger.init_args" if make is described else "trainer.logger"
+    assert str(version) == f"{at}.version = {NAME} ← the job's name, JOB_NAME"
 
 
 def test_a_remote_output_directory_and_one_that_was_chosen_beside_it():
@@ -223,12 +232,24 @@ def complete(logger=None, job=JOB, explicit=None, **options):
 
 @pytest.mark.parametrize("given", [None, True])
 @pytest.mark.parametrize("is_installed", [True, False])
-def test_the_default_logger(monkeypatch, given, is_installed):
+@pytest.mark.parametrize("chosen", [None, "/fsx/out", "out"])
+def test_the_default_logger(monkeypatch, given, is_installed, chosen):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if is_installed else None)
-    (logger,), lines = complete(given)
+    (logger,), lines = complete(given, output_dir=chosen)
     assert type(logger).__name__ == ("TensorBoardLogger" if is_installed else "CSVLogger")
-    assert logger.save_dir == "/ml/out"
-    assert lines == ["trainer.logger.save_dir = /ml/out ← SM_OUTPUT_DATA_DIR"]
+    place, source = (chosen, "sagemaker.output_dir") if chosen else ("/ml/out", "SM_OUTPUT_DATA_DIR")
+    assert logger.save_dir == place
+    assert lines == [f"trainer.logger.save_dir = {place} ← {source}"]
+
+
+def test_the_default_loggers_of_a_remote_output_directory():
+    (first,), lines = complete(output_dir="memory://b/out")
+    assert (first.save_dir, first.version) == ("/ml/out/tensorboard/b/out", NAME)
+    assert lines == [
+        "trainer.logger.save_dir = /ml/out/tensorboard/b/out ← uploaded to memory://b/out",
+        f"trainer.logger.version = {NAME} ← the job's name, JOB_NAME",
+    ]
+    assert complete(output_dir="memory://b/out")[0][0].version == f"{NAME}-2"
 
 
 def arguments_of(logger):
