@@ -55,7 +55,7 @@ def route_world(context: RunContext) -> Iterator[RoutedSetting]:
             if given.is_explicit(key):
                 _refuse_other(key, old, topology, given)
                 continue
-            if not _is_replaced(key, old, topology, job):
+            if not _is_replaced(key, old, value, topology):
                 continue
         if given.source_of(key) is None or old not in (value, str(value)):
             yield RoutedSetting(key, value, source, *given.replaced_by_routing(key))
@@ -74,14 +74,12 @@ def _refuse_other(key: str, value: Any, topology: Topology, given: Given) -> Non
         topology.refuse(f"{given.source_of(key)} sets {key.partition('.')[2]}={value}")
 
 
-def _is_replaced(key: str, value: Any, topology: Topology, job: TrainingJob) -> bool:
+def _is_replaced(key: str, old: Any, value: Any, topology: Topology) -> bool:
     """Whether the world that a config file asks for does not exist here. A list of devices is kept."""
     if key == _NODES:
         return True
-    count = _count(value)
-    if key != _DEVICES or count is None:
-        return False
-    return topology.is_external or count > (job.num_gpus or count)
+    count = _count(old)
+    return key == _DEVICES and count is not None and (topology.is_external or count > value)
 
 
 def _count(value: Any) -> Optional[int]:
@@ -96,11 +94,11 @@ def _world(job: TrainingJob, topology: Topology, given: Given) -> Iterator[Tuple
         return
     sources = topology.sources
     yield _NODES, topology.num_nodes, sources.get("num_nodes", "default")
-    gpus, source = _gpus(job, given), job.sources.get("num_gpus", "default")
+    most, source = _most_devices(job, given), job.sources.get("num_gpus", "default")
     if topology.is_external:
         yield _DEVICES, topology.local_world_size, sources["local_world_size"]
-    elif gpus:
-        yield _DEVICES, gpus, source
+    elif most is not None and (job.num_gpus or given.get(_DEVICES) not in (None, "auto")):
+        yield _DEVICES, most, source
     if not job.in_container:
         return
     if job.num_neurons and not job.num_gpus:
@@ -136,10 +134,17 @@ def _neuron_cores(given: Given) -> Iterator[Tuple[str, Any, str]]:
         yield STRATEGY, fitting, "SM_NUM_NEURONS"
 
 
-def _gpus(job: TrainingJob, given: Given) -> Optional[int]:
-    """The GPUs that are used: whoever asks for CPUs has not asked for as many processes as there are GPUs."""
+def _most_devices(job: TrainingJob, given: Given) -> Optional[int]:
+    """The GPUs of this host, or one process on its CPUs, as Lightning starts there.
+
+    ``None`` where Lightning decides: whoever asks for CPUs has not asked for as many processes as there are GPUs, and
+    may ask for several.
+    """
     accelerator = given.get(_ACCELERATOR)
-    return job.num_gpus if _is_open(_ACCELERATOR, accelerator) or accelerator in ("gpu", "cuda") else None
+    takes_gpus = _is_open(_ACCELERATOR, accelerator) or accelerator in ("gpu", "cuda")
+    if not takes_gpus or job.num_gpus is None or (job.num_neurons and not job.num_gpus):
+        return None
+    return max(job.num_gpus, 1)
 
 
 def _processes(job: TrainingJob, topology: Topology, given: Given) -> Optional[int]:
@@ -148,9 +153,9 @@ def _processes(job: TrainingJob, topology: Topology, given: Given) -> Optional[i
         return None
     if topology.is_external:
         return topology.world_size
-    devices, gpus = given.get(_DEVICES), _gpus(job, given)
-    count = len(devices) if isinstance(devices, list) else _count(devices)
-    return topology.num_nodes * (min(count or gpus, gpus) if gpus else count or 1)
+    devices, most = given.get(_DEVICES), _most_devices(job, given)
+    count = (len(devices) if isinstance(devices, list) else _count(devices)) or most or 1
+    return topology.num_nodes * (count if most is None or given.is_explicit(_DEVICES) else min(count, most))
 
 
 def build_routing(

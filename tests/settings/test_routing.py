@@ -86,6 +86,8 @@ def test_neuron_cores_beside_no_launcher_are_counted_by_lightning(monkeypatch):
     monkeypatch.setattr(routing, "installed_neuron_accelerator", lambda: "neuron")
     found = world(topology(Launcher.HOST, 2), num_gpus=0, num_neurons=2)
     assert found == {"num_nodes": 2, "accelerator": "neuron", "strategy": "smddp"}
+    found = world(topology(Launcher.HOST), given_of(trainer(devices=2)), num_gpus=0, num_neurons=2)
+    assert found == {"num_nodes": 1, "accelerator": "neuron", "strategy": "smddp"}
 
 
 def test_a_laptop_decides_itself():
@@ -128,6 +130,25 @@ def test_what_lightning_prints_leaves_everything_open(open_, is_typed):
 def test_another_jobs_world_in_a_config_file_gives_way(values, topology, expected):
     given = given_of(trainer(**values), **trainer(accelerator="gpu", strategy="ddp"))
     assert world(topology, given, num_gpus=4) == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "explicit", "nodes", "expected"),
+    [
+        # A config for GPUs on a host without them: one process, as Lightning starts on CPUs.
+        ({"devices": 8}, {}, 1, {"num_nodes": 1, "devices": 1, "accelerator": "cpu"}),
+        ({"devices": "8"}, {}, 2, {"num_nodes": 2, "devices": 1, "accelerator": "cpu", "strategy": "smddp"}),
+        ({"devices": -1, "accelerator": "auto"}, {}, 1, {"num_nodes": 1, "devices": 1, "accelerator": "cpu"}),
+        ({"devices": 1}, {}, 1, {"num_nodes": 1, "accelerator": "cpu"}),
+        ({"devices": "auto"}, {}, 1, {"num_nodes": 1, "accelerator": "cpu"}),
+        # So many processes on CPUs are meant.
+        ({"devices": 2, "accelerator": "cpu"}, {}, 1, {"num_nodes": 1, "strategy": "smddp"}),
+        ({"devices": 8}, {"devices": 2}, 1, {"num_nodes": 1, "accelerator": "cpu", "strategy": "smddp"}),
+    ],
+)
+def test_a_config_for_gpus_on_a_host_without_them(file, explicit, nodes, expected):
+    given = given_of(trainer(**file), **trainer(**explicit))
+    assert world(topology(Launcher.HOST, nodes), given, num_gpus=0) == expected
 
 
 @pytest.mark.parametrize(("name", "value"), [("num_nodes", 3), ("devices", 1), ("devices", "8")])
