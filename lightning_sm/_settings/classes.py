@@ -198,7 +198,12 @@ def _nearest(key: str, possible: List[str]) -> List[str]:
             # Settings of the model are what scripts name without a group.
             same.sort(key=lambda other: (-_likeness(key, other), not other.startswith("model."), other))
             return same[:1]
-    return difflib.get_close_matches(key, abbreviated or possible, n=1, cutoff=0.5) or abbreviated
+    group = key.rpartition(".")[0]
+    beside = [other for other in possible if group and other.rpartition(".")[0] == group]
+    # Names of one group are alike in the name of the group already.
+    named = {_last(other) if beside else other: other for other in abbreviated or beside or possible}
+    near = difflib.get_close_matches(last if beside else key, named, n=1, cutoff=0.6 if beside else 0.5)
+    return [named[name] for name in near] or abbreviated
 
 
 def _last(key: str) -> str:

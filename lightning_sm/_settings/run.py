@@ -251,11 +251,9 @@ class RunParser:
             fed = [(key, source) for key, source in self.routing.sources.items() if not key.startswith("trainer.")]
             given = [(key, part.source) for part in self._written for key in part.values]
             values = {key: value for part in self._written for key, value in part.values.items()}
-            strategy = values.get(f"{STRATEGY}.class_path", values.get(STRATEGY))
-            about = strategy_hint(self.context.namespace, problem, strategy)
             closest = closest_keys(self._subparser, values, dict([*fed, *given]), self.context.find_class)
-            hints = (closest, _ignored_names(self._subparser, self._written))
-            return about or " ".join(hint for hint in hints if hint) or self.routing.refused_channel(problem)
+            hints = (closest, strategy_hint(problem), _ignored_names(self._subparser, self._written))
+            return " ".join(hint for hint in hints if hint) or self.routing.refused_channel(problem)
 
         return raise_refusals(parsers, hint)
 

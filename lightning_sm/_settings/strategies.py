@@ -1,10 +1,9 @@
 """The strategy that settings name: its class, its arguments, and what to do where a value of them cannot be used."""
 
-import difflib
 import math
 import re
 from dataclasses import fields
-from typing import Any, Dict, Iterator, Mapping, NoReturn, Optional, Sequence
+from typing import Any, Dict, Iterator, Mapping, NoReturn, Optional
 
 from lightning_sm._distributed.communication import CommunicationOptions
 from lightning_sm._lightning import Namespace
@@ -23,13 +22,16 @@ __all__ = [
 ]
 
 _POLICIES = ("auto_wrap_policy", "activation_checkpointing_policy")
-# What to do about a value that the parser refuses, by the name of the argument, where the parser does not say what
-# it takes.
+# What to do about a value or argument that the parser refuses, by its message, which does not say what it takes.
 _HINTS = (
-    (r"_dtype\b", "Write a dtype as torch.bfloat16, torch.float16 or torch.float32."),
+    (r'key "\w+_dtype"', "Write a dtype as torch.bfloat16, torch.float16 or torch.float32."),
     (
-        r"auto_wrap_policy|activation_checkpointing",
+        r'key "(auto_wrap_policy|activation_checkpointing)',
         "Give a list of module classes by their paths, as in [model.Block], or the path of a function of your own.",
+    ),
+    (
+        r"FSDPStrategy': Option '\w+' is not accepted",
+        f"An argument of torch's FullyShardedDataParallel belongs below {STRATEGY}.dict_kwargs.",
     ),
 )
 
@@ -96,43 +98,9 @@ def shortened(problem: str) -> str:
     return re.sub(r" Given value type: <class '(dict|[\w.]*Namespace|[\w.]*NestedArg)'> Given value: .*", "", short)
 
 
-def strategy_hint(namespace: Namespace, problem: str, name: Any) -> Optional[str]:
-    """What to do where the parser refuses an argument of the strategy; ``None`` where it refuses another setting.
-
-    Args:
-        namespace: Lightning's namespace.
-        problem: What the parser says.
-        name: The name of the strategy or of its class, as it was given.
-    """
-    if "strateg" not in problem.lower():
-        return None
-    cls = find_class(namespace, name) if isinstance(name, str) else None
-    keys = re.findall(r'Parser key "(\w+)"', problem)
-    for pattern, hint in _HINTS:
-        if any(re.search(pattern, key) for key in keys):
-            return hint
-    unknown = re.search(r"Option '(\w+)' is not accepted", problem)
-    if unknown is not None and cls is not None:
-        return _unknown_argument(unknown[1], cls)
-    if cls is None and name is not None:
-        return _no_class(name)
-    return None
-
-
-def _no_class(name: str) -> str:
-    return (
-        f"Name a strategy of this Lightning, such as ddp or fsdp, or a class by its path; {name} cannot be imported, "
-        "or this Lightning has none of that name."
-    )
-
-
-def _unknown_argument(name: str, cls: type) -> str:
-    known: Sequence[str] = sorted(init_parameters(cls))
-    near = difflib.get_close_matches(name, known, n=1)
-    asked = f"did you mean {near[0]!r}? " if near else ""
-    if "auto_wrap_policy" in known:  # takes any argument of torch's FullyShardedDataParallel
-        asked += f"An argument of torch's FullyShardedDataParallel belongs below {STRATEGY}.dict_kwargs. "
-    return f"{asked}{cls.__name__} has the arguments {', '.join(known)}."
+def strategy_hint(problem: str) -> Optional[str]:
+    """What to do where the parser refuses an argument of the strategy; ``None`` where it says so itself."""
+    return next((hint for pattern, hint in _HINTS if re.search(pattern, problem)), None)
 
 
 def strategy_sizes(context: RunContext, processes: Optional[int]) -> Iterator[RoutedSetting]:
