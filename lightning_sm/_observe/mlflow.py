@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import threading
-from collections import Counter, deque
+from collections import deque
 from contextlib import contextmanager
 from itertools import islice, takewhile
 from typing import Any, Deque, Dict, Iterator, Mapping, Optional, Sequence, Set, Tuple
@@ -19,6 +19,7 @@ from typing import Any, Deque, Dict, Iterator, Mapping, Optional, Sequence, Set,
 from lightning_sm._failure import redact_patterns
 from lightning_sm._lightning.observing import is_rank_zero
 from lightning_sm._logging import log
+from lightning_sm._observe.names import numbered
 from lightning_sm._sagemaker.exit_codes import STOPPED, SUCCESS, is_success
 from lightning_sm.errors import LoggerError
 
@@ -28,7 +29,6 @@ __all__ = [
     "experiment_of",
     "is_local",
     "is_open",
-    "set_in_place",
     "settable",
 ]
 
@@ -59,8 +59,6 @@ _LIMITS_AT_END = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_
 _MAX_VALUES = {"metrics": 1000, "params": 100, "tags": 100}
 # What a repetition of the request cannot change.
 _REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS")
-# How many loggers of a server, experiment and name this process has made.
-_loggers: "Counter[Tuple[str, str, str]]" = Counter()
 
 
 def experiment_of(job_name: str) -> str:
@@ -124,12 +122,6 @@ def settable(logger: Any) -> Dict[str, Any]:
     }
 
 
-def set_in_place(logger: Any, arguments: Mapping[str, str]) -> None:
-    """Set arguments of a ready-made ``MLFlowLogger`` that has begun no run."""
-    for name, value in arguments.items():
-        setattr(logger, f"_{name}", value)
-
-
 def continue_run(logger: Any, job_name: Optional[str], directory: str) -> None:
     """Let an ``MLFlowLogger`` continue the run of this job, and let failing requests end no training.
 
@@ -157,11 +149,9 @@ def continue_run(logger: Any, job_name: Optional[str], directory: str) -> None:
     if job_name is not None and logger._run_id is None:
         # A quotation mark would end the value in MLflow's search.
         name = re.sub(r"['\"`\\]", "_", logger._run_name or job_name)
-        key = (logger._tracking_uri, logger._experiment_name, name)
-        _loggers[key] += 1
-        number = "" if _loggers[key] == 1 else f" {_loggers[key]}"
-        logger._job_tags = {JOB_TAG: job_name, LOGGER_TAG: f"{name}{number}"}
-        if not number:
+        tag = numbered(name, logger._tracking_uri, logger._experiment_name)
+        logger._job_tags = {JOB_TAG: job_name, LOGGER_TAG: tag}
+        if tag == name:
             logger._run_id = os.environ.get("MLFLOW_RUN_ID") or None
     logger_class: Any = type(logger)
     logger.__class__ = _in_job(logger_class)

@@ -1,15 +1,12 @@
 """Lets Lightning's ``WandbLogger`` continue the Weights & Biases run of a job that is started again."""
 
 import os
-from collections import Counter
 from typing import Any, Dict, Mapping
 
 from lightning_sm._failure import is_secret_name
+from lightning_sm._observe.names import numbered
 
 __all__ = ["continue_wandb_run"]
-
-# How many runs of a job this process has named.
-_runs: "Counter[str]" = Counter()
 
 
 def continue_wandb_run(logger: Any, job_name: str, hyperparameters: Mapping[str, Any]) -> Dict[str, str]:
@@ -36,9 +33,7 @@ def continue_wandb_run(logger: Any, job_name: str, hyperparameters: Mapping[str,
     logger._job_name = job_name
     wanted = {"id": job_name, "name": job_name, "group": job_name}
     if not arguments.get("id"):
-        _runs[job_name] += 1
-        if _runs[job_name] > 1:
-            wanted["id"] = wanted["name"] = f"{job_name}-{_runs[job_name]}"
+        wanted["id"] = wanted["name"] = numbered(job_name, "wandb")
     variables = {"name": "WANDB_NAME", "group": "WANDB_RUN_GROUP"}
     changed = {
         name: value

@@ -7,7 +7,6 @@ directory, and ready-made objects of a script in place. MLflow's and W&B's logge
 import importlib
 import importlib.util
 import os
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,9 @@ from lightning_sm._observe.mlflow import (
     experiment_of,
     is_local,
     is_open,
-    set_in_place,
     settable,
 )
+from lightning_sm._observe.names import numbered
 from lightning_sm._observe.upload import check_packages
 from lightning_sm._observe.wandb import continue_wandb_run
 from lightning_sm._resume.series import is_save_name
@@ -38,8 +37,6 @@ __all__ = ["CALLBACKS", "LOGGER", "CheckpointPlaces", "as_list", "complete_logge
 
 LOGGER, CALLBACKS = "trainer.logger", "trainer.callbacks"
 _OPTION = "sagemaker.mlflow_arn"
-# How many TensorBoardLoggers of each directory that is uploaded this process has: each fold of a script makes one.
-_versions: "Counter[Tuple[Any, ...]]" = Counter()
 
 
 def as_list(value: Any) -> List[Any]:
@@ -170,7 +167,7 @@ def _set_place(entry: Any, argument: str, place: _Place, context: RunContext) ->
         if place.version is None or arguments.get("version") is not None:
             return None
         name = arguments.get("name", "lightning_logs")
-        arguments["version"] = version = _numbered(place.version, place.directory, name, arguments.get("sub_dir"))
+        arguments["version"] = version = numbered(place.version, place.directory, name, arguments.get("sub_dir"))
         return version
     if argument == "dirpath":
         entry.dirpath = place.directory
@@ -183,15 +180,9 @@ def _set_place(entry: Any, argument: str, place: _Place, context: RunContext) ->
         if place.url is not None:
             entry._fs = importlib.import_module("fsspec").filesystem("file")
             if entry._version is None and place.version is not None:
-                entry._version = version = _numbered(place.version, place.directory, entry.name, entry.sub_dir)
+                entry._version = version = numbered(place.version, place.directory, entry.name, entry.sub_dir)
                 return version
     return None
-
-
-def _numbered(version: str, *place: Any) -> str:
-    """A version with a number from the second logger of a place on, whose curves would otherwise be one."""
-    _versions[place] += 1
-    return version if _versions[place] == 1 else f"{version}-{_versions[place]}"
 
 
 def _job_name(context: RunContext) -> str:
@@ -294,7 +285,7 @@ def _complete_mlflow(
         if _is_described(logger):
             arguments[name] = value
         else:
-            set_in_place(logger, {name: value})
+            setattr(logger, f"_{name}", value)
         setter = given.source_in(LOGGER, name, str(old)) or SCRIPT
         before = f"replaces {redact_patterns(old)} from {setter}" if old is not None else None
         yield RoutedSetting(f"{place}.{name}", redact_patterns(value), source, before)

@@ -3,8 +3,7 @@ import sys
 
 import pytest
 
-from lightning_sm._observe import mlflow as mlflow_logger
-from lightning_sm._observe import report_writer
+from lightning_sm._observe import names, report_writer
 from tests.helpers.processes import free_port, server
 from tests.helpers.s3 import FailingProxy
 
@@ -36,7 +35,7 @@ def proxy(mlflow_server):
 @pytest.fixture(autouse=True)
 def fresh_loggers():
     """Count the loggers of each test from the first, as each start of a job does."""
-    mlflow_logger._loggers.clear()
+    names._given.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from mlflow.tracking import MlflowClient
 
 from lightning_sm import trainer_settings
 from lightning_sm._observe import mlflow as mlflow_logger
+from lightning_sm._observe import names
 from lightning_sm._observe.mlflow import Sender
 from lightning_sm.errors import LoggerError
 from tests.helpers.processes import Job
@@ -68,7 +69,7 @@ def runs(mlflow_server, job_name):
 
 def restart():
     """Count loggers as a new process does."""
-    mlflow_logger._loggers.clear()
+    names._given.clear()
 
 
 def fit(uri=None, model=None, epochs=1, ckpt=False, **more):
@@ -155,7 +156,7 @@ def test_folds_of_one_job_are_runs_of_their_own(proxy, runs, job_name):
         for _ in range(3):
             fit(proxy.url)
     found = runs()
-    assert sorted(run.data.tags["sagemaker.logger"] for run in found) == [job_name, f"{job_name} 2", f"{job_name} 3"]
+    assert sorted(run.data.tags["sagemaker.logger"] for run in found) == [job_name, f"{job_name}-2", f"{job_name}-3"]
 
 
 def test_the_status_while_a_continued_run_trains_and_when_it_fails(proxy, runs):

@@ -2,7 +2,6 @@
 
 import importlib
 import time
-from collections import Counter
 from typing import ClassVar
 
 import fsspec
@@ -12,7 +11,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 from lightning_sm import _auto, trainer_settings
 from lightning_sm._lightning import Namespace
 from lightning_sm._observe.upload import DirectoryUpload, check_packages
-from lightning_sm._settings import redirect
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import LoggerError, OptionError
 from tests.helpers.processes import until
@@ -136,7 +134,6 @@ def test_folds_of_a_script_have_versions_of_their_own(container, monkeypatch, re
     loggers = pytest.importorskip("pytorch_lightning.loggers", reason="pytorch_lightning is not installed")
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
-    monkeypatch.setattr(redirect, "_versions", Counter())
     versions = []
     for _fold in range(2):
         options = {} if ready_made else {"output_dir": "memory://out"}

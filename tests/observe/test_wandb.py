@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sm._observe import wandb as wandb_logger
 from lightning_sm._observe.wandb import continue_wandb_run
 from tests.helpers.processes import Job
 
@@ -17,11 +16,6 @@ class WandbLogger:
     def __init__(self, **arguments):
         self._wandb_init = {"name": None, "project": "lightning_logs", "id": None, "resume": "allow", **arguments}
         self._id, self._name, self._experiment = self._wandb_init["id"], self._wandb_init["name"], None
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    wandb_logger._runs.clear()
 
 
 def test_the_run_of_the_job():

@@ -7,6 +7,7 @@ import pytest
 from jsonargparse import Namespace as Described
 
 from lightning_sm._lightning import Namespace
+from lightning_sm._observe import names
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._settings import redirect as redirecting
 from lightning_sm._settings.options import SageMakerOptions
@@ -57,7 +58,7 @@ class MLFlowLogger(Remote):
 def packages(monkeypatch):
     """No package is missing, no server is asked, and no logger has been made before."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(redirecting, "_versions", type(redirecting._versions)())
+    monkeypatch.setattr(names, "_given", type(names._given)())
     monkeypatch.setattr(redirecting, "continue_run", lambda *_: None)
     monkeypatch.setattr(PL.module("loggers"), "MLFlowLogger", MLFlowLogger)
 
