@@ -20,7 +20,7 @@ import functools
 import os
 import sys
 from types import ModuleType
-from typing import Any, List
+from typing import Any, Dict, List, Sequence
 
 __all__ = [
     "fabric_callbacks",
@@ -28,7 +28,9 @@ __all__ = [
     "lightning_callbacks",
     "lightning_fabric_callbacks",
     "pytorch_lightning_callbacks",
+    "rank_slot",
     "torch_imported",
+    "variables_of",
 ]
 
 _CLASSES = {
@@ -88,16 +90,27 @@ def is_helper(*, guesses: bool = True) -> bool:
     Args:
         guesses: Whether a parent counts as a rank that has not been marked as one.
     """
-    # Without RANK, which DeepSpeed's strategy sets in a running process; Lightning sets LOCAL_RANK=0 there.
-    slot = "/".join([*(os.environ.get(name, "") for name in _RANK[:2]), os.environ.get("LOCAL_RANK") or "0"])
-    mark = f"{slot} {os.getpid()}"
+    mark = f"{rank_slot()} {os.getpid()}"
     found = os.environ.get(_MARK, "")
     if found == mark:
         return False
-    if found.startswith(f"{slot} ") or (guesses and _has_rank_as_parent()):
+    if found.startswith(f"{rank_slot()} ") or (guesses and _has_rank_as_parent()):
         return True
     os.environ[_MARK] = mark
     return False
+
+
+def rank_slot() -> str:
+    """Launcher and local rank of this process, as its variables have them."""
+    # Without RANK, which DeepSpeed's strategy sets in a running process; Lightning sets LOCAL_RANK there, too.
+    return "/".join([*(os.environ.get(name, "") for name in _RANK[:2]), os.environ.get("LOCAL_RANK") or "0"])
+
+
+def variables_of(pid: int, names: Sequence[str]) -> Dict[str, str]:
+    """Those of these variables that a process was started with. Raises ``OSError`` where they cannot be read."""
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        entries = (os.fsdecode(entry).partition("=")[::2] for entry in file.read().split(b"\0"))
+    return {name: value for name, value in entries if name in names}
 
 
 def _has_rank_as_parent() -> bool:
@@ -107,9 +120,8 @@ def _has_rank_as_parent() -> bool:
     """
     parent = f"/proc/{os.getppid()}"
     try:
-        with open(f"{parent}/environ", "rb") as environ, open(f"{parent}/maps", "rb") as maps:
-            entries = (os.fsdecode(entry).partition("=")[::2] for entry in environ.read().split(b"\0"))
-            variables = {name: value for name, value in entries if name in _RANK}
+        variables = variables_of(os.getppid(), _RANK)
+        with open(f"{parent}/maps", "rb") as maps:
             has_torch = b"libtorch" in maps.read()
         is_python = os.path.basename(os.readlink(f"{parent}/exe")).startswith("python")
     except OSError:

@@ -5,7 +5,9 @@ failed the job if the program goes on.
 """
 
 import os
-from typing import Dict, Mapping, Optional, Tuple
+from typing import Optional, Tuple
+
+from lightning_sm_entry import rank_slot, variables_of
 
 __all__ = ["forget", "speak_as_rank", "speaks_for_job"]
 
@@ -31,7 +33,7 @@ def speaks_for_job() -> bool:
     global _decision
     if _decision is None or _decision[0] != os.getpid():
         _decision = os.getpid(), _decide()
-        slot = _SILENT if _decision[1] is False else _slot(os.environ)
+        slot = _SILENT if _decision[1] is False else rank_slot()
         os.environ[_MARK] = f"{slot} {os.getpid()}"
     return bool(_decision[1])
 
@@ -54,14 +56,8 @@ def forget() -> None:
 def _decide() -> Optional[bool]:
     owner, _, pid = os.environ.get(_MARK, "").rpartition(" ")
     if owner:
-        return owner != _SILENT and (pid == str(os.getpid()) or owner != _slot(os.environ))
+        return owner != _SILENT and (pid == str(os.getpid()) or owner != rank_slot())
     return None if _has_parent_of_same_rank() else True
-
-
-def _slot(environ: Mapping[str, str]) -> str:
-    # Without RANK, which DeepSpeed's strategy sets in a running process; Lightning sets LOCAL_RANK there, too.
-    launcher = [environ.get(name, "") for name in _RANK_VARIABLES[:2]]
-    return "/".join([*launcher, environ.get("LOCAL_RANK") or "0"])
 
 
 def _has_parent_of_same_rank() -> bool:
@@ -69,7 +65,7 @@ def _has_parent_of_same_rank() -> bool:
     own = {name: os.environ[name] for name in _RANK_VARIABLES if name in os.environ}
     pid = os.getppid() if own else 0
     try:
-        while pid > 1 and _rank_variables(pid) == own:
+        while pid > 1 and variables_of(pid, _RANK_VARIABLES) == own:
             if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python"):
                 return True
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -77,9 +73,3 @@ def _has_parent_of_same_rank() -> bool:
     except (OSError, ValueError, IndexError):
         pass
     return False
-
-
-def _rank_variables(pid: int) -> Dict[str, str]:
-    with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as file:
-        variables = dict(entry.partition("=")[::2] for entry in file.read().split("\0"))
-    return {name: variables[name] for name in _RANK_VARIABLES if name in variables}
