@@ -15,6 +15,8 @@ from lightning_sm.errors import ExportError
 
 __all__ = ["Serving", "distribution_versions"]
 
+# The modules of this package, which a served model does not need.
+_OWN = ("lightning_sm", "lightning_sm_entry")
 # The container has its own, built for its hardware.
 _PROVIDED_BY_CONTAINER = frozenset({"torch", "numpy", "lightning-sm"})
 
@@ -102,7 +104,7 @@ def _project_sources() -> Dict[str, str]:
         parts = path.split(os.sep)
         is_installed = path.startswith(installed) or "site-packages" in parts or "dist-packages" in parts
         is_script = name in ("__main__", "__mp_main__")
-        if is_script or is_installed or not path.endswith(".py") or name.split(".")[0] == "lightning_sm":
+        if is_script or is_installed or not path.endswith(".py") or name.split(".")[0] in _OWN:
             continue
         relative = name.replace(".", "/")
         target = f"{relative}/__init__.py" if os.path.basename(path) == "__init__.py" else f"{relative}.py"

@@ -141,7 +141,7 @@ def _place_of(entry: Any, old: Any, key: str, routes: "CheckpointRoutes", contex
     return _log_place(context, cls, old)
 
 
-def _log_place(context: RunContext, cls: type, save_dir: Any = None) -> _Place:
+def _log_place(context: RunContext, cls: type, save_dir: Any) -> _Place:
     directory, source = context.output_dir
     job = context.job
     if not has_base(cls, "TensorBoardLogger"):

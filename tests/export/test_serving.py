@@ -38,7 +38,7 @@ def test_project_code_and_its_requirements(project, tmp_path):
     serving = Serving.collect(served, ExportFormat.STATE_DICT, "pytorch-lightning")
     assert {"served_net.py", "served_parts/__init__.py", "served_parts/blocks.py"} <= set(serving.sources)
     assert "never_imported.py" not in serving.sources
-    assert not any(name.startswith(("lightning_sm/", "torch/", "pytorch_lightning/")) for name in serving.sources)
+    assert not any(name.startswith(("lightning_sm", "torch/", "pytorch_lightning/")) for name in serving.sources)
     versions = distribution_versions(["pytorch-lightning", "torchmetrics"])
     pinned = [f"{name}=={version}" for name, version in versions.items()]
     assert set(pinned) | {"timm==1.0", "git+https://example.com/x"} <= set(serving.requirements)
