@@ -13,12 +13,12 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Type
 
 from lightning_sm._sagemaker.hyperparameters import is_reserved
 from lightning_sm.errors import HyperparameterError, JobConfigError, LaunchError, RoutingError
 
-__all__ = ["ReadLine", "read_line", "write_opt_ml"]
+__all__ = ["ReadLine", "link_channel", "read_line", "write_opt_ml"]
 
 _TIMEOUT = 120.0
 # Programs that read their arguments by a parser that can be stopped when it is done. Others would be run.
@@ -42,7 +42,9 @@ class ReadLine:
     accelerator: str = "auto"
 
 
-def read_line(source_dir: str, entry_point: str, body: Mapping[str, Any], *, local: Mapping[str, str]) -> ReadLine:
+def read_line(
+    source_dir: str, entry_point: str, body: Mapping[str, Any], *, local: Mapping[str, str], unread: Sequence[str] = ()
+) -> ReadLine:
     """Let the program of a job read its command line, and stop it when its parser is done.
 
     Args:
@@ -50,6 +52,7 @@ def read_line(source_dir: str, entry_point: str, body: Mapping[str, Any], *, loc
         entry_point: The program.
         body: The CreateTrainingJob request.
         local: The local folders of channels that have one, by their names.
+        unread: The config files of the line that are in the container only. Where there are any, nothing is read.
 
     Raises:
         LaunchError: The parser refuses the line.
@@ -57,6 +60,8 @@ def read_line(source_dir: str, entry_point: str, body: Mapping[str, Any], *, loc
     program = Path(source_dir, entry_point)
     if program.suffix != ".py" or not _PARSERS.search(program.read_text(encoding="utf-8", errors="replace")):
         return ReadLine()
+    if unread:
+        return ReadLine(f"the config file {unread[0]} is in the container only")
     encoded = {name: text for name, text in body["HyperParameters"].items() if not is_reserved(name)}
     with tempfile.TemporaryDirectory() as base:
         _write_job(Path(base), body, encoded, local)
@@ -105,10 +110,18 @@ def _write_job(base: Path, body: Mapping[str, Any], encoded: Mapping[str, str], 
     for name in channels:
         folder = base / "input" / "data" / name
         if name in local:
-            folder.symlink_to(Path(local[name]).resolve(), target_is_directory=True)
+            link_channel(Path(local[name]).resolve(), folder)
         else:
             folder.mkdir()
             (folder / "object").touch()
+
+
+def link_channel(source: Path, folder: Path) -> None:
+    """Make a local folder, or a file, a channel's folder, as the service does with what is below an address in S3."""
+    if source.is_file():
+        folder.mkdir()
+        folder = folder / source.name
+    folder.symlink_to(source)
 
 
 def write_opt_ml(opt_ml: Path, config: Mapping[str, Any]) -> None:

@@ -77,8 +77,11 @@ def problems_of(settings: LaunchSettings, request: JobRequest, *, objective: str
     ]
     if any(each.is_error for each in found):
         return found
+    local = local_channels(settings)
+    away = [each["ChannelName"] for each in body.get("InputDataConfig", ()) if each["ChannelName"] not in local]
+    unread = [path for path in _configs(body) if _is_brought(path, files, away)]
     try:
-        line = read_line(settings.source_dir, settings.entry_point, body, local=local_channels(settings))
+        line = read_line(settings.source_dir, settings.entry_point, body, local=local, unread=unread)
     except LightningSMError as error:
         return [*found, Finding("command line", error.problem, error.hint or "", is_error=True)]
     if line.problem is not None:
@@ -177,16 +180,26 @@ def _of_metrics(names: Sequence[str], use: str, code: Mapping[str, str], *, is_e
             yield Finding("monitor", text, "Correct the name, unless a library logs it.", is_error)
 
 
-def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any]) -> Iterator[Finding]:
+def _configs(body: Mapping[str, Any]) -> List[str]:
     given = json.loads(body["HyperParameters"].get("config", "[]"))
-    channels = [each["ChannelName"] for each in body.get("InputDataConfig", ())]
-    listed = given if isinstance(given, list) else [given]
     # A config may stand on the line itself.
-    for path in (each for each in listed if isinstance(each, str) and not each.startswith("{")):
+    listed = given if isinstance(given, list) else [given]
+    return [each for each in listed if isinstance(each, str) and not each.startswith("{")]
+
+
+def _is_brought(path: str, files: Collection[str], channels: Collection[str]) -> bool:
+    """Whether a config file is not in the archive, but in a folder of the container or in one of these channels."""
+    is_packed = PurePosixPath(path).as_posix() in files
+    return not is_packed and (path.startswith("/opt/ml/") or path.partition("/")[0] in channels)
+
+
+def _of_configs(root: Path, files: Collection[str], body: Mapping[str, Any]) -> Iterator[Finding]:
+    channels = [each["ChannelName"] for each in body.get("InputDataConfig", ())]
+    for path in _configs(body):
         name = PurePosixPath(path).as_posix()
         if name in files:
             yield from _of_paths(root / name, name)
-        elif not path.startswith("/opt/ml/") and path.partition("/")[0] not in channels:
+        elif not _is_brought(path, files, channels):
             is_there = (root / path).is_file()
             why = "is left out of the archive by .gitignore" if is_there else f"is not in {root.resolve()}"
             yield Finding(

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
-from lightning_sm.launch._line import write_opt_ml
+from lightning_sm.launch._line import link_channel, write_opt_ml
 from lightning_sm.rehearse._container import prepare_container
 from lightning_sm.rehearse._plan import RehearsalPlan
 
@@ -93,11 +93,7 @@ class HostProcess:
 
 def _prepare_loopback(plan: RehearsalPlan, host: str) -> Tuple[str, ...]:
     for channel in plan.request.channels:
-        target = plan.folder.opt_ml(host) / "input" / "data" / channel.name
-        if channel.path.is_file():
-            target.mkdir()
-            target = target / channel.path.name
-        target.symlink_to(channel.path)
+        link_channel(channel.path, plan.folder.opt_ml(host) / "input" / "data" / channel.name)
     return plan.request.command
 
 

@@ -160,6 +160,18 @@ def test_config_files_that_are_not_packed(project):
     assert said("fit", "--config", "{trainer: {max_epochs: 1}}") == ""
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("uri", ["../data", "../data/config.yaml"])
+def test_config_files_in_channels(lightning_project, uri):
+    (lightning_project.parent / "data").mkdir()
+    (lightning_project / "config.yaml").rename(lightning_project.parent / "data" / "config.yaml")
+    in_s3, words = {"training": "s3://bucket/data"}, ("--trainer.max_epoch", "3")
+    for path in ("training/config.yaml", "/opt/ml/input/data/training/config.yaml"):
+        unread = f"The command line was not checked: the config file {path} is in the container only. HINT: "
+        assert said("fit", "--config", path, *words, channels=in_s3).startswith(unread)
+    assert "max_epoch" in said("fit", "--config", "training/config.yaml", *words, channels={"training": uri})
+
+
 def test_what_the_program_and_the_instances_are(project):
     smddp = {"distribution": "smdistributed", "image": "pytorch-2.5-gpu"}
     smp = {"distribution": "smp", "image": "pytorch-2.0-gpu", "hyperparameters": {"mp_parameters": {"partitions": 2}}}
