@@ -20,11 +20,19 @@ from lightning_sm.launch._arguments import command_parser, hyperparameters_of, s
 from lightning_sm.launch._limits import check_limits
 from lightning_sm.launch._package import pack_source
 from lightning_sm.launch._project import problems_of, readable_secrets
-from lightning_sm.launch._request import Account, JobRequest, create_job_request, default_name, local_channels, patch
+from lightning_sm.launch._request import (
+    ARCHIVE,
+    Account,
+    JobRequest,
+    create_job_request,
+    default_name,
+    local_channels,
+    patch,
+)
 from lightning_sm.launch._send import account_of, make_default_bucket, send, session_in
 from lightning_sm.launch._settings import LaunchSettings, TuningSettings, settings_in
 from lightning_sm.launch._tuning import create_tuning_request, draw
-from lightning_sm.launch._upload import address_of_content
+from lightning_sm.launch._upload import address_of_content, bucket_and_key
 from lightning_sm.launch._watch import follow
 
 __all__ = ["check_arguments", "check_project", "exit_status", "main", "tune"]
@@ -168,7 +176,11 @@ def _report(problems: Sequence[Finding]) -> None:
 def _pack_and_send(
     request: JobRequest, settings: LaunchSettings, session: Any, account: Optional[Account]
 ) -> Dict[str, str]:
-    """Pack the source folder, upload it and create the job."""
+    """Pack the source folder, upload it and create the job. A request that was read has no account yet."""
+    bucket, _ = bucket_and_key(request.archive_uri)
+    if account is None and bucket.startswith(f"sagemaker-{session.region_name}-"):
+        default = account_of(None, session)
+        account = default if default.bucket == bucket else None
     if account is not None:
         make_default_bucket(account, session)
     body = request.as_body()
@@ -204,28 +216,28 @@ def _refuse_beside_body(parser: ArgumentParser, args: Sequence[str]) -> None:
 def _written(path: str, name: Optional[str]) -> JobRequest:
     """Read the request that ``launch --dry-run`` or an SDK has written, and give the job another name if there is one.
 
-    The archive of a request of ``launch``, which alone names ``LIGHTNING_SM_AUTO``, is packed from the source folder
-    again; any other is there already, at its own address.
+    An archive at the address of ``launch`` is packed from the source folder again; any other is there already.
     """
     try:
         body: Dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         old = str(body["TrainingJobName"])
-        is_ours = "LIGHTNING_SM_AUTO" in body.get("Environment", {})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LaunchError(
             f"--request {path} holds no CreateTrainingJob request ({type(error).__name__}: {error}).",
             hint="Write it with `lightning-sm launch --dry-run … > request.json`.",
         ) from error
     text = json.dumps(body, indent=2)
-    archives = re.findall(rf's3://[^"\\\s]+/{re.escape(old)}/source/sourcedir\.tar\.gz', text) if is_ours else []
+    archives = re.findall(rf's3://[^"\\\s]+/{re.escape(f"{old}/{ARCHIVE}")}', text)
     archive = archives[0] if archives else ""
     if name:
         # Only these are the job's own; data may have the same name.
-        renamed = archive.replace(f"/{old}/source/", f"/{name}/source/")
+        renamed = archive.replace(f"/{old}/{ARCHIVE}", f"/{name}/{ARCHIVE}")
         body = json.loads(text.replace(archive, renamed)) if archive else body
         changes = {"TrainingJobName": name}
         if "S3Uri" in body.get("CheckpointConfig", {}):
-            changes["CheckpointConfig.S3Uri"] = body["CheckpointConfig"]["S3Uri"].replace(f"/{old}/", f"/{name}/")
+            # The bucket, behind two slashes, may have the same name, too.
+            own = rf"(?<!/)/{re.escape(old)}(?=/|$)"
+            changes["CheckpointConfig.S3Uri"] = re.sub(own, f"/{name}", body["CheckpointConfig"]["S3Uri"])
         if "sagemaker_job_name" in body.get("HyperParameters", {}):
             changes["HyperParameters.sagemaker_job_name"] = json.dumps(name)
         patch(body, changes)

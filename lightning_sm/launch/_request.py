@@ -15,9 +15,11 @@ from lightning_sm.launch._images import find_image
 from lightning_sm.launch._settings import LaunchSettings
 from lightning_sm.launch._upload import address_of_content
 
-__all__ = ["OF_SEARCH", "Account", "JobRequest", "create_job_request", "default_name", "local_channels"]
+__all__ = ["ARCHIVE", "OF_SEARCH", "Account", "JobRequest", "create_job_request", "default_name", "local_channels"]
 __all__ += ["patch"]
 
+#: Where the source archive of a job is uploaded below the name of the job: SageMaker's SDKs have other places.
+ARCHIVE = "launch/sourcedir.tar.gz"
 _ISOLATED_ARCHIVE = "/opt/ml/input/data/code/sourcedir.tar.gz"
 _DAY = 86_400
 _GROUP = re.compile(r"(?P<name>[\w-]+)=(?P<count>\d+):(?P<type>[\w.\-]+)")
@@ -92,7 +94,7 @@ def create_job_request(
     """Return the request of a training job. Nothing is read from AWS, and nothing is sent.
 
     It equals, key by key, what an estimator of SageMaker's SDK 2.257 sends for the same job without debugger and
-    profiler, except for the container's entry point and the variable ``LIGHTNING_SM_AUTO``.
+    profiler, except for the container's entry point, the variable ``LIGHTNING_SM_AUTO`` and the archive's address.
 
     Args:
         settings: What the job is asked to be.
@@ -109,10 +111,10 @@ def create_job_request(
         ...                           instance_type="ml.g5.xlarge")
         >>> request = create_job_request(settings, Account("us-east-1", "bucket"), name="job-1")
         >>> request.as_body()["ResourceConfig"]["InstanceType"], request.archive_uri
-        ('ml.g5.xlarge', 's3://bucket/job-1/source/sourcedir.tar.gz')
+        ('ml.g5.xlarge', 's3://bucket/job-1/launch/sourcedir.tar.gz')
     """
     image = find_image(settings.image, account.region)
-    archive = f"s3://{account.bucket}/{name}/source/sourcedir.tar.gz"
+    archive = f"s3://{account.bucket}/{name}/{ARCHIVE}"
     checkpoints = settings.checkpoints
     if checkpoints == "auto":
         checkpoints = f"s3://{account.bucket}/{name}/checkpoints"

@@ -85,7 +85,8 @@ def test_the_default_bucket_is_made_on_a_fresh_account(aws, run):
 
 
 def test_a_request_is_sent_as_it_was_written(aws, run, project):
-    written = run("launch", "--name", "job-1", "--dry-run", "--spot", "--", "--lr", "010").out
+    words = ("--name", "job-1", "--dry-run", "--spot", "--set", "Environment.LIGHTNING_SM_AUTO=null")
+    written = run("launch", *words, "--", "--lr", "010").out
     (project / "request.json").write_text(written)
     assert run("launch", "--request", "request.json", options=()).status == 0
     sent, printed = common(described(aws, "job-1"), json.loads(written))
@@ -95,7 +96,7 @@ def test_a_request_is_sent_as_it_was_written(aws, run, project):
     assert again["CheckpointConfig"]["S3Uri"] == "s3://bucket/job-2/checkpoints"
     assert again["HyperParameters"]["sagemaker_job_name"] == '"job-2"'
     assert again["HyperParameters"]["lr"] == '"010"'
-    assert keys(aws) == ["job-1/source/sourcedir.tar.gz", "job-2/source/sourcedir.tar.gz"]
+    assert keys(aws) == ["job-1/launch/sourcedir.tar.gz", "job-2/launch/sourcedir.tar.gz"]
     (project / "request.json").write_text("{}")
     for words, message in (
         (["--spot"], "--request and spot exclude each other"),
@@ -103,6 +104,35 @@ def test_a_request_is_sent_as_it_was_written(aws, run, project):
         ([], "holds no CreateTrainingJob request"),
     ):
         assert message in run("launch", "--request", "request.json", *words, options=()).err
+
+
+def test_the_default_bucket_of_a_request_is_made(aws, run, project):
+    (project / "request.json").write_text(run("launch", "--name", "job-1", "--dry-run", options=NO_BUCKET).out)
+    shown = run("launch", "--request", "request.json", options=())
+    assert shown.status == 0, shown.err
+    assert f"Made the bucket {DEFAULT_BUCKET}" in shown.err
+    # That of another account is there, if anywhere, and nobody makes it for them.
+    other = DEFAULT_BUCKET.replace("123456789012", "210987654321")
+    words = ("--bucket", other, "--name", "job-2", "--dry-run")
+    (project / "request.json").write_text(run("launch", *words, options=NO_BUCKET).out)
+    shown = run("launch", "--request", "request.json", options=())
+    assert (shown.status, "Made" in shown.err, "NoSuchBucket" in shown.err) == (1, False, True)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("s3://saved/job-1", "s3://saved/job-2"),
+        ("s3://saved/job-1/", "s3://saved/job-2/"),
+        ("s3://job-1/job-1/x", "s3://job-1/job-2/x"),
+        ("s3://saved/job-10", "s3://saved/job-10"),
+    ],
+)
+def test_checkpoints_of_the_jobs_name_get_the_new_one(aws, run, project, place, expected):
+    words = ("--name", "job-1", "--checkpoints", place, "--dry-run")
+    (project / "request.json").write_text(run("launch", *words).out)
+    body = json.loads(run("launch", "--request", "request.json", "--name", "job-2", "--dry-run", options=()).out)
+    assert body["CheckpointConfig"]["S3Uri"] == expected
 
 
 def test_data_of_the_jobs_name_keeps_it(aws, run, project):
@@ -117,7 +147,8 @@ def test_data_of_the_jobs_name_keeps_it(aws, run, project):
 
 
 def test_the_archive_of_an_sdk_stays_as_it_is(aws, run, project):
-    body = RECORDED["none"]
+    # As its users set it, too.
+    body = {**RECORDED["none"], "Environment": {"LIGHTNING_SM_AUTO": "1"}}
     address = json.loads(body["HyperParameters"]["sagemaker_submit_directory"])
     bucket, key = address[len("s3://") :].split("/", 1)
     aws.client("s3").put_object(Bucket=bucket, Key=key, Body=b"the SDK's")
