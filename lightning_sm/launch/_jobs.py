@@ -171,7 +171,7 @@ def _find(session: Any, name: str) -> Tuple[str, Dict[str, Any]]:
         LaunchError: There is no job of that name.
     """
     for kind in _KINDS:
-        job = describe(session.client("sagemaker"), kind, name)
+        job = describe(session, kind, name)
         if job is not None:
             return kind, job
     raise LaunchError(

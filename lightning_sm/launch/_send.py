@@ -84,15 +84,15 @@ def make_default_bucket(account: Account, session: Any) -> None:
 
     if account.number is None:
         return
-    client, bucket = session.client("s3"), account.bucket
-    try:
-        client.head_bucket(Bucket=bucket)
-        return
-    except ClientError as error:
-        if error.response["Error"]["Code"] not in ("404", "NoSuchBucket"):
-            return  # it is there, or the upload says what is wrong
-    place = {"CreateBucketConfiguration": {"LocationConstraint": account.region}}
+    bucket, place = account.bucket, {"CreateBucketConfiguration": {"LocationConstraint": account.region}}
     with api_errors(f"s3:CreateBucket for {bucket}", hint="Give a bucket of yours: --bucket."):
+        client = session.client("s3")
+        try:
+            client.head_bucket(Bucket=bucket)
+            return
+        except ClientError as error:
+            if error.response["Error"]["Code"] not in ("404", "NoSuchBucket"):
+                return  # it is there, or the upload says what is wrong
         client.create_bucket(Bucket=bucket, **({} if account.region == "us-east-1" else place))
     print(f"Made the bucket {bucket}: private, the default one of SageMaker's SDKs, too.", file=sys.stderr)
 
@@ -124,8 +124,8 @@ def send(
     Raises:
         LaunchError: A call of the API failed; then there is no job.
     """
-    client, region = session.client("sagemaker"), session.region_name
-    taken = describe(client, request.kind, request.name)
+    region = session.region_name
+    taken = describe(session, request.kind, request.name)
     if taken is not None:
         raise LaunchError(
             f"There is a job {request.name!r} already ({taken['Status']}).", hint="Give another one with --name."
@@ -148,7 +148,7 @@ def send(
         ):
             session.client("s3").upload_file(str(archive), bucket, key, ExtraArgs=owned)
     with api_errors(f"sagemaker:Create{request.kind} for {request.name}"):
-        arn = str(call(client, f"Create{request.kind}")(**request.as_body())[f"{request.kind}Arn"])
+        arn = str(call(session.client("sagemaker"), f"Create{request.kind}")(**request.as_body())[f"{request.kind}Arn"])
     page = "jobs" if request.kind == "TrainingJob" else "hyper-tuning-jobs"
     console = f"https://{region}.console.aws.amazon.com/sagemaker/home?region={region}#/{page}/{request.name}"
     return {"name": request.name, "arn": arn, "region": region, "console": console}
@@ -179,11 +179,11 @@ def call(client: Any, operation: str) -> Callable[..., Dict[str, Any]]:
     return method
 
 
-def describe(client: Any, kind: str, name: str) -> Optional[Dict[str, Any]]:
+def describe(session: Any, kind: str, name: str) -> Optional[Dict[str, Any]]:
     """Return what the service says of a job, with its state as ``Status``; ``None`` if there is none of that name.
 
     Args:
-        client: boto3's client of SageMaker.
+        session: A boto3 session.
         kind: ``TrainingJob`` or ``HyperParameterTuningJob``.
         name: The name of the job.
 
@@ -194,7 +194,7 @@ def describe(client: Any, kind: str, name: str) -> Optional[Dict[str, Any]]:
 
     with api_errors(f"sagemaker:Describe{kind} for {name}"):
         try:
-            found = call(client, f"Describe{kind}")(**{f"{kind}Name": name})
+            found = call(session.client("sagemaker"), f"Describe{kind}")(**{f"{kind}Name": name})
         except ClientError as error:
             code, text = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
             if code == "ResourceNotFound" or (code == "ValidationException" and "not" in text.lower()):
@@ -229,7 +229,7 @@ def api_errors(what: str, *, hint: str = "") -> Iterator[None]:
             f"{what} failed: the answer is not AWS's ({_shortened(error)}).",
             hint="Check HTTPS_PROXY and AWS_ENDPOINT_URL.",
         ) from error
-    except (ClientError, BotoCoreError, Boto3Error) as error:
+    except (ClientError, BotoCoreError, Boto3Error, ValueError) as error:
         # boto3's transfers raise errors of their own for those of the service.
         refused = error if isinstance(error, ClientError) else error.__context__
         if not isinstance(refused, ClientError):
