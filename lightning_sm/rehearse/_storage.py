@@ -23,6 +23,7 @@ __all__ = [
     "send_checkpoints",
 ]
 
+_HINT = "AWS_ENDPOINT_URL names another S3."
 _ARCHIVES = (("model.tar.gz", "model"), ("output.tar.gz", "output/data"))
 
 # Each file with its time and size, by which a change is seen.
@@ -115,9 +116,12 @@ def download_inputs(request: RehearsalRequest, folder: RehearsalFolder) -> Rehea
         script = (drivers / "sm_train.sh").read_text(encoding="utf-8")
         request = dataclasses.replace(request, scripts=(("sm_train.sh", script),))
     if request.archive_uri is not None:
-        _download(request.archive_uri, folder.archive.parent, name=folder.archive.name)
+        folder.archive.parent.mkdir(parents=True, exist_ok=True)
+        session = session_in(None)
+        with api_errors(f"s3:GetObject of {request.archive_uri}", hint=_HINT):
+            session.client("s3").download_file(*bucket_and_key(request.archive_uri), str(folder.archive))
     if request.checkpoint_uri is not None:
-        _download(request.checkpoint_uri, folder.checkpoints, needed=False)
+        _download(f"{request.checkpoint_uri.rstrip('/')}/", folder.checkpoints, needed=False)
     return request
 
 
@@ -149,14 +153,15 @@ def deliver_results(request: RehearsalRequest, folder: RehearsalFolder) -> Optio
     return output
 
 
-def _download(uri: str, folder: Path, *, name: Optional[str] = None, needed: bool = True) -> None:
+def _download(uri: str, folder: Path, *, needed: bool = True) -> None:
+    """Download the objects whose keys begin with an address, as for S3Prefix; that of a folder ends with a slash."""
     bucket, prefix = bucket_and_key(uri)
-    client = session_in(None).client("s3")
-    with api_errors(f"s3:GetObject of {uri}", hint="AWS_ENDPOINT_URL names another S3."):
+    session = session_in(None)
+    with api_errors(f"s3:GetObject of {uri}", hint=_HINT):
+        client = session.client("s3")
         keys = [key for key, _ in objects_below(client, bucket, prefix) if not key.endswith("/")]
         for key in keys:
-            rest = key[len(prefix) :].lstrip("/") or key.rpartition("/")[2]
-            target = folder / (name or rest)
+            target = folder / (key[len(prefix) :].lstrip("/") or key.rpartition("/")[2])
             target.parent.mkdir(parents=True, exist_ok=True)
             client.download_file(bucket, key, str(target))
     if needed and not keys:

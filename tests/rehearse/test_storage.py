@@ -37,6 +37,7 @@ def files(folder: Path) -> List[str]:
 @pytest.mark.full
 def test_inputs_come_and_results_go(s3: S3, tmp_path: Path) -> None:
     s3.update({"code.tar.gz": b"c", "data/1": b"1", "data/sub/2": b"2", "data/": b"", "checkpoints/last": b"3"})
+    s3.update({"code.tar.gz.old": b"o", "checkpoints-10/last": b"another job's"})
     folder = RehearsalFolder(tmp_path / "rehearsal")
     fetched = storage.download_inputs(request_from_body(BODY, RehearsalOptions(upload=True)), folder)
     assert folder.archive.read_bytes() == b"c"
