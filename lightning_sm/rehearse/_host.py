@@ -60,6 +60,11 @@ class HostProcess:
         """How long it has run."""
         return (self._ended or time.monotonic()) - self._started
 
+    @property
+    def is_read(self) -> bool:
+        """Whether lines that it wrote may still come."""
+        return self._reader.is_alive()
+
     def stop(self) -> str:
         """Send SIGTERM to process 1 as a container engine does, and return what happened.
 
@@ -83,7 +88,6 @@ class HostProcess:
             kill_marked(self._marker)
         self._process.wait()
         self._ended = self._ended or time.monotonic()
-        self._reader.join(timeout=5.0)
 
     def _read(self, lines: "queue.Queue[Tuple[str, str]]") -> None:
         assert self._process.stdout is not None

@@ -19,6 +19,10 @@ from lightning_sm.rehearse._storage import collect_results, fetch_checkpoints, s
 __all__ = ["run_job"]
 
 _POLL_SECONDS = 0.1
+# Of hosts that write faster than their lines are passed on: then a host waits, as for the agent of an instance.
+_MOST_LINES = 1000
+# A process that was not killed may keep a host's output open.
+_REST_SECONDS = 5.0
 # In these is HostOutcome.error_line.
 _LAST_LINES = 200
 
@@ -60,7 +64,7 @@ class _Run:
 
     def __init__(self, plan: RehearsalPlan, stream: TextIO) -> None:
         self._plan, self._stream, self._options = plan, stream, plan.request.options
-        self._lines: queue.Queue[Tuple[str, str]] = queue.Queue()
+        self._lines: queue.Queue[Tuple[str, str]] = queue.Queue(_MOST_LINES)
         self._logs: Dict[str, List[str]] = {host: [] for host in plan.request.hosts}
         self._hosts: List[HostProcess] = []
         self._is_stop_line_seen = False
@@ -80,7 +84,7 @@ class _Run:
         finally:
             for host in self._hosts:
                 host.kill()
-            self._read_logs(0.0)
+            self._read_rest()
         for name in codes:
             if self._plan.folder.start_error(name).exists():
                 reason = self._plan.folder.start_error(name).read_text(encoding="utf-8").strip()
@@ -130,10 +134,10 @@ class _Run:
                 return "timeout"
 
     def _read_logs(self, seconds: float) -> None:
-        """Pass on what the hosts write, for at most this long."""
+        """Pass on what the hosts write, for about this long, and not more lines than the queue holds."""
         until = time.monotonic() + seconds
         stop_at = self._options.stop_at
-        while True:
+        for _ in range(_MOST_LINES):
             try:
                 host, raw = self._lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
@@ -142,6 +146,13 @@ class _Run:
                 self._logs[line.host].append(line.text)
                 self._is_stop_line_seen |= stop_at is not None and stop_at in line.text
                 self._log(line)
+
+    def _read_rest(self) -> None:
+        """Pass on what hosts that have ended wrote before."""
+        until = time.monotonic() + _REST_SECONDS
+        while any(host.is_read for host in self._hosts) and time.monotonic() < until:
+            self._read_logs(_POLL_SECONDS)
+        self._read_logs(0.0)
 
     def _log(self, line: LogLine) -> None:
         # The job goes on when nobody reads its log any more, or the terminal cannot show it.

@@ -51,6 +51,9 @@ print("asleep", flush=True)
 time.sleep(600)
 """
 
+# As SLEEP, but writes without pause, and faster than a terminal shows it.
+TALK = SLEEP.replace("time.sleep(600)\n", "while True:\n    print('x' * 50)\n")
+
 # Counts to 100 in checkpoints; it is slow until it has been started again.
 COUNT = """
 import json, os, time
@@ -68,7 +71,14 @@ for number in range(start + 1, 101):
         print(f"counted {number}", flush=True)
 """
 
-PROGRAMS = {"plain.py": PLAIN, "ranks.py": RANKS, "fail.py": FAIL, "sleep.py": SLEEP, "count.py": COUNT}
+PROGRAMS = {
+    "plain.py": PLAIN,
+    "ranks.py": RANKS,
+    "fail.py": FAIL,
+    "sleep.py": SLEEP,
+    "talk.py": TALK,
+    "count.py": COUNT,
+}
 
 
 @pytest.fixture

@@ -171,9 +171,10 @@ def test_a_host_that_cannot_be_set_up(command: List[str], tmp_path: Path, isolat
 
 
 @pytest.mark.parametrize("isolation", isolations("userns"))
-def test_timeout(rehearse, isolation: str) -> None:
+@pytest.mark.parametrize("program", ["sleep.py", "talk.py"])
+def test_timeout(rehearse, isolation: str, program: str) -> None:
     mark = uuid.uuid4().hex
-    done = rehearse("--isolation", isolation, "--hosts", 2, "--timeout", "15s", "sleep.py", "--mark", mark)
+    done = rehearse("--isolation", isolation, "--hosts", 2, "--timeout", "15s", program, "--mark", mark)
     assert done.exit_code == 124
     assert done.summary["failure_reason"].startswith("Still running after 1")
     assert processes_with(mark) == []
