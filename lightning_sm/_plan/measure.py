@@ -28,7 +28,7 @@ from lightning_sm.errors import HyperparameterError
 __all__ = ["measure", "measure_first_fit"]
 
 _VARIABLE = "LIGHTNING_SM_MEASURE"
-# Steps that are not measured; steps of a period, and seconds after which a period ends earlier; periods; all seconds.
+# Steps that are not measured; steps of a period, and the seconds in which it has fewer; periods; all seconds.
 _WARM_UP, _PERIOD, _PERIOD_SECONDS, _PERIODS, _SECONDS = 10, 5, 2.0, 8, 60.0
 # What writes files of its own, by the names of classes and packages.
 _WRITERS = ("Checkpoint", "ModelCheckpoint", "SaveConfigCallback")
@@ -115,8 +115,10 @@ class _MeasureSteps:
     def __init__(self, result: str) -> None:
         self._result = result
         self._began: Optional[float] = None
-        # The end of the last period, the batches since then, all batches, and the batches and seconds a step so far.
+        # The end of the last period, the batches that one has, those since then, all batches, and the batches and
+        # seconds a step so far.
         self._last: Optional[float] = None
+        self._length = 1
         self._count = self._seen = 0
         self._periods: List[Tuple[int, float]] = []
 
@@ -132,19 +134,22 @@ class _MeasureSteps:
         """End a period, and the training after enough of them."""
         self._count += 1
         self._seen += 1
-        now = time.perf_counter()
-        period = max(1, min(_PERIOD, trainer.num_training_batches - 1))
-        if self._last is not None and self._count < period and now - self._last < _PERIOD_SECONDS:
+        if self._last is not None and self._count < self._length:
             return
         if module.device.type == "cuda":
             _cuda().synchronize(module.device)
         now = time.perf_counter()
+        self._began = self._began or now
         if self._last is not None:
             self._periods.append((self._seen, (now - self._last) / self._count))
-        self._last, self._count = now, 0
-        self._began = self._began or now
-        if len(self._measured()) >= _PERIODS or (self._periods and now - self._began > _SECONDS):
-            self._end(trainer, module)
+            is_enough = len(self._measured()) >= _PERIODS or now - self._began > _SECONDS
+            fitting = _PERIOD_SECONDS / self._periods[-1][1]
+            length = int(max(1, min(_PERIOD, trainer.num_training_batches - 1, fitting)))
+            # The first process decides: one that ended a batch before the others left them without its gradients.
+            is_enough, self._length = trainer.strategy.broadcast((is_enough, length))
+            if is_enough:
+                self._end(trainer, module)
+        self._last, self._count = time.perf_counter(), 0
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         """Take what there is of a training that ends earlier."""

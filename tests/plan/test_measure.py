@@ -69,8 +69,9 @@ def project(tmp_path):
 def _plan(project, *program):
     words = ["plan", "--measure", "--instance", "ml.g5.xlarge", "--hosts", "1,2", *program]
     done = subprocess.run(
-        [sys.executable, "-m", "lightning_sm", *words], cwd=project, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-m", "lightning_sm", *words],
+        cwd=project, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
     assert sorted(each.name for each in project.iterdir()) == ["config.yaml", "model.py", "train.py"]
     return done
 
@@ -85,6 +86,15 @@ def test_a_script_is_measured_and_nothing_is_left(project):
     assert done.stdout.startswith("Measured with 2 processes on cpu")
     assert "18 parameters, 72 B of gradients" in done.stdout
     assert 20 < _step_ms(done.stdout) < 150  # neither the slow first steps, nor validations
+
+
+def test_processes_whose_clocks_differ_end_at_the_same_batch(project):
+    # To the second process a step takes seconds: it would end its periods, and the training, earlier.
+    fast = "import os, time\nclock = time.perf_counter\nif os.environ.get('LOCAL_RANK') == '1':\n"
+    (project / "train.py").write_text(f"{fast}    time.perf_counter = lambda: 200 * clock()\n{_SCRIPT}")
+    done = _plan(project, "train.py", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Measured with 2 processes on cpu")
 
 
 def test_a_training_of_the_cli_is_measured_also_if_it_is_short(project):
