@@ -178,6 +178,15 @@ def create_job_request(
 def _framework_hyperparameters(settings: LaunchSettings) -> Dict[str, Any]:
     """What SDK v2 adds for ``distribution``, by which the toolkit chooses the launcher."""
     processes = settings.processes_per_host
+    unused = {
+        "--processes-per-host": processes is not None and settings.distribution not in ("mpi", "smp"),
+        "--mpi-options": settings.mpi_options and settings.distribution in ("none", "torch_distributed"),
+    }
+    for flag in (flag for flag, is_unused in unused.items() if is_unused):
+        raise LaunchError(
+            f"{flag} has no effect with --distribution {settings.distribution}.",
+            hint="Leave it out, or name a distribution that starts mpirun.",
+        )
     mpi: Dict[str, Any] = {
         "sagemaker_mpi_enabled": True,
         "sagemaker_mpi_custom_mpi_options": settings.mpi_options,
@@ -257,10 +266,11 @@ def _resources(settings: LaunchSettings) -> Dict[str, Any]:
     groups = []
     for text in settings.instance_groups:
         match = _GROUP.fullmatch(text)
-        if match is None or settings.instance_type:
+        if match is None or settings.instance_type or settings.instances != 1:
             raise LaunchError(
-                f"--instance-group is {text!r}, and --instance-type {settings.instance_type!r}.",
-                hint="Write NAME=COUNT:TYPE, as head=1:ml.m5.large, and leave --instance-type out.",
+                f"--instance-group is {text!r}, --instance-type {settings.instance_type!r}, and --instances "
+                f"{settings.instances}.",
+                hint="Write NAME=COUNT:TYPE, as head=1:ml.m5.large, and leave --instance-type and --instances out.",
             )
         groups.append(
             {"InstanceGroupName": match["name"], "InstanceType": match["type"], "InstanceCount": int(match["count"])}

@@ -30,9 +30,9 @@ def create_tuning_request(
     entry point of the container. All of them would have one prefix for checkpoints, so that they have none unless
     ``checkpoints`` is an address. ``set`` may name fields of the tuning job, too.
 
-    It equals, key by key, what ``HyperparameterTuner`` of SageMaker's SDK 2.257 sends, except for the hyperparameters
-    ``sagemaker_estimator_class_name`` and ``sagemaker_estimator_module``, which only that SDK reads, and for numbers
-    and booleans among the values of a list, which that SDK makes text.
+    It equals, key by key, what ``HyperparameterTuner`` of SageMaker's SDK 2.257 sends, except for the address of the
+    archive, the hyperparameters ``sagemaker_estimator_class_name`` and ``sagemaker_estimator_module``, which only that
+    SDK reads, and numbers and booleans among the values of a list, which that SDK makes text.
 
     Args:
         settings: What each training job is asked to be.

@@ -145,7 +145,11 @@ def test_a_drawn_job_is_what_the_service_makes_of_the_tuning_job():
     [
         ({"image": "pytorch-9.9-gpu"}, r"no image of AWS.*pytorch-2\.8\.0-gpu"),
         ({"image": "torch"}, "no image of AWS"),
-        ({"instance_groups": ["a=1:ml.g5.xlarge"], "instance_type": "ml.g5.xlarge"}, "leave --instance-type out"),
+        ({"instance_groups": ["a=1:ml.g5.xlarge"], "instance_type": "ml.g5.xlarge"}, "leave --instance-type and"),
+        ({"instance_groups": ["a=1:ml.g5.xlarge"], "instances": 2}, "and --instances 2.*leave --instance-type and"),
+        ({"distribution": "torch_distributed", "processes_per_host": 4}, "--processes-per-host has no effect with"),
+        ({"distribution": "smdistributed", "processes_per_host": 4}, "--processes-per-host has no effect with"),
+        ({"distribution": "torch_distributed", "mpi_options": "-x A"}, "--mpi-options has no effect with"),
         ({"instance_groups": ["a:ml.g5.xlarge"]}, "NAME=COUNT:TYPE"),
         ({"channels": {"training": "none"}}, "The channel none has no files on this machine"),
         ({"channels": {"training": 2024}}, "The channel 2024 has no files"),
