@@ -115,6 +115,34 @@ def test_the_best_of_a_search_has_the_lowest_loss():
     assert problems_of(tuned, Seen((better,), "better"))["status"]
 
 
+@pytest.mark.full
+def test_a_call_that_fails_loses_no_results_of_other_jobs(aws, capsys, monkeypatch):
+    from botocore.client import BaseClient
+    from botocore.exceptions import ClientError
+
+    throttled = ClientError({"Error": {"Code": "ThrottlingException", "Message": "Rate exceeded"}}, "x")
+
+    def run(job, *_):
+        if job.title == "torchrun":
+            raise throttled
+        return Seen((replace(SEEN, name=job.request.name),))
+
+    def call(client, operation, arguments):
+        raise throttled
+
+    monkeypatch.setattr("tools.acceptance.__main__.run_job", run)
+    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+    assert main([*WORDS, "--jobs", "none", "torchrun", "--price", "ml.m5.xlarge=0.23"]) == 1
+    shown = capsys.readouterr()
+    rows = {line.split(" | ")[0].strip("| "): line for line in shown.out.splitlines()}
+    assert "| 180 s | 0.01 |" in rows["none"]
+    assert "| WRONG |" in rows["torchrun"]
+    assert "torchrun: status: ClientError: " in shown.out
+    left = [line for line in shown.err.splitlines() if "not removed: " in line]
+    assert ["objects of acceptance-none-" in line for line in left[:1]] == [True]
+    assert left[-1] == "torchrun: not removed: what it made, because it was not seen"
+
+
 @pytest.fixture
 def service(aws, tmp_path, monkeypatch):
     pytest.importorskip("sagemaker_training", reason="the extra rehearse is not installed")

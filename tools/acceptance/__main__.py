@@ -42,7 +42,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         session = boto3.Session(region_name=region)
         for job in jobs:
             seen = results[job.title][0]
-            for text in remove(job, seen, given.bucket, session) if seen else ():
+            unseen = ["what it made, because it was not seen"]
+            for text in remove(job, seen, given.bucket, session) if seen else unseen:
                 print(f"{job.title}: not removed: {text}", file=sys.stderr)
     return int(any(any(problems.values()) for _, problems in results.values()))
 
@@ -104,8 +105,8 @@ def _session(region: str) -> Any:
 def _result(job: AcceptanceJob, future: "Future[Seen]") -> Tuple[Optional[Seen], Dict[str, Optional[str]]]:
     try:
         seen = future.result()
-    except LightningSMError as error:
-        return None, {aspect: None if aspect != "status" else str(error) for aspect in ASPECTS}
+    except Exception as error:  # whatever it is, the results of the other jobs are paid for
+        return None, {aspect: None if aspect != "status" else f"{type(error).__name__}: {error}" for aspect in ASPECTS}
     return seen, problems_of(job.expected, seen)
 
 

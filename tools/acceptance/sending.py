@@ -74,7 +74,7 @@ def remove(job: AcceptanceJob, seen: Seen, bucket: str, session: Any) -> Sequenc
     s3, logs, client = (session.client(name) for name in ("s3", "logs", "sagemaker"))
     names = [each.name for each in seen.trainings]
     for name in dict.fromkeys([job.request.name, *names]):
-        for key in keys_below(s3, f"s3://{bucket}/{name}/"):
+        for key in attempt(f"objects of {name}", keys_below, s3=s3, uri=f"s3://{bucket}/{name}/"):
             attempt(f"s3://{bucket}/{key}", s3.delete_object, Bucket=bucket, Key=key)
     for name in names:
         found = attempt(
