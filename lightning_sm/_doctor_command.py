@@ -34,26 +34,27 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--strict", action="store_true", help="exit with 1 on warnings, too")
     parser.add_argument("--source-dir", metavar="PATH", help="the folder of a project, examined instead of this host")
-    given, of_project = parser.parse_known_args(args)
-    if given.source_dir is None and of_project:
-        parser.error(f"{of_project[0]} needs --source-dir")
     checks: Tuple[str, ...] = ()
     content: Dict[str, Any] = {"schema": _SCHEMA, "lightning_sm": __version__}
-    if given.source_dir is None:
-        machine = Machine.read()
-        checks, findings = tuple(map(name_of, CHECKS)), examine(CHECKS, machine)
-        place = _place(machine)
-        content.update(job=machine.job.name, host=machine.job.current_host)
-    else:
+    if any(word.partition("=")[0] == "--source-dir" for word in args):
         from lightning_sm.launch import check_arguments
 
         try:
-            findings = tuple(check_arguments([f"--source-dir={given.source_dir}", *of_project]))
+            found, options = check_arguments(args)
         except LightningSMError as error:
             parser.error(str(error))
-        place = f"the project {given.source_dir}"
-    code = int(any(each.is_error or given.strict for each in findings))
-    if given.json:
+        findings, is_json, is_strict = tuple(found), options["json"], options["strict"]
+        place = f"the project {options['source_dir']}"
+    else:
+        given, of_project = parser.parse_known_args(args)
+        if of_project:
+            parser.error(f"{of_project[0]} needs --source-dir")
+        is_json, is_strict, machine = given.json, given.strict, Machine.read()
+        checks, findings = tuple(map(name_of, CHECKS)), examine(CHECKS, machine)
+        place = _place(machine)
+        content.update(job=machine.job.name, host=machine.job.current_host)
+    code = int(any(each.is_error or is_strict for each in findings))
+    if is_json:
         content.update(exit_code=code, checks=checks, findings=[_as_dict(each) for each in findings])
         print(json.dumps(content, indent=2))
     else:

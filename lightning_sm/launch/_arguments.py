@@ -12,23 +12,23 @@ from lightning_sm.launch._settings import add_settings
 
 __all__ = ["command_parser", "hyperparameters_of", "split_command"]
 
+_WHAT = {
+    "launch": "Send a training job to SageMaker",
+    "tune": "Send a tuning job to SageMaker: training jobs that search the best hyperparameters",
+    "doctor": "Examine a project as launch does before it sends its job",
+}
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
 
 
 def command_parser(command: str) -> ArgumentParser:
-    """Return the parser of ``lightning-sm launch`` or ``lightning-sm tune``.
+    """Return the parser of ``lightning-sm launch``, of ``tune``, or of ``doctor`` for a project.
 
     ``launch.yaml`` in the working directory, and the files of ``--file``, stand below what is typed.
     """
     tunes = command == "tune"
-    what = (
-        "a tuning job to SageMaker: training jobs that search the best hyperparameters"
-        if tunes
-        else "a training job to SageMaker"
-    )
     parser = new_parser(
         f"lightning-sm {command}",
-        f"Send {what}. Settings may also stand in launch.yaml, by the same names with underscores"
+        f"{_WHAT[command]}. Settings may also stand in launch.yaml, by the same names with underscores"
         f"{' (those of the search below `tuning`)' if tunes else ''}; what is typed wins.",
         usage=f"lightning-sm {command} [options] [train.py] [fit --config config.yaml --trainer.max_epochs 5]",
         default_config_files=["launch.yaml"],
@@ -43,6 +43,8 @@ def command_parser(command: str) -> ArgumentParser:
     group.add_argument("--no-check", action="store_true", help="send it as it is: the project is not looked at")
     if tunes:
         group.add_argument("--draw", type=int, metavar="SEED", help="print the request of one training job instead")
+    elif command == "doctor":
+        group.add_argument("--strict", action="store_true", help="exit with 1 on warnings, too")
     else:
         group.add_argument(
             "--request", type=str, metavar="FILE", help="send the request that --dry-run printed; --name renames it"

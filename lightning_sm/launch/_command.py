@@ -69,13 +69,14 @@ def tune(args: Sequence[str]) -> int:
     return exit_status("lightning-sm tune", lambda: _run("tune", args))
 
 
-def check_arguments(args: Sequence[str]) -> List[Finding]:
-    """Return what is wrong with a project whose job is described by arguments of ``lightning-sm launch``.
+def check_arguments(args: Sequence[str]) -> Tuple[List[Finding], Dict[str, Any]]:
+    """Return what is wrong with a project whose job is described by arguments of ``lightning-sm doctor``; all options.
 
     Raises:
         LaunchError: The settings or the folder cannot be read.
     """
-    return check_project(_read(command_parser("launch"), args)[0])
+    settings, _, options = _read(command_parser("doctor"), args)
+    return check_project(settings), options
 
 
 def check_project(settings: LaunchSettings) -> List[Finding]:
@@ -91,7 +92,8 @@ def check_project(settings: LaunchSettings) -> List[Finding]:
     instance = "" if settings.instance_groups else settings.instance_type or "ml.g5.xlarge"
     settings = replace(settings, image=settings.image or "pytorch-2.8-gpu", instance_type=instance)
     account = Account(settings.region or "us-east-1", "bucket")
-    return problems_of(settings, create_job_request(settings, account, name="check"))
+    request = create_job_request(settings, account, name="check")
+    return [*problems_of(settings, request), *readable_secrets(request.as_body())]
 
 
 def _run(command: str, args: Sequence[str]) -> int:
@@ -117,12 +119,7 @@ def _run(command: str, args: Sequence[str]) -> int:
             _report(problems_of(settings, job, objective=tuning.objective if tuning else ""))
     if options.get("draw") is not None:
         request = draw(request, options["draw"])
-    for name in readable_secrets(request.as_body()):
-        print(
-            f"lightning-sm {command}: {name} looks like a secret, and whoever may describe the job can read it. "
-            "HINT: Let the program fetch it from AWS Secrets Manager.",
-            file=sys.stderr,
-        )
+    _report(readable_secrets(request.as_body()))
     if options["dry_run"] or options.get("draw") is not None:
         print(request)
         return 0

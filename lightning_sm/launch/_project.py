@@ -96,15 +96,17 @@ def problems_of(settings: LaunchSettings, request: JobRequest, *, objective: str
     return [*found, *_of_metrics(line.monitored, "is monitored", code, is_error=False)]
 
 
-def readable_secrets(body: Mapping[str, Any]) -> List[str]:
-    """Return the names of variables and hyperparameters of a request whose values look like secrets.
+def readable_secrets(body: Mapping[str, Any]) -> List[Finding]:
+    """Name the variables and hyperparameters of a request whose values look like secrets.
 
     Values that read as secrets are found by the patterns that redact failure reasons, together with their names.
     """
     job = body.get("TrainingJobDefinition", body)
     values = {name: text for key in _READABLE for name, text in job.get(key, {}).items()}
     lines = {name: f"{name}={value}" for name, value in values.items()}
-    return sorted(name for name, line in lines.items() if redact_patterns(line) != line)
+    found = sorted(name for name, line in lines.items() if redact_patterns(line) != line)
+    text, hint = "looks like a secret, and whoever may describe the job can read it.", "AWS Secrets Manager."
+    return [Finding("secrets", f"{name} {text}", f"Let the program fetch it from {hint}") for name in found]
 
 
 def _instance_types(body: Mapping[str, Any], groups: Collection[str] = ()) -> List[str]:

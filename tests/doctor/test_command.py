@@ -103,3 +103,18 @@ def test_a_project_before_it_is_sent(tmp_path, capsys):
     with pytest.raises(SystemExit):
         _doctor_command.main(["--source-dir", str(tmp_path / "missing")])
     assert "HINT: " in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_options_behind_a_program_are_its_own(tmp_path, capsys):
+    pytest.importorskip("boto3")
+    (tmp_path / "train.py").write_text("import lightning_sm\n")
+    project = ["--source-dir", str(tmp_path), "--env", f"HF_TOKEN={_TOKEN}"]
+    assert _doctor_command.main([*project, "train.py", "--", "--strict", "1", "--json", "out"]) == 0
+    assert "HF_TOKEN looks like a secret" in capsys.readouterr().out
+    assert _doctor_command.main(["--strict", *project, "train.py"]) == 1
+    with pytest.raises(SystemExit):
+        _doctor_command.main([*project, "train.py", "--json", "out"])
+    assert (
+        "--json behind 'train.py' would be an argument of the program. HINT: Write it before" in capsys.readouterr().err
+    )
