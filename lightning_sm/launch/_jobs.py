@@ -200,8 +200,14 @@ def _fetch(session: Any, uri: str, folder: Path, hint: str) -> List[str]:
 
 
 def _unpack(packed: tarfile.TarFile, folder: Path) -> List[str]:
-    root = folder.resolve()
-    members = [member for member in packed.getmembers() if member.isfile()]
+    root, members, left = folder.resolve(), [], []
+    files = {member.name for member in packed.getmembers() if member.isfile()}
+    for member in packed.getmembers():
+        # A hard link is one more name of a file.
+        if member.isfile() or (member.islnk() and member.linkname in files):
+            members.append(member)
+        elif not member.isdir():
+            left.append(member.name)
     for path in (folder / member.name for member in members):
         if root not in path.resolve().parents:
             raise LaunchError(f"{path} in the archive lies outside of it.", hint="Do not unpack this archive.")
@@ -209,4 +215,9 @@ def _unpack(packed: tarfile.TarFile, folder: Path) -> List[str]:
             raise LaunchError(f"{path} is there already.", hint="Give another folder: --to FOLDER.")
     safely: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     packed.extractall(folder, members, **safely)
+    if left:
+        print(
+            f"Not unpacked, since they are symbolic links or no files of the archive: {', '.join(left)}",
+            file=sys.stderr,
+        )
     return [str(folder / member.name) for member in members]

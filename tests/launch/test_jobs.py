@@ -190,13 +190,17 @@ def test_the_commands(job, run):
     assert "job-1: Completed" in run("logs", "job-1").out
 
 
-def put_model(session, uri, **files):
+def put_model(session, uri, links=(), **files):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, text in files.items():
             entry = tarfile.TarInfo(name.replace("__", "/"))
             entry.size = len(text)
             archive.addfile(entry, io.BytesIO(text.encode()))
+        for name, kind, target in links:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = kind, target
+            archive.addfile(entry)
     bucket, _, key = uri.partition("://")[2].partition("/")
     session.client("s3").put_object(Bucket=bucket, Key=key, Body=buffer.getvalue())
 
@@ -214,6 +218,23 @@ def test_artifacts_are_unpacked_and_replace_nothing(job, model_uri, run, project
     (project / "job-1" / "model.pt").write_text("mine")
     assert "is there already" in run("artifacts", "job-1").err
     assert (project / "job-1" / "model.pt").read_text() == "mine"
+
+
+def test_of_links_those_that_are_files_are_unpacked_and_the_others_named(job, model_uri, run, project):
+    links = [
+        ("last.ckpt", tarfile.LNKTYPE, "best.ckpt"),
+        ("best", tarfile.SYMTYPE, "best.ckpt"),
+        ("outside", tarfile.LNKTYPE, "/etc/hostname"),
+        ("password", tarfile.LNKTYPE, "best"),
+    ]
+    put_model(job, model_uri, links, **{"best.ckpt": "weights"})
+    shown = run("artifacts", "job-1")
+    assert (shown.status, shown.out) == (0, "2 files in job-1\n")
+    assert (
+        "Not unpacked, since they are symbolic links or no files of the archive: best, outside, password\n" in shown.err
+    )
+    assert sorted(path.name for path in (project / "job-1").iterdir()) == ["best.ckpt", "last.ckpt"]
+    assert (project / "job-1" / "last.ckpt").read_text() == "weights"
 
 
 def test_archives_that_are_none_or_reach_outside(job, model_uri, run, project):
