@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections import Counter
@@ -28,32 +27,7 @@ Outcomes = Dict[str, Tuple[str, str]]
 
 
 class PeersError(Exception):
-    """Lightning's tests cannot be had or cannot be run."""
-
-
-def download(folder: Path) -> Path:
-    """Fetch the source distribution of the installed Lightning, and return its folder.
-
-    Raises:
-        PeersError: There is none, or it has no tests.
-    """
-    release = f"{_PACKAGE}=={version(_PACKAGE)}"
-    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", str(folder)]
-    done = subprocess.run([*pip, release], check=False)
-    archives = sorted(folder.glob("*.tar.gz"))
-    if done.returncode or not archives:
-        raise PeersError(
-            f"The package index gave no source distribution of {release}. Name a checkout: --checkout PATH"
-        )
-    with tarfile.open(str(archives[0])) as archive:
-        top = archive.getnames()[0].split("/")[0]
-        if not any(name.startswith(f"{top}/tests/") for name in archive.getnames()):
-            raise PeersError(
-                f"The source distribution of {release} has no tests (Lightning leaves them out). Name a checkout of "
-                f"https://github.com/Lightning-AI/pytorch-lightning at that version: --checkout PATH"
-            )
-        archive.extractall(str(folder))
-    return folder / top
+    """Lightning's tests are not there or cannot be run."""
 
 
 def copied(checkout: Path, folder: Path) -> Path:
@@ -162,7 +136,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     names = {suite.name: suite for suite in SUITES}
     parser = argparse.ArgumentParser(prog="python -m tools.peers", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"one or more of {', '.join(names)}; else all")
-    parser.add_argument("--checkout", type=Path, metavar="PATH", help="Lightning's repository at the installed version")
+    parser.add_argument(
+        "--checkout", type=Path, metavar="PATH", required=True, help="Lightning's repository at the installed version"
+    )
     chosen = parser.parse_args(arguments)
     unknown = [name for name in chosen.suites if name not in names]
     if unknown:
@@ -172,7 +148,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     with tempfile.TemporaryDirectory(prefix="lightning-sm-peers-") as temporary:
         folder = Path(temporary).resolve()
         try:
-            checkout = download(folder) if chosen.checkout is None else chosen.checkout.resolve()
+            checkout = chosen.checkout.resolve()
             found = checkout_version(checkout)
             print(f"{_PACKAGE} {installed}, its tests of version {found or 'unknown'}")
             if found is not None and _minor(found) != _minor(installed):
