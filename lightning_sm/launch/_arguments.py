@@ -1,7 +1,9 @@
 """The arguments of ``launch`` and ``tune``: their own options, and behind them the command that the job runs."""
 
 import argparse
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+import json
+from pathlib import Path
+from typing import Any, Collection, Dict, List, Optional, Sequence, Tuple
 
 import jsonargparse
 from jsonargparse import ArgumentParser
@@ -10,7 +12,7 @@ from lightning_sm._options import as_value, new_parser, options_of
 from lightning_sm.errors import LaunchError
 from lightning_sm.launch._settings import add_settings
 
-__all__ = ["command_parser", "hyperparameters_of", "split_command"]
+__all__ = ["command_parser", "hyperparameters_of", "read_request", "split_command"]
 
 _WHAT = {
     "launch": "Send a training job to SageMaker",
@@ -78,6 +80,37 @@ def split_command(args: Sequence[str], parser: ArgumentParser) -> Tuple[Optional
                 hint=f"Write it before {args[0]!r}; an option {name} of the program itself stands behind `--`.",
             )
     return program, run[:own] + run[own + 1 :]
+
+
+def read_request(path: str, parser: ArgumentParser, args: Sequence[str], allowed: Collection[str]) -> Dict[str, Any]:
+    """Return the body of a CreateTrainingJob request from a file.
+
+    Args:
+        path: The file.
+        parser: The parser of the command.
+        args: Its arguments.
+        allowed: The options that have a meaning beside a body.
+
+    Raises:
+        LaunchError: Another option was typed, or a program, or the file holds no such body.
+    """
+    typed = parser.parse_args(list(args), defaults=False).as_dict()
+    program = typed.pop("args")
+    names = [name.replace("typed_", "") for name in typed]
+    wrong = [f"--{name.replace('_', '-')}" for name in sorted(names) if name not in allowed] + program
+    if wrong:
+        raise LaunchError(
+            f"--request and {' '.join(wrong)} exclude each other: the body contains it.", hint="Change the body."
+        )
+    try:
+        body: Dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        _ = body["TrainingJobName"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LaunchError(
+            f"--request {path} holds no CreateTrainingJob request ({type(error).__name__}: {error}).",
+            hint="Write it with `lightning-sm launch --dry-run … > request.json`.",
+        ) from error
+    return body
 
 
 def hyperparameters_of(command: Sequence[str]) -> Dict[str, Any]:

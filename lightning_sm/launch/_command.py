@@ -16,7 +16,7 @@ from jsonargparse import ArgumentParser
 from lightning_sm._doctor import Finding
 from lightning_sm._options import parse
 from lightning_sm.errors import LaunchError, LightningSMError
-from lightning_sm.launch._arguments import command_parser, hyperparameters_of, split_command
+from lightning_sm.launch._arguments import command_parser, hyperparameters_of, read_request, split_command
 from lightning_sm.launch._limits import check_limits
 from lightning_sm.launch._package import pack_source
 from lightning_sm.launch._project import problems_of, readable_secrets
@@ -40,7 +40,6 @@ __all__ = ["check_arguments", "check_project", "exit_status", "main", "tune"]
 # With the body of a request only these have a meaning: what is uploaded or copied, where it is sent, what is shown.
 _WITH_BODY = (
     "request", "name", "region", "source_dir", "allow_files", "channels", "from_checkpoint", "dry_run", "wait", "json",
-    "args",
 )  # fmt: skip
 _WHAT_TO_GIVE = {
     "--image": "an image is a short name such as pytorch-2.8-gpu, or an address",
@@ -102,8 +101,7 @@ def _run(command: str, args: Sequence[str]) -> int:
     account: Optional[Account] = None
     session = session_in(settings.region)
     if options.get("request"):
-        _refuse_beside_body(parser, args)
-        request = _written(options["request"], settings.name)
+        request = _written(read_request(options["request"], parser, args, _WITH_BODY), settings.name)
     else:
         _refuse_missing(settings, tuning, session.region_name)
         account = account_of(settings.bucket, session)
@@ -200,29 +198,12 @@ def _pack_and_send(
         return send(request, archive, session, owner=owner, start=settings.from_checkpoint, data=data)
 
 
-def _refuse_beside_body(parser: ArgumentParser, args: Sequence[str]) -> None:
-    given = parser.parse_args(list(args), defaults=False).as_dict()
-    wrong = sorted(name.replace("typed_", "") for name, value in given.items() if value)
-    wrong = [name for name in wrong if name not in _WITH_BODY] + list(given.get("args") or ())
-    if wrong:
-        raise LaunchError(
-            f"--request and {' '.join(wrong)} exclude each other: the body contains it.", hint="Change the body."
-        )
-
-
-def _written(path: str, name: Optional[str]) -> JobRequest:
-    """Read the request that ``launch --dry-run`` or an SDK has written, and give the job another name if there is one.
+def _written(body: Dict[str, Any], name: Optional[str]) -> JobRequest:
+    """Return the request that ``launch --dry-run`` or an SDK has written, of a job of another name if there is one.
 
     An archive at the address of ``launch`` is packed from the source folder again; any other is there already.
     """
-    try:
-        body: Dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        old = str(body["TrainingJobName"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LaunchError(
-            f"--request {path} holds no CreateTrainingJob request ({type(error).__name__}: {error}).",
-            hint="Write it with `lightning-sm launch --dry-run … > request.json`.",
-        ) from error
+    old = str(body["TrainingJobName"])
     text = json.dumps(body, indent=2)
     archives = re.findall(rf's3://[^"\\\s]+/{re.escape(f"{old}/{ARCHIVE}")}', text)
     archive = archives[0] if archives else ""

@@ -2,11 +2,9 @@
 
 import argparse
 import inspect
-import json
 import re
 import sys
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 from jsonargparse import ArgumentParser
@@ -15,7 +13,7 @@ from lightning_sm._duration import read_duration
 from lightning_sm._options import add_options, new_parser, parse
 from lightning_sm.errors import LightningSMError, RehearsalError
 from lightning_sm.launch import hyperparameters_of
-from lightning_sm.launch._arguments import split_command
+from lightning_sm.launch._arguments import read_request, split_command
 from lightning_sm.rehearse._request import (
     RehearsalOptions,
     RehearsalRequest,
@@ -27,11 +25,7 @@ from lightning_sm.rehearse._runner import rehearse
 __all__ = ["main", "read_arguments"]
 
 _NO_OPTIONS = ("entry_point", "options", "hyperparameters")
-_JOB = {
-    name: parameter.default
-    for name, parameter in inspect.signature(create_request).parameters.items()
-    if name not in _NO_OPTIONS
-}
+_JOB = tuple(name for name in inspect.signature(create_request).parameters if name not in _NO_OPTIONS)
 _GROUPS = {"hosts": "the job, as launch sends it", "source_dir": "this machine and what happens to the job"}
 _BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _EXIT_STATUS = (
@@ -129,20 +123,5 @@ def read_arguments(argv: Sequence[str]) -> Tuple[RehearsalRequest, bool]:
         job = {name: given[name] for name in _JOB}
         request = create_request(program or "train.py", options, hyperparameters=hyperparameters_of(run), **job)
         return request, given["json"]
-    typed = [f"--{name.replace('_', '-')}" for name, default in _JOB.items() if given[name] != default]
-    typed += given["args"]
-    if typed:
-        raise RehearsalError(
-            f"--request and {typed[0]} exclude each other: the body contains it.", hint="Change the body."
-        )
-    return request_from_body(_read_body(Path(given["request"])), options), given["json"]
-
-
-def _read_body(path: Path) -> Dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise RehearsalError(
-            f"--request {path} cannot be read as JSON of a CreateTrainingJob request: {error}.",
-            hint="lightning-sm launch --dry-run prints a body.",
-        ) from error
+    body = read_request(given["request"], parser, argv, (*vars(options), "request", "json"))
+    return request_from_body(body, options), given["json"]

@@ -99,7 +99,8 @@ def test_a_request_is_sent_as_it_was_written(aws, run, project):
     assert keys(aws) == ["job-1/launch/sourcedir.tar.gz", "job-2/launch/sourcedir.tar.gz"]
     (project / "request.json").write_text("{}")
     for words, message in (
-        (["--spot"], "--request and spot exclude each other"),
+        (["--spot"], "--request and --spot exclude each other"),
+        (["--no-forward-sigterm"], "--request and --forward-sigterm exclude each other"),
         (["fit", "--lr", "1"], "--request and fit --lr 1 exclude"),
         ([], "holds no CreateTrainingJob request"),
     ):
