@@ -16,7 +16,6 @@ __all__ = ["account_of", "api_errors", "call", "describe", "make_default_bucket"
 # The record of a save.
 _RECORD = re.compile(r"/fit-\d+/step-[\d-]+\.json$")
 _THROTTLED = ("Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded", "SlowDown")
-_DENIED = ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation")
 _ADVICE = {
     **dict.fromkeys(
         ("ExpiredToken", "ExpiredTokenException", "RequestExpired"), "The credentials have expired: log in again."
@@ -24,6 +23,10 @@ _ADVICE = {
     **dict.fromkeys(
         ("InvalidClientTokenId", "UnrecognizedClientException", "InvalidAccessKeyId", "SignatureDoesNotMatch"),
         "AWS does not know these credentials: check AWS_PROFILE and AWS_ACCESS_KEY_ID.",
+    ),
+    **dict.fromkeys(
+        ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation"),
+        "The credentials need the permission that is named here.",
     ),
     **dict.fromkeys(_THROTTLED, "AWS limits the calls of this account: try again in a minute."),
     **dict.fromkeys(
@@ -33,8 +36,6 @@ _ADVICE = {
     "NoSuchBucket": "Make it with `aws s3 mb`, or leave --bucket out: the default one is made.",
     "ResourceLimitExceeded": "Ask for a higher quota of this instance type in AWS's Service Quotas.",
 }
-# What AccessDenied names: for CreateTrainingJob it may be iam:PassRole.
-_ACTION = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
 _LONGEST = 400
 
 
@@ -236,7 +237,7 @@ def api_errors(what: str, *, hint: str = "") -> Iterator[None]:
             raise LaunchError(
                 f"{what} failed: {_shortened(error)}.", hint="Check the network, the region and AWS_ENDPOINT_URL."
             ) from error
-        advice = _advice(refused, what) or hint or "AWS's message says why."
+        advice = _advice(refused) or hint or "AWS's message says why."
         raise LaunchError(f"{what} failed: {_shortened(error)}.", hint=advice) from error
 
 
@@ -246,12 +247,9 @@ def _shortened(error: BaseException) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
 
 
-def _advice(error: Any, what: str) -> Optional[str]:
-    code, message = str(error.response.get("Error", {}).get("Code", "")), str(error)
+def _advice(error: Any) -> Optional[str]:
+    code = str(error.response.get("Error", {}).get("Code", ""))
     # An error of the service has a code.
-    if code in ("", "Unknown") or "<html" in message.lower():
+    if code in ("", "Unknown") or "<html" in str(error).lower():
         return "The answer is a page and not AWS's: check HTTPS_PROXY and AWS_ENDPOINT_URL."
-    if code in _DENIED:
-        action = _ACTION.search(message)
-        return f"The credentials need the permission {action[1] if action else what.partition(' ')[0]}."
     return _ADVICE.get(code)
