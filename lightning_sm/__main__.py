@@ -5,6 +5,7 @@ import os
 import sys
 from typing import Callable, Optional, Sequence
 
+from lightning_sm._sagemaker.in_job import is_in_job
 from lightning_sm._version import __version__
 
 __all__ = ["main"]
@@ -88,7 +89,7 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
     if first in _SUBCOMMANDS and args[1:] in (["-h"], ["--help"]):
         print(_SUBCOMMAND_HELP.format(first))
         return 0
-    if not _is_in_job():
+    if not is_in_job(os.environ):
         if not args:
             print(_HELP, file=sys.stderr)
             return 2
@@ -110,12 +111,6 @@ def _unknown(word: str) -> str:
     closest = difflib.get_close_matches(word, commands, n=1)
     hint = f"Did you mean {closest[0]}? " if closest else ""
     return f"lightning-sm: error: There is no command {word!r}. HINT: {hint}Commands: {', '.join(commands)}."
-
-
-def _is_in_job() -> bool:
-    return "TRAINING_JOB_NAME" in os.environ or os.path.exists(
-        os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "input", "config", "hyperparameters.json")
-    )
 
 
 if __name__ == "__main__":

@@ -149,9 +149,9 @@ def trainer_settings(
         given = {**by_variable, **trainer_arguments}
         context = RunContext(this_job, topology, namespace, _given(given), options_of(sagemaker))
         if context.options.doctor:
-            from lightning_sm._doctor import check_host
+            from lightning_sm._doctor import CHECKS, examine_host
 
-            check_host(this_job, topology)
+            examine_host(CHECKS, this_job, topology)
         routing = build_routing(context)
         arguments = {**given, **_arguments(routing)}
         if this_job.in_container:

@@ -152,9 +152,9 @@ class SageMakerCLIMixin(_Base):
             with failure_reported(self.job), raise_refusals([parser], lambda _: None):
                 super().parse_arguments(parser, *args)
         if (as_tree(self._fill_options()) or {}).get("doctor"):
-            from lightning_sm._doctor import check_host
+            from lightning_sm._doctor import CHECKS, examine_host
 
-            check_host(self.job, self.topology)
+            examine_host(CHECKS, self.job, self.topology)
 
     def _parse_run(self, parser: Any, given: Any) -> bool:
         """Parse arguments, or a mapping that a program hands over; returns whether there is a subcommand to run."""

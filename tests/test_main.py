@@ -98,7 +98,8 @@ def test_all_settings_are_shown_by_lightnings_cli():
 @pytest.mark.parametrize("words", [[], ["--trainer.max_epochs", "3"], ["lauch"]])
 def test_in_a_job_every_other_word_is_the_clis(words, monkeypatch, capsys):
     received = []
-    monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
+    monkeypatch.setenv("SM_CURRENT_HOST", "algo-1")
+    monkeypatch.setenv("SM_HOSTS", '["algo-1"]')
     monkeypatch.setattr("lightning_sm.cli.main", received.append)
     assert entry.main(words) is None
     assert (received, *capsys.readouterr()) == ([words], "", "")

@@ -10,17 +10,15 @@ from lightning_sm._doctor import data_checks, hardware_checks, job_checks, netwo
 from lightning_sm._doctor.at_start import examine_host
 from lightning_sm._doctor.channel_files import list_files, replicated_channels
 from lightning_sm._doctor.finding import Check, Finding, Machine, count_findings, examine, name_of
-from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm._sagemaker.topology import Topology
 
 __all__ = [
     "CHECKS",
     "Check",
     "Finding",
     "Machine",
-    "check_host",
     "count_findings",
     "examine",
+    "examine_host",
     "list_files",
     "name_of",
     "replicated_channels",
@@ -33,16 +31,3 @@ CHECKS: Tuple[Check, ...] = (
     *network_checks.CHECKS,
     *hardware_checks.CHECKS,
 )
-
-
-def check_host(job: TrainingJob, topology: Topology) -> None:
-    """Examine this host at the start of a job.
-
-    Args:
-        job: The job.
-        topology: The processes.
-
-    Raises:
-        DoctorError: There are errors.
-    """
-    examine_host(CHECKS, job, topology)

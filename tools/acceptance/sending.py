@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Callable, List, Sequence, Set
 
 from lightning_sm.launch import follow, send
+from lightning_sm.launch._send import call
 from tools.acceptance.jobs import AcceptanceJob
 from tools.acceptance.seen import Seen, keys_below, look_at
 
@@ -46,12 +47,9 @@ def stop_job(job: AcceptanceJob, session: Any) -> None:
     """Stop a job; one that has ended, or was never sent, stays as it is."""
     from botocore.exceptions import ClientError
 
-    client = session.client("sagemaker")
+    kind = job.request.kind
     with suppress(ClientError):
-        if job.request.kind == "TrainingJob":
-            client.stop_training_job(TrainingJobName=job.request.name)
-        else:
-            client.stop_hyper_parameter_tuning_job(HyperParameterTuningJobName=job.request.name)
+        call(session.client("sagemaker"), f"Stop{kind}")(**{f"{kind}Name": job.request.name})
 
 
 def remove(job: AcceptanceJob, seen: Seen, bucket: str, session: Any) -> Sequence[str]:

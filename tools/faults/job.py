@@ -73,10 +73,6 @@ class Job:
         logs = sorted(self.folder.glob(f"log-{self.attempt}-*.txt"))
         return "\n".join(path.read_text(errors="replace") for path in logs)
 
-    def failure(self, host):
-        path = self.folder / host / "output" / "failure"
-        return path.read_text() if path.exists() else None
-
     def told(self):
         """What the processes of this attempt have told."""
         return self._lines("told.jsonl")

@@ -46,10 +46,6 @@ class Save:
         """The checkpoint, a file or a folder."""
         return self.record.with_suffix(".ckpt")
 
-    @property
-    def in_shards(self) -> bool:
-        return self.content.is_dir() or any("/" in name for name in self.files)
-
     def paths(self) -> Dict[Path, Tuple[int, int]]:
         return {self.record.parent / name: what for name, what in self.files.items()}
 
