@@ -2,11 +2,13 @@
 
 import importlib
 import os
+import signal
 import sys
 from typing import Callable, Optional, Sequence
 
 from lightning_sm._sagemaker.in_job import is_in_job
 from lightning_sm._version import __version__
+from lightning_sm.errors import LightningSMError
 
 __all__ = ["main"]
 
@@ -85,7 +87,7 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
     if first in _COMMANDS:
         module, _, function = _COMMANDS[first].partition(":")
         command: Callable[[Sequence[str]], Optional[int]] = getattr(importlib.import_module(module), function or "main")
-        return command(args[1:])
+        return _exit_status(first, lambda: command(args[1:]))
     if first in _SUBCOMMANDS and args[1:] in (["-h"], ["--help"]):
         print(_SUBCOMMAND_HELP.format(first))
         return 0
@@ -102,6 +104,21 @@ def main(args: Optional[Sequence[str]] = None) -> Optional[int]:
 
     cli(["--help" if word == "--help-all" else word for word in args])
     return None
+
+
+def _exit_status(name: str, command: Callable[[], Optional[int]]) -> Optional[int]:
+    """Run a command and return its exit status: its own, or that of an error, which is one line on stderr."""
+    try:
+        status = command()
+        sys.stdout.flush()
+        return status
+    except LightningSMError as error:
+        print(f"lightning-sm {name}: {error}", file=sys.stderr)
+        return 2 if name in ("rehearse", "plan") else 1
+    except BrokenPipeError:
+        # Who reads the output has ended, as `head` does; what is left of it must not fail when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
 
 
 def _unknown(word: str) -> str:

@@ -7,10 +7,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import List, Sequence
 
 from lightning_sm._observe.metrics import metric_definitions, metric_names
-from lightning_sm.errors import LightningSMError, MetricDefinitionError
+from lightning_sm.errors import MetricDefinitionError
 
 __all__ = ["main"]
 
@@ -26,7 +26,7 @@ _RUN = [
 ]  # fmt: skip
 
 
-def main(args: Optional[Sequence[str]] = None) -> int:
+def main(args: Sequence[str]) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(
         prog="lightning-sm metrics",
@@ -44,12 +44,7 @@ def main(args: Optional[Sequence[str]] = None) -> int:
         "those of lightning-sm fit",
     )
     given, rest = parser.parse_known_args(args)
-    try:
-        definitions = metric_definitions(given.names or _names_of_run([*rest, *given.args]))
-    except LightningSMError as error:
-        print(f"lightning-sm metrics: {error}", file=sys.stderr)
-        return 1
-    print(json.dumps(definitions, indent=2))
+    print(json.dumps(metric_definitions(given.names or _names_of_run([*rest, *given.args])), indent=2))
     return 0
 
 

@@ -3,7 +3,6 @@
 import argparse
 import math
 import re
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
@@ -24,7 +23,7 @@ from lightning_sm._plan.model import (
     predict,
 )
 from lightning_sm._plan.plot import plot
-from lightning_sm.errors import HyperparameterError, LightningSMError
+from lightning_sm.errors import HyperparameterError
 
 __all__ = ["PlanOptions", "main"]
 
@@ -74,13 +73,9 @@ class PlanOptions:
     plot: Optional[str] = None
 
 
-def main(args: Optional[Sequence[str]] = None) -> int:
+def main(args: Sequence[str]) -> int:
     """Run the command; returns its exit code."""
-    try:
-        _plan(*_parse(sys.argv[1:] if args is None else args))
-    except LightningSMError as error:
-        print(f"lightning-sm plan: error: {error}", file=sys.stderr)
-        return 2
+    _plan(*_parse(args))
     return 0
 
 

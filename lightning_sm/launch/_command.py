@@ -1,21 +1,19 @@
 """The commands ``launch`` and ``tune``, and what they find wrong with a project."""
 
 import json
-import os
 import re
-import signal
 import sys
 import tempfile
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from jsonargparse import ArgumentParser
 
 from lightning_sm._doctor import Finding
 from lightning_sm._options import parse
-from lightning_sm.errors import LaunchError, LightningSMError
+from lightning_sm.errors import LaunchError
 from lightning_sm.launch._arguments import command_parser, hyperparameters_of, read_request, split_command
 from lightning_sm.launch._limits import check_limits
 from lightning_sm.launch._package import pack_source
@@ -35,7 +33,7 @@ from lightning_sm.launch._tuning import create_tuning_request, draw
 from lightning_sm.launch._upload import address_of_content, bucket_and_key
 from lightning_sm.launch._watch import follow
 
-__all__ = ["check_arguments", "check_project", "exit_status", "main", "tune"]
+__all__ = ["check_arguments", "check_project", "main", "tune"]
 
 # With the body of a request only these have a meaning: what is uploaded or copied, where it is sent, what is shown.
 _WITH_BODY = (
@@ -53,19 +51,21 @@ _WHAT_TO_GIVE = {
 }
 
 
-def main(args: Optional[Sequence[str]] = None) -> int:
-    """Run ``lightning-sm launch`` and return its exit status: 0, or 1 after an error, which is one line on stderr.
+def main(args: Sequence[str]) -> int:
+    """Run ``lightning-sm launch`` and return its exit status.
 
     Args:
-        args: The arguments behind ``lightning-sm launch`` instead of those of the command line.
+        args: The arguments behind ``lightning-sm launch``.
+
+    Raises:
+        LightningSMError: The job cannot be sent; the command shows it as one line, and ends with 1.
     """
-    given = list(sys.argv[1:] if args is None else args)
-    return exit_status("lightning-sm launch", lambda: _run("launch", given))
+    return _run("launch", args)
 
 
 def tune(args: Sequence[str]) -> int:
     """Run ``lightning-sm tune``, as :func:`main` runs ``lightning-sm launch``."""
-    return exit_status("lightning-sm tune", lambda: _run("tune", args))
+    return _run("tune", args)
 
 
 def check_arguments(args: Sequence[str]) -> Tuple[List[Finding], Dict[str, Any]]:
@@ -223,18 +223,3 @@ def _written(body: Dict[str, Any], name: Optional[str]) -> JobRequest:
     request = JobRequest(name or old, text, archive)
     check_limits(request)
     return request
-
-
-def exit_status(program: str, command: Callable[[], int]) -> int:
-    """Run a command and return its exit status: its own, or 1 after an error, which is one line on stderr."""
-    try:
-        status = command()
-        sys.stdout.flush()
-        return status
-    except LightningSMError as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        # Who reads the output has ended, as `head` does; what is left of it must not fail when Python exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE

@@ -9,7 +9,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from lightning_sm._options import add_options, new_parser, parse
 from lightning_sm.errors import LaunchError
-from lightning_sm.launch._command import exit_status
 from lightning_sm.launch._send import api_errors, call, describe, session_in
 from lightning_sm.launch._upload import bucket_and_key, progress_bar
 from lightning_sm.launch._watch import follow as follow_job
@@ -43,7 +42,7 @@ def artifacts(args: Sequence[str]) -> int:
 def _run(name: str, command: Callable[..., int], args: Sequence[str]) -> int:
     parser = new_parser(f"lightning-sm {name}", str(command.__doc__).partition("\n")[0])
     add_options(parser, command)
-    return exit_status(parser.prog, lambda: command(**parse(parser, args)))
+    return command(**parse(parser, args))
 
 
 def _list(contains: Optional[str] = None, limit: int = 20, region: Optional[str] = None, json: bool = False) -> int:

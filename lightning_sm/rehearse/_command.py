@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser
 
 from lightning_sm._duration import read_duration
 from lightning_sm._options import add_options, new_parser, parse
-from lightning_sm.errors import LightningSMError, RehearsalError
+from lightning_sm.errors import RehearsalError
 from lightning_sm.launch import hyperparameters_of
 from lightning_sm.launch._arguments import read_request, split_command
 from lightning_sm.rehearse._request import (
@@ -41,9 +41,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         argv: The arguments behind the command; by default those of this process.
 
     Returns:
-        The exit status: that of the outcome, 2 if the job could not be rehearsed as requested, 130 after Ctrl-C.
+        The exit status: that of the outcome, 130 after Ctrl-C.
 
     Raises:
+        LightningSMError: The job cannot be rehearsed as requested; the command shows it as one line, and ends with 2.
         SystemExit: By the parser, for ``--help``.
 
     Example::
@@ -53,9 +54,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         request, is_json = read_arguments(sys.argv[1:] if argv is None else argv)
         outcome = rehearse(request, log_to_stderr=is_json)
-    except LightningSMError as error:
-        print(f"lightning-sm rehearse: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 130
     print(outcome.as_json() if is_json else outcome.as_text(), flush=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lightning_sm.__main__ import main
 from lightning_sm._observe.metrics import metric_lines, metric_regex
-from lightning_sm._observe.metrics_command import main
 
 pytestmark = pytest.mark.usefixtures("clean_process")
 
@@ -43,7 +43,7 @@ def files_of(folder):
 @pytest.mark.full
 def test_a_run(project, capsys):
     before = files_of(project.base)
-    code = main(["--run", "train.py", "fit", *_WORDS])
+    code = main(["metrics", "--run", "train.py", "fit", *_WORDS])
     captured = capsys.readouterr()
     assert code == 0, captured.err
     assert set(names(captured.out)) == {"val_loss", "loss", "lr-SGD"}
@@ -52,7 +52,7 @@ def test_a_run(project, capsys):
 
 @pytest.mark.full
 def test_a_run_that_fails_shows_why(project, capfd):
-    assert main(["--run", "--config=config.yaml", "--model=tiny_model.Missing"]) == 1
+    assert main(["metrics", "--run", "--config=config.yaml", "--model=tiny_model.Missing"]) == 1
     said = capfd.readouterr().err
     assert re.search("ended with exit code [12]\\.", said)
     assert "Missing" in said
@@ -60,7 +60,7 @@ def test_a_run_that_fails_shows_why(project, capfd):
 
 
 def test_names(capsys):
-    assert main(["--names", "val_loss", "a b"]) == 0
+    assert main(["metrics", "--names", "val_loss", "a b"]) == 0
     definitions = json.loads(capsys.readouterr().out)
     assert definitions == [{"Name": name, "Regex": metric_regex(name)} for name in ("val_loss", "a b")]
     (line,) = metric_lines({"a b": 2.5, "val_loss": 1}, 1, 2).lines

@@ -7,12 +7,12 @@ from typing import Any, Dict, List
 import pytest
 
 from lightning_sm import launch
+from lightning_sm.__main__ import main
 from lightning_sm.errors import LightningSMError
 from lightning_sm.rehearse import (
     RehearsalError,
     RehearsalOptions,
     create_request,
-    main,
     request_from_body,
 )
 from lightning_sm.rehearse._comparison import differences
@@ -136,7 +136,7 @@ def test_bad_arguments_say_what_is_wrong(source: Path, arguments: List[str], tol
 
 
 def test_a_usage_error_is_one_line(capsys: pytest.CaptureFixture) -> None:
-    assert main(["--timeout", "soon", "plain.py"]) == 2
+    assert main(["rehearse", "--timeout", "soon", "plain.py"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("lightning-sm rehearse: --timeout: 'soon' is not a duration")
 
