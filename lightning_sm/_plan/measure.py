@@ -11,6 +11,7 @@ Environment variables:
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -143,8 +144,9 @@ class _MeasureSteps:
         if self._last is not None:
             self._periods.append((self._seen, (now - self._last) / self._count))
             is_enough = len(self._measured()) >= _PERIODS or now - self._began > _SECONDS
-            fitting = _PERIOD_SECONDS / self._periods[-1][1]
-            length = int(max(1, min(_PERIOD, trainer.num_training_batches - 1, fitting)))
+            # The batches from the first one to the next validation, or to the end of the epoch.
+            most = min(trainer.num_training_batches, trainer.val_check_batch or math.inf) - 1
+            length = int(max(1, min(_PERIOD, most, _PERIOD_SECONDS / self._periods[-1][1])))
             # The first process decides: one that ended a batch before the others left them without its gradients.
             is_enough, self._length = trainer.strategy.broadcast((is_enough, length))
             if is_enough:

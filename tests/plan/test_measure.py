@@ -46,7 +46,7 @@ from model import Model, CSVLogger, LearningRateMonitor, ModelCheckpoint, Traine
 devices = int(sys.argv[1])
 trainer = Trainer(
     max_epochs=50, accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto",
-    accumulate_grad_batches=2, enable_progress_bar=False, enable_model_summary=False,
+    accumulate_grad_batches=2, val_check_interval=4, enable_progress_bar=False, enable_model_summary=False,
     logger=CSVLogger("logs"), callbacks=[ModelCheckpoint("saved", every_n_train_steps=1), LearningRateMonitor()],
 )
 trainer.fit(Model())
