@@ -36,6 +36,8 @@ __all__ = ["auto", "auto_by_variable", "protect"]
 
 _VARIABLE = "LIGHTNING_SM_AUTO"
 _LINE = "import lightning_sm; lightning_sm.auto()"
+# The attribute of a Trainer with the callbacks of the job that it was made with.
+_OWN = "_lightning_sm_callbacks"
 # The options of auto(); None before its first call.
 _options: Any = None
 _is_protected = False
@@ -48,10 +50,11 @@ def auto(**sagemaker: Any) -> None:
 
     A ``Trainer`` gets what :func:`~lightning_sm.trainer_settings` returns for its arguments, also one that Hydra,
     ``LightningCLI`` or a library constructs: number of processes, strategy, directories, loggers, and the callbacks
-    that resume, save, report and export. A ``Fabric`` gets the number of processes, the cluster environment and the
-    directories of its loggers. What the program sets wins, as there. What was constructed before the call stays as it
-    is. Left alone are a ``Trainer(devices=1, num_nodes=1)`` that follows one for several processes, as rank 0 makes it
-    for a test, and processes that a rank starts for something else.
+    that resume, save, report and export, also if the program replaces ``trainer.callbacks``. A ``Fabric`` gets the
+    number of processes, the cluster environment and the directories of its loggers. What the program sets wins, as
+    there. What was constructed before the call stays as it is. Left alone are a ``Trainer(devices=1, num_nodes=1)``
+    that follows one for several processes, as rank 0 makes it for a test, and processes that a rank starts for
+    something else.
 
     Environment variables:
 
@@ -105,6 +108,8 @@ def _complete_all(why: str, sagemaker: Mapping[str, Any]) -> None:
     _options = dict(sagemaker)
     for namespace in NAMESPACES:
         wrap_method(trainer_of(namespace), "__init__", _construct_trainer)
+        for method in ("fit", "validate", "test", "predict"):
+            wrap_method(trainer_of(namespace), method, _start_trainer)
     for namespace in FABRICS:
         wrap_method(fabric_of(namespace), "__init__", _construct_fabric)
 
@@ -123,7 +128,19 @@ def _construct(complete: Any, parameter: str, constructor: Any, made: Any, *args
     _has_world = _has_world or made.world_size > 1
 
 
-_construct_trainer = partial(_construct, trainer_settings, "trainer_class")
+def _construct_trainer(constructor: Any, trainer: Any, *args: Any, **kwargs: Any) -> None:
+    _construct(trainer_settings, "trainer_class", constructor, trainer, *args, **kwargs)
+    setattr(trainer, _OWN, [each for each in callbacks_of(trainer) if type(each).__module__ == "lightning_sm"])
+
+
+def _start_trainer(method: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Give a ``Trainer`` whose callbacks the program has replaced those of the job again."""
+    callbacks = callbacks_of(trainer)
+    if not _has_own_callbacks(callbacks):
+        reorder_callbacks(trainer, [*callbacks, *vars(trainer).get(_OWN, ())])
+    return method(trainer, *args, **kwargs)
+
+
 _construct_fabric = partial(_construct, fabric_settings, "fabric_class")
 
 

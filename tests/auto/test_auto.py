@@ -12,7 +12,7 @@ from lightning_sm._lightning.wrapped_method import named_arguments, set_by_varia
 from lightning_sm.errors import OptionError
 from tests.helpers.fresh import run_fresh
 from tests.helpers.opt_ml import OptMl
-from tests.helpers.processes import Job
+from tests.helpers.processes import ROOT, Job
 from tests.projects.container import log_lines
 
 _PROGRAMS = Path(__file__).parent / "programs"
@@ -118,6 +118,34 @@ def test_a_trainer_for_one_after_one_whose_processes_lightning_starts_stays_as_i
     """
     job = OptMl(tmp_path / "opt-ml").host("algo-1").environ()
     assert run_fresh(code.format(name=_NAMESPACES[0]), **job) == [[1, True], [2, True], [1, False]]
+
+
+def test_a_trainer_whose_callbacks_the_program_replaces_keeps_the_jobs(tmp_path):
+    code = """
+    import os
+    import lightning_sm
+    lightning_sm.auto()
+    import {name} as pl
+    from tests.helpers.tiny import loader, tiny_model
+    os.chdir("{folder}")
+    kinds = lambda: [type(callback).__name__ for callback in trainer.callbacks]
+    trainer = pl.Trainer(max_epochs=1, logger=False, enable_progress_bar=False, num_sanity_val_steps=0)
+    made = set(kinds())
+    own = pl.callbacks.ModelCheckpoint("runs", every_n_epochs=1)
+    trainer.callbacks = [own]
+    trainer.validate(tiny_model(pl), loader(), verbose=False)
+    trainer.callbacks = [own]
+    trainer.fit(tiny_model(pl), loader())
+    say(sorted(made - set(kinds())), kinds()[-1], own.best_model_path)
+    """
+    job = OptMl(tmp_path / "opt-ml").host("algo-1").environ(PYTHONPATH=str(ROOT))
+    ((lost, last, best),) = run_fresh(code.format(name=_NAMESPACES[0], folder=tmp_path), **job)
+    checkpoints = tmp_path / "opt-ml" / "output" / "data" / "checkpoints"
+    assert set(lost) <= {"ModelSummary", "ProgressBar", "TQDMProgressBar"}
+    assert last == "ModelCheckpoint"
+    assert Path(best).parent == checkpoints / "runs"
+    assert list(checkpoints.glob("*/fit-0/step-8.ckpt"))
+    assert (tmp_path / "opt-ml" / "model" / "model.pt").exists()
 
 
 @pytest.mark.full
