@@ -191,7 +191,8 @@ class _Target:
         for parent, _, names in os.walk(self.directory):
             for path in sorted(os.path.join(parent, name) for name in names):
                 with suppress(OSError):  # removed meanwhile
-                    found, name = os.stat(path), os.path.relpath(path, self.directory)
+                    # No links, such as those to checkpoints.
+                    found, name = os.lstat(path), os.path.relpath(path, self.directory)
                     state = (found.st_size, found.st_mtime_ns)
                     # Opening a pipe would wait for what writes to it.
                     if stat.S_ISREG(found.st_mode) and self._uploaded.get(name) != state:

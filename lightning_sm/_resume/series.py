@@ -19,6 +19,7 @@ __all__ = [
     "STATE_KEY",
     "Series",
     "complete_record",
+    "is_in_series",
     "is_save_name",
     "newest_first",
     "other_series",
@@ -37,6 +38,11 @@ _KEPT = 2
 def is_save_name(name: str) -> bool:
     """Whether a series gives such a name to a checkpoint."""
     return _SAVE.fullmatch(name) is not None
+
+
+def is_in_series(path: str) -> bool:
+    """Whether a path relative to a checkpoint directory is in the folder of a fit."""
+    return re.match(r"[^/]*-[0-9a-f]{6}/fit-\d+/", path) is not None
 
 
 class Series:

@@ -7,10 +7,8 @@ directory, and ready-made objects of a script in place. MLflow's and W&B's logge
 import importlib
 import importlib.util
 import os
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from lightning_sm._failure import redact_patterns
 from lightning_sm._lightning import FABRICS, SupportLevel, has_base, support_level
@@ -26,17 +24,18 @@ from lightning_sm._observe.mlflow import (
 from lightning_sm._observe.names import numbered
 from lightning_sm._observe.upload import check_packages
 from lightning_sm._observe.wandb import continue_wandb_run
-from lightning_sm._resume.series import is_save_name
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._settings.classes import init_parameters
 from lightning_sm._settings.given import Given, RunContext
 from lightning_sm._settings.line import SCRIPT
-from lightning_sm._settings.routed import RoutedSetting, may_replace
+from lightning_sm._settings.routed import RoutedSetting, is_within, may_replace
 
-__all__ = ["CALLBACKS", "LOGGER", "CheckpointPlaces", "as_list", "complete_loggers", "redirect"]
+__all__ = ["CALLBACKS", "LOGGER", "CheckpointRoutes", "as_list", "complete_loggers", "redirect"]
 
 LOGGER, CALLBACKS = "trainer.logger", "trainer.callbacks"
 _OPTION = "sagemaker.mlflow_arn"
+# What each directory below a checkpoint directory stands for, in all trainers of this process.
+_sources: Dict[str, Dict[str, str]] = {}
 
 
 def as_list(value: Any) -> List[Any]:
@@ -64,9 +63,10 @@ class _Place:
 def redirect(entries: Any, key: str, context: RunContext) -> Iterator[RoutedSetting]:
     """Send loggers to the output directory, and ``ModelCheckpoint`` callbacks below the checkpoint directory.
 
-    What was set for this run stays, as do URLs and directories that SageMaker keeps. A ``TensorBoardLogger`` with a
-    remote ``save_dir`` gets a local directory, whose files are uploaded while the job runs. A ready-made logger that
-    cannot be redirected is named in the log, because SageMaker does not keep what it writes.
+    What was set for this run stays, as do URLs and directories that SageMaker keeps. A callback without a directory
+    gets one with its first fit, by ``CheckpointPlaces``. A ``TensorBoardLogger`` with a remote ``save_dir`` gets a
+    local directory, whose files are uploaded while the job runs. A ready-made logger that cannot be redirected is named
+    in the log, because SageMaker does not keep what it writes.
 
     Args:
         entries: One or several, as a parser's values or as objects, which are changed.
@@ -133,7 +133,8 @@ def _place_of(entry: Any, old: Any, key: str, routes: "CheckpointRoutes", contex
     if cls is None:
         return None
     if key == CALLBACKS:
-        return _Place(routes.place(old), context.checkpoint_dir[1]) if has_base(cls, "ModelCheckpoint") else None
+        is_checkpoint = old is not None and has_base(cls, "ModelCheckpoint")
+        return _Place(routes.place(old), context.checkpoint_dir[1]) if is_checkpoint else None
     if old is None and ("save_dir" not in init_parameters(cls) or not _is_described(entry)):
         return None
     if has_base(cls, "MLFlowLogger") and _is_described(entry) and not is_local(_argument(entry, "tracking_uri")):
@@ -304,87 +305,30 @@ class CheckpointRoutes:
     Example::
 
         >>> routes = CheckpointRoutes("/opt/ml/checkpoints", ["checkpoints/fold0", "/data/fold0"])
-        >>> routes.place("checkpoints/fold0"), routes.place("/data/fold0"), routes.place(None)
+        >>> routes.place("checkpoints/fold0"), routes.place("/data/fold0"), routes.place(".")
         ('/opt/ml/checkpoints/checkpoints/fold0', '/opt/ml/checkpoints/data/fold0', '/opt/ml/checkpoints')
     """
 
     def __init__(self, directory: str, given: Iterable[Any]) -> None:
         self.directory = directory
-        within = [_real(path) for path in given if path is not None and _is_within(path, directory)]
-        self._sources = {path: path for path in within}
+        self._sources = _sources.setdefault(directory, {})
+        for path in (_real(each) for each in given if each is not None and is_within(each, directory)):
+            self._sources.setdefault(path, path)
 
     def place(self, dirpath: Any) -> str:
-        """Return the directory for a local ``dirpath``; the job's own for ``None`` and for the working directory."""
-        path, here = _real("." if dirpath is None else dirpath), _real(".")
+        """Return the directory for a local ``dirpath``; the job's own for the working directory."""
+        path, here = _real(dirpath), _real(".")
         if path == here:
             return self.directory
         if path in self._sources:
             return path
-        name = os.path.relpath(path, here) if _is_within(path, here) else path.lstrip("/")
+        name = os.path.relpath(path, here) if is_within(path, here) else path.lstrip("/")
         first = place = os.path.join(self.directory, name)
         number = 1
         while self._sources.setdefault(place, path) != path:  # data/x and /data/x
             number += 1
             place = f"{first}-{number}"
         return place
-
-
-class CheckpointPlaces:
-    """Where the ``ModelCheckpoint`` callbacks of a trainer save: at or below the job's checkpoint directory.
-
-    Args:
-        context: The run, whose option ``checkpoint_dir`` may name the directory.
-    """
-
-    def __init__(self, context: RunContext) -> None:
-        self._context = context
-        # Where each local directory is that a callback of the program names.
-        self._replaced: Dict[str, str] = {}
-        self._links: Set[Path] = set()
-
-    def route(self, callbacks: Sequence[Any]) -> None:
-        """Send the checkpoints of these callbacks below the directory.
-
-        The local directories exist then, also those that are not used, for scripts that write other files beside their
-        checkpoints.
-
-        Args:
-            callbacks: All callbacks of a trainer.
-        """
-        for setting in redirect(callbacks, CALLBACKS, self._context):
-            if setting.old is not None:
-                self._replaced[str(setting.old)] = setting.value
-                with suppress(OSError):  # there may be no right to
-                    os.makedirs(setting.old, exist_ok=True)
-        checkpoint_class = self._context.namespace.module("callbacks").ModelCheckpoint
-        for callback in callbacks:
-            is_checkpoint = isinstance(callback, checkpoint_class) and not is_remote(callback.dirpath)
-            if is_checkpoint and _is_within(callback.dirpath, self._context.checkpoint_dir[0]):
-                os.makedirs(callback.dirpath, exist_ok=True)
-
-    def link_checkpoints(self) -> None:
-        """Link the checkpoints on this host into the directories that the program names, where it may look for them.
-
-        Not the directories themselves, which a program may remove; what stands there under such a name stays.
-        """
-        for told, directory in self._replaced.items():
-            for path in () if is_remote(directory) else sorted(Path(directory).rglob("*.ckpt")):
-                link = Path(told, path.relative_to(directory))
-                # Another rank of this host may make it first, or there may be no right to.
-                with suppress(OSError):
-                    if not is_save_name(path.name):
-                        link.parent.mkdir(parents=True, exist_ok=True)
-                        link.symlink_to(path, target_is_directory=path.is_dir())
-                        self._links.add(link)
-        for link in self._links:
-            if link.is_symlink() and not link.exists():  # of a file that a later fit has removed
-                with suppress(OSError):
-                    link.unlink()
-
-
-def _is_within(path: Any, folder: str) -> bool:
-    """Whether a local path is a folder, or is below it."""
-    return os.path.commonpath([_real(path), _real(folder)]) == _real(folder)
 
 
 def _real(path: Any) -> str:

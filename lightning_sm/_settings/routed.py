@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._settings.line import plain_key
 
-__all__ = ["RoutedSetting", "Routing", "may_replace"]
+__all__ = ["RoutedSetting", "Routing", "is_within", "may_replace"]
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,12 @@ def may_replace(value: Any, job: TrainingJob) -> bool:
     # The script's own folder is below the base directory, too, but is not one of SageMaker's directories.
     code = os.path.join(base, "code")
     return not os.path.isabs(path) or not _is_below(path, base) or _is_below(path, code)
+
+
+def is_within(path: Any, folder: str) -> bool:
+    """Whether a local path is a folder, or is below it."""
+    real, folder = (os.path.realpath(os.path.expanduser(str(each))) for each in (path, folder))
+    return os.path.commonpath([real, folder]) == folder
 
 
 def _is_below(path: str, folder: str) -> bool:

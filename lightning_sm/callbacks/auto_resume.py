@@ -37,7 +37,7 @@ from lightning_sm._resume.series import Series
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._resume.transfers import LocalFiles
 from lightning_sm._sagemaker.job import TrainingJob
-from lightning_sm._settings.redirect import CheckpointPlaces
+from lightning_sm._settings.checkpoint_places import CheckpointPlaces
 from lightning_sm.errors import CheckpointError, LightningSMError
 
 __all__ = ["AutoResumeMixin", "resume_of"]
@@ -73,6 +73,10 @@ class AutoResumeMixin(Callback):
     ``PROGRAM-DIGITS/fit-K/step-N.ckpt``, ``step-N.json``
       A save of fit K after N optimizer steps, a file or a folder of shards, and its record with sizes and checksums,
       which is written last. The digits are those of the program's arguments and hyperparameters.
+
+    ``PROGRAM-DIGITS/fit-K/checkpoints``
+      What ``ModelCheckpoint`` callbacks without a ``dirpath`` save whose first fit is fit K; those of fit 0 save in
+      ``directory`` itself.
 
     ``PROGRAM-DIGITS/fit-K/fit.json``
       Which job trains the fit, and whether it has ended.
@@ -169,18 +173,19 @@ class AutoResumeMixin(Callback):
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Install what saves, and the hooks around the restore of ``fit``; or around the load of other functions."""
+        if self.places is not None:
+            self.places.route(callbacks_of(trainer))
         if stage != "fit":
             around_load(trainer, partial(_loadable_here, trainer))
             return
         self._reset()
         forget_restore(trainer)
-        if self.places is not None:
-            self.places.route(callbacks_of(trainer))
         check_callbacks(trainer, pl_module)
         self._background = install_saves(self.namespace, trainer, async_save=self.async_save)
         if trainer.state.fn != "fit" or is_fast_dev_run(trainer) or is_search(trainer):
             return
         if not counts_fits():
+            self._place_checkpoints(trainer, self.directory)
             self._tell_not_resumed(trainer)
             return
         # The first callback sees the state of an epoch's start before others change it, and restores it before them.
@@ -188,7 +193,10 @@ class AutoResumeMixin(Callback):
         callbacks.remove(self)
         callbacks.insert(0, self)
         program = broadcast(trainer, self.identity.series)
-        self._choice = Choice(Series(self.directory, program, next_fit(self.directory)))
+        series = Series(self.directory, program, next_fit(self.directory))
+        self._choice = Choice(series)
+        # Of each trainer another directory, as with plain Lightning, where each has its own of its logger.
+        self._place_checkpoints(trainer, f"{series.directory}/checkpoints" if series.number else self.directory)
         self._model = ModelIdentity.of(pl_module)
         strategy = strategy_of(trainer)
         if resumes_within_epochs(self.namespace):
@@ -202,6 +210,10 @@ class AutoResumeMixin(Callback):
             restored=lambda: self._after_restore(trainer, pl_module),
         )
         self._undo.append(partial(forget_restore, trainer))
+
+    def _place_checkpoints(self, trainer: Trainer, directory: str) -> None:
+        if self.places is not None:
+            self.places.place(trainer, directory)
 
     def _tell_not_resumed(self, trainer: Trainer) -> None:
         problem = "Fits in processes that multiprocessing starts, as ddp_spawn does, cannot be resumed"
@@ -219,6 +231,8 @@ class AutoResumeMixin(Callback):
 
     def _choose(self, trainer: Trainer, path: Any) -> Optional[Tuple[str, Optional[bool]]]:
         """Return the path of the checkpoint to restore and whether it loads with ``weights_only``, if we know."""
+        if self.places is not None:
+            self.places.keep()
         series = self._chosen.series
         with failure_reported(self._job):
             self._choice = choose(trainer, series, self.identity, self._model, self.resume, self._files)
@@ -421,7 +435,7 @@ class AutoResumeMixin(Callback):
         """Restore what was replaced, and let the program find its checkpoints."""
         if stage == "fit":
             if self.places is not None:
-                self.places.link_checkpoints()
+                self.places.link_checkpoints(removes=trainer.local_rank == 0)
             resumed_from = self.resumed_from
             self._reset()
             self.resumed_from = resumed_from

@@ -16,8 +16,8 @@ from lightning_sm._logging import log
 from lightning_sm._resume.identity import ProgramIdentity
 from lightning_sm._resume.storage import Storage, check_url, is_remote, is_s3
 from lightning_sm._sagemaker.topology import Launcher
+from lightning_sm._settings.checkpoint_places import CheckpointPlaces
 from lightning_sm._settings.given import Given, RunContext
-from lightning_sm._settings.redirect import CheckpointPlaces
 from lightning_sm.callbacks import callback_class
 
 __all__ = ["monitor_callbacks", "own_callbacks", "upload_callbacks"]

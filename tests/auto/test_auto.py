@@ -120,6 +120,7 @@ def test_a_trainer_for_one_after_one_whose_processes_lightning_starts_stays_as_i
     assert run_fresh(code.format(name=_NAMESPACES[0]), **job) == [[1, True], [2, True], [1, False]]
 
 
+@pytest.mark.full
 def test_a_trainer_whose_callbacks_the_program_replaces_keeps_the_jobs(tmp_path):
     code = """
     import os
@@ -132,18 +133,22 @@ def test_a_trainer_whose_callbacks_the_program_replaces_keeps_the_jobs(tmp_path)
     trainer = pl.Trainer(max_epochs=1, logger=False, enable_progress_bar=False, num_sanity_val_steps=0)
     made = set(kinds())
     own = pl.callbacks.ModelCheckpoint("runs", every_n_epochs=1)
+    trainer.logger = pl.loggers.CSVLogger(trainer.default_root_dir)
     trainer.callbacks = [own]
     trainer.validate(tiny_model(pl), loader(), verbose=False)
-    trainer.callbacks = [own]
+    trainer.callbacks = [own, pl.callbacks.ModelCheckpoint(filename="default")]
     trainer.fit(tiny_model(pl), loader())
-    say(sorted(made - set(kinds())), kinds()[-1], own.best_model_path)
+    say(sorted(made - set(kinds())), own.best_model_path, os.listdir(trainer.log_dir + "/checkpoints"))
     """
     job = OptMl(tmp_path / "opt-ml").host("algo-1").environ(PYTHONPATH=str(ROOT))
-    ((lost, last, best),) = run_fresh(code.format(name=_NAMESPACES[0], folder=tmp_path), **job)
+    ((lost, best, linked),) = run_fresh(code.format(name=_NAMESPACES[0], folder=tmp_path), **job)
     checkpoints = tmp_path / "opt-ml" / "output" / "data" / "checkpoints"
     assert set(lost) <= {"ModelSummary", "ProgressBar", "TQDMProgressBar"}
-    assert last == "ModelCheckpoint"
     assert Path(best).parent == checkpoints / "runs"
+    assert (checkpoints / "default.ckpt").exists()
+    # SageMaker uploads them once.
+    assert "default.ckpt" in linked
+    assert not list(tmp_path.glob("opt-ml/output/data/lightning_logs/**/*.ckpt"))
     assert list(checkpoints.glob("*/fit-0/step-8.ckpt"))
     assert (tmp_path / "opt-ml" / "model" / "model.pt").exists()
 

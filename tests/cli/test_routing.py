@@ -36,7 +36,7 @@ SAVE = "{class_path: ModelCheckpoint, init_args: {monitor: val_loss, dirpath: ck
 
 @pytest.mark.parametrize(
     ("callbacks", "below"),
-    [(SAVE, "ckpts"), (f"[{SAVE}]", "ckpts"), (f"[LearningRateMonitor, {SAVE}]", "ckpts"), ("[ModelCheckpoint]", "")],
+    [(SAVE, "ckpts"), (f"[{SAVE}]", "ckpts"), (f"[LearningRateMonitor, {SAVE.replace('ckpts', '.')}]", "")],
 )
 def test_checkpoints_of_a_config_go_there(container, callbacks, below):
     (container.base / "checkpoints").mkdir()

@@ -72,6 +72,7 @@ def test_what_changes_is_uploaded_and_nothing_else(remote, logs):
     with open(logs / "net" / "version_0" / "events.0", "ab") as file:
         file.write(b" two")
     (logs / "net" / "version_0" / "hparams.yaml").write_text("lr: 1")
+    (logs / "net" / "version_0" / "best.ckpt").symlink_to(__file__)
     until(lambda: content(remote) == b"one two" and content(remote, "net/version_0/hparams.yaml") == b"lr: 1")
     time.sleep(0.3)
     assert remote.puts == ["events.0", "events.0", "hparams.yaml"]

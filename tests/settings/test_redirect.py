@@ -1,7 +1,5 @@
 import dataclasses
 import importlib.util
-import shutil
-from pathlib import Path
 
 import pytest
 from jsonargparse import Namespace as Described
@@ -11,7 +9,7 @@ from lightning_sm._observe import names
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._settings import redirect as redirecting
 from lightning_sm._settings.options import SageMakerOptions
-from lightning_sm._settings.redirect import CheckpointPlaces, CheckpointRoutes, as_list, complete_loggers, redirect
+from lightning_sm._settings.redirect import CheckpointRoutes, as_list, complete_loggers, redirect
 from lightning_sm._settings.routed import Routing
 from lightning_sm.errors import LoggerError
 from tests.projects.container import log_lines
@@ -56,9 +54,10 @@ class MLFlowLogger(Remote):
 
 @pytest.fixture(autouse=True)
 def packages(monkeypatch):
-    """No package is missing, no server is asked, and no logger has been made before."""
+    """No package is missing, no server is asked, and no logger or checkpoint callback has been made before."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(names, "_given", type(names._given)())
+    monkeypatch.setattr(redirecting, "_sources", {})
     monkeypatch.setattr(redirecting, "continue_run", lambda *_: None)
     monkeypatch.setattr(PL.module("loggers"), "MLFlowLogger", MLFlowLogger)
 
@@ -124,7 +123,6 @@ def test_what_stays(entry):
         ("{here}/runs/a", "/c/runs/a"),
         ("/scratch/me/run-7/best", "/c/scratch/me/run-7/best"),
         (".", "/c"),
-        (None, "/c"),
         ("/c", "/c"),
         ("/c/fold0", "/c/fold0"),
     ],
@@ -132,59 +130,19 @@ def test_what_stays(entry):
 @pytest.mark.parametrize("url", ["", "s3://bucket"])
 def test_a_checkpoint_directory_keeps_its_path(tmp_path, monkeypatch, dirpath, expected, url):
     monkeypatch.chdir(tmp_path)
-    given = dirpath and dirpath.format(here=tmp_path)
-    if url and given and given.startswith("/c"):
+    given = dirpath.format(here=tmp_path)
+    if url and given.startswith("/c"):
         expected = f"/c{given}"  # it is of this host, and the job's is not
     assert CheckpointRoutes(f"{url}/c", [given]).place(given) == url + expected
 
 
-def test_only_equal_checkpoint_directories_become_one(tmp_path, monkeypatch):
+@pytest.mark.parametrize("trainers", [1, 7])
+def test_only_equal_checkpoint_directories_become_one(tmp_path, monkeypatch, trainers):
     monkeypatch.chdir(tmp_path)
-    given = ["data/x", "/data/x", "data/x", f"{tmp_path}/data/x", "y", "/c/y", ".", None]
-    routes = CheckpointRoutes("/c", given)
-    places = ["/c/data/x", "/c/data/x-2", "/c/data/x", "/c/data/x", "/c/y-2", "/c/y", "/c", "/c"]
-    assert [routes.place(path) for path in given] == places
-
-
-def test_a_program_finds_its_checkpoints_where_it_told_a_callback_to_save(tmp_path, monkeypatch):
-    (tmp_path / "code").mkdir()
-    monkeypatch.chdir(tmp_path / "code")
-    kept = tmp_path / "ml" / "checkpoints"
-    job = dataclasses.replace(JOB, base_dir=str(tmp_path / "ml"), checkpoint_dir=str(kept))
-    callback = PL.module("callbacks").ModelCheckpoint("best", filename="{epoch}/best")
-    (tmp_path / "code" / "best").mkdir()
-    (tmp_path / "code" / "best" / "mine.ckpt").write_text("mine")
-    places = CheckpointPlaces(context_of(job))
-    for _ in range(2):  # with the trainer, and with its fit
-        places.route([callback])
-    assert callback.dirpath == str(kept / "best")
-    (kept / "best" / "epoch=1").mkdir()
-    for name in ("epoch=1/best.ckpt", "mine.ckpt", "old.ckpt"):
-        (kept / "best" / name).write_text("saved")
-    (kept / "best" / "shards.ckpt").mkdir()
-    (kept / "best" / "shards.ckpt" / "0").write_text("shard")
-    places.link_checkpoints()
-    (kept / "best" / "old.ckpt").unlink()
-    places.link_checkpoints()
-    found = {str(path.relative_to("best")) for path in Path("best").rglob("*.ckpt")}
-    assert found == {"epoch=1/best.ckpt", "mine.ckpt", "shards.ckpt"}
-    texts = [Path("best", name).read_text() for name in ("epoch=1/best.ckpt", "mine.ckpt", "shards.ckpt/0")]
-    assert texts == ["saved", "mine", "shard"]
-    shutil.rmtree("best")
-    assert (kept / "best" / "shards.ckpt" / "0").exists()
-
-
-def test_links_of_a_checkpoint_directory_of_all_leave_the_series_out(tmp_path, monkeypatch):
-    (tmp_path / "code").mkdir()
-    monkeypatch.chdir(tmp_path / "code")
-    kept = tmp_path / "ml" / "checkpoints"
-    places = CheckpointPlaces(context_of(dataclasses.replace(JOB, base_dir="/ml", checkpoint_dir=str(kept))))
-    places.route([PL.module("callbacks").ModelCheckpoint(".")])
-    (kept / "train-1a2b3c" / "fit-0").mkdir(parents=True)
-    for name in ("best.ckpt", "train-1a2b3c/fit-0/step-7.ckpt"):
-        (kept / name).write_text("saved")
-    places.link_checkpoints()
-    assert [path.name for path in Path(".").rglob("*")] == ["best.ckpt"]
+    given = ["data/x", "/data/x", "data/x", f"{tmp_path}/data/x", "/c/y", "y", "."]
+    routes = [CheckpointRoutes("/c", given if trainers == 1 else [path]) for path in given]
+    places = ["/c/data/x", "/c/data/x-2", "/c/data/x", "/c/data/x", "/c/y", "/c/y-2", "/c"]
+    assert [each.place(path) for each, path in zip(routes, given)] == places
 
 
 @pytest.mark.parametrize("make", [described, made])
