@@ -170,6 +170,7 @@ class FitRecord:
             when the fit is resumed.
         ended: Whether training and all ``on_train_end`` hooks have ended.
         weights: The file with the weights after ``on_train_end``, where callbacks change them there.
+        raised: The error that it raised, and the step, where it has not ended.
     """
 
     #: The name of the record's file.
@@ -178,6 +179,7 @@ class FitRecord:
     present: Tuple[str, ...] = ()
     ended: bool = False
     weights: Optional[SavedFile] = None
+    raised: Optional[str] = None
 
     def to_json(self) -> Dict[str, Any]:
         """Return the record as plain values."""

@@ -236,8 +236,8 @@ class AutoResumeMixin(Callback):
         series = self._chosen.series
         with failure_reported(self._job):
             self._choice = choose(trainer, series, self.identity, self._model, self.resume, self._files)
-            present = () if self._chosen.fit is None else self._chosen.fit.present
-            self._fit = FitRecord(self.identity.to_json(), present)
+            fit, is_own = self._chosen.fit or FitRecord(), self._chosen.source in ("", series.directory)
+            self._fit = FitRecord(self.identity.to_json(), fit.present, raised=fit.raised if is_own else None)
             self._criteria = stopping_criteria(self.namespace, trainer)
             record = self._chosen.record
             if record is None:
@@ -328,14 +328,17 @@ class AutoResumeMixin(Callback):
         ask_at_save_points(self.namespace, trainer, self, is_due, save)
 
     def _begin_fit(self, trainer: Trainer) -> None:
-        """Note on the main host what is trained, and remove what an earlier run has saved of what comes later."""
+        """Note on the main host what is trained, and remove what an earlier run has saved of what comes later.
+
+        Later fits are kept where this one raised an error that the program has caught: until it ends otherwise now.
+        """
         choice, fit = self._chosen, self._chosen.fit
 
         def begin() -> Tuple[str, ...]:
-            if trainer.local_rank == 0 and (trainer.is_global_zero or not is_remote(self.directory)):
-                choice.series.remove_later_fits()
-                if choice.record is not None:
-                    choice.series.remove_but([choice.record.name])
+            if self._fit.raised is None:
+                self._remove_later_fits(trainer)
+            if self._writes(trainer) and choice.record is not None:
+                choice.series.remove_but([choice.record.name])
             if not trainer.is_global_zero:
                 return ()
             present = self._fit.present if fit is not None else tuple(list_checkpoints(trainer, self.directory))
@@ -348,6 +351,14 @@ class AutoResumeMixin(Callback):
         self._fit = replace(self._fit, present=present)
         replace_leftovers(trainer, self.directory, present, self._background)
         self._undo.append(partial(release_names, trainer))
+
+    def _writes(self, trainer: Trainer) -> bool:
+        """Whether this rank removes files: one of each host that has a directory of its own."""
+        return trainer.local_rank == 0 and (trainer.is_global_zero or not is_remote(self.directory))
+
+    def _remove_later_fits(self, trainer: Trainer) -> None:
+        if self._writes(trainer):
+            self._chosen.series.remove_later_fits()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Restore the state of the epoch's start, or save it."""
@@ -385,12 +396,12 @@ class AutoResumeMixin(Callback):
 
     def _after_run(self, trainer: Trainer, pl_module: Any) -> None:
         """After all ``on_train_end`` hooks: record that the fit has ended, or let a fit that had ended end again."""
-        replays, fit = self._restorer.replays, self._chosen.fit
-        if replays:
+        fit = self._chosen.fit
+        if self._restorer.replays:
             self._restorer.end_replay(trainer)
         elif self.saver is None:
             return
-        if replays and fit is not None and fit.ended:
+        if fit is not None and self._had_ended:
             if fit.weights is not None:
                 self._load_weights(trainer, pl_module, fit.weights)
             return
@@ -398,6 +409,11 @@ class AutoResumeMixin(Callback):
         has_changed = not is_sharded(trainer) and not are_equal(sums_of(pl_module), self._weight_sums)
         changed = any_true(trainer, has_changed)
         self._end_fit(trainer, pl_module, changed)
+
+    @property
+    def _had_ended(self) -> bool:
+        """Whether an earlier start has ended this fit."""
+        return self._restorer.replays and self._chosen.fit is not None and self._chosen.fit.ended
 
     def _end_fit(self, trainer: Trainer, pl_module: Any, changed: bool) -> None:
         series = self._chosen.series
@@ -408,6 +424,9 @@ class AutoResumeMixin(Callback):
             weights = _write_weights(series, pl_module) if changed else None
             series.write(replace(self._fit, ended=True, weights=weights))
 
+        if self._fit.raised is not None:  # in an earlier start, and not in this one
+            raise_on_all_ranks(trainer, series.root, lambda: self._remove_later_fits(trainer), "cannot be written ({})")
+        self._fit = replace(self._fit, ended=True, raised=None)
         raise_on_all_ranks(trainer, series.directory, write, "cannot be written ({})")
 
     def _load_weights(self, trainer: Trainer, pl_module: Any, weights: SavedFile) -> None:
@@ -426,10 +445,28 @@ class AutoResumeMixin(Callback):
         finish_saves(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
-        """Wait for pending saves. Their errors are only logged, because training failed for another reason."""
+        """Wait for pending saves, and note the error. What fails is only logged: training failed for another reason."""
         stop_asking(trainer)
         finish_saves(trainer, failed=True)
+        has_begun = self.saver is not None or self._restorer.replays
+        if has_begun and not (self._had_ended or self._fit.ended) and isinstance(exception, Exception):
+            try:
+                self._note_error(trainer, exception)
+            except (OSError, CheckpointError) as error:
+                log.error("%s", error)
         self._reset()
+
+    def _note_error(self, trainer: Trainer, error: Exception) -> None:
+        """Note an error that the program may catch, and go on to later fits, as with a pruned trial of a search.
+
+        With the error of an earlier start, at the same step, nothing has changed for these.
+        """
+        raised = f"{type(error).__qualname__} at step {trainer.global_step}"
+        if raised == self._fit.raised:
+            return
+        self._remove_later_fits(trainer)
+        if trainer.is_global_zero:
+            self._chosen.series.write(replace(self._fit, raised=raised))
 
     def teardown(self, trainer: Trainer, pl_module: Any, stage: Optional[str] = None) -> None:
         """Restore what was replaced, and let the program find its checkpoints."""

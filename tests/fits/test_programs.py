@@ -22,6 +22,7 @@ KILLED_FAST = [
     ("searches lr_find", ["end"], ["after"]),
     ("searches lr_find", ["searched:validation", "searched:13"], []),
     ("writes_files", ["end"], ["fit"]),
+    ("caught_error", ["end"], ["batches of 5"]),
 ]
 KILLED_SLOW = [
     ("kfold one", ["fold1:11", "fold2:validation"], FOLDS[:2]),

@@ -1,6 +1,7 @@
 """``AutoResume`` in one process; ``tests/fits`` has programs of several fits, ``tests/processes`` several ranks."""
 
 import os
+from contextlib import suppress
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from lightning_sm.errors import CheckpointError
 from tests.helpers.checkpoint_files import Extra, damage
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
-from tests.resume.job import EPOCH, NAMESPACE, Job, pl
+from tests.resume.job import EPOCH, NAMESPACE, Interrupted, Job, pl
 
 pytestmark = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at the start of an epoch only")
 
@@ -149,6 +150,53 @@ def test_fits_have_series_of_their_own_and_earlier_ones_keep_one_save(job):
     # Where an earlier fit trains on, later ones have begun from other weights.
     job.interrupted(after=2, epochs=2)
     assert not job.path("", fit=1).exists()
+
+
+def test_later_fits_stay_while_an_earlier_one_raises_what_the_program_has_caught(job):
+    class Prunes(pl.Callback):
+        def __init__(self, step):
+            self.step = step
+
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == self.step:
+                raise Interrupted
+
+    def trained(step):
+        """How many steps the second fit of a new process trains, whose first one raises at a step."""
+        with suppress(Interrupted):
+            job.fit(2, callbacks=[Prunes(step)])
+        return job.fit(1, is_new_process=False).steps
+
+    assert [trained(step) for step in (10, 10, 10, 12, 12, None, None)] == [EPOCH, 0, 0, EPOCH, 0, EPOCH, 0]
+
+
+def test_a_stop_or_an_error_after_the_end_is_no_other_end_of_a_fit(job):
+    class Ends(pl.Callback):
+        def __init__(self, error):
+            self.error = error
+
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == 10:
+                raise self.error
+
+    class Fails(pl.Callback):
+        def on_fit_end(self, *_):
+            raise Interrupted
+
+    def ends(error):
+        with pytest.raises(type(error)):
+            job.fit(2, callbacks=[Ends(error)])
+
+    ends(Interrupted())
+    job.fit(1, is_new_process=False)
+    ends(SystemExit(1))
+    assert job.path("fit.json", fit=1).exists()
+    ends(Interrupted())
+    assert job.fit(1, is_new_process=False).steps == 0
+    job.fit(2)
+    with pytest.raises(Interrupted):
+        job.fit(2, callbacks=[Fails()])
+    assert job.fit(2).steps == 0
 
 
 def test_weights_after_the_end_are_kept_in_a_file_that_is_checked(job):
