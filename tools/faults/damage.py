@@ -115,8 +115,9 @@ def files_in_part(root, *, of_all_hosts=True):
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         folders = path.relative_to(root).parts[:-1]
         hidden = any(part.startswith(".") for part in (*folders, path.name))
+        is_of_series = folders and folders[0] in series.programs and folders[2:3] != ("checkpoints",)
         # What is within a folder of shards of the project's own has no form that could be checked.
-        if hidden or (folders and folders[0] in series.programs) or any(each.endswith(".ckpt") for each in folders):
+        if hidden or is_of_series or any(each.endswith(".ckpt") for each in folders):
             continue
         if path.suffix in (".ckpt", ".pt") and load(path) is None:
             found.append(path)
