@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
+from lightning_sm._lightning.collectives import broadcast
 from lightning_sm._lightning.trainer import callbacks_of
 from lightning_sm._resume.series import is_in_series
 from lightning_sm._resume.storage import is_remote
@@ -71,19 +72,31 @@ class CheckpointPlaces:
         self._make_directories(callbacks)
         self._placed = [(each, each.dirpath) for each in self._checkpoints(callbacks)]
 
-    def keep(self) -> None:
-        """Route once more what callbacks have named in their own ``setup``, such as by ``trainer.log_dir``."""
-        root, output_dir = self._context.checkpoint_dir[0], self._context.output_dir[0]
-        for callback, before in self._placed:
-            now = callback.dirpath
-            if now == before or is_remote(now) or is_remote(root) or is_within(now, root):
-                continue
-            if may_replace(now, self._context.job) or is_within(now, output_dir):
-                callback.dirpath = CheckpointRoutes(root, ()).place(now)
-                self._replace(now, callback.dirpath)
+    def keep(self, trainer: Any) -> None:
+        """Route once more what callbacks have named in their own ``setup``, such as by ``trainer.log_dir``.
+
+        As in their ``setup`` global rank 0 decides. Every rank must call it.
+
+        Args:
+            trainer: The trainer, after its callbacks' ``setup``.
+        """
+        if not self._placed:
+            return
         callbacks = [callback for callback, _ in self._placed]
+        kept = [self._kept(*each) for each in self._placed] if trainer.is_global_zero else []
+        for callback, dirpath in zip(callbacks, broadcast(trainer, kept)):
+            if callback.dirpath != dirpath:
+                self._replace(callback.dirpath, dirpath)
+                callback.dirpath = dirpath
         self._make_directories(callbacks)
         self._placed = [(each, each.dirpath) for each in callbacks]
+
+    def _kept(self, callback: Any, before: Any) -> Any:
+        root, output_dir, now = self._context.checkpoint_dir[0], self._context.output_dir[0], callback.dirpath
+        if now == before or is_remote(now) or is_remote(root) or is_within(now, root):
+            return now
+        is_replaced = may_replace(now, self._context.job) or is_within(now, output_dir)
+        return CheckpointRoutes(root, ()).place(now) if is_replaced else now
 
     def _checkpoints(self, callbacks: Sequence[Any]) -> List[Any]:
         checkpoint_class = self._context.namespace.module("callbacks").ModelCheckpoint

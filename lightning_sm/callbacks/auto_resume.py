@@ -232,7 +232,7 @@ class AutoResumeMixin(Callback):
     def _choose(self, trainer: Trainer, path: Any) -> Optional[Tuple[str, Optional[bool]]]:
         """Return the path of the checkpoint to restore and whether it loads with ``weights_only``, if we know."""
         if self.places is not None:
-            self.places.keep()
+            self.places.keep(trainer)
         series = self._chosen.series
         with failure_reported(self._job):
             self._choice = choose(trainer, series, self.identity, self._model, self.resume, self._files)
