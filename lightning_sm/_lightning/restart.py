@@ -6,7 +6,7 @@ start of an epoch, after a batch or in a validation. Older versions restart at t
 
 import math
 from enum import Enum
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from lightning_sm._lightning.levels import SupportLevel, support_level
 from lightning_sm._lightning.namespaces import Namespace
@@ -17,6 +17,7 @@ __all__ = [
     "continue_epoch",
     "enable_plateau_schedulers",
     "end_restart",
+    "has_length",
     "loaders_of",
     "mark_point",
     "point_after_batch",
@@ -25,6 +26,7 @@ __all__ = [
     "restart_loaders",
     "resumes_within_epochs",
     "skip_batches",
+    "skip_batches_of_some",
     "skip_training",
     "start_epoch",
 ]
@@ -123,6 +125,60 @@ def skip_batches(trainer: Any, batches: int) -> None:
         next(fetcher)
     # Lightning adds the trained batches when the epoch begins (``TrainingEpochLoop.on_run_start``).
     fetcher.fetched -= batches
+
+
+class _Begun:
+    """Lets a fetcher take over a ``CombinedLoader`` whose iteration has begun."""
+
+    def __init__(self, combined: Any) -> None:
+        self._combined = combined
+
+    def __iter__(self) -> Any:
+        return self._combined
+
+    def __len__(self) -> int:
+        return len(self._combined)
+
+
+def skip_batches_of_some(trainer: Any, batches: int, repeated: Sequence[Optional[bool]], states: List[Any]) -> None:
+    """Begin several loaders anew, and read and drop batches of those that do not continue by themselves.
+
+    Lightning has fetched a batch of all of them if their common length is not known, and has forgotten which of the
+    shorter ones have ended once.
+
+    Args:
+        trainer: The trainer, before its first step.
+        batches: How many batches of the epoch have been trained.
+        repeated: Of each loader that continues by itself whether it had begun again; ``None`` for the others.
+        states: The states of loaders that save their own position.
+    """
+    fetcher = trainer.fit_loop._data_fetcher
+    combined = fetcher.combined_loader
+    combined._load_state_dicts(states)
+    iterators = iter(combined)._iterator
+    consumed = getattr(iterators, "_consumed", None)  # if shorter ones begin again
+    for index, has_ended in enumerate(repeated):
+        if has_ended is None:
+            has_ended = False
+            for _ in range(batches):
+                try:
+                    next(iterators.iterators[index])
+                except StopIteration:
+                    has_ended = True
+                    if consumed is None:
+                        break
+                    iterators.iterators[index] = iter(iterators.iterables[index])
+                    next(iterators.iterators[index])
+        if consumed is not None:
+            consumed[index] = has_ended
+    fetcher.setup(_Begun(combined))
+    iter(fetcher)
+    fetcher.setup(combined)
+
+
+def has_length(trainer: Any) -> bool:
+    """Whether it is known how many batches an epoch of the training has, once the loaders exist."""
+    return trainer.fit_loop._data_fetcher.length is not None
 
 
 def loaders_of(trainer: Trainer) -> List[Any]:

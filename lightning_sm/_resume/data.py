@@ -11,16 +11,19 @@ from lightning_sm._resume.random_state import (
     set_process_state,
     set_sampler_state,
 )
+from lightning_sm._resume.stand_in import StandIn, iterated_by
 
 __all__ = [
     "ResumableSampler",
     "describe_changes",
     "describe_data",
     "describe_losses",
+    "has_repeated",
     "is_ordered",
     "is_same_loader",
     "is_stateful",
     "prepare_loader",
+    "release_loader",
     "sampler_of",
     "set_sampler_epoch",
 ]
@@ -61,7 +64,9 @@ class ResumableSampler:
             repeats: Whether they are those of several iterations, if there are more than one has.
         """
         if state["start"] is not None:
-            length = len(self.inner)
+            length = _length(self.inner)
+            if length is None:
+                length, repeats = state["drawn"], False
             self._skip = (batches - 1) % length + 1 if repeats and batches > length else min(batches, length)
             if is_stateful(self._loader):  # which skips by itself
                 self._skip = 0
@@ -102,14 +107,6 @@ class ResumableSampler:
             yield item
         self._is_over = True
 
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
     def _read(self) -> Dict[str, Any]:
         return {"process": get_process_state(), "sampler": self._samplers()[0]}
 
@@ -128,23 +125,39 @@ def prepare_loader(loader: Any) -> None:
     """Let a loader's sampler be resumable, before Lightning makes an iterator; others than torch's are left alone."""
     owner, name = _place_of_sampler(loader)
     sampler = getattr(owner, name, None)
-    if sampler is not None and not isinstance(sampler, ResumableSampler):
-        # DataLoader forbids to set the attribute.
-        object.__setattr__(owner, name, ResumableSampler(sampler, loader))
+    if sampler is not None and iterated_by(sampler) is None:
+        _put(loader, owner, name, StandIn(ResumableSampler(sampler, loader)))
+
+
+def release_loader(loader: Any) -> None:
+    """Undo :func:`prepare_loader`."""
+    owner, name = _place_of_sampler(loader)
+    resumable = sampler_of(loader)
+    if resumable is not None:
+        _put(loader, owner, name, resumable.inner)
+
+
+def _put(loader: Any, owner: Any, name: str, sampler: Any) -> None:
+    # Of persistent workers, which the program may have asked for a batch before the fit.
+    iterator = vars(loader).get("_iterator")
+    if iterator is not None and iterator._index_sampler is getattr(owner, name):
+        iterator._index_sampler = sampler
+    # DataLoader forbids to set the attribute.
+    object.__setattr__(owner, name, sampler)
 
 
 def sampler_of(loader: Any) -> Optional[ResumableSampler]:
-    """Return the sampler that :func:`prepare_loader` has set, if it has."""
+    """Return what is iterated in the sampler's place, if :func:`prepare_loader` has put anything there."""
     owner, name = _place_of_sampler(loader)
-    sampler = getattr(owner, name, None)
-    return sampler if isinstance(sampler, ResumableSampler) else None
+    resumable: Optional[ResumableSampler] = iterated_by(getattr(owner, name, None))
+    return resumable
 
 
 def _place_of_sampler(loader: Any) -> Tuple[Any, str]:
     """The object that holds what gives a loader's order, and the attribute; ``None`` and a name where nothing does."""
     from torch.utils.data import DataLoader, IterableDataset
 
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset) or _keeps_iterator(loader):
         return None, "sampler"
     if not is_stateful(loader):
         return loader, "sampler" if loader.batch_sampler is None else "batch_sampler"
@@ -154,12 +167,34 @@ def _place_of_sampler(loader: Any) -> Tuple[Any, str]:
     return None if keeps_state else loader.batch_sampler, "sampler"
 
 
+def _keeps_iterator(loader: Any) -> bool:
+    """Whether a loader's own class has made an iterator, which goes on in each epoch: timm's, ultralytics'."""
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    kept = getattr(loader, "__dict__", {}).items()
+    return any(isinstance(each, _BaseDataLoaderIter) for name, each in kept if name != "_iterator")
+
+
 def is_ordered(loader: Any) -> bool:
     """Whether a loader continues an epoch by itself or by its sampler; others are read from the beginning."""
     if is_stateful(loader):
         # Without a length Lightning reads one batch ahead, and its state is that of the next one.
         return _length(loader) is not None
     return sampler_of(loader) is not None
+
+
+def has_repeated(loader: Any, state: Mapping[str, Any], batches: int) -> Optional[bool]:
+    """Whether a loader that continues an epoch had begun again in it; ``None`` for one that is read from the beginning.
+
+    Args:
+        loader: The loader.
+        state: What :meth:`ResumableSampler.state` returned.
+        batches: How many batches of the epoch have been trained.
+    """
+    if not is_ordered(loader):
+        return None
+    length = _length(loader)
+    return bool(batches > (state["drawn"] if length is None else length))
 
 
 def is_stateful(loader: Any) -> bool:
@@ -201,7 +236,9 @@ def describe_losses(loaders: Sequence[Any]) -> List[str]:
     losses = []
     for loader in loaders:
         kind = type(getattr(loader, "dataset", loader)).__name__
-        if not is_ordered(loader):
+        if _keeps_iterator(loader):
+            losses.append(f"the order of {kind}, whose loader keeps an iterator of its own: it begins again")
+        elif not is_ordered(loader):
             losses.append(f"{kind} is read again up to there, which takes time; random numbers that it draws differ")
         elif not is_stateful(loader) and loader.num_workers:
             losses.append(f"random numbers that worker processes draw for {kind}, as for augmentation, start again")

@@ -6,6 +6,8 @@ import random
 import sys
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
+from lightning_sm._resume.stand_in import original
+
 __all__ = [
     "contents_of_samplers",
     "generators_of",
@@ -125,7 +127,7 @@ def _all_attributes(loader: Any) -> Iterator[Tuple[str, Any, str, Any]]:
             continue
         seen.add(id(owner))
         for name, value in vars(owner).items():
-            inner = getattr(value, "inner", value)
+            inner = original(value)
             # torch takes anything that gives indices, such as a list.
             if _is_sampler(inner) or (name in ("sampler", "batch_sampler") and hasattr(inner, "__dict__")):
                 owners.append((f"{at}.{name}" if at else name, inner))

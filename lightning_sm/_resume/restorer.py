@@ -10,10 +10,12 @@ from lightning_sm._lightning.restart import (
     continue_epoch,
     enable_plateau_schedulers,
     end_restart,
+    has_length,
     loaders_of,
     restart_loaders,
     resumes_within_epochs,
     skip_batches,
+    skip_batches_of_some,
     skip_training,
     start_epoch,
 )
@@ -27,9 +29,11 @@ from lightning_sm._resume.data import (
     describe_changes,
     describe_data,
     describe_losses,
+    has_repeated,
     is_ordered,
     is_same_loader,
     prepare_loader,
+    release_loader,
     sampler_of,
     set_sampler_epoch,
 )
@@ -45,7 +49,13 @@ from lightning_sm._resume.state import (
 )
 from lightning_sm._resume.storage import real_path
 
-__all__ = ["FitRestorer"]
+__all__ = ["FitRestorer", "release_loaders"]
+
+
+def release_loaders(trainer: Trainer) -> None:
+    """Give the loaders of the training their own samplers back, when the fit is over."""
+    for loader in loaders_of(trainer):
+        release_loader(loader)
 
 
 class FitRestorer:
@@ -174,11 +184,21 @@ class FitRestorer:
         if self._resumes_within_epoch:
             start_averages(trainer)
             continue_epoch(trainer, self._point, self._saved["loaded_in"], self._saved["accumulate"])
-            if not any(map(is_ordered, loaders_of(trainer))):
-                skip_batches(trainer, self._saved["batches"])
+            self._skip_batches(trainer)
             set_process_state(self._own["random"])
             if self._own["results"]:
                 self._undo_results = set_results(trainer, self._own["results"])
+
+    def _skip_batches(self, trainer: Trainer) -> None:
+        """Bring loaders to the save's position that do not continue there by themselves."""
+        loaders, batches = loaders_of(trainer), self._saved["batches"]
+        repeated = [has_repeated(*each, batches) for each in zip(loaders, self._own["loaders"])]
+        if all(each is None for each in repeated):
+            skip_batches(trainer, batches)
+        elif len(loaders) > 1 and (None in repeated or not has_length(trainer)):
+            for index, loader in enumerate(loaders):
+                self._resume_loader(index, loader)
+            skip_batches_of_some(trainer, batches, repeated, stateful_loaders(self._own))
 
     def _tell(self, trainer: Any, changes: Optional[str]) -> None:
         epoch, batches = self._saved["record"]["epoch"], self._saved["batches"]

@@ -14,7 +14,7 @@ from lightning_sm._lightning.results import (
 )
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.attributes import Attributes
-from lightning_sm._resume.data import is_stateful, sampler_of
+from lightning_sm._resume.data import is_ordered, is_stateful, sampler_of
 from lightning_sm._resume.random_state import get_process_state, get_sampler_state, set_sampler_state
 
 __all__ = [
@@ -86,7 +86,10 @@ def _on_cpu(value: Any) -> Any:
 def _loader_state(loader: Any) -> Dict[str, Any]:
     sampler = sampler_of(loader)
     state = {"start": None, "now": get_sampler_state(loader)} if sampler is None else sampler.state()
-    return {**state, "stateful": loader.state_dict()} if is_stateful(loader) else state
+    if is_stateful(loader):
+        # One that is read from the beginning must not continue, too.
+        state["stateful"] = loader.state_dict() if is_ordered(loader) else None
+    return state
 
 
 def restore_samplers(trainer: Trainer, state: Mapping[str, Any]) -> None:
@@ -106,5 +109,6 @@ def restore_logged(trainer: Trainer, state: Mapping[str, Any]) -> None:
 
 
 def stateful_loaders(state: Mapping[str, Any]) -> List[Any]:
-    """The states of loaders that save their own position."""
-    return [loader["stateful"] for loader in state["loaders"] if "stateful" in loader]
+    """The states of loaders that save their own position, which Lightning loads for all of them or for none."""
+    found = [loader["stateful"] for loader in state["loaders"] if "stateful" in loader]
+    return [] if any(each is None for each in found) else found

@@ -31,7 +31,7 @@ from lightning_sm._resume.model_state import are_equal, sums_of
 from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, stop_asking
 from lightning_sm._resume.ranks import raise_on_all_ranks
 from lightning_sm._resume.record import FitRecord, SavedFile
-from lightning_sm._resume.restorer import FitRestorer
+from lightning_sm._resume.restorer import FitRestorer, release_loaders
 from lightning_sm._resume.saver import SeriesSaver
 from lightning_sm._resume.series import Series
 from lightning_sm._resume.storage import is_remote
@@ -202,6 +202,7 @@ class AutoResumeMixin(Callback):
         if resumes_within_epochs(self.namespace):
             process = partial(self._restorer.process_loader, trainer)
             self._undo.append(ReplacedMethod(strategy, "process_dataloader", process).undo)
+            self._undo.append(partial(release_loaders, trainer))
         around_restore(
             trainer,
             choose=lambda path: self._choose(trainer, path),

@@ -1,5 +1,7 @@
 """An epoch's data is continued, however often and by whatever it is read."""
 
+import copy
+import pickle
 import random
 from importlib.util import find_spec
 
@@ -8,12 +10,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler, SubsetRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+)
 
 from lightning_sm._lightning.restart import resumes_within_epochs
 from lightning_sm._resume import data
 from lightning_sm._resume.data import prepare_loader, sampler_of
 from lightning_sm._resume.random_state import get_process_state, set_process_state
+from lightning_sm.callbacks import callback_class
+from tests.helpers.interrupted import pl
 from tests.helpers.series import LIBRARY, continue_from, outcome, saves_of, train_keeping_all
 from tests.helpers.setups import BATCH_SIZE, Backwards, Numbers, Setup, Size, in_order, net
 from tests.resume.job import NAMESPACE
@@ -39,6 +51,7 @@ def more_loaders():
         "own batch sampler": DataLoader(numbers, batch_sampler=Backwards(len(numbers))),
         "one after the other": DataLoader(numbers, batch_size=4, sampler=Lazily(len(numbers))),
         "without batches": DataLoader(Numbers(BATCHES), batch_size=None, shuffle=True),
+        "without a length": DataLoader(numbers, batch_sampler=Lengthless(len(numbers))),
     }
 
 
@@ -52,6 +65,17 @@ class Lazily(Sampler):
 
     def __len__(self):
         return self.count
+
+
+class Lengthless:
+    """Batches of samples, as many as have room, without a length."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        order = torch.randperm(self.count).tolist()
+        yield from (order[first : first + BATCH_SIZE] for first in range(0, self.count, BATCH_SIZE))
 
 
 def fresh(kind):
@@ -279,7 +303,72 @@ def test_no_line_tells_of_what_torch_keeps_in_a_loader_of_another_class(tmp_path
     assert "what a sampler holds" not in caplog.text
 
 
+def lengthless_batches(pl, size):
+    return Setup(net(pl)(), DataLoader(Numbers(size.samples), batch_sampler=Lengthless(size.samples)), in_order())
+
+
+def asked_before_the_fit(pl, size):
+    loader = DataLoader(Numbers(size.samples), BATCH_SIZE, shuffle=True, num_workers=2, persistent_workers=True)
+    next(iter(loader))
+    return Setup(net(pl)(), loader, in_order())
+
+
+def labeled_and_not(unlabeled_batches, mode):
+    def mixed(pl, size):
+        class Net(net(pl)):
+            def training_step(self, batch, batch_idx):
+                return sum(self.loss(each) for each in batch.values() if each is not None)
+
+        labeled = DataLoader(Numbers(4 * BATCH_SIZE), batch_size=BATCH_SIZE, shuffle=True)
+        unlabeled = DataLoader(Stream(unlabeled_batches * BATCH_SIZE), batch_size=BATCH_SIZE)
+        loaders = pl.utilities.CombinedLoader({"labeled": labeled, "unlabeled": unlabeled}, mode)
+        return Setup(Net(), loaders, in_order())
+
+    mixed.__name__ = f"labeled_and_{unlabeled_batches}_not_{mode}"
+    return mixed
+
+
+class LengthlessWithState:
+    """Counts what it has handed out, of samples without a length."""
+
+    def __init__(self, batches):
+        self.loader, self.taken = in_order(batches), 0
+
+    def __iter__(self):
+        for index, batch in enumerate(self.loader):
+            if index >= self.taken:
+                self.taken = index + 1
+                yield batch
+        self.taken = 0
+
+    def state_dict(self):
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state):
+        self.taken = state["taken"]
+
+
+def lengthless_with_state(pl, size):
+    return Setup(net(pl)(), LengthlessWithState(size.batches), in_order())
+
+
+def two_without_a_length(pl, size):
+    made = labeled_and_not(3, "max_size_cycle")(pl, size)
+    made.train.flattened = [
+        DataLoader(Numbers(count * BATCH_SIZE), batch_sampler=Lengthless(count * BATCH_SIZE)) for count in (6, 4)
+    ]
+    return made
+
+
 OTHERS = [
+    labeled_and_not(6, "max_size_cycle"),
+    lengthless_batches,
+    asked_before_the_fit,
+    labeled_and_not(3, "max_size_cycle"),
+    labeled_and_not(6, "min_size"),
+    labeled_and_not(6, "max_size"),
+    two_without_a_length,
+    lengthless_with_state,
     leaves_epochs,
     shuffled_and_left,
     stream_with_workers,
@@ -310,6 +399,54 @@ def test_a_loader_that_keeps_its_own_state_and_whose_sampler_shuffles(tmp_path, 
     assert differences("other", tmp_path, list) == {}
 
 
+def test_a_program_sees_and_changes_its_own_sampler(tmp_path):
+    sampler = BatchSampler(SequentialSampler(range(8)), 2, drop_last=False)
+    loader = DataLoader(Numbers(8), batch_sampler=sampler)
+    prepare_loader(loader)
+    prepare_loader(loader)
+    loader.batch_sampler.batch_size = 4
+    loader.batch_sampler.state = "a word that the package uses, too"
+    assert (sampler.batch_size, sampler.state, len(loader)) == (4, loader.batch_sampler.state, 2)
+    assert [len(batch[0]) for batch in loader] == [4, 4]
+    del loader.batch_sampler.state
+    assert not hasattr(loader.batch_sampler, "state")
+    assert isinstance(loader.batch_sampler, BatchSampler)
+    for copied in (copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))):
+        other = copied(loader.batch_sampler)
+        assert type(other) is BatchSampler
+        other.batch_size = 1
+        assert sampler.batch_size == 4
+    data.release_loader(loader)
+    assert loader.batch_sampler is sampler
+
+
+def test_a_loader_has_its_own_sampler_after_the_fit(tmp_path):
+    """For a prediction Lightning makes another one of its class."""
+    made = LIBRARY["plain"](pl, Size())
+    seen = []
+
+    class Ramp(pl.Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            made.train.batch_sampler.batch_size = 2 * BATCH_SIZE
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            seen.append(trainer.global_step)
+
+    class Net(type(made.model)):
+        def predict_step(self, batch, batch_idx):
+            return len(batch[0])
+
+    ours = callback_class(NAMESPACE, "AutoResume")(str(tmp_path))
+    more = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = pl.Trainer(accelerator="cpu", max_epochs=2, callbacks=[Ramp(), ours], **more)
+    sampler = made.train.batch_sampler
+    model = Net()
+    trainer.fit(model, made.train)
+    assert seen[1] - seen[0] == 3
+    assert made.train.batch_sampler is sampler
+    assert sum(trainer.predict(model, made.train)) == 24
+
+
 @within_epochs
 def test_other_data_begins_the_epoch_again_and_says_so(tmp_path):
     """Steps, epochs and what follows from them are those of a fit that was not interrupted."""
@@ -335,3 +472,38 @@ def test_what_differs_and_what_is_lost_is_described():
     lost = data.describe_losses([workers, Generated(3)])
     assert lost[0] == "random numbers that worker processes draw for Numbers, as for augmentation, start again"
     assert lost[1].startswith("Generated is read again up to there, which takes time")
+
+
+class Endless(DataLoader):
+    """As timm's and ultralytics': its iterator, and with it the workers, goes on from one epoch to the next."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, "batch_sampler", Again(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        return (next(self.iterator) for _ in range(len(self)))
+
+
+class Again:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from self.sampler
+
+
+def kept_iterator(pl, size):
+    return Setup(net(pl)(), Endless(Numbers(size.samples), batch_size=BATCH_SIZE), in_order())
+
+
+@within_epochs
+def test_a_loader_with_an_iterator_of_its_own_is_read_again(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(LIBRARY, "other", kept_iterator)
+    assert differences("other", tmp_path, chosen) == {}
+    assert "the order of Numbers, whose loader keeps an iterator of its own: it begins again" in caplog.text
