@@ -1,11 +1,13 @@
 """Atomic replacement of files: write under a temporary name, fsync, rename; and whether a directory can be written."""
 
 import errno
+import math
 import os
 import re
 import secrets
 import shutil
 import tempfile
+import time
 from contextlib import contextmanager, suppress
 from typing import Iterator
 
@@ -24,6 +26,8 @@ __all__ = [
 ]
 
 _STALE = re.compile(r"\..+\.(partial|removed)-[0-9a-f]{16}")
+# About the start of this process.
+_STARTED = time.time()
 
 
 def partial_path(target: str, save_id: str, directory: str = "") -> str:
@@ -41,14 +45,24 @@ def partial_path(target: str, save_id: str, directory: str = "") -> str:
 def remove_stale(directory: str, save_id: str) -> None:
     """Remove what earlier runs that were killed have left of files under hidden names.
 
+    What has been written since this process started may be another one's, which saves there at the same time.
+
     Args:
         directory: The directory.
         save_id: The digits of what is being written there now.
     """
     for name in os.listdir(directory):
-        if _STALE.fullmatch(name) and not name.endswith(save_id):
-            log.info("Removing the incomplete checkpoint of an interrupted run: %s", os.path.join(directory, name))
-            remove(os.path.join(directory, name))
+        path = os.path.join(directory, name)
+        if _STALE.fullmatch(name) and not name.endswith(save_id) and _modified(path) < _STARTED:
+            log.info("Removing the incomplete checkpoint of an interrupted run: %s", path)
+            remove(path)
+
+
+def _modified(path: str) -> float:
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:  # another process has renamed or removed it
+        return math.inf
 
 
 @contextmanager

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-# Processes in two containers may have the same process id.
-_RUN_ID = secrets.token_hex(8)
 # Two callbacks may save after the same batch, such as the best model and the last, without waiting for each other.
 _MAX_SNAPSHOTS = 2
 
@@ -179,12 +177,13 @@ class AtomicCheckpointIOMixin(_Base):
             self._save_remote(checkpoint, target, options)
             return
         directory, name = os.path.split(os.path.abspath(target))
-        hidden = partial_path(os.path.join(directory, name), _RUN_ID)
+        save_id = secrets.token_hex(8)
+        hidden = partial_path(os.path.join(directory, name), save_id)
         with _checkpoint_errors(target), remove_on_error(hidden):
             os.makedirs(directory, exist_ok=True)
             if directory not in self._cleaned:
                 self._cleaned.add(directory)
-                remove_stale(directory, _RUN_ID)
+                remove_stale(directory, save_id)
             self._write(checkpoint, hidden, options, is_own=record is not None)
             replace_atomically(hidden, target)
             if record is not None:

@@ -116,6 +116,10 @@ def test_what_a_killed_run_left_behind_is_removed_once(atomic, tmp_path):
     kept = {".hidden", "notes.partial-00c0ffee00c0ffee", "other.ckpt"}
     for name in kept:
         (tmp_path / name).write_text("kept")
+    for path in tmp_path.iterdir():
+        os.utime(path, (1e9, 1e9))  # long before this process
+    (tmp_path / ".best.ckpt.partial-33c0ffee00c0ffee").write_text("of another process, which is saving")
+    kept.add(".best.ckpt.partial-33c0ffee00c0ffee")
     with log_lines() as lines:
         atomic.save_checkpoint({"step": torch.tensor(1)}, str(tmp_path / "last.ckpt"))
         (tmp_path / ".last.ckpt.partial-22c0ffee00c0ffee").write_text("not looked for again")
@@ -123,6 +127,20 @@ def test_what_a_killed_run_left_behind_is_removed_once(atomic, tmp_path):
     assert set(os.listdir(tmp_path)) == {*kept, "last.ckpt", ".last.ckpt.partial-22c0ffee00c0ffee"}
     assert len(lines) == 2
     assert all("incomplete checkpoint of an interrupted run" in line for line in lines)
+
+
+def test_forked_processes_save_under_one_name(tmp_path):
+    """As folds of a pool, whose callbacks all keep ``last.ckpt`` in one directory."""
+
+    def save():
+        atomic = ATOMIC(PL.module("plugins").TorchCheckpointIO())
+        for step in range(40):
+            atomic.save_checkpoint({"step": torch.tensor(step)}, str(tmp_path / "last.ckpt"))
+
+    children = [forked(save) for _ in range(3)]
+    assert [os.waitpid(each, 0)[1] for each in children] == [0, 0, 0]
+    assert os.listdir(tmp_path) == ["last.ckpt"]
+    assert saved(tmp_path / "last.ckpt") == 39
 
 
 def test_a_remote_path_is_left_to_the_other_one(tmp_path):

@@ -3,8 +3,10 @@
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -156,7 +158,8 @@ def test_a_kill_at_any_step_leaves_a_whole_checkpoint(strategy, directory):
         save(strategy, last)
         is_killed = killed_at(number, lambda: save(strategy, last, b"two"))
         contents.append(whole(last))
-        remove_stale(str(directory), "of none")
+        with mock.patch("lightning_sm._atomic_file._STARTED", time.time() + 1):  # the next process
+            remove_stale(str(directory), "of none")
         assert names(directory) == ["last.ckpt"]
     assert number > 8
     assert contents == sorted(contents)  # b"one" up to one step, b"two" from then on
@@ -166,6 +169,7 @@ def test_a_kill_at_any_step_leaves_a_whole_checkpoint(strategy, directory):
 def test_what_a_killed_run_left_is_removed(strategy, directory):
     stale = directory / ".a.ckpt.partial-0123456789abcdef"
     stale.mkdir(parents=True)
+    os.utime(stale, (1e9, 1e9))  # long before this process
     (directory / ".mine").mkdir()
     with log_lines() as lines:
         save(strategy, directory / "a.ckpt")
