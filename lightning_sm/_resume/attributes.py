@@ -22,6 +22,8 @@ __all__ = ["Attributes", "changed_values", "packed_values", "set_packed"]
 
 # About what an object of Python takes.
 _ITEM_BYTES = 64
+# As many data sets within each other are looked at.
+_MAX_DATA_SETS = 20
 # Of an attribute of a sampler: the order of two million items.
 _MAX_SAMPLER_BYTES = 16 * 2**20
 # Packages whose objects are restored in other ways, or need not be.
@@ -103,10 +105,12 @@ class Attributes:
         if module is not None and not _has_state(module, lightning.LightningDataModule):
             yield "data module", module
         for index, loader in enumerate(loaders_of(trainer)):
-            data, key = getattr(loader, "dataset", None), f"data {index}"
-            while data is not None:
+            data, key, seen = getattr(loader, "dataset", None), f"data {index}", [loader]
+            # One that wraps another's attributes may be its own data set, or answer to each name with a new object.
+            while data is not None and len(seen) < _MAX_DATA_SETS and all(data is not each for each in seen):
                 if _is_projects(data):
                     yield f"{key} {type(data).__qualname__}", data
+                seen.append(data)
                 data, key = getattr(data, "dataset", None), f"{key} of"
 
     def _read(self, trainer: Trainer) -> Packed:
@@ -125,10 +129,11 @@ class Attributes:
                 # Pruning and FSDP set tensors, StochasticWeightAveraging takes the momentum of batch norms for a while.
                 left_out = (torch.Tensor, type(None))
             # Buffers that are no part of the module's state_dict.
-            buffers = {name: each._buffers[name] for name in getattr(each, "_non_persistent_buffers_set", ())}
+            own = getattr(each, "__dict__", {})
+            buffers = {name: each._buffers[name] for name in own.get("_non_persistent_buffers_set", ())}
             found[owner] = {
                 name: _packed_or_not(value, others)
-                for name, value in {**getattr(each, "__dict__", {}), **buffers}.items()
+                for name, value in {**own, **buffers}.items()
                 if name not in bare and not isinstance(value, left_out)
             }
         return found
@@ -325,7 +330,7 @@ def set_packed(owner: Any, name: str, packed: Any, device: Any) -> None:
     """Set an attribute, in place where others may hold the same object."""
     import torch
 
-    now = vars(owner).get(name, getattr(owner, "_buffers", {}).get(name))
+    now = vars(owner).get(name, vars(owner).get("_buffers", {}).get(name))
     if isinstance(packed, tuple) and packed[0] == _GENERATOR:
         if is_generator(now):
             set_generator_state(now, packed[1])

@@ -227,6 +227,33 @@ def test_data_sets_and_data_modules():
         assert [again[0].epoch, again[1].epoch, again[2].stage] == [3, 4, 0 if saves_itself else 5]
 
 
+class OwnData(Data):
+    @property
+    def dataset(self):
+        return self
+
+
+class Answers(Data):
+    """Has each attribute that it is asked for, as a proxy of another process's data."""
+
+    def __getattr__(self, name):
+        return type(self)()
+
+
+@pytest.mark.parametrize("kind", [OwnData, Answers])
+def test_data_sets_within_each_other_without_end(kind):
+    def trainer_with(data):
+        trainer = trainer_of(Model())
+        trainer.fit_loop._combined_loader = SimpleNamespace(flattened=[SimpleNamespace(dataset=data)])
+        return trainer
+
+    data, again, kept = kind(), kind(), Attributes(NAMESPACE)
+    kept.begin(trainer_with(data))
+    data.epoch = 3
+    kept.restore(trainer_with(again), kept.state(trainer_with(data)))
+    assert again.epoch == 3
+
+
 def test_what_did_not_change_in_the_training_keeps_the_value_of_the_new_process():
     model, again = Model(), Model()
     model.folder, model.count, again.folder, again.count = "/first", 1, "/second", 1
