@@ -17,6 +17,7 @@ __all__ = [
     "continue_epoch",
     "enable_plateau_schedulers",
     "end_restart",
+    "gathers_gradients",
     "has_length",
     "loaders_of",
     "mark_point",
@@ -50,13 +51,19 @@ def resumes_within_epochs(namespace: Namespace) -> bool:
     return support_level(namespace) is SupportLevel.FULL
 
 
+def gathers_gradients(trainer: Trainer) -> bool:
+    """Whether the gradients of the batch that has ended wait for those of the next one, after which a step follows."""
+    loop: Any = trainer.fit_loop.epoch_loop
+    return bool(loop._should_accumulate())
+
+
 def point_after_batch(trainer: Trainer) -> Optional[SavePoint]:
     """Return which moment the end of a batch is; ``None`` if gradients wait for a step or the epoch's end follows."""
     loop: Any = trainer.fit_loop.epoch_loop
     # A fit that is about to end is saved then. Its last validation would not be due again in a restart.
     ends = trainer.should_stop or (0 <= loop.max_steps <= loop.global_step)
     # In an epoch that only updates the statistics of batch norm, StochasticWeightAveraging has changed the loop.
-    if loop._should_accumulate() or ends or trainer.fit_loop._skip_backward:
+    if gathers_gradients(trainer) or ends or trainer.fit_loop._skip_backward:
         return None
     if loop._should_check_val_fx(trainer.fit_loop._data_fetcher):
         # One by the clock would not be due again, either.

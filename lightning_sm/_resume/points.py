@@ -6,7 +6,7 @@ from typing import Any, Callable, List, NamedTuple, Optional
 from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce
 from lightning_sm._lightning.legacy import steps_taken
-from lightning_sm._lightning.restart import SavePoint, point_after_batch, resumes_within_epochs
+from lightning_sm._lightning.restart import SavePoint, gathers_gradients, point_after_batch, resumes_within_epochs
 from lightning_sm._lightning.trainer import Trainer, callbacks_of
 from lightning_sm._lightning.trainer_hooks import after_batch_hooks
 
@@ -32,7 +32,7 @@ class _SavePoints:
         self.requests: List[_Request] = []
         self._all_reduce = ThrottledAllReduce()
         self._saves_within_epochs = resumes_within_epochs(namespace)
-        self._steps = steps_taken(namespace, trainer)
+        self._steps, self._counts = steps_taken(namespace, trainer), False
         self.stop = after_batch_hooks(trainer, self._after_batch)
 
     def at_epoch_start(self, callback: Any) -> None:
@@ -45,8 +45,11 @@ class _SavePoints:
             return
         steps = steps_taken(self._namespace, self._trainer)
         if steps == self._steps:
+            # Of a model that steps optimizers of its own Lightning counts none: it can only be stopped.
+            if not self._counts and not gathers_gradients(self._trainer):
+                self._ask(None)
             return
-        self._steps = steps
+        self._steps, self._counts = steps, True
         point = point_after_batch(self._trainer) if self._saves_within_epochs else None
         if point is not None or not self._saves_within_epochs:
             self._ask(point)
@@ -73,7 +76,8 @@ def ask_at_save_points(
     """Call ``act`` on all ranks at a point at which ``is_due`` is true on any. Every rank must ask for the same ones.
 
     They are called in the order in which they were asked for. After the batches of a Lightning that resumes at the
-    start of epochs only, both are called with ``None``: the fit can stop there, but not be saved.
+    start of epochs only, or that has counted no step of this fit, both are called with ``None``: the fit can stop
+    there, but not be saved.
 
     Args:
         namespace: Lightning's namespace.

@@ -8,7 +8,7 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._lightning.collectives import ThrottledAllReduce, any_true
 from lightning_sm._lightning.legacy import connector_of
 from lightning_sm._lightning.replaced_method import listen
-from lightning_sm._lightning.restart import SavePoint
+from lightning_sm._lightning.restart import SavePoint, resumes_within_epochs
 from lightning_sm._lightning.trainer import Callback, Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.install import finish_saves
@@ -35,9 +35,10 @@ class GracefulStopMixin(Callback):
     epoch's end runs, because the epoch has not ended. The program then ends with exit code 143 after SIGTERM and 0 at
     the time limit; a script's lines after ``fit`` do not run, and log, report and ``model.json`` say so.
 
-    ``AutoResume`` saves at the stop. In a validation, and before Lightning 2.5 within an epoch, nothing is saved: a
-    restart continues from the save before it. If the validation has swapped the weights, as ``WeightAveraging`` does,
-    nothing is exported either. If ranks have unequal numbers of validation batches, the fit stops after the validation.
+    ``AutoResume`` saves at the stop. In a validation, and within an epoch before Lightning 2.5 or of a model whose
+    steps Lightning does not count, nothing is saved: a restart continues from the save before it. If the validation has
+    swapped the weights, as ``WeightAveraging`` does, nothing is exported either. If ranks have unequal numbers of
+    validation batches, the fit stops after the validation.
 
     Files that are read:
 
@@ -197,7 +198,11 @@ def _why_not_saved(trainer: Trainer, resume: Optional[AutoResumeMixin]) -> str:
         return "without AutoResume"
     if resume.saver is None:
         return "of a fit that cannot be resumed"
-    where = "within a validation" if trainer.validating else "within an epoch before Lightning 2.5"
+    where = "within an epoch before Lightning 2.5"
+    if trainer.validating:
+        where = "within a validation"
+    elif resumes_within_epochs(resume.namespace):
+        where = "within an epoch of whose steps Lightning has counted none"
     return f"{where}: a restart continues from the save before it"
 
 

@@ -159,6 +159,38 @@ def test_in_a_validation_nothing_is_saved_and_a_restart_goes_back_to_the_save_be
     assert again.seen.count("step") == EPOCH
 
 
+class StepsItself(type(tiny_model(pl))):
+    """Has its optimizers in a way of its own, so that Lightning counts no step."""
+
+    def __init__(self, is_told):
+        super().__init__()
+        self.is_told, self.automatic_optimization = is_told, False
+        self.own = torch.optim.SGD(self.parameters(), lr=0.05)
+
+    def configure_optimizers(self):
+        return self.own if self.is_told else None
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers(use_pl_optimizer=False) if self.is_told else self.own
+        optimizer.zero_grad()
+        self._loss(batch).backward()
+        optimizer.step()
+
+
+@within_epochs
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_fit_whose_steps_are_not_counted_is_stopped_within_an_epoch(trainer, tmp_path, is_told):
+    kill = Kill("step", EPOCH + 3)
+    run = trainer(kill)
+    own(run, "AutoResume").save_every = 0.01
+    with log_lines() as lines:
+        assert_stops(143, lambda: fit(run, StepsItself(is_told)))
+    assert kill.seen.count("step") == EPOCH + 3
+    assert saved(tmp_path) == [("epoch", 0)]
+    words = "Nothing is saved within an epoch of whose steps Lightning has counted none: a restart continues from the"
+    assert any(line.startswith(words) for line in lines)
+
+
 def test_without_auto_resume_nothing_is_saved(trainer, tmp_path):
     with log_lines() as lines:
         assert_stops(143, lambda: fit(trainer(Kill("step", 3), saves=False)))
