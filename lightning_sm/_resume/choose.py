@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import List, Optional, Tuple
+from typing import List, Mapping, Optional, Tuple
 
 from lightning_sm._lightning.collectives import broadcast, gather_objects
 from lightning_sm._lightning.loadable import load_problem
@@ -142,19 +142,43 @@ def _check_job(trainer: Trainer, series: Series, job: ProgramIdentity) -> None:
     def find() -> Optional[str]:
         if not trainer.is_global_zero:
             return None
+        found = {}
         for name in (series.program, *other_series(series.root, series.program)):
             first = Series(series.root, name, 0)
             saved = first.fit() or next(iter(first.records()), None)
-            other = job if saved is None else ProgramIdentity.from_json(saved.job)
+            if saved is None:
+                continue
+            other = found[name] = ProgramIdentity.from_json(saved.job)
             if not job.is_same_job(other):
-                names = ", ".join(job.differences(other)[:8])
+                names = _differing(job, other)
                 more = f"; they differ in {names}" if names else ""
                 return f"{first.directory} was written by {other}, and this is {job}{more}"
+        if series.number == 0 and series.program not in found:
+            _tell_other_settings(series, job, found)
         return None
 
     problem = broadcast(trainer, raise_on_all_ranks(trainer, series.root, find))
     if problem is not None:
         raise CheckpointError(f"{problem}.", hint=_OTHER_JOB)
+
+
+def _differing(job: ProgramIdentity, other: ProgramIdentity) -> str:
+    return ", ".join(job.differences(other)[:8])
+
+
+def _tell_other_settings(series: Series, job: ProgramIdentity, found: Mapping[str, ProgramIdentity]) -> None:
+    """Say that a program trains from scratch beside its saves with other settings, as a default may be random."""
+    same = {name: each for name, each in found.items() if each.program == job.program}
+    if not same:
+        return
+    name, closest = min(same.items(), key=lambda item: len(job.differences(item[1])))
+    log.info(
+        "%s/%s has saves of this program with other settings, which are not used: they differ in %s. HINT: If it is "
+        "the same training, give these settings values that are the same at each start.",
+        series.root,
+        name,
+        _differing(job, closest),
+    )
 
 
 def _check_model(trainer: Trainer, series: Series, record: CheckpointRecord, model: ModelIdentity) -> None:

@@ -89,6 +89,23 @@ def test_another_job_is_an_error_that_says_what_to_do(directory, program, has_on
         assert directory.choose(job=anonymous).record is None or program == PROGRAM
 
 
+def test_a_line_tells_of_saves_with_other_settings(directory):
+    """As of a default that differs at each start: the program trains from scratch."""
+    directory.save(5, program=OTHER, job=ProgramIdentity("job-1", "train", {"lr": "1", "run_id": "9"}))
+    directory.save(5, program="train-cccccc", job=ProgramIdentity("job-1", "train", {"lr": "2", "run_id": "8"}))
+    directory.save(5, program="test-cccccc", job=ProgramIdentity("job-1", "test", {"lr": "1", "run_id": "7"}))
+    job = ProgramIdentity("job-1", "train", {"lr": "1", "run_id": "7"})
+    assert directory.choose(job=job).record is None
+    (line,) = directory.said
+    assert line.startswith(f"{directory.root}/{OTHER} has saves of this program with other settings")
+    assert "they differ in run_id. HINT: If it is the same training" in line
+    directory.choose(job=job, fit=1)
+    assert directory.said == []
+    directory.save(1, job=job)
+    directory.choose(job=job)
+    assert directory.said == []
+
+
 @pytest.mark.parametrize("mode", ["always", "require"])
 def test_other_series_of_the_same_fit_are_used_where_that_is_asked_for(directory, mode):
     directory.save(50, program=OTHER, fit=1, job=OTHER_JOB)
