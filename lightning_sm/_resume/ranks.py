@@ -1,6 +1,6 @@
 """What all ranks agree on: whether something failed on any of them; who reads which file."""
 
-from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, List, Optional, Sequence, Tuple, TypeVar
 
 from lightning_sm._lightning.checkpoints import is_failed_write, reasons_of
 from lightning_sm._lightning.collectives import gather_objects
@@ -59,12 +59,6 @@ def partition_by_size(files: Sequence[SavedFile], index: int, count: int) -> Lis
 
     >>> files = [SavedFile("a", 10), SavedFile("b", 10), SavedFile("c", 20), SavedFile("d", 1)]
     >>> [[file.name for file in partition_by_size(files, index, 2)] for index in range(2)]
-    [['c', 'd'], ['a', 'b']]
+    [['c', 'b'], ['a', 'd']]
     """
-    sizes = [0] * count
-    parts: List[List[Any]] = [[] for _ in sizes]
-    for file in sorted(files, key=lambda each: (-each.size, each.name)):
-        least = sizes.index(min(sizes))
-        sizes[least] += file.size
-        parts[least].append(file)
-    return parts[index]
+    return sorted(files, key=lambda each: (-each.size, each.name))[index::count]
