@@ -1,13 +1,15 @@
 """The checkpoints of a project's own callbacks, when a fit is interrupted between one of them and the next save."""
 
 import os
-from typing import Any, Dict, Iterable, List, Set
+from functools import partial
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 from lightning_sm._lightning.collectives import broadcast
+from lightning_sm._lightning.replaced_method import ReplacedMethod
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.storage import Storage, is_remote, real_path
 
-__all__ = ["adopt_directories", "leave_files", "list_checkpoints", "release_names", "replace_leftovers"]
+__all__ = ["adopt_directories", "leave_files", "list_checkpoints", "replace_leftovers"]
 
 
 def list_checkpoints(trainer: Trainer, root: str) -> List[str]:
@@ -38,29 +40,27 @@ def _relative(path: str, root: str) -> str:
     return os.path.relpath(os.path.join(real_path(directory), name), real_path(root))
 
 
-class _FileExists:
+def _file_exists(
+    root: str, leftovers: Set[str], background: Any, original: Callable[..., bool], path: Any, trainer: Trainer
+) -> bool:
     """Replaces ``file_exists`` of a ``ModelCheckpoint``: a file of the interrupted run is written again.
 
     Args:
-        callback: The callback.
         root: The job's checkpoint directory.
         leftovers: What the interrupted run has written since the save; known on global rank 0.
         background: Saves that are pending, which the callback does not see; or ``None``.
+        original: The method.
+        path: What may be taken.
+        trainer: The trainer.
     """
-
-    def __init__(self, callback: Any, root: str, leftovers: Set[str], background: Any) -> None:
-        self._exists, self._root, self._leftovers, self._background = callback.file_exists, root, leftovers, background
-
-    def __call__(self, path: Any, trainer: Trainer) -> bool:
-        """Return on every rank whether ``path`` is taken."""
-        name = _relative(os.fspath(path), self._root)
-        is_leftover = broadcast(trainer, name in self._leftovers)
-        self._leftovers.discard(name)
-        is_pending = self._background is not None and broadcast(trainer, self._background.is_pending(path))
-        return bool(is_pending or (not is_leftover and self._exists(path, trainer)))
+    name = _relative(os.fspath(path), root)
+    is_leftover = broadcast(trainer, name in leftovers)
+    leftovers.discard(name)
+    is_pending = background is not None and broadcast(trainer, background.is_pending(path))
+    return bool(is_pending or (not is_leftover and original(path, trainer)))
 
 
-def replace_leftovers(trainer: Trainer, root: str, present: Iterable[str], background: Any) -> None:
+def replace_leftovers(trainer: Trainer, root: str, present: Iterable[str], background: Any) -> List[Callable[[], None]]:
     """Let ``ModelCheckpoint`` callbacks write again, under the same name, what an interrupted run wrote after its save.
 
     Lightning would write ``NAME-v1.ckpt`` beside it.
@@ -70,6 +70,9 @@ def replace_leftovers(trainer: Trainer, root: str, present: Iterable[str], backg
         root: The job's checkpoint directory.
         present: What :func:`list_checkpoints` returned before the fit was trained for the first time.
         background: Saves that are pending, or ``None``.
+
+    Returns:
+        What undoes it.
     """
     leftovers: Set[str] = set()
     if trainer.is_global_zero:
@@ -78,10 +81,10 @@ def replace_leftovers(trainer: Trainer, root: str, present: Iterable[str], backg
         known = (*getattr(callback, "best_k_models", {}), *(getattr(callback, name, "") for name in _KEPT))
         leftovers -= {_relative(os.fspath(path), root) for path in known if path}
     if background is None and not broadcast(trainer, bool(leftovers)):
-        return
-    for callback in trainer.checkpoint_callbacks:
-        if hasattr(callback, "file_exists"):
-            callback.file_exists = _FileExists(callback, root, leftovers, background)
+        return []
+    exists = partial(_file_exists, root, leftovers, background)
+    found = [callback for callback in trainer.checkpoint_callbacks if hasattr(callback, "file_exists")]
+    return [ReplacedMethod(callback, "file_exists", exists).undo for callback in found]
 
 
 _KEPT = ("best_model_path", "last_model_path")
@@ -99,11 +102,8 @@ def adopt_directories(trainer: Trainer, checkpoint: Dict[str, Any], saved_root: 
         saved_root: The job's checkpoint directory when it was saved, without links, as Lightning names directories.
         root: The one of now.
     """
-    states = checkpoint.get("callbacks", {})
-    callbacks: List[Any] = trainer.checkpoint_callbacks
-    for callback in callbacks:
-        state = states.get(getattr(callback, "state_key", None))
-        if not isinstance(state, dict) or not isinstance(state.get("dirpath"), str):
+    for callback, state in _states(trainer, checkpoint):
+        if not isinstance(state.get("dirpath"), str):
             continue
         for key, value in state.items():
             state[key] = _moved(value, saved_root, root)
@@ -122,14 +122,19 @@ def leave_files(trainer: Trainer, checkpoint: Dict[str, Any]) -> None:
         trainer: The trainer, before its callbacks are restored.
         checkpoint: The contents of a ``ckpt_path``.
     """
-    states = checkpoint.get("callbacks", {})
-    callbacks: List[Any] = trainer.checkpoint_callbacks
-    for callback in callbacks:
-        state = states.get(getattr(callback, "state_key", None))
-        if not isinstance(state, dict) or state.get("dirpath") == getattr(callback, "dirpath", None):
-            continue
-        if is_remote(state.get("best_model_path")):
+    for callback, state in _states(trainer, checkpoint):
+        is_elsewhere = state.get("dirpath") != getattr(callback, "dirpath", None)
+        if is_elsewhere and is_remote(state.get("best_model_path")):
             state["best_model_path"] = ""
+
+
+def _states(trainer: Trainer, checkpoint: Dict[str, Any]) -> Iterator[Tuple[Any, Dict[str, Any]]]:
+    """The ``ModelCheckpoint`` callbacks of which a checkpoint has a state, with it."""
+    states = checkpoint.get("callbacks", {})
+    for callback in trainer.checkpoint_callbacks:
+        state = states.get(getattr(callback, "state_key", None))
+        if isinstance(state, dict):
+            yield callback, state
 
 
 def _moved(value: Any, old: str, new: str) -> Any:
@@ -140,11 +145,3 @@ def _moved(value: Any, old: str, new: str) -> Any:
 
 def _is_below(path: str, root: str) -> bool:
     return path == root or path.startswith(f"{root.rstrip('/')}/")
-
-
-def release_names(trainer: Trainer) -> None:
-    """Undo :func:`replace_leftovers`."""
-    callbacks: List[Any] = trainer.checkpoint_callbacks
-    for callback in callbacks:
-        if isinstance(vars(callback).get("file_exists"), _FileExists):
-            del callback.file_exists

@@ -22,7 +22,7 @@ from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of, is_
 from lightning_sm._lightning.trainer_hooks import after_run, around_load, around_restore, forget_restore
 from lightning_sm._logging import log
 from lightning_sm._resume.attributes import Attributes
-from lightning_sm._resume.callback_files import leave_files, list_checkpoints, release_names, replace_leftovers
+from lightning_sm._resume.callback_files import leave_files, list_checkpoints, replace_leftovers
 from lightning_sm._resume.choose import Choice, ResumeMode, choose, describe_world_change
 from lightning_sm._resume.fits import counts_fits, is_search, is_search_within, next_fit, stopping_criteria
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
@@ -350,8 +350,7 @@ class AutoResumeMixin(Callback):
 
         present = raise_on_all_ranks(trainer, choice.series.directory, begin, "cannot be written ({})")
         self._fit = replace(self._fit, present=present)
-        replace_leftovers(trainer, self.directory, present, self._background)
-        self._undo.append(partial(release_names, trainer))
+        self._undo += replace_leftovers(trainer, self.directory, present, self._background)
 
     def _writes(self, trainer: Trainer) -> bool:
         """Whether this rank removes files: one of each host that has a directory of its own."""
