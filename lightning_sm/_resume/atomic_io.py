@@ -82,8 +82,11 @@ class AtomicCheckpointIOMixin(_Base):
             for _ in range(_MAX_SNAPSHOTS):
                 self._snapshots.put(Snapshot())
 
-    def finish(self) -> None:
+    def finish(self, *, failed: bool = False) -> None:
         """Wait for pending saves, free the memory, and save synchronously from now on.
+
+        Args:
+            failed: Whether the training has failed: an error of a save is only logged.
 
         Raises:
             Exception: The error of the last save, such as :class:`~lightning_sm.errors.CheckpointError`.
@@ -92,7 +95,12 @@ class AtomicCheckpointIOMixin(_Base):
         if thread is not None:
             thread.shutdown(wait=True)
         self._last, self._snapshots = None, LifoQueue()
-        self._wait()
+        try:
+            self._wait()
+        except Exception as error:
+            if not failed:
+                raise
+            log.error("%s", error)
 
     def is_pending(self, path: Any) -> bool:
         """Whether a save to ``path`` has not completed yet."""

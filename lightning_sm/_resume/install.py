@@ -9,9 +9,9 @@ from lightning_sm._lightning.strategies import bypasses_checkpoint_io, is_sharde
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._logging import log
 from lightning_sm._resume.atomic_io import AtomicCheckpointIOMixin, atomic_checkpoint_io
-from lightning_sm._resume.sharded import install_sharded_writer, sharded_writer_of
+from lightning_sm._resume.sharded import install_sharded_writer
 
-__all__ = ["finish_saves", "install_saves", "read_plainly"]
+__all__ = ["install_saves", "read_plainly"]
 
 
 def install_saves(namespace: Namespace, trainer: Trainer, *, async_save: bool) -> Any:
@@ -55,27 +55,3 @@ def read_plainly(trainer: Trainer, path: str) -> None:
     writer = found if wrapper is None else wrapper.checkpoint_io
     if isinstance(writer, AtomicCheckpointIOMixin):
         writer.resumed = path
-
-
-def finish_saves(trainer: Trainer, *, failed: bool = False) -> None:
-    """Wait for pending background saves, and save synchronously from now on. Every rank must call it.
-
-    Args:
-        trainer: The trainer.
-        failed: Whether training has failed, so that not every rank may get here: no collective is called, and errors
-            are only logged.
-
-    Raises:
-        Exception: The error of the last save; of a sharded checkpoint on every rank.
-    """
-    writer = sharded_writer_of(strategy_of(trainer))
-    checkpoint_io = getattr(strategy_of(trainer), "checkpoint_io", None)
-    try:
-        if writer is not None:
-            writer.finish(failed=failed)
-        if isinstance(checkpoint_io, AtomicCheckpointIOMixin):
-            checkpoint_io.finish()
-    except Exception as error:
-        if not failed:
-            raise
-        log.error("%s", error)

@@ -26,7 +26,7 @@ from lightning_sm._resume.callback_files import leave_files, list_checkpoints, r
 from lightning_sm._resume.choose import Choice, ResumeMode, choose, describe_world_change
 from lightning_sm._resume.fits import counts_fits, is_search, is_search_within, next_fit, stopping_criteria
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
-from lightning_sm._resume.install import finish_saves, install_saves, read_plainly
+from lightning_sm._resume.install import install_saves, read_plainly
 from lightning_sm._resume.model_state import are_equal, sums_of
 from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, stop_asking
 from lightning_sm._resume.ranks import raise_on_all_ranks
@@ -383,6 +383,19 @@ class AutoResumeMixin(Callback):
         in_background = 0.0 if self._background is None else self._background.slowest
         return in_background if self.saver is None else max(self.saver.slowest, in_background)
 
+    def finish_saves(self, *, failed: bool = False) -> None:
+        """Wait for pending background saves, and save synchronously from now on. Every rank must call it.
+
+        Args:
+            failed: Whether training has failed, so that not every rank may get here: no collective is called, and
+                errors are only logged.
+
+        Raises:
+            Exception: The error of the last save; of a sharded checkpoint on every rank.
+        """
+        if self._background is not None:
+            self._background.finish(failed=failed)
+
     # --- the end
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -390,7 +403,7 @@ class AutoResumeMixin(Callback):
         stop_asking(trainer)
         if self.saver is None:
             return
-        finish_saves(trainer)
+        self.finish_saves()
         self.saver.save(trainer, SavePoint.END)
         self._weight_sums = sums_of(pl_module)
 
@@ -440,14 +453,10 @@ class AutoResumeMixin(Callback):
         pl_module.load_state_dict(load_file(path, weights_only=self.weights_only))
         self._files.close()
 
-    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Wait for pending saves, if training did not reach its end."""
-        finish_saves(trainer)
-
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Wait for pending saves, and note the error. What fails is only logged: training failed for another reason."""
         stop_asking(trainer)
-        finish_saves(trainer, failed=True)
+        self.finish_saves(failed=True)
         has_begun = self.saver is not None or self._restorer.replays
         if has_begun and not (self._had_ended or self._fit.ended) and isinstance(exception, Exception):
             try:

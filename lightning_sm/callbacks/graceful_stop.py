@@ -11,7 +11,6 @@ from lightning_sm._lightning.replaced_method import listen
 from lightning_sm._lightning.restart import SavePoint, resumes_within_epochs
 from lightning_sm._lightning.trainer import Callback, Trainer
 from lightning_sm._logging import log
-from lightning_sm._resume.install import finish_saves
 from lightning_sm._resume.model_state import are_equal, weight_sums
 from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, stop_asking
 from lightning_sm._sagemaker.exit_codes import STOPPED, SUCCESS
@@ -171,11 +170,12 @@ class GracefulStopMixin(Callback):
         self.stopped_by = text
         if trainer.is_global_zero:
             log.info("%s: stopping after step %d, before the program's end.", text, trainer.global_step)
+        resume = resume_of(trainer)
         try:
-            finish_saves(trainer)
+            if resume is not None:
+                resume.finish_saves()
         except Exception as error:  # of an earlier save; the next one may succeed
             log.error("%s", error)
-        resume = resume_of(trainer)
         if point is not None and resume is not None and resume.saver is not None:
             resume.saver.save(trainer, point)
         elif trainer.is_global_zero:
