@@ -1,7 +1,7 @@
 """``GracefulStop``: ends a fit in time, with a save and an exported model."""
 
 from functools import partial
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, List, Optional, Union
 
 from lightning_sm._failure import report_exit, set_training
 from lightning_sm._lightning import Namespace
@@ -97,9 +97,8 @@ class GracefulStopMixin(Callback):
         """From here on, stop at the end of a step."""
         self._sigterm.install(exits_at_once=False)
         self._all_reduce = ThrottledAllReduce()
-        ask = partial(ask_at_save_points, self.namespace, trainer, self)
-        ask(lambda point: self._sigterm.received, partial(self._stop, trainer, pl_module, self._by_sigterm))
-        ask(lambda point: self._is_late(trainer), partial(self._stop, trainer, pl_module, self._by_deadline))
+        stop = partial(self._stop, trainer, pl_module)
+        ask_at_save_points(self.namespace, trainer, self, lambda point: self._must_stop(trainer), stop)
         # Before any hook of the validation, by which callbacks such as WeightAveraging swap the weights.
         loop: Any = trainer.fit_loop.epoch_loop.val_loop
         self._undo.append(listen(loop, "run", partial(self._note_weights, pl_module), first=True))
@@ -117,10 +116,8 @@ class GracefulStopMixin(Callback):
         """Stop if any rank must."""
         if not self._can_stop_in_validation or trainer.state.fn != "fit" or trainer.sanity_checking:
             return
-        flags = self._all_reduce.any_true(trainer, [lambda: self._sigterm.received, lambda: self._is_late(trainer)])
-        for is_requested, reason in zip(flags, (self._by_sigterm, self._by_deadline)):
-            if is_requested:
-                self._stop(trainer, pl_module, reason, None)
+        if any(self._all_reduce.any_true(trainer, [lambda: self._must_stop(trainer)])):
+            self._stop(trainer, pl_module, None)
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Keep handling SIGTERM while the model is exported."""
@@ -141,13 +138,8 @@ class GracefulStopMixin(Callback):
             log.info("SIGTERM received after the last step: training is complete, exiting with code %d.", STOPPED)
             raise SystemExit(STOPPED)
 
-    @property
-    def _by_sigterm(self) -> Tuple[str, int]:
-        return "SIGTERM received", STOPPED
-
-    @property
-    def _by_deadline(self) -> Tuple[str, int]:
-        return f"sagemaker.max_runtime {self.max_runtime} is nearly reached", SUCCESS
+    def _must_stop(self, trainer: Trainer) -> bool:
+        return self._sigterm.received or self._is_late(trainer)
 
     def _is_late(self, trainer: Trainer) -> bool:
         if self._deadline is None:
@@ -164,9 +156,11 @@ class GracefulStopMixin(Callback):
             undo()
         self._undo = []
 
-    def _stop(self, trainer: Trainer, pl_module: Any, reason: Tuple[str, int], point: Optional[SavePoint]) -> None:
+    def _stop(self, trainer: Trainer, pl_module: Any, point: Optional[SavePoint]) -> None:
         """Save at a point, or elsewhere go back to the save before it; export, and end the program."""
-        text, exit_code = reason
+        text, exit_code = f"sagemaker.max_runtime {self.max_runtime} is nearly reached", SUCCESS
+        if any_true(trainer, self._sigterm.received):
+            text, exit_code = "SIGTERM received", STOPPED
         self.stopped_by = text
         if trainer.is_global_zero:
             log.info("%s: stopping after step %d, before the program's end.", text, trainer.global_step)
