@@ -1,7 +1,7 @@
 """The position in the training data: samplers that continue an epoch, and what tells whether the data is the same."""
 
 import itertools
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._resume.attributes import changed_values, packed_values, set_packed
 from lightning_sm._resume.random_state import (
@@ -35,11 +35,12 @@ class ResumableSampler:
     Args:
         inner: The sampler.
         loader: The loader whose sampler it is.
+        is_training: Whether an iteration that begins now is one of the training: a validation may have the same loader.
     """
 
-    def __init__(self, inner: Any, loader: Any) -> None:
+    def __init__(self, inner: Any, loader: Any, is_training: Callable[[], bool]) -> None:
         self.inner = inner
-        self._loader = loader
+        self._loader, self._is_training = loader, is_training
         self._start: Optional[Dict[str, Any]] = None
         self._drawn, self._is_over = 0, False
         self._resumed: Optional[Mapping[str, Any]] = None
@@ -83,6 +84,9 @@ class ResumableSampler:
         return resumed
 
     def __iter__(self) -> Iterator[Any]:
+        return self._iterate() if self._is_training() else iter(self.inner)
+
+    def _iterate(self) -> Iterator[Any]:
         resumed = self.forget()
         self._drawn, self._is_over = 0, False
         if resumed is None:
@@ -121,12 +125,17 @@ class ResumableSampler:
                 set_packed(owner, name, state[path], "cpu")
 
 
-def prepare_loader(loader: Any) -> None:
-    """Let a loader's sampler be resumable, before Lightning makes an iterator; others than torch's are left alone."""
+def prepare_loader(loader: Any, is_training: Callable[[], bool] = lambda: True) -> None:
+    """Let a loader's sampler be resumable, before Lightning makes an iterator; others than torch's are left alone.
+
+    Args:
+        loader: The loader.
+        is_training: Whether an iteration that begins when it is called is one of the training.
+    """
     owner, name = _place_of_sampler(loader)
     sampler = getattr(owner, name, None)
     if sampler is not None and iterated_by(sampler) is None:
-        _put(loader, owner, name, StandIn(ResumableSampler(sampler, loader)))
+        _put(loader, owner, name, StandIn(ResumableSampler(sampler, loader, is_training)))
 
 
 def release_loader(loader: Any) -> None:

@@ -307,6 +307,11 @@ def lengthless_batches(pl, size):
     return Setup(net(pl)(), DataLoader(Numbers(size.samples), batch_sampler=Lengthless(size.samples)), in_order())
 
 
+def one_loader_for_both(pl, size):
+    loader = DataLoader(Numbers(size.samples), BATCH_SIZE, shuffle=True)
+    return Setup(net(pl)(), loader, loader, {"val_check_interval": 2})
+
+
 def asked_before_the_fit(pl, size):
     loader = DataLoader(Numbers(size.samples), BATCH_SIZE, shuffle=True, num_workers=2, persistent_workers=True)
     next(iter(loader))
@@ -368,6 +373,7 @@ OTHERS = [
     labeled_and_not(6, "min_size"),
     labeled_and_not(6, "max_size"),
     two_without_a_length,
+    one_loader_for_both,
     lengthless_with_state,
     leaves_epochs,
     shuffled_and_left,
