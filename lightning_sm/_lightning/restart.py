@@ -196,8 +196,8 @@ def loaders_of(trainer: Trainer) -> List[Any]:
 
 def repeats_loaders(trainer: Any) -> bool:
     """Whether the training begins a shorter loader again until the longest one has ended."""
-    combined = getattr(trainer.fit_loop, "_combined_loader", None)
-    return getattr(combined, "_mode", None) == "max_size_cycle"
+    combined: Any = getattr(trainer.fit_loop, "_combined_loader", None)
+    return getattr(combined, "_mode", None) == "max_size_cycle" and len(combined.flattened) > 1
 
 
 def restart_loaders(trainer: Any) -> None:

@@ -35,14 +35,17 @@ class ResumableSampler:
     Args:
         inner: The sampler.
         loader: The loader whose sampler it is.
-        is_training: Whether an iteration that begins now is one of the training: a validation may have the same loader.
+        trained_epoch: Returns the epoch that is trained; ``None`` in a validation, which may have the same loader.
     """
 
-    def __init__(self, inner: Any, loader: Any, is_training: Callable[[], bool]) -> None:
+    def __init__(self, inner: Any, loader: Any, trained_epoch: Callable[[], Optional[int]]) -> None:
         self.inner = inner
-        self._loader, self._is_training = loader, is_training
+        self._loader, self._trained_epoch = loader, trained_epoch
         self._start: Optional[Dict[str, Any]] = None
         self._drawn, self._is_over = 0, False
+        # The epoch, and how many the whole iterations before this one have drawn in it.
+        self._epoch: Optional[int] = None
+        self._past = 0
         self._resumed: Optional[Mapping[str, Any]] = None
         self._skip = 0
         # What the samplers hold, before training changes it.
@@ -54,7 +57,8 @@ class ResumableSampler:
         Worker processes are asked for batches ahead, so more may have been drawn than were trained.
         """
         now, lost = self._samplers()
-        return {"start": self._start, "now": now, "lost": lost, "drawn": self._drawn, "is_over": self._is_over}
+        counts = {"past": self._past, "drawn": self._drawn, "is_over": self._is_over}
+        return {"start": self._start, "now": now, "lost": lost, **counts}
 
     def resume(self, state: Mapping[str, Any], batches: int, *, repeats: bool) -> None:
         """Let the next iteration continue the epoch in which :meth:`state` was called.
@@ -62,13 +66,11 @@ class ResumableSampler:
         Args:
             state: What it returned.
             batches: How many batches of the epoch have been trained.
-            repeats: Whether they are those of several iterations, if there are more than one has.
+            repeats: Whether they are those of several iterations, if there were more than one.
         """
         if state["start"] is not None:
             length = _length(self.inner)
-            if length is None:
-                length, repeats = state["drawn"], False
-            self._skip = (batches - 1) % length + 1 if repeats and batches > length else min(batches, length)
+            self._skip = min(batches - state["past"] * repeats, state["drawn"] if length is None else length)
             if is_stateful(self._loader):  # which skips by itself
                 self._skip = 0
             self._resumed = state
@@ -84,11 +86,13 @@ class ResumableSampler:
         return resumed
 
     def __iter__(self) -> Iterator[Any]:
-        return self._iterate() if self._is_training() else iter(self.inner)
+        epoch = self._trained_epoch()
+        return iter(self.inner) if epoch is None else self._iterate(epoch)
 
-    def _iterate(self) -> Iterator[Any]:
+    def _iterate(self, epoch: int) -> Iterator[Any]:
         resumed = self.forget()
-        self._drawn, self._is_over = 0, False
+        self._past = self._past + self._drawn if self._is_over and epoch == self._epoch else 0
+        self._epoch, self._drawn, self._is_over = epoch, 0, False
         if resumed is None:
             self._start = self._read()
             yield from self._count(iter(self.inner))
@@ -102,7 +106,7 @@ class ResumableSampler:
         ahead = list(itertools.islice(iterator, self._skip, end))
         self._set_samplers(resumed["now"])
         set_process_state(now)
-        self._drawn = self._skip
+        self._past, self._drawn = resumed["past"], self._skip
         yield from self._count(itertools.chain(ahead, iterator))
 
     def _count(self, items: Iterator[Any]) -> Iterator[Any]:
@@ -125,17 +129,17 @@ class ResumableSampler:
                 set_packed(owner, name, state[path], "cpu")
 
 
-def prepare_loader(loader: Any, is_training: Callable[[], bool] = lambda: True) -> None:
+def prepare_loader(loader: Any, trained_epoch: Callable[[], Optional[int]]) -> None:
     """Let a loader's sampler be resumable, before Lightning makes an iterator; others than torch's are left alone.
 
     Args:
         loader: The loader.
-        is_training: Whether an iteration that begins when it is called is one of the training.
+        trained_epoch: Returns the epoch that is trained, or ``None``.
     """
     owner, name = _place_of_sampler(loader)
     sampler = getattr(owner, name, None)
     if sampler is not None and iterated_by(sampler) is None:
-        _put(loader, owner, name, StandIn(ResumableSampler(sampler, loader, is_training)))
+        _put(loader, owner, name, StandIn(ResumableSampler(sampler, loader, trained_epoch)))
 
 
 def release_loader(loader: Any) -> None:
@@ -202,8 +206,7 @@ def has_repeated(loader: Any, state: Mapping[str, Any], batches: int) -> Optiona
     """
     if not is_ordered(loader):
         return None
-    length = _length(loader)
-    return bool(batches > (state["drawn"] if length is None else length))
+    return bool(batches > len(loader) if is_stateful(loader) else state["past"])
 
 
 def is_stateful(loader: Any) -> bool:

@@ -126,7 +126,7 @@ class FitRestorer:
     def process_loader(self, trainer: Any, process: Callable[[Any], Any], loader: Any) -> Any:
         """Let the sampler of a loader of the training begin where the save was made, before Lightning uses it."""
         if trainer.training:
-            prepare_loader(loader, lambda: bool(trainer.training))
+            prepare_loader(loader, lambda: trainer.current_epoch if trainer.training else None)
             self._prepared.append(loader)
             self._resume_loader(len(self._prepared) - 1, loader)
         return process(loader)

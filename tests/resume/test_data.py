@@ -82,7 +82,7 @@ def fresh(kind):
     """The sampler of a new process, whose random numbers are others."""
     torch.manual_seed(random.randrange(10**6))
     loader = more_loaders()[kind]
-    prepare_loader(loader)
+    prepare_loader(loader, lambda: 0)
     return sampler_of(loader)
 
 
@@ -365,14 +365,13 @@ def two_without_a_length(pl, size):
     return made
 
 
+BEGIN_AGAIN = [labeled_and_not(6, "max_size_cycle"), two_without_a_length]
 OTHERS = [
-    labeled_and_not(6, "max_size_cycle"),
     lengthless_batches,
     asked_before_the_fit,
     labeled_and_not(3, "max_size_cycle"),
     labeled_and_not(6, "min_size"),
     labeled_and_not(6, "max_size"),
-    two_without_a_length,
     one_loader_for_both,
     lengthless_with_state,
     leaves_epochs,
@@ -398,6 +397,14 @@ def test_data_of_other_kinds(tmp_path, monkeypatch, setup):
 
 
 @within_epochs
+@pytest.mark.parametrize("setup", first_is_fast(BEGIN_AGAIN), ids=lambda setup: setup.__name__)
+def test_shorter_loaders_that_have_begun_again_where_no_length_is_known(tmp_path, monkeypatch, setup):
+    """Lightning fetches a batch ahead, with which one of them may begin again."""
+    monkeypatch.setitem(LIBRARY, "other", setup)
+    assert differences("other", tmp_path, list) == {}
+
+
+@within_epochs
 @needs_torchdata
 @pytest.mark.parametrize("kind", first_is_fast(STATEFUL))
 def test_a_loader_that_keeps_its_own_state_and_whose_sampler_shuffles(tmp_path, monkeypatch, kind):
@@ -408,8 +415,8 @@ def test_a_loader_that_keeps_its_own_state_and_whose_sampler_shuffles(tmp_path, 
 def test_a_program_sees_and_changes_its_own_sampler(tmp_path):
     sampler = BatchSampler(SequentialSampler(range(8)), 2, drop_last=False)
     loader = DataLoader(Numbers(8), batch_sampler=sampler)
-    prepare_loader(loader)
-    prepare_loader(loader)
+    prepare_loader(loader, lambda: 0)
+    prepare_loader(loader, lambda: 0)
     loader.batch_sampler.batch_size = 4
     loader.batch_sampler.state = "a word that the package uses, too"
     assert (sampler.batch_size, sampler.state, len(loader)) == (4, loader.batch_sampler.state, 2)
@@ -473,7 +480,7 @@ def test_what_differs_and_what_is_lost_is_described():
     assert not data.is_same_loader(before, 0, in_order(4))
     workers = DataLoader(Numbers(8), batch_size=4, num_workers=2)
     for loader in (in_order(3), workers):
-        prepare_loader(loader)
+        prepare_loader(loader, lambda: 0)
     assert data.describe_losses([in_order(3)]) != []  # nothing continues it
     lost = data.describe_losses([workers, Generated(3)])
     assert lost[0] == "random numbers that worker processes draw for Numbers, as for augmentation, start again"
