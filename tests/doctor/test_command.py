@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -79,12 +78,10 @@ def test_the_json_holds_every_finding(run):
 
 
 def test_it_takes_less_than_a_second_and_imports_nothing_heavy():
-    began = time.process_time()
     heavy = "{'torch', 'pytorch_lightning', 'lightning', 'yaml', 'boto3', 'importlib.metadata'}"
     code = "import sys, time; from lightning_sm.__main__ import main; main(['doctor']); "
     code += f"print(*{heavy} & set(sys.modules)); print(time.process_time())"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
-    assert time.process_time() - began < 1
     *_, imported, seconds = done.stdout.splitlines()
     assert imported == ""
     assert float(seconds) < 1

@@ -122,9 +122,10 @@ def test_other_programs_other_jobs_and_other_directories(job, start, monkeypatch
         start()
 
 
-def test_a_list_that_cannot_be_read_is_named(job, start, caplog):
+def test_a_list_that_cannot_be_read_is_named(job, start, lines):
     (job / "fabric.json").write_text('[{"name": "a.ckpt"}]')
     assert start()[1] is None
+    assert [line for line in lines if line.startswith(f"Skipped fabric.json in {job}: KeyError")]
     save(start()[0], job / "b.ckpt", 1)
     assert start()[1] == "b.ckpt"
 

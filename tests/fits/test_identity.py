@@ -7,24 +7,27 @@ import pytest
 from tests.fits.jobs import TERMINATED, same
 
 
-def continued_by(job, program, **variables):
-    """Run a program in the directory that another has left, as a job that has no name either, after the other's end."""
-    job.programs = [program.split()]
-    job.variables = variables
-    return job.run()
+@pytest.fixture
+def left(job):
+    """A job that has no name, after its first experiment has ended."""
+    first = job("experiment 0", name=None)
+    first.run().ended()
+    return first
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("second", "variables"), [("experiment 1 0.05", {}), ("experiment 0", {"WIDTH": 16})])
-def test_two_experiments_without_a_jobs_name_in_one_directory(job, whole, second, variables):
-    first = job("experiment 0", name=None)
-    first.run().ended()
-    attempt = continued_by(first, second, **variables)
-    if set(attempt.codes) == {0}:
-        same(attempt, whole(second, name=None, **variables))
-    else:
-        assert "CheckpointError" in attempt.failure
-        assert "model.pt" not in attempt.model
+def test_another_experiment_in_the_same_directory_begins(left, whole):
+    left.programs = [["experiment", "1", "0.05"]]
+    same(left.run(), whole("experiment 1 0.05", name=None))
+
+
+@pytest.mark.full
+def test_an_experiment_whose_model_has_changed_is_refused(left):
+    left.variables = {"WIDTH": 16}
+    attempt = left.run()
+    assert attempt.codes == [1]
+    assert "step-16-2.ckpt: its hyperparameters differ in width." in attempt.failure
+    assert "model.pt" not in attempt.model
 
 
 def test_a_checkpoint_of_plain_lightning_is_no_candidate(job, whole, given):

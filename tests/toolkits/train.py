@@ -104,7 +104,6 @@ def main():
         "topology": dataclasses.asdict(lightning_sm.Topology.resolve()),
         "rank_before_joining": vars(rank_zero_only)["rank"],
         "current_host": job.current_host,
-        "hyperparameters": dict(job.hyperparameters.values),
         "note": options.note,
         "ways": {way: train(pl, way, options) for way in options.ways.split(",")},
         "wrote_model": sorted(WROTE),

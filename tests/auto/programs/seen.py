@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -22,7 +21,7 @@ def arguments():
 def write(folder, rank, **values):
     """Write what this rank has seen."""
     modules = [name for name in sys.modules if name.startswith("lightning_sm.")]
-    seen = {"modules": modules, "directory": os.getcwd(), **values}
+    seen = {"modules": modules, **values}
     (folder / f"rank-{rank}.json").write_text(json.dumps(seen, default=str))
 
 
