@@ -79,7 +79,7 @@ def main(folder):
     pl.seed_everything(3)
     loader = DataLoader(data(), BATCH, shuffle=True)
     trainer.fit(traced_model(folder), loader, DataLoader(data(), BATCH))
-    Path(folder, f"rank-{RANK}.json").write_text(json.dumps({"steps": trainer.global_step, "attempt": ATTEMPT}))
+    Path(folder, f"rank-{RANK}.json").write_text(json.dumps({"steps": trainer.global_step}))
 
 
 if __name__ == "__main__":
