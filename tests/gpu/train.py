@@ -22,8 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lightning_sm
 from lightning_sm._resume.fits import forget_fits
-from tests.helpers.sharded import cpu_strategy, cuda_strategy, save_after, shard
-from tests.helpers.sharded_cases import gathered_weights
+from tests.helpers.sharded import cpu_strategy, cuda_strategy, gathered_weights, save_after, shard
 
 _OURS = {
     "DDPStrategy": lightning_sm.SMDDPStrategy,

@@ -20,10 +20,12 @@ __all__ = [
     "cpu_class",
     "cpu_strategy",
     "cuda_strategy",
+    "gathered_weights",
     "prepare_deepspeed",
     "runs_here",
     "save_after",
     "shard",
+    "shard_by_layers",
     "sharded_model",
 ]
 
@@ -142,6 +144,37 @@ def shard(module, parts):
     if not isinstance(module, FSDPModule):
         for part in (*parts, module):
             fully_shard(part, mesh=module.device_mesh["data_parallel"])
+
+
+def shard_by_layers(model):
+    """Let a model shard its linear layers and itself under FSDP2, which leaves it to the model."""
+
+    class Sharded(type(model)):
+        def configure_model(self):
+            shard(self, [layer for layer in self.modules() if isinstance(layer, torch.nn.Linear)])
+
+    model.__class__ = Sharded
+
+
+def gathered_weights(strategy, module):
+    """Every weight of a module that a strategy has sharded, as exact numbers by names. Every rank must call it."""
+    from torch.distributed import fsdp
+
+    found = {}
+    whole = type(strategy.model).__name__
+    if whole == "FullyShardedDataParallel":
+        # torch crashes when it gathers a full state dict on CPUs.
+        with fsdp.FullyShardedDataParallel.summon_full_params(strategy.model, writeback=False):
+            found = {name: value.detach().clone() for name, value in module.named_parameters()}
+    elif getattr(strategy, "zero_stage_3", False):
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters(list(module.parameters())):
+            found = {name: value.detach().clone() for name, value in module.named_parameters()}
+    else:
+        for name, value in module.named_parameters():
+            found[name] = (value.full_tensor() if hasattr(value, "full_tensor") else value).detach()
+    return {name.replace("_fsdp_wrapped_module.", ""): value.flatten().tolist() for name, value in found.items()}
 
 
 def prepare_deepspeed():

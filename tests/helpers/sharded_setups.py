@@ -11,7 +11,7 @@ import torch
 import torchmetrics
 from torch import nn
 
-from tests.helpers.sharded_cases import net
+from tests.helpers.sharded import shard
 
 __all__ = ["SHARDED_SETUPS", "SetUp", "names_of"]
 
@@ -26,15 +26,19 @@ class SetUp:
         model: The model; with FSDP2 it shards itself.
         callbacks: Those of the project.
         arguments: Further arguments of the ``Trainer``.
+        strategy: Arguments of the strategy.
         refused: A part of the error with which it is refused.
-        ends: Whether it is trained again after a kill.
+        is_killed: Whether our start is killed; else it is only compared with that of Lightning alone.
+        ends: Whether it is trained again after the kill.
         validates: Whether the model is validated.
     """
 
     model: Any
     callbacks: List[Any] = field(default_factory=list)
     arguments: Dict[str, Any] = field(default_factory=dict)
+    strategy: Dict[str, Any] = field(default_factory=dict)
     refused: str = ""
+    is_killed: bool = True
     ends: bool = True
     validates: bool = False
 
@@ -53,6 +57,37 @@ def setup(function):
     """Add a function to the library under its name."""
     SHARDED_SETUPS[function.__name__] = function
     return function
+
+
+def net(pl, optimizer=lambda module: torch.optim.Adam(module.parameters(), lr=0.01)):
+    """A model of three layers with an optimizer of its trainable parameters."""
+
+    class Net(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(7)
+            self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+
+        def configure_model(self):
+            shard(self, self.parts())
+
+        def parts(self):
+            return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+
+        def loss(self, batch):
+            inputs, targets = batch
+            # torch 2.4 has no such loss of bfloat16 on CPUs.
+            return nn.functional.mse_loss(self.layers(inputs).float(), targets.float())
+
+        def training_step(self, batch, batch_index):
+            loss = self.loss(batch)
+            self.log("train_loss", loss, on_step=True, on_epoch=True, sync_dist=True)
+            return loss
+
+        def configure_optimizers(self):
+            return optimizer(self)
+
+    return Net()
 
 
 @setup
@@ -201,6 +236,65 @@ def average_of_own_shards(pl, kind):
             return {"average": self.average}
 
     return SetUp(_averaged(pl)() if kind == "deepspeed_3" else net(pl), [Average()], ends=False)
+
+
+@setup
+def groups_and_frozen_layer(pl, kind):
+    def groups(module):
+        first, others = [], []
+        for name, value in module.named_parameters():
+            if value.requires_grad:
+                (first if name.startswith("layers.2.") else others).append(value)
+        return torch.optim.AdamW([{"params": first, "lr": 0.001, "weight_decay": 0.1}, {"params": others}], lr=0.02)
+
+    model = net(pl, groups)
+    model.layers[0].requires_grad_(False)
+    return SetUp(model, arguments={"accumulate_grad_batches": 2}, is_killed=False)
+
+
+@setup
+def validation(pl, kind):
+    """Within epochs, with a schedule by steps."""
+
+    class Validated(type(net(pl))):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=24)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+        def validation_step(self, batch, batch_index):
+            loss = self.loss(batch)
+            self.log("val_loss", loss, sync_dist=True)
+            self.log("val_worst", loss, sync_dist=True, reduce_fx="max")
+            self.log("val_count", torch.tensor(1.0), sync_dist=True, reduce_fx="sum")
+
+    return SetUp(Validated(), arguments={"val_check_interval": 4}, is_killed=False, validates=True)
+
+
+@setup
+def tied_weights(pl, kind):
+    class Tied(type(net(pl))):
+        def parts(self):
+            return [self.layers]
+
+    model = Tied()
+    *before, last = model.layers
+    middle = nn.Linear(8, 8)
+    middle.weight = before[2].weight
+    model.layers = nn.Sequential(*before, middle, nn.Tanh(), last)
+    # A parameter of two layers belongs to one unit.
+    strategy = {"auto_wrap_policy": {nn.Sequential}} if kind == "fsdp" else {}
+    return SetUp(model, strategy=strategy, is_killed=False)
+
+
+@setup
+def bf16_true(pl, kind):
+    return SetUp(net(pl), arguments={"precision": "bf16-true"}, is_killed=False)
+
+
+@setup
+def bf16_mixed(pl, kind):
+    return SetUp(net(pl), arguments={"precision": "bf16-mixed"}, is_killed=False)
 
 
 def _own(parameter):

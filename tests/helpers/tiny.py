@@ -6,10 +6,10 @@ from torch.utils.data import DataLoader, TensorDataset
 __all__ = ["loader", "tiny_model", "train_twice", "weights"]
 
 
-def loader(samples=16, batch_size=2):
+def loader(samples=16, batch_size=2, **options):
     generator = torch.Generator().manual_seed(5)
     inputs = torch.randn(samples, 4, generator=generator)
-    return DataLoader(TensorDataset(inputs, inputs.sum(dim=1, keepdim=True)), batch_size=batch_size)
+    return DataLoader(TensorDataset(inputs, inputs.sum(dim=1, keepdim=True)), batch_size=batch_size, **options)
 
 
 def tiny_model(pl):

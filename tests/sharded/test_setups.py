@@ -27,7 +27,7 @@ def job(tmp_path_factory):
     arguments = ",".join(_SHARDED), ",".join(_NAMES)
     # Lightning alone is not even protected.
     variables = {"LIGHTNING_SM_AUTO": "0"}
-    return Job(tmp_path_factory.mktemp("setups") / "job", _SCRIPT, *arguments, timeout=400, **variables).torchrun(1, 2)
+    return Job(tmp_path_factory.mktemp("setups") / "job", _SCRIPT, *arguments, timeout=500, **variables).torchrun(1, 2)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,17 @@ def test_a_job_that_had_finished_has_the_same_weights_and_model(of_ranks):
             assert found["again"][what] == found["resumed"][what] == found["plain"][what]
         assert found["again"]["metrics"] == found["resumed"]["metrics"]
         assert found["again"]["metrics"] == pytest.approx(found["plain"]["metrics"], rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", _IN_SHARDS)
+def test_with_us_each_number_is_lightnings_own(ranks, kind):
+    for rank in ranks:
+        compared = [found for found in rank[kind].values() if "ours" in found]
+        assert len(compared) == 5
+        for found in compared:
+            assert found["ours"] == found["plain"]
+            losses = {round(batch["loss"], 3) for batch in found["plain"]["batches"].values()}
+            assert len(losses) > 4, "a training that changes nothing proves nothing"
 
 
 @pytest.mark.parametrize("kind", _IN_SHARDS)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytorch_lightning as pl
 import torch
 
-from tests.helpers.sharded import cpu_strategy, save_after
-from tests.helpers.sharded_cases import Case, gathered_weights
+from tests.helpers.sharded import cpu_strategy, gathered_weights, save_after
 from tests.helpers.sharded_setups import SHARDED_SETUPS, names_of
+from tests.helpers.tiny import loader
 
 EPOCHS, BATCHES, KILLED = 3, 8, 14
 # After which steps the job saves. At the start of the second epoch of these set-ups a callback has saved, too.
@@ -62,7 +62,7 @@ def train(name, kind, settings, kill_at=None, ckpt_path=None, **more):
     arguments = {
         "accelerator": "cpu",
         "devices": 2,
-        "strategy": cpu_strategy(kind, pl.strategies),
+        "strategy": cpu_strategy(kind, pl.strategies, **made.strategy),
         "max_epochs": EPOCHS,
         "logger": False,
         "log_every_n_steps": 1,
@@ -73,7 +73,7 @@ def train(name, kind, settings, kill_at=None, ckpt_path=None, **more):
         **more,
     }
     trainer = pl.Trainer(**settings(**arguments, callbacks=[*made.callbacks, record]))
-    data = Case(made.model, shuffle=True).loader(), Case(made.model).loader() if made.validates else None
+    data = loader(32, shuffle=True), loader(32) if made.validates else None
     try:
         trainer.fit(made.model, *data, ckpt_path=ckpt_path)
     except (Killed, SystemExit) as error:
@@ -111,6 +111,8 @@ def with_us(name, kind, folder, refused):
 
     if refused:
         return {"refused": play()}
+    if not SHARDED_SETUPS[name](pl, kind).is_killed:
+        return {"ours": play()}
     found = {}
     if name == "stopped_early":
         found["limited"] = play(limit="1s")

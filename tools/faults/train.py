@@ -20,8 +20,7 @@ from lightning_sm._lightning import installed_namespaces
 from lightning_sm._sagemaker.job import TrainingJob
 from tests.helpers.forks import pause_before_forks
 from tests.helpers.setups import Size
-from tests.helpers.sharded import cpu_strategy
-from tests.helpers.sharded_cases import gathered_weights, shard_by_layers
+from tests.helpers.sharded import cpu_strategy, gathered_weights, shard_by_layers
 from tools.faults.damage import digest
 from tools.faults.plan import LIBRARY
 from tools.faults.programs import PARTS, PROGRAMS
