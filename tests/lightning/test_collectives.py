@@ -1,7 +1,5 @@
 import json
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +20,7 @@ from lightning_sm._lightning.collectives import (
     sums,
 )
 from lightning_sm._lightning.legacy import strategy_of
-from tests.helpers.environ import torchrun, without_launcher
-from tests.helpers.processes import ROOT, local_rendezvous
+from tests.helpers.processes import Job
 
 
 def _trainer(**arguments):
@@ -32,13 +29,7 @@ def _trainer(**arguments):
 
 @pytest.mark.full
 def test_two_hosts_agree(tmp_path):
-    port = local_rendezvous()[-1]
-    environ = {**without_launcher(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", __name__, str(tmp_path), port]
-    # Its group is destroyed when it exits: without that, one in ten of such processes aborts.
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2))
+    first, second = Job(tmp_path, __file__).torchrun(2, 1).results(2)
     assert first["sums"] == [3, 0.5]
     assert first["any"] == [True, True, False]
     assert first["all"] == [True, False, False]
@@ -47,14 +38,9 @@ def test_two_hosts_agree(tmp_path):
     assert second == first
 
 
-def _as_two_hosts(folder, port):
-    """What each of two processes finds out together with the other, as ``rank-N.json`` in a folder."""
-    # Before anything has started a thread.
-    child = os.fork()
-    # Those that do not agree would wait for each other.
-    signal.alarm(60)
-    rank = 1 if child == 0 else 0
-    os.environ.update(torchrun(rank, 2, 0, 1, rank, nodes=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
+def _on_each_host(folder):
+    """What this process finds out together with the other one, as ``rank-N.json`` in a folder."""
+    rank = int(os.environ["RANK"])
     trainer = _trainer(num_nodes=2, strategy="ddp", plugins=[lightning_sm.SageMakerEnvironment()])
     strategy_of(trainer).setup_environment()
     found = {
@@ -68,10 +54,6 @@ def _as_two_hosts(folder, port):
     dist.barrier()
     # At once, torch 2.4 may deadlock in it: https://github.com/pytorch/pytorch/pull/154976
     destroy_at_exit()
-    if child:
-        _, status = os.waitpid(child, 0)
-        return status
-    return 0
 
 
 @pytest.mark.parametrize(
@@ -104,4 +86,4 @@ def test_all_ranks_reduce_at_the_same_steps_and_find_the_same(monkeypatch):
 
 
 if __name__ == "__main__":
-    sys.exit(_as_two_hosts(*sys.argv[1:]))
+    _on_each_host(*sys.argv[1:])

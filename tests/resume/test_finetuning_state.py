@@ -1,8 +1,6 @@
 import json
 import os
 import pickle
-import signal
-import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,17 +11,13 @@ import pytest
 import torch
 
 import lightning_sm
-from lightning_sm._lightning.restart import resumes_within_epochs
 from lightning_sm.callbacks import callback_class
-from tests.helpers.environ import torchrun, without_launcher
-from tests.helpers.processes import ROOT, local_rendezvous
+from tests.helpers import processes
 from tests.helpers.series import LIBRARY
 from tests.helpers.setups import Setup, in_order, shuffled
 from tests.helpers.tiny import loader
 from tests.resume.job import NAMESPACE, Job, pl
 from tests.resume.test_setups import chosen, differences
-
-within_epochs = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at an epoch's start only")
 
 
 class Model(pl.LightningModule):
@@ -53,7 +47,6 @@ def state():
     return callback_class(NAMESPACE, "FinetuningState")()
 
 
-@within_epochs
 @pytest.mark.parametrize("filtered", [True, False])
 def test_unfrozen_layers_are_so_after_a_resume(tmp_path, monkeypatch, filtered):
     def setup(pl, size):
@@ -79,7 +72,6 @@ class Code:
         return os.getenv, ("HOME",)
 
 
-@within_epochs
 def test_no_code_of_a_checkpoint_is_run_where_only_weights_may_be_loaded(tmp_path):
     """Under FSDP the file is read before Lightning reads it."""
     strategy = pl.strategies.FSDPStrategy()
@@ -98,22 +90,14 @@ def test_no_code_of_a_checkpoint_is_run_where_only_weights_may_be_loaded(tmp_pat
 
 @pytest.mark.full
 def test_processes_train_unfrozen_layers_together(tmp_path):
-    environ = {**without_launcher(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", __name__, str(tmp_path), local_rendezvous()[-1]]
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2))
+    job = processes.Job(tmp_path, __file__).torchrun(1, 2)
+    first, second = job.results(2)
     assert first == second
-    assert "newly unfrozen layers are averaged over all processes" in ended.stderr + ended.stdout
+    assert "newly unfrozen layers are averaged over all processes" in job.output
 
 
-def _as_two_processes(folder, port):
+def _train_together(folder):
     """Train with each of two processes, and write its weights as ``rank-N.json`` in a folder."""
-    # Before anything has started a thread.
-    child = os.fork()
-    signal.alarm(60)
-    rank = 1 if child == 0 else 0
-    os.environ.update(torchrun(rank, 2, rank, 2, 0, MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
     environment = lightning_sm.SageMakerEnvironment()
     trainer = pl.Trainer(
         callbacks=[finetuning(), state()], default_root_dir=folder, max_epochs=3, accelerator="cpu", devices=2,
@@ -123,13 +107,8 @@ def _as_two_processes(folder, port):
     model = Model(True)
     trainer.fit(model, loader())
     weights = {name: value.tolist() for name, value in model.named_parameters()}
-    Path(folder, f"rank-{rank}.json").write_text(json.dumps(weights))
-    torch.distributed.barrier()
-    if child:
-        _, status = os.waitpid(child, 0)
-        return status
-    return 0
+    Path(folder, f"rank-{trainer.global_rank}.json").write_text(json.dumps(weights))
 
 
 if __name__ == "__main__":
-    sys.exit(_as_two_processes(*sys.argv[1:]))
+    _train_together(*sys.argv[1:])
