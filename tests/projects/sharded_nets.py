@@ -2,16 +2,10 @@
 
 import torch
 from pytorch_lightning import LightningModule
-from torch.utils.data import DataLoader, TensorDataset
 
 from tests.helpers.sharded import shard
 
-__all__ = ["Parts", "Tied", "loader"]
-
-
-def loader():
-    inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(5))
-    return DataLoader(TensorDataset(inputs, inputs.sum(dim=1, keepdim=True)), batch_size=2)
+__all__ = ["Parts", "Tied"]
 
 
 class Counted(torch.nn.Linear):

@@ -13,7 +13,6 @@ import tempfile
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sm import trainer_settings
 from lightning_sm._lightning import installed_namespaces
@@ -22,6 +21,7 @@ from lightning_sm._resume.storage import Storage
 from lightning_sm.callbacks import ModelExport, auto_resume
 from lightning_sm.errors import CheckpointError
 from tests.helpers.sharded import cpu_strategy, save_after, sharded_model
+from tests.helpers.tiny import loader
 
 PL = next(each for each in installed_namespaces() if each.name == "lightning.pytorch").module()
 RANK = int(os.environ["RANK"])
@@ -75,11 +75,6 @@ def plugins(refused):
     return [S3LightningCheckpoint("us-east-1", config, endpoint=endpoint)]
 
 
-def loader():
-    inputs = torch.randn(32, 4, generator=torch.Generator().manual_seed(5))
-    return DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=4, shuffle=True)
-
-
 def trainer_for(directory, *callbacks, refused=False):
     forget_fits()  # as in a new process
     PL.seed_everything(3)
@@ -95,10 +90,6 @@ def trainer_for(directory, *callbacks, refused=False):
     return trainer
 
 
-def resume_of(trainer):
-    return next(each for each in trainer.callbacks if isinstance(each, auto_resume.AutoResumeMixin))
-
-
 def model_to_train():
     model = sharded_model(PL)
     model.configure_optimizers = lambda: torch.optim.Adam(model.parameters(), lr=0.01)
@@ -112,9 +103,10 @@ def fit(url, folder, dies_at=None, ckpt_path=None, refused=False):
         best = PL.callbacks.ModelCheckpoint(f"{url}/best", "best-{epoch}", monitor="score", mode="max", save_top_k=1)
         more = [best, ModelExport(os.path.join(folder, "exported"), export="state_dict", export_weights="best")]
     trainer = trainer_for(url, progress, *more, refused=refused)
-    trainer.fit(model_to_train(), loader(), ckpt_path=ckpt_path)
+    trainer.fit(model_to_train(), loader(32, 4, shuffle=True), ckpt_path=ckpt_path)
+    (resume,) = (each for each in trainer.callbacks if isinstance(each, auto_resume.AutoResumeMixin))
     return {
-        "resumed_from": resume_of(trainer).resumed_from,
+        "resumed_from": resume.resumed_from,
         "started_at": progress.started_at,
         "steps": progress.steps,
         "weights": own(trainer.lightning_module),
