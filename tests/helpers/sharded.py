@@ -46,16 +46,9 @@ KINDS: Dict[str, Tuple[str, Dict[str, Any]]] = {
 
 def runs_here(kind: str) -> bool:
     """Whether the installed versions can run a kind of strategy on CPUs."""
-    torch_version = _version("torch")
-    if kind == "fsdp_full":
-        # Older versions have crashed when they gathered a full state on a CPU.
-        return torch_version >= (2, 15)
     if kind.startswith("deepspeed"):
         # On CPUs stage 3 of DeepSpeed 0.15.4 computes something else each time, also with Lightning alone.
         return _version("deepspeed") >= ((0, 19) if kind == "deepspeed_3" else (0, 9))
-    if kind.startswith("fsdp2"):
-        # Before torch 2.6, FSDP2 makes streams of a GPU, and in 2.8 its gradients over gloo are not those of DDP.
-        return torch_version >= (2, 13)
     # Before 2.4 Lightning refuses subclasses of its FSDPStrategy on CPUs, too.
     return kind != "fsdp" or max(_version("pytorch-lightning"), _version("lightning")) >= (2, 4)
 
@@ -137,10 +130,8 @@ def shard(module, parts):
     """Let FSDP2 shard parts of a module and then the module, once; nothing under other strategies."""
     if getattr(module, "device_mesh", None) is None:
         return
-    try:
-        from torch.distributed.fsdp import FSDPModule, fully_shard
-    except ImportError:  # before torch 2.6
-        from torch.distributed._composable.fsdp import FSDPModule, fully_shard  # type: ignore[attr-defined]
+    from torch.distributed.fsdp import FSDPModule, fully_shard  # torch 2.6
+
     if not isinstance(module, FSDPModule):
         for part in (*parts, module):
             fully_shard(part, mesh=module.device_mesh["data_parallel"])

@@ -83,8 +83,7 @@ def main(folder, namespace):
         return {"weights": weights(model)}
 
     seen["best"] = load(trainer.test, "best")
-    if namespace != "pytorch_lightning" or pl.__version__ >= "1.7":
-        seen["last"] = load(trainer.validate, "last")
+    seen["last"] = load(trainer.validate, "last")
     seen["path"] = load(trainer.predict, os.path.relpath(best.best_model_path))
     if rank == 1:
         Path(best.best_model_path).write_bytes(b"of another training")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sm._lightning import SupportLevel, installed_namespaces, support_level
+from lightning_sm._lightning import installed_namespaces
 from tests.helpers.processes import Job
 
 _SCRIPT = Path(__file__).parent / "train_communication.py"
@@ -12,10 +12,7 @@ _FIRST = installed_namespaces()[0]
 # Killed between two averages, and long after PowerSGD has begun. What is chosen after 15 steps is a part of the save at
 # the end of an epoch, after 20, in any case.
 _KILLED = {"powersgd": 19, "local": 19, "outer": 19, "auto": 25}
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(support_level(_FIRST) < SupportLevel.EPOCH, reason="the options need Lightning 2.1"),
-]
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")

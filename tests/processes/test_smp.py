@@ -9,11 +9,7 @@ import pytest
 from tests.helpers.processes import STANDINS, Job, assert_equal
 from tests.helpers.skips import installed_version
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(installed_version("pytorch-lightning") < (2, 1), reason="SMPStrategy needs Lightning 2.1"),
-]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 _HERE = Path(__file__).parent
 _BATCH = 8

@@ -6,15 +6,12 @@ from contextlib import suppress
 import pytest
 import torch
 
-from lightning_sm._lightning.restart import resumes_within_epochs
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import CheckpointError
 from tests.helpers.checkpoint_files import Extra, damage
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
 from tests.resume.job import EPOCH, NAMESPACE, Interrupted, Job, pl
-
-pytestmark = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at the start of an epoch only")
 
 
 @pytest.fixture

@@ -5,10 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sm._lightning.restart import resumes_within_epochs
-from tests.resume.job import EPOCH, NAMESPACE, Job, pl
-
-pytestmark = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at the start of an epoch only")
+from tests.resume.job import EPOCH, Job, pl
 
 
 @pytest.fixture

@@ -5,15 +5,12 @@ import random
 import pytest
 import torch
 
-from lightning_sm._lightning.restart import resumes_within_epochs
 from lightning_sm.callbacks import callback_class
 from lightning_sm.callbacks.auto_resume import AutoResumeMixin
 from lightning_sm.errors import CheckpointError
 from tests.helpers.checkpoint_files import damage
 from tests.helpers.tiny import tiny_model
 from tests.resume.job import EPOCH, NAMESPACE, Job, kill, killed, pl
-
-pytestmark = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at the start of an epoch only")
 
 
 class Average(pl.Callback):

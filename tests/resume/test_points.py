@@ -1,11 +1,8 @@
 import pytest
 
-from lightning_sm._lightning.restart import resumes_within_epochs
 from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, stop_asking
 from tests.helpers.tiny import loader, tiny_model
 from tests.resume.job import EPOCH, NAMESPACE, pl
-
-pytestmark = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at the start of an epoch only")
 
 
 class Asks(pl.Callback):

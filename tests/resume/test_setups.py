@@ -2,8 +2,6 @@
 
 import pytest
 
-from lightning_sm._lightning.restart import resumes_within_epochs
-from tests.helpers.interrupted import NAMESPACE
 from tests.helpers.series import LIBRARY, continue_from, outcome, saves_of, train_keeping_all
 from tests.helpers.setups import Size
 
@@ -14,15 +12,12 @@ LIMITS = {
     "data_set_with_generators": "generators in a data set's transforms are not kept",
 }
 # One of each kind of loop, data, schedule, metric and callback. The others are slow, as is each save.
-REPRESENTATIVE = {
+FAST = {
     "adam_and_clipping", "accumulation_by_epoch", "attributes", "changed_by_epochs", "changed_by_hooks", "epoch_mean",
     "loader_with_generator", "manual_optimization", "metric_objects", "plateau_by_step", "several_loaders",
     "stateful_loader", "stream", "validation_within_epochs", "workers",
 }  # fmt: skip
-# What Lightning 1.x does not save, or gives no place for: states of callbacks and samplers.
-OLDEST = {"plain", "accumulation", "early_stopping", "limited_steps", "plateau_by_epoch", "schedule_by_step"}
-NAMES, FAST = (sorted(LIBRARY), REPRESENTATIVE) if resumes_within_epochs(NAMESPACE) else (sorted(OLDEST), OLDEST)
-SOME_SLOW = [pytest.param(name, marks=() if name in FAST else pytest.mark.full) for name in NAMES]
+SOME_SLOW = [pytest.param(name, marks=() if name in FAST else pytest.mark.full) for name in sorted(LIBRARY)]
 
 
 def few(saves):
@@ -47,8 +42,7 @@ def differences(name, folder, choose):
     for save in choose(saves_of(folder / "whole")):
         again = continue_from(save, folder / "whole", folder / str(save["number"]), name, SIZE)
         result, logged = outcome(again), again.logger.lines
-        if resumes_within_epochs(NAMESPACE):
-            result["lines"], expected["lines"] = logged, lines[len(lines) - len(logged) :]
+        result["lines"], expected["lines"] = logged, lines[len(lines) - len(logged) :]
         different = [key for key, value in expected.items() if result[key] != value]
         found.update({f"{save['kind']} {save['step']}": different} if different else {})
     return found

@@ -1,19 +1,16 @@
-"""Every host gets the files of a checkpoint. Hosts are played by threads; ``tests/processes`` has real ones."""
+"""The files of a given checkpoint in one process; ``tests/sharded`` and ``tests/processes`` have several hosts."""
 
 import importlib
 import os
-import threading
 from types import SimpleNamespace
-from typing import Any, List
 
 import pytest
 
-from lightning_sm._resume import choose, ranks, transfers
+from lightning_sm._resume import transfers
 from lightning_sm._resume.record import MANIFEST, CheckpointRecord, SavedFile
 from lightning_sm._resume.storage import Storage
 from lightning_sm._resume.transfers import (
     LocalFiles,
-    fetch_missing_shards,
     has_folder,
     local_checkpoint,
     remote_folder_problem,
@@ -21,101 +18,13 @@ from lightning_sm._resume.transfers import (
 from lightning_sm.errors import CheckpointError
 from tests.resume.one_process import DDPStrategy, trainer_with
 
-HOSTS = 3
 
-
-class Hosts:
-    """Threads that stand for ranks, each on a host of its own, with collectives that wait for all of them."""
-
-    def __init__(self, monkeypatch):
-        self.barrier = threading.Barrier(HOSTS, timeout=20)
-        self.values: List[Any] = [None] * HOSTS
-        for module in (choose, ranks, transfers):
-            monkeypatch.setattr(module, "gather_objects", self.gather)
-        for module in (choose, transfers):
-            monkeypatch.setattr(module, "broadcast", lambda trainer, value, src=0: self.gather(trainer, value)[src])
-
-    def gather(self, trainer, value):
-        self.values[trainer.global_rank] = value
-        self.barrier.wait()
-        found = list(self.values)
-        self.barrier.wait()
-        return found
-
-    def run(self, function):
-        """What each rank returned or raised."""
-        results: List[Any] = [None] * HOSTS
-
-        def act(rank):
-            strategy = SimpleNamespace(node_rank=rank, barrier=lambda name: None)
-            trainer = SimpleNamespace(
-                global_rank=rank, local_rank=0, world_size=HOSTS, num_nodes=HOSTS, node_rank=rank,
-                is_global_zero=rank == 0, strategy=strategy,
-            )  # fmt: skip
-            try:
-                results[rank] = function(trainer)
-            except BaseException as error:
-                results[rank] = error
-
-        threads = [threading.Thread(target=act, args=(rank,)) for rank in range(HOSTS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        return results
-
-
-@pytest.fixture
-def hosts(monkeypatch):
-    return Hosts(monkeypatch)
-
-
-@pytest.fixture
-def folders(tmp_path, monkeypatch):
-    """A folder for each host, with a file of all and one of its own; the first file is empty."""
-    monkeypatch.setattr(transfers, "_CHUNK", 100)
-    made = [tmp_path / str(rank) for rank in range(HOSTS)]
-    for rank, folder in enumerate(made):
-        (folder / "sub").mkdir(parents=True)
-        (folder / "empty").write_bytes(b"")
-        (folder / "sub" / f"own-{rank}").write_bytes(os.urandom(1000 + rank))
-    return made
-
-
-def listed(folders):
-    own = [SavedFile.read(str(folder), f"sub/own-{rank}") for rank, folder in enumerate(folders)]
-    return [SavedFile.read(str(folders[0]), "empty"), *own]
-
-
-def fetch(hosts, folders, files):
-    return hosts.run(lambda trainer: fetch_missing_shards(trainer, str(folders[trainer.global_rank]), files))
-
-
-def test_each_host_gets_what_it_lacks(hosts, folders):
-    files = listed(folders)
-    (folders[2] / "empty").unlink()
-    (folders[1] / "sub" / "own-0").write_bytes(b"of another save")
-    assert fetch(hosts, folders, files) == [None] * HOSTS
-    for folder in folders:
-        assert [file.problem(str(folder / file.name)) for file in files] == [None] * len(files)
-        assert sorted(os.listdir(folder / "sub")) == ["own-0", "own-1", "own-2"]
-
-
-@pytest.mark.parametrize("problem", ["cannot write", "changes on the way"])
-def test_an_error_of_one_host_is_one_on_all(hosts, folders, monkeypatch, problem):
-    files = listed(folders)
-    if problem == "cannot write":
-        for path in (folders[1] / "sub").iterdir():
-            path.unlink()
-        (folders[1] / "sub").rmdir()
-        files = [file for file in files if file.name != "sub/own-1"]
-        (folders[1] / "sub").write_text("a file")
-    else:
-        monkeypatch.setattr(transfers, "_chunks", lambda path: iter([b"something else"]))
-    results = fetch(hosts, folders, files)
-    assert [type(each) for each in results] == [CheckpointError] * HOSTS
-    assert all("is not on every host, and could not be sent (global_rank 1: " in str(each) for each in results)
-    assert not [name for folder in folders for name in os.listdir(folder) if "partial" in name]
+def test_what_changes_on_the_way_is_no_file(tmp_path):
+    (tmp_path / "sent").write_bytes(b"0123456789")
+    file, received = SavedFile.read(str(tmp_path), "sent"), iter([b"something ", b"else"])
+    with pytest.raises(OSError, match=r"received incompletely: .* has 14 bytes instead of 10"):
+        transfers._write_received(received, str(tmp_path / "got"), str(tmp_path / ".got.partial"), file)
+    assert os.listdir(tmp_path) == ["sent"]
 
 
 # --- a given checkpoint

@@ -11,11 +11,12 @@ import pytorch_lightning as pl
 import torch
 
 import lightning_sm.callbacks
-from tests.helpers.sharded import cpu_strategy, runs_here
-from tests.projects.sharded_nets import Parts, Tied, loader
+from tests.helpers.sharded import cpu_strategy
+from tests.helpers.tiny import loader
+from tests.projects.sharded_nets import Parts, Tied
 
 # Before torch 2.6 a program does not hold the buffer that a layer counts in.
-GRAPHS = ("torchscript", *(["exported_program"] if runs_here("fsdp2") else []))
+GRAPHS = ("torchscript", "exported_program")
 
 
 def train(folder, name, kind, model, formats, precision="32-true", **arguments):

@@ -1,4 +1,4 @@
-"""Saves and resumes each kind of sharded training, on hosts that hold their own shards only, case by case.
+"""Saves and resumes each kind of training, on hosts that hold only what they have saved, case by case.
 
 Arguments: results folder, namespace, kinds, ``two`` or ``other`` for the cases, the folder with older checkpoints, and
 the kinds whose saves are damaged.
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sm._lightning import Namespace
+from lightning_sm._resume import transfers
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm._resume.identity import ProgramIdentity
 from lightning_sm.callbacks import callback_class
@@ -60,16 +60,14 @@ def fit(pl, kind, *, crash=None, stop=None, start_only=False, ckpt_path=None, wi
     forget_fits()  # as in a new process
     namespace = Namespace(pl.__name__)
     pl.seed_everything(3)
-    inputs = torch.randn(32, 4, generator=torch.Generator().manual_seed(5))
-    data = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
     model = sharded_model(pl)
     if wide:
         model.layers[0], model.layers[2] = torch.nn.Linear(4, 9), torch.nn.Linear(9, 1)
     model.configure_optimizers = lambda: torch.optim.Adam(model.parameters(), lr=0.01)
     seen = {"steps": 0}
-    resume = callback_class(namespace, "AutoResume")(
-        str(DIRECTORY), more.pop("resume", "auto"), ProgramIdentity("this"), **more
-    )
+    # Launchers over ssh hand the name to the first host only.
+    identity = ProgramIdentity(None if RANK else "this")
+    resume = callback_class(namespace, "AutoResume")(str(DIRECTORY), more.pop("resume", "auto"), identity, **more)
     save_after(3, 6)
     trainer = pl.Trainer(
         accelerator="cpu", devices=1, num_nodes=WORLD, max_epochs=2, strategy=cpu_strategy(kind, pl.strategies),
@@ -82,7 +80,7 @@ def fit(pl, kind, *, crash=None, stop=None, start_only=False, ckpt_path=None, wi
         num_sanity_val_steps=0,
     )  # fmt: skip
     try:
-        trainer.fit(model, DataLoader(data, batch_size=2, shuffle=True), ckpt_path=ckpt_path)
+        trainer.fit(model, loader(32, shuffle=True), ckpt_path=ckpt_path)
     except CheckpointError as error:
         return {"error": str(error)}
     except (Stop, SystemExit) as error:
@@ -113,14 +111,24 @@ def prepare(saved=None):
 
 
 def save_of(step, below=DIRECTORY):
-    """The folder of a save of the series."""
+    """A save of the series: a folder with shards, or the one file of DDP."""
     (found,) = below.glob(f"*/fit-0/step-{step}.ckpt")
     return found
 
 
-def shard_of(folder):
-    """A shard of the second rank."""
-    return next(p for p in sorted(folder.rglob("*")) if p.name.startswith(("__1_", "zero_pp_rank_1")))
+def shard_of(save):
+    """A shard of the second rank; of DDP all of it."""
+    if save.is_file():
+        return save
+    return next(p for p in sorted(save.rglob("*")) if p.name.startswith(("__1_", "zero_pp_rank_1")))
+
+
+def copy(save, target):
+    (shutil.copy if save.is_file() else shutil.copytree)(save, target)
+
+
+def remove(save):
+    (Path.unlink if save.is_file() else shutil.rmtree)(save)
 
 
 def flip(path):
@@ -189,7 +197,8 @@ def damaged(pl, kind, saved, seen):
     case("flipped", lambda newest: flip(shard_of(newest)))
     case("of another save", lambda newest: shutil.copy(shard_of(save_of(3)), shard_of(newest)))
     case("flipped on one host", lambda newest: flip(shard_of(newest)), only=(1,))
-    case("not on one host", shutil.rmtree, only=(1,))
+    case("not on one host", remove, only=(1,))
+    case("not on the main host", remove, only=(0,))
     case("record on one host", lambda newest: newest.with_suffix(".json").unlink(), only=(0,))
     case("no record", lambda newest: newest.with_suffix(".json").unlink())
     case("weights only", lambda newest: None, weights_only=True)
@@ -203,16 +212,19 @@ def given(pl, kind, saved, seen):
     for name, change in (("given", lambda shard: None), ("given, damaged", flip)):
         prepare()
         shutil.rmtree(GIVEN.parent, ignore_errors=True)
-        shutil.copytree(save_of(3, saved), GIVEN)
-        other = shard_of(GIVEN)
-        change(other)
-        if RANK == 0:
-            other.unlink()
+        GIVEN.parent.mkdir()
+        copy(save_of(3, saved), GIVEN)
+        if kind != "ddp":
+            other = shard_of(GIVEN)
+            change(other)
+            if RANK == 0:
+                other.unlink()
         seen[name] = fit(pl, kind, start_only=True, ckpt_path=str(GIVEN))
 
 
 def main(folder, namespace, kinds, cases, older, damage=""):
     os.chdir(os.environ["SAGEMAKER_BASE_DIR"])
+    transfers._CHUNK = 1000  # each file is sent in pieces
     pl = importlib.import_module(namespace)
     older, seen = Path(older), {}
     if not dist.is_initialized():
@@ -220,7 +232,8 @@ def main(folder, namespace, kinds, cases, older, damage=""):
     for kind in kinds.split(","):
         of_kind = seen.setdefault(kind, {})
         if cases == "two":
-            tested(pl, kind, of_kind)
+            if kind != "ddp":
+                tested(pl, kind, of_kind)
             on_one_host_each(pl, kind, older / kind, of_kind)
             if kind in damage.split(","):
                 damaged(pl, kind, older / kind, of_kind)

@@ -1,4 +1,4 @@
-"""Two hosts save and resume with each strategy that shards, with damage, other strategies and another world size."""
+"""Two hosts save and resume with DDP and each strategy that shards, with damage, by other strategies, and alone."""
 
 from pathlib import Path
 
@@ -6,15 +6,14 @@ import pytest
 
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.processes import Job
-from tests.helpers.sharded import runs_here
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 _SCRIPT = Path(__file__).parent / "resume_folders.py"
-_KINDS = list(filter(runs_here, ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")))
-# One with torch's format of shards, and one with DeepSpeed's.
-_DAMAGED = ["fsdp2", "deepspeed_3"] if len(_KINDS) == 4 else _KINDS
-_ALL = pytest.mark.skipif(len(_KINDS) < 4, reason="compares all kinds, of which these versions lack one on CPUs")
+_SHARDED = ("fsdp", "fsdp2", "deepspeed_2", "deepspeed_3")
+_KINDS = ("ddp", *_SHARDED)
+# One file, one with torch's format of shards, and one with DeepSpeed's.
+_DAMAGED = ("ddp", "fsdp2", "deepspeed_3")
 _STEPS = 16
 
 
@@ -38,7 +37,7 @@ def ranks(job):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, older, ranks):
     """One process, with what two have saved, by the strategy that saved it and by others."""
-    kinds = ",".join(["ddp", *(kind for kind in _KINDS if kind != "fsdp")])
+    kinds = ",".join(kind for kind in _KINDS if kind != "fsdp")
     arguments = installed_namespaces()[0].name, kinds, "other", older
     return Job(tmp_path_factory.mktemp("one"), _SCRIPT, *arguments, timeout=200).torchrun(1, 1)
 
@@ -47,7 +46,8 @@ def alone(tmp_path_factory, older, ranks):
 def test_hosts_with_their_own_shards_continue_as_if_never_interrupted(ranks, kind):
     first, second = (seen[kind]["files"] for seen in ranks)
     both = {name.rpartition("fit-0/")[2] for name in set(first) & set(second)}
-    assert both == {"step-3.json", "step-3.ckpt/manifest.json", "step-6.json", "step-6.ckpt/manifest.json"}
+    of_each = {"step-3.json", "step-3.ckpt/manifest.json", "step-6.json", "step-6.ckpt/manifest.json"}
+    assert both == (set() if kind == "ddp" else of_each)
     for seen in (each[kind] for each in ranks):
         assert seen["resumed"]["resumed_from"].endswith("/fit-0/step-6.ckpt")
         assert seen["resumed"]["steps"] == _STEPS - 6
@@ -73,7 +73,7 @@ def test_sigterm_saves_on_all_ranks_and_the_job_continues_there(ranks, kind):
         assert seen["after it"]["weights"] == seen["whole"]["weights"]
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", _SHARDED)
 def test_the_best_folder_is_tested_with_the_shards_of_both_hosts(job, ranks, kind):
     first, second = (seen[kind]["best of six"]["files"] for seen in ranks)
     assert set(first) & set(second) == {"manifest.json"}
@@ -95,6 +95,7 @@ def test_the_best_folder_is_tested_with_the_shards_of_both_hosts(job, ranks, kin
         ("of another save", 3),
         ("flipped on one host", 6),
         ("not on one host", 6),
+        ("not on the main host", 6),
         ("record on one host", 6),
         ("no record", 3),
         ("given, but not used", 6),
@@ -112,15 +113,14 @@ def test_the_newest_that_is_whole_is_taken(ranks, kind, case, step):
 @pytest.mark.parametrize("kind", _DAMAGED)
 def test_errors_before_anything_is_trained(ranks, kind):
     for seen in (each[kind] for each in ranks):
-        # torch 2.4 loads FSDP's shards into parameters of other sizes.
-        if kind != "fsdp" or runs_here("fsdp2"):
-            assert "/fit-0/step-6.ckpt does not fit this model or trainer" in seen["changed model"]["error"]
-        error = seen["given, damaged"]["error"]
-        assert "The checkpoint /proc/self/cwd/given/step-3.ckpt cannot be loaded: 1 of its " in error
-        assert "; no host has it whole" in error
+        assert "/fit-0/step-6.ckpt does not fit this model or trainer" in seen["changed model"]["error"]
+        if kind != "ddp":  # nothing is known of a given file
+            error = seen["given, damaged"]["error"]
+            assert "The checkpoint /proc/self/cwd/given/step-3.ckpt cannot be loaded: 1 of its " in error
+            assert "; no host has it whole" in error
 
 
-@pytest.mark.parametrize("kind", _DAMAGED)
+@pytest.mark.parametrize("kind", [kind for kind in _DAMAGED if kind != "ddp"])
 def test_sharded_saves_are_refused_where_only_weights_may_be_loaded(ranks, kind):
     for seen in (each[kind]["weights only"] for each in ranks):
         assert (
@@ -138,7 +138,6 @@ def test_each_says_why(job, ranks):
         assert reason in job.output
 
 
-@_ALL
 def test_with_another_world_size(alone):
     (seen,) = alone.results(1)
     assert seen["fsdp2"]["fsdp2"]["started_at"] == 6
@@ -149,12 +148,10 @@ def test_with_another_world_size(alone):
         assert "HINT: Resume with 2 processes" in error
 
 
-@_ALL
 def test_with_another_strategy(alone):
     (seen,) = alone.results(1)
-    assert {kind for kind, of_kind in seen["ddp"].items() if "which DDPStrategy cannot load" in of_kind["error"]} == {
-        *_KINDS
-    }
+    cannot = {kind for kind, found in seen["ddp"].items() if "which DDPStrategy cannot load" in found.get("error", "")}
+    assert cannot == {*_SHARDED}
     assert "FSDPStrategy, which DDPStrategy cannot load. HINT: Resume with the strategy" in seen["ddp"]["fsdp"]["error"]
     assert "which ModelParallelStrategy cannot load" in seen["fsdp2"]["fsdp"]["error"]
     assert "DeepSpeedStrategy, which ModelParallelStrategy cannot load" in seen["fsdp2"]["deepspeed_3"]["error"]

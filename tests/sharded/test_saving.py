@@ -79,7 +79,6 @@ def test_training_goes_on_while_a_thread_copies(saved):
     assert found["memory"] == []
 
 
-@pytest.mark.skipif(not runs_here("fsdp2"), reason="FSDP2 does not run on CPUs with this torch")
 def test_each_host_has_its_own_shards_and_removes_its_own_only(tmp_path):
     """Two hosts with mounts of their own, which see different directories under one path."""
     start = 'mount --bind {0} {1} && mount -t tmpfs tmpfs /dev/shm && shift && exec "$@"'

@@ -5,13 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.processes import Job
-from tests.helpers.sharded import runs_here
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not runs_here("fsdp_full"), reason="these versions gather no full state of FSDP on a CPU"),
-]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
