@@ -13,9 +13,9 @@ __all__ = ["Program"]
 class Program:
     """A command of Python, with its checkpoints as SageMaker keeps them. The folder is named like the job."""
 
-    def __init__(self, folder, *command, **variables):
+    def __init__(self, folder, *command, hyperparameters=None, **variables):
         self.folder, self.command, self.cwd = folder, command, folder
-        opt_ml = OptMl(folder).host("algo-1").hyperparameters()
+        opt_ml = OptMl(folder).host("algo-1").hyperparameters(**(hyperparameters or {}))
         opt_ml.write("checkpointconfig.json", {"S3Uri": "s3://b/c", "LocalPath": str(folder / "checkpoints")})
         job = opt_ml.environ(SM_NUM_GPUS=0, TRAINING_JOB_NAME=folder.name)
         self.environ = environ_of(**job, **variables)
