@@ -16,7 +16,7 @@ from tests.helpers.interrupted import NAMESPACE, pl
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
 
-__all__ = ["EPOCH", "NAMESPACE", "CountedSteps", "Interrupted", "Job", "kill", "killed", "pl", "saves_in"]
+__all__ = ["EPOCH", "NAMESPACE", "Interrupted", "Job", "forked", "kill", "killed", "pl", "saves_in"]
 
 # Batches in an epoch.
 EPOCH = 8
@@ -26,24 +26,7 @@ class Interrupted(Exception):
     """Ends a fit as the loss of its container does."""
 
 
-class CountedSteps:
-    """Something that trains a model."""
-
-    def count_steps(self, model, stop_after):
-        """Count the model's batches in ``steps``; raise :class:`Interrupted` after that many."""
-        self.steps = 0
-        batch_end = model.on_train_batch_end
-
-        def count(*given, **named):
-            self.steps += 1
-            if stop_after == self.steps:
-                raise Interrupted
-            return batch_end(*given, **named)
-
-        model.on_train_batch_end = count
-
-
-class Job(CountedSteps):
+class Job:
     """A training job.
 
     Args:
@@ -57,6 +40,19 @@ class Job(CountedSteps):
 
     def __init__(self, directory):
         self.directory = directory
+
+    def count_steps(self, model, stop_after):
+        """Count the model's batches in ``steps``; raise :class:`Interrupted` after that many."""
+        self.steps = 0
+        batch_end = model.on_train_batch_end
+
+        def count(*given, **named):
+            self.steps += 1
+            if stop_after == self.steps:
+                raise Interrupted
+            return batch_end(*given, **named)
+
+        model.on_train_batch_end = count
 
     def fit(
         self,
@@ -131,16 +127,23 @@ def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def killed(fit):
-    """Run ``fit`` in a process that is expected to be killed in it."""
-    child = os.fork()
-    if child == 0:
+def forked(function):
+    """Run a function in a copy of this process, which need not import everything again; return its number."""
+    number = os.fork()
+    if number == 0:
+        code = 1
         try:
             signal.alarm(60)
             torch.set_num_threads(1)  # those of the parent are not there
-            fit()
+            function()
+            code = 0
         finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
+            os._exit(code)
+    return number
+
+
+def killed(fit):
+    """Run ``fit`` in a process that is expected to be killed in it."""
+    _, status = os.waitpid(forked(fit), 0)
     assert os.WIFSIGNALED(status)
     assert os.WTERMSIG(status) == signal.SIGKILL

@@ -1,7 +1,6 @@
 import os
 import resource
 import signal
-import time
 
 import pytest
 import torch
@@ -9,7 +8,9 @@ import torch
 from lightning_sm._lightning import Namespace
 from lightning_sm._resume.atomic_io import atomic_checkpoint_io
 from lightning_sm.errors import CheckpointError
+from tests.helpers.processes import until
 from tests.projects.container import log_lines
+from tests.resume.job import forked
 
 PL = Namespace("pytorch_lightning")
 ATOMIC = atomic_checkpoint_io(PL)
@@ -54,42 +55,11 @@ def test_save_load_and_remove(atomic, tmp_path):
     assert os.listdir(tmp_path / "below") == []
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("unexpected pos 64 vs 0")])
-def test_a_failed_save_keeps_the_older_file(tmp_path, error):
-    path = tmp_path / "last.ckpt"
-    torch.save({"step": torch.tensor(1)}, str(path))
-
-    def fail(checkpoint, target):
-        with open(target, "wb") as file:
-            file.write(b"half")
-        raise error
-
-    with pytest.raises(CheckpointError, match=r"could not be saved .* HINT: .*volume_size") as caught:
-        ATOMIC(Other(fail)).save_checkpoint({}, path)
-    assert caught.value.__cause__ is error
-    assert os.listdir(tmp_path) == ["last.ckpt"]
-    assert saved(path) == 1
-
-
 def test_an_error_of_the_checkpoint_itself_goes_on_as_it_is(atomic, tmp_path):
     with pytest.raises(Exception, match=r"[Pp]ickle|local object|lambda") as caught:
         atomic.save_checkpoint({"hyperparameter": lambda: None}, str(tmp_path / "last.ckpt"))
     assert not isinstance(caught.value, CheckpointError)
     assert os.listdir(tmp_path) == []
-
-
-def forked(function):
-    """Run a function in a copy of this process, which need not import everything again; return its number."""
-    number = os.fork()
-    if number == 0:
-        code = 1
-        try:
-            torch.set_num_threads(1)  # those of the parent are not there
-            function()
-            code = 0
-        finally:
-            os._exit(code)
-    return number
 
 
 def test_a_disk_without_room(tmp_path):
@@ -169,9 +139,7 @@ def test_a_kill_in_the_middle_leaves_the_older_file_whole(tmp_path, background):
             atomic.save_checkpoint({"weights": torch.full((1 << 22,), float(step))}, str(tmp_path / "last.ckpt"))
 
     number = forked(save)
-    deadline = time.monotonic() + 60
-    while not ((tmp_path / "last.ckpt").exists() and list(tmp_path.glob(".*.partial-*"))):
-        assert time.monotonic() < deadline
+    until(lambda: (tmp_path / "last.ckpt").exists() and list(tmp_path.glob(".*.partial-*")), 60)
     os.kill(number, signal.SIGKILL)
     os.waitpid(number, 0)
     weights = torch.load(str(tmp_path / "last.ckpt"))["weights"]

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from lightning_sm._resume.sharded import ShardedWriter, install_sharded_writer
 from lightning_sm._resume.storage import Storage
 from lightning_sm.errors import CheckpointError
 from tests.projects.container import log_lines
-from tests.resume.job import NAMESPACE
+from tests.resume.job import NAMESPACE, forked, kill
 from tests.resume.one_process import DDPStrategy, trainer_with
 
 SHARDS = ["meta.pt", "sub/__0_0.distcp"]
@@ -102,15 +101,15 @@ def test_what_was_there_is_replaced(strategy, directory, monkeypatch, can_exchan
 
 def killed_at(number, save):
     """Run ``save`` in a process that is killed before its n-th change of a name on the disk; whether it was."""
-    pid = os.fork()
-    if pid == 0:
+
+    def act():
         calls = []
 
         def counted(function):
             def call(*arguments, **named):
                 calls.append(function)
                 if len(calls) == number:
-                    os.kill(os.getpid(), signal.SIGKILL)
+                    kill()
                 return function(*arguments, **named)
 
             return call
@@ -122,8 +121,8 @@ def killed_at(number, save):
             setattr(owner, name, counted(getattr(owner, name)))
         shutil.rmtree.avoids_symlink_attacks = False
         save()
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
+
+    _, status = os.waitpid(forked(act), 0)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
     return os.WIFSIGNALED(status)
 
