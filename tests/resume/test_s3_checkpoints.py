@@ -9,13 +9,11 @@ from lightning_sm import trainer_settings
 from lightning_sm._lightning import installed_namespaces
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm._resume.storage import forget_systems
-from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm.errors import CheckpointError
-from tests.helpers.failure_file import reason
 from tests.helpers.s3 import FailingProxy, s3_server
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
-from tests.resume.job import CountedSteps, Interrupted
+from tests.resume.job import Job
 
 pytestmark = pytest.mark.full
 
@@ -42,48 +40,41 @@ def job(s3, opt_ml, monkeypatch, request):
     monkeypatch.chdir(opt_ml.base)
     forget_systems()
     prefix = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    yield Job(s3, prefix, monkeypatch, opt_ml)
+    yield S3Job(s3, prefix, monkeypatch)
     forget_systems()
 
 
-class Job(CountedSteps):
-    """A job that can be restarted. Each fit stands for a process of its own."""
+class S3Job(Job):
+    """A job with all that ``trainer_settings`` gives it, and its checkpoints at a URL."""
 
-    def __init__(self, s3, prefix, monkeypatch, opt_ml):
-        self.s3, self.prefix, self.url, self.opt_ml = s3, prefix, f"s3://logs/{prefix}", opt_ml
-        self.monkeypatch = monkeypatch
+    def __init__(self, s3, prefix, monkeypatch):
+        super().__init__(f"s3://logs/{prefix}")
+        self.s3, self.prefix, self.monkeypatch = s3, prefix, monkeypatch
 
-    def fit(
-        self, epochs=2, *, stop_after=None, options=None, callbacks=(), ckpt_path=None, is_new_process=True, **arguments
-    ):
-        if is_new_process:
-            forget_fits()
+    def fit(self, epochs=2, *, stop_after=None, options=None, callbacks=(), ckpt_path=None):
+        forget_fits()
         self.model = tiny_model(PL)
         self.count_steps(self.model, stop_after)
-        defaults = {"checkpoint_dir": self.url, "save_every": "0.01s", "report": False, "log_metrics": False}
+        defaults = {"checkpoint_dir": self.directory, "save_every": "0.01s", "report": False, "log_metrics": False}
         sagemaker = {**defaults, **(options or {})}
         with log_lines() as self.said:
             self.trainer = PL.Trainer(
                 **trainer_settings(
                     sagemaker=sagemaker, trainer_class=PL.Trainer, max_epochs=epochs, accelerator="cpu", logger=False,
-                    enable_progress_bar=False, enable_model_summary=False, callbacks=list(callbacks), **arguments,
+                    enable_progress_bar=False, enable_model_summary=False, callbacks=list(callbacks),
                 )
             )  # fmt: skip
             self.trainer.fit(self.model, loader(), loader(), ckpt_path=ckpt_path)
-        return self
-
-    def interrupted(self, after, **more):
-        with pytest.raises(Interrupted):
-            self.fit(stop_after=after, **more)
         return self
 
     def names(self):
         """What is below the prefix."""
         return sorted(name[len(self.prefix) + 1 :] for name in self.s3.names(f"{self.prefix}/"))
 
-    def saves(self, fit=0):
-        """The names of the files of a fit's series."""
-        return [name.rpartition("/")[2] for name in self.names() if f"/fit-{fit}/" in name]
+    @property
+    def saves(self):
+        """The names of the files of the first fit's series."""
+        return [name.rpartition("/")[2] for name in self.names() if "/fit-0/" in name]
 
     def path(self, name):
         """The name of a file of the first fit's series, below the prefix."""
@@ -97,9 +88,6 @@ class Job(CountedSteps):
 
     def remove(self, name):
         self.s3.client.delete_object(Bucket="logs", Key=f"{self.prefix}/{name}")
-
-    def __contains__(self, words):
-        return any(words in line for line in self.said)
 
 
 @pytest.fixture(scope="module")
@@ -117,15 +105,15 @@ def expected():
 def test_a_restarted_job_goes_on_within_its_epoch_and_one_that_had_ended_does_not(job, expected):
     job.interrupted(EPOCH + 3)
     kept = ["fit.json", "step-10.ckpt", "step-10.json", "step-9.ckpt", "step-9.json"]
-    assert job.saves() == kept
+    assert job.saves == kept
     job.fit()
-    assert "Resuming fit 0 of this program from step-10.ckpt (epoch 1, step 10) in s3://logs/" in job
-    assert (job.steps, weights(job.model)) == (EPOCH - 2, expected)
+    assert job.says("Resuming fit 0 of this program from step-10.ckpt (epoch 1, step 10) in s3://logs/")
+    assert (job.steps, job.weights) == (EPOCH - 2, expected)
     metrics = dict(job.trainer.callback_metrics)
     job.fit()
     assert job.steps == 0
-    assert "This fit had ended" in job
-    assert weights(job.model) == expected
+    assert job.says("This fit had ended")
+    assert job.weights == expected
     assert dict(job.trainer.callback_metrics) == metrics
 
 
@@ -144,33 +132,33 @@ def test_a_save_that_is_not_whole_is_passed_over(job, expected):
         damage()
         job.interrupted(1, options={"save_every": "10m"})
         assert any("Skipped step-10.ckpt in s3://" in line and words in line for line in job.said), words
-        assert "Resuming fit 0 of this program from step-9.ckpt" in job
+        assert job.says("Resuming fit 0 of this program from step-9.ckpt")
         # What was skipped is removed when training begins.
         job.put(newest, whole)
         job.put(record, its_record)
     job.remove(record)  # the last that is uploaded
     job.fit()
-    assert "Resuming fit 0 of this program from step-9.ckpt" in job
-    assert weights(job.model) == expected
+    assert job.says("Resuming fit 0 of this program from step-9.ckpt")
+    assert job.weights == expected
 
 
 def test_the_dirpath_of_a_checkpoint_callback_resumes_without_a_directory_of_sagemakers(job, expected):
     options = {"checkpoint_dir": None}
-    best = PL.callbacks.ModelCheckpoint(f"{job.url}/best", monitor="val_loss", save_top_k=1)
+    best = PL.callbacks.ModelCheckpoint(f"{job.directory}/best", monitor="val_loss", save_top_k=1)
     job.interrupted(EPOCH + 3, options=options, callbacks=[best])
-    again = PL.callbacks.ModelCheckpoint(f"{job.url}/best", monitor="val_loss", save_top_k=1)
+    again = PL.callbacks.ModelCheckpoint(f"{job.directory}/best", monitor="val_loss", save_top_k=1)
     job.fit(options=options, callbacks=[again])
-    assert f"resumed from {job.url}/best" in job
-    assert (job.steps, weights(job.model)) == (EPOCH - 2, expected)
+    assert job.says(f"resumed from {job.directory}/best")
+    assert (job.steps, job.weights) == (EPOCH - 2, expected)
 
 
 def test_saves_in_the_background_arrive(job, expected):
     job.interrupted(EPOCH + 3, options={"async_save": True})
-    assert len([name for name in job.saves() if name.endswith(".json")]) == 3
+    assert len([name for name in job.saves if name.endswith(".json")]) == 3
     job.fit(options={"async_save": True})
     assert job.steps < EPOCH
-    assert weights(job.model) == expected
-    assert {"step-16.ckpt", "step-16.json"} <= set(job.saves())
+    assert job.weights == expected
+    assert {"step-16.ckpt", "step-16.json"} <= set(job.saves)
 
 
 def test_a_save_that_fails_in_the_middle_is_an_error_and_the_older_one_stays(job, expected):
@@ -191,18 +179,18 @@ def test_a_save_that_fails_in_the_middle_is_an_error_and_the_older_one_stays(job
     job.monkeypatch.setenv("AWS_ENDPOINT_URL", job.s3.variables["AWS_ENDPOINT_URL"])
     forget_systems()
     job.fit()
-    assert "Resuming fit 0 of this program from step-8" in job
-    assert weights(job.model) == expected
+    assert job.says("Resuming fit 0 of this program from step-8")
+    assert job.weights == expected
 
 
 def test_a_ckpt_path_is_downloaded_loaded_and_never_removed(job, expected, tmp_path):
     job.interrupted(EPOCH + 3)
     before, elsewhere = job.names(), {"checkpoint_dir": str(tmp_path / "checkpoints")}
-    given = f"{job.url}/{job.path('step-10.ckpt')}"
+    given = f"{job.directory}/{job.path('step-10.ckpt')}"
     job.monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     job.fit(options=elsewhere, ckpt_path=given)
-    assert "Downloading step-10.ckpt from s3://" in job
-    assert (job.steps, weights(job.model)) == (EPOCH - 2, expected)
+    assert job.says("Downloading step-10.ckpt from s3://")
+    assert (job.steps, job.weights) == (EPOCH - 2, expected)
     assert job.names() == before
     (found,) = job.trainer.test(tiny_model(PL), loader(), ckpt_path=given, verbose=False)
     plain = PL.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
@@ -213,7 +201,7 @@ def test_a_ckpt_path_is_downloaded_loaded_and_never_removed(job, expected, tmp_p
 def test_a_ckpt_path_that_is_not_there_or_denied_is_an_error_with_a_hint(job, tmp_path):
     elsewhere = {"checkpoint_dir": str(tmp_path)}
     with pytest.raises(CheckpointError, match=r"There is no checkpoint s3://logs/.*/last\.ckpt\. HINT: "):
-        job.fit(options=elsewhere, ckpt_path=f"{job.url}/last.ckpt")
+        job.fit(options=elsewhere, ckpt_path=f"{job.directory}/last.ckpt")
     with pytest.raises(CheckpointError, match=r"s3://no-such cannot be listed.* HINT: Create the bucket"):
         job.fit(options=elsewhere, ckpt_path="s3://no-such/last.ckpt")
     proxy = FailingProxy(job.s3.port)
@@ -222,22 +210,7 @@ def test_a_ckpt_path_that_is_not_there_or_denied_is_an_error_with_a_hint(job, tm
     forget_systems()
     try:
         with pytest.raises(CheckpointError, match=r"HINT: The job's role needs s3:ListBucket"):
-            job.fit(options=elsewhere, ckpt_path=f"{job.url}/last.ckpt")
+            job.fit(options=elsewhere, ckpt_path=f"{job.directory}/last.ckpt")
     finally:
         proxy.close()
     assert job.steps == 0
-
-
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("s3://no-such-bucket/x", "cannot be listed.*HINT: Create the bucket"),
-        ("gs://bucket/x", "neither a local directory nor a URL of S3.* HINT: "),
-        ("file:///tmp/x", "HINT: Write the path without"),
-    ],
-)
-def test_a_directory_that_cannot_be_used_ends_the_job_before_training(job, url, words):
-    with pytest.raises(CheckpointError, match=words):
-        job.fit(options={"checkpoint_dir": url})
-    assert job.steps == 0
-    assert "HINT" in reason(TrainingJob.resolve())
