@@ -9,12 +9,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lightning_sm._lightning.restart import resumes_within_epochs
 from lightning_sm._resume.fits import forget_fits
 from lightning_sm.callbacks import callback_class
 from lightning_sm.errors import ExportError
 from tests.helpers.tiny import loader, tiny_model, weights
 from tests.projects.container import log_lines
 from tests.resume.job import EPOCH, NAMESPACE, pl, saves_in
+
+within_epochs = pytest.mark.skipif(not resumes_within_epochs(NAMESPACE), reason="saved at an epoch's start only")
+
 
 # What these tests call the hooks that they record.
 HOOKS = {
@@ -101,6 +105,7 @@ def fit(trainer, model=None):
     return trainer.lightning_module
 
 
+@within_epochs
 @pytest.mark.parametrize(
     ("moment", "point"),
     [
@@ -138,6 +143,7 @@ def ended(tmp_path, by="SIGTERM received"):
     return content["ended"]
 
 
+@within_epochs
 def test_in_a_validation_nothing_is_saved_and_a_restart_goes_back_to_the_save_before_it(trainer, tmp_path, export):
     kill, model = Kill("validation", 2), tiny_model(pl)
     run = trainer(kill, export)
@@ -253,6 +259,7 @@ def test_a_signal_after_the_last_step_ends_the_program_after_the_export(trainer,
     assert lines[-1].startswith("SIGTERM received after the last step: training is complete")
 
 
+@within_epochs
 def test_max_runtime_ends_the_program_with_0(trainer, tmp_path, export):
     run = trainer(export, max_runtime="1h", max_epochs=1000)
     # As if the process had started an hour before, less what four steps take.
@@ -266,6 +273,7 @@ def test_max_runtime_ends_the_program_with_0(trainer, tmp_path, export):
     assert own(run, "GracefulStop").stopped_by == reason
 
 
+@within_epochs
 def test_an_export_that_fails_is_an_error_and_the_save_stays(trainer, tmp_path, export, monkeypatch):
     def raise_export_error(*_, **__):
         raise ExportError("no room")
@@ -288,6 +296,7 @@ def test_an_own_handler_is_still_called(trainer):
     signal.signal(signal.SIGTERM, before)
 
 
+@within_epochs
 def test_with_unequal_validations_the_fit_stops_after_the_validation(trainer, tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_sm.callbacks.graceful_stop.have_equal_batches", lambda *_: False)
     kill = Kill("validation", 2)
@@ -311,6 +320,7 @@ class Averages(pl.Callback):
                 parameter.data.copy_(value)
 
 
+@within_epochs
 def test_in_a_validation_of_swapped_weights_nothing_is_exported(trainer, tmp_path, export):
     best, early = (
         pl.callbacks.ModelCheckpoint(tmp_path / "best", monitor="val_loss"),
