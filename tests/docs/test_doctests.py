@@ -10,9 +10,6 @@ import pytest
 from tests.docs.pages import ROOT
 from tests.helpers.environ import without_launcher
 
-# Docstrings whose examples need more than this process, by their names, each with a reason.
-NOT_RUN = {}
-
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -24,9 +21,7 @@ def _examples():
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         for name, docstring, line in _docstrings(ast.parse(path.read_text(encoding="utf-8")), module):
             if ">>>" in docstring:
-                yield pytest.param(
-                    module, parser.get_doctest(docstring, {}, name, str(path), line), id=name, marks=_marks(name)
-                )
+                yield pytest.param(module, parser.get_doctest(docstring, {}, name, str(path), line), id=name)
 
 
 def _docstrings(node, name):
@@ -36,10 +31,6 @@ def _docstrings(node, name):
     for child in node.body:
         if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             yield from _docstrings(child, f"{name}.{child.name}")
-
-
-def _marks(name):
-    return pytest.mark.skip(reason=NOT_RUN[name]) if name in NOT_RUN else ()
 
 
 @pytest.mark.parametrize(("module", "example"), list(_examples()))
@@ -55,7 +46,3 @@ def test_example(module, example, tmp_path, monkeypatch):
     failures = []
     doctest.DocTestRunner(optionflags=_FLAGS).run(example, out=failures.append)
     assert not failures, "".join(failures)
-
-
-def test_what_is_not_run_exists():
-    assert set(NOT_RUN) <= {found.id for found in _examples()}

@@ -73,10 +73,6 @@ def fit(*callbacks, model=None, validate=True, **arguments):
     return trainer, lines
 
 
-def metric_lines_of(lines):
-    return [line for line in lines if line.startswith("metrics at step ")]
-
-
 def values(name, lines):
     return [float(value) for value in chain.from_iterable(re.findall(metric_regex(name), line) for line in lines)]
 
@@ -100,7 +96,7 @@ def test_the_same_lines_with_loggers_and_without(namespace, tmp_path, monkeypatc
         loggers, log_dir, given = list(trainer.loggers), trainer.log_dir, trainer.logger
         with log_lines() as lines:
             trainer.fit(tiny_model(pl), loader(), loader())
-        found.append(metric_lines_of(lines))
+        found.append([line for line in lines if line.startswith("metrics at step ")])
         assert seen.count((True, True, log_dir)) == len(seen) == 21  # with the sanity check
         assert trainer.loggers == loggers
         seen.clear()

@@ -123,20 +123,6 @@ def test_never_starts_from_scratch_and_its_own_saves_count_from_then_on(job, uni
 # --- fits that have ended
 
 
-def test_a_fit_that_a_callback_stopped_is_replayed(job):
-    class Enough(pl.Callback):
-        def on_validation_end(self, trainer, pl_module):
-            trainer.should_stop = trainer.current_epoch >= 1
-
-    job.fit(9, callbacks=[Enough()], min_epochs=2)
-    assert job.steps == 2 * EPOCH
-    whole = job.weights
-    job.fit(9, callbacks=[Enough()], min_epochs=2)
-    assert (job.steps, job.weights, job.trainer.current_epoch) == (0, whole, 2)
-    assert job.trainer.should_stop
-    assert job.trainer.fit_loop.min_epochs == 2
-
-
 def test_fits_have_series_of_their_own_and_earlier_ones_keep_one_save(job):
     whole = [job.fit(1).weights, job.fit(2, is_new_process=False).weights]
     assert job.saves == ["step-16-2.ckpt", "step-16.ckpt", "step-8-2.ckpt"]
@@ -196,16 +182,13 @@ def test_a_stop_or_an_error_after_the_end_is_no_other_end_of_a_fit(job):
     assert job.fit(2).steps == 0
 
 
-def test_weights_after_the_end_are_kept_in_a_file_that_is_checked(job):
+def test_damaged_weights_of_the_end_are_an_error(job):
     class Halves(pl.Callback):
         def on_train_end(self, trainer, pl_module):
             for weight in pl_module.parameters():
                 weight.data.mul_(0.5)
 
-    whole = job.fit(1, callbacks=[Halves()]).weights
-    assert job.path("weights.pt").exists()
-    job.fit(1)
-    assert (job.steps, job.weights) == (0, whole)
+    job.fit(1, callbacks=[Halves()])
     damage(job.path("weights.pt"), "truncated")
     with pytest.raises(CheckpointError, match=r"The weights after the end of training in .* cannot be used: weights"):
         job.fit(1)

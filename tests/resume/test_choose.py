@@ -143,12 +143,6 @@ def test_other_texts_are_continued_with_a_line(directory):
     assert directory.said == ["step-5.ckpt was saved with another path; it is continued"]
 
 
-def test_shards_that_the_strategy_cannot_load_are_an_error(directory):
-    directory.save(5, strategy="deepspeed_stage_2")
-    with pytest.raises(CheckpointError, match=r"step-5\.ckpt \(epoch 0, step 5\) cannot be loaded: .* HINT: "):
-        directory.choose()
-
-
 def test_files_that_nobody_of_the_series_wrote_are_no_candidates(directory):
     own = directory.save(5)
     for name in ("last.ckpt", "step-9.ckpt", ".step-9.ckpt.partial-1-ab", "step-9.txt"):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lightning_sm._sagemaker.hyperparameters import Hyperparameters
 from lightning_sm._sagemaker.job import Channel, TrainingJob
-from lightning_sm._settings.line import TYPED, JobLine, config_text
+from lightning_sm._settings.line import JobLine, config_text
 from lightning_sm.errors import HyperparameterError, LightningSMError
 
 SUBCOMMANDS = {"fit": None, "validate": None, "test": None, "predict": None}
@@ -131,23 +131,6 @@ def test_a_config_in_a_channel(folder):
     channels = {"settings": str(folder / "data"), "one": str(folder / "data" / "sub" / "x.yaml")}
     arguments = read([], {"config": ["settings/sub/x.yaml", "one", "a.yaml"]}, channels=channels)
     assert [part.path for part in arguments.files] == [channels["one"], channels["one"], "a.yaml"]
-
-
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("--model.lr=2 --trainer.devices 1", "a trainer.max_epochs model.lr typed:model.lr typed:trainer.devices"),
-        ("--model.lr=2 --config b.yaml", "a typed:model.lr b trainer.max_epochs"),
-        ("--model.init_args.lr=2 -c b.yaml --seed=3", "a typed:model.init_args.lr b trainer.max_epochs typed:seed"),
-    ],
-)
-def test_the_order_of_the_line_decides_and_hyperparameters_follow_the_last_file(folder, typed, expected):
-    values = {"config": "a.yaml", "trainer.max_epochs": 3, "model.lr": 1}
-    shown = []
-    for part in read(typed.split(), values).parts():
-        name = part.path[0] if part.path else part.args[0].lstrip("-").partition("=")[0]
-        shown.append(f"typed:{name}" if part.source == TYPED else name)
-    assert " ".join(shown) == expected
 
 
 @pytest.mark.parametrize(

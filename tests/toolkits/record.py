@@ -28,7 +28,11 @@ def as_recorded(seen):
     # The last way is the strategy itself, which joins also where a world has but one process.
     way = list(seen["ways"].values())[-1]
     rank, world_size, _ = way["distributed"]
-    variables = {name: text for name, text in sorted(seen["variables"].items()) if _is_relevant(name)}
+    variables = {
+        name: text
+        for name, text in sorted(seen["variables"].items())
+        if (name.startswith(_PREFIXES) or name in _NAMES) and name not in _LEFT_OUT
+    }
     if "SM_TRAINING_ENV" in variables:
         variables["SM_TRAINING_ENV"] = _without_machine(variables["SM_TRAINING_ENV"])
     return {
@@ -37,10 +41,6 @@ def as_recorded(seen):
         "files": seen["files"],
         "truth": {"global_rank": rank, "world_size": world_size},
     }
-
-
-def _is_relevant(name):
-    return (name.startswith(_PREFIXES) or name in _NAMES) and name not in _LEFT_OUT
 
 
 def _without_machine(text):

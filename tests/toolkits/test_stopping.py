@@ -40,10 +40,6 @@ def saves(folder):
     return list((folder / "checkpoints").glob("*/fit-0/step-*.ckpt"))
 
 
-def codes(done):
-    return [host["exit_code"] for host in done.summary["hosts"]]
-
-
 @pytest.mark.parametrize(
     "launch",
     [
@@ -55,7 +51,7 @@ def test_with_the_entry_point_a_stopped_job_saves_and_exports(run, tmp_path, lau
     done = run(*launch, "--stop-at", "at step 20", _PROGRAM.name, "--workers", "1")
     assert done.exit_code == 143, done.log[-8000:]
     assert done.summary["status"] == "Stopped"
-    assert set(codes(done)) == {143}
+    assert {host["exit_code"] for host in done.summary["hosts"]} == {143}
     assert "forwarding SIGTERM to" in done.log
     assert done.log.count("SIGTERM received: stopping after step") == 1
     (saved,) = saves(tmp_path)
