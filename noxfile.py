@@ -23,7 +23,6 @@ _SITE = os.environ.get("LIGHTNING_SM_SITE")
 _REHEARSALS = (
     "tests/doctor/test_rehearsed.py",
     "tests/examples/test_groups.py",
-    "tests/fabric/test_rehearsed.py",
     "tests/launch",
     "tests/observe/test_metrics_of_jobs.py",
     "tests/rehearse",
