@@ -200,3 +200,9 @@ def in_environ(monkeypatch):
             monkeypatch.setenv(name, value)
 
     return set_variables
+
+
+@pytest.fixture(scope="module")
+def ranks(job):
+    """What each of the two ranks of the module's job wrote."""
+    return job.results(2)

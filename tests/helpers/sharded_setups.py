@@ -11,6 +11,7 @@ import torch
 import torchmetrics
 from torch import nn
 
+from tests.helpers.callbacks import unfreezing, warming
 from tests.helpers.sharded import shard
 
 __all__ = ["SHARDED_SETUPS", "SetUp", "names_of"]
@@ -128,9 +129,6 @@ def scheduled_and_averaged(pl, kind):
     """A schedule by steps, averages in a part of the model, and a callback with a state."""
 
     class Net(type(net(pl)) if kind == "deepspeed_3" else _averaged(pl)):
-        def loss(self, batch):
-            return super().loss(batch) * self.weight_of_loss
-
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.layers.parameters(), lr=0.05, momentum=0.9)
             # Lightning makes the loaders for it, before these strategies restore anything.
@@ -138,23 +136,7 @@ def scheduled_and_averaged(pl, kind):
             schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps + 16)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    class Warming(pl.Callback):
-        """Makes each loss larger than the one before."""
-
-        def __init__(self):
-            self.count = 0
-
-        def on_train_batch_start(self, trainer, module, *_):
-            self.count += 1
-            module.weight_of_loss = 1 + 0.05 * self.count
-
-        def state_dict(self):
-            return {"count": self.count}
-
-        def load_state_dict(self, state):
-            self.count = state["count"]
-
-    return SetUp(Net(), [Warming()])
+    return SetUp(Net(), [warming(pl)])
 
 
 def _averaged(pl):
@@ -176,14 +158,6 @@ def _averaged(pl):
 
 @setup
 def finetuning(pl, kind):
-    class Unfreezing(pl.callbacks.BaseFinetuning):
-        def freeze_before_training(self, pl_module):
-            self.freeze(pl_module.layers[0])
-
-        def finetune_function(self, pl_module, epoch, optimizer):
-            if epoch == 1:
-                self.unfreeze_and_add_param_group(pl_module.layers[0], optimizer, lr=0.02)
-
     def trainable(module):
         weights = [each for each in module.parameters() if each.requires_grad]
         optimizer = torch.optim.SGD(weights, lr=0.05, momentum=0.9)
@@ -195,7 +169,7 @@ def finetuning(pl, kind):
         refused = "StrategyUnavailableError: Unfreezing cannot unfreeze layers with ModelParallelStrategy"
     if kind.startswith("deepspeed"):
         refused = "The Finetuning callback does not support running with the DeepSpeed strategy"
-    return SetUp(net(pl, trainable), [Unfreezing()], refused=refused)
+    return SetUp(net(pl, trainable), [unfreezing(pl, 0.02)], refused=refused)
 
 
 @setup

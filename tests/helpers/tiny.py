@@ -3,7 +3,7 @@
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-__all__ = ["loader", "tiny_model", "train_twice", "weights"]
+__all__ = ["loader", "tiny_model", "train_twice", "weights", "with_batch_norm"]
 
 
 def loader(samples=16, batch_size=2, **options):
@@ -57,3 +57,9 @@ def train_twice(trainer, model):
 def weights(model):
     """Every weight as a number that JSON keeps exactly."""
     return [number for parameter in model.parameters() for number in parameter.detach().flatten().tolist()]
+
+
+def with_batch_norm(model):
+    """A small model whose first layer is followed by batch norm."""
+    model.layers.insert(1, torch.nn.BatchNorm1d(8))
+    return model

@@ -14,9 +14,3 @@ def plain(tmp_path_factory):
     namespace = installed_namespaces()[0].name
     job = Job(tmp_path_factory.mktemp("plain"), HERE / "train_each_way.py", namespace, 2, 1, "plain")
     return job.plain().results(2)[0]["ways"]["plain"]
-
-
-@pytest.fixture(scope="module")
-def ranks(job):
-    """What each of the two ranks of the module's job wrote."""
-    return job.results(2)

@@ -13,17 +13,10 @@ import torch.distributed as dist
 import lightning_sm
 from lightning_sm._lightning import installed_namespaces
 from tests.helpers.cpu_sync_batchnorm import allow_sync_batchnorm_on_cpu
-from tests.helpers.tiny import loader, tiny_model, weights
+from tests.helpers.tiny import loader, tiny_model, weights, with_batch_norm
 
 pl = installed_namespaces()[0].module()
-STEPS, CHANNELS = 4, 8
-
-
-def _model():
-    model = tiny_model(pl)
-    first, *rest = model.layers
-    model.layers = torch.nn.Sequential(first, torch.nn.BatchNorm1d(CHANNELS), *rest)
-    return model
+STEPS = 4
 
 
 def _told(model):
@@ -37,7 +30,7 @@ def _told(model):
 
 
 def _alone():
-    model = _model()
+    model = with_batch_norm(tiny_model(pl))
     optimizer = model.configure_optimizers()
     ((inputs, targets),) = loader(samples=8, batch_size=8)
     for _ in range(STEPS):
@@ -50,7 +43,7 @@ def _alone():
 def main(folder):
     alone = _alone()
     allow_sync_batchnorm_on_cpu()
-    model = _model()
+    model = with_batch_norm(tiny_model(pl))
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=2,

@@ -15,33 +15,6 @@ from lightning_sm._resume.random_state import (
 from tests.helpers.setups import Counting, CountingLoader, Drawn, Numbers
 
 
-def drawn():
-    """Numbers of all sources, among them normal ones, of which two are drawn at once."""
-    return [
-        torch.rand(()).item(), torch.randn(()).item(), random.random(), random.gauss(0, 1), numpy.random.rand(),
-        numpy.random.normal(),
-    ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _same_afterwards():
-    before = get_process_state()
-    yield
-    set_process_state(before)
-
-
-@pytest.mark.parametrize("before", range(4))
-def test_the_next_random_numbers_are_the_same(before, tmp_path):
-    random.seed(before)
-    for _ in range(before):
-        drawn()
-    # It is a part of a checkpoint that is loaded with weights_only.
-    torch.save(get_process_state(), tmp_path / "state.pt")
-    expected = [drawn() for _ in range(3)]
-    set_process_state(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert [drawn() for _ in range(3)] == expected
-
-
 def drawn_by_python():
     rng = random.Random(5)
     sampler = Drawn(40, lambda count: rng.sample(range(count), count))

@@ -30,11 +30,6 @@ def job(tmp_path_factory, older):
 
 
 @pytest.fixture(scope="module")
-def ranks(job):
-    return job.results(2)
-
-
-@pytest.fixture(scope="module")
 def alone(tmp_path_factory, older, ranks):
     """One process, with what two have saved, by the strategy that saved it and by others."""
     kinds = ",".join(kind for kind in _KINDS if kind != "fsdp")

@@ -30,11 +30,6 @@ def job(tmp_path_factory):
     return Job(tmp_path_factory.mktemp("setups") / "job", _SCRIPT, *arguments, timeout=500, **variables).torchrun(1, 2)
 
 
-@pytest.fixture(scope="module")
-def ranks(job):
-    return job.results(2)
-
-
 @pytest.fixture(params=_ENDS, ids=["-".join(end) for end in _ENDS])
 def of_ranks(request, ranks):
     """What each rank found with a set-up that is trained to its end."""

@@ -30,7 +30,9 @@ class Seen(pl.Callback):
 
 def train(kind, epochs, waits):
     job_dirs = {"checkpoint_dir": f"/opt/ml/checkpoints/{kind}", "model_dir": f"{os.environ['SM_MODEL_DIR']}/{kind}"}
-    strategy, seen = strategy_of(kind), Seen(kind, waits)
+    # For two hosts of one process each, where no launcher sets WORLD_SIZE.
+    arguments = {"data_parallel_size": 2} if kind.startswith("fsdp2") else {}
+    strategy, seen = cpu_strategy(kind, pl.strategies, **arguments), Seen(kind, waits)
     trainer = pl.Trainer(
         **lightning_sm.trainer_settings(
             sagemaker={**job_dirs, "save_every": "2s", "report": False},
@@ -45,11 +47,6 @@ def train(kind, epochs, waits):
     )
     trainer.fit(sharded_model(pl), loader())
     return {"start": seen.start, "steps": trainer.global_step}
-
-
-def strategy_of(kind):
-    """Lightning's strategy of a kind for two hosts of one process each, where no launcher sets ``WORLD_SIZE``."""
-    return cpu_strategy(kind, pl.strategies, **({"data_parallel_size": 2} if kind.startswith("fsdp2") else {}))
 
 
 def main():

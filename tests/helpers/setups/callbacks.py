@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_sm._sagemaker.job import TrainingJob
+from tests.helpers.callbacks import unfreezing, warming
 from tests.helpers.setups.core import (
     BATCH_SIZE,
     Numbers,
@@ -137,43 +138,17 @@ def handwritten_average(pl, size):
 
 @setup
 def finetuning(pl, size):
-    class Unfreezing(pl.callbacks.BaseFinetuning):
-        def freeze_before_training(self, pl_module):
-            self.freeze(pl_module.layers[0])
-
-        def finetune_function(self, pl_module, epoch, optimizer):
-            if epoch == 1:
-                self.unfreeze_and_add_param_group(pl_module.layers[0], optimizer, lr=0.005)
-
     class Net(net(pl)):
         def configure_optimizers(self):
             parameters = filter(lambda parameter: parameter.requires_grad, self.parameters())
             return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
-    return Setup(Net(), shuffled(size), in_order(), {"callbacks": [Unfreezing()]})
+    return Setup(Net(), shuffled(size), in_order(), {"callbacks": [unfreezing(pl, 0.005)]})
 
 
 @setup
 def callback_with_state(pl, size):
-    class Warming(pl.Callback):
-        """Makes each gradient larger than the one before."""
-
-        def __init__(self):
-            self.count = 0
-
-        def on_before_optimizer_step(self, trainer, pl_module, *_):
-            self.count += 1
-            for parameter in pl_module.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(1 + 0.02 * self.count)
-
-        def state_dict(self):
-            return {"count": self.count}
-
-        def load_state_dict(self, state):
-            self.count = state["count"]
-
-    return Setup(net(pl)(), shuffled(size), None, {"callbacks": [Warming()], "gradient_clip_val": 1.0})
+    return Setup(net(pl)(), shuffled(size), None, {"callbacks": [warming(pl)], "gradient_clip_val": 1.0})
 
 
 @setup

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, WeightedRandomSampler
 
+from tests.helpers.tiny import with_batch_norm
+
 BATCH_SIZE = 4
 SETUPS: Dict[str, Callable[[Any, "Size"], "Setup"]] = {}
 
@@ -69,7 +71,7 @@ class Numbers(Dataset):
     def __getitem__(self, index):
         sample = self.data[index]
         if self.noisy:
-            sample = sample + torch.rand(1) + random.random() + numpy.random.rand()
+            sample = sample + torch.rand(1) + random.gauss(0, 1) + numpy.random.normal()
         return sample.float(), self.data[index].sum().reshape(1)
 
 
@@ -132,10 +134,7 @@ def adam_and_clipping(pl, size):
 
 def batch_norm_net(pl):
     """A small model with batch norm after its first layer."""
-    model = net(pl)()
-    first, *others = model.layers
-    model.layers = nn.Sequential(first, nn.BatchNorm1d(8), *others)
-    return model
+    return with_batch_norm(net(pl)())
 
 
 @setup
