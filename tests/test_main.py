@@ -9,6 +9,7 @@ import lightning_sm
 from lightning_sm import __main__ as entry
 from lightning_sm._settings.line import SUBCOMMANDS
 
+_ISSUE = ["--params", "25M", "--step-ms", "120", "--hosts", "1,2", "--instance", "ml.g5.12xlarge"]
 _LOADED = """
 import sys
 from lightning_sm.__main__ import main
@@ -48,9 +49,10 @@ def test_other_words_are_the_clis(monkeypatch):
         (["tune", "--help"], "usage: lightning-sm tune"),
         (["artifacts", "--help"], "usage: lightning-sm artifacts"),
         (["metrics", "--help"], "usage: lightning-sm metrics"),
+        (["plan", *_ISSUE], "25 M parameters, 100 MB of gradients, 120 ms a step on one host"),
     ],
 )
-def test_help_and_version_load_no_torch(words, begins):
+def test_what_needs_no_torch_loads_none(words, begins):
     done = _run_without_torch(*words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(begins)

@@ -182,7 +182,10 @@ class Attempt:
             self._told = [json.loads(line) for line in job._told.read_text().splitlines()]
         failure = job.base / "output" / "failure"
         self.failure = failure.read_text() if failure.exists() else None
-        self.model = _files_of_model(job.base / "model", job.base)
+        # Each file of the model directory with what can be compared.
+        folder, base = job.base / "model", str(job.base)
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        self.model = {str(path.relative_to(folder)): _content(path, base) for path in files}
 
     def ended(self):
         """This attempt, after a good end."""
@@ -226,23 +229,15 @@ def same(attempt, whole):
     assert attempt.model == whole.model
 
 
-def _files_of_model(folder, base):
-    """Each file of the model directory with what can be compared."""
-    return {
-        str(path.relative_to(folder)): _content(path, str(base)) for path in sorted(folder.rglob("*")) if path.is_file()
-    }
-
-
 def _content(path, base):
     if path.suffix == ".pt":
         state = load_file(str(path), weights_only=True)
         # pickles of equal tensors may differ
-        return {name: _digest(value) for name, value in state.items()}
+        return {
+            name: hashlib.sha256(value.detach().contiguous().numpy().tobytes()).hexdigest()[:16]
+            for name, value in state.items()
+        }
     if path.suffix == ".json":
         # What lies there decides whether ModelCheckpoint appends a version to a name.
         return json.loads(re.sub(r"-v\d+(?=\.ckpt)", "", path.read_text().replace(base, "")))
     return path.read_text().replace(base, "")
-
-
-def _digest(tensor):
-    return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()[:16]
