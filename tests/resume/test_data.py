@@ -4,6 +4,7 @@ import copy
 import pickle
 import random
 from importlib.util import find_spec
+from typing import Any
 
 import numpy
 import pytest
@@ -413,7 +414,7 @@ def test_a_loader_that_keeps_its_own_state_and_whose_sampler_shuffles(tmp_path, 
 
 
 def test_a_program_sees_and_changes_its_own_sampler(tmp_path):
-    sampler = BatchSampler(SequentialSampler(range(8)), 2, drop_last=False)
+    sampler: Any = BatchSampler(SequentialSampler(range(8)), 2, drop_last=False)
     loader = DataLoader(Numbers(8), batch_sampler=sampler)
     prepare_loader(loader, lambda: 0)
     prepare_loader(loader, lambda: 0)

@@ -155,7 +155,7 @@ def test_a_trainer_keeps_its_directory_and_a_search_or_validation_chooses_none(p
 
 
 def test_a_callback_that_names_its_directory_in_its_setup_saves_in_the_jobs(program):
-    class Own(CHECKPOINT):  # type: ignore[misc, valid-type]
+    class Own(CHECKPOINT):
         def setup(self, trainer, *arguments, **more):
             self.dirpath = os.path.join(trainer.log_dir, "own")
             super().setup(trainer, *arguments, **more)
