@@ -239,6 +239,9 @@ class SavesObject(pl.Callback):
     def on_save_checkpoint(self, trainer, pl_module, checkpoint):
         checkpoint["extra"] = Extra()
 
+    def on_load_checkpoint(self, trainer, pl_module, checkpoint):
+        """Only who has it is called for a save of the series."""
+
 
 def test_code_of_saves_may_be_forbidden(job, uninterrupted):
     job.interrupted(after=EPOCH + 1)
@@ -299,6 +302,9 @@ def saved_steps(job, monkeypatch, cost, seconds, save_every, epochs=3, **more):
         def on_save_checkpoint(self, trainer, pl_module, checkpoint):
             clock.now += cost
             steps.append(trainer.global_step)
+
+        def on_load_checkpoint(self, *_):
+            """Only who has it is called for a save of the series."""
 
     job.fit(epochs, save_every=save_every, callbacks=[Passes()], **more)
     return steps
