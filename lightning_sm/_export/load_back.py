@@ -16,6 +16,8 @@ __all__ = ["compare_outputs", "compare_tensors", "load_back"]
 # The largest allowed difference between two outputs, relative to their largest value: another engine adds up the same
 # numbers in another order.
 _TOLERANCE, _HALF_TOLERANCE = 1e-3, 2e-2
+# Of other objects than tensors these can be compared.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def load_back(folder: str, plan: ExportPlan, source: Source, model_class: Optional[type]) -> Dict[str, Any]:
@@ -167,8 +169,8 @@ def _equal(first: Any, second: Any) -> bool:
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
         return len(first) == len(second) and all(map(_equal, first, second))
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
-        # Not all other objects can be compared.
-        return not isinstance(first, torch.Tensor) and not isinstance(second, torch.Tensor)
+        # Not a number is not equal to itself.
+        return type(first) is type(second) and (not isinstance(first, _PLAIN) or repr(first) == repr(second))
     first, second = first.detach().cpu(), second.detach().cpu()
     if (first.dtype, first.shape) != (second.dtype, second.shape):
         return False

@@ -3,7 +3,7 @@
 import importlib
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Mapping
 
 from lightning_sm._lightning.legacy import connector_of, strategy_of
 from lightning_sm._lightning.namespaces import Namespace, has_base
@@ -23,7 +23,9 @@ __all__ = [
     "innermost_wrapper",
     "is_failed_write",
     "keep_averages",
+    "optimizer_groups",
     "reasons_of",
+    "restore_optimizer_groups",
     "saving_for_restart",
     "save_dcp",
     "saves_with_dcp",
@@ -79,6 +81,21 @@ def _skipped(original: Any, *args: Any, **kwargs: Any) -> None:
     """Stands for a hook that is not called."""
 
 
+def optimizer_groups(trainer: Trainer) -> List[List[Mapping[str, Any]]]:
+    """The learning rates and other values of the optimizers' groups, also of DeepSpeed's, which saves them itself."""
+    return [
+        [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+        for optimizer in trainer.optimizers
+    ]
+
+
+def restore_optimizer_groups(trainer: Trainer, saved: List[List[Mapping[str, Any]]]) -> None:
+    """Set what :func:`optimizer_groups` returned."""
+    for optimizer, groups in zip(trainer.optimizers, saved):
+        for group, values in zip(optimizer.param_groups, groups):
+            group.update(values)
+
+
 @contextmanager
 def _unchanged(trainer: Trainer) -> Iterator[None]:
     """Set weights, buffers and the options of optimizers to what they were."""
@@ -87,7 +104,7 @@ def _unchanged(trainer: Trainer) -> Iterator[None]:
     module = strategy_of(trainer).lightning_module
     tensors = [each for each in (*module.parameters(), *module.buffers()) if not each.is_inference()]
     before = [(each, each._version, each.detach().to("cpu", copy=True)) for each in tensors]
-    groups = [(group, dict(group)) for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    groups = optimizer_groups(trainer)
     try:
         yield
     finally:
@@ -95,8 +112,7 @@ def _unchanged(trainer: Trainer) -> Iterator[None]:
             for tensor, version, value in before:
                 if tensor._version != version:
                     tensor.copy_(value)
-        for group, values in groups:
-            group.update(values)
+        restore_optimizer_groups(trainer, groups)
 
 
 def innermost_wrapper(checkpoint_io: Any) -> Any:

@@ -214,11 +214,11 @@ class AtomicCheckpointIOMixin(_Base):
         record = saved_record(checkpoint)
         if self._is_lightnings(self.inner, options) or record is not None:
             with tempfile.TemporaryDirectory(prefix="lightning-sm-") as folder:
+                part = os.path.join(folder, "checkpoint")
                 with _checkpoint_errors(url):
-                    part = os.path.join(folder, "checkpoint")
                     self._write(checkpoint, part, options, is_own=record is not None)
                 parent, _, name = url.rpartition("/")
-                Storage(parent).upload(os.path.join(folder, "checkpoint"), name)
+                Storage(parent).upload(part, name)
                 if record is not None:
                     complete_record(record, parent, [replace(SavedFile.read(folder, "checkpoint"), name=name)])
             return

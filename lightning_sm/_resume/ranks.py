@@ -1,4 +1,4 @@
-"""What all ranks agree on: whether something failed on any of them; who reads which file."""
+"""What all ranks agree on: whether something failed on any of them; who reads which file, and who removes any."""
 
 from typing import Callable, List, Optional, Sequence, Tuple, TypeVar
 
@@ -6,9 +6,10 @@ from lightning_sm._lightning.checkpoints import is_failed_write, reasons_of
 from lightning_sm._lightning.collectives import gather_objects
 from lightning_sm._lightning.trainer import Trainer
 from lightning_sm._resume.record import SavedFile
+from lightning_sm._resume.storage import is_remote
 from lightning_sm.errors import CheckpointError
 
-__all__ = ["agree_on_error", "partition_by_size", "raise_on_all_ranks"]
+__all__ = ["agree_on_error", "partition_by_size", "raise_on_all_ranks", "removes_files"]
 
 _Value = TypeVar("_Value")
 _UNREADABLE = "cannot be read ({})"
@@ -52,6 +53,11 @@ def agree_on_error(trainer: Trainer, what: str, error: Optional[BaseException], 
     rank, (reason, hint, _) = failures[0]
     where = reason if "global_rank" in reason else f"global_rank {rank}: {reason}"
     raise CheckpointError(f"{what} {problem.format(where)}.", hint=hint or _HINT) from error
+
+
+def removes_files(trainer: Trainer, directory: str) -> bool:
+    """Whether this rank removes files: one of each host that has a directory of its own, or global rank 0 at a URL."""
+    return trainer.local_rank == 0 and (trainer.is_global_zero or not is_remote(directory))
 
 
 def partition_by_size(files: Sequence[SavedFile], index: int, count: int) -> List[SavedFile]:

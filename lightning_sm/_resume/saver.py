@@ -18,10 +18,11 @@ from lightning_sm._resume.choose import Choice
 from lightning_sm._resume.data import describe_data
 from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.model_state import found_by_searches, pruning_state
+from lightning_sm._resume.ranks import removes_files
 from lightning_sm._resume.record import CheckpointRecord
 from lightning_sm._resume.series import STATE_KEY
 from lightning_sm._resume.state import communication_states, rank_state
-from lightning_sm._resume.storage import is_remote, real_path
+from lightning_sm._resume.storage import real_path
 
 __all__ = ["SeriesSaver"]
 
@@ -102,10 +103,11 @@ class SeriesSaver:
         strategy_of(trainer).save_checkpoint(checkpoint, path)
         strategy_of(trainer).barrier("Trainer.save_checkpoint")
         self._names = [*self._names[-2:], record.name]
-        if trainer.local_rank == 0 and not trainer.is_global_zero and not is_remote(path):
-            self._series.remove_but(self._names)
-        if point is SavePoint.END and trainer.local_rank == 0 and (trainer.is_global_zero or not is_remote(path)):
-            self._series.thin_out_earlier()
+        if removes_files(trainer, path):
+            if not trainer.is_global_zero:
+                self._series.remove_but(self._names)
+            if point is SavePoint.END:
+                self._series.thin_out_earlier()
         self._last_save = time.monotonic()
         self._last_cost = self._last_save - started
         self.slowest = max(self.slowest, self._last_cost)

@@ -20,7 +20,6 @@ __all__ = [
     "Series",
     "complete_record",
     "is_in_series",
-    "is_save_name",
     "newest_first",
     "other_series",
     "saved_record",
@@ -28,6 +27,7 @@ __all__ = [
 
 #: Key of what is added to the checkpoints of a series; its entry ``record`` is the record without files.
 STATE_KEY = "lightning_sm"
+_PROGRAM = re.compile(r".*-[0-9a-f]{6}")
 _RECORD = re.compile(r"step-\d+(-\d+)?\.json")
 _SAVE = re.compile(r"step-\d+(-\d+)?\.ckpt")
 _Value = TypeVar("_Value")
@@ -35,14 +35,10 @@ _Value = TypeVar("_Value")
 _KEPT = 2
 
 
-def is_save_name(name: str) -> bool:
-    """Whether a series gives such a name to a checkpoint."""
-    return _SAVE.fullmatch(name) is not None
-
-
 def is_in_series(path: str) -> bool:
     """Whether a path relative to a checkpoint directory is in the folder of a fit."""
-    return re.match(r"[^/]*-[0-9a-f]{6}/fit-\d+/", path) is not None
+    program, _, below = path.partition("/")
+    return _PROGRAM.fullmatch(program) is not None and _fit_number(below.partition("/")[0]) >= 0
 
 
 class Series:
@@ -167,6 +163,6 @@ def _fit_number(name: str) -> int:
 
 def _series_in(root: str) -> Iterator[Series]:
     """The series of each fit in a checkpoint directory."""
-    for program in filter(re.compile(r".*-[0-9a-f]{6}").fullmatch, Storage(root).names()):
+    for program in filter(_PROGRAM.fullmatch, Storage(root).names()):
         numbers = map(_fit_number, Storage(f"{root}/{program}").names())
         yield from (Series(root, program, number) for number in numbers if number >= 0)

@@ -19,11 +19,9 @@ from lightning_sm._resume.random_state import get_process_state, get_sampler_sta
 
 __all__ = [
     "communication_states",
-    "optimizer_groups",
     "rank_state",
     "restore_communication",
     "restore_logged",
-    "restore_optimizer_groups",
     "restore_samplers",
     "stateful_loaders",
 ]
@@ -57,21 +55,6 @@ def restore_communication(trainer: Trainer, states: List[Any], *, is_same_world:
     communication = getattr(strategy_of(trainer), "communication", None)
     if states and communication is not None:
         communication.load(states[trainer.global_rank] if is_same_world else states[0], is_same_world)
-
-
-def optimizer_groups(trainer: Trainer) -> List[List[Mapping[str, Any]]]:
-    """The learning rates and other values of the optimizers' groups, also of DeepSpeed's, which saves them itself."""
-    return [
-        [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-        for optimizer in trainer.optimizers
-    ]
-
-
-def restore_optimizer_groups(trainer: Trainer, saved: List[List[Mapping[str, Any]]]) -> None:
-    """Set what :func:`optimizer_groups` returned."""
-    for optimizer, groups in zip(trainer.optimizers, saved):
-        for group, values in zip(optimizer.param_groups, groups):
-            group.update(values)
 
 
 def _on_cpu(value: Any) -> Any:

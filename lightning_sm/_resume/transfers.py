@@ -158,22 +158,17 @@ def own_checkpoint_io(strategy: Any) -> Any:
     return found
 
 
-def _parse(content: bytes, name: str, path: str) -> CheckpointRecord:
-    """Return the record that a file holds, and name the checkpoint in the error for one that holds none."""
-    try:
-        return CheckpointRecord.parse(content, name)
-    except CorruptedError as error:
-        raise CheckpointError(f"The checkpoint {path} cannot be loaded: {error}.", hint=_HINT) from error
-
-
 def _folder_record(directory: str, name: str) -> Optional[CheckpointRecord]:
     """The record in a sharded checkpoint, with the files named from the directory that the folder is in, if any."""
     path = f"{name}/{MANIFEST}"
     try:
         content = Storage(directory).read(path)
+        record = CheckpointRecord.parse(content, MANIFEST)
     except FileNotFoundError:
         return None
-    record = _parse(content, MANIFEST, f"{directory}/{name}")
+    except CorruptedError as error:
+        problem = f"The checkpoint {directory}/{name} cannot be loaded: {error}."
+        raise CheckpointError(problem, hint=_HINT) from error
     files = (replace(file, name=f"{name}/{file.name}") for file in record.files)
     return replace(record, files=(*files, SavedFile(path, len(content), zlib.crc32(content))))
 

@@ -29,7 +29,7 @@ from lightning_sm._resume.identity import ModelIdentity, ProgramIdentity
 from lightning_sm._resume.install import install_saves, read_plainly
 from lightning_sm._resume.model_state import are_equal, sums_of
 from lightning_sm._resume.points import ask_at_epoch_start, ask_at_save_points, stop_asking
-from lightning_sm._resume.ranks import raise_on_all_ranks
+from lightning_sm._resume.ranks import raise_on_all_ranks, removes_files
 from lightning_sm._resume.record import FitRecord, SavedFile
 from lightning_sm._resume.restorer import FitRestorer, release_loaders
 from lightning_sm._resume.saver import SeriesSaver
@@ -338,7 +338,7 @@ class AutoResumeMixin(Callback):
         def begin() -> Tuple[str, ...]:
             if self._fit.raised is None:
                 self._remove_later_fits(trainer)
-            if self._writes(trainer) and choice.record is not None:
+            if removes_files(trainer, self.directory) and choice.record is not None:
                 choice.series.remove_but([choice.record.name])
             if not trainer.is_global_zero:
                 return ()
@@ -352,12 +352,8 @@ class AutoResumeMixin(Callback):
         self._fit = replace(self._fit, present=present)
         self._undo += replace_leftovers(trainer, self.directory, present, self._background)
 
-    def _writes(self, trainer: Trainer) -> bool:
-        """Whether this rank removes files: one of each host that has a directory of its own."""
-        return trainer.local_rank == 0 and (trainer.is_global_zero or not is_remote(self.directory))
-
     def _remove_later_fits(self, trainer: Trainer) -> None:
-        if self._writes(trainer):
+        if removes_files(trainer, self.directory):
             self._chosen.series.remove_later_fits()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -435,7 +431,7 @@ class AutoResumeMixin(Callback):
             if not trainer.is_global_zero:
                 return
             weights = _write_weights(series, pl_module) if changed else None
-            series.write(replace(self._fit, ended=True, weights=weights))
+            series.write(replace(self._fit, weights=weights))
 
         if self._fit.raised is not None:  # in an earlier start, and not in this one
             raise_on_all_ranks(trainer, series.root, lambda: self._remove_later_fits(trainer), "cannot be written ({})")

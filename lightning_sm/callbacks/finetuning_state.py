@@ -5,12 +5,11 @@ from functools import partial
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Set
 
 from lightning_sm._lightning import Namespace
-from lightning_sm._lightning.checkpoints import around_sharded_loads
+from lightning_sm._lightning.checkpoints import around_sharded_loads, optimizer_groups, restore_optimizer_groups
 from lightning_sm._lightning.legacy import strategy_of
 from lightning_sm._lightning.strategies import strategy_kind
 from lightning_sm._lightning.trainer import Callback, Trainer, callbacks_of
 from lightning_sm._logging import log
-from lightning_sm._resume.state import optimizer_groups, restore_optimizer_groups
 from lightning_sm.callbacks.auto_resume import resume_of
 
 __all__ = ["FinetuningStateMixin"]
