@@ -308,6 +308,7 @@ def changed_by_hooks(pl, size):
     class Exported(pl.plugins.CheckpointIO):
         def save_checkpoint(self, checkpoint, path, storage_options=None):
             del checkpoint["state_dict"]
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             torch.save(checkpoint, path)
 
         def load_checkpoint(self, path, storage_options=None):
