@@ -68,6 +68,27 @@ def test_a_trainer_that_saves_in_its_own_way_does_not_change_the_series(job, uni
     assert job.weights == uninterrupted
 
 
+class Exports(pl.plugins.CheckpointIO):
+    """Writes what no training can load, as for a library of models."""
+
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        del checkpoint["state_dict"]
+        torch.save(checkpoint, path)
+
+    def load_checkpoint(self, path, storage_options=None):
+        raise AssertionError(path)
+
+    def remove_checkpoint(self, path):
+        os.remove(path)
+
+
+def test_a_checkpoint_io_of_the_project_does_not_change_the_series(job, uninterrupted):
+    job.interrupted(after=EPOCH + 3, plugins=[Exports()])
+    job.fit(plugins=[Exports()])
+    assert job.steps == 2 * EPOCH - 2
+    assert job.weights == uninterrupted
+
+
 class OneWay(pl.Callback):
     """Writes the best model in another format, as plain Lightning calls it for a ModelCheckpoint only."""
 
