@@ -81,7 +81,6 @@ SKIPS = (
     *(
         Skip(f"tests/{test}", _torch_before(1, 13), _NO_WEIGHTS_ONLY)
         for test in (
-            "export/test_writer.py::test_state_dict_with_other_objects_is_rejected[value0]",
             "callbacks/test_model_export.py::test_best_checkpoint_is_loaded_with_weights_only",
             "failure/test_reason.py::test_a_long_cause_keeps_its_end_and_the_innermost_frame",
         )
