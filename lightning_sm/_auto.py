@@ -22,9 +22,9 @@ from lightning_sm._lightning.wrapped_method import (
 )
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.topology import Topology
-from lightning_sm._settings.given import RunContext
+from lightning_sm._settings.given import RunContext, as_list
 from lightning_sm._settings.options import options_of
-from lightning_sm._settings.redirect import LOGGER, as_list, redirect
+from lightning_sm._settings.redirect import LOGGER, redirect
 from lightning_sm._settings.routed import Routing
 from lightning_sm._trainer_defaults import fabric_settings, trainer_settings
 from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks

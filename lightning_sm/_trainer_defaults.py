@@ -16,10 +16,10 @@ from lightning_sm._lightning.wrapped_method import set_by_variables
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
-from lightning_sm._settings.given import Given, RunContext
+from lightning_sm._settings.given import Given, RunContext, as_list
 from lightning_sm._settings.line import SCRIPT, Part
 from lightning_sm._settings.options import options_of
-from lightning_sm._settings.redirect import as_list, complete_loggers, redirect
+from lightning_sm._settings.redirect import complete_loggers, redirect
 from lightning_sm._settings.routed import Routing
 from lightning_sm._settings.routing import build_routing, route_world
 from lightning_sm.callbacks.job_callbacks import own_callbacks, upload_callbacks

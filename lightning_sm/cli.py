@@ -21,10 +21,10 @@ from lightning_sm._lightning.wrapped_method import named_arguments
 from lightning_sm._logging import log
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
-from lightning_sm._settings.given import RunContext, as_tree
+from lightning_sm._settings.given import RunContext, as_list, as_tree
 from lightning_sm._settings.line import JobLine, config_text
 from lightning_sm._settings.options import SageMakerOptions
-from lightning_sm._settings.redirect import as_list, complete_loggers
+from lightning_sm._settings.redirect import complete_loggers
 from lightning_sm._settings.routed import Routing
 from lightning_sm._settings.run import RunParser, find_model_class, raise_refusals, trains
 from lightning_sm._trainer_defaults import add_environment, stay_on_one_host

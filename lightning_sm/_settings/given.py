@@ -1,7 +1,7 @@
 """``Given``: the values of a run and who set them; ``RunContext``: what is known of a run before its ``Trainer``."""
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, FrozenSet, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from lightning_sm._lightning import Namespace
 from lightning_sm._sagemaker.job import TrainingJob
@@ -10,7 +10,7 @@ from lightning_sm._settings.classes import find_class
 from lightning_sm._settings.line import Part
 from lightning_sm._settings.options import SageMakerOptions
 
-__all__ = ["Given", "RunContext", "as_tree"]
+__all__ = ["Given", "RunContext", "as_list", "as_tree", "is_several"]
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,16 @@ class RunContext:
         if chosen:
             return chosen, f"sagemaker.{option}"
         return str(getattr(self.job, part)), self.job.sources.get(part, "SageMaker's layout")
+
+
+def as_list(value: Any) -> List[Any]:
+    """Return one or several, as Lightning's arguments take them, as a list; Hydra gives several as a ``ListConfig``."""
+    return [] if value is None else list(value) if is_several(value) else [value]
+
+
+def is_several(value: Any) -> bool:
+    """Whether the value of an argument that takes one or several is several."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def as_tree(node: Any) -> Any:

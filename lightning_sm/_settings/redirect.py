@@ -26,21 +26,16 @@ from lightning_sm._observe.upload import check_packages
 from lightning_sm._observe.wandb import continue_wandb_run
 from lightning_sm._resume.storage import is_remote
 from lightning_sm._settings.classes import init_parameters
-from lightning_sm._settings.given import Given, RunContext
+from lightning_sm._settings.given import Given, RunContext, as_list, is_several
 from lightning_sm._settings.line import SCRIPT
 from lightning_sm._settings.routed import RoutedSetting, is_within, may_replace
 
-__all__ = ["CALLBACKS", "LOGGER", "CheckpointRoutes", "as_list", "complete_loggers", "redirect"]
+__all__ = ["CALLBACKS", "LOGGER", "CheckpointRoutes", "complete_loggers", "redirect"]
 
 LOGGER, CALLBACKS = "trainer.logger", "trainer.callbacks"
 _OPTION = "sagemaker.mlflow_arn"
 # What each directory below a checkpoint directory stands for, in all trainers of this process.
 _sources: Dict[str, Dict[str, str]] = {}
-
-
-def as_list(value: Any) -> List[Any]:
-    """Return one or several, as Lightning's arguments take them, as a list."""
-    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ def redirect(entries: Any, key: str, context: RunContext) -> Iterator[RoutedSett
     routes = CheckpointRoutes(context.checkpoint_dir[0], olds if key == CALLBACKS else ())
     chosen = {os.path.realpath(path) for path in context.given.explicit_texts(argument)}
     for index, (entry, old) in enumerate(zip(listed, olds)):
-        at = f"{key}[{index}]" if isinstance(entries, (list, tuple)) else key
+        at = f"{key}[{index}]" if is_several(entries) else key
         at += ".init_args" if _is_described(entry) else ""
         if key == LOGGER and _is_described(entry) and has_base(_class_of(entry, context), "MLFlowLogger"):
             # MLflow from 3.17 on refuses to be constructed with its default, a local directory.
@@ -212,7 +207,7 @@ def complete_loggers(arguments: Dict[str, Any], context: RunContext) -> Tuple[Ro
             log.warning("nothing is logged to MLflow: the trainer is to have no loggers. HINT: Set trainer.logger.")
         return ()
     loggers = as_list(None if given is True else given)
-    several = isinstance(given, (list, tuple))
+    several = is_several(given)
     wanted = _mlflow_arguments(context)
     changed: List[RoutedSetting] = []
     if not loggers:

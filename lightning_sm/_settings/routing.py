@@ -10,7 +10,7 @@ from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._sagemaker.topology import Launcher, Topology
 from lightning_sm._settings.channels import Consumer, route_channels, unrouted_channels
 from lightning_sm._settings.classes import STRATEGY, import_class
-from lightning_sm._settings.given import Given, RunContext, as_tree
+from lightning_sm._settings.given import Given, RunContext, as_list, as_tree, is_several
 from lightning_sm._settings.line import plain_key
 from lightning_sm._settings.routed import RoutedSetting, Routing, may_replace
 from lightning_sm._settings.strategies import strategy_sizes
@@ -113,8 +113,7 @@ def _world(job: TrainingJob, topology: Topology, given: Given) -> Iterator[Tuple
 
 def _brings_environment(given: Given) -> bool:
     """Whether a plugin is the project's own cluster environment, which a strategy of ours would not use."""
-    plugins = given.get("trainer.plugins")
-    found = [as_tree(each) for each in (plugins if isinstance(plugins, (list, tuple)) else [plugins])]
+    found = [as_tree(each) for each in as_list(given.get("trainer.plugins"))]
     classes = (import_class(str(each.get("class_path"))) if isinstance(each, dict) else type(each) for each in found)
     return any(has_base(cls, "ClusterEnvironment") for cls in classes)
 
@@ -154,7 +153,7 @@ def _processes(job: TrainingJob, topology: Topology, given: Given) -> Optional[i
     if topology.is_external:
         return topology.world_size
     devices, most = given.get(_DEVICES), _most_devices(job, given)
-    count = (len(devices) if isinstance(devices, list) else _count(devices)) or most or 1
+    count = (len(devices) if is_several(devices) else _count(devices)) or most or 1
     return topology.num_nodes * (count if most is None or given.is_explicit(_DEVICES) else min(count, most))
 
 

@@ -21,7 +21,7 @@ from lightning_sm._settings.classes import (
     takes_text_only,
 )
 from lightning_sm._settings.flat_names import flat_keys
-from lightning_sm._settings.given import Given, RunContext, as_tree
+from lightning_sm._settings.given import Given, RunContext, as_list, as_tree
 from lightning_sm._settings.line import (
     HYPERPARAMETER,
     SUBCOMMANDS,
@@ -34,7 +34,7 @@ from lightning_sm._settings.line import (
     section,
 )
 from lightning_sm._settings.options import options_of
-from lightning_sm._settings.redirect import CALLBACKS, LOGGER, as_list, redirect
+from lightning_sm._settings.redirect import CALLBACKS, LOGGER, redirect
 from lightning_sm._settings.routed import Routing
 from lightning_sm._settings.routing import Link, build_routing
 from lightning_sm._settings.strategies import check_strategy, expanded_strategy, shortened, strategy_hint

@@ -22,6 +22,7 @@ LIBRARIES = {
     "neuralforecast": "neuralforecast_models",
     "chemprop": "chemprop_ensemble",
     "scvi": "scvi_model",
+    "nequip": "nequip_train",
 }
 PATH = os.pathsep.join([str(PROGRAMS), str(PROGRAMS.parents[2])])
 

@@ -1,5 +1,6 @@
 import dataclasses
 import importlib.util
+from collections import UserList
 
 import pytest
 from jsonargparse import Namespace as Described
@@ -8,8 +9,9 @@ from lightning_sm._lightning import Namespace
 from lightning_sm._observe import names
 from lightning_sm._sagemaker.job import TrainingJob
 from lightning_sm._settings import redirect as redirecting
+from lightning_sm._settings.given import as_list
 from lightning_sm._settings.options import SageMakerOptions
-from lightning_sm._settings.redirect import CheckpointRoutes, as_list, complete_loggers, redirect
+from lightning_sm._settings.redirect import CheckpointRoutes, complete_loggers, redirect
 from lightning_sm._settings.routed import Routing
 from lightning_sm.errors import LoggerError
 from tests.projects.container import log_lines
@@ -187,6 +189,16 @@ def complete(logger=None, job=JOB, explicit=None, **options):
     context = context_of(job, given_of(**(explicit or {})), SageMakerOptions(**options))
     lines = list(map(str, complete_loggers(arguments, context)))
     return as_list(arguments["logger"]), lines
+
+
+@pytest.mark.parametrize("kind", [tuple, UserList])
+def test_several_loggers_in_no_list_as_hydra_gives_them(kind):
+    given = kind([made("CSVLogger", save_dir="logs"), Remote()])
+    loggers, lines = complete(given)
+    assert loggers == list(given)
+    assert [type(each).__name__ for each in loggers] == ["CSVLogger", "Remote"]
+    assert loggers[0].save_dir == "/ml/out"
+    assert lines[0].startswith("trainer.logger[0].save_dir = /ml/out")
 
 
 @pytest.mark.parametrize("given", [None, True])

@@ -1,3 +1,5 @@
+from collections import UserList
+
 import pytest
 
 from lightning_sm._lightning import Namespace
@@ -168,6 +170,8 @@ def test_another_world_is_refused(name, value):
         ({"devices": 1}, {"num_nodes": 1, "accelerator": "gpu"}),
         ({"devices": [3]}, {"num_nodes": 1, "accelerator": "gpu"}),
         ({"devices": [2, 3]}, {"num_nodes": 1, "accelerator": "gpu", "strategy": "smddp"}),
+        # No list, as Hydra's ListConfig.
+        ({"devices": UserList([2, 3])}, {"num_nodes": 1, "accelerator": "gpu", "strategy": "smddp"}),
     ],
 )
 def test_processes_that_lightning_starts(given, expected):

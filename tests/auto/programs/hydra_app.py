@@ -9,7 +9,10 @@ from hydra.core.config_store import ConfigStore  # noqa: E402
 
 from tests.helpers.tiny import loader, tiny_model, weights  # noqa: E402
 
-config = {"_target_": f"{pl.__name__}.Trainer", "max_epochs": 1, "accelerator": "cpu", "logger": False}
+config = {"_target_": f"{pl.__name__}.Trainer", "max_epochs": 1, "accelerator": "cpu"}
+# Where Hydra makes several objects, the argument is a ListConfig.
+config["callbacks"] = [{"_target_": f"{pl.__name__}.callbacks.ModelCheckpoint", "save_last": True}]
+config["logger"] = [{"_target_": f"{pl.__name__}.loggers.CSVLogger", "save_dir": "logs"}]
 ConfigStore.instance().store("train", {"trainer": config})
 
 
