@@ -198,7 +198,7 @@ def test_a_job_goes_on_with_the_first_fit_that_has_not_ended(checkpoints):
 
 @pytest.mark.parametrize("kind", ["missing", "bit-flipped", "record missing", "half-synced"])
 def test_hosts_of_a_sharded_job_get_all_shards_and_the_same_damage(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(Job, "_fresh_container", lambda self, name: {})
+    monkeypatch.setattr(Job, "fresh_container", lambda self, name: {})
     job = Job(SimpleNamespace(start=lambda *_, **__: None), tmp_path / "job", "plain", 2, 1, {}, strategy="fsdp")
     job.start()
     for rank, name in enumerate(job.names):
