@@ -177,12 +177,6 @@ def seeds_by_rank(pl, size):
         def on_fit_start(self):
             torch.manual_seed(20 + self.global_rank)
 
-    return Setup(Net(), shuffled(size))
-
-
-@setup
-def uneven_draws(pl, size):
-    class Net(net(pl)):
         def training_step(self, batch, batch_idx):
             torch.rand(self.global_rank * (1 + batch_idx))
             return self.loss(batch)
