@@ -91,7 +91,7 @@ CUTS = st.lists(st.tuples(st.integers(1, BATCHES), st.integers(0, 3)), min_size=
 
 
 @pytest.mark.parametrize("kind", more_loaders())
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(cuts=CUTS, seed=st.integers(0, 99))
 def test_a_chain_of_restarts_reads_what_one_run_reads(kind, cuts, seed):
     """Each restart comes after some batches, with some more already drawn for worker processes."""

@@ -367,12 +367,11 @@ def loader_with_generator_and_workers(pl, size):
 
 
 class Drawn(Sampler):
-    """An order by something that draws; ``draw`` gets the number of samples."""
+    """An order by something that draws, as by ``rng``; ``draw`` gets the number of samples."""
 
-    def __init__(self, count, draw):
-        self.count = count
-        self.draw = draw
-        self.rng = getattr(draw, "__self__", None)
+    def __init__(self, count, draw, rng=None):
+        self.count, self.draw = count, draw
+        self.rng = rng or getattr(draw, "__self__", None)
 
     def __iter__(self):
         return iter([int(index) for index in self.draw(self.count)])
