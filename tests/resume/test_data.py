@@ -15,7 +15,6 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
-    IterableDataset,
     Sampler,
     SequentialSampler,
     SubsetRandomSampler,
@@ -29,6 +28,7 @@ from lightning_sm.callbacks import callback_class
 from tests.helpers.interrupted import pl
 from tests.helpers.series import LIBRARY, continue_from, outcome, saves_of, train_keeping_all
 from tests.helpers.setups import BATCH_SIZE, Backwards, Numbers, Setup, Size, in_order, net, shuffled
+from tests.helpers.setups.data import LengthlessWithState, Stream
 from tests.resume.job import NAMESPACE
 from tests.resume.test_random_state import loaders
 from tests.resume.test_setups import chosen, differences
@@ -179,18 +179,6 @@ def leaves_epochs(pl, size):
     return Setup(Net(), shuffled(size), in_order())
 
 
-class Stream(IterableDataset):
-    """Samples without a length, split among worker processes."""
-
-    def __init__(self, count):
-        self.data = Numbers(count)
-
-    def __iter__(self):
-        info = torch.utils.data.get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        return (self.data[index] for index in range(first, len(self.data), step))
-
-
 def stream_with_workers(pl, size):
     return Setup(net(pl)(), DataLoader(Stream(size.samples), batch_size=BATCH_SIZE, num_workers=2), in_order())
 
@@ -326,26 +314,6 @@ def labeled_and_not(unlabeled_batches, mode):
 
     mixed.__name__ = f"labeled_and_{unlabeled_batches}_not_{mode}"
     return mixed
-
-
-class LengthlessWithState:
-    """Counts what it has handed out, of samples without a length."""
-
-    def __init__(self, batches):
-        self.loader, self.taken = in_order(batches), 0
-
-    def __iter__(self):
-        for index, batch in enumerate(self.loader):
-            if index >= self.taken:
-                self.taken = index + 1
-                yield batch
-        self.taken = 0
-
-    def state_dict(self):
-        return {"taken": self.taken}
-
-    def load_state_dict(self, state):
-        self.taken = state["taken"]
 
 
 def lengthless_with_state(pl, size):

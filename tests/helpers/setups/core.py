@@ -123,15 +123,6 @@ def plain(pl, size):
     return Setup(net(pl)(), shuffled(size))
 
 
-@setup
-def adam_and_clipping(pl, size):
-    class Net(net(pl)):
-        def configure_optimizers(self):
-            return torch.optim.AdamW(self.parameters(), lr=0.01, amsgrad=True)
-
-    return Setup(Net(), shuffled(size), arguments={"gradient_clip_val": 0.5})
-
-
 def batch_norm_net(pl):
     """A small model with batch norm after its first layer."""
     return with_batch_norm(net(pl)())
@@ -343,19 +334,14 @@ def loaders_that_end(pl, size):
 
 
 @setup
-def limited_batches(pl, size):
-    return Setup(net(pl)(), shuffled(size), arguments={"limit_train_batches": max(1, size.batches - 1)})
-
-
-@setup
 def reloaded_loaders(pl, size):
     return Setup(net(pl)(), shuffled(size), arguments={"reload_dataloaders_every_n_epochs": 2})
 
 
 @setup
 def limited_steps(pl, size):
-    steps = size.epochs * size.batches - 2
-    return Setup(net(pl)(), shuffled(size), arguments={"max_steps": steps, "max_epochs": -1})
+    limits = {"limit_train_batches": size.batches - 1, "max_steps": size.epochs * (size.batches - 1) - 2}
+    return Setup(net(pl)(), shuffled(size), arguments={**limits, "max_epochs": -1})
 
 
 # --- generators of its own
