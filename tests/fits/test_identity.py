@@ -33,7 +33,7 @@ def test_an_experiment_whose_model_has_changed_is_refused(left):
 def test_a_checkpoint_of_plain_lightning_is_no_candidate(job, whole, given):
     with_it = job("experiment")
     for name in ("last.ckpt", "epoch=12-step=100.ckpt"):
-        shutil.copy(given, with_it.checkpoints / name)
+        shutil.copy(given, with_it.checkpoints() / name)
     attempt = with_it.run()
     same(attempt, whole("experiment"))
     assert attempt.steps("fold0") == list(range(16))

@@ -185,13 +185,15 @@ def test_settings_of_layers_and_buffers_outside_of_the_state():
 
 
 class Data(torch.utils.data.Dataset):
-    epoch, names = 0, ()
-
-    def __init__(self):
-        self.names = ["a"] * 10**6
+    epoch = 0
 
     def __len__(self):
         return 4
+
+
+class Named(Data):
+    def __init__(self):
+        self.names = ["a"] * 10**6
 
 
 class Module(pl.LightningDataModule):
@@ -206,8 +208,8 @@ class StatefulModule(Module):
 def test_data_sets_and_data_modules():
     def trainer_with(module):
         trainer = trainer_of(Model())
-        part = torch.utils.data.Subset(Data(), [0, 1])
-        loaders = [torch.utils.data.DataLoader(part), torch.utils.data.DataLoader(Data())]
+        part = torch.utils.data.Subset(Named(), [0, 1])
+        loaders = [torch.utils.data.DataLoader(part), torch.utils.data.DataLoader(Named())]
         trainer.fit_loop._combined_loader = SimpleNamespace(flattened=loaders)
         trainer.datamodule = module
         return trainer, [part.dataset, loaders[1].dataset, module]

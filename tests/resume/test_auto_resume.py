@@ -2,6 +2,8 @@
 
 import os
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, List
 
 import pytest
 import torch
@@ -298,22 +300,10 @@ def test_a_fast_run_and_a_validation_neither_resume_nor_save(job):
 # --- when it is saved
 
 
-class Clock:
-    """Time passes by the batch; a save takes ``cost`` seconds."""
-
-    def __init__(self, cost=0.0):
-        self.now, self.cost = 0.0, cost
-
-    def monotonic(self):
-        return self.now
-
-    def time(self):
-        return self.now
-
-
 def saved_steps(job, monkeypatch, cost, seconds, save_every, epochs=3, **more):
-    """The steps of the saves of a fit whose batches take some seconds each."""
-    clock, steps = Clock(), []
+    """The steps of the saves of a fit whose batches take some seconds each; a save takes ``cost`` seconds."""
+    clock: Any = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, time=lambda: clock.now)
+    steps: List[int] = []
     monkeypatch.setattr("lightning_sm._resume.saver.time", clock)
 
     class Passes(pl.Callback):

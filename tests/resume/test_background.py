@@ -9,13 +9,12 @@ from typing import Any, Dict
 
 import pytest
 import torch
-from torch.multiprocessing.spawn import spawn
 
 from lightning_sm._resume.atomic_io import atomic_checkpoint_io
 from lightning_sm._resume.snapshot import Snapshot
 from lightning_sm.errors import CheckpointError
 from tests.projects.container import log_lines
-from tests.resume.job import NAMESPACE
+from tests.resume.job import NAMESPACE, forked
 
 
 class Slow(NAMESPACE.module("plugins").CheckpointIO):
@@ -197,10 +196,10 @@ def test_it_can_be_taken_again_after_one_under_inference_mode():
     assert torch.equal(snapshot.take({"w": weights.add_(1)})["w"], torch.full((3,), 2.0))
 
 
-def _copy_shards(rank, folder):
+def _copy_shards(folder):
     from torch.distributed import device_mesh, tensor
 
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
     mesh = device_mesh.init_device_mesh("cpu", (1,))
     weights = tensor.distribute_tensor(torch.arange(8.0), mesh, [tensor.Shard(0)])
     snapshot = Snapshot()
@@ -220,4 +219,5 @@ def test_shards_are_copied_as_shards_into_memory_that_is_used_again(tmp_path):
     if not hasattr(pytest.importorskip("torch.distributed.tensor"), "distribute_tensor"):
         pytest.skip("this torch copies shards as any other object")
     # In a process of its own, as they start threads, after which other tests could not fork.
-    spawn(_copy_shards, (tmp_path,))
+    _, status = os.waitpid(forked(lambda: _copy_shards(tmp_path)), 0)
+    assert status == 0

@@ -17,7 +17,7 @@ from tests.helpers.series import LIBRARY
 from tests.helpers.setups import Setup, in_order, shuffled
 from tests.helpers.tiny import loader
 from tests.resume.job import NAMESPACE, Job, pl
-from tests.resume.test_setups import chosen, differences
+from tests.resume.test_setups import differences, few
 
 
 class Model(pl.LightningModule):
@@ -53,7 +53,7 @@ def test_unfrozen_layers_are_so_after_a_resume(tmp_path, monkeypatch, filtered):
         return Setup(Model(filtered), shuffled(size), in_order(), {"callbacks": [finetuning()]})
 
     monkeypatch.setitem(LIBRARY, "backbone", setup)
-    assert differences("backbone", tmp_path, chosen) == {}
+    assert differences("backbone", tmp_path, few) == {}
 
 
 def test_a_checkpoint_without_the_state_is_told(tmp_path):

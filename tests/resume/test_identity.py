@@ -71,11 +71,12 @@ def test_the_series_is_named_after_the_program(program, main, name):
     assert program("--lr 1", main=main).series == series
 
 
-VALUES = st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(), lambda inner: st.lists(inner))
+TEXTS = st.text('a."\\é訓\n')
+VALUES = st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | TEXTS, lambda inner: st.lists(inner))
 
 
 @settings(max_examples=25)
-@given(values=st.dictionaries(st.text(), VALUES), name=st.none() | st.text())
+@given(values=st.dictionaries(TEXTS, VALUES), name=st.none() | TEXTS)
 def test_json_keeps_identities(values, name):
     job = TrainingJob.resolve()
     program = ProgramIdentity(name, "train", ProgramIdentity.of(job, values).settings)

@@ -15,19 +15,12 @@ from lightning_sm._resume.random_state import (
 from tests.helpers.setups import Counting, CountingLoader, Drawn, Numbers
 
 
-def drawn_by_python():
-    rng = random.Random(5)
-    sampler = Drawn(40, lambda count: rng.sample(range(count), count))
-    sampler.rng = rng
-    return sampler
-
-
 def loaders():
-    data = Numbers(40)
+    data, rng = Numbers(40), random.Random(5)
     generator, samplers = torch.Generator().manual_seed(3), {
         "numpy generator": Drawn(40, numpy.random.default_rng(5).permutation),
         "numpy random state": Drawn(40, numpy.random.RandomState(5).permutation),
-        "python generator": drawn_by_python(),
+        "python generator": Drawn(40, lambda count: rng.sample(range(count), count), rng),
         "count of epochs": Counting(40),
         "torch generator": RandomSampler(data, generator=torch.Generator().manual_seed(4)),
     }  # fmt: skip

@@ -80,14 +80,8 @@ class S3Job(Job):
         """The name of a file of the first fit's series, below the prefix."""
         return next(each for each in self.names() if each.endswith(f"/fit-0/{name}"))
 
-    def content(self, name):
-        return self.s3.client.get_object(Bucket="logs", Key=f"{self.prefix}/{name}")["Body"].read()
-
-    def put(self, name, content):
-        self.s3.client.put_object(Bucket="logs", Key=f"{self.prefix}/{name}", Body=content)
-
     def remove(self, name):
-        self.s3.client.delete_object(Bucket="logs", Key=f"{self.prefix}/{name}")
+        self.s3.client.delete_object(Bucket="logs", Key=name)
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +113,13 @@ def test_a_restarted_job_goes_on_within_its_epoch_and_one_that_had_ended_does_no
 
 def test_a_save_that_is_not_whole_is_passed_over(job, expected):
     job.interrupted(EPOCH + 3)
-    newest = job.path("step-10.ckpt")
-    record = newest.replace(".ckpt", ".json")
-    whole, its_record, flipped = job.content(newest), job.content(record), bytearray(job.content(newest))
+    newest, record = (f"{job.prefix}/{job.path(name)}" for name in ("step-10.ckpt", "step-10.json"))
+    save = {name: job.s3[name] for name in (newest, record)}
+    flipped = bytearray(save[newest])
     flipped[len(flipped) // 2] ^= 0xFF
     damages = {
-        "is corrupted, or of another save": lambda: job.put(newest, bytes(flipped)),
-        " bytes instead of ": lambda: job.put(newest, whole[:-100]),
+        "is corrupted, or of another save": lambda: job.s3.update({newest: bytes(flipped)}),
+        " bytes instead of ": lambda: job.s3.update({newest: save[newest][:-100]}),
         "step-10.ckpt is missing": lambda: job.remove(newest),
     }
     for words, damage in damages.items():
@@ -134,8 +128,7 @@ def test_a_save_that_is_not_whole_is_passed_over(job, expected):
         assert any("Skipped step-10.ckpt in s3://" in line and words in line for line in job.said), words
         assert job.says("Resuming fit 0 of this program from step-9.ckpt")
         # What was skipped is removed when training begins.
-        job.put(newest, whole)
-        job.put(record, its_record)
+        job.s3.update(save)
     job.remove(record)  # the last that is uploaded
     job.fit()
     assert job.says("Resuming fit 0 of this program from step-9.ckpt")

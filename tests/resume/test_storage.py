@@ -154,16 +154,6 @@ def test_a_missing_bucket_is_named(s3, action, words):
 
 
 @pytest.mark.full
-def test_refused_access_names_the_permissions(s3, monkeypatch):
-    proxy = FailingProxy(s3.port)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
-    proxy.status = 403
-    with pytest.raises(CheckpointError, match=r"cannot be listed.*HINT: The job's role needs s3:ListBucket"):
-        _new_storage("s3://logs/denied").files()
-    proxy.close()
-
-
-@pytest.mark.full
 def test_a_server_that_is_not_there_is_an_error_soon(s3, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     started = time.monotonic()

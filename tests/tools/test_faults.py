@@ -30,7 +30,6 @@ from tools.faults.plan import (
     Moment,
     draw,
 )
-from tools.faults.programs import PARTS
 from tools.faults.series import Series
 from tools.faults.server import Server
 
@@ -69,11 +68,6 @@ def _end(fit):
     (fit / "fit.json").write_text('{"steps": 20, "ended": {"max_epochs": 4}}\n')
 
 
-@pytest.fixture(params=["", "torch", "deepspeed"])
-def shards(request):
-    return request.param
-
-
 @pytest.fixture
 def checkpoints(tmp_path):
     """A fit that has ended, and one that goes on."""
@@ -99,24 +93,6 @@ def test_a_seed_always_draws_the_same_fault():
     worlds = [(fault.hosts, fault.processes) for fault in faults]
     assert set(worlds) == {(1, 1), (1, 2), (2, 1)}
     assert 80 <= 300 - worlds.count((1, 1)) <= 120
-
-
-def test_saves_are_read_by_their_records(tmp_path, shards):
-    fit = tmp_path / PROGRAM / "fit-0"
-    _save(fit, 10, 0, shards)
-    _save(fit, 10, 1, shards, name="step-10-2")
-    # A record that has not been written yet, what is no series, and what is no save.
-    torch.save({"global_step": 30}, fit / "step-30.ckpt")
-    _save(tmp_path / "fold-abc" / "fit-0", 40, 0, shards)
-    (fit / "other.json").write_text("{}")
-    series = Series(tmp_path)
-    assert series.programs == [PROGRAM]
-    assert [(save.fit, save.number, save.step) for save in series.whole()] == [
-        ((PROGRAM, 0), 1, 10),
-        ((PROGRAM, 0), 0, 10),
-    ]
-    assert series.newest((PROGRAM, 0)).record.name == "step-10-2.json"
-    assert files_in_part(tmp_path) == []
 
 
 _OF_SAVES = [("", kind) for kind in DAMAGES] + [
@@ -150,15 +126,6 @@ def test_the_record_of_the_newest_fit_that_has_ended_is_truncated(checkpoints):
         assert files_in_part(checkpoints) == [path]
         path.write_bytes(content)
     assert Series(checkpoints).ended == {(PROGRAM, 0)}
-
-
-def test_the_last_program_of_an_entry_point_has_the_newest_fit(tmp_path):
-    for program in ("pretrain-ffffff", "finetune-000000"):
-        _save(tmp_path / program / "fit-0", 10, 0)
-    damaged = damage_newest(tmp_path, "truncated", random.Random(0), PARTS["processes"])
-    assert damaged.fit == ("finetune-000000", 0)
-    with pytest.raises(AssertionError, match="series of none"):
-        Series.number(("train-000000", 0), PARTS["processes"])
 
 
 def test_a_record_says_what_is_there_in_part(checkpoints):
@@ -198,7 +165,7 @@ def test_a_job_goes_on_with_the_first_fit_that_has_not_ended(checkpoints):
 
 @pytest.mark.parametrize("kind", ["missing", "bit-flipped", "record missing", "half-synced"])
 def test_hosts_of_a_sharded_job_get_all_shards_and_the_same_damage(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(Job, "_fresh_container", lambda self, name: {})
+    monkeypatch.setattr(Job, "fresh_container", lambda self, name: {})
     job = Job(SimpleNamespace(start=lambda *_, **__: None), tmp_path / "job", "plain", 2, 1, {}, strategy="fsdp")
     job.start()
     for rank, name in enumerate(job.names):

@@ -2,9 +2,7 @@
 
 import collections
 import contextlib
-import json
 import random
-import re
 import signal
 import subprocess
 import tempfile
@@ -12,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, List, Optional, Set, Tuple
 
-from tools.faults.damage import damage_newest, digest, files_in_part, load
+from tools.faults.damage import damage_newest, files_in_part
 from tools.faults.job import Job
 from tools.faults.plan import KNOWN, Fault
 from tools.faults.series import Position, Series
@@ -105,22 +103,7 @@ def reference(server, setup, hosts, processes, strategy=""):
             counts.update(line.keys())
         starts = {line["fit"]: line["start"] for line in told if line.get("rank") == 0}
         steps = sorted({(line["fit"], line["step"]) for line in told if "step" in line})
-        return Reference(job.results, list(starts.values()), steps, frozenset(job.metrics()), counts, _files(job))
-
-
-def _files(job):
-    """The content of each file of the model directory, without what differs from job to job."""
-    found = {}
-    for path in sorted(path for path in job.model.rglob("*") if path.is_file()):
-        content: Any = path.stat().st_size > 0
-        if path.suffix == ".json":
-            text = path.read_text().replace(str(job.base), "/algo-1").replace(str(job.folder), "")
-            # Versions of files that were written again.
-            content = json.loads(re.sub(r"-v\d+(?=\.ckpt)", "", text))
-        elif path.suffix in (".pt", ".ckpt"):
-            content = digest(load(path) or {})
-        found[str(path.relative_to(job.model))] = content
-    return found
+        return Reference(job.results, list(starts.values()), steps, frozenset(job.metrics()), counts, job.files())
 
 
 def can_mount():
@@ -337,7 +320,7 @@ def _differences(fault, job, expected, resumptions):
             values = {**values, "best": {**values["best"]}}
             values["best"].pop("weights", None)
         found += [f"{what} of fit {values['fit']} {ends[what]}, not {values[what]}" for what in _other(ends, values)]
-    files, wanted = _files(job), expected.files
+    files, wanted = job.files(), expected.files
     if job.strategy and len(job.names) > 1:
         # Each host has its own shards of the best checkpoint only, so that the last weights are exported.
         files, wanted = _without_best(files), _without_best(wanted)

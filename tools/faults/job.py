@@ -1,17 +1,21 @@
 """The job under attack: real processes over SageMaker's files, one folder for each host."""
 
 import contextlib
+import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.helpers.environ import torchrun, without_launcher
 from tests.helpers.opt_ml import OptMl
 from tests.helpers.processes import free_port
 from tools import ROOT
+from tools.faults.damage import digest, load
 from tools.faults.programs import PARTS
 
 __all__ = ["Job"]
@@ -44,7 +48,9 @@ class Job:
         self.strategy = strategy
         self.arguments = [setup, str(folder), json.dumps(options), str(ballast), strategy]
         self.base = self.folder / "opt-ml" if strategy and hosts > 1 else None
-        self.attempt = 0
+        #: For programs that read them.
+        self.hyperparameters = {}
+        self.attempt, self._launches = 0, itertools.count()
         self.running = []
         for name in self.names:
             self.checkpoints(name).mkdir(parents=True)
@@ -73,6 +79,20 @@ class Job:
         logs = sorted(self.folder.glob(f"log-{self.attempt}-*.txt"))
         return "\n".join(path.read_text(errors="replace") for path in logs)
 
+    def files(self):
+        """The content of each file of the model directory, without what differs from job to job."""
+        found = {}
+        for path in sorted(path for path in self.model.rglob("*") if path.is_file()):
+            content: Any = path.stat().st_size > 0
+            if path.suffix == ".json":
+                text = path.read_text().replace(str(self.base or self.model.parent), "/algo-1")
+                # Versions of files that were written again.
+                content = json.loads(re.sub(r"-v\d+(?=\.ckpt)", "", text.replace(str(self.folder), "")))
+            elif path.suffix in (".pt", ".ckpt"):
+                content = digest(load(path) or {})
+            found[str(path.relative_to(self.model))] = content
+        return found
+
     def told(self):
         """What the processes of this attempt have told."""
         return self._lines("told.jsonl")
@@ -100,11 +120,16 @@ class Job:
         self.attempt += 1
         for gone in ("told.jsonl", "results.jsonl"):
             (self.folder / gone).unlink(missing_ok=True)
-        environs = {name: self._fresh_container(name) for name in self.names}
+        self._environs = {name: self.fresh_container(name) for name in self.names}
         self._found = {name: self._files(name) for name in self.names}
+        return self.launch()
+
+    def launch(self):
+        """Start processes in the containers that are there."""
         port = str(free_port())
+        started = next(self._launches)
         for rank, (name, local) in enumerate(self.ranks):
-            environ = {**without_launcher(os.environ), **environs[name]}
+            environ = {**without_launcher(os.environ), **self._environs[name]}
             if len(self.names) == 1 < len(self.ranks):
                 environ.update(torchrun(rank, len(self.ranks), local, len(self.ranks), 0))
             if len(self.ranks) > 1:
@@ -116,19 +141,21 @@ class Job:
                     environ=environ,
                     folder=self.folder / name,
                     log=self.folder / f"log-{self.attempt}-{rank}.txt",
-                    code=self.folder / f"code-{self.attempt}-{rank}",
+                    code=self.folder / f"code-{started}-{rank}",
                     bind=None if self.base is None else (self.folder / name, self.base),
                 )
             )
         return self
 
-    def _fresh_container(self, name):
+    def fresh_container(self, name):
+        """Remove what a container does not survive; return the variables of the next one on this host."""
         base = self.folder / name
         for gone in ("input", "output", "model"):
             shutil.rmtree(base / gone, ignore_errors=True)
         for empty in ("output", "model"):
             (base / empty).mkdir()
-        environ = OptMl(base).host(name, *self.names, current_instance_type="local").hyperparameters().environ()
+        opt_ml = OptMl(base).host(name, *self.names, current_instance_type="local")
+        environ = opt_ml.hyperparameters(**self.hyperparameters).environ()
         if self.base is not None:
             environ["SAGEMAKER_BASE_DIR"] = str(self.base)
         return {**environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "SM_NUM_GPUS": "0"}

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict
 import numpy
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tests.helpers.tiny import with_batch_norm
 
@@ -123,23 +123,9 @@ def plain(pl, size):
     return Setup(net(pl)(), shuffled(size))
 
 
-@setup
-def adam_and_clipping(pl, size):
-    class Net(net(pl)):
-        def configure_optimizers(self):
-            return torch.optim.AdamW(self.parameters(), lr=0.01, amsgrad=True)
-
-    return Setup(Net(), shuffled(size), arguments={"gradient_clip_val": 0.5})
-
-
 def batch_norm_net(pl):
     """A small model with batch norm after its first layer."""
     return with_batch_norm(net(pl)())
-
-
-@setup
-def batch_norm(pl, size):
-    return Setup(batch_norm_net(pl), shuffled(size, drop_last=True), in_order())
 
 
 @setup
@@ -200,14 +186,6 @@ def plateau(optimizer):
     return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.7, threshold=10.0)
 
 
-@setup
-def schedule_by_step(pl, size):
-    def make(optimizer):
-        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=size.epochs * size.batches + 1)
-
-    return Setup(scheduled(pl, make, interval="step"), shuffled(size))
-
-
 def _planned(pl):
     """A model whose schedule asks for the number of all steps, for which Lightning makes the loaders first."""
 
@@ -222,7 +200,7 @@ def _planned(pl):
 
 
 @setup
-def schedule_by_all_steps(pl, size):
+def schedule_by_step(pl, size):
     return Setup(_planned(pl), shuffled(size, num_workers=1))
 
 
@@ -232,11 +210,6 @@ def schedule_by_epoch(pl, size):
         return torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 2)
 
     return Setup(scheduled(pl, make, interval="epoch"), shuffled(size), in_order())
-
-
-@setup
-def plateau_by_epoch(pl, size):
-    return Setup(scheduled(pl, plateau, monitor="val_loss"), shuffled(size), in_order())
 
 
 # --- validation
@@ -250,12 +223,6 @@ def validation_within_epochs(pl, size):
 @setup
 def validation_every_second_epoch(pl, size):
     return Setup(net(pl)(), shuffled(size), in_order(), {"check_val_every_n_epoch": 2})
-
-
-@setup
-def early_stopping(pl, size):
-    stop = pl.callbacks.EarlyStopping("val_loss", patience=1, min_delta=0.5, check_on_train_epoch_end=False)
-    return Setup(net(pl)(), shuffled(size), in_order(), {"callbacks": [stop]})
 
 
 # --- what is logged in an epoch
@@ -276,11 +243,6 @@ def logging_net(pl, **log):
 @setup
 def epoch_mean(pl, size):
     return Setup(logging_net(pl), shuffled(size), in_order(), {"val_check_interval": 3})
-
-
-@setup
-def epoch_sum(pl, size):
-    return Setup(logging_net(pl, reduce_fx="sum", on_step=False), shuffled(size))
 
 
 @setup
@@ -334,12 +296,6 @@ def workers(pl, size):
     return Setup(net(pl)(), shuffled(size, num_workers=1))
 
 
-@setup
-def weighted_sampler(pl, size):
-    weights = [1.0 + index % 3 for index in range(size.samples)]
-    return sampled(pl, size, WeightedRandomSampler(weights, size.samples))
-
-
 class Backwards(Sampler):
     """A batch sampler of a project's own, which draws its order when it is asked for an iterator."""
 
@@ -352,12 +308,6 @@ class Backwards(Sampler):
 
     def __len__(self):
         return self.size // BATCH_SIZE
-
-
-@setup
-def own_batch_sampler(pl, size):
-    data = Numbers(size.samples)
-    return Setup(net(pl)(), DataLoader(data, batch_sampler=Backwards(len(data))))
 
 
 @setup
@@ -384,31 +334,14 @@ def loaders_that_end(pl, size):
 
 
 @setup
-def limited_batches(pl, size):
-    return Setup(net(pl)(), shuffled(size), arguments={"limit_train_batches": max(1, size.batches - 1)})
-
-
-@setup
 def reloaded_loaders(pl, size):
     return Setup(net(pl)(), shuffled(size), arguments={"reload_dataloaders_every_n_epochs": 2})
 
 
 @setup
 def limited_steps(pl, size):
-    steps = size.epochs * size.batches - 2
-    return Setup(net(pl)(), shuffled(size), arguments={"max_steps": steps, "max_epochs": -1})
-
-
-@setup
-def python_shuffle(pl, size):
-    return _drawn(pl, size, lambda count: random.sample(range(count), count))
-
-
-@setup
-def batch_sampler_over_random(pl, size):
-    data = Numbers(size.samples)
-    sampler = BatchSampler(RandomSampler(data, replacement=True, num_samples=len(data)), BATCH_SIZE, drop_last=True)
-    return Setup(net(pl)(), DataLoader(data, batch_sampler=sampler))
+    limits = {"limit_train_batches": size.batches - 1, "max_steps": size.epochs * (size.batches - 1) - 2}
+    return Setup(net(pl)(), shuffled(size), arguments={**limits, "max_epochs": -1})
 
 
 # --- generators of its own
@@ -420,12 +353,11 @@ def loader_with_generator_and_workers(pl, size):
 
 
 class Drawn(Sampler):
-    """An order by something that draws; ``draw`` gets the number of samples."""
+    """An order by something that draws, as by ``rng``; ``draw`` gets the number of samples."""
 
-    def __init__(self, count, draw):
-        self.count = count
-        self.draw = draw
-        self.rng = getattr(draw, "__self__", None)
+    def __init__(self, count, draw, rng=None):
+        self.count, self.draw = count, draw
+        self.rng = rng or getattr(draw, "__self__", None)
 
     def __iter__(self):
         return iter([int(index) for index in self.draw(self.count)])
@@ -434,27 +366,9 @@ class Drawn(Sampler):
         return self.count
 
 
-def _drawn(pl, size, draw):
-    return sampled(pl, size, Drawn(size.samples, draw))
-
-
 @setup
 def sampler_with_numpy_generator(pl, size):
-    return _drawn(pl, size, numpy.random.default_rng(5).permutation)
-
-
-@setup
-def sampler_with_numpy_random_state(pl, size):
-    return _drawn(pl, size, numpy.random.RandomState(5).permutation)
-
-
-@setup
-def sampler_with_python_generator(pl, size):
-    class ByPython(Drawn):
-        def __iter__(self):
-            return iter(self.rng.sample(range(self.count), self.count))
-
-    return sampled(pl, size, ByPython(size.samples, random.Random(5).sample))
+    return sampled(pl, size, Drawn(size.samples, numpy.random.default_rng(5).permutation))
 
 
 class Counting(Sampler):
@@ -534,12 +448,6 @@ class CountingLoader(DataLoader):
         return super().__iter__()
 
 
-@setup
-def loader_that_counts_epochs(pl, size):
-    data = Numbers(size.samples)
-    return Setup(net(pl)(), CountingLoader(data, batch_size=BATCH_SIZE, sampler=Counting(len(data))))
-
-
 # --- loaders that keep their own state, which Lightning restores from 2.2 on
 
 if find_spec("torchdata") is not None:
@@ -554,21 +462,19 @@ if find_spec("torchdata") is not None:
             self.rng.bit_generator.state = state["numpy"]
             self.transforms[0].generator.set_state(state["torch"])
 
-    @setup
-    def stateful_loader(pl, size):
+    def _stateful(data, **more):
         from torchdata.stateful_dataloader import StatefulDataLoader
 
-        return Setup(net(pl)(), StatefulDataLoader(Numbers(size.samples), batch_size=BATCH_SIZE, shuffle=True))
+        return StatefulDataLoader(data, batch_size=BATCH_SIZE, shuffle=True, **more)
+
+    @setup
+    def stateful_loader(pl, size):
+        return Setup(net(pl)(), _stateful(Numbers(size.samples)))
 
     @setup
     def stateful_loader_made_early(pl, size):
-        from torchdata.stateful_dataloader import StatefulDataLoader
-
-        return Setup(_planned(pl), StatefulDataLoader(Numbers(size.samples), batch_size=BATCH_SIZE, shuffle=True))
+        return Setup(_planned(pl), _stateful(Numbers(size.samples)))
 
     @setup
     def stateful_loader_with_workers(pl, size):
-        from torchdata.stateful_dataloader import StatefulDataLoader
-
-        loader = StatefulDataLoader(Stateful(size.samples), batch_size=BATCH_SIZE, shuffle=True, num_workers=1)
-        return Setup(net(pl)(), loader)
+        return Setup(net(pl)(), _stateful(Stateful(size.samples), num_workers=1))

@@ -3,7 +3,7 @@
 import random
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler, get_worker_info
 
 from tests.helpers.setups.core import (
     BATCH_SIZE,
@@ -25,11 +25,6 @@ def _whole(pl, size, sampler):
     made = sampled(pl, size, sampler)
     made.arguments.update({"use_distributed_sampler": False} if size.ranks > 1 else {})
     return made
-
-
-@setup
-def loader_with_generator(pl, size):
-    return Setup(net(pl)(), shuffled(size, generator=torch.Generator().manual_seed(3)), in_order())
 
 
 @setup
@@ -82,31 +77,30 @@ def changed_weights(pl, size):
 
 
 class Stream(IterableDataset):
-    def __init__(self, size):
-        self.data = Numbers(size.batches * BATCH_SIZE)
+    """Samples without a length, split among worker processes."""
+
+    def __init__(self, count):
+        self.data = Numbers(count)
 
     def __iter__(self):
-        return (self.data[index] for index in range(len(self.data)))
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return (self.data[index] for index in range(first, len(self.data), step))
 
 
 @setup
 def stream(pl, size):
-    return Setup(net(pl)(), DataLoader(Stream(size), batch_size=BATCH_SIZE), in_order())
+    return Setup(net(pl)(), DataLoader(Stream(size.batches * BATCH_SIZE), batch_size=BATCH_SIZE), in_order())
 
 
-class LoaderWithState:
-    """Counts what it has handed out, as torchdata's does."""
+class LengthlessWithState:
+    """Counts what it has handed out, as torchdata's loader does."""
 
-    def __init__(self, size):
-        self.loader = DataLoader(Stream(size), batch_size=BATCH_SIZE)
-        self.batches = size.batches
-        self.taken = 0
-
-    def __len__(self):
-        return self.batches
+    def __init__(self, batches):
+        self.loader = DataLoader(Stream(batches * BATCH_SIZE), batch_size=BATCH_SIZE)
+        self.batches, self.taken = batches, 0
 
     def __iter__(self):
-        self.taken %= self.batches
         # Not in the generator: to make it draws a random number, which belongs to the start of the epoch.
         return self._left(iter(self.loader))
 
@@ -115,6 +109,7 @@ class LoaderWithState:
             if index >= self.taken:
                 self.taken = index + 1
                 yield batch
+        self.taken = 0
 
     def state_dict(self):
         return {"taken": self.taken}
@@ -123,9 +118,20 @@ class LoaderWithState:
         self.taken = state["taken"]
 
 
+class LoaderWithState(LengthlessWithState):
+    """Is not asked for more than its length."""
+
+    def __len__(self):
+        return self.batches
+
+    def __iter__(self):
+        self.taken %= self.batches
+        return super().__iter__()
+
+
 @setup
 def stream_with_state(pl, size):
-    return Setup(net(pl)(), LoaderWithState(size), in_order())
+    return Setup(net(pl)(), LoaderWithState(size.batches), in_order())
 
 
 @setup
@@ -177,12 +183,6 @@ def seeds_by_rank(pl, size):
         def on_fit_start(self):
             torch.manual_seed(20 + self.global_rank)
 
-    return Setup(Net(), shuffled(size))
-
-
-@setup
-def uneven_draws(pl, size):
-    class Net(net(pl)):
         def training_step(self, batch, batch_idx):
             torch.rand(self.global_rank * (1 + batch_idx))
             return self.loss(batch)

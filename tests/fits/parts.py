@@ -1,25 +1,29 @@
 """What these programs share: a small model, its data, what they read after a fit, and the moments at which they die."""
 
-import hashlib
 import json
 import os
 import random
 import re
 import signal
+import time
 
 import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import lightning_sm
+from tools.faults.damage import digest
 
-__all__ = ["Model", "Moments", "Numbers", "at", "digest", "finish", "loaders", "read", "settings"]
+__all__ = ["Model", "Moments", "Numbers", "at", "finish", "fit", "loaders", "read", "trainer"]
 
 SAMPLES = 60
 
 
 class Model(pl.LightningModule):
-    """Has dropout, statistics and a schedule, so that little goes unnoticed."""
+    """Has dropout, statistics and a schedule, so that little goes unnoticed.
+
+    The variable ``PAUSE`` holds the seconds of each training batch.
+    """
 
     def __init__(self, width=8, lr=0.02, batch_size=5):
         super().__init__()
@@ -35,6 +39,7 @@ class Model(pl.LightningModule):
         return torch.nn.functional.mse_loss(self(batch[0]), batch[1])
 
     def training_step(self, batch, batch_index):
+        time.sleep(float(os.environ.get("PAUSE", "0")))
         loss = self._loss(batch)
         self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
         return loss
@@ -72,18 +77,27 @@ class Numbers(pl.LightningDataModule):
         return loaders()[1]
 
 
-def settings(folder=None, **arguments):
-    """The arguments of a ``Trainer``, with the options of the test.
+def trainer(max_epochs, *callbacks, folder=None):
+    """A trainer with the options of the test.
 
     Args:
+        max_epochs: The limit.
+        callbacks: Those of the program.
         folder: The checkpoint directory, below the job's, of a fit that has one of its own.
-        arguments: Those of the program.
     """
     options = json.loads(os.environ["OPTIONS"])
     if folder is not None:
         options["checkpoint_dir"] = os.path.join(lightning_sm.job().checkpoint_dir, folder)
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    return lightning_sm.trainer_settings(sagemaker=options, **{"accelerator": "cpu", **quiet, **arguments})
+    given = {"accelerator": "cpu", "max_epochs": max_epochs, "callbacks": list(callbacks), **quiet}
+    return pl.Trainer(**lightning_sm.trainer_settings(sagemaker=options, **given))
+
+
+def fit(name, model, data, *callbacks, max_epochs=2, folder=None, ckpt_path=None):
+    """Train with a new trainer, under a name by which tests speak of the fit, and return the trainer."""
+    made = trainer(max_epochs, Moments(name), *callbacks, folder=folder)
+    made.fit(model, *data, ckpt_path=ckpt_path)
+    return made
 
 
 def at(moment):
@@ -135,20 +149,11 @@ class Moments(pl.Callback):
         self._hook(trainer, "on_fit_end")
 
 
-def digest(state):
-    """One word for all tensors."""
-    total = hashlib.sha256()
-    for name in sorted(state):
-        total.update(name.encode() + state[name].detach().contiguous().numpy().tobytes())
-    return total.hexdigest()[:16]
-
-
-def read(trainer, model, *, best_stays=True):
+def read(trainer, *, best_stays=True):
     """What a program can read after a fit, and its next random numbers.
 
     Args:
         trainer: The trainer.
-        model: The model.
         best_stays: Whether the best checkpoint is still there when a later fit has found a better one.
     """
     best = trainer.checkpoint_callback
@@ -156,7 +161,7 @@ def read(trainer, model, *, best_stays=True):
         "metrics": {name: float(value) for name, value in sorted(trainer.callback_metrics.items())},
         "epoch": trainer.current_epoch,
         "step": trainer.global_step,
-        "weights": digest(model.state_dict()),
+        "weights": digest(trainer.lightning_module.state_dict()),
         "random": [float(torch.rand(())), random.random()],
     }
     if best is not None and best.best_model_path:
