@@ -78,7 +78,11 @@ _CHILDREN = """
 """
 
 
-@pytest.mark.parametrize("variables", [{"SM_CURRENT_HOST": "algo-1"}, {"OMPI_COMM_WORLD_RANK": "0"}], ids=str)
+@pytest.mark.parametrize(
+    "variables",
+    [{"SM_CURRENT_HOST": "algo-1"}, pytest.param({"OMPI_COMM_WORLD_RANK": "0"}, marks=pytest.mark.full)],
+    ids=str,
+)
 def test_who_is_a_rank_and_who_is_started_by_one_for_something_else(variables):
     found = run_fresh(_CHILDREN, PYTHONPATH=str(ROOT), **variables)
     assert found == [[False], [True, False], [False, False], [False], [True, True, False, False]]
