@@ -12,8 +12,8 @@ from lightning_sm._settings.line import SUBCOMMANDS
 
 _ISSUE = ["--params", "25M", "--step-ms", "120", "--hosts", "1,2", "--instance", "ml.g5.12xlarge"]
 _NO_COMMAND = (
-    "lightning-sm: error: There is no command {!r}. HINT: {}Commands: fit, validate, test, predict, launch, tune, jobs, "
-    "logs, stop, artifacts, rehearse, entrypoint, doctor, metrics, plan.\n"
+    "lightning-sm: error: There is no command {!r}. HINT: {}Commands: fit, validate, test, predict, launch, tune, "
+    "jobs, logs, stop, artifacts, rehearse, entrypoint, doctor, metrics, plan.\n"
 )
 # Words, the exit code, how the output begins, and how the errors do.
 _ANSWERS = [

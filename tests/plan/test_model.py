@@ -3,7 +3,7 @@ import math
 from statistics import median
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_sm._plan import Network, Option, Workload, find_instance, instance_types, network_of, pays_below, predict
@@ -96,6 +96,7 @@ def test_more_hosts_more_accumulation_and_shorter_messages(workload, network, ho
     assert predict(workload, direct, hosts, Option("bf16")).step_seconds <= here * (1 + 1e-9)
 
 
+@settings(max_examples=30)
 @given(workloads, networks, st.integers(2, 32), st.sampled_from(OPTIONS[1:]))
 def test_an_option_pays_up_to_its_bandwidth(workload, network, hosts, option):
     limit = pays_below(workload, network, hosts, option)
