@@ -17,13 +17,12 @@ from tests.projects.container import log_lines
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _NAMESPACES = [each.name for each in installed_namespaces()]
-_MODES = {"line": None, "variable": "1", "protected": None}
 
 
 def start(folder, kind, mode, *words, namespace=_NAMESPACES[0], **variables):
     """A job of a program, which has the line at its top or not."""
-    if _MODES[mode] is not None:
-        variables["LIGHTNING_SM_AUTO"] = _MODES[mode]
+    if mode == "variable":
+        variables["LIGHTNING_SM_AUTO"] = "1"
     script = _PROGRAMS / f"{kind}.py"
     return Job(folder, script, namespace, "line" if mode == "line" else "none", *words, path=[_PROGRAMS], **variables)
 

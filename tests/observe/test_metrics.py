@@ -212,8 +212,8 @@ def test_a_job_gets_the_callback_with_its_objective(container, encoded):
 
 @pytest.mark.usefixtures("one_namespace")
 def test_a_job_without_lines_a_program_outside_and_a_callback_of_the_users_own(container):
-    (found,) = of_job(container.cli("--sagemaker.log_metrics=false").trainer.callbacks)
-    assert found.metrics is None
+    (found,) = of_job(container.cli("--sagemaker.log_metrics=false", "--sagemaker.report=false").trainer.callbacks)
+    assert (found.metrics, found.report) == (None, None)
     own = monitor(objective="mine")
     assert of_job(trainer_settings(callbacks=[own])["callbacks"]) == [own]
     container.leave()

@@ -127,11 +127,6 @@ def test_a_job_shows_what_sagemaker_determined(container):
     assert ["launcher", "one process per host"] in page.rows
 
 
-def test_the_option_leaves_it_out(container):
-    callbacks = container.hyperparameters({"sagemaker.report": False}).cli().trainer.callbacks
-    assert [each.report for each in callbacks if type(each).__name__ == "TrainingMonitor"] == [None]
-
-
 def test_a_remote_output_directory_is_replaced_by_the_jobs(opt_ml, in_environ, trainer):
     in_environ(opt_ml.host("algo-1").environ())
     trainer(directory="s3://bucket/logs").fit(tiny_model(PL), loader())
